@@ -1,0 +1,74 @@
+"""Shares by the GPU memory that a worker needs."""
+
+import pytest
+
+from tests.clusters import GIB, gpu_node
+from tune_policies import (
+    ClusterCapacity,
+    GpuMemoryPolicy,
+    GpuPolicy,
+)
+
+A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
+
+
+def test_devices_of_unknown_memory_are_left_out_by_the_type_of_the_others():
+    plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(
+        ClusterCapacity.of(gpu_node("a", **A100), gpu_node("b", accelerator_type="B300"))
+    )
+
+    assert plan.accelerator_type == "A100"
+    assert "left out as only A100 is used: 1 B300 (memory not read)" in plan.reasons
+
+
+@pytest.mark.parametrize(
+    ("total_gib", "asked", "at_most"), [(141, "1GiB", 141), (24, "200MiB", 122), (80, "744MiB", 110)]
+)
+def test_the_many_small_workers_of_a_device_fit_its_memory(total_gib, asked, at_most):
+    """A share of 0.0070, for 141 workers, has room for 142 in Ray's count."""
+    plan = GpuMemoryPolicy(gpu_memory=asked).plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=total_gib)))
+
+    assert plan.max_concurrent_trials <= at_most
+    assert plan.max_concurrent_trials * plan.gpu_memory_bytes <= total_gib * GIB
+
+
+@pytest.mark.parametrize(
+    ("device_gib", "told"), [(21.234, "4 workers on a GPU of 21.2 GiB"), (19.999, "3 workers on a GPU of 19.999 GiB")]
+)
+def test_the_size_of_a_gpu_has_the_digits_that_show_why_no_more_workers_fit(device_gib, told):
+    plan = GpuMemoryPolicy(gpu_memory="5GiB").plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=device_gib)))
+
+    assert plan.reasons[0] == f"5 GiB a worker: {told}"
+
+
+def test_a_gpu_on_which_no_worker_fits_makes_no_share_smaller():
+    """The second node has too few CPUs, so its 8 GiB mean nothing, and nor would memory that was not read."""
+    small = gpu_node("b", cpus=2, gpu_memory_gib=8), gpu_node("c", cpus=2)
+
+    plan = GpuMemoryPolicy(gpu_memory="6GiB", cpus=8).plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80), *small))
+    shared = GpuPolicy(gpus=0.5, cpus=8).plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80), *small))
+
+    assert plan.max_concurrent_trials == 8
+    assert [reason for reason in plan.reasons if reason.startswith("left out")] == [
+        "left out for want of CPUs: 1 unknown type (8 GiB), 1 unknown type (memory not read)"
+    ]
+    assert shared.gpu_memory_bytes == 40 * GIB
+
+
+def test_a_worker_gets_at_least_the_gpu_memory_that_it_asked_for():
+    """A third is 0.3333 to Ray, but three workers of 6 GiB fill an 18 GiB card."""
+    plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=18)))
+
+    assert plan.gpu_memory_bytes == 6 * GIB
+
+
+def test_a_node_with_less_than_a_cpu_is_used_by_workers_with_a_part_of_it():
+    plan = GpuMemoryPolicy(gpu_memory="8GiB").plan(ClusterCapacity.of(gpu_node("a", cpus=0.5, gpu_memory_gib=16)))
+
+    assert (plan.max_concurrent_trials, plan.resources_per_trial) == (2, {"cpu": 0.25, "gpu": 0.5})
+
+
+def test_a_gpu_share_states_its_gpu_memory_where_it_was_read():
+    plan = GpuPolicy(gpus=0.25).plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80)))
+
+    assert plan.gpu_memory_bytes == 20 * GIB

@@ -1,0 +1,81 @@
+"""Host memory that policies reserve for each worker."""
+
+import pytest
+
+from tests.clusters import GIB, gpu_node
+from tune_policies import (
+    AcceleratorPolicy,
+    AutoPolicy,
+    ClusterCapacity,
+    CpuPolicy,
+    EvenSplitPolicy,
+    GpuMemoryPolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+)
+
+ROOMY, TIGHT, UNREAD = (
+    gpu_node(name, gpus=4, cpus=16, memory_gib=gib, gpu_memory_gib=16, custom={"NPU": 4})
+    for name, gib in (("roomy", 64), ("tight", 3), ("unread", None))
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "at_once"),
+    [
+        pytest.param(GpuPolicy(memory="24GiB"), 2, id="whole GPUs"),
+        pytest.param(GpuPolicy(gpus=0.5, memory="12GiB"), 5, id="shares of a GPU"),
+        pytest.param(GpuPolicy(memory="24GiB", num_workers=2), 1, id="Train workers"),
+        pytest.param(GpuMemoryPolicy(gpu_memory="4GiB", memory="6GiB"), 10, id="GPU memory"),
+        pytest.param(AcceleratorPolicy(resource="GPU", memory="24GiB"), 2, id="GPUs as accelerators"),
+        pytest.param(AcceleratorPolicy(resource="NPU", memory="24GiB"), 2, id="other devices"),
+        pytest.param(AutoPolicy(memory="24GiB"), 2, id="a GPU if there is one"),
+        pytest.param(EvenSplitPolicy(num_trials=9, min_gpus=0.5, memory="20GiB"), 3, id="an even split"),
+        pytest.param(CpuPolicy(memory="20GiB"), 3, id="CPUs"),
+    ],
+)
+def test_host_memory_is_reserved_for_each_worker_and_nodes_hold_as_many_as_it_allows(policy, at_once):
+    plan = policy.plan(ClusterCapacity.of(ROOMY, TIGHT))
+
+    assert (plan.max_concurrent_trials, plan.limited_by) == (at_once, "memory")
+    assert plan.worker.memory_bytes == policy.memory
+    assert any("left out" in reason and "host memory" in reason for reason in plan.reasons)
+
+
+@pytest.mark.parametrize("policy", [GpuPolicy(memory="1GiB"), GpuMemoryPolicy(gpu_memory="4GiB", memory="1GiB")])
+def test_host_memory_that_was_not_read_limits_nothing_and_the_plan_says_so(policy):
+    plan = policy.plan(ClusterCapacity.of(UNREAD))
+
+    assert plan.limited_by == "GPU"
+    assert "host memory of some nodes is not known, so it limits nothing there" in plan.reasons
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        GpuPolicy(memory="65GiB"),
+        GpuMemoryPolicy(gpu_memory="4GiB", memory="65GiB"),
+        AcceleratorPolicy(resource="NPU", memory="65GiB"),
+        EvenSplitPolicy(num_trials=2, min_gpus=1, memory="65GiB"),
+    ],
+    ids=lambda policy: type(policy).__name__,
+)
+def test_more_host_memory_than_any_node_has_is_an_error_that_says_how_much_there_is(policy):
+    with pytest.raises(
+        InfeasibleRequestError, match=r"65 GiB .* short of memory. Ask for at most 64GiB of host memory"
+    ):
+        policy.plan(ClusterCapacity.of(ROOMY, TIGHT))
+
+
+def test_a_gpu_beside_which_there_is_no_host_memory_makes_no_share_smaller():
+    small = gpu_node("small", gpu_memory_gib=8, memory_gib=1)
+
+    plan = GpuPolicy(gpus=0.5, memory="2GiB").plan(ClusterCapacity.of(ROOMY, small))
+
+    assert plan.gpu_memory_bytes == 8 * GIB
+
+
+def test_host_memory_as_a_custom_resource_is_refused_with_the_name_of_its_field():
+    with pytest.raises(InvalidResourcesError, match="'memory' has a field of its own: use memory="):
+        GpuPolicy(custom={"memory": 2**30})
