@@ -246,6 +246,12 @@ def test_an_idle_node_may_make_room_for_one_that_is_needed():
     assert stuck(ClusterOccupancy(nodes=nodes[:2], waiting=(gpu_run,), **of_gpus)) == ["one"]
 
 
+def test_an_idle_node_that_may_go_counts_once():
+    one = run("one", needs=gang(3))
+
+    assert stuck(ClusterOccupancy(nodes=(node(may_go=True),), waiting=(one,))) == ["one"]
+
+
 def test_a_node_that_can_be_added_has_one_unit_of_its_device_type():
     worker = {"CPU": 1, "accelerator_type:T4": 10}  # of which Ray asks for 0.001 for each worker
     type_of = NodeTypeCapacity(name="t4", resources=Resources(cpus=1), accelerator_type="T4", max_nodes_to_add=1)

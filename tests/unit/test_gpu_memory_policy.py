@@ -55,6 +55,16 @@ def test_a_gpu_on_which_no_worker_fits_makes_no_share_smaller():
     assert shared.gpu_memory_bytes == 40 * GIB
 
 
+@pytest.mark.parametrize(
+    ("most", "told"),
+    [(2, "2 workers on a GPU of 80 GiB, with max_trials_per_gpu=2"), (4, "3 workers on a GPU of 80 GiB")],
+)
+def test_a_limit_is_named_where_it_leaves_fewer_on_a_gpu(most, told):
+    policy = GpuMemoryPolicy(gpu_memory="24GiB", max_trials_per_gpu=most)
+
+    assert policy.plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80))).reasons[0] == f"24 GiB a worker: {told}"
+
+
 def test_a_worker_gets_at_least_the_gpu_memory_that_it_asked_for():
     """A third is 0.3333 to Ray, but three workers of 6 GiB fill an 18 GiB card."""
     plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=18)))

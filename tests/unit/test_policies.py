@@ -109,6 +109,14 @@ def test_nodes_without_cpus_are_left_out_if_others_have_devices(shapes, kept):
         pytest.param(
             nodes((64, 8)), EvenSplitPolicy(num_trials=3, min_gpus=1), 3, (21, 2), "num_trials", id="2 GPUs each"
         ),
+        pytest.param(
+            nodes((64, 8), (64, 1)),
+            EvenSplitPolicy(num_trials=2, min_gpus=1),
+            2,
+            (32, 4),
+            "num_trials",
+            id="4 GPUs each, beside a node with one",
+        ),
         pytest.param(nodes((16, 0)), EvenSplitPolicy(num_trials=5), 5, (3, 0), "num_trials", id="3 CPUs each"),
         pytest.param(nodes((8, 0)), EvenSplitPolicy(num_trials=9), 8, (1, 0), "CPU", id="no slot is left idle"),
         pytest.param(

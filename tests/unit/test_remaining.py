@@ -119,6 +119,16 @@ def test_host_memory_that_is_not_known_limits_no_one_who_asks(memory_gib):
     assert RemainingNode(node.amounts).slots(worker.ticks, 9) == 8
 
 
+def test_none_of_a_resource_limits_nothing():
+    assert RemainingNode({"CPU": 2 * GPU}).slots({"CPU": GPU, "GPU": 0}, 9) == 2
+
+
+def test_the_largest_bundles_are_placed_first():
+    two, three = gpu_node("two", cpus=2), gpu_node("three", cpus=3)
+
+    assert is_held(BundleGroup([{"CPU": 1}, {"CPU": 2}, {"CPU": 2}]), [two, three])
+
+
 def test_a_node_may_have_more_devices_than_fit_a_list():
     node = RemainingNode({"GPU": 10**15})
 
