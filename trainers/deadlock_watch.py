@@ -143,17 +143,13 @@ def _permanent(
     """Return what nothing is known to end.
 
     An actor in a placement group is a trial, a Train worker, or like those part of something that was planned to end.
-    One of another program ends with that, which may be soon, unless it is detached.
     """
     in_groups = {group.group_id for group in groups}
     for actor in actors:
         amounts = ray_ticks(actor.resources)
-        is_others = actor.job_id != job_id and not actor.is_detached
-        is_ray_data = actor.module.startswith("ray.data.")
-        is_planned = actor.actor_id in drivers or actor.group_id in in_groups or is_ray_data
-        if is_others or is_planned or not amounts:
-            continue
-        yield Reservation(node_id=actor.node_id, amounts=amounts, holder=f"actor {actor.class_name}")
+        is_planned = actor.actor_id in drivers or actor.group_id in in_groups
+        if amounts and actor.is_lasting(job_id) and not is_planned:
+            yield Reservation(node_id=actor.node_id, amounts=amounts, holder=f"actor {actor.class_name}")
     for group in groups:
         if group.is_detached and group.is_created:
             for bundle in group.bundles:

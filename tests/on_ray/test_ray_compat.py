@@ -145,7 +145,7 @@ def test_the_status_of_the_cluster_says_its_nodes_and_what_waits():
     assert [(node.node_id, node.resources.cpus, node.is_head) for node in state.nodes] == [(this_node(), 4, True)]
     assert not state.has_autoscaler
     wait_until(lambda: {"CPU": 90} in read_demand(10).waiting)
-    assert [node["CPU"] for node in read_demand(10).node_totals] == [4]
+    assert [node["CPU"] for node in read_demand(10).node_totals.values()] == [4]
     assert not read_demand(10).is_growing
     ray.cancel(task)
 

@@ -98,6 +98,24 @@ def test_where_room_was_left_trials_get_their_data(tmp_path, trainable):
     assert TOLD == []
 
 
+def test_a_cpu_that_an_actor_holds_is_no_room_for_tasks(tmp_path):
+    """As under a plan that leaves room for a replica of Ray Serve, and none for Ray Data."""
+    replica = ray.remote(num_cpus=1)(Replica).remote()
+    assert ray.get(replica.answer.remote()) == 1
+
+    run(start_a_task_anywhere, ReservingPolicy(CpuPolicy(cpus=1), cpus=1).plan(CAPACITY), tmp_path)
+    ray.kill(replica)
+
+    [text] = TOLD
+    assert "Leave room for them, and for the actors, which hold 1 CPU" in text
+    assert "ReservingPolicy(policy, cpus=2)" in text
+
+
+class Replica:
+    def answer(self):
+        return 1
+
+
 def read_the_shard_until_told(config):
     shard = ray.train.get_dataset_shard("train")
     threading.Thread(target=lambda: list(shard.iter_rows()), daemon=True).start()

@@ -140,15 +140,15 @@ def test_cpus_of_other_models_are_no_reason_to_read_all_nodes_and_are_said_of_no
     ("node", "told"),
     [
         pytest.param({"gpus": 0}, "CPU limits are not known where nodes were not read: node a: no NVML", id="CPUs"),
-        pytest.param({}, "GPU memory is not known where the GPUs were not read: node a: no NVML", id="no type"),
+        pytest.param({}, "GPU memory was not read: node a: no NVML", id="no type"),
         pytest.param(
             {"accelerator_type": "A100"},
-            "The least GPU memory of the device type counts where the GPUs were not read: node a: no NVML",
+            "GPU memory was not read, so plans count the least that GPUs of this type have: node a: no NVML",
             id="a known type",
         ),
         pytest.param(
             {"accelerator_type": "A100", "gpus": 2, "gpu_memory_gib": 40, "num_devices": 1},
-            "GPU memory is not known where the GPUs were not read: node a: no NVML",
+            "GPU memory was not read: node a: no NVML",
             id="fewer devices than Ray counts",
         ),
     ],

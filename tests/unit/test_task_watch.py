@@ -66,3 +66,15 @@ def test_the_way_out_is_named():
     assert text.startswith("tasks that need 2 CPUs, 0.5 GPU have waited for 6 s")
     assert "ReservingPolicy(policy, cpus=2, gpus=0.5)" in text
     assert "With Ray's own tune.run or Tuner, also pass max_concurrent_trials=" in text
+
+
+def test_what_lasting_actors_hold_is_to_be_left_free_too():
+    tasks = StarvedTasks()
+    tasks.read([{"CPU": 1.0}], 0, {"CPU": 2.0, "GPU": 1.0})
+
+    [text] = tasks.read([{"CPU": 1.0}], 6, {"CPU": 2.0, "GPU": 1.0})
+
+    assert "have reserved what actors leave of that on every node" in text
+    assert (
+        "Leave room for them, and for the actors, which hold 2 CPUs: plan with ReservingPolicy(policy, cpus=3)" in text
+    )

@@ -122,9 +122,9 @@ def about_unread(nodes: Iterable[NodeCapacity], failures: Mapping[str, str]) -> 
         if not node.resources.gpus:
             meaning = "CPU limits are not known where nodes were not read"
         elif node.smallest_gpu_memory_bytes is None:
-            meaning = "GPU memory is not known where the GPUs were not read"
+            meaning = "GPU memory was not read"
         else:
-            meaning = "The least GPU memory of the device type counts where the GPUs were not read"
+            meaning = "GPU memory was not read, so plans count the least that GPUs of this type have"
         reasons[meaning][node.node_id] = failures[node.node_id]
     yield from (f"{meaning}: {_explain(why)}" for meaning, why in reasons.items())
 

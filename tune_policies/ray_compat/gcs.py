@@ -100,12 +100,12 @@ class Demand:
     """What the nodes of a cluster have, and what waits for it.
 
     Attributes:
-        node_totals: Of each alive node, by Ray's names, those of placement groups among them.
+        node_totals: What each alive node has, by its identifier and Ray's names, those of placement groups among them.
         waiting: The resources of each kind of task and actor that waits.
         is_growing: Whether the autoscaler has nodes on their way.
     """
 
-    node_totals: tuple[dict[str, float], ...]
+    node_totals: Mapping[str, dict[str, float]]
     waiting: tuple[dict[str, float], ...]
     is_growing: bool
 
@@ -120,7 +120,11 @@ def read_demand(timeout_s: float) -> Demand:
     reply = GetClusterStatusReply.FromString(status)
     state, autoscaling = reply.cluster_resource_state, reply.autoscaling_state
     return Demand(
-        node_totals=tuple(dict(each.total_resources) for each in state.node_states if each.status != NodeStatus.DEAD),
+        node_totals={
+            each.node_id.hex(): dict(each.total_resources)
+            for each in state.node_states
+            if each.status != NodeStatus.DEAD
+        },
         waiting=tuple(dict(each.request.resources_bundle) for each in state.pending_resource_requests),
         is_growing=bool(autoscaling.pending_instance_requests or autoscaling.pending_instances),
     )
@@ -245,6 +249,14 @@ class ActorRecord:
     group_id: str
     resources: Mapping[str, float]
     is_detached: bool
+
+    def is_lasting(self, job_id: str) -> bool:
+        """Return whether, to that program, nothing is known to end the actor.
+
+        One of another program ends with that, which may be soon, unless it is detached. One of Ray Data ends with its
+        dataset.
+        """
+        return (self.is_detached or self.job_id == job_id) and not self.module.startswith("ray.data.")
 
 
 @dataclass(frozen=True)

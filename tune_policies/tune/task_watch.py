@@ -13,13 +13,15 @@ import logging
 import re
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import ray
 
 from tune_policies.ray_compat.connection import is_through_client
-from tune_policies.ray_compat.gcs import read_demand
+from tune_policies.ray_compat.gcs import living_actors, read_demand
 from tune_policies.values.errors import RayVersionError
 from tune_policies.values.resources import amount_of, format_amount, to_ticks
 
@@ -43,7 +45,7 @@ def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_i
     program's groups waits for other programs, or for a new node.
 
     Args:
-        nodes: The total resources of each alive node, those of groups among them.
+        nodes: What each alive node has without what lasting actors hold, the resources of groups included.
         waiting: The resources of each kind of task and actor that waits.
         job_id: The program's number with Ray, in hexadecimal, with which its groups' identifiers end.
     """
@@ -79,23 +81,33 @@ class StarvedTasks:
         self._since_s: dict[frozenset[tuple[str, float]], float] = {}
         self._warned_s: dict[frozenset[tuple[str, float]], float] = {}
 
-    def read(self, starved: Iterable[Amounts], now_s: float) -> list[str]:
-        """Add a reading; return the warnings that are due: one a minute for each kind of task."""
+    def read(self, starved: Iterable[Amounts], now_s: float, held: Amounts = MappingProxyType({})) -> list[str]:
+        """Add a reading; return the warnings that are due: one a minute for each kind of task.
+
+        ``held`` is what lasting actors hold outside of placement groups, which a plan must leave free as well.
+        """
         kinds = {frozenset(request.items()): request for request in starved}
         self._since_s = {kind: self._since_s.get(kind, now_s) for kind in kinds}
         due = [kind for kind, since_s in self._since_s.items() if now_s - since_s >= _MIN_WAIT_S]
         new = [kind for kind in due if now_s - self._warned_s.get(kind, -_REPEAT_S) >= _REPEAT_S]
         self._warned_s.update(dict.fromkeys(new, now_s))
-        return [_message(kinds[kind], now_s - self._since_s[kind]) for kind in new]
+        return [_message(kinds[kind], now_s - self._since_s[kind], held) for kind in new]
 
 
-def _message(request: Amounts, waited_s: float) -> str:
+def _message(request: Amounts, waited_s: float, held: Amounts) -> str:
     needs = ", ".join(amount_of(amount, name) for name, amount in sorted(request.items()))
-    room = "".join(f", {name.lower()}s={format_amount(request[name])}" for name in ("CPU", "GPU") if name in request)
+    actors = {name: amount for name, amount in held.items() if name in request and amount}
+    room = "".join(
+        f", {name.lower()}s={format_amount(request[name] + actors.get(name, 0))}"
+        for name in ("CPU", "GPU")
+        if name in request
+    )
+    beside = ", ".join(amount_of(amount, name) for name, amount in sorted(actors.items()))
     return (
         f"tasks that need {needs} have waited for {waited_s:.0f} s, as this program's trials and Train workers have "
-        "reserved that on every node. Ray Data's tasks run outside what a trial reserves, so they wait until one ends, "
-        "and for ever if the trials wait for them. Leave room for them: plan with "
+        f"reserved {'what actors leave of that' if actors else 'that'} on every node. Ray Data's tasks run outside "
+        "what a trial reserves, so they wait until one ends, and for ever if the trials wait for them. Leave room for "
+        f"them{f', and for the actors, which hold {beside}' if actors else ''}: plan with "
         f"ReservingPolicy(policy{room}). With Ray's own tune.run or Tuner, also pass "
         "max_concurrent_trials=plan.max_concurrent_trials"
     )
@@ -165,10 +177,24 @@ class _TaskWatch(threading.Thread):
         """Read once; return whether a run of the program goes on: it has groups."""
         job_id = ray.get_runtime_context().get_job_id()
         demand = read_demand(_READ_TIMEOUT_S)
-        if not any(name.endswith(job_id) and "_group_" in name for node in demand.node_totals for name in node):
+        totals = demand.node_totals
+        if not any(name.endswith(job_id) and "_group_" in name for node in totals.values() for name in node):
             return False
         self._needed_until_s = time.monotonic() + _WATCH_ON_S
         waiting = () if demand.is_growing else demand.waiting  # else nodes for them are on their way
-        for text in tasks.read(starved_requests(demand.node_totals, waiting, job_id), time.monotonic()):
+        held = _take_from(totals, job_id) if waiting else {}
+        for text in tasks.read(starved_requests([*totals.values()], waiting, job_id), time.monotonic(), held):
             _logger.warning("%s", text)
         return True
+
+
+def _take_from(node_totals: Mapping[str, dict[str, float]], job_id: str) -> dict[str, float]:
+    """Take from nodes what lasting actors outside of all groups hold, as those of Ray Serve; return it in sum."""
+    held: defaultdict[str, float] = defaultdict(float)
+    for actor in living_actors():
+        node = node_totals.get(actor.node_id, {})
+        if not actor.group_id and actor.is_lasting(job_id):
+            for name, amount in actor.resources.items():
+                held[name] += amount
+                node[name] = node.get(name, 0) - amount
+    return held
