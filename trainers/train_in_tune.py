@@ -5,6 +5,7 @@ may be lost or come after the trial's end, and a checkpoint is only a path among
 thread takes the reports in order until the run has ended, and the run ends when the trial ends.
 """
 
+import hashlib
 import os
 import sys
 import threading
@@ -30,11 +31,12 @@ from tune_policies.ray_compat.train_run import (
     TrainingFailedError,
     WorkerCallback,
     abort_run,
-    delete_earlier_snapshot,
+    begin_account,
     error_in_worker,
     is_named,
     run_id_of,
     start_from_checkpoint,
+    unheard_reports,
     with_run_config,
 )
 from tune_policies.ray_compat.tune_trial import add_mixin, report_stored_checkpoint, storage_of_session
@@ -277,7 +279,8 @@ def as_trainable(
         )
 
     def trial(config: dict[str, Any]) -> None:
-        _run_as_trial(build_trainer(config))
+        key = hashlib.sha256(repr(config).encode()).hexdigest()
+        _run_as_trial(build_trainer(config), key)
 
     trial.__name__ = name_of(build_trainer)  # Tune names trials after it
     add_mixin(trial, EndRunWithTrial)
@@ -288,29 +291,35 @@ def as_trainable(
     return trainable
 
 
-def _run_as_trial(trainer: _Trainer) -> None:
+def _run_as_trial(trainer: _Trainer, config_key: str) -> None:
     global _current
     of_ray = ray_trainer_class(trainer)
     if of_ray is None:
         raise InvalidResourcesError(f"build_trainer must return a trainer of Ray Train, got {trainer!r}")
     check_train_v2(of_ray)
     run = _current = TrialRun()
-    error = run.fit(with_deadlock_check(_in_trial(trainer, run.queue)))
+    error = run.fit(with_deadlock_check(_in_trial(trainer, run.queue, config_key)))
     if error is not None:
         raise _unwrap_user_error(error)
 
 
-def _in_trial(trainer: _Trainer, queue: Queue) -> Any:
-    """Return the trainer with a folder of the trial's own, and callbacks that pass reports and checkpoints."""
+def _in_trial(trainer: _Trainer, queue: Queue, config_key: str) -> Any:
+    """Return the trainer with a folder of the trial's own, and callbacks that pass reports and checkpoints.
+
+    What the trial has saved before without that Tune heard of it becomes results of the trial first.
+    """
     # Ray's TuneReportCallback would report everything a second time.
     of_user = [each for each in trainer.run_config.callbacks if not isinstance(each, TuneReportCallback)]
     callbacks = [*of_user, SendReportsToTrial(queue)]
+    run_config = run_config_in_trial_folder(trainer.run_config, storage_of_session())
     checkpoint = tune.get_checkpoint()
+    for metrics, later in unheard_reports(run_config, checkpoint, config_key):
+        report_stored_checkpoint(metrics, later)
+        checkpoint = later
     if checkpoint is not None:
         callbacks.append(StartFromCheckpoint(checkpoint))
-    run_config = run_config_in_trial_folder(trainer.run_config, storage_of_session())
+    begin_account(run_config, checkpoint, config_key)
     run_config = replace(run_config, callbacks=callbacks)
-    delete_earlier_snapshot(run_config)
     return with_run_config(trainer, run_config)
 
 

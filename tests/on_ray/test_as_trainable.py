@@ -1,6 +1,9 @@
 """Train runs as Tune's trials, on a real Ray: results, checkpoints, errors and the end of workers."""
 
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -8,6 +11,7 @@ from pathlib import Path
 import pytest
 import ray
 import ray.train
+from packaging.version import Version
 from ray import tune
 from ray.train import Checkpoint, RunConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
@@ -17,6 +21,7 @@ from tests.clusters import nodes
 from tune_policies import CpuPolicy, InvalidResourcesError
 from tune_policies.trainers import as_trainable
 
+ROOT = Path(__file__).parents[2]
 PLAN = CpuPolicy(cpus=1, num_workers=1).plan(nodes((2, 0)))
 
 
@@ -231,3 +236,51 @@ def test_a_restored_experiment_goes_on_from_its_checkpoints(tmp_path):
 
     assert results.errors == []
     assert results[0].metrics["step"] == 1
+
+
+class KillsItsProgram(tune.Callback):
+    """Ends the program by SIGKILL after a while. The program that restores the run has it too."""
+
+    def __init__(self):
+        self.pid = os.getpid()
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if result["step"] == 4 and os.getpid() == self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def count_the_steps(config):
+    for step in range(step_of(ray.train.get_checkpoint()) + 1, 7):
+        with Path(config["folder"], "taken").open("a") as file:
+            file.write(f"{step} ")
+        report_step(step)
+
+
+def run_until_killed(address, folder):
+    ray.init(address=address, logging_level="ERROR")
+    tune.Tuner(
+        as_trainable(trainer_of(count_the_steps), PLAN),
+        param_space={"folder": str(folder)},
+        tune_config=PLAN.tune_config(),
+        run_config=tune.RunConfig(name="run", storage_path=str(folder), callbacks=[KillsItsProgram()], verbose=0),
+    ).fit()
+
+
+@pytest.mark.rest
+@pytest.mark.ray_border
+@pytest.mark.skipif(Version(ray.__version__) < Version("2.54"), reason="Train's account does not number the reports")
+def test_a_trial_of_a_program_that_was_killed_goes_on_from_all_that_it_has_saved(tmp_path):
+    """Tune has saved the state of the run only as it began."""
+    address = ray.get_runtime_context().gcs_address
+    command = f"from {__name__} import run_until_killed; run_until_killed({address!r}, {str(tmp_path)!r})"
+    variables = os.environ | {"TUNE_GLOBAL_CHECKPOINT_S": "1000"}
+    program = subprocess.run([sys.executable, "-c", command], cwd=ROOT, env=variables, timeout=150, check=False)
+    assert program.returncode == -signal.SIGKILL
+
+    restored = tune.Tuner.restore(str(tmp_path / "run"), as_trainable(trainer_of(count_the_steps), PLAN))
+    [result] = restored.fit()
+
+    taken = (tmp_path / "taken").read_text().split()
+    assert sorted({*taken}) == [*"0123456"]
+    assert [taken.count(step) for step in "01234"] == [1] * 5  # the worker is ahead of Train by a step or two
+    assert (result.metrics["step"], result.metrics["training_iteration"]) == (6, 7)

@@ -311,6 +311,39 @@ def test_a_process_that_ends_by_itself_is_a_failure_as_ever(tmp_path, max_failur
     assert (trial.status, trial.num_failures) == (status, 1)
 
 
+class DiesAsItTakesOver(tune.Trainable):
+    """Its process dies once, as it takes over another trial."""
+
+    def step(self):
+        return {"score": 1, "done": True}
+
+    def reset_config(self, new_config):
+        if not notes(Path(new_config["folder"])):
+            note(new_config, "died")
+            os._exit(1)
+        return True
+
+    def save_checkpoint(self, checkpoint_dir):
+        return None
+
+    def load_checkpoint(self, checkpoint_dir):
+        pass
+
+
+@pytest.mark.rest
+@pytest.mark.ray_border
+@pytest.mark.parametrize("scheduler", [PolicyScheduler, OomRetryScheduler])
+def test_a_trial_is_retried_whose_process_dies_as_it_takes_it_over(tmp_path, scheduler):
+    """Tune tells a trial of such a death twice."""
+    plan = CpuPolicy(cpus=6).plan(ClusterCapacity.of(Resources(cpus=6)))
+    wrapping = PolicyScheduler(None, plan) if scheduler is PolicyScheduler else OomRetryScheduler()
+
+    trials = run(tmp_path, wrapping, DiesAsItTakesOver, plan, 2, reuse_actors=True, max_failures=1)
+
+    assert notes(tmp_path) == ["died"]
+    assert [(trial.status, trial.num_failures) for trial in trials] == [("TERMINATED", 0), ("TERMINATED", 1)]
+
+
 def fail_first_on_a_cpu(config):
     has_gpu = os.environ["CUDA_VISIBLE_DEVICES"] != ""
     is_first = tune.get_checkpoint() is None

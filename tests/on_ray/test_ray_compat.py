@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import pickle
 import sys
 import time
@@ -14,7 +15,7 @@ import ray.train
 from packaging.version import Version
 from ray import tune
 from ray.exceptions import RayActorError
-from ray.train import ScalingConfig
+from ray.train import Checkpoint, ScalingConfig
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 from ray.train.v2.api.exceptions import WorkerGroupError
 from ray.tune.schedulers import (
@@ -513,15 +514,71 @@ def test_what_ray_asks_for_a_worker_has_its_defaults():
     assert train_run.worker_amounts(ScalingConfig(num_workers=1, use_gpu=True)) == {"GPU": 1}
 
 
-def test_the_account_of_an_earlier_run_is_where_ray_keeps_it(tmp_path):
+@pytest.fixture
+def earlier_run(tmp_path):
+    """A run in whose folder Train has told of so many reports, by their numbers, since it began from nothing."""
     run_config = train_run.RunConfig(name="again", storage_path=str(tmp_path))
-    account = tmp_path / "again" / "checkpoint_manager_snapshot.json"
-    account.parent.mkdir()
-    account.write_text("{}")
 
-    train_run.delete_earlier_snapshot(run_config)
+    def told(*numbers, began=None, lost=()):
+        train_run.begin_account(run_config, began and Checkpoint(began), "config")
+        for number in set(numbers) - set(lost):
+            (tmp_path / "again" / f"checkpoint_{number}").mkdir()
+        account = {
+            "checkpoint_results": [{"checkpoint_dir_name": f"checkpoint_{n}", "metrics": {"n": n}} for n in numbers],
+            "checkpoint_report_indices": numbers,
+        }
+        (tmp_path / "again" / "checkpoint_manager_snapshot.json").write_text(json.dumps(account))
+        return run_config
 
-    assert not account.exists()
+    return told
+
+
+def unheard(run_config, checkpoint=None, key="config"):
+    found = train_run.unheard_reports(run_config, checkpoint and Checkpoint(checkpoint), key)
+    assert all(Path(at.path).name == f"checkpoint_{metrics['n']}" for metrics, at in found)
+    return [metrics["n"] for metrics, _ in found]
+
+
+def test_the_account_of_an_earlier_run_is_where_ray_keeps_it(tmp_path, earlier_run):
+    run_config = earlier_run(0, 1)
+
+    train_run.begin_account(run_config, None, "config")
+
+    assert not (tmp_path / "again" / "checkpoint_manager_snapshot.json").exists()
+    assert unheard(run_config) == []
+
+
+def test_what_a_run_has_reported_since_a_checkpoint_is_found(tmp_path, earlier_run):
+    run_config = earlier_run(2, 0, 1, 4)  # Train may sort them by a score; the fourth had no checkpoint
+
+    assert unheard(run_config) == [0, 1, 2]
+    assert unheard(run_config, str(tmp_path / "again" / "checkpoint_1")) == [2]
+    assert unheard(run_config, str(tmp_path / "again" / "checkpoint_2")) == []
+
+
+def test_what_a_run_has_reported_that_began_otherwise_is_left(tmp_path, earlier_run):
+    others = str(tmp_path / "other" / "checkpoint_0")
+    run_config = earlier_run(0, 1, began=others)
+
+    assert unheard(run_config, others) == [0, 1]
+    assert unheard(run_config, others, key="another config") == []
+    assert unheard(run_config) == unheard(run_config, str(tmp_path / "third" / "checkpoint_0")) == []
+
+
+def test_what_a_run_has_reported_ends_where_a_checkpoint_is_gone(earlier_run):
+    assert unheard(earlier_run(0, 1, 2, lost=[1])) == [0]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"checkpoint_results": [{}]}', '{"checkpoint_report_indices": [0, 1]}']
+)
+def test_an_account_that_says_nothing_of_use_is_no_reason_to_fail(tmp_path, earlier_run, text):
+    run_config = earlier_run(0)
+    (tmp_path / "again" / "checkpoint_manager_snapshot.json").write_text(text)
+
+    assert unheard(run_config) == []
+    (tmp_path / "again" / ".began.json").unlink()
+    assert unheard(run_config) == []
 
 
 @pytest.mark.parametrize(

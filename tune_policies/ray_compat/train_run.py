@@ -5,11 +5,14 @@ that one is told from the other is part of what is asked here. All of it is the 
 """
 
 import copy
+import json
 from collections.abc import Callable
+from itertools import count, takewhile
 from typing import Any, Final
 
 import ray
 import ray.train
+from pyarrow.fs import FileType
 from ray.exceptions import RayError
 from ray.train import Checkpoint
 
@@ -48,12 +51,13 @@ __all__ = [
     "WorkerGroupCallback",
     "abort_run",
     "add_to_reports",
-    "delete_earlier_snapshot",
+    "begin_account",
     "error_in_worker",
     "is_named",
     "is_version_2",
     "run_id_of",
     "start_from_checkpoint",
+    "unheard_reports",
     "with_run_config",
     "worker_amounts",
 ]
@@ -65,6 +69,9 @@ CONTROLLER_CLASS: Final = "TrainController"
 
 REPORT_INTERVAL_VARIABLE: Final = HEALTH_CHECK_INTERVAL_S_ENV_VAR
 """Ray's variable for how often Train's controller asks each worker how it is, and takes one report of it."""
+
+_BEGAN: Final = ".began.json"
+"""In the folder of a run that is a trial of Tune: from which checkpoint it began, and with which config."""
 
 _NAME_OF_NONE_GIVEN: Final = "ray_train_run-"
 
@@ -105,19 +112,61 @@ def is_named(run_config: RunConfig) -> bool:
     return not run_config.name.startswith(_NAME_OF_NONE_GIVEN)
 
 
-def delete_earlier_snapshot(run_config: RunConfig) -> None:
-    """Remove Train's account of an earlier run in the same folder, which Ray reads without being asked.
+def unheard_reports(
+    run_config: RunConfig, checkpoint: Checkpoint | None, config_key: str
+) -> list[tuple[dict[str, Any], Checkpoint]]:
+    """Return what the run before in the same folder reported after ``checkpoint``, each report with its own checkpoint.
 
-    Tune says from which checkpoint a trial goes on, which may be another trial's, and has deleted some of those in the
-    account, without which Train would not start.
+    Train writes an account at each report. Tune saves the state of all trials every ten seconds or less often, so after
+    the program was killed it lets a trial go on from an earlier checkpoint than there is.
+
+    The list ends before a report that has no checkpoint, as Tune counts reports. It is empty where the run before began
+    from another checkpoint, or with another config: as of a trial that exploits another one. It is always empty before
+    Ray 2.54, whose account does not number the reports.
     """
-    storage = run_config.storage_context
-    filesystem, path = (
-        storage.storage_filesystem,
-        f"{storage.experiment_fs_path}/{CHECKPOINT_MANAGER_SNAPSHOT_FILENAME}",
-    )
-    if filesystem.get_file_info(path).is_file:
-        filesystem.delete_file(path)
+    try:
+        began, account = (_read_json(run_config, name) for name in (_BEGAN, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME))
+        if began["config"] != config_key:
+            return []
+        path = None if checkpoint is None else checkpoint.path.rstrip("/")
+        results = {
+            index: (result["metrics"], _path_in(run_config, result["checkpoint_dir_name"]))
+            for index, result in zip(account["checkpoint_report_indices"], account["checkpoint_results"], strict=True)
+        }
+        numbers = {at: index for index, (_, at) in results.items()} | {began["checkpoint"]: -1}
+        following = takewhile(lambda index: index in results, count(numbers[path] + 1))
+        filesystem = run_config.storage_context.storage_filesystem
+        there = takewhile(
+            lambda index: filesystem.get_file_info(results[index][1]).type == FileType.Directory, following
+        )
+        return [(results[index][0], Checkpoint(results[index][1], filesystem)) for index in there]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def begin_account(run_config: RunConfig, checkpoint: Checkpoint | None, config_key: str) -> None:
+    """Remove Train's account of an earlier run in the same folder, and note from what the next one begins.
+
+    Ray reads the account without being asked. But Tune says from which checkpoint a trial goes on, which may be another
+    trial's, and has deleted some of those in the account, without which Train would not start.
+    """
+    filesystem = run_config.storage_context.storage_filesystem
+    for name in (_BEGAN, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME):
+        if filesystem.get_file_info(path := _path_in(run_config, name)).is_file:
+            filesystem.delete_file(path)
+    filesystem.create_dir(run_config.storage_context.experiment_fs_path)
+    began = {"checkpoint": None if checkpoint is None else checkpoint.path.rstrip("/"), "config": config_key}
+    with filesystem.open_output_stream(_path_in(run_config, _BEGAN)) as file:
+        file.write(json.dumps(began).encode())
+
+
+def _path_in(run_config: RunConfig, name: str) -> str:
+    return f"{run_config.storage_context.experiment_fs_path}/{name}"
+
+
+def _read_json(run_config: RunConfig, name: str) -> Any:
+    with run_config.storage_context.storage_filesystem.open_input_stream(_path_in(run_config, name)) as file:
+        return json.loads(file.read())
 
 
 def start_from_checkpoint(checkpoint: Checkpoint) -> None:

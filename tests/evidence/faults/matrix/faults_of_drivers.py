@@ -16,7 +16,7 @@ from .ways import read_outcome
 
 _SOME: Final = ("ray", "with_plan", "policy-scheduler", "mixed", "oom-asha", "as_trainable")
 _FEW: Final = ("ray", "policy-scheduler", "as_trainable")
-_RESUMING: Final = (*_SOME, "class-reused", "tuner")
+_RESUMING: Final = (*_SOME, "class-reused", "tuner", "ray-train")
 _END_S: Final = 60.0
 _HAS_CHECKPOINT: Final = 4
 """In this step Tune knows a checkpoint of an earlier one."""
