@@ -1,14 +1,19 @@
 """Real Rays for tests. GPUs are logical: real to Ray's scheduler, without a device behind them."""
 
 import os
+import subprocess
+import sys
+import sysconfig
 import time
 from contextlib import contextmanager
 
 import pytest
 import ray
+import ray.cloudpickle
 from ray.cluster_utils import Cluster
 
 from tests.stand_ins import write_stand_ins
+from tune_policies.probe import nvml
 
 _shared = {}
 """The resources of the Ray that modules share; none where there is no such Ray."""
@@ -86,3 +91,29 @@ def cluster_of(*nodes):
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def run_where_this_package_is_not(function, module, code, folder):
+    """Run ``code`` in a process that has Ray, not this package, and ``function``, sent by value, as ``task``."""
+    for each in (nvml, module):
+        ray.cloudpickle.register_pickle_by_value(each)
+    try:
+        (folder / "task").write_bytes(ray.cloudpickle.dumps(function))
+    finally:
+        for each in (nvml, module):
+            ray.cloudpickle.unregister_pickle_by_value(each)
+    head = (
+        "import importlib.util, pickle, sys; assert importlib.util.find_spec('tune_policies') is None\n"
+        "task = pickle.load(open(sys.argv[1], 'rb'))\n"
+    )
+    # Without `site` an editable install is not found, but what lies in site-packages is.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", head + code, folder / "task"],
+        env={"PYTHONPATH": sysconfig.get_path("purelib"), "PATH": os.environ["PATH"]},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

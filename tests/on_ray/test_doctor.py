@@ -5,16 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 
 import pytest
 import ray
 import ray.cloudpickle
 import torch
 
-from tests.on_ray.rays import cluster_of, local_ray
+from tests.on_ray.rays import cluster_of, local_ray, run_where_this_package_is_not
 from tune_policies import InvalidResourcesError, ProbeError
-from tune_policies.probe import nvml
 from tune_policies.probe.doctor import cluster_reader, node_reader
 from tune_policies.probe.doctor.cluster_reader import examine
 
@@ -181,29 +179,13 @@ def test_a_deadline_must_be_above_zero():
 
 def test_a_node_needs_nothing_but_ray_to_be_read_and_imports_no_framework(tmp_path):
     """The task travels by value, so a node without this package reads itself as well."""
-    modules = (nvml, node_reader)
-    for module in modules:
-        ray.cloudpickle.register_pickle_by_value(module)
-    try:
-        (tmp_path / "task").write_bytes(ray.cloudpickle.dumps(node_reader.read_node))
-    finally:
-        for module in modules:
-            ray.cloudpickle.unregister_pickle_by_value(module)
     code = (
-        "import pickle, sys, importlib.util; assert importlib.util.find_spec('tune_policies') is None\n"
-        "facts = pickle.load(open(sys.argv[1], 'rb'))()\n"
+        "facts = task()\n"
         "assert not {'torch', 'tensorflow', 'jax'} & sys.modules.keys()\n"
         "assert facts.get('gpus') or 'NVML' in facts['nvml_error'], facts\n"
         "print(facts['versions']['torch'])"
     )
-    # Without `site` an editable install is not found, but what lies in site-packages is.
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code, tmp_path / "task"],
-        env={"PYTHONPATH": sysconfig.get_path("purelib"), "PATH": os.environ["PATH"]},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
-    assert done.stdout.strip() == torch.__version__, done.stderr
+    told = run_where_this_package_is_not(node_reader.read_node, node_reader, code, tmp_path)
+
+    assert told.strip() == torch.__version__

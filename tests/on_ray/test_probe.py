@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
@@ -22,7 +21,7 @@ from ray._raylet import GcsClient
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 from ray.util import placement_group
 
-from tests.on_ray.rays import cluster_of, local_ray
+from tests.on_ray.rays import cluster_of, local_ray, run_where_this_package_is_not
 from tune_policies import (
     CpuPolicy,
     InvalidResourcesError,
@@ -33,7 +32,7 @@ from tune_policies import (
     probe_cluster,
     run,
 )
-from tune_policies.probe import node_facts, nvml
+from tune_policies.probe import node_facts
 from tune_policies.probe.doctor.cluster_reader import examine
 from tune_policies.ray_compat import gcs as cluster_state
 from tune_policies.ray_compat.connection import find_ray, last_error
@@ -384,29 +383,10 @@ def test_a_deadline_must_be_above_zero(timeout_s):
 
 def test_a_node_needs_nothing_but_ray_to_be_read(tmp_path):
     """The task travels by value: a node without this package gets as far as NVML."""
-    modules = (nvml, node_facts)
-    for module in modules:
-        ray.cloudpickle.register_pickle_by_value(module)
-    try:
-        (tmp_path / "task").write_bytes(ray.cloudpickle.dumps(node_facts.read_node))
-    finally:
-        for module in modules:
-            ray.cloudpickle.unregister_pickle_by_value(module)
-    code = (
-        "import pickle, sys, importlib.util; assert importlib.util.find_spec('tune_policies') is None\n"
-        "print(pickle.load(open(sys.argv[1], 'rb'))(with_gpus=True, session='none'))"
-    )
-    # Without `site` an editable install is not found, but what lies in site-packages is.
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code, tmp_path / "task"],
-        env={"PYTHONPATH": sysconfig.get_path("purelib"), "PATH": os.environ["PATH"]},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    code = "print(task(with_gpus=True, session='none'))"
 
-    facts = ast.literal_eval(done.stdout)
+    facts = ast.literal_eval(run_where_this_package_is_not(node_facts.read_node, node_facts, code, tmp_path))
+
     assert facts["usable_cpus"] >= 1
     assert facts["gpus"] or "NVML" in facts["gpu_error"]
 
