@@ -32,7 +32,7 @@ def run(
 
     Args:
         trainable: A function of a config, a ``tune.Trainable`` class, or what ``as_trainable`` or ``with_plan`` made.
-        policy: The policy, or a plan; ``None``: ``trainable`` has a plan already.
+        policy: The policy; or a plan, which is not printed again; ``None``: ``trainable`` has a plan already.
         **tune_run_kwargs: Anything else that ``tune.run`` takes; ``max_concurrent_trials`` may lower the plan's.
 
     Returns:

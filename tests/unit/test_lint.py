@@ -57,6 +57,25 @@ def test_a_part_that_an_alias_stands_for_has_the_line_of_the_alias():
     assert places(text, "restart-policy-v2") == [(19, "restart-policy-v2"), (25, "restart-policy-v2")]
 
 
+@pytest.mark.parametrize(
+    ("of_head", "way_out"),
+    [
+        ("", "use an image with Ray 2.60.0; or, if the head has 2.59.0 too, write the image's version in rayVersion"),
+        ("image: rayproject/ray:2.59.0, ", "write the image's version in rayVersion"),
+    ],
+    ids=["image of the head without a version", "image of the head as well"],
+)
+def test_of_an_image_with_another_ray_the_way_out_depends_on_the_heads(of_head, way_out):
+    text = CLUSTER.replace("spec:\n  enable", 'spec:\n  rayVersion: "2.60.0"\n  enable')
+    text = text.replace("name: ray-worker", "name: ray-worker\n          image: rayproject/ray:2.59.0")
+    text = text.replace("- name: ray-head\n          ", f"- {{{of_head}name: ray-head, ").replace(
+        '{limits: {cpu: "2"}}\n  worker', '{limits: {cpu: "2"}}}\n  worker'
+    )
+
+    found = [each for each in lint_text(text, "") if each.rule == "version-of-image"]
+    assert found[-1].fix == way_out
+
+
 def test_each_document_of_a_file_is_checked():
     text = f"{CLUSTER}---\n{CLUSTER}".replace("minReplicas: 0", "minReplicas: 7")
 

@@ -81,7 +81,9 @@ def _version_of_image(at: Group[HeadGroup]) -> Iterator[Found]:
     head, there = ray_in_image(head_of(at.cluster).container.image), ray_in_image(at.container.image)
     if there not in (None, wanted) and head in (None, there):
         message = f"{at} has Ray {there} in its image, but rayVersion is {wanted}"
-        yield Found((*at.container_path, "image"), message, "write the image's version in rayVersion")
+        as_image = "write the image's version in rayVersion"
+        fix = as_image if head else f"use an image with Ray {wanted}; or, if the head has {there} too, {as_image}"
+        yield Found((*at.container_path, "image"), message, fix)
 
 
 @RULES.of_each(workers_of, "ray-versions-differ", "error", "check_version_info in ray._private.utils")
