@@ -17,7 +17,7 @@ from tune_policies.tune.usage.policy_callback import PolicyCallback
 from tune_policies.tune.wrapping_scheduler import nested_schedulers
 from tune_policies.values.errors import InvalidResourcesError
 
-from .tune_trainable import plan_of, policy_of, with_plan
+from .tune_trainable import has_other_resources, plan_of, policy_of, with_plan
 
 _Trainable = Callable[..., Any] | type[tune.Trainable]
 
@@ -106,7 +106,8 @@ def _scheduling(
     """Return the scheduler and the ``max_concurrent_trials`` with which no more trials run than the plan says.
 
     A ``PolicyScheduler`` counts slots, so that trials which are paused hold none. It cannot be where each trial gets
-    what its config needs, nor beside Ray's ``ResourceChangingScheduler``; there, Tune's own limit counts.
+    what its config needs, by the plan or by ``tune.with_resources`` around it, nor beside Ray's
+    ``ResourceChangingScheduler``; there, Tune's own limit counts.
     """
     plan = plan_of(trainable)
     assert plan is not None  # noqa: S101  # `_under_plan` has seen to it
@@ -114,7 +115,8 @@ def _scheduling(
     inside = list(nested_schedulers(scheduler))
     if any(isinstance(each, PolicyScheduler) for each in inside):
         return {}
-    if plan.by_config is not None or any(isinstance(each, ResourceChangingScheduler) for each in inside):
+    is_by_trial = plan.by_config is not None or has_other_resources(trainable)
+    if is_by_trial or any(isinstance(each, ResourceChangingScheduler) for each in inside):
         at_once = plan.max_concurrent_trials
         return {"max_concurrent_trials": min(max_concurrent_trials or at_once, at_once)}
     return {"scheduler": PolicyScheduler(scheduler, plan, policy=policy_of(trainable))}

@@ -14,6 +14,7 @@ import ray
 from ray import tune
 from ray.tune import PlacementGroupFactory
 
+from tune_policies.cluster.capacity import to_resources
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.ray_compat.tune_trial import (
@@ -29,6 +30,7 @@ from tune_policies.ray_compat.tune_trial import (
 )
 from tune_policies.tune.task_watch import watch_tasks
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.resources import ray_ticks
 from tune_policies.values.units import format_bytes
 
 from .gpu_memory.counters import release_unused
@@ -169,9 +171,9 @@ def with_plan(
     code runs, the thread count of a trial is set to its CPUs, a trial without GPUs has all GPUs hidden, and a trial on
     a share of a GPU is limited to its share of GPU memory.
 
-    Each result has the trial's slot under ``"slot"``: the one from ``PolicyScheduler``, else the plan's first. After a
-    retry with more memory it is the larger one. With GPUs, a result also has what the trial used of their memory, under
-    ``"gpu_memory"``.
+    Each result has the trial's slot under ``"slot"``: the one from ``PolicyScheduler``, else the plan's first, or what
+    ``tune.with_resources`` gave the trial instead. After a retry with more memory it is the larger one. With GPUs, a
+    result also has what the trial used of their memory, under ``"gpu_memory"``.
 
     ``tune_policies.run`` and ``tune_policies.tuner`` do this and all else that a plan needs. ``tune.run`` and ``Tuner``
     need ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``) if the plan is capped, leaves
@@ -244,6 +246,17 @@ def plan_of(trainable: Any) -> TrialPlan | None:
     return _carried(trainable, PLAN_ATTRIBUTE)  # type: ignore[no-any-return]
 
 
+def has_other_resources(trainable: Any) -> bool:
+    """Return whether ``tune.with_resources`` replaced the plan's resources of what ``with_plan`` returned.
+
+    Ray keeps those of a function as an attribute, and puts a class around a class.
+    """
+    if not inspect.isclass(trainable):
+        return not isinstance(getattr(trainable, "_resources", None), _WatchedResources)
+    asked = next(each for each in trainable.__mro__ if "default_resource_request" in vars(each))
+    return "_under_plan" not in vars(asked.__bases__[0])
+
+
 def policy_of(trainable: Any) -> "ResourcePolicy | None":
     """Return the policy that ``with_plan`` was given for a trainable; ``None``: it was given a plan, or none."""
     return _carried(trainable, POLICY_ATTRIBUTE)  # type: ignore[no-any-return]
@@ -287,9 +300,12 @@ class _TrialSetup(NamedTuple):
     def described(self, config: Any, reserved: Any) -> str:
         """Return what a trial has, for its results."""
         slot = self.slot_of(config, reserved)
-        if slot.num_workers or slot_of_reservation(reserved) is None:
+        if slot.num_workers or reserved is None:
             return str(slot)
-        return str(slot.with_more(reserved.required_resources))
+        has = reserved.required_resources
+        if any(ray_ticks(has).get(name, 0) < ticks for name, ticks in slot.trial.ticks.items()):  # it was set by hand
+            return str(to_resources(has))
+        return str(slot.with_more(has))
 
     def set_up(self, config: Any, reserved: Any) -> None:
         ProcessSetup.for_trial(self.slot_of(config, reserved), self.limits.value).apply()

@@ -7,7 +7,7 @@ import ray
 from ray import tune
 from ray.tune.error import TuneError
 
-from tune_policies import ClusterCapacity, CpuPolicy, Resources
+from tune_policies import ClusterCapacity, CpuPolicy, Resources, run, tuner
 from tune_policies.trainers import with_plan
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=4, gpus=2))
@@ -138,6 +138,28 @@ def test_a_process_is_used_again_by_trials_of_the_same_resources_only(tmp_path, 
     first, second, third = (trial.last_result for trial in results.trials)
     assert [trial["threads"] for trial in (first, second, third)] == ["1", "2", "2"]
     assert first["process"] != second["process"] == third["process"]
+
+
+def by_run(trainable, space, folder):
+    return [trial.last_result for trial in run(trainable, config=space, storage_path=folder, verbose=0).trials]
+
+
+def by_tuner(trainable, space, folder):
+    run_config = tune.RunConfig(storage_path=folder, verbose=0)
+    return [result.metrics for result in tuner(trainable, param_space=space, run_config=run_config).fit()]
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(
+    ("trainable", "results_of"), [(report, by_run), (Reporting, by_tuner)], ids=["function by run", "class by tuner"]
+)
+def test_resources_around_a_plan_hold_in_run_and_tuner_too(tmp_path, trainable, results_of):
+    ready = tune.with_resources(with_plan(trainable, TWO), cpus_by_config)
+
+    results = results_of(ready, {"cpus": tune.grid_search([1, 2, 3])}, str(tmp_path))
+
+    found = [(result["cpus"], result["threads"], result["slot"]) for result in results]
+    assert found == [(1, "1", "1 CPU"), (2, "2", "2 CPUs"), (3, "3", "3 CPUs")]
 
 
 @pytest.mark.rest
