@@ -306,7 +306,7 @@ def _run_as_trial(trainer: _Trainer, config_key: str) -> None:
 def _in_trial(trainer: _Trainer, queue: Queue, config_key: str) -> Any:
     """Return the trainer with a folder of the trial's own, and callbacks that pass reports and checkpoints.
 
-    What the trial has saved before without that Tune heard of it becomes results of the trial first.
+    Reports of an earlier run in that folder, of which Tune has not heard, become results of the trial first.
     """
     # Ray's TuneReportCallback would report everything a second time.
     of_user = [each for each in trainer.run_config.callbacks if not isinstance(each, TuneReportCallback)]

@@ -9,6 +9,7 @@ from ray.tune.error import TuneError
 
 from tune_policies import ClusterCapacity, CpuPolicy, Resources, run, tuner
 from tune_policies.trainers import with_plan
+from tune_policies.trainers.tune_trainable import has_other_resources
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=4, gpus=2))
 ONE = CpuPolicy(cpus=1).plan(CAPACITY)
@@ -160,6 +161,22 @@ def test_resources_around_a_plan_hold_in_run_and_tuner_too(tmp_path, trainable, 
 
     found = [(result["cpus"], result["threads"], result["slot"]) for result in results]
     assert found == [(1, "1", "1 CPU"), (2, "2", "2 CPUs"), (3, "3", "3 CPUs")]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: with_plan(report, TWO),
+        lambda: with_plan(Reporting, TWO),
+        lambda: with_plan(Model("held").fit, TWO),
+        lambda: tune.with_parameters(with_plan(report, TWO), data="held"),
+        lambda: tune.with_parameters(with_plan(Reporting, TWO), data="held"),
+    ],
+    ids=["function", "class", "method", "parameters around a function", "parameters around a class"],
+)
+def test_whose_resources_a_trainable_has_is_known(build):
+    assert not has_other_resources(build())
+    assert has_other_resources(tune.with_resources(build(), {"cpu": 1}))
 
 
 @pytest.mark.rest

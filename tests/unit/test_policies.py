@@ -223,7 +223,7 @@ def test_an_even_split_says_how_many_waves_it_takes():
 
     told = "at most 8 fit at once, with 1 CPU per worker: that takes 4 waves, and so do 7 at once, which get more"
     assert told in four
-    assert one_wave[0] == "the cluster divided by 8 trials: 1 CPU per worker"
+    assert one_wave[0] == "the cluster divided among 8 trials: 1 CPU per worker"
     assert not any("waves" in reason for reason in one_wave)
 
 

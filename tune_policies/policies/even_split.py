@@ -77,7 +77,7 @@ class EvenSplitPolicy(ResourcePolicy):
         at_once = -(-self.num_trials // waves)  # so many must run at once, or there is a further wave
         share = self._largest_share(groups, at_once)
         request = self._request(self._largest_cpus(groups, share, at_once), share)
-        reasons = [f"the cluster divided by {counted(self.num_trials, 'trial')}: {request.worker} per worker"]
+        reasons = [f"the cluster divided among {counted(self.num_trials, 'trial')}: {request.worker} per worker"]
         if waves > 1:
             reasons.append(
                 f"at most {fit} fit at once, with {least.worker} per worker: that takes {waves} waves, and so do "
