@@ -12,12 +12,13 @@ from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler, creat
 
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.ray_compat.tune_trial import has_other_resources
 from tune_policies.tune.policy_scheduler import PolicyScheduler
 from tune_policies.tune.usage.policy_callback import PolicyCallback
 from tune_policies.tune.wrapping_scheduler import nested_schedulers
 from tune_policies.values.errors import InvalidResourcesError
 
-from .tune_trainable import has_other_resources, plan_of, policy_of, with_plan
+from .tune_trainable import plan_of, policy_of, with_plan
 
 _Trainable = Callable[..., Any] | type[tune.Trainable]
 

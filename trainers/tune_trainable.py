@@ -246,17 +246,6 @@ def plan_of(trainable: Any) -> TrialPlan | None:
     return _carried(trainable, PLAN_ATTRIBUTE)  # type: ignore[no-any-return]
 
 
-def has_other_resources(trainable: Any) -> bool:
-    """Return whether ``tune.with_resources`` replaced the plan's resources of what ``with_plan`` returned.
-
-    Ray keeps those of a function as an attribute, and puts a class around a class.
-    """
-    if not inspect.isclass(trainable):
-        return not isinstance(getattr(trainable, "_resources", None), _WatchedResources)
-    asked = next(each for each in trainable.__mro__ if "default_resource_request" in vars(each))
-    return "_under_plan" not in vars(asked.__bases__[0])
-
-
 def policy_of(trainable: Any) -> "ResourcePolicy | None":
     """Return the policy that ``with_plan`` was given for a trainable; ``None``: it was given a plan, or none."""
     return _carried(trainable, POLICY_ATTRIBUTE)  # type: ignore[no-any-return]

@@ -213,10 +213,9 @@ def test_each_trial_gets_the_share_that_its_config_needs(measured, tmp_path):
 
     # 2.85, 3.85 and between them 3.35 GiB, with a tenth more, of 16 GiB.
     assert [trial.last_result.get("gpu") for trial in trials] == [0.2, 0.3333, 0.25, None]
-    assert (
-        "InfeasibleRequestError: one trial needs 51.8 GiB of GPU memory with the config {'batch': 400}"
-        in Path(trials[3].error_file).read_text()
-    )
+    # 51.85 GiB, of which the last bit is that of a fit to measurements.
+    told = r"InfeasibleRequestError: one trial needs 51\.[89] GiB of GPU memory with the config \{'batch': 400\}"
+    assert re.search(told, Path(trials[3].error_file).read_text())
 
 
 @pytest.mark.rest

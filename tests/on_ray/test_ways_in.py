@@ -8,8 +8,8 @@ from ray import tune
 from ray.tune.error import TuneError
 
 from tune_policies import ClusterCapacity, CpuPolicy, Resources, run, tuner
+from tune_policies.ray_compat.tune_trial import has_other_resources
 from tune_policies.trainers import with_plan
-from tune_policies.trainers.tune_trainable import has_other_resources
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=4, gpus=2))
 ONE = CpuPolicy(cpus=1).plan(CAPACITY)
@@ -163,6 +163,7 @@ def test_resources_around_a_plan_hold_in_run_and_tuner_too(tmp_path, trainable, 
     assert found == [(1, "1", "1 CPU"), (2, "2", "2 CPUs"), (3, "3", "3 CPUs")]
 
 
+@pytest.mark.ray_border
 @pytest.mark.parametrize(
     "build",
     [

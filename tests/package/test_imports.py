@@ -22,7 +22,7 @@ READ_OR_WRITE_FILES = {
     *("cli/cluster", "cli/doctor", "cli/options", "kuberay/lint/fixes", "kuberay/lint/rules/launcher"),
     *("kuberay/reading/documents", "kuberay/reading/load_cluster", "policies/policy_file"),
     *("tune/usage/gpu_memory_usage", "tune/usage/gpu_memory_report", "tune/usage/policy_callback"),
-    "tune/usage/run_page",
+    *("tune/usage/run_page", "ray_compat/train_run"),
 }
 PURE_FILES = {
     f"tune_policies.files.{name}" for name in ("child_python", "html_page", "plain_data", "terminal", "yaml_documents")

@@ -29,6 +29,7 @@ ALLOWED = {
     ("tune_policies/probe/doctor/node_reader.py", "read_text"): ON_OTHER_NODES,
     ("tune_policies/ray_compat/gcs.py", "json.loads"): OF_RAY,
     ("tune_policies/ray_compat/autoscaler.py", "json.loads"): OF_RAY,
+    ("tune_policies/ray_compat/train_run.py", "json.loads"): "Train's account, which may hold NaN, from a bounded file",
     ("tune_policies/probe/doctor/node_reader.py", "json.dump"): "to stdout, for the process that asked",
     ("tune_policies/probe/doctor/cluster_reader.py", "json.loads"): OF_A_CHILD,
     ("trainers/gpu_memory/calibration.py", "json.loads"): OF_A_CHILD,

@@ -16,6 +16,8 @@ from pyarrow.fs import FileType
 from ray.exceptions import RayError
 from ray.train import Checkpoint
 
+from tune_policies.files.reading import MAX_RECORD_BYTES, get_text
+from tune_policies.files.writing import put_text
 from tune_policies.ray_compat.version import Gone, warn_of_untried_ray
 
 try:
@@ -140,7 +142,7 @@ def unheard_reports(
             lambda index: filesystem.get_file_info(results[index][1]).type == FileType.Directory, following
         )
         return [(results[index][0], Checkpoint(results[index][1], filesystem)) for index in there]
-    except (OSError, ValueError, KeyError, TypeError):
+    except Exception:  # noqa: BLE001  # each filesystem has errors of its own, and without the list the trial goes on too
         return []
 
 
@@ -154,10 +156,8 @@ def begin_account(run_config: RunConfig, checkpoint: Checkpoint | None, config_k
     for name in (_BEGAN, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME):
         if filesystem.get_file_info(path := _path_in(run_config, name)).is_file:
             filesystem.delete_file(path)
-    filesystem.create_dir(run_config.storage_context.experiment_fs_path)
     began = {"checkpoint": None if checkpoint is None else checkpoint.path.rstrip("/"), "config": config_key}
-    with filesystem.open_output_stream(_path_in(run_config, _BEGAN)) as file:
-        file.write(json.dumps(began).encode())
+    put_text(filesystem, _path_in(run_config, _BEGAN), json.dumps(began))
 
 
 def _path_in(run_config: RunConfig, name: str) -> str:
@@ -165,8 +165,8 @@ def _path_in(run_config: RunConfig, name: str) -> str:
 
 
 def _read_json(run_config: RunConfig, name: str) -> Any:
-    with run_config.storage_context.storage_filesystem.open_input_stream(_path_in(run_config, name)) as file:
-        return json.loads(file.read())
+    filesystem = run_config.storage_context.storage_filesystem
+    return json.loads(get_text(filesystem, _path_in(run_config, name), max_bytes=MAX_RECORD_BYTES))
 
 
 def start_from_checkpoint(checkpoint: Checkpoint) -> None:

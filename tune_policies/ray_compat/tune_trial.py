@@ -226,6 +226,17 @@ class ResumeSafeResources:
         return resources if isinstance(resources, PlacementGroupFactory) else resources(config)
 
 
+def has_other_resources(trainable: Any) -> bool:
+    """Return whether ``tune.with_resources`` replaced the plan's resources of what ``with_plan`` returned.
+
+    Ray keeps those of a function as an attribute, and puts a class around a class. It has no public way to ask.
+    """
+    if not inspect.isclass(trainable):
+        return not isinstance(getattr(trainable, "_resources", None), ResumeSafeResources)
+    asked = next(each for each in trainable.__mro__ if "default_resource_request" in vars(each))
+    return PLAN_ATTRIBUTE not in vars(asked.__bases__[0])
+
+
 def _adding_frame() -> FrameType | None:
     """Return the call in which Tune adds the trial; ``None``: it adds none.
 
