@@ -96,7 +96,7 @@ def test_a_gpu_node_without_nvml_still_counts_even_when_its_cpus_are_taken_and_i
     with local_ray(num_cpus=1, num_gpus=64):
         busy = Busy.remote()
         ray.get(busy.ready.remote(), timeout=60)
-        with pytest.warns(ProbeWarning, match="GPU memory is not known .* NVML"):
+        with pytest.warns(ProbeWarning, match="GPU memory was not read: .* NVML"):
             (node,) = probe_cluster().nodes
         probe_cluster()  # a warning would be an error
 
@@ -111,7 +111,7 @@ def test_a_node_that_does_not_answer_in_time_is_not_read_and_named():
         ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
         raylet.send_signal(signal.SIGSTOP)
         try:
-            with pytest.warns(ProbeWarning, match=rf"GPUs were not read: node {silent.node_id[:8]}: no answer in time"):
+            with pytest.warns(ProbeWarning, match=rf"GPU memory was not read: node {silent.node_id[:8]}: no answer in time"):
                 found = {node.node_id: node for node in probe_cluster(timeout_s=5).nodes}
         finally:
             raylet.send_signal(signal.SIGCONT)
