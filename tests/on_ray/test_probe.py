@@ -111,7 +111,9 @@ def test_a_node_that_does_not_answer_in_time_is_not_read_and_named():
         ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
         raylet.send_signal(signal.SIGSTOP)
         try:
-            with pytest.warns(ProbeWarning, match=rf"GPU memory was not read: node {silent.node_id[:8]}: no answer in time"):
+            with pytest.warns(
+                ProbeWarning, match=rf"GPU memory was not read: node {silent.node_id[:8]}: no answer in time"
+            ):
                 found = {node.node_id: node for node in probe_cluster(timeout_s=5).nodes}
         finally:
             raylet.send_signal(signal.SIGCONT)
