@@ -255,7 +255,8 @@ def as_trainable(
     A trial reserves the plan's share for a driver, builds its trainer and waits for it. Every report of the worker of
     rank 0 is a result of the trial, with or without a checkpoint. Tune's ``CheckpointConfig`` says which checkpoints
     are kept. A trial that is retried or restored, or that exploits another, gets the checkpoint to resume from by
-    ``ray.train.get_checkpoint()`` in the training loop. A trial that Tune stops ends its workers.
+    ``ray.train.get_checkpoint()`` in the training loop. Reports that its run had saved, and of which Tune has not heard
+    as the program was killed, become results first. A trial that Tune stops ends its workers.
 
     Run it by ``tune_policies.run`` or ``tune_policies.tuner``. With Tune's own, also pass
     ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``): a driver's share is too small to

@@ -292,7 +292,8 @@ class _TrialSetup(NamedTuple):
         if slot.num_workers or reserved is None:
             return str(slot)
         has = reserved.required_resources
-        if any(ray_ticks(has).get(name, 0) < ticks for name, ticks in slot.trial.ticks.items()):  # it was set by hand
+        amounts = ray_ticks(has)
+        if any(amounts.get(name, 0) < ticks for name, ticks in slot.trial.ticks.items()):  # it was set by hand
             return str(to_resources(has))
         return str(slot.with_more(has))
 
