@@ -31,8 +31,11 @@ _HALF: Final = re.compile(r"\.[0-9a-f]{8}$")
 """How a file is called that is not written to its end."""
 _AFTER_S: Final = 1.0
 _LAST_CHARACTERS: Final = 3000
-_LEFT_S: Final = 15.0
-"""How long after a run Ray may take to end its processes and free what they held."""
+_LEFT_S: Final = 60.0
+"""How long after a run Ray may take to end its processes and free what they held.
+
+A worker that is just starting when its raylet is killed looks for it ten times, for a second each, after its imports.
+"""
 
 
 class MissedError(Exception):
