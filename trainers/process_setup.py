@@ -39,7 +39,7 @@ class LimitOptions(Value):
 
     Attributes:
         isolation: ``"mps"``: also by NVIDIA's MPS daemon, where one answers.
-        on_void_limit: What to do about a setting that turns a limit into none: an error, or a warning in the result.
+        on_void_limit: What to do where a limit cannot hold: an error, or a warning in the result.
         overheads: What the frameworks were measured to use outside their allocators.
     """
 

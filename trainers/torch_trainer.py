@@ -35,8 +35,8 @@ def build_torch_trainer(
         train_loop_config: Passed to ``train_loop``; a plan that goes by configs goes by it.
         torch_config: The process group's settings; its backend may be left open.
         isolation: ``"mps"``: let NVIDIA's MPS daemon hold the workers too, where one answers.
-        on_void_limit: What to do about a setting that turns the memory limit into none: an error, or a warning in what
-            the worker reports.
+        on_void_limit: What to do where the memory limit cannot hold, by a setting or as PyTorch sees no GPU: an error,
+            or a warning in what the worker reports. To rehearse on GPUs that only Ray counts, pass ``"warn"``.
         **trainer_kwargs: Anything else that ``TorchTrainer`` takes.
 
     Raises:

@@ -187,8 +187,8 @@ def with_plan(
         trainable: A function of a config, or a ``tune.Trainable`` class. It is left untouched.
         plan: The plan of a policy; or a policy, which then plans on the program's cluster, as ``plan_on_cluster`` does.
         isolation: ``"mps"``: let NVIDIA's MPS daemon hold the trial too, where one answers.
-        on_void_limit: What to do about a setting that makes the memory limit void: an error, or a warning in the
-            result.
+        on_void_limit: What to do where the memory limit cannot hold, by a setting or as the framework sees no GPU: an
+            error, or a warning in the result. To rehearse on GPUs that only Ray counts, pass ``"warn"``.
 
     Raises:
         InvalidResourcesError: ``trainable`` is neither, or the plan goes by a decision that was measured with other

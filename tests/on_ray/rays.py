@@ -48,6 +48,13 @@ def _start(resources):
     ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False, **resources)
 
 
+def wait_until(holds, timeout_s=100):
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.05)
+
+
 @contextmanager
 def local_ray(**resources):
     """A Ray of its own."""

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.tune.schedulers import PopulationBasedTraining
 
 from tests.clusters import nodes
+from tests.on_ray.rays import wait_until
 from tune_policies import CpuPolicy, InvalidResourcesError
 from tune_policies.trainers import as_trainable
 
@@ -92,13 +92,6 @@ def is_alive(pid):
     return True
 
 
-def wait_until(holds, timeout_s=15):
-    deadline = time.monotonic() + timeout_s
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return holds()
-
-
 @pytest.mark.ray_border
 def test_every_report_is_a_result_in_its_order_and_checkpoints_are_tunes(tmp_path):
     def loop():
@@ -148,9 +141,9 @@ def test_a_trial_that_tune_stops_ends_its_workers_at_once_and_leaves_nothing_beh
 
     pid = (tmp_path / "pid").read_text()
     assert results[0].metrics["step"] == 3
-    assert wait_until(lambda: not is_alive(pid))
-    assert wait_until(lambda: ray.available_resources().get("CPU") == 2)
-    assert wait_until(lambda: not living_actors() & {"TrainController", "PlacementGroupCleaner"})
+    wait_until(lambda: not is_alive(pid))
+    wait_until(lambda: ray.available_resources().get("CPU") == 2)
+    wait_until(lambda: not living_actors() & {"TrainController", "PlacementGroupCleaner"})
 
 
 @pytest.mark.slow

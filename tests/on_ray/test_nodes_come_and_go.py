@@ -1,7 +1,6 @@
 """Nodes come and go while trials run: more run at once, or they go back and finish elsewhere; none has failed."""
 
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import ray
 from ray import tune
 from ray.cluster_utils import Cluster
 
+from tests.on_ray.rays import wait_until
 from tune_policies import (
     CpuPolicy,
     GpuPolicy,
@@ -56,13 +56,6 @@ def add_node(cluster):
         if node in cluster.list_all_nodes():
             cluster.remove_node(node)
     wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 1)
-
-
-def wait_until(is_so):
-    deadline = time.monotonic() + 100
-    while not is_so():
-        assert time.monotonic() < deadline, "what was waited for did not come"
-        time.sleep(0.05)
 
 
 def note(config, text):

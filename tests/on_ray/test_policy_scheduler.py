@@ -18,6 +18,7 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 
+from tests.on_ray.rays import wait_until
 from tune_policies import (
     ClusterCapacity,
     CpuPolicy,
@@ -73,13 +74,6 @@ def note(config, text):
 
 def notes(folder):
     return (folder / "notes").read_text().splitlines() if (folder / "notes").exists() else []
-
-
-def wait_until(is_so):
-    deadline = time.monotonic() + 100
-    while not is_so():
-        assert time.monotonic() < deadline, "what was waited for did not come"
-        time.sleep(0.02)
 
 
 def meet(config):

@@ -9,7 +9,7 @@ import yaml
 from tests.evidence.plans.launching import LAUNCHED
 from tests.marks import further
 from tests.on_ray.autoscaling import autoscaling_cluster, node_type
-from tests.on_ray.rays import no_workers_ahead
+from tests.on_ray.rays import no_workers_ahead, wait_until
 from tune_policies import NodeTypeCapacity, Resources, probe_cluster
 
 GPU_NODE = {**node_type(3, CPU=2, GPU=1, **{"accelerator_type:A100": 1}), "labels": {"zone": "a"}}
@@ -20,13 +20,6 @@ CPU_NODE = node_type(2, CPU=8)
 class OnGpu:
     def ready(self):
         return True
-
-
-def wait_until(holds):
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def gpu_nodes_to_add(expected):

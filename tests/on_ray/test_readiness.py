@@ -14,7 +14,7 @@ import ray
 
 from tests.clusters import nodes
 from tests.on_ray.autoscaling import autoscaling_cluster, node_type
-from tests.on_ray.rays import cluster_of, local_ray, no_workers_ahead
+from tests.on_ray.rays import cluster_of, local_ray, no_workers_ahead, wait_until
 from tune_policies import (
     CpuPolicy,
     FirstFeasiblePolicy,
@@ -81,13 +81,6 @@ def without_types():
 
 def asked_for():
     return dict(find_autoscaler().requested())
-
-
-def wait_until(holds, timeout_s=30):
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.mark.usefixtures("cluster")

@@ -216,6 +216,13 @@ def test_a_framework_that_cannot_be_held_to_its_share_fails_the_trial(capacity, 
     error = Path(trial.error_file).read_text()
     assert f"MemoryLimitError: Ray gave this process a share of a GPU, but {framework} sees no GPU" in error
 
+    (trial,) = run(with_plan(train, plan, on_void_limit="warn"), tmp_path)
+
+    assert trial.last_result["reached"]
+    assert (
+        f"{framework} sees no GPU, so nothing can hold it to its share" in trial.last_result["gpu_memory"]["warnings"]
+    )
+
 
 def test_more_trials_at_once_than_planned_are_refused(capacity):
     plan = CpuPolicy().plan(capacity)

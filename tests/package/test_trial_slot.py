@@ -40,7 +40,7 @@ def test_a_trial_that_was_given_more_has_its_slot_still():
     [
         pytest.param({"CPU": 1, "GPU": 0.25}, "1 CPU, 0.25 GPU, 6 GiB of GPU memory", id="as planned"),
         pytest.param({"CPU": 1, "GPU": 0.5}, "1 CPU, 0.5 GPU, 12 GiB of GPU memory", id="a larger share"),
-        pytest.param({"CPU": 1, "GPU": 2}, "1 CPU, 2 GPUs, 24 GiB of GPU memory", id="two GPUs of that size"),
+        pytest.param({"CPU": 1, "GPU": 2}, "1 CPU, 2 GPUs, 24 GiB of GPU memory on each", id="two GPUs of that size"),
         pytest.param(
             {"CPU": 1, "GPU": 0.25, "memory": 2**31},
             "1 CPU, 0.25 GPU, 2 GiB of host memory, 6 GiB of GPU memory",

@@ -225,7 +225,7 @@ class _ActiveLimits:
             )
 
     def require_visible_gpu(self, names: Iterable[str], *, may_come: bool) -> None:
-        """Refuse to go on if none of ``names``, or of the other imported frameworks, sees the device.
+        """Hold the limit void if none of ``names``, or of the other imported frameworks, sees the device.
 
         Args:
             names: The imported frameworks that are asked about.
@@ -235,10 +235,10 @@ class _ActiveLimits:
         missing = [name for name in names if name in self.without_gpu and name in _MUST_SEE[device]]
         if self.with_gpu or not missing or (may_come and device == "GPU" and other_gpu_frameworks(self.without_gpu)):
             return
-        raise MemoryLimitError(
+        self.context.void(
             f"Ray gave this process a share of a {device}, but {missing[0]} sees no {device}, so nothing can hold it "
             f"to its share: install a {missing[0]} that is built for the {device} and its driver, or plan with "
-            'CpuPolicy. Where only Ray counts the device, see "Rehearse without a GPU" in the how-to on GPU memory'
+            "CpuPolicy"
         )
 
     def note(self, framework: str) -> None:
@@ -311,14 +311,14 @@ def enforce(
     """Limit every framework of this process to ``share``, now or when it is imported.
 
     Each framework is limited to the share by itself. A framework that sees no GPU uses no GPU memory: that is fine if
-    another one sees it, or may see it once it is imported. If none can, the GPU that Ray gave is of no use, which is an
-    error. A later call, for the next trial in the same process, replaces this one.
+    another one sees it, or may see it once it is imported. If none can, the GPU that Ray gave is of no use, which makes
+    the limit void. A later call, for the next trial in the same process, replaces this one.
 
     Args:
         share: What the process may use.
         overheads: What the frameworks use outside their allocators.
         isolation: ``"mps"``: also let NVIDIA's MPS daemon hold the process, where one answers.
-        on_void_limit: What to do about a setting that turns a limit into none: an error, or a warning in the result.
+        on_void_limit: What to do where a limit cannot hold: an error, or a warning in the result.
 
     Returns:
         What limits the process; imports of frameworks add to it.

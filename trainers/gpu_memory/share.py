@@ -194,7 +194,7 @@ class LimiterContext:
         self.report.isolation = self.report.isolation or "framework"  # MPS, where it holds the process, holds more
 
     def void(self, message: str) -> None:
-        """Refuse a setting that makes a limit void; if the user insists on it, only warn.
+        """Refuse to go on where a limit cannot hold; if the user insists on it, only warn.
 
         Raises:
             MemoryLimitError: The user does not insist.

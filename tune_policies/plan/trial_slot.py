@@ -244,7 +244,7 @@ class TrialSlot(Value):
         if self.label_selector:
             each += f" on nodes with {format_selector(self.label_selector)}"
         if self.gpu_memory_bytes is not None:
-            each += f", {format_bytes(self.gpu_memory_bytes)} of GPU memory"
+            each += f", {format_bytes(self.gpu_memory_bytes)} of GPU memory{' on each' * (self.worker.gpus > 1)}"
         if self.num_workers:
             noun = "worker with" if self.num_workers == 1 and not self.is_elastic else "workers, each with"
             grown = f" to {self.max_workers}" if self.is_elastic else ""

@@ -136,7 +136,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def setup(
         self, stop: Any = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: Any
     ) -> None:
-        """Print the plan, unless the program has done so, and begin to count.
+        """Print the plan, unless ``run``, ``tuner`` or ``plan_on_cluster`` has, and begin to count.
 
         Raises:
             InvalidResourcesError: There is no plan.
