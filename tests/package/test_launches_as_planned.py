@@ -43,12 +43,13 @@ pytestmark = pytest.mark.skipif(
 
 
 class Case(NamedTuple):
-    """A plan, the policy that it is of, and what Ray launches for its trials."""
+    """A plan, the policy that it is of, what Ray launches for its trials, and what if there may be one node more."""
 
     seed: int
     policy: ResourcePolicy
     plan: ClusterDesign
     launched: dict[str, int]
+    launched_with_one_more: dict[str, int]
 
     @property
     def planned(self) -> dict[str, int]:
@@ -59,6 +60,8 @@ class Case(NamedTuple):
         """Why Ray launches others than planned; empty: it does not."""
         if self.launched == self.planned:
             return ""
+        if not self.launched and sum(self.launched_with_one_more.values()) == sum(self.planned.values()) + 1:
+            return "Ray packs less tightly, and needs one node more"
         if any(self.launched.get(name, 0) > self.planned[name] for name in self.planned) or not self.launched:
             return "not explained: Ray would need more"
         if self._slots_on_launched() == self.plan.trials.slots:
@@ -97,8 +100,20 @@ def draw_case(seed):
     config = read_ray_cluster(yaml.load(text, yaml.CSafeLoader))
     trials = plan.trials
     wanted = [*trials.bundles(trials.min_concurrent_trials), *reserved(policy)]
-    launched = nodes_launched(config, [each.resources for each in wanted], [each.label_selector for each in wanted])
-    return Case(seed, policy, plan, launched)
+    launched, launched_with_one_more = (
+        nodes_launched(each, [bundle.resources for bundle in wanted], [bundle.label_selector for bundle in wanted])
+        for each in (config, with_one_more(config))
+    )
+    return Case(seed, policy, plan, launched, launched_with_one_more)
+
+
+def with_one_more(config):
+    """The same, with room for one node more, of any type but the head's."""
+    types = {
+        name: each if name == config["head_node_type"] else {**each, "max_workers": each["max_workers"] + 1}
+        for name, each in config["available_node_types"].items()
+    }
+    return {**config, "max_workers": config["max_workers"] + 1, "available_node_types": types}
 
 
 def reserved(policy):
