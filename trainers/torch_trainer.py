@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from ray.train.torch import TorchConfig, TorchTrainer
+from torch.distributed import is_nccl_available
 
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
@@ -36,7 +37,8 @@ def build_torch_trainer(
         torch_config: The process group's settings; its backend may be left open.
         isolation: ``"mps"``: let NVIDIA's MPS daemon hold the workers too, where one answers.
         on_void_limit: What to do where the memory limit cannot hold, by a setting or as PyTorch sees no GPU: an error,
-            or a warning in what the worker reports. To rehearse on GPUs that only Ray counts, pass ``"warn"``.
+            or a warning in what the worker reports. To rehearse on GPUs that only Ray counts, pass ``"warn"``: the
+            functions of ``ray.train.torch`` then use the CPU, and workers gloo, if PyTorch has no NCCL here.
         **trainer_kwargs: Anything else that ``TorchTrainer`` takes.
 
     Raises:
@@ -48,8 +50,10 @@ def build_torch_trainer(
     limits = limit_options(isolation, on_void_limit)
     plan = plan_for_run(plan, train_loop_config)
     torch_config = torch_config or TorchConfig()
-    if plan.shares_gpu and torch_config.backend is None:
-        torch_config = replace(torch_config, backend="gloo")
+    has_nccl = on_void_limit == "raise" or is_nccl_available()  # a rehearsal may be on a PyTorch for CPUs
+    if torch_config.backend is None:
+        if plan.shares_gpu or not has_nccl:
+            torch_config = replace(torch_config, backend="gloo")
     elif plan.shares_gpu and "nccl" in torch_config.backend.lower():  # torch takes it in any case
         raise InvalidResourcesError(
             f"torch_config asks for backend {torch_config.backend!r}, but workers with {plan.per_worker.gpus:g} GPU "

@@ -14,7 +14,7 @@ from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.probe.probe_cluster import plan_on_cluster
 from tune_policies.ray_compat.gcs import read_cluster_state
 from tune_policies.ray_compat.kernel_kills import was_killed_by_kernel
-from tune_policies.ray_compat.train_run import RunConfig, add_to_reports, is_version_2
+from tune_policies.ray_compat.train_run import RunConfig, add_to_reports, is_version_2, use_cpu_without_gpu
 from tune_policies.tune.oom_retry import larger_plan
 from tune_policies.tune.oom_retry_scheduler import check_growth, check_max_gpus
 from tune_policies.tune.task_watch import watch_tasks
@@ -65,6 +65,8 @@ def trainer_arguments(
 
     def set_up(_: Any) -> None:
         setup.apply()
+        if limits.on_void_limit == "warn":
+            use_cpu_without_gpu()
         folder = run_folder()
 
         def metrics_with_usage(metrics: dict[str, Any]) -> dict[str, Any]:

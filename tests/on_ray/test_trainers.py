@@ -115,6 +115,29 @@ def test_a_worker_that_cannot_be_held_to_its_share_fails_the_run(tmp_path):
         trainer.fit()
 
 
+@pytest.mark.rest
+@pytest.mark.ray_border
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device behind the logical GPU")
+@pytest.mark.parametrize("gpus", [0.5, 1])
+def test_a_loop_of_ray_train_can_be_rehearsed_on_gpus_that_only_ray_counts(tmp_path, gpus):
+    def loop():
+        from ray.train.torch import get_device, prepare_data_loader, prepare_model
+        from torch.utils.data import DataLoader, TensorDataset
+
+        loader = prepare_data_loader(DataLoader(TensorDataset(torch.ones(4, 2))))
+        model = prepare_model(torch.nn.Linear(2, 1))
+        seen = {str(model(batch).device) for (batch,) in loader} | {str(get_device()), ray.get_gpu_ids() and "counted"}
+        rank = ray.train.get_context().get_world_rank()
+        tmp_path.joinpath(f"{rank}").write_text(f"{sorted(seen)} {torch.distributed.get_backend()}")
+
+    plan = GpuPolicy(gpus=gpus, cpus=1, num_workers=2).plan(nodes((4, 2)))
+    run_config = RunConfig(storage_path=str(tmp_path))
+
+    build_torch_trainer(loop, plan=plan, on_void_limit="warn", run_config=run_config).fit()
+
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["['counted', 'cpu'] gloo"] * 2
+
+
 @every_builder
 def test_a_plan_without_workers_is_refused(build):
     with pytest.raises(InvalidResourcesError, match="give the policy num_workers=1 or more"):

@@ -102,6 +102,14 @@ T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
             id="a type that nobody knows",
         ),
         pytest.param(
+            ClusterCapacity.of(gpu_node("a", gpus=2, gpu_memory_gib=24, num_devices=1)),
+            GpuMemoryPolicy(gpu_memory="6GiB"),
+            "one trial needs a GPU share of 6 GiB, but the GPU memory of the GPU node was not read in full: its "
+            "devices are 1 of 2 GPUs: short of GPU memory. Install nvidia-ml-py on the GPU nodes and probe again, "
+            "list each device with its memory_bytes, or take GpuPolicy with a share of a GPU.",
+            id="a device that is not listed",
+        ),
+        pytest.param(
             nodes((8, 2), (64, 0)),
             GpuPolicy(cpus=32),
             "one trial needs 32 CPUs, 1 GPU, but the largest node offers 8 CPUs, 2 GPUs: short of CPU. "

@@ -237,8 +237,8 @@ class _ActiveLimits:
             return
         self.context.void(
             f"Ray gave this process a share of a {device}, but {missing[0]} sees no {device}, so nothing can hold it "
-            f"to its share: install a {missing[0]} that is built for the {device} and its driver, or plan with "
-            "CpuPolicy"
+            "to its share",
+            f": install a {missing[0]} that is built for the {device} and its driver, or plan with CpuPolicy",
         )
 
     def note(self, framework: str) -> None:

@@ -193,14 +193,14 @@ class LimiterContext:
         self.report.limit_bytes[framework] = limit_bytes
         self.report.isolation = self.report.isolation or "framework"  # MPS, where it holds the process, holds more
 
-    def void(self, message: str) -> None:
-        """Refuse to go on where a limit cannot hold; if the user insists on it, only warn.
+    def void(self, message: str, way_out: str = "") -> None:
+        """Refuse to go on where a limit cannot hold; if the user insists on it, only warn, and without the way out.
 
         Raises:
             MemoryLimitError: The user does not insist.
         """
         if self.on_void_limit == "raise":
-            raise MemoryLimitError(f'{message}. Pass on_void_limit="warn" to run without a limit that holds')
+            raise MemoryLimitError(f'{message}{way_out}. Pass on_void_limit="warn" to run without a limit that holds')
         self.report.warn(message)
 
     def read_device(self) -> tuple[int, str | None]:

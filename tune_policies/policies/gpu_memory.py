@@ -346,8 +346,14 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             )
         count = sum(count for _, count in there.groups)
         types = sorted({node.accelerator_type for node, _ in there.groups if node.accelerator_type})
-        unknown = f", and is not known of the type {shorten_names(types)}" if types else ""
-        way_out = "give each device its memory_bytes" if types else "give them an accelerator type"
+        partly = [node for node, _ in there.groups if node.devices and len(node.devices) < node.resources.gpus]
+        unknown, way_out = "", "give them an accelerator type"
+        if partly:
+            unknown = f" in full: its devices are {len(partly[0].devices or ())} of {partly[0].resources.gpus:g} GPUs"
+            way_out = "list each device with its memory_bytes"
+        elif types:
+            unknown = f", and is not known of the type {shorten_names(types)}"
+            way_out = "give each device its memory_bytes"
         return InfeasibleRequestError(
             str(request),
             f"the GPU memory of {'the GPU node' if count == 1 else f'all {count} GPU nodes'} was not read{unknown}",

@@ -6,6 +6,8 @@ that one is told from the other is part of what is asked here. All of it is the 
 
 import copy
 import json
+import os
+import sys
 from collections.abc import Callable
 from itertools import count, takewhile
 from typing import Any, Final
@@ -201,6 +203,20 @@ def add_to_reports(change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
 
     utils.report = report_changed
     return True
+
+
+def use_cpu_without_gpu() -> None:
+    """Let ``ray.train.torch`` prepare models and batches for the CPU in a worker whose PyTorch sees no GPU.
+
+    It goes by the GPUs that Ray has counted, also where only Ray counts them, and knows no setting for that.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or torch.cuda.is_available() or not ray.get_gpu_ids():
+        return
+    from ray.air._internal import device_manager  # imports PyTorch
+
+    device_manager._torch_device_manager = device_manager.CPUTorchDeviceManager()
+    os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"  # as Ray has set it for Hugging Face, before the loop runs
 
 
 def error_in_worker(failure: Any) -> Any:

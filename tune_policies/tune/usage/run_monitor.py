@@ -226,8 +226,9 @@ class RunMonitor:
         if slot is None:
             return TrialReservation(None, text, None, ticks)
         slot = _without_node(slot)
-        if ticks == _trial_ticks(slot):  # else a scheduler raised it, or it was given other resources by hand
-            text = str(slot)
+        grown = slot if slot.num_workers else slot.with_more(amounts)
+        if ticks == _trial_ticks(grown):  # else it was given other resources by hand
+            text = str(grown)
         for name, each in slot.per_worker.ticks.items():
             if name in COUNTED_RESOURCES:
                 ticks[name] = ticks.get(name, 0) + slot.num_workers * each
