@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from ray.train.torch import TorchConfig, TorchTrainer
-from torch.distributed import is_nccl_available
 
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
@@ -37,8 +36,9 @@ def build_torch_trainer(
         torch_config: The process group's settings; its backend may be left open.
         isolation: ``"mps"``: let NVIDIA's MPS daemon hold the workers too, where one answers.
         on_void_limit: What to do where the memory limit cannot hold, by a setting or as PyTorch sees no GPU: an error,
-            or a warning in what the worker reports. To rehearse on GPUs that only Ray counts, pass ``"warn"``: the
-            functions of ``ray.train.torch`` then use the CPU, and workers gloo, if PyTorch has no NCCL here.
+            or a warning in what the worker reports. To rehearse on GPUs that only Ray counts, pass ``"warn"``. Workers
+            then talk through gloo, unless ``torch_config`` names a backend. In a worker whose PyTorch sees no GPU, the
+            functions of ``ray.train.torch`` use the CPU.
         **trainer_kwargs: Anything else that ``TorchTrainer`` takes.
 
     Raises:
@@ -50,9 +50,8 @@ def build_torch_trainer(
     limits = limit_options(isolation, on_void_limit)
     plan = plan_for_run(plan, train_loop_config)
     torch_config = torch_config or TorchConfig()
-    has_nccl = on_void_limit == "raise" or is_nccl_available()  # a rehearsal may be on a PyTorch for CPUs
     if torch_config.backend is None:
-        if plan.shares_gpu or not has_nccl:
+        if plan.shares_gpu or on_void_limit == "warn":  # there may be no GPU, which NCCL needs
             torch_config = replace(torch_config, backend="gloo")
     elif plan.shares_gpu and "nccl" in torch_config.backend.lower():  # torch takes it in any case
         raise InvalidResourcesError(

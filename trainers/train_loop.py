@@ -65,8 +65,8 @@ def trainer_arguments(
 
     def set_up(_: Any) -> None:
         setup.apply()
-        if limits.on_void_limit == "warn":
-            use_cpu_without_gpu()
+        if limits.on_void_limit == "warn" and use_cpu_without_gpu():
+            _logger.warning("PyTorch sees none of the GPUs that Ray gave this worker, so it trains on the CPU.")
         folder = run_folder()
 
         def metrics_with_usage(metrics: dict[str, Any]) -> dict[str, Any]:

@@ -205,18 +205,22 @@ def add_to_reports(change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
     return True
 
 
-def use_cpu_without_gpu() -> None:
+def use_cpu_without_gpu() -> bool:
     """Let ``ray.train.torch`` prepare models and batches for the CPU in a worker whose PyTorch sees no GPU.
 
     It goes by the GPUs that Ray has counted, also where only Ray counts them, and knows no setting for that.
+
+    Returns:
+        Whether it will; ``False``: PyTorch sees a GPU, Ray gave none, or nobody has imported PyTorch.
     """
     torch = sys.modules.get("torch")
     if torch is None or torch.cuda.is_available() or not ray.get_gpu_ids():
-        return
+        return False
     from ray.air._internal import device_manager  # imports PyTorch
 
     device_manager._torch_device_manager = device_manager.CPUTorchDeviceManager()
     os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"  # as Ray has set it for Hugging Face, before the loop runs
+    return True
 
 
 def error_in_worker(failure: Any) -> Any:
