@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.clusters import nodes
-from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, OutOfMemory, Resources, TrialPlan, TrialSlot
+from tests.clusters import gpu_node, nodes
+from tune_policies import (
+    CappedPolicy,
+    ClusterCapacity,
+    CpuPolicy,
+    GpuPolicy,
+    OutOfMemory,
+    Resources,
+    TrialPlan,
+    TrialSlot,
+)
 from tune_policies.tune.usage.resource_meter import (
     LAST_RUNNING,
     LESS_THAN_SLOT,
@@ -303,6 +312,16 @@ def test_a_trial_that_comes_back_with_more_was_raised():
 
     assert usage.out_of_memory.model_dump(exclude_defaults=True) == {"num_gpu_errors": 1, "num_raised": 1}
     assert usage.trials.num_retries == 1
+
+
+def test_the_span_of_a_trial_that_came_back_with_more_says_what_it_then_had():
+    plan = GpuPolicy(gpus=0.25, cpus=1).plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=24)))
+    run = RunMonitor(plan, None, 1, None)
+    one = trial("a", gpus=0.25)
+    one.placement_group_factory.required_resources = {"CPU": 1, "GPU": 0.5}
+    begin(run, one, 0)
+
+    assert [span.slot for span in run.record(1).spans] == ["1 CPU, 0.5 GPU, 12 GiB of GPU memory"]
 
 
 def test_refused_allocations_are_counted_by_process():
