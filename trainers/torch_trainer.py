@@ -35,10 +35,10 @@ def build_torch_trainer(
         train_loop_config: Passed to ``train_loop``; a plan that goes by configs goes by it.
         torch_config: The process group's settings; its backend may be left open.
         isolation: ``"mps"``: let NVIDIA's MPS daemon hold the workers too, where one answers.
-        on_void_limit: What to do where the memory limit cannot hold, by a setting or as PyTorch sees no GPU: an error,
-            or a warning in what the worker reports. To rehearse on GPUs that only Ray counts, pass ``"warn"``. Workers
-            then talk through gloo, unless ``torch_config`` names a backend. In a worker whose PyTorch sees no GPU, the
-            functions of ``ray.train.torch`` use the CPU.
+        on_void_limit: What to do where the limit of a share cannot hold, by a setting or as PyTorch sees no GPU: an
+            error, or a warning in what the worker reports. ``"warn"`` is also for rehearsals on GPUs that only Ray
+            counts: a worker whose PyTorch sees no GPU then trains on the CPU. With ``"warn"`` all workers talk through
+            gloo, also on real GPUs, unless ``torch_config`` names a backend.
         **trainer_kwargs: Anything else that ``TorchTrainer`` takes.
 
     Raises:
