@@ -62,6 +62,7 @@ __all__ = [
     "run_id_of",
     "start_from_checkpoint",
     "unheard_reports",
+    "use_cpu_without_gpu",
     "with_run_config",
     "worker_amounts",
 ]
