@@ -1,5 +1,7 @@
 """Tune a PyTorch Train run: each trial trains on two workers, which may share a GPU, and the plan counts them all."""
 
+import tempfile
+
 import ray.train.torch
 import torch
 from ray import tune
@@ -37,7 +39,12 @@ def train_on_worker(config):
             optimizer.step()
         with torch.no_grad():
             accuracy = (model(x_test.to(device)).argmax(1).cpu() == y_test).float().mean().item()
-        ray.train.report({"accuracy": accuracy})
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint = None
+            if ray.train.get_context().get_world_rank() == 0:  # all workers have the same model
+                torch.save(model.state_dict(), f"{folder}/model.pt")
+                checkpoint = ray.train.Checkpoint.from_directory(folder)
+            ray.train.report({"accuracy": accuracy}, checkpoint=checkpoint)
 
 
 def build_trainer(config):  # in the trial, which starts the workers and waits for them
