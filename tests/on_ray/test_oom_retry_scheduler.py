@@ -36,7 +36,7 @@ OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a tot
 @pytest.fixture(scope="module", autouse=True)
 def real_ray():
     # Trials of 4 CPUs run one at a time, also if Ray has lost one CPU: where a process is used again, Tune may remove a
-    # placement group while Ray prepares it, and Ray then never frees what that asked for (ray-project/ray#64693).
+    # placement group while Ray prepares it, and Ray may then keep what it asked for. docs/reliability.md has more.
     with pytest.MonkeyPatch.context() as patch, local_ray(num_cpus=5, num_gpus=3):
         # Where a run is interrupted, Tune's loggers do not close their files.
         patch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
