@@ -71,6 +71,9 @@ class Holder:
         ray.get(group.ready())
         return group.id.hex()
 
+    def wait(self):
+        time.sleep(600)
+
 
 # The GCS.
 
@@ -99,9 +102,11 @@ def test_the_table_of_actors_says_what_each_holds_where_and_who_started_it():
 def test_an_error_of_trains_workers_names_the_actors_that_died():
     holder = Holder.remote()
     actor_id = ray.get(holder.own_id.remote())
+    # Ray kills some time after ray.kill returns: a quick call might still end before it.
+    call = holder.wait.remote()
     ray.kill(holder)
     with pytest.raises(RayActorError) as raised:
-        ray.get(holder.own_id.remote())
+        ray.get(call, timeout=60)
     failures = {0: WorkerHealthCheckFailedError("rank 0", raised.value), 1: ValueError("no actor")}
     of_train = pickle.loads(pickle.dumps(WorkerGroupError("two workers failed", failures)))
 
