@@ -118,6 +118,13 @@ T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
         ),
         pytest.param(
             nodes((8, 0)),
+            GpuPolicy(cpus=32),
+            "one trial needs 32 CPUs, 1 GPU, but the largest node offers 8 CPUs, 0 GPUs: short of CPU. "
+            "Add a node with more CPU and GPU, or ask for less in every respect.",
+            id="neither is there",
+        ),
+        pytest.param(
+            nodes((8, 0)),
             ReservingPolicy(CpuPolicy(), cpus=8),
             "one trial needs 1 CPU, but with 8 CPUs left free, the largest node offers 0 CPUs, 0 GPUs: short of CPU. "
             "Add a node with more CPU, or ask for less in every respect. Or leave less free.",

@@ -1,6 +1,6 @@
 """From one trial's request to a plan; or, where not one fits, to the error: what is short, and what would work."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES, families_of
@@ -175,27 +175,36 @@ def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> Infeas
 
 
 def _too_large(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
-    needed = request.worker.ticks
-    nodes = [node for node, _ in groups]
-    if request.accelerator_type is not None:
-        nodes = [node for node in nodes if node.accelerator_type == request.accelerator_type]
+    nodes = _nodes_of_the_type(groups, request)
 
     def missing(node: NodeCapacity) -> list[str]:
         return [name for name, slots in slots_on_node(node, request).items() if slots == 0]
 
-    def has_of(node: NodeCapacity, name: str) -> int:
-        return node.resources.ticks.get(name, 0)
-
     def how_near(node: NodeCapacity) -> tuple[object, ...]:
-        return (-len(missing(node)), *(has_of(node, name) for name in sorted(needed, reverse=True)), str(node))
+        names = sorted(request.worker.ticks, reverse=True)
+        return (-len(missing(node)), *(_has_of(node, name) for name in names), str(node))
 
     best = max(nodes, key=how_near)
     short_of = missing(best)[0]
     # What no node has enough of is the better answer, shown on the node that has the most of it.
-    if nowhere := [name for name in needed if max(has_of(node, name) for node in nodes) < needed[name]]:
+    if nowhere := _nowhere_enough(nodes, request):
         short_of = nowhere[0]
-        best = max(nodes, key=lambda node: (has_of(node, short_of), how_near(node)))
+        best = max(nodes, key=lambda node: (_has_of(node, short_of), how_near(node)))
     return _short_of(short_of, groups, request, f"the largest node offers {best}")
+
+
+def _nodes_of_the_type(groups: tuple[NodeGroup, ...], request: Request) -> list[NodeCapacity]:
+    return [node for node, _ in groups if request.accelerator_type in {None, node.accelerator_type}]
+
+
+def _has_of(node: NodeCapacity, name: str) -> int:
+    return node.resources.ticks.get(name, 0)
+
+
+def _nowhere_enough(nodes: Sequence[NodeCapacity], request: Request) -> list[str]:
+    """Return the resources of which no node has what a worker needs."""
+    needed = request.worker.ticks
+    return [name for name in needed if max(_has_of(node, name) for node in nodes) < needed[name]]
 
 
 def _short_of(resource: str, groups: tuple[NodeGroup, ...], request: Request, offered: str) -> InfeasibleRequestError:
@@ -212,7 +221,8 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
     ``most`` is the most of what is short with which a trial fits; ``None``: less does not help.
     """
     if most is None:
-        return f"Add a node with more {short_of}, or ask for less in every respect."
+        short = _nowhere_enough(_nodes_of_the_type(groups, request), request) or [short_of]
+        return f"Add a node with more {' and '.join(short)}, or ask for less in every respect."
     if most == 0 and short_of in DEVICE_RESOURCES:
         return f"Add a {short_of} node."
     if most == 0:
