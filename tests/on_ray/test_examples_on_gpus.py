@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.rest, pytest.mark.filterwarnings("ignore::tune_policie
 @pytest.mark.parametrize(
     ("name", "gpus"),
     [
-        ("train_xgboost", {1}),
+        pytest.param("train_xgboost", {1}, marks=pytest.mark.slow),
         ("tune_model_parallel", {2}),
         ("tune_pbt", {1}),
         ("tune_resume", {0.5, 1}),

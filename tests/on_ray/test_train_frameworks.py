@@ -86,7 +86,7 @@ def sum_with_jax(config):
 @pytest.mark.parametrize(
     ("build", "loop"),
     [
-        pytest.param("build_xgboost_trainer", boost_with_xgboost, id="XGBoost"),
+        pytest.param("build_xgboost_trainer", boost_with_xgboost, id="XGBoost", marks=pytest.mark.slow),
         pytest.param("build_lightgbm_trainer", boost_with_lightgbm, id="LightGBM"),
         pytest.param("build_jax_trainer", sum_with_jax, id="JAX"),
     ],
@@ -175,7 +175,7 @@ def fit_with_hugging_face(config):
 
 
 @pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("loop", [fit_with_lightning, fit_with_hugging_face])
+@pytest.mark.parametrize("loop", [fit_with_lightning, pytest.param(fit_with_hugging_face, marks=pytest.mark.slow)])
 def test_trainers_of_others_in_a_torch_loop_have_the_threads_of_the_plan_and_no_gpu(tmp_path, loop, num_workers):
     plan = CpuPolicy(cpus=THREADS, num_workers=num_workers).plan(nodes((2 * THREADS, 2)))
 
