@@ -194,12 +194,23 @@ def test_population_based_training_runs_on_with_few_slots(tmp_path):
 
 
 class LastOnes(Counting):
-    """A trial on the CPU takes as long as eight on the GPU, of which the first waits for it to begin."""
+    """A trial on the CPU takes as long as eight on the GPU; the first and the ninth wait for it to begin and end."""
 
     def before_step_ends(self, has_gpu):
-        if self.done == 1:
-            awaited, count = (" 1 CPU ", 1) if has_gpu else (" 3 GPU ", 8)
-            wait_until(lambda: sum(awaited in line for line in notes(Path(self.config["folder"]))) >= count)
+        if self.done != 1:
+            return
+        if not has_gpu:
+            self.wait_for(" 3 GPU ", 8)
+        elif self.count(" 3 GPU ") == 8:
+            self.wait_for(" 3 CPU ", 1)
+        else:
+            self.wait_for(" 1 CPU ", 1)
+
+    def count(self, text):
+        return sum(text in line for line in notes(Path(self.config["folder"])))
+
+    def wait_for(self, text, count):
+        wait_until(lambda: self.count(text) >= count)
 
 
 class Watching(tune.Callback):
@@ -216,8 +227,9 @@ def test_near_the_end_a_slow_slot_is_left_idle(tmp_path):
     scheduler = PolicyScheduler(None, plan)
     watching = Watching(scheduler)
 
-    run(tmp_path, scheduler, LastOnes, plan, 12, reuse_actors=True, callbacks=[watching])
+    trials = run(tmp_path, scheduler, LastOnes, plan, 12, reuse_actors=True, callbacks=[watching])
 
+    assert {trial.status for trial in trials} == {"TERMINATED"}
     assert Counter(each[0] for each in kinds(tmp_path).values()) == {"GPU": 11, "CPU": 1}
     assert {1: 1} in watching.seen
     assert not any(0 in held for held in watching.seen)
