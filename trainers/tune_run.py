@@ -17,6 +17,7 @@ from tune_policies.tune.policy_scheduler import PolicyScheduler
 from tune_policies.tune.usage.policy_callback import PolicyCallback
 from tune_policies.tune.wrapping_scheduler import nested_schedulers
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import check_count
 
 from .tune_trainable import plan_of, policy_of, with_plan
 
@@ -41,12 +42,13 @@ def run(
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: ``trainable`` is no trainable; it and ``policy`` both bring a plan, or neither does; or
-            an argument sets what the plan sets.
+        InvalidResourcesError: ``trainable`` is no trainable; it and ``policy`` both bring a plan, or neither does; an
+            argument sets what the plan sets; or ``max_concurrent_trials`` is not a whole number, 0 or above.
         ProbeError: No Ray answers in time, or none can be started.
     """
     if "resources_per_trial" in tune_run_kwargs:
         raise InvalidResourcesError("resources_per_trial comes from the policy: change the policy instead")
+    _check_max_concurrent_trials(tune_run_kwargs.get("max_concurrent_trials"))
     ready = _under_plan(trainable, policy)
     kwargs = tune_run_kwargs | _scheduling(
         ready, tune_run_kwargs.get("scheduler"), tune_run_kwargs.get("max_concurrent_trials")
@@ -78,11 +80,18 @@ def tuner(
         ProbeError: No Ray answers in time, or none can be started.
     """
     tune_config = tune_config or tune.TuneConfig()
+    _check_max_concurrent_trials(tune_config.max_concurrent_trials)
     ready = _under_plan(trainable, policy)
     changes = _scheduling(ready, tune_config.scheduler, tune_config.max_concurrent_trials)
     callbacks = getattr(tuner_kwargs.get("run_config"), "callbacks", None)
     _hand_over_plan(ready, callbacks, changes.get("scheduler", tune_config.scheduler))
     return tune.Tuner(ready, tune_config=replace(tune_config, **changes), **tuner_kwargs)
+
+
+def _check_max_concurrent_trials(value: object) -> None:
+    """Raise ``InvalidResourcesError`` unless Tune takes ``value``, in which 0 and ``None`` mean no limit."""
+    if value is not None:
+        check_count(value, least=0, name="max_concurrent_trials")
 
 
 def _under_plan(trainable: _Trainable, policy: ResourcePolicy | TrialPlan | None) -> _Trainable:

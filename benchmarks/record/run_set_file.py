@@ -21,6 +21,7 @@ from tune_policies.files.plain_data import parse_json
 from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_beginning, read_bytes
 from tune_policies.files.writing import replace_file, write_new
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import shorten, suggest
 
 from .run_set import Arm, Environment, Phase, ProcessRun, RunSet
@@ -326,8 +327,20 @@ def csv_text(run_set: RunSet) -> str:
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow(_HEADINGS)
     for run in run_set.runs:
-        rows.writerows(_rows(run))
+        rows.writerows([_cell(value) for value in row] for row in _rows(run))
     return file.getvalue()
+
+
+_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""The characters, and their full-width forms, with which a cell becomes a formula in a spreadsheet."""
+
+
+def _cell(value: object) -> object:
+    """Return a cell; a text is one line, with an apostrophe before it if a spreadsheet would run it as a formula."""
+    if not isinstance(value, str):
+        return value
+    text = one_line(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _rows(run: ProcessRun) -> list[tuple[object, ...]]:

@@ -1,6 +1,7 @@
 """What policies refuse, when they are made and when they plan, and what they say about it."""
 
 import pytest
+from ray import tune
 
 from tests.clusters import gpu_node, nodes
 from tune_policies import (
@@ -14,6 +15,8 @@ from tune_policies import (
     InfeasibleRequestError,
     InvalidResourcesError,
     ReservingPolicy,
+    run,
+    tuner,
 )
 
 T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
@@ -211,3 +214,19 @@ def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(build, message)
         build()
 
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [-1, "2", True, 2.0])
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda value: run(print, max_concurrent_trials=value),
+        lambda value: tuner(print, tune_config=tune.TuneConfig(max_concurrent_trials=value)),
+    ],
+    ids=["run", "tuner"],
+)
+def test_max_concurrent_trials_must_be_a_count(start, value):
+    with pytest.raises(InvalidResourcesError) as caught:
+        start(value)
+
+    assert str(caught.value) == f"max_concurrent_trials must be a whole number, 0 or above, got {value!r}"

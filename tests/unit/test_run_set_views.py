@@ -247,3 +247,25 @@ def test_a_csv_has_a_row_for_each_block_and_each_first_epoch(run_set):
     assert sum(float(row["seconds"]) for row in rows) == pytest.approx(
         sum(sum(block.seconds for block in run.blocks) + run.first_epoch_s for run in run_set.runs)
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        *((f"{start}cmd|x", f"'{start}cmd|x") for start in "=+-@\uff1d"),
+        ("\t=x", r"\t=x"),
+        ("\r=x", r"\r=x"),
+        ("a\r\n=x", r"a\r\n=x"),
+    ],
+)
+def test_no_text_in_a_csv_is_a_formula(text, cell):
+    (row,) = csv.DictReader(io.StringIO(csv_text(of(process(0, node=text)))))
+
+    assert row["node"] == cell
+
+
+def test_a_number_in_a_csv_stays_a_number():
+    block = Block(phase=Phase.COMPUTE, order=0, at_s=0, num_steps=1, seconds=1)
+    run = process(0).model_copy(update={"blocks": (block.model_copy(update={"at_s": -1.5}),)})
+
+    assert next(csv.DictReader(io.StringIO(csv_text(of(run)))))["at_s"] == "-1.5"
