@@ -92,6 +92,13 @@ def test_a_framework_that_cannot_be_measured_is_an_error_that_names_the_others(n
         calibrate_gpu_overhead(["torhc"])
 
 
+def test_one_framework_is_given_in_a_list(node):
+    with pytest.raises(
+        InvalidResourcesError, match=r"frameworks must be a list of names, got 'torch'\. Use \['torch'\]"
+    ):
+        calibrate_gpu_overhead("torch")
+
+
 @pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 def test_a_cluster_without_a_gpu_cannot_be_measured(node):
     (node / "gpus").write_text("0")

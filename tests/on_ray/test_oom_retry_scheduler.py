@@ -121,6 +121,16 @@ def test_of_12_trials_5_run_out_and_go_on_where_they_stopped(tmp_path):
     assert notes(tmp_path) == {UNTOUCHED: 7, CAME_BACK: 5}
 
 
+def test_a_memory_key_that_no_config_contains_is_warned_of_once(tmp_path, caplog):
+    scheduler = OomRetryScheduler(memory_keys=["trial/batch_size", "trial/bacth_size"])
+
+    run(tmp_path, scheduler, [SMALL] * 2, at_once=1)
+
+    assert [each.getMessage() for each in caplog.records if "memory_keys" in each.getMessage()] == [
+        "memory_keys: no config of the first trials contains 'trial/bacth_size'; did you mean 'trial/batch_size'?"
+    ]
+
+
 def train_and_note_starts(config):
     note(config, "start")
     train_one(config)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from tests.clusters import GIB
+from tune_policies import InvalidResourcesError, OomRetryScheduler
 from tune_policies.tune.oom_retry import MemoryFloor
-from tune_policies.tune.oom_retry_scheduler import OomRecord, floor_for, memory_settings
+from tune_policies.tune.oom_retry_scheduler import OomRecord, floor_for, memory_settings, unknown_keys
 
 CONFIG = {"batch_size": 64, "lr": 0.1, "kind": "cnn", "layers": [128, 64], "model": {"width": 512, "dropout": 0.5}}
 RECORD = OomRecord(settings=memory_settings(CONFIG), floor=MemoryFloor(gpu_ticks=5000))
@@ -53,6 +54,29 @@ def test_only_the_keys_that_are_named_count():
 
 def test_a_fraction_counts_where_its_key_is_named():
     assert memory_settings({"width": 1.5, "lr": 0.1}, ["width"]) == {"width": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("width", "memory_keys must be a list of names, got 'width'. Use ['width']"),
+        (7, "memory_keys must be a list of names, got 7"),
+        (["width", 7], "memory_keys must be a list of names, got ['width', 7]"),
+    ],
+)
+def test_memory_keys_must_be_a_list_of_names(keys, message):
+    with pytest.raises(InvalidResourcesError) as caught:
+        OomRetryScheduler(memory_keys=keys)
+
+    assert str(caught.value) == message
+
+
+def test_a_key_that_no_config_contains_is_found_with_the_nearest_one():
+    keys = ["model/widht", "model", "model/width", "layers/0", "lr", "x", "seed"]
+
+    unknown = unknown_keys(keys, [CONFIG, {"seed": 1}])
+
+    assert unknown == {"model/widht": "; did you mean 'model/width'?", "x": ""}
 
 
 def test_of_several_records_the_largest_holds():

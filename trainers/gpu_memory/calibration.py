@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -26,7 +26,7 @@ from tune_policies.probe.nvml import NvmlError, read_device_use, read_gpus
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
 from tune_policies.values.units import MIB
-from tune_policies.values.value import suggest
+from tune_policies.values.value import check_names, suggest
 
 from .limit import FRAMEWORKS
 from .overhead import MeasuredOverhead, Overheads, save_overheads
@@ -39,7 +39,7 @@ _NOISE_BYTES: Final = 16 * MIB
 _Read = TypeVar("_Read")
 
 
-def calibrate_gpu_overhead(frameworks: Iterable[str] | None = None, *, timeout_s: float = 300.0) -> Overheads:
+def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout_s: float = 300.0) -> Overheads:
     """Measure what frameworks use outside their allocators, on one whole GPU of each model in the cluster.
 
     A node whose GPUs differ must have all of them free.
@@ -55,11 +55,12 @@ def calibrate_gpu_overhead(frameworks: Iterable[str] | None = None, *, timeout_s
         All that is known now, earlier measurements included.
 
     Raises:
-        InvalidResourcesError: A name is not one of a framework that can be measured, or the file cannot be written.
+        InvalidResourcesError: ``frameworks`` is a text or names a framework that cannot be measured, or the file cannot
+            be written.
         InfeasibleRequestError: No node has a GPU that could be read.
         ProbeError: There is no Ray, no GPU was free in time, or nothing could be measured.
     """
-    names = tuple(FRAMEWORKS if frameworks is None else frameworks)
+    names = check_names(FRAMEWORKS if frameworks is None else frameworks, name="frameworks")
     for name in names:
         if name not in FRAMEWORKS:
             raise InvalidResourcesError(f"cannot measure {name!r}{suggest(name, FRAMEWORKS)} ({', '.join(FRAMEWORKS)})")

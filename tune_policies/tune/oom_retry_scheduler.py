@@ -8,6 +8,7 @@ much: those whose memory settings, what of a config can decide how much memory i
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from numbers import Integral, Real
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ from tune_policies.ray_compat.tune_controller import (
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 from tune_policies.values.resources import Count, check_gpus
 from tune_policies.values.units import is_number
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, check_names, suggest
 
 from .oom_retry import MemoryFloor, decide_retry, floor_of, limit_floor, next_floor
 from .wrapping_scheduler import WrappingScheduler, nested_schedulers
@@ -84,6 +85,13 @@ def _flatten(path: str, value: object, *, keep_fractions: bool) -> Iterable[tupl
     for key, each in items:
         found += _flatten(f"{path}/{key}" if path else key, each, keep_fractions=keep_fractions)
     return found
+
+
+def unknown_keys(memory_keys: Iterable[str], configs: Iterable[Mapping[str, object]]) -> dict[str, str]:
+    """Return the keys that no config contains, each with ``"; did you mean 'width'?"`` or ``""``."""
+    paths = {path for config in configs for path, _ in _flatten("", config, keep_fractions=True)}
+    known = {prefix for path in paths for prefix in accumulate(path.split("/"), "{}/{}".format)}
+    return {key: suggest(key, known) for key in memory_keys if key not in known}
 
 
 def _encodable(text: str) -> str:
@@ -176,11 +184,13 @@ class OomRetryScheduler(WrappingScheduler):
         inner: The scheduler that decides everything else; ``None``: Tune's default, first come first served.
         growth: The factor by which a trial's memory grows. A share is rounded up to the next equal part of a GPU.
         max_gpus: The most GPUs of a trial. A trial that runs out with as many fails, and its error says so.
-        memory_keys: The keys of the config that decide how much memory a trial needs, such as ``"model/width"`` for a
-            nested one, fractions among them; ``None``: all keys whose values are no fractions.
+        memory_keys: A list of the keys of the config that decide how much memory a trial needs, such as
+            ``["model/width"]`` for a nested one, fractions among them. With ``None``, these are all keys whose values
+            are not fractions. If no config of the first trials contains a key, the scheduler logs a warning.
 
     Raises:
-        InvalidResourcesError: ``growth`` is not above 1, or ``max_gpus`` is no amount of GPUs above 0.
+        InvalidResourcesError: ``growth`` is not above 1, ``max_gpus`` is not an amount of GPUs above 0, or
+            ``memory_keys`` is a text or contains something else than texts.
     """
 
     def __init__(
@@ -194,7 +204,8 @@ class OomRetryScheduler(WrappingScheduler):
         super().__init__(inner)
         self._growth = check_growth(growth)
         self._max_gpus = check_max_gpus(max_gpus)
-        self._memory_keys = memory_keys
+        self._memory_keys = None if memory_keys is None else check_names(memory_keys, name="memory_keys")
+        self._unchecked_keys = self._memory_keys or ()
         self._records: list[OomRecord] = []
         self._planned: dict[Trial, PlacementGroupFactory] = {}
         self._has_new_records = False
@@ -242,6 +253,10 @@ class OomRetryScheduler(WrappingScheduler):
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Raise the resources of waiting trials by the newest records, then let the inner scheduler choose."""
+        if self._unchecked_keys and self._planned:
+            for key, suggestion in unknown_keys(self._unchecked_keys, [each.config for each in self._planned]).items():
+                _logger.warning("memory_keys: no config of the first trials contains %r%s", key, suggestion)
+            self._unchecked_keys = ()
         if self._records:
             for trial in list(tune_controller.get_live_trials()):
                 # A paused trial may have taken over another's config.

@@ -10,7 +10,7 @@ where something is wrong, all is checked again by the functions of this project,
 import difflib
 import gc
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -343,6 +343,19 @@ def suggest(name: str, known: Iterable[str]) -> str:
     by_lower = {candidate.lower(): candidate for candidate in sorted(known)}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
+
+
+def check_names(names: object, *, name: str) -> tuple[str, ...]:
+    """Return ``names`` as a tuple.
+
+    Raises:
+        InvalidResourcesError: ``names`` is not a list of texts. A single text would be iterated letter by letter.
+    """
+    is_text = isinstance(names, str)
+    if is_text or not isinstance(names, Collection) or not all(isinstance(each, str) for each in names):
+        hint = f". Use [{shorten(names)}]" if is_text else ""
+        raise InvalidResourcesError(f"{name} must be a list of names, got {shorten(names)}{hint}")
+    return tuple(names)
 
 
 def _explain(cls: type[Value], error: ValidationError) -> str:
