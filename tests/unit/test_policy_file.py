@@ -1,7 +1,11 @@
+import importlib
 import json
+import subprocess
+import sys
 
 import pytest
 import yaml
+from ray import cloudpickle
 
 from tests.decisions import a_decision
 from tune_policies import (
@@ -14,10 +18,11 @@ from tune_policies import (
     GpuMemoryProfile,
     GpuPolicy,
     InvalidResourcesError,
+    ResourcePolicy,
     SelectingPolicy,
     load_policy,
 )
-from tune_policies.policies.policy import build_policy
+from tune_policies.policies.policy import build_policy, policies_by_kind
 
 POLICY = FirstFeasiblePolicy(GpuMemoryPolicy(gpu_memory="6GiB"), CappedPolicy(CpuPolicy(cpus=2), 8))
 DATA = {
@@ -226,3 +231,72 @@ def test_a_mistake_at_every_depth_is_told_at_once():
 
     with pytest.raises(InvalidResourcesError, match="inner: "):
         build_policy(policy)
+
+
+def defined(name, base, module="a_library", qualname=None):
+    return type(name, (base,), {"__module__": module, "__qualname__": qualname or name, "plan": CpuPolicy.plan})
+
+
+@pytest.mark.parametrize("base", [ResourcePolicy, CpuPolicy, GpuPolicy])
+@pytest.mark.parametrize("name", ["GpuPolicy", "FirstFeasiblePolicy", "PolicyOfALibrary"])
+def test_no_class_takes_the_name_of_another_policy(name, base):
+    defined("PolicyOfALibrary", ResourcePolicy)
+    before = policies_by_kind()
+
+    with pytest.raises(InvalidResourcesError, match=rf"another_library\.{name} has the name of another policy"):
+        defined(name, base, "another_library")
+    assert policies_by_kind() == before
+    assert GpuPolicy() | CpuPolicy() == FirstFeasiblePolicy(GpuPolicy(), CpuPolicy())
+
+
+def test_a_builtin_policy_that_the_program_has_not_imported_keeps_its_name():
+    program = (
+        "from tune_policies import ResourcePolicy\nclass MixedPolicy(ResourcePolicy):\n    def plan(self, c): ...\n"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (
+        "__main__.MixedPolicy has the name of another policy, tune_policies.policies.mixed.MixedPolicy" in ended.stderr
+    )
+
+
+def test_an_abstract_class_is_no_kind_and_may_have_any_name():
+    type("CpuPolicy", (ResourcePolicy,), {"__module__": "a_library"})
+
+    assert policies_by_kind()["CpuPolicy"] is CpuPolicy
+
+
+def test_a_class_that_is_defined_again_replaces_itself():
+    defined("CellPolicy", ResourcePolicy, "__main__")
+    second = defined("CellPolicy", ResourcePolicy, "__main__")
+
+    assert policies_by_kind()["CellPolicy"] is second
+
+
+def test_a_class_of_a_reloaded_module_replaces_itself(tmp_path, monkeypatch):
+    (tmp_path / "reloaded_policies.py").write_text(
+        "from tune_policies import CpuPolicy\nclass ReloadedPolicy(CpuPolicy): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("reloaded_policies")
+
+    importlib.reload(module)
+    assert policies_by_kind()["ReloadedPolicy"] is module.ReloadedPolicy
+
+
+def test_a_class_that_cloudpickle_brings_to_another_process_may_be_defined_there_too(tmp_path):
+    cls = defined("PickledPolicy", ResourcePolicy, "__main__", "make.<locals>.PickledPolicy")
+    (tmp_path / "policy").write_bytes(cloudpickle.dumps(cls()))
+    program = f"""
+import pickle
+from tune_policies.policies.policy import ResourcePolicy, build_policy, policies_by_kind
+policy = pickle.load(open({str(tmp_path / "policy")!r}, "rb"))
+assert type(build_policy({{"kind": "PickledPolicy"}})) is type(policy)
+def make():
+    class PickledPolicy(ResourcePolicy):
+        def plan(self, capacity): ...
+    return PickledPolicy
+assert make() is policies_by_kind()["PickledPolicy"]
+"""
+
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -1,7 +1,8 @@
 """The one interface, and how a policy is written as plain data.
 
 In YAML and JSON a policy is a mapping whose ``kind`` is the name of its class and whose other keys are the
-fields. A user's own subclass of ``ResourcePolicy`` can be named the same way, once it is imported.
+fields. A user's own subclass of ``ResourcePolicy`` can be named the same way, once it is imported. Importing this
+module imports the package's own policies first, so no later class can take one of their names.
 """
 
 from abc import abstractmethod
@@ -34,8 +35,28 @@ _DEEPEST: Final = 32
 _TOO_DEEP: Final = f"more than {_DEEPEST} policies are inside one another: leave some of them out"
 
 
+_CLASSES: Final[dict[str, type["ResourcePolicy"]]] = {}
+"""The classes of policies by name. They are registered one by one, because a refused class may still exist."""
+
+
 class ResourcePolicy(Value):
-    """Decides what a trial gets. A frozen value without I/O, clock or state."""
+    """Decides what a trial gets. A frozen value without I/O, clock or state.
+
+    The name of a subclass is its ``kind`` in policy files. If another class has that name, the ``class`` statement
+    raises ``InvalidResourcesError``. A class may be defined again, as when a notebook cell runs a second time.
+    """
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        other = _CLASSES.get(cls.__name__)
+        if other is None or isabstract(other) or _is_defined_again(other, cls):
+            _CLASSES[cls.__name__] = cls
+        elif not isabstract(cls):
+            raise InvalidResourcesError(
+                f"{cls.__module__}.{cls.__qualname__} has the name of another policy, {other.__module__}."
+                f"{other.__qualname__}, and the name is the 'kind' in policy files: rename the class"
+            )
 
     @model_validator(mode="after")
     def _must_end(self) -> Self:
@@ -71,8 +92,8 @@ class ResourcePolicy(Value):
         """Return the policy that takes this one, or where that does not fit, ``other``: ``FirstFeasiblePolicy``."""
         if not isinstance(other, ResourcePolicy):
             return NotImplemented
-        # By name, as that class is made of this one; its package has imported it.
-        return build_policy({"kind": "FirstFeasiblePolicy", "policies": (self, other)})
+        # By name, because that class derives from this one. No other class can have the name.
+        return _CLASSES["FirstFeasiblePolicy"].from_dict({"policies": (self, other)})
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
@@ -188,11 +209,14 @@ def _build(data: object) -> ResourcePolicy:
 
 def policies_by_kind() -> dict[str, type[ResourcePolicy]]:
     """Return every class of policy that is imported, by its ``kind``."""
-    return {cls.__name__: cls for cls in _subclasses_of(ResourcePolicy) if not isabstract(cls)}
+    return {kind: cls for kind, cls in _CLASSES.items() if not isabstract(cls)}
 
 
-def _subclasses_of(cls: type[Any]) -> list[type[Any]]:
-    return [each for subclass in cls.__subclasses__() for each in (subclass, *_subclasses_of(subclass))]
+def _is_defined_again(earlier: type[Any], later: type[Any]) -> bool:
+    """Return whether two classes have the same module and qualified name."""
+    names = {earlier.__qualname__, later.__qualname__}
+    # A class that cloudpickle has rebuilt in another process has its bare name only.
+    return earlier.__module__ == later.__module__ and (len(names) == 1 or later.__name__ in names)
 
 
 def _no_devices(amounts: dict[str, float]) -> dict[str, float]:
