@@ -5,6 +5,7 @@ import json
 import time
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
@@ -67,11 +68,56 @@ def test_no_line_of_a_message_but_the_first_begins_at_the_left():
         "run --api-key hunter2 --size 3",
         "run --token=hunter2",
         "Authorization: Bearer hunter2hunter2",
+        "postgresql://user:a/hunter2@host/name",
+        "http://a/b,postgresql://user:a:/@hunter2@host/name",
+        "password: hunter2",
+        "password: a hunter2, and hunter2",
+        "db_password : 'it''s hunter2'",
+        "password:\n  hunter2",
+        "password: |-\n  a\n  hunter2\nuser: b",
+        r"b'token:\n  hunter2'",
+        '{"password" : "hunter2"}',
+        '{"password":\n"hunter2"}',
+        r'{"password": "a\"hunter2"}',
+        r'"{\"password\": \"a \\\"hunter2\"}"',
+        '{"password": "hunter2',
+        "DB_PWD=hunter2",
+        "DB_PASS=a,hunter2",
+        "DB_PWD=\nhunter2",
+        "password = a hunter2",
+        "'password' => 'hunter2'",
+        "<password>hunter2</password>",
+        "X-Api-Key: hunter2",
+        "run --password\nhunter2",
+        "['run', '--password', 'hunter2']",
+        "-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----",
     ],
 )
 def test_a_secret_is_left_out(text):
     assert "hunter2" not in redacted(text)
     assert "***" in redacted(text)
+
+
+_NAMES = st.sampled_from(["password", "DB_PWD", "wandb_api_key", "clientSecret", "AWS_SECRET_ACCESS_KEY", "HF-TOKEN"])
+_SECRET = st.text("abcXYZ019/+=@:,;&!#%()[]{}.-_*~^$?<>|", min_size=1).map("hunter2{}hunter2".format)
+
+
+@given(st.data(), _NAMES, _SECRET, st.sampled_from(["", " ", "\n  ", " \n"]))
+def test_no_part_of_a_secret_is_left_whatever_it_is_made_of(data, name, secret, space):
+    in_json = json.dumps({name: f"{secret} {secret}"}, separators=(",", f":{space}"))
+    written = [
+        f"{name}:{space}{secret} {secret}\nuser: a",
+        f"{name}={space}{secret}\nuser=a",
+        in_json,
+        json.dumps(in_json),
+        json.dumps(json.dumps(in_json)),
+        repr(in_json),
+        yaml.safe_dump({name: f"{secret} {secret}", "user": "a"}),
+        f"a://user:{secret}@host, {secret.count('')} times",
+        f"run --{name} {secret} --size 3",
+    ]
+
+    assert "hunter2" not in redacted(data.draw(st.sampled_from(written)))
 
 
 @pytest.mark.parametrize(
@@ -85,13 +131,18 @@ def test_a_secret_is_left_out(text):
         "http://host/a@b",
         "found character '\\t' that cannot start any token",
         "KeyError: 'a'",
+        "BYPASSED: 3",
+        "apiVersion: rbac.authorization.k8s.io/v1",
     ],
 )
 def test_what_is_no_secret_stays(text):
     assert redacted(text) == text
 
 
-@pytest.mark.parametrize("repeated", ["a", "://", "KEY", "token=", "--", "'", "##", "::", "\x1b[", " ", "bearer "])
+@pytest.mark.parametrize(
+    "repeated",
+    ["a", "://", "://a:@ ", "KEY", "token=", "token: |\n ", "token='", "--", "'", "##", "::", "\x1b[", " ", "bearer "],
+)
 def test_long_texts_take_no_longer_than_their_length_asks_for(repeated):
     start = time.process_time()
     text = repeated * (200_000 // len(repeated))

@@ -27,15 +27,26 @@ _COMMAND_OF_LINE: Final = re.compile(r"^([^\S\n]*+):(?=:)", re.MULTILINE)
 _COMMAND_ANYWHERE: Final = re.compile(r"##(?=\w*+\[)")
 """GitHub's older form ``##[add-mask]x``, and ``##vso[...]`` and ``##teamcity[...]``, wherever they stand."""
 
-_VALUE: Final = r"""(?:"[^"\n]{0,1000}"|'[^'\n]{0,1000}'|[^\s"'&;,)\]}]++)"""
-_WORDS: Final = r"(?:(?i:password|passwd|passphrase|secret|token|credential|api[_-]?key|access[_-]?key)|KEY)"
-_SECRETS: Final = (
-    (re.compile(r"(?<=://)[^\s/@]{1,1000}@"), "***@"),
-    (re.compile(rf"({_WORDS}[\w-]{{0,64}}=){_VALUE}"), r"\1***"),
-    (re.compile(rf"({_WORDS}[\w-]{{0,64}}[\"']: ?){_VALUE}"), r"\1***"),  # of a mapping
-    (re.compile(rf"(--[\w-]{{0,64}}?{_WORDS}[\w-]{{0,64}} )(?!-){_VALUE}"), r"\1***"),  # of a command
-    (re.compile(r"((?i:bearer|basic) )[\w.~+/=-]{8,}+"), r"\1***"),
+_QUOTED: Final = r"""(?:(?P<slashes>\\*)(?P<quote>["'])(?s:.{0,1000}?)(?<!\\)(?P=slashes)(?P=quote))+"""
+"""A value in quotes, which backslashes precede if a text of JSON is within another. YAML doubles a quote in it."""
+_BLOCK: Final = r"(?:[|>][\d+-]{0,2}[^\S\n]*(?:\n[^\S\n]+[^\n]*)+)"
+"""A value of several lines in YAML."""
+_SPACE: Final = r"(?:\s|\\[nrt])*+"
+_NAME: Final = (
+    r"(?:(?i:password|passwd|passphrase|pwd|secret|token|credential|authorization|(?:api|access|private)[ _-]?key)"
+    r"|KEY|PASS(?![A-Z]))[\w-]{0,64}+"
 )
+"""What a name contains, and the rest of it, if its value is secret."""
+_SECRETS: Final = (
+    (re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]+"), r"\1***"),
+    (re.compile(rf"({_NAME}=)(?=\S)(?:{_QUOTED}|\S+)"), r"\1***"),
+    (re.compile(rf"""({_NAME}(?:\\*["'])?[^\S\n]*+[:=>]{{1,3}}{_SPACE})(?:{_QUOTED}|{_BLOCK}|[^\n]+)"""), r"\1***"),
+    (re.compile(rf"""(?<![\w-])(--[\w-]{{0,64}}?{_NAME}(?:\\*["'])?,?\s+(?!\\*["']?-))(?:{_QUOTED}|\S+)"""), r"\1***"),
+    (re.compile(r"((?i:bearer|basic)\s+)[\w.~+/=-]{8,}+"), r"\1***"),
+)
+"""Secrets by the text before them. If it is not certain where a secret ends, more is left out."""
+
+_SIGNED_IN: Final = re.compile(r"://[^/@:]*[:@]")
 
 
 def one_line(text: object) -> str:
@@ -63,12 +74,21 @@ def indented(text: object) -> str:
 def redacted(text: str) -> str:
     """Return the text without what looks like a secret.
 
-    That is who a URL signs in as (``user:password@``), and what follows ``token=``, ``--api-key``, ``Bearer`` and the
-    like, or a variable with KEY, SECRET, PASSWORD or TOKEN in its name.
+    That is the user and password in a URL (``user:password@``), and the values of ``token=``, ``--api-key``,
+    ``password:``, ``Bearer``, and of all variables with KEY, PASS, PWD, SECRET or TOKEN in their names.
     """
+    text = re.sub(r"\S+", _without_user, text) if "@" in text else text
     for secret, instead in _SECRETS:
         text = secret.sub(instead, text)
     return text
+
+
+def _without_user(word: re.Match[str]) -> str:
+    """Return a word without the user and password of the URLs in it: a password may contain ``/``, ``:`` and ``@``."""
+    text = word[0]
+    end = text.rfind("@")
+    found = _SIGNED_IN.search(text, 0, end + 1)
+    return text if found is None else f"{text[: found.start()]}://***{text[end:]}"
 
 
 Redacted = Annotated[str, AfterValidator(redacted)]
