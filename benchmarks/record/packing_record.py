@@ -6,6 +6,7 @@ from math import log2
 from pathlib import Path
 from typing import Final
 
+from tune_policies.cluster.accelerators import public_text
 from tune_policies.files.reading import read_value
 from tune_policies.values.resources import PositiveCount
 from tune_policies.values.sanitize import LEFT_OUT, Redacted, redacted
@@ -77,9 +78,10 @@ class ThroughputRecord(Value):
         return self.model_copy(update={"failures": (*self.failures, redacted(failure))})
 
     def redacted(self) -> "ThroughputRecord":
-        """Return the record without the command and what errors say: to be published."""
+        """Return the record without the command, names of the cluster, and errors, so that it can be published."""
+        plans = {workload: public_text(plan) for workload, plan in self.plans.items()}
         failures = (LEFT_OUT,) * len(self.failures)
-        return self.model_copy(update={"command": LEFT_OUT, "failures": failures})
+        return self.model_copy(update={"command": LEFT_OUT, "plans": plans, "failures": failures})
 
     def may_be_of(self, accelerator_type: str) -> bool:
         """Whether the GPU can be of this type by Ray, which takes its names from parts of the vendors'."""

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
+from tune_policies.cluster.accelerators import public_text
 from tune_policies.values.resources import Amount, Bytes, Count, PositiveCount, UsedBytes, format_amount
 from tune_policies.values.sanitize import LEFT_OUT, Redacted
 from tune_policies.values.units import format_bytes
@@ -260,6 +261,11 @@ class DeviceFound(Value):
     accelerator_type: str | None = None
 
 
+def _public_device(found: DeviceFound) -> DeviceFound:
+    texts = {name: getattr(found, name) for name in ("slot", "why_missing", "accelerator_type")}
+    return found.model_copy(update={name: text and public_text(text) for name, text in texts.items()})
+
+
 class Failure(Value):
     """A process that gave no times.
 
@@ -344,7 +350,7 @@ class RunSet(Value):
     is_redacted: bool = False
 
     def redacted(self) -> "RunSet":
-        """Return the run without what tells who measured it, and on which hosts: to be published."""
+        """Return the run without names of the cluster, commands and errors, so that it can be published."""
         names = {name: f"node-{number}" for number, name in enumerate(dict.fromkeys(run.node for run in self.runs), 1)}
         runs = (
             run.model_copy(update={"node": names[run.node], "pid": 0, "warnings": (LEFT_OUT,) * len(run.warnings)})
@@ -352,6 +358,7 @@ class RunSet(Value):
         )
         changes = {
             "command": LEFT_OUT,
+            "devices": tuple(map(_public_device, self.devices)),
             "runs": tuple(runs),
             "failures": tuple(each.model_copy(update={"message": LEFT_OUT}) for each in self.failures),
             "is_redacted": True,

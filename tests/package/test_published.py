@@ -9,11 +9,18 @@ from typer.testing import CliRunner
 from tests.measured_runs import a_run, process
 from tests.reports import a_packing_record
 from tune_policies.benchmarks.cli import app
-from tune_policies.benchmarks.record.run_set import Arm, Failure
+from tune_policies.benchmarks.record.run_set import Arm, DeviceFound, Failure
 from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
 from tune_policies.cli.main import app as tune_policies
-from tune_policies.probe.doctor.node_checks import Diagnosis, Gpu, NodeFacts, RayCounts, diagnose
-from tune_policies.tune.usage.resource_usage import ResourceUsage, TrialSpan
+from tune_policies.probe.doctor.node_checks import Diagnosis, Finding, Gpu, NodeFacts, RayCounts, diagnose
+from tune_policies.tune.usage.resource_usage import (
+    IdleHours,
+    PlanInUse,
+    ResourceHours,
+    ResourceUsage,
+    SlotHours,
+    TrialSpan,
+)
 
 PRIVATE = ("build-host-7", "/home/alice/train.py", "alice@mail", "31337")
 
@@ -29,8 +36,13 @@ def run():
         for device in ("cpu", "gpu")
         for round_ in range(3)
     ]
+    devices = (
+        DeviceFound(device="cpu", slot=f"1 CPU on nodes with host={host}"),
+        DeviceFound(device="gpu", slot="1 GPU"),
+        DeviceFound(device="TPU", why_missing=f"no node but {host} has TPU"),
+    )
     failure = Failure(arm=Arm(workload="mlp", size=16, device="gpu"), round=0, kind="raised", message=said)
-    return a_run(runs=runs, rounds=3, failures=(failure,), command=command)
+    return a_run(runs=runs, rounds=3, failures=(failure,), command=command, devices=devices)
 
 
 @pytest.fixture
@@ -109,6 +121,40 @@ def test_the_page_of_a_run_of_tune_tells_no_errors_where_it_is_redacted(folder):
     assert mode(folder / "all.html") == 0o600
 
 
+def test_a_redacted_record_of_a_run_names_nothing_of_the_cluster_and_keeps_its_slot_types_apart():
+    host = PRIVATE[0]
+    slots = [f"2 CPUs, 1 GPU on A100 on nodes with host={each}" for each in (host, "other-host")] + ["1 CPU"]
+    idle = (
+        IdleHours(reason=f"no trial asks for {host}", hours=1),
+        IdleHours(reason="left free by the policy", hours=1),
+    )
+    usage = ResourceUsage(
+        elapsed_s=9,
+        resources=(ResourceHours(resource="CPU", total_hours=4, used_hours=2, idle=idle),),
+        slots=tuple(SlotHours(slot=each, accelerator_type="A100", hours={"CPU": 2, host: 1}) for each in slots),
+        ran_out_with={"t": {host: 1}},
+        plans=(
+            PlanInUse(at_s=0, why=f"{host} went", text=f"2 trials at once, limited by {host}\n  each trial: 1 CPU"),
+        ),
+        spans=tuple(TrialSpan(trial="t", slot=each, place=0, began_s=0) for each in slots),
+    )
+
+    public = usage.redacted()
+
+    assert [each for each in (host, "other-host") if each in public.to_json()] == []
+    assert [each.slot for each in public.slots] == [
+        "2 CPUs, 1 GPU on A100 on nodes with (left out) #1",
+        "2 CPUs, 1 GPU on A100 on nodes with (left out) #2",
+        "1 CPU",
+    ]
+    assert [each.slot for each in public.spans] == [each.slot for each in public.slots]
+    assert [each.reason for each in public.resources[0].idle] == [
+        "no trial asks for (left out)",
+        "left free by the policy",
+    ]
+    assert public.plans[0].text == "2 trials at once, limited by (left out)\n  each trial: 1 CPU"
+
+
 def test_what_a_doctor_found_is_told_without_addresses_and_errors():
     host, _, said, _ = PRIVATE
     hidden = NodeFacts(name="other-host", visible_devices=PRIVATE[1], ray=RayCounts(cpus=1, gpus=2), gpus=(GPU, GPU))
@@ -120,3 +166,12 @@ def test_what_a_doctor_found_is_told_without_addresses_and_errors():
 
     assert [each for each in (*PRIVATE, "other-host") if each in text] == []
     assert len(diagnosis.redacted().findings) == len(diagnosis.findings) > 0
+
+
+def test_a_node_whose_name_begins_with_another_ones_keeps_its_own_number():
+    nodes = tuple(NodeFacts(name=name) for name in ("10.0.0.1", "10.0.0.12"))
+    found = Finding(severity="note", what="10.0.0.12 differs", hint="Look at 10.0.0.1.", nodes=("10.0.0.12",))
+
+    (public,) = Diagnosis(address=None, nodes=nodes, findings=(found,)).redacted().findings
+
+    assert (public.what, public.hint, public.nodes) == ("node-2 differs", "Look at node-1.", ("node-2",))

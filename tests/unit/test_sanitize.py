@@ -14,7 +14,7 @@ from tests.measured_runs import a_run
 from tune_policies.benchmarks.record.packing_record import ThroughputRecord
 from tune_policies.files.terminal import TextConsole, empty_table
 from tune_policies.probe.doctor.node_checks import NodeFacts
-from tune_policies.values.sanitize import indented, one_line, printable, redacted
+from tune_policies.values.sanitize import indented, one_line, printable, redacted, without_names
 
 
 @given(st.text())
@@ -137,6 +137,22 @@ def test_no_part_of_a_secret_is_left_whatever_it_is_made_of(data, name, secret, 
 )
 def test_what_is_no_secret_stays(text):
     assert redacted(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("2 workers, each with 8 CPUs, 0.3333 GPU, 5.3 GiB of GPU memory; the driver holds 1 MiB", None),
+        ("1,024 trials in whole 2x2x4 slices", None),
+        ("10.0.0.7 has 1 CPU", "(left out) has 1 CPU"),
+        ("node 3f2a88c1 went", "node (left out) went"),
+        ("1 licence_alice on host-7.example.org, and 1 CPU", "1 (left out) on (left out) and 1 CPU"),
+        ("/home/alice host-7 is not read", "(left out) is not read"),
+        ("1 GPU on A100, 1 GPU on B7", "1 GPU on A100, 1 GPU on (left out)"),
+    ],
+)
+def test_a_text_without_names_has_numbers_and_common_words_alone(text, shown):
+    assert without_names(text, {"A100"}) == (shown or text)
 
 
 @pytest.mark.parametrize(

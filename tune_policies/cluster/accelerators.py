@@ -9,6 +9,7 @@ import math
 from typing import Final, NamedTuple
 
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.sanitize import without_names
 from tune_policies.values.value import suggest
 
 
@@ -178,6 +179,11 @@ GPU_VISIBILITY_VARIABLES: Final = tuple(
     )
 )
 """Set to the empty string they hide every GPU, as Ray does under ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO``."""
+
+
+def public_text(text: str) -> str:
+    """Return a text of this package without names of the user's cluster; those of device families and types stay."""
+    return without_names(text, ACCELERATOR_TYPES | DEVICE_RESOURCES)
 
 
 def check_accelerator_type(name: str) -> str:

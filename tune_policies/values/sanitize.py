@@ -10,6 +10,7 @@ All that a command prints passes :func:`printable` once more in ``terminal``. Wh
 """
 
 import re
+from collections.abc import Collection
 from typing import Annotated, Final
 
 from pydantic import AfterValidator
@@ -89,6 +90,43 @@ def _without_user(word: re.Match[str]) -> str:
     end = text.rfind("@")
     found = _SIGNED_IN.search(text, 0, end + 1)
     return text if found is None else f"{text[: found.start()]}://***{text[end:]}"
+
+
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+|(?:,\d{3})+)?%?|\d+(?:x\d+)*")
+_WORDS: Final = frozenset(
+    re.findall(
+        r"\S+",
+        """
+    a accelerator add all among an and another any are as ask asked asks at back be been before beside but by came
+    cap change changed cluster come counts cpu cpus cut divided driver drivers each else end ended ending enough
+    every few fewer fewest first fit fits for free gave gib give goes gpu gpus grow had has have held hold holds
+    host how idle if in into is it its known label larger largest last least leaves left less limited little lost
+    many max_concurrent_trials may memory mib more most much must near need needs never no node nodes none not
+    nothing num_trials of offers on once one ones only or other others out pass paused per place plan plan's policy
+    purpose ran ray read resources restored room rounding run running runs same search selected selector set share
+    short slices slot slots so start started starting steps still than that the their them there they though to too
+    trial trial's trials tune tune.run tuner type waited waiting waits was went were what when which whole with
+    without worker workers would
+    """,
+    )
+)
+"""The words that are left in a text without names. All others may be names of hosts, labels, resources or slices."""
+
+
+def without_names(text: str, known: Collection[str]) -> str:
+    """Return a text of this package with ``(left out)`` for each word that may be a name in the user's cluster.
+
+    Args:
+        text: A reason, a slot, or a plan. Numbers and common words stay.
+        known: Names that stay, such as those of device types.
+    """
+
+    def shown(word: re.Match[str]) -> str:
+        bare = word[0].strip(".,;:()[]'\"-÷=")
+        is_public = not bare or bare.lower() in _WORDS or bare in known or _NUMBER.fullmatch(bare)
+        return word[0] if is_public else LEFT_OUT
+
+    return re.sub(rf"{re.escape(LEFT_OUT)}(?: {re.escape(LEFT_OUT)})+", LEFT_OUT, re.sub(r"\S+", shown, text))
 
 
 Redacted = Annotated[str, AfterValidator(redacted)]

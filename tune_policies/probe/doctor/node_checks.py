@@ -192,7 +192,9 @@ class Diagnosis(Value):
         said = {each for node in self.nodes for each in (node.failure, node.nvml_error) if each}
         # In quotes: a digit stands in other texts, too.
         said |= {repr(node.visible_devices) for node in self.nodes if node.visible_devices}
-        for old, new in (*dict.fromkeys(said, LEFT_OUT).items(), *names.items()):
+        # A name may begin with another one: 10.0.0.12 and 10.0.0.1.
+        by_length = sorted(names.items(), key=lambda each: len(each[0]), reverse=True)
+        for old, new in (*dict.fromkeys(said, LEFT_OUT).items(), *by_length):
             texts = [text.replace(old, new) for text in texts]
         nodes = tuple(names.get(name, LEFT_OUT) for name in finding.nodes)
         return finding.model_copy(update={"what": texts[0], "hint": texts[1], "nodes": nodes})

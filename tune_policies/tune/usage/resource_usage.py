@@ -6,6 +6,7 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field
 from rich.console import Group, RenderableType
 
+from tune_policies.cluster.accelerators import public_text
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.values.resources import Count
 from tune_policies.values.sanitize import LEFT_OUT, Redacted
@@ -195,9 +196,26 @@ class ResourceUsage(ShownValue):
     warnings: tuple[Redacted, ...] = ()
 
     def redacted(self) -> "ResourceUsage":
-        """Return the record without what errors and warnings say: to be published."""
-        spans = tuple(each.model_copy(update={"error": LEFT_OUT if each.error else ""}) for each in self.spans)
-        return self.model_copy(update={"spans": spans, "warnings": (LEFT_OUT,) * len(self.warnings)})
+        """Return the record without names of the cluster, errors and warnings, so that it can be published."""
+        texts = dict.fromkeys([*(each.slot for each in self.slots), *(each.slot for each in self.spans)])
+        # The numbers keep slot types apart that differ in names only.
+        public = ((text, public_text(text), number) for number, text in enumerate(texts, 1))
+        slot_names = {text: shown if shown == text else f"{shown} #{number}" for text, shown, number in public}
+        changes = {
+            "resources": tuple(map(_public_resource, self.resources)),
+            "slots": tuple(_public_slot(each, slot_names[each.slot]) for each in self.slots),
+            "ran_out_with": {},
+            "plans": tuple(
+                each.model_copy(update={"why": public_text(each.why), "text": public_text(each.text)})
+                for each in self.plans
+            ),
+            "spans": tuple(
+                each.model_copy(update={"slot": slot_names[each.slot], "error": LEFT_OUT if each.error else ""})
+                for each in self.spans
+            ),
+            "warnings": (LEFT_OUT,) * len(self.warnings),
+        }
+        return self.model_copy(update=changes)
 
     @property
     def summary(self) -> tuple[str, ...]:
@@ -214,6 +232,17 @@ class ResourceUsage(ShownValue):
             *([f"the plan changed {counted(changes, 'time')}"] if changes > 0 else []),
             *self.warnings,
         )
+
+
+def _public_resource(each: ResourceHours) -> ResourceHours:
+    idle = tuple(part.model_copy(update={"reason": public_text(part.reason)}) for part in each.idle)
+    return each.model_copy(update={"resource": public_text(each.resource), "idle": idle})
+
+
+def _public_slot(each: SlotHours, slot: str) -> SlotHours:
+    hours = {public_text(name): amount for name, amount in each.hours.items()}
+    type_ = each.accelerator_type and public_text(each.accelerator_type)
+    return each.model_copy(update={"slot": slot, "accelerator_type": type_, "hours": hours})
 
 
 def resource_usage_view(usage: ResourceUsage) -> RenderableType:
