@@ -10,7 +10,8 @@ import typer
 from tune_policies import InvalidResourcesError
 from tune_policies.cli.options import Address, Force, Json, TimeoutS, ray_speaks_on_stderr, read_cluster
 from tune_policies.files.terminal import tell
-from tune_policies.files.writing import check_new
+from tune_policies.files.writing import check_new, write_new
+from tune_policies.plan.decision import Decision
 
 from ..record.run_set import Phase
 
@@ -88,10 +89,11 @@ def decide(
     from ..decide.decide import decide as decide_from
     from ..decide.prices import load_prices
     from ..record.packing_record import read_throughput
-    from ..record.run_set_file import read_run_set, write_view
+    from ..record.run_set_file import read_run_set
 
     if output is not None:
-        check_new(output, force=force)
+        example = json.dumps(dict.fromkeys(Decision.model_fields))
+        check_new(output, force=force, inputs=(run, prices, capacity, packing), example=example)
     named = None if gpu is None else _gpu_named(gpu)
     terms = Terms(steps_per_trial=steps_per_trial, gpu=named, gpu_type=gpu_type, same_within=same_within)
     found_prices = None if prices is None else load_prices(prices, region=region, use_spot=spot, date=price_date)
@@ -108,7 +110,7 @@ def decide(
     decided = decide_from(run_set, terms, cluster, found_prices, record)
     _show(decided, as_json=as_json)
     if output is not None:
-        write_view(output, f"{decided.decision.to_json()}\n", force=force)
+        write_new(output, f"{decided.decision.to_json()}\n", force=force)
     if not decided.is_decided:
         print("nothing is decided: every answer is ambiguous. Run more rounds, on a quiet machine", file=sys.stderr)
         raise typer.Exit(1)

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from tune_policies.cli.options import Force, Json, Redact
-from tune_policies.files.writing import check_new, path_within
+from tune_policies.files.writing import check_new, path_within, write_new
 from tune_policies.values.errors import InvalidResourcesError
 
 from ..record.run_set import Phase, RunSet
-from ..record.run_set_file import Format, csv_text, pyperf_text, read_run_set, select, write_view
+from ..record.run_set_file import Format, csv_text, pyperf_text, read_run_set, select
 from ..record.summary import summarize
 
 app = typer.Typer()
@@ -61,10 +61,12 @@ def export(
     force: Force = False,
 ) -> None:
     """Write what was measured for other programs: for pyperf, which compares devices, or as CSV or JSON."""
+    if output is not None and not output.is_dir():
+        check_new(output, force=force, inputs=(file,))
     chosen = select(read_run_set(file), workloads=workload or (), devices=device or (), phases=phase or ())
     chosen = chosen.redacted() if redact else chosen
     if format_ is Format.PYPERF:
-        _export_to_pyperf(chosen, output, force=force)
+        _export_to_pyperf(chosen, output, file, force=force)
     else:
         text = csv_text(chosen) if format_ is Format.CSV else f"{chosen.to_json()}\n"
         _put(text, output, force=force, is_private=not chosen.is_redacted)
@@ -86,7 +88,7 @@ def plot(
     from ..report.page import check_ending, save_figure
 
     check_ending(output)
-    check_new(output, force=force)
+    check_new(output, force=force, inputs=(file,))
     chosen = select(read_run_set(file), workloads=workload or (), phases=(phase,))
     figure = crossover_figure(chosen, phase)
     if figure is None:
@@ -96,12 +98,12 @@ def plot(
     save_figure(figure, output, force=force)
 
 
-def _export_to_pyperf(run_set: RunSet, output: Path | None, *, force: bool) -> None:
+def _export_to_pyperf(run_set: RunSet, output: Path | None, source: Path, *, force: bool) -> None:
     devices = sorted({arm.device for arm in run_set.arms})
     if output is not None and output.is_dir():
         files = {device: path_within(output, f"{device}.json") for device in devices}
         for file in files.values():  # before the first of them is written
-            check_new(file, force=force)
+            check_new(file, force=force, inputs=(source,))
         for device, file in files.items():
             _put(pyperf_text(run_set, device), file, force=force, is_private=not run_set.is_redacted)
     elif len(devices) == 1:
@@ -117,7 +119,7 @@ def _put(text: str, output: Path | None, *, force: bool, is_private: bool) -> No
     if output is None:
         print(text, end="")
     else:
-        write_view(output, text, force=force, is_private=is_private)
+        write_new(output, text, force=force, is_private=is_private)
 
 
 class Form(StrEnum):

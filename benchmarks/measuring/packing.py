@@ -4,6 +4,7 @@ Every arm runs the same trainings through Ray Tune, the start of their processes
 random. A trial does steps from data in host memory, as a data loader gives them.
 """
 
+import json
 import random
 import sys
 import time
@@ -19,7 +20,7 @@ from ray import tune
 from tune_policies import ClusterCapacity, GpuMemoryPolicy, GpuPolicy, TrialPlan, probe_cluster
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_text
 from tune_policies.files.terminal import tell
-from tune_policies.files.writing import check_new, locked, replace_file
+from tune_policies.files.writing import check_new, locked, write_new
 from tune_policies.trainers import measure_gpu_memory, with_plan
 from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY
 from tune_policies.values.errors import InvalidResourcesError
@@ -187,15 +188,16 @@ def measure_throughput(
         InvalidResourcesError: There are several: trials on one are counted. A file is in the way and not to be
             replaced, or cannot be written.
     """
-    for path in (output, plot):
-        if path is not None:
-            check_new(path, force=force)
+    if output is not None:
+        check_new(output, force=force, example=json.dumps(dict.fromkeys(ThroughputRecord.model_fields)))
+    if plot is not None:
+        check_new(plot, force=force)
     with locked(output) if output is not None else nullcontext():
         ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
         try:
-            for record in _records(sweep):
-                if output is not None:  # after each run, so that nothing measured is lost
-                    replace_file(output, record.to_json() + "\n", is_private_if_new=True)  # it has the command
+            for number, record in enumerate(_records(sweep)):
+                if output is not None:  # after each run, so that nothing measured is lost; it has the command
+                    write_new(output, record.to_json() + "\n", force=force or number > 0, is_private=True)
         finally:
             ray.shutdown()
     if plot is not None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from tune_policies.files.plain_data import parse_json
 from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_beginning, read_bytes
-from tune_policies.files.writing import replace_file, write_new
+from tune_policies.files.writing import replace_file
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import shorten, suggest
@@ -162,23 +162,6 @@ def write_run_set(run_set: RunSet, path: Path) -> None:
     data = {KEY: run_set.model_dump(mode="json"), **pyperf_data(run_set)}
     text = json.dumps(data, separators=(",", ":")) + "\n"
     replace_file(path, text, is_private_if_new=not run_set.is_redacted)
-
-
-def write_view(path: Path, content: str | bytes, *, force: bool = False, is_private: bool = False) -> None:
-    """Write what follows from a run, or is beside it, as a whole or not at all.
-
-    Args:
-        path: A file in a folder that is there.
-        content: What it is to hold.
-        force: Whether to replace a file that is there; never a run set.
-        is_private: Whether nobody but this user may read a file that is new, as it has host names or a command.
-
-    Raises:
-        InvalidResourcesError: ``path`` is in the way, or cannot be written.
-    """
-    if force and is_run_set(path):
-        raise InvalidResourcesError(f"{path} is the record of a run, which would be lost: name another file")
-    write_new(path, content, force=force, is_private=is_private)
 
 
 def is_run_set(path: Path) -> bool:

@@ -1,8 +1,8 @@
 """A report as one HTML page, or as Markdown with its figures beside it. All that comes from data is escaped."""
 
 import io
-import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree
@@ -15,14 +15,14 @@ from matplotlib.figure import Figure
 from tune_policies.files.html_page import ON_DARK, Content, Picture, colour_variable, template
 from tune_policies.files.html_page import html_page as html_page_of
 from tune_policies.files.reading import read_value
-from tune_policies.files.writing import check_new
+from tune_policies.files.writing import check_new, write_new
 from tune_policies.plan.decision import Decision
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import LEFT_OUT, one_line
 from tune_policies.values.value import suggest
 
 from ..record.packing_record import read_throughput
-from ..record.run_set_file import read_run_set, write_view
+from ..record.run_set_file import read_run_set
 from .content import build_content
 from .figures import INK, LOOK
 
@@ -38,12 +38,18 @@ def html_page(content: Content) -> str:
 
 
 def write_markdown(
-    content: Content, folder: Path, images: str, *, force: bool = False, is_private: bool = False
+    content: Content,
+    folder: Path,
+    images: str,
+    *,
+    inputs: Sequence[Path] = (),
+    force: bool = False,
+    is_private: bool = False,
 ) -> Path:
     """Write ``report.md`` and its images into a folder, which is made if it is missing, and return the file.
 
     Raises:
-        InvalidResourcesError: The folder cannot be written, or a file is in the way without ``force``.
+        InvalidResourcesError: The folder cannot be written, or a file is in the way without ``force`` or is an input.
     """
     page = template(Path(__file__).with_name("page.md.j2"), for_markdown, is_html=False, fenced=_fenced)
     text = page.render(content=content, images=images)
@@ -58,10 +64,10 @@ def write_markdown(
         folder / f"{picture.name}.{images}": picture for section in content.sections for picture in section.pictures
     }
     for each in (file, *pictures):  # before the first of them is written
-        check_new(each, force=force)
+        check_new(each, force=force, inputs=inputs)
     for path, picture in pictures.items():
         save_figure(picture.figure, path, force=force)
-    write_view(file, text, force=force, is_private=is_private)
+    write_new(file, text, force=force, is_private=is_private)
     return file
 
 
@@ -107,11 +113,8 @@ def write_report(
             written, or is one of the others.
     """
     sources = [each for each in (file, decision, packing) if each is not None]
-    # Of a link to itself realpath says nothing; who reads or writes it does.
-    if os.path.realpath(output) in map(os.path.realpath, sources):
-        raise InvalidResourcesError(f"{output} is what the report is made of, and would be lost: name another output")
     if images is None:
-        check_new(output, force=force)
+        check_new(output, force=force, inputs=sources)
     hint = "`tune-policies bench decide` writes one"
     run, throughput = read_run_set(file), read_throughput(packing) if packing else None
     decided = read_value(decision, Decision, "decision", hint=hint) if decision else None
@@ -120,8 +123,9 @@ def write_report(
         decided = decided and decided.model_copy(update={"price_source": LEFT_OUT if decided.price_source else None})
     content = build_content(run, decided, throughput)
     if images is not None:
-        return write_markdown(content, output, images, force=force, is_private=not run.is_redacted)
-    write_view(output, html_page(content), force=force, is_private=not run.is_redacted)
+        private = not run.is_redacted
+        return write_markdown(content, output, images, inputs=sources, force=force, is_private=private)
+    write_new(output, html_page(content), force=force, is_private=not run.is_redacted)
     return output
 
 
@@ -190,7 +194,7 @@ def save_figure(figure: Figure, path: Path, *, force: bool = False) -> None:
         picture = _drawn(figure, kind, salt="figure", dpi=_DOTS_PER_INCH.get(kind, "figure"))
     except (OSError, RuntimeError, ValueError) as error:  # such as .pgf without LaTeX
         raise InvalidResourcesError(f"matplotlib cannot draw {path}: {error}. Try .svg or .png") from error
-    write_view(path, picture, force=force)
+    write_new(path, picture, force=force)
 
 
 def check_ending(path: Path) -> str:

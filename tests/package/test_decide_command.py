@@ -69,7 +69,7 @@ def test_json_is_the_decision_alone(decide, tmp_path):
             2,
             "none/decision.json cannot be written: there is no",
         ),
-        (("run.json", "--output", "run.json"), 2, "run.json exists already"),
+        (("run.json", "--output", "run.json"), 2, "run.json is an input of this command"),
         (("run.json", "--gpu", "TPU"), 2, "--gpu names a GPU, such as gpu or gpu@0.25, got 'TPU'"),
         (("run.json", "--search", "mlp"), 2, "--search needs --max-size"),
         (("run.json", "--search", "mlp", "--max-size", "64"), 2, "run.json exists already"),

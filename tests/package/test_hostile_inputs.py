@@ -6,6 +6,7 @@ cluster or a record may name something.
 
 import json
 import re
+import shutil
 from datetime import UTC, datetime
 
 import pytest
@@ -213,6 +214,42 @@ def _check_is_text(text):
         assert not each.strip().startswith("::"), each
         assert "##[" not in each, each
         assert not each.startswith("FORGED"), text
+
+
+WRITING = (
+    "plan INPUT --capacity INPUT --plot OUTPUT",
+    "plan INPUT --cluster INPUT --nodes INPUT --plot OUTPUT",
+    "plan INPUT --cluster-config INPUT --plot OUTPUT",
+    "cluster INPUT --num-trials 2 --nodes INPUT --decision INPUT --runtime-env INPUT --output OUTPUT",
+    "usage run --html OUTPUT",
+    "usage run --plot OUTPUT",
+    "bench plot INPUT --output OUTPUT",
+    "bench export INPUT --format csv --output OUTPUT",
+    "bench export INPUT --format json --output OUTPUT",
+    "bench export INPUT --format pyperf --output OUTPUT",
+    "bench decide INPUT --steps-per-trial 9 --capacity INPUT --prices INPUT --packing INPUT --output OUTPUT",
+    "bench report INPUT --decision INPUT --packing INPUT --output OUTPUT",
+)
+"""Every command that writes a file. In each line, one INPUT after another is also the OUTPUT."""
+
+
+@pytest.mark.parametrize(
+    ("line", "number"), [(line, number) for line in WRITING for number in range(max(1, line.count("INPUT")))]
+)
+def test_no_command_replaces_its_input_not_even_with_force(folder, tmp_path, monkeypatch, line, number):
+    shutil.copytree(folder / "run", tmp_path / "run")
+    names = [f"input{index}.svg" for index in range(line.count("INPUT"))] or ["run/resource_usage.json"]
+    for name in names if "INPUT" in line else ():
+        (tmp_path / name).write_text("<svg></svg>")
+    before = (tmp_path / names[number]).read_bytes()
+    app, line = (benchmarks, line[6:]) if line.startswith("bench ") else (tune_policies, line)
+    for name in names:
+        line = line.replace("INPUT", name, 1)
+
+    done = invoke(tmp_path, monkeypatch, app, f"{line.replace('OUTPUT', names[number])} --force")
+
+    assert (done.exit_code, (tmp_path / names[number]).read_bytes()) == (2, before)
+    assert f"{names[number]} is an input of this command and would be lost: name another output" in done.stderr
 
 
 @pytest.mark.parametrize("page", ["report.html", "md/report.md", "figure.svg", "run.html"])

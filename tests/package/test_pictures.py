@@ -72,11 +72,11 @@ def test_a_picture_replaces_a_file_only_with_force(tmp_path):
     (tmp_path / "cluster.json").write_text(capacity.to_json())
     picture = tmp_path / "plan.svg"
     arguments = ["plan", *map(str, (tmp_path / "cpu.json", "--capacity", tmp_path / "cluster.json", "--plot", picture))]
-    picture.write_text("mine")
+    picture.write_text("<svg>mine</svg>")
 
     refused = CliRunner().invoke(app, arguments)
     kept = picture.read_text()
     done = CliRunner().invoke(app, [*arguments, "--force"])
 
-    assert (refused.exit_code, kept, done.exit_code) == (2, "mine", 0)
+    assert (refused.exit_code, kept, done.exit_code) == (2, "<svg>mine</svg>", 0)
     assert "210 trials at once, limited by CPU" in picture.read_text()

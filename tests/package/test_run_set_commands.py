@@ -93,19 +93,27 @@ def test_the_run_set_alone_is_exported_to_json(benchmarks):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "written"),
+    ("arguments", "written", "mine"),
     [
-        (("export", "a.json", "--format", "pyperf", "--output", "."), "gpu.json"),
-        (("plot", "a.json", "--output", "mine.svg"), "mine.svg"),
-        (("report", "a.json", "--output", "mine.html"), "mine.html"),
-        (("report", "a.json", "--format", "markdown", "--output", "."), "report.md"),
+        (
+            ("export", "a.json", "--format", "pyperf", "--output", "."),
+            "gpu.json",
+            '{"version": "1.0", "benchmarks": [], "metadata": {}}',
+        ),
+        (("plot", "a.json", "--output", "mine.svg"), "mine.svg", "<svg>mine</svg>"),
+        (
+            ("report", "a.json", "--output", "mine.html"),
+            "mine.html",
+            '<!DOCTYPE html><meta name="generator" content="tune-policies">',
+        ),
+        (("report", "a.json", "--format", "markdown", "--output", "."), "report.md", "# GPU against CPU\n"),
     ],
     ids=["export", "plot", "report", "report as markdown"],
 )
-def test_what_is_there_is_replaced_only_with_force(arguments, written, benchmarks, folder, tmp_path, monkeypatch):
+def test_what_is_there_is_replaced_only_with_force(arguments, written, mine, benchmarks, folder, tmp_path, monkeypatch):
     """Where one of several files is in the way, none is written."""
     (tmp_path / "a.json").write_bytes((folder / "a.json").read_bytes())
-    (tmp_path / written).write_text("mine")
+    (tmp_path / written).write_text(mine)
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
 
@@ -113,9 +121,9 @@ def test_what_is_there_is_replaced_only_with_force(arguments, written, benchmark
     kept = ((tmp_path / written).read_text(), sorted(tmp_path.iterdir()))
     forced = benchmarks(*arguments, "--force")
 
-    assert (done.exit_code, kept) == (2, ("mine", before))
+    assert (done.exit_code, kept) == (2, (mine, before))
     assert f"{written} exists already and would be lost: name another file, or add --force" in done.stderr
-    assert (forced.exit_code, (tmp_path / written).read_text() != "mine") == (0, True)
+    assert (forced.exit_code, (tmp_path / written).read_text() != mine) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +135,7 @@ def test_what_is_there_is_replaced_only_with_force(arguments, written, benchmark
         (("export", "a.json", "--format", "csv", "--output", "b.json"), "b.json exists already and would be lost"),
         (
             ("export", "a.json", "--format", "csv", "--output", "b.json", "--force"),
-            "b.json is the record of a run, which would",
+            "b.json is another kind of file than the one that would replace it",
         ),
         (("plot", "a.json", "--output", "plot.svgx"), "unknown ending '.svgx'; did you mean 'svg'? (known: "),
     ],

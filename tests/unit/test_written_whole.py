@@ -65,12 +65,72 @@ def test_a_file_that_comes_while_another_is_written_stays(tmp_path, monkeypatch)
     assert (path.read_text(), names(tmp_path)) == ("theirs", ["output"])
 
 
-def test_with_force_it_is_replaced(tmp_path):
-    (tmp_path / "output").write_text("old")
+PAGE = '<!DOCTYPE html>\n<html lang="en">\n<meta name="generator" content="tune-policies">\n'
+SVG = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
+DRAWN = f'<?xml version="1.0" encoding="utf-8"?>\n<!DOCTYPE svg PUBLIC "a"\n  "b">\n{SVG}'
+PNG = b"\x89PNG\r\n\x1a\n"
+CLUSTER = "# Written by tune-policies: a Ray cluster for {} trials.\nkind: RayCluster\n"
+RECORD = '{{"measured_at": "{}", "workloads": []}}'
+CSV = "workload,size\nmlp,{}\n"
 
-    write_new(tmp_path / "output", "text", force=True)
 
-    assert (tmp_path / "output").read_text() == "text"
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", SVG),
+        (f"{PAGE}<p>a", f"{PAGE}<p>b"),
+        (SVG, DRAWN),
+        (PNG + b"a", PNG + b"b"),
+        (CLUSTER.format(1), CLUSTER.format(20)),
+        (RECORD.format("a"), RECORD.format("b")),
+        (CSV.format(1), CSV.format(2)),
+    ],
+    ids=["empty", "page", "SVG", "PNG", "cluster", "record", "CSV"],
+)
+def test_with_force_a_file_of_the_same_kind_is_replaced(old, new, tmp_path):
+    (tmp_path / "output").write_bytes(old if isinstance(old, bytes) else old.encode())
+
+    write_new(tmp_path / "output", new, force=True)
+
+    assert (tmp_path / "output").read_bytes() == (new if isinstance(new, bytes) else new.encode())
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        "mine",
+        "<!DOCTYPE html>\n<title>a page of mine</title>",
+        '{"kind": "CpuPolicy"}',
+        '{"loss": 1}\n{"loss": 2}\n',
+        "kind: CpuPolicy\n",
+        "a,b\n1,2\n",
+        b"\xff\xfe\0",
+    ],
+    ids=["text", "page", "policy", "results", "YAML", "CSV", "bytes"],
+)
+@pytest.mark.parametrize(
+    "new",
+    [PAGE, SVG, PNG, CLUSTER, RECORD.format("a"), CSV],
+    ids=["page", "SVG", "PNG", "cluster", "record", "CSV"],
+)
+def test_not_even_with_force_a_file_of_another_kind_is_replaced(old, new, tmp_path):
+    content = old if isinstance(old, bytes) else old.encode()
+    (tmp_path / "output").write_bytes(content)
+
+    with pytest.raises(
+        InvalidResourcesError, match="output is another kind of file than the one that would replace it"
+    ):
+        write_new(tmp_path / "output", new, force=True)
+    assert (tmp_path / "output").read_bytes() == content
+
+
+@pytest.mark.parametrize("link", [Path.hardlink_to, Path.symlink_to])
+def test_an_input_is_not_replaced_by_another_name_either(link, tmp_path):
+    (tmp_path / "input").write_text(SVG)
+    link(tmp_path / "output", tmp_path / "input")
+
+    with pytest.raises(InvalidResourcesError, match="output is an input of this command and would be lost"):
+        check_new(tmp_path / "output", force=True, inputs=(None, tmp_path / "none", tmp_path / "input"))
 
 
 @pytest.mark.parametrize(
@@ -226,14 +286,14 @@ USED = GpuMemoryUsage(gpus=0.5, share_bytes=2**30, peak_reserved_bytes=2**29)
 
 def test_a_plot_takes_the_place_of_nothing(tmp_path):
     path = tmp_path / "package.svg"
-    path.write_text("mine")
+    path.write_text("<svg>mine</svg>")
     run = RunUsage(trials=(TrialUsage(name="one", usage=USED),))
 
     with pytest.raises(InvalidResourcesError, match="exists already"):
         plot_usage(run, path)
-    assert path.read_text() == "mine"
+    assert path.read_text() == "<svg>mine</svg>"
     plot_usage(run, path, force=True)
-    assert "<svg" in path.read_text()
+    assert "mine" not in path.read_text()
 
 
 HOLDS = """

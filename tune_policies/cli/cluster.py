@@ -75,7 +75,7 @@ def cluster(
     if decision is None and (workload is not None or size is not None):
         raise typer.BadParameter(f"{'--workload' if workload is not None else '--size'} needs --decision")
     if output is not None:
-        check_new(output, force=force)
+        check_new(output, force=force, inputs=(policy, nodes, decision, runtime_env))
     catalog = None if nodes is None else load_catalog(nodes)
     decided = None if decision is None else load_decision(decision)
     design = design_cluster(

@@ -12,7 +12,7 @@ from rich.text import Text
 from tune_policies.cli.options import Address, Force, Json, Redact, TimeoutS, fail, ray_speaks_on_stderr
 from tune_policies.files.reading import read_text
 from tune_policies.files.terminal import TextConsole, TextTable, line
-from tune_policies.files.writing import write_new
+from tune_policies.files.writing import check_new, write_new
 from tune_policies.probe.doctor.node_checks import Diagnosis, Finding, Severity
 from tune_policies.values.errors import ProbeError
 from tune_policies.values.value import counted, shorten_names
@@ -105,8 +105,12 @@ def usage(
     from tune_policies.files.html_page import html_page
     from tune_policies.tune.usage.gpu_memory_report import advise, plot_usage, usage_view
     from tune_policies.tune.usage.gpu_memory_usage import read_usage
+    from tune_policies.tune.usage.resource_usage import USAGE_FILE
     from tune_policies.tune.usage.run_page import build_run_page, read_record
 
+    for output in (html, plot):
+        if output is not None:
+            check_new(output, force=force, inputs=(result_dir / USAGE_FILE, result_dir / "result.json"))
     run, record = read_usage(result_dir), read_record(result_dir)
     if redact:
         run, record = run.redacted(), record and record.redacted()

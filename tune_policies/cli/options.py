@@ -27,7 +27,7 @@ Output = Annotated[
 ]
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 """Click's settings, which commands have from the group that they are in."""
-Force = Annotated[bool, typer.Option("--force", help="Replace a file that exists.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file of the same kind, but never an input.")]
 Redact = Annotated[
     bool,
     typer.Option(

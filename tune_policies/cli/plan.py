@@ -9,6 +9,7 @@ import typer
 from tune_policies.cli.options import Address, ClusterConfig, Force, Json, TimeoutS, read_cluster
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.terminal import TextConsole
+from tune_policies.files.writing import check_new
 from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
 from tune_policies.kuberay.reading.load_cluster import load_catalog, load_cluster
 from tune_policies.placement.idle import ROUNDING, idle
@@ -84,6 +85,8 @@ def plan(
         raise typer.BadParameter("--name picks a cluster in a file: name the file with --cluster")
     if nodes is not None and cluster is None:
         raise typer.BadParameter("--nodes has the prices for --cluster: name the cluster's file with it")
+    if plot is not None:
+        check_new(plot, force=force, inputs=(policy, capacity, cluster, nodes, cluster_config))
     chosen = load_policy(policy)
     if cluster is not None:
         others = {"--capacity": capacity, "--address": address, "--cluster-config": cluster_config}

@@ -3,18 +3,22 @@
 The new content is written beside the file, put on the disk and only then given its name. What was there keeps its mode,
 its owner and its attributes; where that is not possible, or the file is read-only, it stays as it was. A file that is
 read, added to and replaced is kept to one process at a time by a lock beside it.
+
+``--force`` replaces a file only if its content shows that it is of the kind that is written, and never an input.
 """
 
 import os
+import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from tune_policies.files.reading import MAX_RECORD_BYTES, read_bytes
+from tune_policies.files.plain_data import parse_json
+from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
@@ -30,13 +34,14 @@ def write_new(path: Path, content: str | bytes, *, force: bool = False, is_priva
     Args:
         path: A file in a folder that is there.
         content: What it is to hold; a text in UTF-8.
-        force: Whether to replace a file that is there.
+        force: Whether to replace a file of the same kind that is there.
         is_private: Whether nobody but this user may read a file that is new. One that is replaced keeps its mode.
 
     Raises:
-        InvalidResourcesError: It is there and not to be replaced, or it cannot be written.
+        InvalidResourcesError: It is there and not to be replaced, or of another kind, or it cannot be written.
     """
     if force:
+        check_new(path, force=True, example=content)
         replace_file(path, content, is_private_if_new=is_private)
         return
     check_new(path)
@@ -51,12 +56,23 @@ def write_new(path: Path, content: str | bytes, *, force: bool = False, is_priva
             half.replace(path)
 
 
-def check_new(path: Path, *, force: bool = False) -> None:
-    """Make sure that :func:`write_new` has no file in its way, before the work whose result it is to hold.
+def check_new(
+    path: Path, *, force: bool = False, inputs: Iterable[Path | None] = (), example: str | bytes | None = None
+) -> None:
+    """Check that :func:`write_new` can write ``path``, before the work whose result the file will contain.
+
+    Args:
+        path: The file.
+        force: Whether to replace a file of the same kind.
+        inputs: The files that the command reads. None of them is ever replaced.
+        example: Content of the kind that will be written; ``None``: the kind is checked when the file is written.
 
     Raises:
-        InvalidResourcesError: It is there and not to be replaced, or its folder is not.
+        InvalidResourcesError: ``path`` is an input, exists and is not to be replaced, is of another kind, or its folder
+            does not exist.
     """
+    if any(each is not None and _is_same_file(path, each) for each in inputs):
+        raise InvalidResourcesError(f"{path} is an input of this command and would be lost: name another output")
     try:
         is_folder, is_in_folder = path.is_dir(), path.parent.is_dir()
     except OSError as error:  # such as a name that is too long
@@ -67,6 +83,49 @@ def check_new(path: Path, *, force: bool = False) -> None:
         raise _in_the_way(path)
     if not is_in_folder:
         raise _unwritable(path, "there is no such folder")
+    if force and example is not None:
+        _check_kind(path, example.encode() if isinstance(example, str) else example)
+
+
+def _is_same_file(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except (OSError, ValueError, RuntimeError):  # one of them does not exist
+        return False
+
+
+def _check_kind(path: Path, content: bytes) -> None:
+    try:
+        before = read_bytes(path, max_bytes=MAX_RECORD_BYTES, is_cut=True)
+    except UnreadableFileError as error:
+        if error.is_missing:
+            return
+        raise _unwritable(path, error.reason) from error
+    if before and _kind(before) != _kind(content):
+        raise InvalidResourcesError(
+            f"{path} is another kind of file than the one that would replace it, and --force replaces only a file of "
+            "the same kind: name another file, or delete this one"
+        )
+
+
+_KINDS: Final = (
+    re.compile(rb'<!DOCTYPE html>.{0,200}<meta name="generator" content="tune-policies">', re.DOTALL),
+    re.compile(rb"# Written by tune-policies: "),
+    re.compile(rb"(<\?xml[^>]{0,200}>\s{0,9}(<!DOCTYPE svg[^>]{0,200}>\s{0,9})?)?<svg\b"),
+    *map(re.compile, (rb"\x89PNG\r\n", rb"%PDF-", rb"%!PS", rb"\xff\xd8\xff", rb"RIFF....WEBP", rb"II\*\0|MM\0\*")),
+)
+"""How the kinds of files begin that commands write: pages, cluster files and pictures."""
+
+
+def _kind(content: bytes) -> object:
+    """Return a value that is the same for two files of the same kind: records have the same fields, CSVs a header."""
+    for pattern in _KINDS:
+        if pattern.match(content):
+            return pattern
+    if content.startswith(b"{"):
+        with suppress(ValueError, RecursionError):
+            return frozenset(parse_json(content))
+    return content.partition(b"\n")[0]
 
 
 def replace_file(

@@ -12,7 +12,7 @@ from pyarrow.fs import LocalFileSystem
 from tests import measured_runs
 from tune_policies import load_decision
 from tune_policies.benchmarks.record.run_set import RunSet
-from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set, write_view
+from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
 from tune_policies.files.plain_data import parse_json
 from tune_policies.files.writing import put_text, replace_file, write_new
 from tune_policies.kuberay.lint.fixes import fixed_file
@@ -94,7 +94,7 @@ def _write_cluster(folder: Path, number: int) -> None:
 
 
 def _write_decision(folder: Path, number: int) -> None:
-    write_view(folder / "decision.json", sound_files()["decision"].text + " " * 5000 * number, force=True)
+    write_new(folder / "decision.json", sound_files()["decision"].text + " " * 5000 * number, force=True)
 
 
 def writers() -> tuple[Writer, ...]:
