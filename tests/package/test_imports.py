@@ -19,7 +19,7 @@ SHELL = {
 }
 """What imports Ray beside the border with it. All else decides, or reads files and machines."""
 READ_OR_WRITE_FILES = {
-    *("cli/cluster", "cli/doctor", "cli/options", "kuberay/lint/fixes", "kuberay/lint/rules/launcher"),
+    *("cli/cluster", "cli/doctor", "cli/options", "cli/plan", "kuberay/lint/fixes", "kuberay/lint/rules/launcher"),
     *("kuberay/reading/documents", "kuberay/reading/load_cluster", "policies/policy_file"),
     *("tune/usage/gpu_memory_usage", "tune/usage/gpu_memory_report", "tune/usage/policy_callback"),
     *("tune/usage/run_page", "ray_compat/train_run"),

@@ -353,10 +353,10 @@ def test_the_command_refuses_what_it_cannot_do_with_a_way_out(run_file, tmp_path
     page = tmp_path / "report.html"
     cases = {
         f"cannot read the run set {loop}": (loop, "--output", page),
-        f"{link} is what the report is made of": (run_file, "--output", link),
+        f"{link} is an input of this command": (run_file, "--output", link),
         f"{loop} exists already": (run_file, "--output", loop),
         "cannot read the run set": (tmp_path / "none.json", "--output", page),
-        "is what the report is made of": (run_file, "--output", run_file),
+        "is an input of this command": (run_file, "--output", run_file),
         "it is a folder": (run_file, "--output", tmp_path),
         "is not a decision": (run_file, "--decision", wrong, "--output", page),
         "is not a record of throughput": (run_file, "--packing", wrong, "--output", page),

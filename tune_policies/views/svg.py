@@ -58,7 +58,7 @@ class Picture:
 
         Args:
             path: Its name, which ends in ``.svg``.
-            force: Whether to replace a file that is there.
+            force: Whether to replace an SVG file that exists.
 
         Raises:
             InvalidResourcesError: It has another ending, it is there and not to be replaced, or it cannot be written.
