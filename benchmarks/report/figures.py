@@ -93,8 +93,14 @@ def strokes(names: Iterable[Any]) -> dict[Any, Stroke]:
     return {name: STROKES[index % len(STROKES)] for index, name in enumerate(names)}
 
 
-def put_sizes(axes: Any, sizes: Iterable[int]) -> None:
-    """Make the x axis one of sizes: logarithmic, with as many of them written as stand clear of each other."""
+_LOG: Final = "(log scale)"
+
+_IN_ONE_LINE: Final = 18
+"""Characters of a y label beside which ``_LOG`` has room in the same line."""
+
+
+def put_sizes(axes: Any, sizes: Iterable[int], what: str = "size") -> None:
+    """Make the x axis logarithmic, with its label, and with as many sizes as tick labels as do not overlap."""
     ordered = sorted(sizes)
     low, high = ordered[0] / 1.5, ordered[-1] * 1.5
     characters = _SIZES_HELD / math.log(high / low)
@@ -110,14 +116,15 @@ def put_sizes(axes: Any, sizes: Iterable[int]) -> None:
     axes.set_xticks([*written], labels=[*written.values()])
     axes.set_xticks([], minor=True)
     axes.set_xlim(low, high)
+    axes.set_xlabel(f"{what} {_LOG}")
 
 
 _LOG_TICKS: Final = {100: (1, 2, 5), 10_000: (1, 3)}
 """By the ratio of the largest value to the smallest: where a decade has ticks."""
 
 
-def put_log_amounts(axis: Any, values: Iterable[float], write: Any = digits) -> None:
-    """Make a y or x axis logarithmic, with the amounts written out, of which there are some on any range."""
+def put_log_amounts(axis: Any, values: Iterable[float], label: str, write: Any = digits) -> None:
+    """Make a y or x axis logarithmic, with its label, and with amounts as tick labels on any range."""
     known = list(values)
     span = max(known) / min(known)
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
@@ -130,6 +137,7 @@ def put_log_amounts(axis: Any, values: Iterable[float], write: Any = digits) -> 
         axis.set_major_locator(LogLocator(subs=places, numticks=9))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
+    axis.set_label_text(f"{label} {_LOG}" if len(label) <= _IN_ONE_LINE else f"{label}\n{_LOG}")
 
 
 def put_legend(figure: Any, axes: Iterable[Any]) -> None:
@@ -184,11 +192,10 @@ def crossover_figure(run_set: RunSet, phase: Phase) -> Figure | None:
         for device, line in points.items():
             _line(axes, line, looks[device], cut(in_words(device), 16))
         put_sizes(axes, {size for line in points.values() for size in line})
-        put_log_amounts(
-            axes.yaxis, [end for line in points.values() for time in line.values() for end in time], time_text
-        )
         what = "first epoch" if phase is Phase.FIRST_EPOCH else "time of a step"
-        axes.set(title=title(workload, f", {PHASE_TITLES[phase]}"), xlabel="size", ylabel=what)
+        ends = [end for line in points.values() for time in line.values() for end in time]
+        put_log_amounts(axes.yaxis, ends, what, time_text)
+        axes.set(title=title(workload, f", {PHASE_TITLES[phase]}"))
     put_legend(figure, panels)
     return figure
 
@@ -215,9 +222,9 @@ def speedup_figure(verdicts: Sequence[Verdict]) -> Figure:
         _line(axes, points, looks[phase], PHASE_TITLES[phase])
     put_sizes(axes, {each.size for each in verdicts})
     ends = (end for each in verdicts for end in (each.comparison.low, each.comparison.high))
-    put_log_amounts(axes.yaxis, [*band, *ends], multiple_text)
     first, second = (cut(in_words(device), 12) for device in (verdicts[0].first, verdicts[0].second))
-    axes.set(title=title(verdicts[0].workload, f": {second}"), xlabel="size", ylabel=f"times as fast as {first}")
+    put_log_amounts(axes.yaxis, [*band, *ends], f"times as fast as {first}", multiple_text)
+    axes.set(title=title(verdicts[0].workload, f": {second}"))
     put_legend(figure, [axes])
     return figure
 
@@ -247,7 +254,7 @@ def memory_figure(run_set: RunSet, workload: str) -> Figure | None:
         heights = [value / unit for value in line.values()]
         axes.plot([*line], heights, color=color, marker=marker, linestyle=style, markerfacecolor=fill, label=label)
     put_sizes(axes, {size for line in lines.values() for size in line})
-    axes.set(title=title(workload), xlabel="size", ylabel=f"peak memory, {name}")
+    axes.set(title=title(workload), ylabel=f"peak memory, {name}")
     axes.set_ylim(0, most / unit * 1.08)
     put_legend(figure, [axes])
     return figure
@@ -290,10 +297,12 @@ def distribution_figure(run_set: RunSet, workload: str, phase: Phase) -> Figure 
     names = [f"{arm.size} {cut(in_words(arm.device), 16)}{' (control)' if arm.is_control else ''}" for arm in arms]
     axes.set_yticks(range(len(arms)), labels=names, fontsize=SMALL)
     axes.set_ylim(len(arms) - 0.4, -0.6)
+    distance = "from the median of the arm (right)"
     if furthest > 60:
         axes.set_xscale("symlog", linthresh=20)
+        distance += "\n(log scale beyond ±20%)"
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:+.3g}%" if value else "0")
-    axes.set(title=title(workload, f", {PHASE_TITLES[phase]}"), xlabel="from the median of the arm (right)")
+    axes.set(title=title(workload, f", {PHASE_TITLES[phase]}"), xlabel=distance)
     axes.grid(axis="y", visible=False)
     return figure
 
@@ -314,11 +323,11 @@ def cost_figure(decided: WorkloadDecision, currency: str | None) -> Figure | Non
         axes.plot(xs, ys, label=cut(in_words(device), 16), **look._asdict())
         for size, x, y in line if len(line) <= 4 else (line[0], line[-1]):
             axes.annotate(str(size), (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=SMALL)
-    put_log_amounts(axes.xaxis, [x for line in lines.values() for _, x, _ in line], time_text)
-    put_log_amounts(axes.yaxis, [y for line in lines.values() for _, _, y in line])
-    axes.margins(x=0.1, y=0.12)
     cost = f"cost of a trial{f', {cut(currency, 12)}' if currency else ''}"
-    axes.set(title=title(decided.workload, ": by size"), xlabel="time of a trial", ylabel=cost)
+    put_log_amounts(axes.xaxis, [x for line in lines.values() for _, x, _ in line], "time of a trial", time_text)
+    put_log_amounts(axes.yaxis, [y for line in lines.values() for _, _, y in line], cost)
+    axes.margins(x=0.1, y=0.12)
+    axes.set(title=title(decided.workload, ": by size"))
     put_legend(figure, [axes])
     return figure
 
@@ -348,8 +357,8 @@ def packing_figure(record: ThroughputRecord, workloads: Sequence[str]) -> Figure
                 )
         if end := record.stops_paying_at(workload):
             axes.axvline(end, linestyle=":", color=INK, label="stops paying")
-        put_sizes(axes, {number for _, number in arms})
-        axes.set(title=title(workload), xlabel="trials per GPU", ylabel="trials per hour")
+        put_sizes(axes, {number for _, number in arms}, "trials per GPU")
+        axes.set(title=title(workload), ylabel="trials per hour")
         axes.set_ylim(0, None)
     put_legend(figure, panels)
     return figure

@@ -16,7 +16,7 @@ TIMEOUT_S = 120
 
 @pytest.fixture(scope="module", autouse=True)
 def large_and_small():
-    """Logical GPUs of known types: to a plan an A100 has 35.4 GiB, a T4 14.2."""
+    """Logical GPUs of known types: to a plan an A100 has 39.6 GiB, a T4 14.7."""
     small_store = {"object_store_memory": 100 * 2**20}
     with cluster_of(
         {"num_cpus": 3, "num_gpus": 1, "resources": {"accelerator_type:A100": 1}, **small_store},

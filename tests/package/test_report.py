@@ -16,11 +16,20 @@ from tests.package.browser import PROBLEMS, SCREENS, Browser, look_at, needs_chr
 from tests.reports import a_decision, a_packing_record
 from tests.run_sets import a_run_set
 from tune_policies.benchmarks.cli import app
+from tune_policies.benchmarks.compare.verdicts import verdicts
 from tune_policies.benchmarks.measuring.packing import draw_throughput
 from tune_policies.benchmarks.record.run_set import Failure, Phase
 from tune_policies.benchmarks.record.run_set_file import write_run_set
 from tune_policies.benchmarks.report.content import build_content
-from tune_policies.benchmarks.report.figures import STROKES, crossover_figure
+from tune_policies.benchmarks.report.figures import (
+    STROKES,
+    cost_figure,
+    crossover_figure,
+    distribution_figure,
+    memory_figure,
+    packing_figure,
+    speedup_figure,
+)
 from tune_policies.benchmarks.report.page import for_markdown, html_page, save_figure, write_markdown
 from tune_policies.files.html_page import ON_DARK
 from tune_policies.values.errors import InvalidResourcesError
@@ -266,6 +275,26 @@ def test_a_figure_of_all_workloads_has_a_panel_for_each():
     figure = crossover_figure(a_run_set(workloads=("a", "b", "c", "d"), sizes=(16, 64), num_rounds=1), Phase.COMPUTE)
 
     assert [axes.get_title() for axes in figure.axes] == [f"{name}, compute only" for name in "abcd"]
+
+
+def test_every_log_axis_has_a_label_that_says_so():
+    one, apart, decision = small(), with_times_that_lie_far_apart(), a_decision()
+    figures = [
+        crossover_figure(one, Phase.COMPUTE),
+        speedup_figure(verdicts(one, Phase.COMPUTE)),
+        memory_figure(one, "mlp"),
+        distribution_figure(apart, "mlp", Phase.TRANSFERS),
+        cost_figure(decision.workloads[0], decision.currency),
+        packing_figure(a_packing_record(), ["mlp"]),
+    ]
+
+    axes = [axis for figure in figures for panel in figure.axes for axis in (panel.xaxis, panel.yaxis)]
+
+    assert [axis.get_label_text() for axis in axes if axis.get_scale() != "linear"] == [
+        *("size (log scale)", "time of a step (log scale)", "size (log scale)", "times as fast as CPU\n(log scale)"),
+        *("size (log scale)", "from the median of the arm (right)\n(log scale beyond ±20%)"),
+        *("time of a trial (log scale)", "cost of a trial, USD\n(log scale)", "trials per GPU (log scale)"),
+    ]
 
 
 @pytest.mark.parametrize("sizes", [[4**power for power in range(13)], [2**20, 2**20 + 2**16, 2**21, 2**22]])

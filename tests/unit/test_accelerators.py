@@ -6,14 +6,16 @@ import pytest
 
 from tune_policies import InvalidResourcesError
 from tune_policies.cluster.accelerators import (
-    _NOMINAL_GB,
     ACCELERATOR_TYPES,
     FAMILIES,
+    GPU_TOTALS,
     GPU_VISIBILITY_VARIABLES,
+    UNREPORTED_MARGIN,
     check_accelerator_type,
     check_device_amount,
     check_device_resource,
     check_type_of_resource,
+    families_of,
     gpu_memory_of_type,
 )
 
@@ -35,14 +37,12 @@ def test_the_page_shows_the_table_as_it_is():
 
 def test_the_page_of_policies_has_the_size_of_each_known_type():
     page = PAGE.with_name("policies.md").read_text()
-    by_size = {
-        size: ", ".join(sorted(name for name in _NOMINAL_GB if _NOMINAL_GB[name] == size))
-        for size in sorted({*_NOMINAL_GB.values()})
-    }
-
-    assert [f"| {size} | {names} |" for size, names in by_size.items()] == [
-        line for line in page.splitlines() if line.startswith("| ") and line.split(" ")[1].isdigit()
+    rows = [
+        f"| {name} | {total.mib:,}{' less 1 %' if total.is_nominal else ''} | {total.source} | {total.variants} |"
+        for name, total in GPU_TOTALS.items()
     ]
+
+    assert "\n".join(rows) in page
 
 
 def test_no_device_type_belongs_to_two_families():
@@ -115,24 +115,36 @@ def test_a_device_type_of_another_family_is_refused_with_the_types_of_this_one()
         check_type_of_resource("A100", "RBLN")
 
 
-def test_sizes_are_of_types_that_ray_knows():
-    assert _NOMINAL_GB.keys() - ACCELERATOR_TYPES == set()
+WITHOUT_TOTAL = {"AMD-Instinct-MI300A", "AMD-Radeon-R9-200-HD-7900", "AMD-Radeon-HD-7900"}
+"""GPUs that share their memory with the CPU, and names of Ray that cover GPUs of several sizes; beside Apple's."""
+
+
+def test_every_gpu_type_of_ray_has_a_total_unless_it_has_no_memory_of_one_size():
+    types = {name for family in families_of("GPU") if family.vendor != "Apple" for name in family.types}
+
+    assert GPU_TOTALS.keys() == types - WITHOUT_TOTAL
+
+
+def test_each_total_names_its_source():
+    assert all(total.source for total in GPU_TOTALS.values())
 
 
 @pytest.mark.parametrize(
     ("accelerator_type", "mib_by_driver"),
     [
-        *[("K80", 11441), ("P4", 7611), ("P100", 12198), ("V100", 16160), ("T4", 15109), ("A10G", 22731)],
-        *[("L4", 23034), ("L40S", 46068), ("A100", 40536), ("H100", 81559), ("H200", 143771)],
+        *[("K80", 11439), ("P4", 7611), ("P100", 12198), ("V100", 16130), ("T4", 15079), ("A10G", 22731)],
+        *[("L4", 23034), ("L40S", 46068), ("A100", 40536), ("A100-80G", 80994), ("H100", 81559), ("H200", 143771)],
+        *[("AMD-Instinct-MI210", 65520), ("AMD-Instinct-MI355X-OAM", 294896)],
     ],
 )
-def test_a_type_has_no_more_than_what_its_driver_reports(accelerator_type, mib_by_driver):
-    """The smallest total, in MiB, that people's `nvidia-smi` shows of such a device."""
-    share = gpu_memory_of_type(accelerator_type) / (mib_by_driver * 2**20)
-
-    assert 0.85 < share <= 1
+def test_a_type_has_the_smallest_total_that_its_driver_reports(accelerator_type, mib_by_driver):
+    assert gpu_memory_of_type(accelerator_type) == mib_by_driver * 2**20
 
 
-@pytest.mark.parametrize("accelerator_type", [None, "B300", "unheard-of"])
+def test_a_type_without_a_published_total_lacks_the_margin_of_its_nominal_size():
+    assert gpu_memory_of_type("AMD-Instinct-MI100") == int(32 * 2**30 * (1 - UNREPORTED_MARGIN))
+
+
+@pytest.mark.parametrize("accelerator_type", [None, "M3-Max", "AMD-Instinct-MI300A", "unheard-of"])
 def test_what_is_not_certain_is_not_known(accelerator_type):
     assert gpu_memory_of_type(accelerator_type) is None

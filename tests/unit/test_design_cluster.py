@@ -94,6 +94,12 @@ def test_workers_get_many_small_nodes_where_these_cost_less_than_a_few_large_one
     assert groups(design) == {"t4": 6}
 
 
+def test_nodes_of_eight_a100_hold_as_many_trials_of_12_gib_as_the_devices_do():
+    a100 = node_type("a100", 96, 8, accelerator_type="A100")
+
+    assert groups(design_cluster(GpuMemoryPolicy(gpu_memory="12GiB"), catalog(a100), 192)) == {"a100": 8}
+
+
 def test_each_kind_of_slots_has_its_groups():
     policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
 
@@ -392,11 +398,11 @@ def test_a_plan_explains_itself():
     assert plan.explain().splitlines()[:7] == [
         "room for 64 of 64 trials at once, no worker node at first",
         "  l4: 0 to 16 nodes with 4 CPUs, 1 GPU, 16 GiB of host memory (L4), for 64 trials",
-        "  each trial: 1 CPU, 0.25 GPU, 5.3 GiB of GPU memory",
+        "  each trial: 1 CPU, 0.25 GPU, 5.6 GiB of GPU memory",
         "at most 11.20 USD an hour, without the head, whose price is not known",
         "  - 64 trials on 16 l4 nodes: the cheapest that hold them",
         "  - on full nodes, an hour of such a trial costs 0.175 on l4, 0.25 on l4-4",
-        "  - 5.3 GiB of GPU memory per worker: its share of the smallest device in use",
+        "  - 5.6 GiB of GPU memory per worker: its share of the smallest device in use",
     ]
 
 
@@ -450,8 +456,8 @@ def test_without_a_catalogue_nodes_suit_the_policy(policy, name, resources):
             GpuMemoryPolicy(gpu_memory="6GiB"), "GPUs without a type is not known", id="memory without a type"
         ),
         pytest.param(
-            GpuMemoryPolicy(gpu_memory="6GiB", accelerator_type="B200"),
-            "of 'B200' is not known",
+            GpuMemoryPolicy(gpu_memory="6GiB", accelerator_type="M3-Max"),
+            "of 'M3-Max' is not known",
             id="a type of no size",
         ),
         pytest.param(

@@ -3,22 +3,59 @@
 import pytest
 
 from tests.clusters import GIB, gpu_node
-from tune_policies import (
-    ClusterCapacity,
-    GpuMemoryPolicy,
-    GpuPolicy,
-)
+from tune_policies import ClusterCapacity, EvenSplitPolicy, GpuMemoryPolicy, GpuPolicy, ReservingPolicy
 
 A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
 
 
 def test_devices_of_unknown_memory_are_left_out_by_the_type_of_the_others():
     plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(
-        ClusterCapacity.of(gpu_node("a", **A100), gpu_node("b", accelerator_type="B300"))
+        ClusterCapacity.of(gpu_node("a", **A100), gpu_node("b", accelerator_type="M3-Max"))
     )
 
     assert plan.accelerator_type == "A100"
-    assert "left out as only A100 is used: 1 B300 (memory not read)" in plan.reasons
+    assert "left out as only A100 is used: 1 M3-Max (memory not read)" in plan.reasons
+
+
+def test_trials_of_12_gib_are_as_many_by_the_type_as_on_devices_of_the_smallest_a100():
+    listed = {"gpu_memory_gib": 40_536 / 1024, "accelerator_type": "A100"}
+    clusters = [
+        ClusterCapacity.of(*(gpu_node(f"node-{i}", gpus=8, **known) for i in range(8)))
+        for known in (listed, {"accelerator_type": "A100"})
+    ]
+
+    plans = [GpuMemoryPolicy(gpu_memory="12GiB").plan(cluster) for cluster in clusters]
+
+    assert [plan.max_concurrent_trials for plan in plans] == [192, 192]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(GpuMemoryPolicy(gpu_memory="12GiB"), id="as much as a trial needs"),
+        pytest.param(GpuPolicy(gpus=0.5), id="a share"),
+        pytest.param(EvenSplitPolicy(num_trials=2, min_gpus=0.5), id="an even split"),
+        pytest.param(ReservingPolicy(GpuPolicy(gpus=0.5), gpu_memory="2GiB"), id="memory is left free"),
+    ],
+)
+def test_a_plan_says_which_size_it_assumes_of_an_ambiguous_type_and_how_to_specify_another(policy):
+    """The nodes differ in their CPUs, so that policies give each its own slots."""
+    nodes = [gpu_node("a", cpus=8, accelerator_type="A100"), gpu_node("b", cpus=64, accelerator_type="A100")]
+
+    reasons = policy.plan(ClusterCapacity.of(*nodes)).reasons
+
+    assert [reason for reason in reasons if "A100" in reason] == [
+        "GPU memory was not read, so the plan assumes the smallest total that a driver has reported for the type: "
+        "2 A100 (39.6 GiB)",
+        "A100 also exists with 80 GB (type A100-80G): if yours are larger, list each device with its memory_bytes in "
+        "the capacity",
+    ]
+
+
+def test_a_plan_shows_the_margin_of_a_type_without_a_published_total():
+    plan = GpuPolicy(gpus=0.5).plan(ClusterCapacity.of(gpu_node("a", accelerator_type="AMD-Instinct-MI100")))
+
+    assert "no driver's total is published for AMD-Instinct-MI100: 1% of its nominal size is left out" in plan.reasons
 
 
 @pytest.mark.parametrize(

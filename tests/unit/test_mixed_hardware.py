@@ -138,12 +138,15 @@ def test_gpu_memory_that_was_not_read_comes_from_the_table_of_known_types_and_th
     plan = GpuPolicy(min_gpu_memory="20GiB", gpus=0.5).plan(ClusterCapacity.of(gpu_node("a", accelerator_type="L4")))
 
     assert plan.gpu_memory_bytes == gpu_memory_of_type("L4") // 2
-    assert "GPU memory was not read, so the plan goes by the device type: 1 L4 (21.2 GiB)" in plan.reasons
+    assert (
+        "GPU memory was not read, so the plan assumes the smallest total that a driver has reported for the type: "
+        "1 L4 (22.5 GiB)"
+    ) in plan.reasons
 
 
 def test_gpu_memory_that_nobody_knows_is_not_enough():
-    with pytest.raises(InfeasibleRequestError, match=r"the cluster has only 1 B300 \(memory not read\)"):
-        GpuPolicy(min_gpu_memory="1GiB").plan(ClusterCapacity.of(gpu_node("a", accelerator_type="B300")))
+    with pytest.raises(InfeasibleRequestError, match=r"the cluster has only 1 M3-Max \(memory not read\)"):
+        GpuPolicy(min_gpu_memory="1GiB").plan(ClusterCapacity.of(gpu_node("a", accelerator_type="M3-Max")))
 
 
 def test_devices_large_enough_are_used_together_whatever_their_type():

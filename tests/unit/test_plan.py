@@ -76,6 +76,46 @@ def test_the_explanation_says_how_many_what_each_gets_what_limits_and_why():
     ]
 
 
+@pytest.mark.parametrize(
+    ("overhead_bytes", "told"),
+    [
+        (
+            None,
+            "9.2 GiB of 10 GiB of GPU memory remain for tensors in PyTorch, JAX and CuPy, 8.2 GiB in TensorFlow, "
+            "after their overhead",
+        ),
+        (2**30, "9 GiB of 10 GiB of GPU memory remain for tensors, after an overhead of 1 GiB"),
+        (11 * 2**30, "0 B of 10 GiB of GPU memory remain for tensors, after an overhead of 11 GiB"),
+    ],
+    ids=["safe figures", "as measured", "more than the share"],
+)
+def test_the_explanation_says_how_much_of_a_gpu_fraction_remains_for_tensors(overhead_bytes, told):
+    memory = {"gpu_memory_bytes": 10 * 2**30, "gpu_overhead_bytes": overhead_bytes}
+    slot = TrialSlot(trial=Resources(gpus=0.25), max_concurrent_trials=4, **memory)
+
+    assert TrialPlan(slots=(slot,), limited_by="GPU").explain().splitlines()[2:] == [f"  - {told}"]
+
+
+def test_the_explanation_of_a_whole_gpu_names_no_overhead_as_nothing_limits_its_memory():
+    slot = TrialSlot(trial=Resources(gpus=1), max_concurrent_trials=4, gpu_memory_bytes=10 * 2**30)
+
+    assert "tensors" not in TrialPlan(slots=(slot,), limited_by="GPU").explain()
+
+
+@pytest.mark.parametrize(
+    ("capacity", "expected"),
+    [
+        (nodes((8, 2), (0, 2)), ["stays idle:", "  2 of 4 GPUs: their nodes have no CPU"]),
+        (nodes((8, 2)), ["nothing stays idle"]),
+    ],
+    ids=["idle GPUs", "a full cluster"],
+)
+def test_the_explanation_for_a_cluster_ends_with_what_stays_idle_there(capacity, expected):
+    plan = GpuPolicy(cpus=4).plan(capacity)
+
+    assert plan.explain(capacity).removeprefix(plan.explain()).strip("\n").splitlines() == expected
+
+
 def test_workers_without_resources_are_refused():
     with pytest.raises(InvalidResourcesError, match="num_workers=2 contradicts per_worker=nothing"):
         TrialSlot(trial=Resources(cpus=1), max_concurrent_trials=1, num_workers=2)

@@ -107,7 +107,14 @@ def test_shares_of_a_device_are_boxes_in_it():
 
     said = texts(policy, cluster(ONE))
 
-    assert {"32 CPUs, 2 GPUs (A100, 80 GiB)", "a", "GPU: 2 of 2", "0: 4 × A", "1: 4 × A", "CPU: 32 of 32"} <= {*said}
+    assert {
+        "32 CPUs, 2 GPUs (A100, 80 GiB)",
+        "a",
+        "GPU: 2 of 2",
+        "0: 4 × type 1",
+        "1: 4 × type 1",
+        "CPU: 32 of 32",
+    } <= {*said}
     assert len(boxes(policy, cluster(ONE), "tp-c0")) == 1 + 8 + 8  # the slot type's own, and one in each resource
 
 
@@ -120,15 +127,15 @@ def test_what_is_used_up_stops_one_more_trial_and_what_is_left_is_idle():
 
 
 def test_a_worker_with_several_devices_is_one_box_with_their_numbers():
-    assert {"0-1: A", "2-3: A"} <= {*texts(GpuPolicy(gpus=2), cluster(gpu_node("a", gpus=4)))}
+    assert {"0-1: type 1", "2-3: type 1"} <= {*texts(GpuPolicy(gpus=2), cluster(gpu_node("a", gpus=4)))}
 
 
-def test_slots_of_several_types_have_a_colour_and_a_letter_each():
+def test_slots_of_several_types_have_a_colour_and_a_number_each():
     policy = MixedPolicy(GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=10))
 
     said = texts(policy, cluster(ONE))
 
-    assert {"A", "B", "2 trials with 10 CPUs", "4 × A, 2 × B"} <= {*said}
+    assert {"type 1", "type 2", "2 trials with 10 CPUs", "4 × type 1, 2 × type 2"} <= {*said}
     assert len(boxes(policy, cluster(ONE), "tp-c1")) == 1 + 2
 
 
@@ -159,7 +166,7 @@ def test_of_many_shapes_the_rest_is_counted():
 def test_many_devices_of_a_node_are_one_box_for_each_way_they_are_used():
     said = texts(CappedPolicy(GpuPolicy(), 10), cluster(gpu_node("a", gpus=16)))
 
-    assert {"10 with A", "6 idle"} <= {*said}
+    assert {"10 with type 1", "6 idle"} <= {*said}
 
 
 def test_train_workers_fill_the_nodes_and_ray_chooses_which():

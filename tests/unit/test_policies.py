@@ -16,8 +16,8 @@ from tune_policies import (
     Resources,
 )
 from tune_policies.placement.packing import device_slots
+from tune_policies.plan.build_plan import describe_gpus
 from tune_policies.policies.equal_shares import nodes_with_cpus
-from tune_policies.policies.gpu_selection import describe_gpus
 from tune_policies.values.resources import to_ticks
 
 T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
@@ -235,7 +235,7 @@ def test_gpus_are_described_by_type_and_memory_and_a_part_of_one_is_one():
         gpu_node("d", gpus=0.5),
     ).groups
 
-    assert describe_gpus(groups) == "8 A100 (80 GiB), 2 T4 (14.2 GiB), 1 unknown type (memory not read)"
+    assert describe_gpus(groups) == "8 A100 (80 GiB), 2 T4 (14.7 GiB), 1 unknown type (memory not read)"
 
 
 @pytest.mark.parametrize(

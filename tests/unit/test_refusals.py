@@ -105,6 +105,29 @@ T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
             id="a type that nobody knows",
         ),
         pytest.param(
+            ClusterCapacity.of(gpu_node("a", accelerator_type="AMD-Instinct-MI210")),
+            GpuPolicy(min_gpu_memory="80GiB"),
+            "one trial needs 1 GPU with 80 GiB of GPU memory, but the cluster has only 1 AMD-Instinct-MI210 (64 GiB): "
+            "short of GPU memory. Ask for less, or add larger GPUs.",
+            id="an AMD GPU that was not read",
+        ),
+        pytest.param(
+            ClusterCapacity.of(gpu_node("a", accelerator_type="AMD-Instinct-MI300A")),
+            GpuMemoryPolicy(gpu_memory="6GiB"),
+            "one trial needs a GPU share of 6 GiB, but the GPU memory of the GPU node was not read, and is not known "
+            "of the type AMD-Instinct-MI300A: short of GPU memory. Give each device its memory_bytes, or take "
+            "GpuPolicy with a share of a GPU.",
+            id="an AMD GPU whose memory is unknown",
+        ),
+        pytest.param(
+            ClusterCapacity.of(gpu_node("a", accelerator_type="A100")),
+            GpuMemoryPolicy(gpu_memory="60GiB"),
+            "one trial needs a GPU share of 60 GiB, but the largest GPUs have 39.6 GiB: short of GPU memory. Ask for "
+            "at most 40536MiB, or add a larger GPU. Where GPU memory was not read, install nvidia-ml-py there, or list "
+            "each device with its memory_bytes in the capacity.",
+            id="a type of two sizes that was not read",
+        ),
+        pytest.param(
             ClusterCapacity.of(gpu_node("a", gpus=2, gpu_memory_gib=24, num_devices=1)),
             GpuMemoryPolicy(gpu_memory="6GiB"),
             "one trial needs a GPU share of 6 GiB, but the GPU memory of the GPU node was not read in full: its "

@@ -174,8 +174,8 @@ def test_cpus_are_left_free_where_no_npu_needs_them():
 def test_gpu_memory_is_left_free_on_nodes_to_come_on_whichever_side_they_are_counted(nested):
     l4 = NodeTypeCapacity(name="l4", resources=Resources(cpus=8, gpus=1), accelerator_type="L4", max_nodes_to_add=2)
     inner = GpuMemoryPolicy(gpu_memory="6GiB")
-    inside = ReservingPolicy(AutoscalingPolicy(inner), gpu_memory="4GiB")
-    policy = inside if nested else AutoscalingPolicy(ReservingPolicy(inner, gpu_memory="4GiB"))
+    inside = ReservingPolicy(AutoscalingPolicy(inner), gpu_memory="5GiB")
+    policy = inside if nested else AutoscalingPolicy(ReservingPolicy(inner, gpu_memory="5GiB"))
 
     plan = policy.plan(ClusterCapacity(node_types=(l4,)))
 

@@ -218,6 +218,7 @@ class LimiterContext:
                 return int(self.share.memory_bytes / self.share.fraction) + 1, None
             raise MemoryLimitError(
                 "the plan does not state a worker's GPU memory, and the device cannot be read here: "
-                f"{error}. Install nvidia-ml-py on the node and plan again"
+                f"{error}. Install nvidia-ml-py on a node with NVIDIA GPUs; for other GPUs, list each device with its "
+                "memory_bytes in the capacity. Then plan again"
             ) from error
         return device["memory_bytes"], device["name"]

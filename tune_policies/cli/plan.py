@@ -7,16 +7,13 @@ from typing import Annotated
 import typer
 
 from tune_policies.cli.options import Address, ClusterConfig, Force, Json, TimeoutS, read_cluster
-from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.terminal import TextConsole
 from tune_policies.files.writing import check_new
 from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
 from tune_policies.kuberay.reading.load_cluster import load_catalog, load_cluster
-from tune_policies.placement.idle import ROUNDING, idle
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy_file import load_capacity, load_policy
 from tune_policies.policies.policy_schema import policy_schema
-from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import counted
 
 app = typer.Typer()
@@ -106,7 +103,7 @@ def plan(
     answer = chosen.plan(found)
     if plot is not None:
         answer.plot(found).save(plot, force=force)
-    text = [answer.explain(), *_idle(found, answer), *_waves(answer, num_trials)]
+    text = [answer.explain(found), *_waves(answer, num_trials)]
     print(_as_json(answer, num_trials, answer) if json else "\n".join(text))
 
 
@@ -131,8 +128,3 @@ def _waves(runs: TrialPlan | None, num_trials: int | None) -> list[str]:
         return []
     verb = "runs" if num_trials == 1 else "run"
     return [f"{counted(num_trials, 'trial')} {verb} in {counted(runs.num_waves(num_trials), 'wave')}"]
-
-
-def _idle(capacity: ClusterCapacity, answer: TrialPlan) -> list[str]:
-    left = [part for part in idle(capacity, answer) if part.reason != ROUNDING]
-    return ["stays idle:", *(one_line(f"  {part}") for part in left)] if left else []

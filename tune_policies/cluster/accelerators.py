@@ -2,7 +2,7 @@
 
 Source of the families: the managers in ``ray._private.accelerators``, and for the device types
 ``ray.util.accelerators``. Memory limits are those that the frameworks document; whether this project sets one is
-another matter.
+another matter. Source of the GPU memory: the totals that drivers report in public listings, see ``GPU_TOTALS``.
 """
 
 import math
@@ -139,32 +139,82 @@ DEVICE_RESOURCES: Final = frozenset(family.resource for family in FAMILIES)
 Ray calls them unit-instance resources (``custom_unit_instance_resources`` in its configuration, and ``GPU``).
 """
 
-_NOMINAL_GB: Final = {
-    # As NVIDIA publishes them; of a type with several sizes the smallest. A K80 is two GPUs of 12 GB.
-    "K80": 12,
-    "P4": 8,
-    "P100": 12,
-    "V100": 16,
-    "T4": 16,
-    "A10G": 24,
-    "L4": 24,
-    "L40S": 48,
-    "A100": 40,
-    "A100-40G": 40,
-    "A100-80G": 80,
-    "H100": 80,
-    "H200": 141,
-    "RTX-PRO-6000": 96,
-    # AMD: https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html
-    "AMD-Instinct-MI100": 32,
-    "AMD-Instinct-MI210": 64,
-    "AMD-Instinct-MI300X-OAM": 192,
-    "AMD-Instinct-MI325X-OAM": 256,
-    "AMD-Instinct-MI350X-OAM": 288,
-    "AMD-Instinct-MI355X-OAM": 288,
+UNREPORTED_MARGIN: Final = 0.01
+"""The part of a vendor's size that is not counted if no total of a driver is published. In all published AMD totals
+less than 0.2 % is missing."""
+
+
+class GpuTotal(NamedTuple):
+    """The total memory of one GPU of a device type.
+
+    Attributes:
+        mib: The smallest total that a driver has reported, in MiB; with ``is_nominal`` the vendor's size.
+        source: The tool that reported the total, with its driver version if that is known, or a public report.
+        variants: The larger sizes that Ray gives the same type, and how to name them; empty: there are none.
+        is_nominal: Whether no driver's total is published, so that ``UNREPORTED_MARGIN`` is subtracted.
+    """
+
+    mib: int
+    source: str
+    variants: str = ""
+    is_nominal: bool = False
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that a plan counts on."""
+        total = self.mib * 2**20
+        return int(total * (1 - UNREPORTED_MARGIN)) if self.is_nominal else total
+
+
+_MI300X_ISSUE: Final = "rocm-smi, github.com/ROCm/legacy-rocm-build/issues/4750"
+_MODAL: Final = "nvidia-smi, github.com/modal-labs/modal-client/pull/2797"
+
+GPU_TOTALS: Final = {
+    "K80": GpuTotal(11_439, "nvidia-smi, driver 367, each of its two GPUs"),
+    "P4": GpuTotal(7_611, "nvidia-smi, driver 418"),
+    "P100": GpuTotal(12_198, "nvidia-smi, driver 460", "16 GB"),
+    "V100": GpuTotal(16_130, "nvidia-smi, driver 418", "32 GB"),
+    "T4": GpuTotal(15_079, "nvidia-smi, driver 418"),
+    "A10G": GpuTotal(22_731, "nvidia-smi, driver 470"),
+    "L4": GpuTotal(23_034, _MODAL),
+    "L40S": GpuTotal(46_068, _MODAL),
+    "A100": GpuTotal(40_536, "nvidia-smi, driver 460", "80 GB (type A100-80G)"),
+    "A100-40G": GpuTotal(40_536, "nvidia-smi, driver 460"),
+    "A100-80G": GpuTotal(80_994, "nvidia-smi, driver 470"),
+    "H100": GpuTotal(81_559, _MODAL, "94 GB (NVL) and 96 GB"),
+    "H200": GpuTotal(143_771, "nvidia-smi, driver 570"),
+    "H20": GpuTotal(97_871, "nvidia-smi, driver 550", "141 GB"),
+    "B200": GpuTotal(183_359, "nvidia-smi, driver 595"),
+    "B300": GpuTotal(275_040, "nvidia-smi, driver 580"),
+    "GB200": GpuTotal(189_471, "nvidia-smi, driver 580"),
+    "GB300": GpuTotal(284_208, "nvidia-smi, driver 580"),
+    "RTX-PRO-6000": GpuTotal(97_887, "nvidia-smi, driver 580"),
+    "AMD-Instinct-MI100": GpuTotal(32 * 1024, "rocm.docs.amd.com/en/latest/reference/gpu-specs.html", is_nominal=True),
+    "AMD-Instinct-MI210": GpuTotal(65_520, "rocm-smi"),
+    "AMD-Instinct-MI250X": GpuTotal(65_520, "rocm-smi, each of its two dies"),
+    "AMD-Instinct-MI250X-MI250": GpuTotal(65_520, "rocm-smi, each of its two dies"),
+    "AMD-Instinct-MI300X-OAM": GpuTotal(196_288, "rocm-smi, in a virtual machine"),
+    "AMD-Instinct-MI300X-HF": GpuTotal(196_592, _MI300X_ISSUE),
+    "AMD-Instinct-MI308X": GpuTotal(
+        192 * 1024, "rocm.docs.amd.com/en/latest/reference/gpu-specs.html", is_nominal=True
+    ),
+    "AMD-Instinct-MI325X-OAM": GpuTotal(262_128, "amd-smi"),
+    "AMD-Instinct-MI350X-OAM": GpuTotal(294_896, "rocm-smi"),
+    "AMD-Instinct-MI355X-OAM": GpuTotal(294_896, "rocm-smi"),
+    "Intel-GPU-Max-1100": GpuTotal(49_136, "torch.xpu, github.com/intel/torch-xpu-ops/issues/4117"),
+    "Intel-GPU-Max-1550": GpuTotal(
+        65_520,
+        "torch.xpu, github.com/intel/torch-xpu-ops/issues/3625, each of its two tiles",
+        "128 GB (both tiles as one GPU)",
+    ),
+    "MXC500": GpuTotal(65_536, "mx-smi"),
+    "MXC550": GpuTotal(65_536, "mx-smi"),
 }
-"""GB of 10^9 bytes. Left out is what has no one size: devices of which Ray counts parts, or that are sold in sizes
-that the vendor's own pages state differently."""
+"""What a plan counts on if a GPU was not read.
+
+The totals of one model differ by driver, because drivers count reserved memory and ECC differently. GPUs that share
+their memory with the CPU (Apple, MI300A) and types that cover several sizes (Radeon) have no entry.
+"""
 
 ACCELERATOR_TYPE_PREFIX: Final = "accelerator_type:"
 """Ray gives a node one unit of ``accelerator_type:A100``; work for that type holds a little of it."""
@@ -248,9 +298,11 @@ def _known(name: str, known: frozenset[str], what: str) -> str:
 
 
 def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
-    """Return the least GPU memory, in bytes, that a device of the type has; ``None``: not known.
+    """Return the least GPU memory of a device of the type, in bytes, or ``None`` if it is not known."""
+    total = GPU_TOTALS.get(accelerator_type or "")
+    return None if total is None else total.memory_bytes
 
-    The vendor's nominal size, less 5 %, which error correction and the driver may hold back.
-    """
-    nominal = _NOMINAL_GB.get(accelerator_type or "")
-    return None if nominal is None else nominal * 10**9 * 95 // 100
+
+def may_be_nvidia(accelerator_type: str | None) -> bool:
+    """Return whether NVML may read GPUs of the type. Ray gives NVIDIA GPUs names that it does not list, too."""
+    return not any(accelerator_type in family.types for family in FAMILIES if family.vendor != "NVIDIA")

@@ -3,7 +3,15 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES, families_of
+from tune_policies.cluster.accelerators import (
+    ACCELERATOR_TYPE_PREFIX,
+    DEVICE_RESOURCES,
+    GPU_TOTALS,
+    UNREPORTED_MARGIN,
+    GpuTotal,
+    families_of,
+    may_be_nvidia,
+)
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.placement.packing import (
     DRIVER,
@@ -51,6 +59,8 @@ def build_plan(
     if count == 0:
         raise in_context(infeasible(groups, request), capacity, request)
     notes = [*reasons, *about_host_memory(groups, request)]
+    if request.gpu_memory_bytes is not None:
+        notes += about_gpu_memory(group for group in groups if workers_on_node(group.node, request))
     if count > MOST:
         notes.append(f"{count:.0e} would fit, but no plan counts more than {MOST:.0e}")
         count = MOST
@@ -93,6 +103,51 @@ def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator
         yield "host memory of some nodes is not known, so it limits nothing there"
     if left_out := sum(count for node, count in fits if not workers_on_node(node, request)):
         yield f"left out {counted(left_out, 'node')} with less host memory than a worker needs, {format_bytes(memory)}"
+
+
+def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
+    """Yield which GPU memory is assumed for GPUs that were not read, and how to specify another size."""
+    unread = [group for group in groups if group.node.devices is None and group.node.smallest_gpu_memory_bytes]
+    if not unread:
+        return
+    yield (
+        "GPU memory was not read, so the plan assumes the smallest total that a driver has reported for the type: "
+        f"{describe_gpus(unread)}"
+    )
+    for name, total in sorted({str(node.accelerator_type): _total(node) for node, _ in unread}.items()):
+        if total.is_nominal:
+            yield f"no driver's total is published for {name}: {UNREPORTED_MARGIN:.0%} of its nominal size is left out"
+        if total.variants:
+            yield (
+                f"{name} also exists with {total.variants}: if yours are larger, list each device with its "
+                "memory_bytes in the capacity"
+            )
+
+
+def gpu_memory_hint(groups: Iterable[NodeGroup]) -> str:
+    """Return a sentence on how to specify GPU memory that is unknown, or assumed of an ambiguous type; else nothing."""
+    unread = [node for node, _ in groups if node.devices is None or node.smallest_gpu_memory_bytes is None]
+    nodes = [node for node in unread if node.smallest_gpu_memory_bytes is None or _total(node).variants]
+    if not nodes:
+        return ""
+    install = "install nvidia-ml-py there, or " if any(may_be_nvidia(node.accelerator_type) for node in nodes) else ""
+    return f" Where GPU memory was not read, {install}list each device with its memory_bytes in the capacity."
+
+
+def _total(node: NodeCapacity) -> GpuTotal:
+    return GPU_TOTALS[str(node.accelerator_type)]
+
+
+def describe_gpus(groups: Iterable[NodeGroup]) -> str:
+    """Return the GPUs of the nodes by type and memory: ``"4 A100 (80.0 GiB), 2 T4 (memory not read)"``."""
+    gpus: dict[tuple[str, int | None], int] = {}
+    for node, count in groups:
+        model = (node.accelerator_type or "unknown type", node.smallest_gpu_memory_bytes)
+        gpus[model] = gpus.get(model, 0) + count * (int(node.resources.gpus) or 1)
+    return ", ".join(
+        f"{count} {name} ({format_bytes(memory) if memory else 'memory not read'})"
+        for (name, memory), count in sorted(gpus.items(), key=str)
+    )
 
 
 def about_the_nodes(capacity: ClusterCapacity) -> Iterable[str]:

@@ -4,7 +4,7 @@ A plan is a value; what Ray takes is computed from it. The methods that return o
 when they are called, so that planning needs no Ray.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields as fields_of
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 from pydantic import Field
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.plan.gpu_memory_profile import safe_overhead_bytes
 from tune_policies.plan.slots_by_config import SlotsByDecision, SlotsByProfile
 from tune_policies.plan.trial_slot import Bundle, TrialSlot
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import PositiveCount, Resources, check_count, from_ticks, to_ticks
 from tune_policies.values.sanitize import one_line
+from tune_policies.values.units import format_bytes
 from tune_policies.values.value import ShownValue, counted
 
 if TYPE_CHECKING:
@@ -333,8 +335,17 @@ class TrialPlan(ShownValue):
         picture = import_module("tune_policies.views.plan_picture")  # which knows plans, as all that shows them
         return cast("Picture", picture.draw_plan(self, capacity))
 
-    def explain(self) -> str:
-        """Return the plan as text: how many at once, what each gets, what limits it, and why."""
+    def explain(self, capacity: "ClusterCapacity | None" = None) -> str:
+        """Return the plan as text: how many trials run at once, what each gets, what limits their number, and why.
+
+        For workers that share a GPU, the text says how much of their GPU memory remains for tensors.
+
+        Args:
+            capacity: The cluster for which the plan was made: the text then lists what stays idle, too.
+
+        Raises:
+            InvalidResourcesError: The plan was made for another cluster.
+        """
         least, most = self.min_concurrent_trials, self.max_concurrent_trials
         count = f"{counted(most, 'trial')} at once"
         if self.by_config is not None:
@@ -353,7 +364,25 @@ class TrialPlan(ShownValue):
         if self.nodes_to_add:
             added = ", ".join(f"{count} {name}" for name, count in sorted(self.nodes_to_add.items()))
             lines.append(f"  nodes that the autoscaler must add first: {added}")
-        return "\n".join(map(one_line, [*lines, *(f"  - {reason}" for reason in self.reasons)]))
+        lines += (f"  - {reason}" for reason in (*self._for_tensors(), *self.reasons))
+        if capacity is not None:
+            idle = import_module("tune_policies.placement.idle")  # which imports plans
+            left = [part for part in idle.idle(capacity, self) if part.reason != idle.ROUNDING]
+            lines += ["stays idle:", *(f"  {part}" for part in left)] if left else ["nothing stays idle"]
+        return "\n".join(map(one_line, lines))
+
+    def _for_tensors(self) -> Iterator[str]:
+        """Yield how much of each GPU fraction remains for tensors after the overhead of the framework."""
+        slots = self.slots if self.by_config is None else self.by_config.slots
+        shares = {slot.gpu_memory_bytes: slot.gpu_overhead_bytes for slot in slots if slot.shares_gpu}
+        for share, overhead in sorted((size, overhead) for size, overhead in shares.items() if size is not None):
+            safe = [safe_overhead_bytes(name) for name in ("torch", "tensorflow")]
+            left = [format_bytes(max(0, share - each)) for each in (safe if overhead is None else [overhead])]
+            tensors = f"{left[0]} of {format_bytes(share)} of GPU memory remain for tensors"
+            if overhead is None:
+                yield f"{tensors} in PyTorch, JAX and CuPy, {left[1]} in TensorFlow, after their overhead"
+            else:
+                yield f"{tensors}, after an overhead of {format_bytes(overhead)}"
 
 
 def _speed(slot: TrialSlot) -> str:

@@ -16,7 +16,7 @@ from tune_policies.placement.packing import (
     device_slots,
     workers_on_node,
 )
-from tune_policies.plan.build_plan import about_host_memory, about_the_nodes
+from tune_policies.plan.build_plan import about_gpu_memory, about_host_memory, about_the_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.resources import MOST, TICKS, amount_of, from_ticks, to_ticks
@@ -189,7 +189,13 @@ def with_own_slots(
         slots=tuple(slots),
         common=common,
         limited_by=plan.limited_by,
-        reasons=(*reasons, own, *about_host_memory(groups, request), *about_the_nodes(capacity)),
+        reasons=(
+            *reasons,
+            own,
+            *about_gpu_memory(groups),
+            *about_host_memory(groups, request),
+            *about_the_nodes(capacity),
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.packing import Request
-from tune_policies.plan.build_plan import infeasible
+from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import (
     AlikeNodes,
@@ -23,7 +23,6 @@ from tune_policies.policies.gpu_selection import (
     about_listed_nodes,
     alike_in_memory,
     alike_nodes,
-    describe_gpus,
     gpus_of_type,
     plan_gpu_share,
     select_gpus,
@@ -170,7 +169,8 @@ class GpuPolicy(GpuTypesPolicy):
     def _none_is_large_enough(self, capacity: ClusterCapacity, accelerator_type: str | None) -> InfeasibleRequestError:
         wish = {"accelerator_type": accelerator_type, "gpu_memory_bytes": self.min_gpu_memory}
         request = self._request(self.gpus).model_copy(update=wish)
-        if not (found := describe_gpus(gpus_of_type(capacity, accelerator_type).groups)):
+        there = gpus_of_type(capacity, accelerator_type).groups
+        if not there:
             return infeasible(capacity.groups, request)
-        hint = "Ask for less, add larger GPUs, or install nvidia-ml-py on nodes whose memory was not read."
-        return InfeasibleRequestError(str(request), f"the cluster has only {found}", "GPU memory", hint)
+        hint = f"Ask for less, or add larger GPUs.{gpu_memory_hint(there)}"
+        return InfeasibleRequestError(str(request), f"the cluster has only {describe_gpus(there)}", "GPU memory", hint)

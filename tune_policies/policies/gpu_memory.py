@@ -14,9 +14,10 @@ from typing import Final, Self
 
 from pydantic import Field, model_validator
 
+from tune_policies.cluster.accelerators import may_be_nvidia
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.placement.packing import DRIVER_BYTES, Request, count_trials, holds
-from tune_policies.plan.build_plan import infeasible
+from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
 from tune_policies.plan.slots_by_config import Headroom, SlotsByProfile, with_headroom
 from tune_policies.plan.trial_plan import TrialPlan
@@ -28,7 +29,6 @@ from tune_policies.policies.gpu_selection import (
     Selection,
     about_listed_nodes,
     alike_nodes,
-    describe_gpus,
     each_once,
     gpu_memory_of,
     gpus_of_type,
@@ -342,7 +342,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
                 str(request),
                 f"the largest GPUs{unread} have {format_bytes(max(known))}",
                 "GPU memory",
-                f"Ask for at most {format_request(max(known))}, or add a larger GPU.",
+                f"Ask for at most {format_request(max(known))}, or add a larger GPU.{gpu_memory_hint(there.groups)}",
             )
         count = sum(count for _, count in there.groups)
         types = sorted({node.accelerator_type for node, _ in there.groups if node.accelerator_type})
@@ -354,12 +354,13 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         elif types:
             unknown = f", and is not known of the type {shorten_names(types)}"
             way_out = "give each device its memory_bytes"
+        if any(may_be_nvidia(node.accelerator_type) for node, _ in there.groups):
+            way_out = f"install nvidia-ml-py on the GPU nodes and probe again, {way_out}"
         return InfeasibleRequestError(
             str(request),
             f"the GPU memory of {'the GPU node' if count == 1 else f'all {count} GPU nodes'} was not read{unknown}",
             "GPU memory",
-            f"Install nvidia-ml-py on the GPU nodes and probe again, {way_out}, or take GpuPolicy with a share of a "
-            "GPU.",
+            f"{way_out[0].upper()}{way_out[1:]}, or take GpuPolicy with a share of a GPU.",
         )
 
 

@@ -15,7 +15,7 @@ from tune_policies.cluster.accelerators import check_accelerator_type, check_typ
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, format_selector, is_label_value, is_one_of
 from tune_policies.placement.packing import Request, as_told_apart, workers_on_node
-from tune_policies.plan.build_plan import build_plan
+from tune_policies.plan.build_plan import build_plan, describe_gpus
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import (
     AlikeNodes,
@@ -180,8 +180,6 @@ def plan_gpu_share(
             if memory is None
             else f"{format_bytes(memory)} of GPU memory per worker: its share of the smallest device in use"
         )
-    if memory is not None and (unread := [group for group in usable.groups if group.node.devices is None]):
-        notes.append(f"GPU memory was not read, so the plan goes by the device type: {describe_gpus(unread)}")
     groups = selection.groups if selection.by_label else None
     if choose_cpus and not usable.groups:  # no node has room for the share: look for what would work on nodes with CPUs
         groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")
@@ -316,15 +314,3 @@ def about_listed_nodes(nodes: Iterable[AlikeNodes]) -> Iterator[str]:
     for alike in nodes:
         if NODE_ID in alike.label_selector:
             yield f"nodes with {format_selector(alike.label_selector)}: {describe_gpus(alike.groups)}"
-
-
-def describe_gpus(groups: Iterable[NodeGroup]) -> str:
-    """Return the GPUs of the nodes by type and memory: ``"4 A100 (80.0 GiB), 2 T4 (memory not read)"``."""
-    gpus: dict[tuple[str, int | None], int] = {}
-    for node, count in groups:
-        model = (node.accelerator_type or "unknown type", node.smallest_gpu_memory_bytes)
-        gpus[model] = gpus.get(model, 0) + count * (int(node.resources.gpus) or 1)
-    return ", ".join(
-        f"{count} {name} ({format_bytes(memory) if memory else 'memory not read'})"
-        for (name, memory), count in sorted(gpus.items(), key=str)
-    )

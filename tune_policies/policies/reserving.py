@@ -10,7 +10,7 @@ from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapac
 from tune_policies.cluster.labels import NODE_ID, is_none_of, matcher
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.packing import as_told_apart, count_trials, largest, request_of, subtract, workers_on_node
-from tune_policies.plan.build_plan import about_the_nodes
+from tune_policies.plan.build_plan import about_gpu_memory, about_the_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
@@ -73,7 +73,7 @@ class ReservingPolicy(WrappingPolicy):
             notes.append("a trial with a whole GPU has no limit, so it may take what is left free of its memory")
         if any(group.node.smallest_gpu_memory_bytes is None for group in capacity.gpu_groups()):
             notes.append("GPU memory of some nodes is not known, so nothing may be left free there")
-        return plan.with_reasons(*notes)
+        return plan.with_reasons(*notes, *about_gpu_memory(capacity.gpu_groups()))
 
     def _plan(self, capacity: ClusterCapacity) -> TrialPlan:
         wish = Resources(cpus=self.cpus, gpus=self.gpus, memory_bytes=self.memory)

@@ -118,10 +118,10 @@ def plan_on_cluster(policy: ResourcePolicy, *, timeout_s: float = 30.0) -> Trial
         ProbeError: Ray cannot be reached in time, or has no alive node.
     """
     connect(timeout_s)
-    plan = policy.plan(probe_cluster(timeout_s=timeout_s))
-    text = plan.explain()
-    print(text)
-    _printed.add(text)
+    capacity = probe_cluster(timeout_s=timeout_s)
+    plan = policy.plan(capacity)
+    print(plan.explain(capacity))
+    _printed.add(plan.explain())
     return plan
 
 

@@ -1,7 +1,7 @@
 """The picture of a plan: nodes and devices with the slots in them, what stays idle, and what stops one more trial.
 
-Nodes that are alike, and hold the same, are one card with their number. Where the slots are says ``placement``. A slot
-type has a colour and a letter; what nobody has is a dashed outline.
+Nodes that are alike, and hold the same, are one card with their number. ``placement`` decides where the slots are. A
+slot type has a colour and a number, and an idle part is a dashed outline.
 """
 
 from collections.abc import Iterator
@@ -69,8 +69,8 @@ def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
     return column.picture(f"Plan: {title}")
 
 
-def _letter(slot_type: int) -> str:
-    return chr(ord("A") + slot_type) if slot_type < 26 else f"S{slot_type + 1}"
+def _label(slot_type: int) -> str:
+    return f"type {slot_type + 1}"  # a letter such as A would look like part of a device type such as A100
 
 
 def _color(slot_type: int) -> str:
@@ -78,11 +78,12 @@ def _color(slot_type: int) -> str:
 
 
 def _draw_slot_types(column: Column, plan: TrialPlan) -> None:
+    beside = MARGIN + 24 + text_width(_label(len(plan.slots) - 1), SMALL) * 1.08  # bold texts are wider
     for slot_type, slot in enumerate(plan.slots):
         column.box(MARGIN, 12, 12, _color(slot_type))
-        column.text(MARGIN + 18, _letter(slot_type), style="tp-bold")
+        column.text(MARGIN + 18, _label(slot_type), style="tp-bold")
         trials = counted(slot.max_concurrent_trials, "trial")
-        column.lines(f"{trials} with {slot}", x=MARGIN + 34)
+        column.lines(f"{trials} with {slot}", x=beside)
         column.y += 3
     column.y += 4
 
@@ -165,7 +166,7 @@ def _draw_resource(column: Column, name: str, has: int, card: _Card, plan: Trial
     needed = [slot.worker.ticks.get(name, 0) for slot in plan.slots]
     used = sum(count * each for count, each in zip(card.workers, needed, strict=True))
     called = "host memory" if name == "memory" else name
-    holders = [f"{count} × {_letter(i)}" for i, count in enumerate(card.workers) if count and needed[i]]
+    holders = [f"{count} × {_label(i)}" for i, count in enumerate(card.workers) if count and needed[i]]
     text = f"{called}: {_amount(name, used)} of {_amount(name, has)}"
     held = [each for count, each in zip(card.workers, needed, strict=True) if count and each]
     is_full = plan.limited_by == name and any(held) and has - used < min(held)
@@ -217,7 +218,7 @@ class _Device(NamedTuple):
         if self.slot_type is None:
             return "idle"
         free = f", {self.room - self.taken} free" if self.taken < self.room else ""
-        return f"{self.taken} × {_letter(self.slot_type)}{free}" if self.room > 1 else _letter(self.slot_type)
+        return f"{self.taken} × {_label(self.slot_type)}{free}" if self.room > 1 else _label(self.slot_type)
 
 
 def _devices(has: int, needed: list[int], workers: tuple[int, ...]) -> Iterator[_Device]:

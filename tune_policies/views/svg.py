@@ -1,7 +1,7 @@
 """A small kit for pictures as SVG: texts that fit, boxes, and one column that grows downward.
 
 A picture is as wide as a phone and brings its own ground, so that it is read in a dark notebook as on a white page. The
-colours are after Okabe and Ito, which the colour-blind tell apart; whoever draws adds a letter to each. All texts are
+colours are after Okabe and Ito, which the colour-blind tell apart; whoever draws adds a label to each. All texts are
 escaped here. Widths are estimated for DejaVu Sans, as wide as system fonts get.
 """
 

@@ -279,6 +279,10 @@ _MIG_KEY: Final = re.compile(r"nvidia\.com/mig-(.+)")
 _PROFILE: Final = re.compile(r"\d+g\.(\d{1,9})gb\b.*")
 """A profile's name ends with its nominal memory: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/."""
 
+_MIG_MARGIN: Final = 0.05
+"""The part of the nominal size that a MIG instance may lack: ``nvidia-smi mig -lgip`` lists ``1g.18gb`` of an H200 with
+16.00 GiB, 4.6 % less than 18 GB."""
+
 _GKE_PROFILE: Final = "cloud.google.com/gke-gpu-partition-size"
 _GKE_SHARING: Final = "cloud.google.com/gke-gpu-sharing-strategy"
 """GKE keeps the key ``nvidia.com/gpu`` and labels the nodes."""
@@ -287,8 +291,8 @@ _GKE_SHARING: Final = "cloud.google.com/gke-gpu-sharing-strategy"
 def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int) -> tuple[GpuDevice, ...] | None:
     """Return what a pod with so many parts of GPUs has as its devices; ``None``: its GPUs are whole.
 
-    Each part of MIG has memory of its own: the nominal size, less the 5 % that whole GPUs may hold back, too. Time
-    slices share the memory of one GPU with other pods, so there are no devices to count on.
+    Each MIG instance has its own memory: the nominal size less ``_MIG_MARGIN``. Time slices share the memory of one
+    GPU with other pods, so there are no devices to count on.
 
     Args:
         keys: Under which names Kubernetes counts what the pod asks for.
@@ -303,7 +307,7 @@ def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int)
         return None
     if (size := _PROFILE.fullmatch(profile)) is None:
         return ()
-    memory = int(size[1]) * 10**9 * 95 // 100
+    memory = int(int(size[1]) * 10**9 * (1 - _MIG_MARGIN))
     return (
         tuple(GpuDevice(index=at, name=f"MIG {profile}", memory_bytes=memory) for at in range(number)) if memory else ()
     )
