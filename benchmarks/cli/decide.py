@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tune_policies import InvalidResourcesError
-from tune_policies.cli.options import Address, Force, Json, TimeoutS, ray_speaks_on_stderr, read_cluster
+from tune_policies.cli.options import Address, Cluster, Force, Json, TimeoutS, ray_speaks_on_stderr, read_cluster
 from tune_policies.files.terminal import tell
 from tune_policies.files.writing import check_new
 
@@ -51,12 +51,7 @@ def decide(
     gpu_type: Annotated[
         str | None, typer.Option(help="The GPU's name in the prices; by default Ray's.", show_default=False)
     ] = None,
-    capacity: Annotated[
-        Path | None,
-        typer.Option(
-            help="Decide for a cluster saved by `tune-policies probe --json`, without Ray.", show_default=False
-        ),
-    ] = None,
+    cluster: Cluster = None,
     address: Address = None,
     timeout_s: TimeoutS = 30.0,
     packing: Annotated[
@@ -81,7 +76,7 @@ def decide(
     as_json: Json = False,
 ) -> None:
     """Say from which size on the GPU is worth it: time and cost of a trial, and trials an hour on this cluster."""
-    from tune_policies.policies.policy_file import load_capacity
+    from tune_policies.kuberay.reading.load_cluster import load_capacity
 
     from ..decide.crossover import powers_of_two, search_to_file
     from ..decide.decide import Terms
@@ -104,8 +99,8 @@ def decide(
         wanted = _search(search, run, terms, powers_of_two(min_size, max_size), {"num_rounds": rounds, "cpus": cpus})
         with ray_speaks_on_stderr():
             run_set = search_to_file(wanted, address=address, timeout_s=timeout_s)
-    cluster = read_cluster(address, timeout_s, None) if capacity is None else load_capacity(capacity)
-    decided = decide_from(run_set, terms, cluster, found_prices, record)
+    capacity = read_cluster(address, timeout_s, None) if cluster is None else load_capacity(cluster)
+    decided = decide_from(run_set, terms, capacity, found_prices, record)
     _show(decided, as_json=as_json)
     if output is not None:
         write_view(output, f"{decided.decision.to_json()}\n", force=force)
