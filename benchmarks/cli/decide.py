@@ -123,12 +123,11 @@ def _search(workload: str, output: Path, terms: "Terms", sizes: tuple[int, ...],
     from ..decide.crossover import Search
     from ..record.machine import own_command
     from ..record.run_set import Settings
-    from ..workloads.registry import check_needs, find_workload
+    from ..workloads.registry import check_workload
 
     if output.exists():
         raise InvalidResourcesError(f"{output} exists already: --search measures anew, so name another file")
-    if ":" not in workload:
-        check_needs(find_workload(workload))
+    check_workload(workload)
     devices = ("cpu", terms.gpu or "gpu")
     settings = Settings(sizes={workload: sizes[:1]}, devices=devices, has_control=False, **options)
     return Search(workload, sizes, settings, terms, own_command(), output)
@@ -153,7 +152,8 @@ def compare(
     files: Annotated[list[Path], typer.Argument(help="One run, or two: the earlier first.", metavar="A [B]")],
     *,
     between: Annotated[
-        tuple[str, str] | None, typer.Option(help="Two devices of one run; by default the CPU and each other one.")
+        tuple[str, str] | None,
+        typer.Option(help="Two devices of one run, or 'cpu' 'cpu (control)'; by default the CPU and each other one."),
     ] = None,
     phase: Annotated[list[Phase] | None, typer.Option(help="Phase to compare; may be repeated.")] = None,
     same_within: Annotated[

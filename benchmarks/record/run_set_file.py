@@ -48,7 +48,7 @@ Namer = Callable[[Arm, Phase], str]
 
 def full_name(arm: Arm, phase: Phase) -> str:
     """Return ``"mlp[64] gpu compute"``."""
-    return f"{arm.workload}[{arm.size}] {arm.device}{' (control)' if arm.is_control else ''} {phase}"
+    return f"{arm.workload}[{arm.size}] {arm.where} {phase}"
 
 
 def name_without_device(arm: Arm, phase: Phase) -> str:
@@ -147,7 +147,7 @@ _MEASURE: Final = "`tune-policies bench run … --output FILE` writes one"
 def write_run_set(run_set: RunSet, path: Path) -> None:
     """Write ``run_set`` to ``path``, as a whole or not at all. An older run set there is replaced, and keeps its mode.
 
-    It has host names and the command, so a new file is its owner's alone; ``RunSet.redacted`` leaves both out.
+    It has host names and the command; ``RunSet.redacted`` leaves both out.
 
     Raises:
         InvalidResourcesError: ``path`` is a file of another kind, or cannot be written.
@@ -160,24 +160,23 @@ def write_run_set(run_set: RunSet, path: Path) -> None:
         )
     data = {KEY: run_set.model_dump(mode="json"), **pyperf_data(run_set)}
     text = json.dumps(data, separators=(",", ":")) + "\n"
-    replace_file(path, text, is_private_if_new=not run_set.is_redacted)
+    replace_file(path, text)
 
 
-def write_view(path: Path, content: str | bytes, *, force: bool = False, is_private: bool = False) -> None:
+def write_view(path: Path, content: str | bytes, *, force: bool = False) -> None:
     """Write what follows from a run, or is beside it, as a whole or not at all.
 
     Args:
         path: A file in a folder that is there.
         content: What it is to hold.
         force: Whether to replace a file that is there; never a run set.
-        is_private: Whether nobody but this user may read a file that is new, as it has host names or a command.
 
     Raises:
         InvalidResourcesError: ``path`` is in the way, or cannot be written.
     """
     if force and is_run_set(path):
         raise InvalidResourcesError(f"{path} is the record of a run, which would be lost: name another file")
-    write_new(path, content, force=force, is_private=is_private)
+    write_new(path, content, force=force)
 
 
 def is_run_set(path: Path) -> bool:

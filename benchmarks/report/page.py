@@ -37,9 +37,7 @@ def html_page(content: Content) -> str:
     return html_page_of(content, _inline)
 
 
-def write_markdown(
-    content: Content, folder: Path, images: str, *, force: bool = False, is_private: bool = False
-) -> Path:
+def write_markdown(content: Content, folder: Path, images: str, *, force: bool = False) -> Path:
     """Write ``report.md`` and its images into a folder, which is made if it is missing, and return the file.
 
     Raises:
@@ -61,7 +59,7 @@ def write_markdown(
         check_new(each, force=force)
     for path, picture in pictures.items():
         save_figure(picture.figure, path, force=force)
-    write_view(file, text, force=force, is_private=is_private)
+    write_view(file, text, force=force)
     return file
 
 
@@ -120,8 +118,8 @@ def write_report(
         decided = decided and decided.model_copy(update={"price_source": LEFT_OUT if decided.price_source else None})
     content = build_content(run, decided, throughput)
     if images is not None:
-        return write_markdown(content, output, images, force=force, is_private=not run.is_redacted)
-    write_view(output, html_page(content), force=force, is_private=not run.is_redacted)
+        return write_markdown(content, output, images, force=force)
+    write_view(output, html_page(content), force=force)
     return output
 
 
