@@ -14,7 +14,7 @@ _LABELS: Final[tuple[dict[str, str], ...]] = ({}, {}, {"zone": "eu"}, {"zone": "
 
 def draw_catalog(rng: random.Random) -> NodeCatalog:
     """Return 1 to 5 types of nodes, with GPUs, with devices of other vendors, or with CPUs alone."""
-    return NodeCatalog(node_types=tuple(_draw_type(rng, f"type-{number}") for number in range(rng.randint(1, 5))))
+    return NodeCatalog(nodes=tuple(_draw_type(rng, f"type-{number}") for number in range(rng.randint(1, 5))))
 
 
 def _draw_type(rng: random.Random, name: str) -> NodeType:
@@ -29,7 +29,7 @@ def _draw_type(rng: random.Random, name: str) -> NodeType:
         custom={**vendor, **rng.choice(({}, {}, {"license": 2}, {"scratch": 3}))},
         accelerator_type=rng.choice(_GPU_TYPES) if gpus else None,
         price_per_hour=rng.choice((None, 0.25 * cpus + 1.5 * gpus)),
-        max_nodes=rng.choice((2, 5, 20, 1000)),
+        count=rng.choice((2, 5, 20, 1000)),
         labels=rng.choice(_LABELS),
     )
 

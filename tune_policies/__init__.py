@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
     from tune_policies.kuberay.lint.linting import lint_file
     from tune_policies.kuberay.lint.rule import Finding
-    from tune_policies.kuberay.reading.load_cluster import load_catalog, load_cluster
+    from tune_policies.kuberay.reading.load_cluster import load_capacity, load_catalog, load_cluster
     from tune_policies.kuberay.writing import write_cluster
     from tune_policies.kuberay.writing.options import WriteOptions
     from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
@@ -140,6 +140,7 @@ __all__ = [
     "design_cluster",
     "forecast_trials",
     "lint_file",
+    "load_capacity",
     "load_catalog",
     "load_cluster",
     "load_decision",
@@ -225,6 +226,7 @@ _MODULES: Final = {
     "design_cluster": "kuberay.design.design_cluster",
     "forecast_trials": "kuberay.design.forecast",
     "lint_file": "kuberay.lint.linting",
+    "load_capacity": "kuberay.reading.load_cluster",
     "load_catalog": "kuberay.reading.load_cluster",
     "load_cluster": "kuberay.reading.load_cluster",
     "load_decision": "policies.policy_file",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tune_policies import InvalidResourcesError
-from tune_policies.cli.options import Address, Force, Json, TimeoutS, ray_speaks_on_stderr, read_cluster
+from tune_policies.cli.options import Address, Cluster, Force, Json, TimeoutS, ray_speaks_on_stderr, read_cluster
 from tune_policies.files.terminal import tell
 from tune_policies.files.writing import check_new, write_new
 from tune_policies.plan.decision import Decision
@@ -52,12 +52,7 @@ def decide(
     gpu_type: Annotated[
         str | None, typer.Option(help="The GPU's name in the prices; by default Ray's.", show_default=False)
     ] = None,
-    capacity: Annotated[
-        Path | None,
-        typer.Option(
-            help="Decide for a cluster saved by `tune-policies probe --json`, without Ray.", show_default=False
-        ),
-    ] = None,
+    cluster: Cluster = None,
     address: Address = None,
     timeout_s: TimeoutS = 30.0,
     packing: Annotated[
@@ -82,7 +77,7 @@ def decide(
     as_json: Json = False,
 ) -> None:
     """Say from which size on the GPU is worth it: time and cost of a trial, and trials an hour on this cluster."""
-    from tune_policies.policies.policy_file import load_capacity
+    from tune_policies.kuberay.reading.load_cluster import load_capacity
 
     from ..decide.crossover import powers_of_two, search_to_file
     from ..decide.decide import Terms
@@ -93,7 +88,7 @@ def decide(
 
     if output is not None:
         example = json.dumps(dict.fromkeys(Decision.model_fields))
-        check_new(output, force=force, inputs=(run, prices, capacity, packing), example=example)
+        check_new(output, force=force, inputs=(run, prices, cluster, packing), example=example)
     named = None if gpu is None else _gpu_named(gpu)
     terms = Terms(steps_per_trial=steps_per_trial, gpu=named, gpu_type=gpu_type, same_within=same_within)
     found_prices = None if prices is None else load_prices(prices, region=region, use_spot=spot, date=price_date)
@@ -106,8 +101,8 @@ def decide(
         wanted = _search(search, run, terms, powers_of_two(min_size, max_size), {"num_rounds": rounds, "cpus": cpus})
         with ray_speaks_on_stderr():
             run_set = search_to_file(wanted, address=address, timeout_s=timeout_s)
-    cluster = read_cluster(address, timeout_s, None) if capacity is None else load_capacity(capacity)
-    decided = decide_from(run_set, terms, cluster, found_prices, record)
+    capacity = read_cluster(address, timeout_s, None) if cluster is None else load_capacity(cluster)
+    decided = decide_from(run_set, terms, capacity, found_prices, record)
     _show(decided, as_json=as_json)
     if output is not None:
         write_new(output, f"{decided.decision.to_json()}\n", force=force)
@@ -130,12 +125,11 @@ def _search(workload: str, output: Path, terms: "Terms", sizes: tuple[int, ...],
     from ..decide.crossover import Search
     from ..record.machine import own_command
     from ..record.run_set import Settings
-    from ..workloads.registry import check_needs, find_workload
+    from ..workloads.registry import check_workload
 
     if output.exists():
         raise InvalidResourcesError(f"{output} exists already: --search measures anew, so name another file")
-    if ":" not in workload:
-        check_needs(find_workload(workload))
+    check_workload(workload)
     devices = ("cpu", terms.gpu or "gpu")
     settings = Settings(sizes={workload: sizes[:1]}, devices=devices, has_control=False, **options)
     return Search(workload, sizes, settings, terms, own_command(), output)
@@ -160,7 +154,8 @@ def compare(
     files: Annotated[list[Path], typer.Argument(help="One run, or two: the earlier first.", metavar="A [B]")],
     *,
     between: Annotated[
-        tuple[str, str] | None, typer.Option(help="Two devices of one run; by default the CPU and each other one.")
+        tuple[str, str] | None,
+        typer.Option(help="Two devices of one run, or 'cpu' 'cpu (control)'; by default the CPU and each other one."),
     ] = None,
     phase: Annotated[list[Phase] | None, typer.Option(help="Phase to compare; may be repeated.")] = None,
     same_within: Annotated[

@@ -69,7 +69,7 @@ def export(
         _export_to_pyperf(chosen, output, file, force=force)
     else:
         text = csv_text(chosen) if format_ is Format.CSV else f"{chosen.to_json()}\n"
-        _put(text, output, force=force, is_private=not chosen.is_redacted)
+        _put(text, output, force=force)
 
 
 @app.command()
@@ -105,9 +105,9 @@ def _export_to_pyperf(run_set: RunSet, output: Path | None, source: Path, *, for
         for file in files.values():  # before the first of them is written
             check_new(file, force=force, inputs=(source,))
         for device, file in files.items():
-            _put(pyperf_text(run_set, device), file, force=force, is_private=not run_set.is_redacted)
+            _put(pyperf_text(run_set, device), file, force=force)
     elif len(devices) == 1:
-        _put(pyperf_text(run_set, devices[0]), output, force=force, is_private=not run_set.is_redacted)
+        _put(pyperf_text(run_set, devices[0]), output, force=force)
     else:
         raise InvalidResourcesError(
             f"a file of pyperf's holds one device, and there are {', '.join(devices)}: "
@@ -115,11 +115,11 @@ def _export_to_pyperf(run_set: RunSet, output: Path | None, source: Path, *, for
         )
 
 
-def _put(text: str, output: Path | None, *, force: bool, is_private: bool) -> None:
+def _put(text: str, output: Path | None, *, force: bool) -> None:
     if output is None:
         print(text, end="")
     else:
-        write_new(output, text, force=force, is_private=is_private)
+        write_new(output, text, force=force)
 
 
 class Form(StrEnum):

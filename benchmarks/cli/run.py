@@ -118,18 +118,15 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
     Raises:
         InvalidResourcesError: A workload does not exist, none is named, or one of the user's own has no size.
     """
-    from ..workloads.registry import BUILT_IN, check_needs, find_workload
+    from ..workloads.registry import BUILT_IN, check_workload
 
     if not workloads:
         raise InvalidResourcesError(f"name what to run: {', '.join(BUILT_IN)}, or your own as module:function")
     found = {}
     for name in workloads:
-        own: tuple[int, ...] = ()
-        if ":" not in name:
-            built_in = find_workload(name)
-            check_needs(built_in)
-            own = built_in.sizes
-        elif not sizes:
+        built_in = check_workload(name)
+        own = () if built_in is None else built_in.sizes
+        if built_in is None and not sizes:
             raise InvalidResourcesError(f"{name}: its sizes are not known, so give them, such as --size 64 --size 256")
         # A run that is to be quick has no time for a sweep.
         found[name] = tuple(dict.fromkeys(sizes)) or (own[len(own) // 2 :][:1] if quick else own)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import PositiveCount
-from tune_policies.values.value import Value, shorten_names, suggest
+from tune_policies.values.value import Value, shorten, shorten_names, suggest
 
 from ..record.run_set import Arm, Environment, NoiseReading, Phase, ProcessRun, RunSet
 from ..record.run_set_file import read_run_set
@@ -133,14 +133,15 @@ def verdicts(
         run_set: What was measured.
         phase: Of what the times are.
         same_within: By how much they may differ and still count as the same: 0.05 for 5 %.
-        between: The two devices; ``None``: the CPU, or the first device where there is none, against each other one.
+        between: Two devices, or a device and its control, as tables name them; ``None``: the CPU, or the first device
+            if there is no CPU, against each other one.
 
     Raises:
-        InvalidResourcesError: Nothing was measured on a device of ``between``, or ``same_within`` makes no sense.
+        InvalidResourcesError: Nothing was measured on a device of ``between``, or ``same_within`` is not valid.
     """
     devices = list(dict.fromkeys(arm.device for arm in run_set.arms))
     if between is not None:
-        _check_devices(between, devices)
+        between = _named(between, list(dict.fromkeys(arm.where for arm in run_set.sorted_arms)))
     base = "cpu" if "cpu" in devices else next(iter(devices), "")
     compared = between or (base, *(device for device in devices if device != base))
     doubts = noise_problems(run_set)
@@ -217,7 +218,7 @@ def differences_of_software(first: Environment, second: Environment) -> tuple[st
 def _pairs(run_set: RunSet, devices: Iterable[str]) -> Iterator[tuple[Arm, Arm]]:
     """Yield the arm of the first device and that of each other one, for each workload and size that has both."""
     base, *others = devices
-    arms = {(arm.workload, arm.size, arm.device): arm for arm in run_set.arms if not arm.is_control}
+    arms = {(arm.workload, arm.size, arm.where): arm for arm in run_set.arms}
     for workload in run_set.workloads:
         for size in run_set.sizes(workload):
             for other in others:
@@ -239,8 +240,8 @@ def _between(
         workload=first.workload,
         size=first.size,
         phase=phase,
-        first=first.device,
-        second=second.device,
+        first=first.where,
+        second=second.where,
         comparison=comparison,
     )
 
@@ -255,15 +256,19 @@ def _doubts_across(
         yield from (f"{name}: {doubt}" for doubt in (*noise_problems(run_set), *found) if doubt)
 
 
-def _check_devices(wanted: tuple[str, str], known: list[str]) -> None:
-    for device in wanted:
-        if device not in known:
-            measured = ", ".join(known) or "nothing"
+def _named(wanted: tuple[str, str], known: Sequence[str]) -> tuple[str, str]:
+    """Return the names of two arms as the run has them, for names as a table or a file shows them."""
+    by_name = {**{in_words(name): name for name in known}, **{name: name for name in known}}
+    for name in wanted:
+        if name not in by_name:
+            measured = ", ".join(known)
             raise InvalidResourcesError(
-                f"nothing was measured on {device!r}{suggest(device, known)} (measured: {measured})"
+                f"nothing was measured on {shorten(name)}{suggest(name, known)} (measured: {measured})"
             )
-    if wanted[0] == wanted[1]:
-        raise InvalidResourcesError(f"{wanted[0]!r} cannot be compared with itself: name two devices")
+    first, second = (by_name[name] for name in wanted)
+    if first == second:
+        raise InvalidResourcesError(f"{first!r} cannot be compared with itself: name two devices")
+    return first, second
 
 
 NOT_PAIRED = (

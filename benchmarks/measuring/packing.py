@@ -28,7 +28,7 @@ from tune_policies.values.resources import TICKS, from_ticks
 
 from ..record.machine import describe_machine, own_command
 from ..record.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
-from ..workloads.registry import check_needs, find_workload, load_workload
+from ..workloads.registry import check_workload, load_workload
 from ..workloads.steps import checked_loss, checked_steps
 from .process import wait_for_devices
 
@@ -82,8 +82,7 @@ def find_training(workload: str, size: int | None, num_steps: int | None) -> Tra
     Raises:
         InvalidResourcesError: There is no such workload, or its size or number of steps is missing.
     """
-    if ":" not in workload:
-        check_needs(find_workload(workload))
+    check_workload(workload)
     if size is None and workload in _DEFAULTS:
         default = _DEFAULTS[workload]
         return default._replace(num_steps=num_steps or default.num_steps)
@@ -196,8 +195,8 @@ def measure_throughput(
         ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
         try:
             for number, record in enumerate(_records(sweep)):
-                if output is not None:  # after each run, so that nothing measured is lost; it has the command
-                    write_new(output, record.to_json() + "\n", force=force or number > 0, is_private=True)
+                if output is not None:  # after each run, so that nothing measured is lost
+                    write_new(output, record.to_json() + "\n", force=force or number > 0)
         finally:
             ray.shutdown()
     if plot is not None:

@@ -160,8 +160,13 @@ class Arm(Value):
     device: Name
     is_control: bool = False
 
+    @property
+    def where(self) -> str:
+        """The device, marked if this is the control: ``"cpu (control)"``."""
+        return f"{self.device} (control)" if self.is_control else self.device
+
     def __str__(self) -> str:
-        return f"{self.workload}[{self.size}] on {self.device}{' (control)' if self.is_control else ''}"
+        return f"{self.workload}[{self.size}] on {self.where}"
 
 
 class Block(Value):

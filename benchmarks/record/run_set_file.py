@@ -49,7 +49,7 @@ Namer = Callable[[Arm, Phase], str]
 
 def full_name(arm: Arm, phase: Phase) -> str:
     """Return ``"mlp[64] gpu compute"``."""
-    return f"{arm.workload}[{arm.size}] {arm.device}{' (control)' if arm.is_control else ''} {phase}"
+    return f"{arm.workload}[{arm.size}] {arm.where} {phase}"
 
 
 def name_without_device(arm: Arm, phase: Phase) -> str:
@@ -148,7 +148,7 @@ _MEASURE: Final = "`tune-policies bench run … --output FILE` writes one"
 def write_run_set(run_set: RunSet, path: Path) -> None:
     """Write ``run_set`` to ``path``, as a whole or not at all. An older run set there is replaced, and keeps its mode.
 
-    It has host names and the command, so a new file is its owner's alone; ``RunSet.redacted`` leaves both out.
+    It has host names and the command; ``RunSet.redacted`` leaves both out.
 
     Raises:
         InvalidResourcesError: ``path`` is a file of another kind, or cannot be written.
@@ -161,7 +161,7 @@ def write_run_set(run_set: RunSet, path: Path) -> None:
         )
     data = {KEY: run_set.model_dump(mode="json"), **pyperf_data(run_set)}
     text = json.dumps(data, separators=(",", ":")) + "\n"
-    replace_file(path, text, is_private_if_new=not run_set.is_redacted)
+    replace_file(path, text)
 
 
 def is_run_set(path: Path) -> bool:

@@ -165,8 +165,9 @@ def digits(number: float, count: int = 3) -> str:
 
 
 def in_words(device: str) -> str:
-    """Return ``"CPU"`` and ``"GPU"`` in capitals, and other devices as they are."""
-    return device.upper() if device in {"cpu", "gpu"} else device
+    """Return ``"CPU"`` and ``"GPU"`` in capitals, also of a control, and other devices as they are."""
+    name, control, _ = device.partition(" (control)")
+    return name.upper() + control if name in {"cpu", "gpu"} else device
 
 
 def sentence(text: str) -> str:

@@ -38,13 +38,7 @@ def html_page(content: Content) -> str:
 
 
 def write_markdown(
-    content: Content,
-    folder: Path,
-    images: str,
-    *,
-    inputs: Sequence[Path] = (),
-    force: bool = False,
-    is_private: bool = False,
+    content: Content, folder: Path, images: str, *, inputs: Sequence[Path] = (), force: bool = False
 ) -> Path:
     """Write ``report.md`` and its images into a folder, which is made if it is missing, and return the file.
 
@@ -67,7 +61,7 @@ def write_markdown(
         check_new(each, force=force, inputs=inputs)
     for path, picture in pictures.items():
         save_figure(picture.figure, path, force=force)
-    write_new(file, text, force=force, is_private=is_private)
+    write_new(file, text, force=force)
     return file
 
 
@@ -123,9 +117,8 @@ def write_report(
         decided = decided and decided.model_copy(update={"price_source": LEFT_OUT if decided.price_source else None})
     content = build_content(run, decided, throughput)
     if images is not None:
-        private = not run.is_redacted
-        return write_markdown(content, output, images, inputs=sources, force=force, is_private=private)
-    write_new(output, html_page(content), force=force, is_private=not run.is_redacted)
+        return write_markdown(content, output, images, inputs=sources, force=force)
+    write_new(output, html_page(content), force=force)
     return output
 
 

@@ -51,7 +51,7 @@ def arms_table(caption: str, parts: Iterable[RunSet], written: Callable[[StepTim
     """Return a row for each arm of each part of a run: its times, its throughput, and what it used."""
     rows = []
     for each in (summary for part in parts for summary in summarize(part)):
-        device = f"{in_words(each.arm.device)}{' (control)' if each.arm.is_control else ''}"
+        device = in_words(each.arm.where)
         times = (written(each.times_s[phase]) if phase in each.times_s else "" for phase in Phase)
         used = (cell(each) for cell in _OF_AN_ARM.values())
         processes = str(max(time.num_processes for time in each.times_s.values())) if each.times_s else ""

@@ -1,5 +1,6 @@
 """The workloads by name: those that come with the benchmarks, and a user's own as ``module:function``."""
 
+import ast
 import importlib
 import importlib.util
 import sys
@@ -111,6 +112,82 @@ def check_needs(workload: BuiltIn) -> None:
             )
 
 
+def check_workload(name: str) -> BuiltIn | None:
+    """Check that a workload exists, before anything starts. A user's own module is found and parsed, not imported.
+
+    An import could take seconds, or use the GPU that the measured processes need.
+
+    Returns:
+        The workload that comes with the benchmarks; ``None``: it is a user's own.
+
+    Raises:
+        InvalidResourcesError: There is no such workload, or a package that it needs is not installed.
+    """
+    if ":" not in name:
+        built_in = find_workload(name)
+        check_needs(built_in)
+        return built_in
+    module, function = _parts_of(name)
+    defined = _names_defined_in(name, module)
+    if defined is not None and function not in defined:
+        raise InvalidResourcesError(f"workload {name!r}: {module} has no {function!r}{suggest(function, defined)}")
+    return None
+
+
+def _parts_of(name: str) -> tuple[str, str]:
+    module, _, function = name.partition(":")
+    if not module or not function:
+        raise InvalidResourcesError(f"workload {name!r} must be module:function, such as my_benchmarks:train")
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # `python -m` has put it there; another program may not have
+        sys.path.append(folder)
+    return module, function
+
+
+def _names_defined_in(name: str, module: str) -> set[str] | None:
+    """Return the names that a module defines; ``None``: only its import tells.
+
+    Raises:
+        InvalidResourcesError: There is no such module, or its source is not valid Python.
+    """
+    spec, where = None, None
+    parts = module.split(".")
+    for number in range(1, len(parts) + 1):
+        part = ".".join(parts[:number])
+        found = (finder.find_spec(part, where) for finder in sys.meta_path)
+        spec = next((each for each in found if each is not None), None)
+        if spec is None:
+            near = suggest(part, (each.stem for each in Path.cwd().glob("*.py"))) if number == 1 else ""
+            raise InvalidResourcesError(f"workload {name!r}: there is no module {part!r} in {Path.cwd()}{near}")
+        where = spec.submodule_search_locations
+    source = getattr(spec and spec.loader, "get_source", lambda _: None)(module)
+    if source is None:
+        return None
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        raise InvalidResourcesError(f"workload {name!r}: {module} is not valid Python: {error}") from error
+    return _names_bound_in(tree)
+
+
+_DYNAMIC: Final = frozenset({"*", "__getattr__", "globals", "exec", "setattr", "vars"})
+"""With one of these, a module may have names that its source does not show."""
+
+
+def _names_bound_in(tree: ast.AST) -> set[str] | None:
+    """Return every name that a source text mentions in a place that could bind it; ``None``: it may have others."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=bound) | ast.AsyncFunctionDef(name=bound) | ast.ClassDef(name=bound):
+                names.add(bound)
+            case ast.alias(name=bound, asname=renamed):
+                names.add(renamed or bound.partition(".")[0])
+            case ast.Name(id=bound):
+                names.add(bound)
+    return None if _DYNAMIC & names else names
+
+
 def load_workload(name: str) -> Workload:
     """Import a workload that comes with the benchmarks, or ``module:function`` from the working directory.
 
@@ -126,12 +203,8 @@ def load_workload(name: str) -> Workload:
 
 
 def _load_from_working_directory(name: str) -> Workload:
-    module, _, function = name.partition(":")
-    if not module or not function:
-        raise InvalidResourcesError(f"workload {name!r} must be module:function, such as my_benchmarks:train")
+    module, function = _parts_of(name)
     folder = str(Path.cwd())
-    if folder not in sys.path:  # `python -m` has put it there; another program may not have
-        sys.path.append(folder)
     try:
         imported = importlib.import_module(module)
     except Exception as error:  # whatever a user's module raises

@@ -82,7 +82,7 @@ def test_there_are_twenty_cases():
 
 
 def planned(case):
-    plan = design_cluster(case.policy, NodeCatalog(node_types=case.node_types), case.num_trials)
+    plan = design_cluster(case.policy, NodeCatalog(nodes=case.node_types), case.num_trials)
     always = tuple(group.model_copy(update={"min_nodes": case.min_nodes}) for group in plan.groups)
     return plan.model_copy(update={"groups": always, "idle_timeout_s": 2})
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,7 @@ def policy(tmp_path):
 
 
 def test_plan_prints_the_plan_on_stdout(capacity, policy):
-    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--capacity", capacity, "--num-trials", 9)
+    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--cluster", capacity, "--num-trials", 9)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("4 trials at once, limited by GPU\n  each trial: 4 CPUs, 0.5 GPU\n")
@@ -48,7 +49,7 @@ def test_plan_prints_the_plan_on_stdout(capacity, policy):
 
 
 def test_plan_prints_json_for_machines(capacity, policy):
-    done = run("plan", policy("kind: CpuPolicy\n"), "--capacity", capacity, "--json")
+    done = run("plan", policy("kind: CpuPolicy\n"), "--cluster", capacity, "--json")
 
     assert json.loads(done.stdout)["slots"][0]["max_concurrent_trials"] == 16
 
@@ -57,7 +58,7 @@ def test_plan_says_what_stays_idle_and_why(tmp_path, policy):
     capacity = tmp_path / "capacity.json"
     capacity.write_text(nodes((16, 2), (4, 8)).to_json())
 
-    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.3\ncpus: 2\n"), "--capacity", capacity)
+    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.3\ncpus: 2\n"), "--cluster", capacity)
 
     assert done.stdout.splitlines()[-3:] == [
         "stays idle:",
@@ -70,26 +71,72 @@ def test_the_ten_thousandths_that_shares_of_a_gpu_lose_are_no_news(tmp_path, pol
     capacity = tmp_path / "capacity.json"
     capacity.write_text(nodes((3, 1)).to_json())
 
-    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.3\n"), "--capacity", capacity)
+    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.3\n"), "--cluster", capacity)
 
     assert done.stdout.splitlines()[-1] == "nothing stays idle"
 
 
 def test_waves_are_a_further_key_of_the_json_only_where_they_are_asked_for(capacity, policy):
-    arguments = ("plan", policy("kind: CpuPolicy\n"), "--capacity", capacity, "--json")
+    arguments = ("plan", policy("kind: CpuPolicy\n"), "--cluster", capacity, "--json")
     plain, with_waves = (json.loads(run(*arguments, *more).stdout) for more in ((), ("--num-trials", 40)))
 
     assert with_waves == {**plain, "num_trials": 40, "num_waves": 3}
     assert TrialPlan.from_dict(plain).max_concurrent_trials == 16
 
 
-def test_a_capacity_written_by_hand_may_be_yaml(tmp_path, policy):
+def test_a_saved_cluster_may_be_yaml(tmp_path, policy):
     capacity = tmp_path / "capacity.yaml"
     capacity.write_text("# mine\nread_at: 2030-01-02 03:04:05+00:00\nnodes:\n- {node_id: a, resources: {cpus: 3}}\n")
 
-    done = run("plan", policy("kind: CpuPolicy\n"), "--capacity", capacity)
+    done = run("plan", policy("kind: CpuPolicy\n"), "--cluster", capacity)
 
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "3 trials at once, limited by CPU")
+
+
+@pytest.fixture
+def listed(tmp_path):
+    path = tmp_path / "nodes.yaml"
+    path.write_text(
+        "nodes:\n- {count: 8, cpus: 32, memory: 128GiB, gpus: 4, accelerator_type: L4, price_per_hour: 6}\n"
+        "- {count: 2, cpus: 16, memory: 64GiB, price_per_hour: 0.5}\n"
+    )
+    return path
+
+
+def test_a_list_of_nodes_has_a_plan_and_a_price(listed, policy):
+    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--cluster", listed)
+
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (lines[0], lines[-1]) == (
+        "64 trials at once, limited by GPU",
+        "price: 49.00 USD an hour, 0.77 for each trial",
+    )
+
+
+def test_the_same_list_of_nodes_is_what_a_cluster_is_designed_of(listed, policy):
+    done = run("cluster", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--num-trials", 9, "--nodes", listed)
+
+    assert done.returncode == 0
+    assert "l4-x4: 0 to 2 nodes" in done.stderr
+
+
+def test_plans_of_several_policies_stand_side_by_side(listed, tmp_path):
+    halves, cpus, large = (tmp_path / f"{name}.yaml" for name in ("halves", "cpus", "large"))
+    halves.write_text("kind: GpuPolicy\ngpus: 0.5\n")
+    cpus.write_text("kind: CpuPolicy\ncpus: 4\n")
+    large.write_text("kind: GpuPolicy\ngpus: 8\n")
+
+    done = run("plan", halves, cpus, large, "--cluster", listed, "--num-trials", 100, "--json")
+    shown = run("plan", halves, cpus, large, "--cluster", listed)
+
+    columns = [
+        (Path(each["policy"]).name, each["plan"] and each["plan"]["limited_by"], each["price_per_hour"])
+        for each in json.loads(done.stdout)["policies"]
+    ]
+    assert (done.returncode, shown.returncode) == (0, 0)
+    assert columns == [("halves.yaml", "GPU", 49.0), ("cpus.yaml", "CPU", 49.0), ("large.yaml", None, None)]
+    assert re.search(r"Trials at once +64 +72 +0\b", shown.stdout)
 
 
 @pytest.mark.parametrize("text", ["nodes: [", "nodes: []\nnodes: []", "&a [*a]", "? [1]\n: 2"])
@@ -97,7 +144,7 @@ def test_a_capacity_that_is_neither_json_nor_yaml_is_wrong_usage(tmp_path, polic
     capacity = tmp_path / "capacity.yaml"
     capacity.write_text(text)
 
-    done = run("plan", policy("kind: CpuPolicy\n"), "--capacity", capacity)
+    done = run("plan", policy("kind: CpuPolicy\n"), "--cluster", capacity)
 
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {capacity}, line ")
@@ -108,13 +155,13 @@ def test_nodes_that_must_be_added_first_are_named(tmp_path, policy):
     capacity = tmp_path / "growing.json"
     capacity.write_text(ClusterCapacity(node_types=(worker,)).to_json())
 
-    done = run("plan", policy("kind: AutoscalingPolicy\ninner: {kind: CpuPolicy, cpus: 4}\n"), "--capacity", capacity)
+    done = run("plan", policy("kind: AutoscalingPolicy\ninner: {kind: CpuPolicy, cpus: 4}\n"), "--cluster", capacity)
 
     assert "  nodes that the autoscaler must add first: 2 cpu-worker" in done.stdout.splitlines()
 
 
 def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):
-    done = run("plan", policy("kind: GpuPolicy\ngpus: 4\n"), "--capacity", capacity)
+    done = run("plan", policy("kind: GpuPolicy\ngpus: 4\n"), "--cluster", capacity)
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: one trial needs 4 GPUs, but the largest node offers 16 CPUs, 2 GPUs")
@@ -124,17 +171,25 @@ def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):
     ("arguments", "message"),
     [
         (["plan"], "Missing argument"),
-        (["plan", "POLICY", "--capacity", "/nowhere.json"], "cannot read the capacity file /nowhere.json"),
-        (["plan", "POLICY", "--capacity", "POLICY"], "is not what `tune-policies probe --json` writes"),
-        (["plan", "/nowhere.yaml", "--capacity", "CAPACITY"], "cannot read the policy file /nowhere.yaml"),
-        (["plan", "POLICY", "--capacity", "CAPACITY", "--num-trials", "-1"], "greater than or equal to 0"),
-        (["plan", "POLICY", "--capacity", "CAPACITY", "--cluster-config", "c.yaml"], "leave --cluster-config out"),
+        (["plan", "POLICY", "--cluster", "/nowhere.json"], "cannot read the file /nowhere.json"),
+        (["plan", "POLICY", "--cluster", "POLICY"], "is not a cluster's file, but a policy: give it as the argument"),
+        (["plan", "CAPACITY", "--cluster", "CAPACITY"], "not a policy, but a cluster saved by `probe --json`: give it"),
+        (["cluster", "POLICY", "--num-trials", "9", "--nodes", "CAPACITY"], "give it as --cluster to `plan`"),
+        (["plan", "POLICY", "POLICY", "--cluster", "CAPACITY", "--plot", "a.svg"], "--plot draws one plan"),
+        (["plan", "POLICY", "--cluster", "CAPACITY", "--nodes", "CAPACITY"], "is not a list of nodes"),
+        (["plan", "/nowhere.yaml", "--cluster", "CAPACITY"], "cannot read the policy file /nowhere.yaml"),
+        (["plan", "POLICY", "--cluster", "CAPACITY", "--num-trials", "-1"], "greater than or equal to 0"),
+        (["plan", "POLICY", "--cluster", "CAPACITY", "--cluster-config", "c.yaml"], "leave --cluster-config out"),
         (["prob"], "No such command 'prob'"),
     ],
     ids=[
         "no policy",
         "no capacity file",
-        "not a capacity",
+        "a policy for a cluster",
+        "a cluster for a policy",
+        "a saved cluster for a list of nodes",
+        "one picture of two plans",
+        "a saved cluster for prices",
         "no policy file",
         "negative trials",
         "two clusters",
@@ -152,14 +207,14 @@ def test_wrong_usage_ends_with_2_and_a_message(capacity, policy, arguments, mess
 
 
 def test_a_wrong_policy_ends_with_2_and_the_way_out(capacity, policy):
-    done = run("plan", policy("kind: GpuPolcy\n"), "--capacity", capacity)
+    done = run("plan", policy("kind: GpuPolcy\n"), "--cluster", capacity)
 
     assert done.returncode == 2
     assert "unknown kind 'GpuPolcy'; did you mean 'GpuPolicy'?" in done.stderr
 
 
 def test_a_result_that_cannot_be_written_ends_with_2_and_a_message(capacity, policy):
-    command = [sys.executable, "-m", "tune_policies", "plan", policy("kind: CpuPolicy\n"), "--capacity", capacity]
+    command = [sys.executable, "-m", "tune_policies", "plan", policy("kind: CpuPolicy\n"), "--cluster", capacity]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
 
@@ -169,7 +224,7 @@ def test_a_result_that_cannot_be_written_ends_with_2_and_a_message(capacity, pol
 def test_a_reader_that_has_enough_is_no_error(capacity, policy):
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "tune_policies", "plan", policy("kind: CpuPolicy\n"), "--capacity", capacity]
+    command = [sys.executable, "-m", "tune_policies", "plan", policy("kind: CpuPolicy\n"), "--cluster", capacity]
     with os.fdopen(writer, "w") as closed:
         done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
 
@@ -215,7 +270,7 @@ def test_a_terminal_that_knows_only_ascii_gets_escapes_and_sound_json(tmp_path, 
     capacity.write_text(ClusterCapacity(nodes=(cluster,)).to_json())
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     wish = policy("kind: SelectingPolicy\ninner: {kind: CpuPolicy, custom: {größe: 1}}\n")
-    command = [sys.executable, "-m", "tune_policies", "plan", wish, "--capacity", capacity]
+    command = [sys.executable, "-m", "tune_policies", "plan", wish, "--cluster", capacity]
 
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 

@@ -19,7 +19,7 @@ policies:
 """
 NODES = """
 head: {name: control, cpus: 2, memory: 8GiB, price_per_hour: 0.1}
-node_types:
+nodes:
   - {name: l4, cpus: 4, memory: 16GiB, gpus: 1, accelerator_type: L4, price_per_hour: 0.70}
   - {name: cpu, cpus: 16, memory: 64GiB, price_per_hour: 0.60}
 """
@@ -118,7 +118,7 @@ def test_a_file_that_exists_is_overwritten_only_with_force(run, tmp_path):
     ("arguments", "status", "message"),
     [
         pytest.param(("--size", "16"), 2, "--size needs --decision", id="a size without a decision"),
-        pytest.param(("--nodes", "policy.yaml"), 2, "is not a node catalogue", id="a file that is no catalogue"),
+        pytest.param(("--nodes", "policy.yaml"), 2, "is not a list of nodes", id="a file that is no catalogue"),
         pytest.param(("--name", "My_Cluster"), 2, "at most 53", id="a name that Kubernetes refuses"),
         pytest.param(("--format", "helm"), 2, "kuberay-helm", id="a format that there is not"),
         pytest.param(("--job", "python tune.py"), 2, "neither its code nor its packages", id="a job without its code"),
@@ -128,7 +128,7 @@ def test_a_file_that_exists_is_overwritten_only_with_force(run, tmp_path):
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_written(run, tmp_path, arguments, status, message):
-    (tmp_path / "small.yaml").write_text("node_types: [{name: tiny, cpus: 1, memory: 1GiB}]")
+    (tmp_path / "small.yaml").write_text("nodes: [{name: tiny, cpus: 1, memory: 1GiB}]")
     (tmp_path / "large.yaml").write_text("{kind: CpuPolicy, cpus: 9}")
     (tmp_path / "list.yaml").write_text("[working_dir, .]")
 

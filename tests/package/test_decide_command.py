@@ -24,7 +24,7 @@ def decide(tmp_path, monkeypatch):
     (tmp_path / "prices.yaml").write_text(PRICES)
 
     def run(*arguments, steps=1000):
-        options = ("--steps-per-trial", str(steps), "--capacity", "cluster.json")
+        options = ("--steps-per-trial", str(steps), "--cluster", "cluster.json")
         return CliRunner().invoke(app, ["decide", *arguments, *options])
 
     return run

@@ -25,7 +25,7 @@ spec:
     maxReplicas: 4
     template: {spec: {containers: [{name: ray, resources: {limits: {cpu: "8", nvidia.com/gpu: "1"}}}]}}
 """
-NODES = "node_types: [{name: gpu, cpus: 8, memory: 32GiB, gpus: 1, price_per_hour: 1.5}]"
+NODES = "nodes: [{name: gpu, cpus: 8, memory: 32GiB, gpus: 1, price_per_hour: 1.5}]"
 
 
 class Done(NamedTuple):
@@ -154,7 +154,7 @@ def test_a_name_goes_with_a_file(plan):
     ("text", "message"),
     [
         ("a: [", "cluster.yaml, line 1: not YAML"),
-        ("a: 1", "cluster.yaml must hold one Ray cluster YAML"),
+        ("a: 1", "cluster.yaml is not a cluster's file: it must hold one KubeRay RayCluster"),
         (TWO, "cluster.yaml holds 2 clusters (RayCluster 'train', RayCluster 'tune'): pick one by its name"),
         (MANIFEST.replace('"0"', "0"), 'cluster.yaml, line 8: num-cpus must be a text, got the number 0: write "0"'),
         (MANIFEST.replace('cpu: "8"', 'cpu: "8 cores"'), "cluster.yaml, line 14: cpu '8 cores' is not an amount"),
@@ -168,7 +168,7 @@ def test_a_file_that_is_wrong_ends_with_status_2_and_its_line(plan, text, messag
     assert message in done.stderr
 
 
-@pytest.mark.parametrize("option", ["--capacity", "--cluster-config"])
+@pytest.mark.parametrize("option", ["--address", "--cluster-config"])
 def test_a_cluster_that_is_to_be_excludes_one_that_is(plan, option):
     done = plan(MANIFEST, option, "other.yaml")
 

@@ -27,7 +27,7 @@ CASES = [
 
 def planned(policy, fields):
     node_type = NodeType(name="node", cpus=16, memory=64 * GIB, **fields)
-    return design_cluster(policy, NodeCatalog(node_types=(node_type,)), num_trials=10)
+    return design_cluster(policy, NodeCatalog(nodes=(node_type,)), num_trials=10)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def comparable(cluster, *, without=()):
 
 @pytest.mark.parametrize(("policy", "fields"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 @pytest.mark.parametrize(
-    ("written_as", "without"), [("kuberay", ()), ("kuberay-helm", ("labels",)), ("cluster-yaml", ("gpu_parts",))]
+    ("written_as", "without"), [("kuberay", ()), ("kuberay-helm", ("labels",)), ("cluster-yaml", ("devices",))]
 )
 def test_what_was_written_is_read_as_it_was_planned(read_again, policy, fields, written_as, without):
     if written_as == "cluster-yaml" and "topology" in fields:

@@ -89,7 +89,7 @@ def folder(tmp_path_factory):
     write("typed.yaml", yaml.safe_dump({"kind": "GpuPolicy", "accelerator_type": HOSTILE}))
     write("kind.yaml", yaml.safe_dump({"kind": HOSTILE, HOSTILE: 1}))
     write("fields.yaml", yaml.safe_dump({"kind": "GpuPolicy", HOSTILE: HOSTILE}))
-    write("nodes.yaml", yaml.safe_dump({"node_types": [{"name": HOSTILE, "cpus": 4, HOSTILE: 1}]}))
+    write("nodes.yaml", yaml.safe_dump({"nodes": [{"name": HOSTILE, "cpus": 4, HOSTILE: 1}]}))
     write("manifest.yaml", yaml.safe_dump(MANIFEST))
     write("cluster.yaml", yaml.safe_dump({"available_node_types": {HOSTILE: {"resources": {HOSTILE: HOSTILE}}}}))
     write("values.yaml", yaml.safe_dump({"image": {"tag": HOSTILE}, "worker": {HOSTILE: 1}, HOSTILE: {}}))
@@ -144,13 +144,13 @@ def invoke(folder, monkeypatch, app, line, *, environment=None):
 
 
 COMMANDS = {
-    "plan policy.yaml --capacity capacity.json": (0, True),
-    "plan policy.yaml --capacity capacity.json --json": (0, True),
-    "plan greedy.yaml --capacity capacity.json": (1, True),
-    "plan typed.yaml --capacity capacity.json": (2, True),
-    "plan kind.yaml --capacity capacity.json": (2, True),
-    "plan fields.yaml --capacity capacity.json": (2, True),
-    "plan PATH --capacity capacity.json": (2, True),
+    "plan policy.yaml --cluster capacity.json": (0, True),
+    "plan policy.yaml --cluster capacity.json --json": (0, True),
+    "plan greedy.yaml --cluster capacity.json": (1, True),
+    "plan typed.yaml --cluster capacity.json": (2, True),
+    "plan kind.yaml --cluster capacity.json": (2, True),
+    "plan fields.yaml --cluster capacity.json": (2, True),
+    "plan PATH --cluster capacity.json": (2, True),
     "plan policy.yaml --cluster manifest.yaml": (2, True),
     "plan policy.yaml --cluster cluster.yaml": (2, True),
     "plan policy.yaml --cluster values.yaml": (2, False),
@@ -181,8 +181,8 @@ COMMANDS = {
     "bench compare run.json": (0, True),
     "bench compare run.json run2.json --any-machine": (0, True),
     "bench compare run.json run2.json --between HOSTILE cpu": (2, False),
-    "bench decide run.json --steps-per-trial 9 --capacity capacity.json": (None, True),
-    "bench decide run.json --steps-per-trial 9 --capacity capacity.json --prices prices.yaml": (2, True),
+    "bench decide run.json --steps-per-trial 9 --cluster capacity.json": (None, True),
+    "bench decide run.json --steps-per-trial 9 --cluster capacity.json --prices prices.yaml": (2, True),
     "bench report run.json --decision decision.json --packing packing.json --output report.html --force": (0, False),
     "bench report run.json --packing packing.json --output md --format markdown --force": (0, False),
     "bench plot run.json --output figure.svg --force": (0, False),
@@ -303,11 +303,10 @@ BAD = {
     "a day that is none": b'{"read_at": "99999-99-99", "measured_at": 1e300, "created_at": -1e300}',
 }
 READ_BY = [
-    "plan BAD --capacity capacity.json",
-    "plan policy.yaml --capacity BAD",
+    "plan BAD --cluster capacity.json",
     "plan policy.yaml --cluster BAD",
-    "plan profile.yaml --capacity capacity.json",
-    "plan decision.yaml --capacity capacity.json",
+    "plan profile.yaml --cluster capacity.json",
+    "plan decision.yaml --cluster capacity.json",
     "cluster BAD --num-trials 1",
     "cluster policy.yaml --num-trials 1 --nodes BAD",
     "cluster policy.yaml --num-trials 1 --decision BAD",
@@ -321,10 +320,10 @@ READ_BY = [
     "bench report BAD --output out.html",
     "bench report run.json --decision BAD --output out.html",
     "bench report run.json --packing BAD --output out.html",
-    "bench decide BAD --steps-per-trial 1 --capacity capacity.json",
-    "bench decide run.json --steps-per-trial 1 --capacity BAD",
-    "bench decide run.json --steps-per-trial 1 --capacity capacity.json --prices BAD",
-    "bench decide run.json --steps-per-trial 1 --capacity capacity.json --packing BAD",
+    "bench decide BAD --steps-per-trial 1 --cluster capacity.json",
+    "bench decide run.json --steps-per-trial 1 --cluster BAD",
+    "bench decide run.json --steps-per-trial 1 --cluster capacity.json --prices BAD",
+    "bench decide run.json --steps-per-trial 1 --cluster capacity.json --packing BAD",
     "bench run --resume BAD",
 ]
 

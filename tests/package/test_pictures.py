@@ -71,7 +71,7 @@ def test_a_picture_replaces_a_file_only_with_force(tmp_path):
     (tmp_path / "cpu.json").write_text('{"kind": "CpuPolicy"}')
     (tmp_path / "cluster.json").write_text(capacity.to_json())
     picture = tmp_path / "plan.svg"
-    arguments = ["plan", *map(str, (tmp_path / "cpu.json", "--capacity", tmp_path / "cluster.json", "--plot", picture))]
+    arguments = ["plan", *map(str, (tmp_path / "cpu.json", "--cluster", tmp_path / "cluster.json", "--plot", picture))]
     picture.write_text("<svg>mine</svg>")
 
     refused = CliRunner().invoke(app, arguments)

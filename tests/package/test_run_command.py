@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import ray
 from typer.testing import CliRunner
 
 from tests.run_sets import a_run_set
@@ -20,18 +21,28 @@ def run(*arguments):
     [
         pytest.param((), "name what to run: matmul", id="no workload"),
         pytest.param(("matmull",), "did you mean 'matmul'?", id="an unknown workload"),
-        pytest.param(("mine:train",), "give them, such as --size 64", id="a size is missing"),
+        pytest.param(("mywork:net",), "give them, such as --size 64", id="a size is missing"),
+        pytest.param(("mywork:nat", "--size", 64), "has no 'nat'; did you mean 'net'?", id="an unknown function"),
+        pytest.param(("mywrok:net", "--size", 64), "no module 'mywrok'", id="an unknown module"),
         pytest.param(("affine", "--device", "gpus"), "did you mean 'gpu'?", id="an unknown device"),
         pytest.param(("affine", "--device", "gpu@7/8"), "a number above 0", id="a share that is none"),
         pytest.param(("affine", "--cpus", "-1"), "cpus", id="fewer CPUs than none"),
     ],
 )
-def test_a_run_that_cannot_be_is_refused_with_the_way_out(arguments, message):
+def test_a_run_that_cannot_be_is_refused_before_ray_starts_and_writes_nothing(
+    arguments, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "mywork.py").write_text("def net(size, device): ...\n")
+
     done = run(*arguments)
 
     assert done.exit_code == 2
     assert message in done.stderr
     assert not done.stdout
+    assert not ray.is_initialized()
+    assert [each.name for each in tmp_path.iterdir()] == ["mywork.py"]
 
 
 def test_a_file_that_is_there_is_not_written_over(tmp_path):

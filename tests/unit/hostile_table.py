@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.evidence.verdicts.proof import ProofRecord
-from tune_policies import InvalidResourcesError, load_catalog, load_decision, load_policy
+from tune_policies import InvalidResourcesError, load_capacity, load_catalog, load_decision, load_policy
 from tune_policies.benchmarks.decide.prices import load_prices
 from tune_policies.benchmarks.record.packing_record import read_throughput
 from tune_policies.benchmarks.record.run_set_file import read_run_set
@@ -29,7 +29,7 @@ from tune_policies.files.yaml_documents import DocumentError
 from tune_policies.kuberay.lint.crd import load_crds
 from tune_policies.kuberay.lint.linting import lint_file
 from tune_policies.kuberay.reading.load_cluster import find_cluster
-from tune_policies.policies.policy_file import load_capacity, load_runtime_env
+from tune_policies.policies.policy_file import load_runtime_env
 from tune_policies.trainers.gpu_memory.overhead import load_overheads
 from tune_policies.tune.usage.gpu_memory_usage import read_usage
 from tune_policies.tune.usage.run_page import read_record

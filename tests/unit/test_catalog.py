@@ -6,6 +6,7 @@ import pytest
 
 from tune_policies import InvalidResourcesError, NodeCatalog, NodeType, load_catalog
 from tune_policies.kuberay.design.catalog import Toleration
+from tune_policies.kuberay.design.cluster_spec import capacity_of
 
 
 def node_type(**fields):
@@ -15,14 +16,14 @@ def node_type(**fields):
 def test_a_catalogue_is_read_from_yaml(tmp_path):
     path = tmp_path / "nodes.yaml"
     path.write_text(
-        "date: 2026-11-21\nnode_types:\n"
+        "date: 2026-11-21\nnodes:\n"
         "  - {name: l4, cpus: 4, memory: 16GiB, gpus: 1, accelerator_type: L4, price_per_hour: 0.7}\n"
         "  - {name: cpu, cpus: 16, memory: 64GiB, price_per_hour: }\n"
     )
 
     assert load_catalog(path) == NodeCatalog(
         date="2026-11-21",
-        node_types=(
+        nodes=(
             node_type(name="l4", cpus=4, memory="16GiB", gpus=1, accelerator_type="L4", price_per_hour=0.7),
             node_type(name="cpu", cpus=16, memory="64GiB"),
         ),
@@ -31,7 +32,7 @@ def test_a_catalogue_is_read_from_yaml(tmp_path):
 
 def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
     toleration = Toleration(key="spot", operator="Equal", value="yes")
-    catalog = NodeCatalog(node_types=(node_type(tolerations=(toleration,), labels={"zone": "eu"}),))
+    catalog = NodeCatalog(nodes=(node_type(tolerations=(toleration,), labels={"zone": "eu"}),))
     path = tmp_path / "nodes.json"
     path.write_text(catalog.to_json())
 
@@ -45,6 +46,7 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
         pytest.param({"gpus": 1, "accelerator_type": "L44"}, "did you mean 'L4'?", id="a type that Ray does not know"),
         pytest.param({"gpus": 1, "accelerator_type": "TPU-V4"}, "is not of resource 'GPU'", id="a type of others"),
         pytest.param({"accelerator_type": "L4"}, "has accelerator_type='L4' and no devices", id="a type without GPUs"),
+        pytest.param({"gpu_memory": "39GiB"}, "and no devices", id="memory of no GPUs"),
         pytest.param({"device_key": "nvidia.com/gpu.shared"}, "and no devices", id="a key without devices"),
         pytest.param(
             {"gpus": 1, "device_key": "cpu"}, "is not a name of devices in Kubernetes", id="a key without domain"
@@ -73,8 +75,8 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
             id="too few chips for a slice of one host",
         ),
         pytest.param(
-            {"topology": "4x4", "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E", "max_nodes": 3},
-            "less than one 4x4 slice: ask for 4",
+            {"topology": "4x4", "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E", "count": 3},
+            "is not a number of whole 4x4 slices: write 4",
             id="not even one slice",
         ),
         pytest.param({"name": "L4_Spot"}, "such as 'l4-spot'", id="a name that Kubernetes refuses"),
@@ -89,23 +91,80 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
 )
 def test_what_makes_no_sense_is_refused_with_the_way_out(tmp_path, fields, message):
     path = tmp_path / "nodes.json"
-    path.write_text(json.dumps({"node_types": [{"name": "node", "cpus": 8, "memory": "32GiB", **fields}]}))
+    path.write_text(json.dumps({"nodes": [{"name": "node", "cpus": 8, "memory": "32GiB", **fields}]}))
 
     with pytest.raises(InvalidResourcesError) as raised:
         load_catalog(path)
 
-    assert str(raised.value).startswith(f"{path} is not a node catalogue: ")
+    assert str(raised.value).startswith(f"{path} is not a valid list of nodes: ")
     assert message in str(raised.value)
 
 
+def test_the_fields_of_a_node_are_listed_once_however_many_nodes_are_wrong(tmp_path):
+    path = tmp_path / "nodes.yaml"
+    path.write_text("- {cpus: 4, colour: red, taste: sweet}\n- {cpus: 4, colour: blue}\n")
+
+    with pytest.raises(InvalidResourcesError) as raised:
+        load_catalog(path)
+
+    first, *others = str(raised.value).splitlines()
+    assert "nodes.0: unknown field 'colour' (NodeType has count, name, cpus" in first
+    assert others == ["nodes.0: unknown field 'taste'", "nodes.1: unknown field 'colour'"]
+
+
+def test_nodes_without_a_name_are_named_after_their_devices():
+    catalog = NodeCatalog(
+        nodes=(
+            NodeType(cpus=8, gpus=4, accelerator_type="A100-80G"),
+            NodeType(cpus=16, gpus=4, accelerator_type="A100-80G"),
+            NodeType(cpus=16),
+            NodeType(cpus=4, gpus=1),
+            NodeType(cpus=2, name="gpu"),
+        )
+    )
+
+    assert [each.name for each in catalog.nodes] == ["a100-80g-x4", "a100-80g-x4-2", "cpu-16", "gpu-2", "gpu"]
+
+
+def test_a_list_of_nodes_is_as_many_nodes_as_its_counts_say():
+    listed = NodeCatalog(nodes=(NodeType(count=3, cpus=8, gpus=2, gpu_memory="39GiB"), NodeType(cpus=16)))
+
+    by_shape = {group.node.resources.cpus: group for group in capacity_of(listed).groups}
+
+    assert {cpus: group.num_nodes for cpus, group in by_shape.items()} == {8: 3, 16: 1}
+    assert by_shape[8].node.smallest_gpu_memory_bytes == 39 * 2**30
+
+
+def test_a_slice_without_a_count_is_there_once():
+    tpu = NodeType(cpus=8, custom={"TPU": 4}, accelerator_type="TPU-V6E", topology="4x4")
+
+    assert len(capacity_of(NodeCatalog(nodes=(tpu,))).nodes) == 4
+
+
+def test_more_nodes_than_a_plan_lists_are_refused_before_any_is_made():
+    listed = NodeCatalog(nodes=(NodeType(count=10**9, cpus=8),))
+
+    with pytest.raises(InvalidResourcesError, match="lower count to at most 10,000 in total"):
+        capacity_of(listed)
+
+
+@pytest.mark.parametrize(("price", "total"), [(12.0, 96.5), (None, None)])
+def test_the_price_of_a_list_is_that_of_all_its_nodes_and_its_head(price, total):
+    head = NodeType(name="control", cpus=2, price_per_hour=0.5)
+
+    listed = NodeCatalog(nodes=(NodeType(count=8, cpus=8, price_per_hour=price),), head=head)
+
+    assert listed.price_per_hour == total
+
+
 def test_a_catalogue_has_node_types():
-    with pytest.raises(InvalidResourcesError, match="at least one node type"):
-        NodeCatalog(node_types=())
+    with pytest.raises(InvalidResourcesError, match="list at least one node"):
+        NodeCatalog(nodes=())
 
 
 def test_a_head_without_work_has_no_devices():
-    with pytest.raises(InvalidResourcesError, match="its GPU would stand idle"):
-        NodeCatalog(node_types=(node_type(),), head=node_type(name="boss", gpus=1))
+    with pytest.raises(InvalidResourcesError, match="its GPU would be idle"):
+        NodeCatalog(nodes=(node_type(),), head=node_type(name="boss", gpus=1))
 
 
 @pytest.mark.parametrize(

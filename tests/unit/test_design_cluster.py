@@ -34,7 +34,7 @@ def node_type(name, cpus, gpus=0, price=None, **fields):
         gpus=gpus,
         memory=f"{4 * cpus}GiB",
         price_per_hour=price,
-        max_nodes=fields.pop("max_nodes", 100),
+        count=fields.pop("count", 100),
         **fields,
     )
 
@@ -48,7 +48,7 @@ ON_SLICES = AcceleratorPolicy(resource="TPU", amount=4, topology="4x4", accelera
 
 
 def catalog(*node_types, **fields):
-    return NodeCatalog(node_types=node_types, **fields)
+    return NodeCatalog(nodes=node_types, **fields)
 
 
 def groups(plan):
@@ -129,7 +129,7 @@ def test_kinds_share_the_trials_by_their_speeds():
 
 def test_what_one_kind_cannot_hold_the_others_do():
     policy = MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2))
-    scarce = L4.model_copy(update={"max_nodes": 4})
+    scarce = L4.model_copy(update={"count": 4})
 
     assert groups(design_cluster(policy, catalog(scarce, CPU), 64)) == {"cpu": 8, "l4": 4}
 
@@ -233,6 +233,11 @@ def test_a_decision_that_decides_nothing_says_so(policy, node_types):
     assert "the decision has no effect" in " ".join(plan.reasons)
 
 
+def test_a_design_needs_the_memory_that_pods_request():
+    with pytest.raises(InvalidResourcesError, match="the memory of cpu-8 is not known"):
+        design_cluster(CpuPolicy(), catalog(NodeType(cpus=8)), 4)
+
+
 def test_without_prices_as_few_nodes_as_hold_the_trials():
     free = [each.model_copy(update={"price_per_hour": None}) for each in (L4, FOUR_L4)]
 
@@ -245,7 +250,7 @@ def test_without_prices_as_few_nodes_as_hold_the_trials():
 def test_a_node_without_a_price_comes_after_those_that_have_one():
     unknown = FOUR_L4.model_copy(update={"price_per_hour": None})
 
-    plan = design_cluster(GpuPolicy(), catalog(L4.model_copy(update={"max_nodes": 60}), unknown), 64)
+    plan = design_cluster(GpuPolicy(), catalog(L4.model_copy(update={"count": 60}), unknown), 64)
 
     assert groups(plan) == {"l4": 60, "l4-4": 1}
     assert plan.price_per_hour is None
@@ -258,12 +263,12 @@ def test_the_price_is_that_of_all_nodes_with_the_head():
 
 
 def test_where_the_catalogue_has_too_few_nodes_as_many_trials_run_as_they_hold():
-    plan = design_cluster(GpuPolicy(), catalog(L4.model_copy(update={"max_nodes": 3})), 64)
+    plan = design_cluster(GpuPolicy(), catalog(L4.model_copy(update={"count": 3})), 64)
 
     assert groups(plan) == {"l4": 3}
     assert plan.reasons[1:] == (
         "3 of 64 trials run at once, as there are no more such nodes; the others wait",
-        "64 l4 nodes would hold all 64 at once: raise max_nodes",
+        "64 l4 nodes would hold all 64 at once: raise count",
     )
 
 

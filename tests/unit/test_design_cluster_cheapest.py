@@ -32,7 +32,7 @@ def node_types(draw, name):
         accelerator_type=draw(st.sampled_from(["T4", "A100", "A100-80G"])) if gpus else None,
         custom={} if gpus else draw(st.sampled_from([{}, {"HPU": 2}])),
         price_per_hour=draw(prices),
-        max_nodes=draw(st.integers(1, 3)),
+        count=draw(st.integers(1, 3)),
     )
 
 

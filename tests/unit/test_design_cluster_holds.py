@@ -28,12 +28,12 @@ def node_types(draw, name):
         custom=devices | draw(st.sampled_from([{}, {"license": 2}])),
         labels=draw(st.sampled_from([{}, {"zone": "eu"}, {"zone": "us", "disk": "ssd"}])),
         price_per_hour=draw(st.none() | st.integers(1, 9)),
-        max_nodes=draw(st.sampled_from([1, 3, 20, 100])),
+        count=draw(st.sampled_from([1, 3, 20, 100])),
     )
 
 
 catalogs = st.integers(1, 4).flatmap(
-    lambda number: st.builds(NodeCatalog, node_types=st.tuples(*(node_types(f"node-{i}") for i in range(number))))
+    lambda number: st.builds(NodeCatalog, nodes=st.tuples(*(node_types(f"node-{i}") for i in range(number))))
 )
 one_kind = wrapped | leaves
 policies = one_kind | st.tuples(one_kind, sized_by_the_user(st.just(0))).map(lambda policies: MixedPolicy(*policies))

@@ -12,6 +12,7 @@ from tune_policies import (
 )
 from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
+from tune_policies.kuberay.design.comparison import compare_policies
 from tune_policies.kuberay.design.forecast import forecast_trials
 
 POLICY = GpuPolicy(gpus=0.25, cpus=2)
@@ -72,7 +73,7 @@ def test_as_many_trials_as_run_at_the_maximum_are_no_case_of_their_own(num_trial
 
 
 def test_costs_are_those_of_the_head_and_of_the_nodes_that_trials_need():
-    catalog = NodeCatalog(node_types=(node_type("gpu", price_per_hour=1.25),), head=HEAD, currency="EUR")
+    catalog = NodeCatalog(nodes=(node_type("gpu", price_per_hour=1.25),), head=HEAD, currency="EUR")
 
     forecast = forecast_trials(POLICY, cluster(), catalog=catalog, num_trials=6)
 
@@ -101,7 +102,7 @@ def test_without_a_catalogue_no_costs_are_told():
     ],
 )
 def test_a_group_costs_what_its_node_type_costs(types, price):
-    catalog = NodeCatalog(node_types=tuple(types), head=HEAD.model_copy(update={"price_per_hour": 0.0}))
+    catalog = NodeCatalog(nodes=tuple(types), head=HEAD.model_copy(update={"price_per_hour": 0.0}))
 
     forecast = forecast_trials(POLICY, cluster(group(accelerator_type="L4", max_nodes=1)), catalog=catalog)
 
@@ -110,7 +111,7 @@ def test_a_group_costs_what_its_node_type_costs(types, price):
 
 
 def test_a_head_without_a_price_is_said_to_be_left_out():
-    catalog = NodeCatalog(node_types=(node_type("gpu", price_per_hour=1.25),))
+    catalog = NodeCatalog(nodes=(node_type("gpu", price_per_hour=1.25),))
 
     forecast = forecast_trials(POLICY, cluster(), catalog=catalog)
 
@@ -166,3 +167,35 @@ def test_what_some_trials_need_is_said_in_nodes(num_trials, expected):
     forecast = forecast_trials(POLICY, cluster(group(min_nodes=2)), num_trials=num_trials)
 
     assert expected in forecast.explain().splitlines()
+
+
+def test_compared_policies_have_the_nodes_that_come_for_each_and_their_price():
+    catalog = NodeCatalog(nodes=(node_type("gpu", price_per_hour=2), node_type("cpu", gpus=0, price_per_hour=1)))
+    both = cluster(group(), group("cpu", resources=Resources(cpus=8)))
+
+    compared = compare_policies([("gpus", POLICY), ("cpus", CpuPolicy(cpus=8))], both, catalog=catalog, num_trials=20)
+
+    columns = [
+        (each.policy, each.trials_at_once, each.nodes, each.price_per_hour, each.price_of_trial_hour, each.num_waves)
+        for each in compared.policies
+    ]
+    assert columns == [
+        ("gpus", 16, {"gpu": 4, "cpu": 0}, 8.0, 0.5, 2),
+        ("cpus", 8, {"gpu": 4, "cpu": 4}, 12.0, 1.5, 3),
+    ]
+    assert [(part.amount, part.resource) for part in compared.policies[1].idle] == [(4, "GPU")]
+    assert compared.cautions == ("the head is not in the price, as the catalogue has none for it",)
+
+
+@pytest.mark.parametrize(
+    ("policies", "is_feasible"), [((GpuPolicy(gpus=9), CpuPolicy()), True), ((GpuPolicy(gpus=9),), False)]
+)
+def test_an_infeasible_policy_is_compared_with_its_reason(policies, is_feasible):
+    listed = NodeCatalog(nodes=(node_type("node", count=2),))
+
+    compared = compare_policies([(type(each).__name__, each) for each in policies], listed)
+
+    assert compared.is_feasible is is_feasible
+    assert compared.policies[0].why_not == (
+        "one trial needs 9 GPUs, but the largest node offers 8 CPUs, 1 GPU, 1 GiB of host memory: short of GPU"
+    )

@@ -34,7 +34,7 @@ def node_type(name, gpus=0):
 
 
 def planned(policy, *node_types, num_trials=16):
-    return design_cluster(policy, NodeCatalog(node_types=node_types), num_trials)
+    return design_cluster(policy, NodeCatalog(nodes=node_types), num_trials)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_plan_for_a_cluster_in_a_file_takes_parts_for_what_they_are(least):
 
 
 def test_what_was_measured_on_whole_gpus_says_nothing_of_parts():
-    catalog = NodeCatalog(node_types=(parts("nvidia.com/mig-1g.5gb"), node_type("a100", gpus=1), node_type("cpu")))
+    catalog = NodeCatalog(nodes=(parts("nvidia.com/mig-1g.5gb"), node_type("a100", gpus=1), node_type("cpu")))
     policy = MixedPolicy(GpuPolicy(gpus=1, cpus=1), CpuPolicy(cpus=4))
 
     plan = design_cluster(policy, catalog, 4, decision=a_decision("A100"))
@@ -94,4 +94,4 @@ def test_what_was_measured_on_whole_gpus_says_nothing_of_parts():
 def test_a_pod_with_several_parts_is_refused(key):
     """CUDA shows a process one part of MIG at the most, and two time slices may be of one GPU."""
     with pytest.raises(InvalidResourcesError, match="set gpus to 1"):
-        NodeCatalog(node_types=(parts(key, gpus=2),))
+        NodeCatalog(nodes=(parts(key, gpus=2),))

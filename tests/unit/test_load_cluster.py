@@ -192,7 +192,7 @@ def test_without_an_autoscaler_nodes_have_what_they_start_with(load):
 
     (group,) = cluster.groups
     assert (group.resources, group.start_nodes) == (Resources(cpus=8, gpus=1, custom={"mine": 2}), 2)
-    assert [part.name for part in group.gpu_parts] == ["MIG 1g.10gb"]
+    assert [part.name for part in group.devices] == ["MIG 1g.10gb"]
 
 
 ON_AWS = """
@@ -216,7 +216,7 @@ BY_ITS_CONFIG = NodeType(name="small-gpu", node_config={"InstanceType": "g5.xlar
     ],
 )
 def test_what_aws_fills_in_is_what_the_catalogue_has_of_the_instance_type(load, row):
-    cluster = load(ON_AWS, catalog=NodeCatalog(node_types=(row,)))
+    cluster = load(ON_AWS, catalog=NodeCatalog(nodes=(row,)))
 
     (group,) = cluster.groups
     assert (group.resources, group.accelerator_type, cluster.head, cluster.assumptions) == (
@@ -230,7 +230,7 @@ def test_what_aws_fills_in_is_what_the_catalogue_has_of_the_instance_type(load, 
 def test_what_the_file_says_of_a_machine_goes_before_what_the_catalogue_has(load):
     text = ON_AWS.replace("gpu: {resources: {}", "gpu: {resources: {GPU: 0, mine: 2}")
 
-    (group,) = load(text, catalog=NodeCatalog(node_types=(BY_ITS_CONFIG,))).groups
+    (group,) = load(text, catalog=NodeCatalog(nodes=(BY_ITS_CONFIG,))).groups
 
     assert (group.resources.cpus, group.resources.gpus, group.resources.custom) == (4, 0, {"mine": 2})
 
@@ -239,7 +239,7 @@ UNKNOWN_HEAD = "the head is counted without CPUs, as its file does not say what 
 
 
 def test_a_head_of_which_nobody_knows_what_it_has_takes_no_work_which_is_said(load):
-    machine = NodeCatalog(node_types=(BY_ITS_CONFIG,))
+    machine = NodeCatalog(nodes=(BY_ITS_CONFIG,))
     on_aws = load(ON_AWS.replace("resources: {CPU: 0}", "resources: {}"), catalog=machine)
     started = manifest([{"replicas": 1}], enableInTreeAutoscaling=False)
     started["spec"]["headGroupSpec"] = {"template": pod(memory="8Gi")}
@@ -260,7 +260,7 @@ def test_devices_that_aws_adds_and_nobody_here_knows_are_told(load):
     assert cluster.groups[0].resources == Resources(cpus=4)
     assert cluster.assumptions == (
         "AWS adds the devices of g5.xlarge to the resources of 'gpu', which are counted without: give --nodes a "
-        "catalogue that has it, or write them under resources",
+        "list of nodes that has it, or write them under resources",
     )
 
 
@@ -289,7 +289,7 @@ def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
         pytest.param(
             ON_AWS,
             "'gpu' has no resources in the file: AWS fills them in by the instance type g5.xlarge; give --nodes a "
-            "catalogue that has it, or write resources",
+            "list of nodes that has it, or write resources",
             id="what AWS fills in",
         ),
         pytest.param(
@@ -309,7 +309,7 @@ def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
         ),
         pytest.param(
             "cluster_name: lab\nprovider: {type: local, head_ip: 10.0.0.1, worker_ips: [10.0.0.2]}\n",
-            "which Ray reads from each machine as it starts",
+            "which Ray reads from each machine when it starts",
             id="machines that are there",
         ),
         pytest.param(

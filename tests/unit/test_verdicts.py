@@ -45,6 +45,13 @@ def test_two_devices_may_be_named():
     assert words(runs, between=("gpu@0.25", "gpu")) == {("gpu@0.25", "gpu", 1): "GPU"}
 
 
+@pytest.mark.parametrize("control", ["cpu (control)", "CPU (control)"])
+def test_an_arm_may_be_compared_with_its_control_by_the_name_that_the_table_has(control):
+    runs = run_set(processes("cpu", 9), processes("cpu", 9, is_control=True), processes("gpu", 1))
+
+    assert words(runs, between=("CPU", control)) == {("cpu", "cpu (control)", 1): "same"}
+
+
 @pytest.mark.parametrize(
     ("between", "message"),
     [

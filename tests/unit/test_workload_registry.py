@@ -5,7 +5,14 @@ import sys
 import pytest
 
 from tune_policies import InvalidResourcesError
-from tune_policies.benchmarks.workloads.registry import BUILT_IN, SYNTHETIC, check_needs, find_workload, load_workload
+from tune_policies.benchmarks.workloads.registry import (
+    BUILT_IN,
+    SYNTHETIC,
+    check_needs,
+    check_workload,
+    find_workload,
+    load_workload,
+)
 
 
 @pytest.fixture
@@ -68,6 +75,42 @@ def test_what_is_wrong_with_a_users_workload_is_said(folder, name, source, messa
 
     with pytest.raises(InvalidResourcesError, match=message):
         load_workload(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "message"),
+    [
+        ("matmull", "", "did you mean 'matmul'"),
+        ("mine_c:", "", "must be module:function"),
+        ("mine_cc:train", "", r"there is no module 'mine_cc' in /.*; did you mean 'mine_c'\?"),
+        ("mine_c.part:train", "", "there is no module 'mine_c.part'"),
+        ("mine_c:trian", "def train(size, device): ...", r"mine_c has no 'trian'; did you mean 'train'\?"),
+        ("mine_c:train", "def train(", "mine_c is not valid Python"),
+    ],
+)
+def test_a_workload_that_does_not_exist_is_refused_before_anything_starts(folder, name, source, message):
+    (folder / "mine_c.py").write_text(source)
+
+    with pytest.raises(InvalidResourcesError, match=message):
+        check_workload(name)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "raise RuntimeError('imported')\ndef train(size, device): ...",
+        "raise RuntimeError('imported')\nif True:\n    train = print",
+        "raise RuntimeError('imported')\nfrom json import loads as train",
+        "raise RuntimeError('imported')\nfrom json import *",
+        "raise RuntimeError('imported')\nglobals()['train'] = print",
+    ],
+    ids=["a function", "an assignment", "an import", "whatever a module has", "a name made while it runs"],
+)
+def test_a_workload_that_may_exist_is_accepted_without_an_import(folder, source):
+    (folder / "mine_d.py").write_text(source)
+
+    assert check_workload("mine_d:train") is None
+    assert "mine_d" not in sys.modules
 
 
 def test_the_synthetic_device_costs_the_same_as_the_cpu_at_a_thousand():

@@ -115,9 +115,7 @@ def usage(
     if redact:
         run, record = run.redacted(), record and record.redacted()
     if html is not None:
-        # Errors of trials may name hosts, and files with their users.
-        page = html_page(build_run_page(result_dir.resolve().name, run, record))
-        write_new(html, page, force=force, is_private=not redact)
+        write_new(html, html_page(build_run_page(result_dir.resolve().name, run, record)), force=force)
     if plot is not None:
         plot_usage(run, plot, force=force)
     if json:

@@ -38,6 +38,14 @@ TimeoutS = Annotated[
     float, typer.Option("--timeout-s", min=0.1, help="Deadline for the cluster to answer, in seconds.")
 ]
 
+Cluster = Annotated[
+    Path | None,
+    typer.Option(
+        help="Plan for the nodes of this file, without Ray: a list of nodes, the output of `probe --json`, a KubeRay "
+        "manifest, values of its chart, or a cluster YAML.",
+        show_default=False,
+    ),
+]
 ClusterConfig = Annotated[
     Path | None,
     typer.Option(

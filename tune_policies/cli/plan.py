@@ -6,14 +6,19 @@ from typing import Annotated
 
 import typer
 
-from tune_policies.cli.options import Address, ClusterConfig, Force, Json, TimeoutS, read_cluster
+from tune_policies.cli.options import Address, Cluster, ClusterConfig, Force, Json, TimeoutS, read_cluster
 from tune_policies.files.terminal import TextConsole
 from tune_policies.files.writing import check_new
+from tune_policies.kuberay.design.catalog import NodeCatalog
+from tune_policies.kuberay.design.cluster_spec import ClusterSpec, Nodes, capacity_of
+from tune_policies.kuberay.design.comparison import compare_policies
 from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
-from tune_policies.kuberay.reading.load_cluster import load_catalog, load_cluster
+from tune_policies.kuberay.reading.load_cluster import load_catalog, read_nodes
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.policy_file import load_capacity, load_policy
+from tune_policies.policies.policy_file import load_policy
 from tune_policies.policies.policy_schema import policy_schema
+from tune_policies.values.sanitize import one_line
+from tune_policies.values.units import format_money
 from tune_policies.values.value import counted
 
 app = typer.Typer()
@@ -33,27 +38,22 @@ def probe(
 
 @app.command()
 def plan(
-    policy: Annotated[Path, typer.Argument(help="A policy as YAML or JSON.", show_default=False)],
-    *,
-    capacity: Annotated[
-        Path | None,
-        typer.Option(help="Plan for a cluster saved by `probe --json` (or YAML), without Ray.", show_default=False),
-    ] = None,
-    cluster: Annotated[
-        Path | None,
-        typer.Option(
-            help="Forecast trials on the cluster of a KubeRay manifest, of values of its chart or of a cluster YAML.",
-            show_default=False,
+    policies: Annotated[
+        list[Path],
+        typer.Argument(
+            help="A policy as YAML or JSON; several are compared.", show_default=False, metavar="POLICY [POLICY]..."
         ),
-    ] = None,
+    ],
+    *,
+    cluster: Cluster = None,
     name: Annotated[
         str | None,
-        typer.Option(help="The cluster, job or service to plan for, where its file has several.", show_default=False),
+        typer.Option(help="The cluster, job or service to plan for, if its file has several.", show_default=False),
     ] = None,
     nodes: Annotated[
         Path | None,
         typer.Option(
-            help="With --cluster: a node catalogue, for the cost per hour and for what its machines are.",
+            help="With a cluster's file: a list of nodes that has the prices, and what its machines are.",
             show_default=False,
         ),
     ] = None,
@@ -61,7 +61,8 @@ def plan(
         int | None,
         typer.Option(
             min=0,
-            help="All trials of your run: adds how many waves they take; with --cluster, which nodes run all at once.",
+            help="All trials of your run: adds how many waves they take; with an autoscaler, which nodes run all at "
+            "once.",
             show_default=False,
         ),
     ] = None,
@@ -74,43 +75,62 @@ def plan(
     timeout_s: TimeoutS = 30.0,
     cluster_config: ClusterConfig = None,
 ) -> None:
-    """Show what each trial gets, how many run at once, what limits them and why, and what stays idle."""
-    if capacity is not None and (address is not None or cluster_config is not None):
-        other = "--address" if address is not None else "--cluster-config"
-        raise typer.BadParameter(f"--capacity plans without a running cluster: leave {other} out")
-    if name is not None and cluster is None:
-        raise typer.BadParameter("--name picks a cluster in a file: name the file with --cluster")
-    if nodes is not None and cluster is None:
-        raise typer.BadParameter("--nodes has the prices for --cluster: name the cluster's file with it")
+    """Show what each trial gets, how many run at once, what limits them and why, and what stays idle.
+
+    With several policies, show their plans side by side. Exit status: 1 if no trial fits; of several policies, if none
+    of them is feasible.
+    """
+    for option, value in (("--address", address), ("--cluster-config", cluster_config)):
+        if cluster is not None and value is not None:
+            raise typer.BadParameter(f"--cluster plans without a running cluster: leave {option} out")
+    for option, given in (("--name", name), ("--nodes", nodes)):
+        if cluster is None and given is not None:
+            raise typer.BadParameter(f"{option} is for a cluster's file: name the file with --cluster")
+    if plot is not None and len(policies) > 1:
+        raise typer.BadParameter("--plot draws one plan: name one policy")
     if plot is not None:
-        check_new(plot, force=force, inputs=(policy, capacity, cluster, nodes, cluster_config))
-    chosen = load_policy(policy)
-    if cluster is not None:
-        others = {"--capacity": capacity, "--address": address, "--cluster-config": cluster_config}
-        if given := [option for option, value in others.items() if value is not None]:
-            raise typer.BadParameter(f"--cluster plans for a cluster that does not run yet: leave {given[0]} out")
-        catalog = None if nodes is None else load_catalog(nodes)
-        described = load_cluster(cluster, name=name, catalog=catalog)
-        forecast = forecast_trials(chosen, described, catalog=catalog, num_trials=num_trials)
-        best = forecast.at_maximum.plan
-        if plot is not None and best is not None:
-            best.plot(described.capacity).save(plot, force=force)
-        print(
-            _as_json(forecast, num_trials, best) if json else "\n".join([forecast.explain(), *_waves(best, num_trials)])
-        )
+        check_new(plot, force=force, inputs=(*policies, cluster, nodes, cluster_config))
+    named = [(str(path), load_policy(path)) for path in policies]
+    catalog = None if nodes is None else load_catalog(nodes)
+    if cluster is None:
+        found: Nodes = read_cluster(address, timeout_s, cluster_config)
+    else:
+        found = read_nodes(cluster, name=name, catalog=catalog)
+    if catalog is not None and not isinstance(found, ClusterSpec):
+        raise typer.BadParameter(f"--nodes has the prices for a cluster's file: write price_per_hour into {cluster}")
+    if len(named) > 1:
+        compared = compare_policies(named, found, catalog=catalog, num_trials=num_trials)
+        if json:
+            print(compared.to_json())
+        else:
+            TextConsole().print(compared)
+        if not compared.is_feasible:
+            raise typer.Exit(1)
         return
-    found = read_cluster(address, timeout_s, cluster_config) if capacity is None else load_capacity(capacity)
-    answer = chosen.plan(found)
-    if plot is not None:
-        answer.plot(found).save(plot, force=force)
-    text = [answer.explain(found), *_waves(answer, num_trials)]
-    print(_as_json(answer, num_trials, answer) if json else "\n".join(text))
+    chosen, capacity = named[0][1], capacity_of(found)
+    if isinstance(found, ClusterSpec):
+        forecast = forecast_trials(chosen, found, catalog=catalog, num_trials=num_trials)
+        answer: TrialPlan | TrialForecast = forecast
+        best, text = forecast.at_maximum.plan, [forecast.explain()]
+    else:
+        answer = best = made = chosen.plan(capacity)
+        text = [made.explain(capacity), *_price(found, made)]
+    if plot is not None and best is not None:
+        best.plot(capacity).save(plot, force=force)
+    print(_as_json(answer, num_trials, best) if json else "\n".join([*text, *_waves(best, num_trials)]))
 
 
 @app.command()
 def schema() -> None:
     """Print the JSON schema of policy files, by which an editor completes and checks them."""
     print(json_text.dumps(policy_schema(), indent=2))
+
+
+def _price(nodes: Nodes, answer: TrialPlan) -> list[str]:
+    if not isinstance(nodes, NodeCatalog) or nodes.price_per_hour is None:
+        return []
+    total, each = nodes.price_per_hour, nodes.price_per_hour / answer.max_concurrent_trials
+    return [one_line(f"price: {format_money(total)} {nodes.currency} an hour, {format_money(each)} for each trial")]
 
 
 def _as_json(answer: TrialPlan | TrialForecast, num_trials: int | None, runs: TrialPlan | None) -> str:

@@ -9,7 +9,7 @@ a wrong part, with the error that explains it, some 3,000 bytes.
 
 import json
 import math
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
 
@@ -69,6 +69,46 @@ def parse_data(text: str, source: str, *, max_parts: int = MAX_PARTS) -> Any:
         for path, line in document.repeated.items():  # with the same value: in a manifest that is only a note
             raise DocumentError(source, line, f"the key {shorten(path[-1])} comes twice: keep one")
     return documents[0].data if documents else None
+
+
+class Format(NamedTuple):
+    """A format of files that the commands read.
+
+    Attributes:
+        name: What a file in this format is.
+        given_as: The options and arguments that accept it.
+    """
+
+    name: str
+    given_as: str
+
+
+SAVED_CLUSTER: Final = Format("cluster saved by `probe --json`", "--cluster to `plan` or `bench decide`")
+NODE_LIST: Final = Format("list of nodes", "--cluster to `plan` or `bench decide`, or as --nodes to `cluster`")
+_CLUSTER_FILE: Final = Format("cluster's file", "--cluster to `plan` or `bench decide`, or as the argument of `lint`")
+_POLICY: Final = Format("policy", "the argument of `plan` or `cluster`")
+_PRICES: Final = Format("price file", "--prices to `bench decide`")
+
+
+def format_of(data: object) -> Format | None:
+    """Return the format of a file's data by its keys alone; ``None``: it is another one."""
+    if isinstance(data, list):
+        return NODE_LIST if any(isinstance(each, dict) and "cpus" in each for each in data) else None
+    if not isinstance(data, dict):
+        return None
+    kind = data.get("kind")
+    if isinstance(kind, str) and kind.endswith("Policy"):
+        return _POLICY
+    listed = [each for key in ("nodes", "node_types") if isinstance(rows := data.get(key), list) for each in rows]
+    if not {"draining", "read_at", "max_nodes_to_add"}.isdisjoint(data) or any(
+        isinstance(each, dict) and not {"node_id", "resources"}.isdisjoint(each) for each in listed
+    ):
+        return SAVED_CLUSTER
+    if "nodes" in data or "node_types" in data:
+        return NODE_LIST
+    if {"available_node_types", "cluster_name"} & data.keys() or (isinstance(kind, str) and kind.startswith("Ray")):
+        return _CLUSTER_FILE
+    return _PRICES if "instances" in data else None
 
 
 def _check_parts(text: str | bytes, max_parts: int, *more: str) -> None:

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tune_policies.files.plain_data import MAX_PARTS, MAX_RECORD_PARTS, parse_data
+from tune_policies.files.plain_data import MAX_PARTS, MAX_RECORD_PARTS, format_of, parse_data
 from tune_policies.files.yaml_documents import MAX_CHARACTERS, DocumentError
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.units import MIB
@@ -201,10 +201,30 @@ def read_value(
     ending = f"; {hint}" if hint else ""
     try:
         data = read_bytes(path, what=f"{what} file", max_bytes=max_bytes, by_others=by_others)
-        return cls.from_dict(parse_data(decode(data, str(path)), str(path), max_parts=_max_parts(max_bytes)))
+        parsed = parse_data(decode(data, str(path)), str(path), max_parts=_max_parts(max_bytes))
+        return cls.from_dict(parsed)
     except UnreadableFileError as error:
         raise UnreadableFileError(error.path, error.what, f"{error.reason}{ending}", error.is_missing) from error
     except DocumentError as error:
         raise DocumentError(error.source, error.line, f"{error.reason}{ending}") from error
     except InvalidResourcesError as error:
-        raise InvalidResourcesError(f"{path} is not a {what}: {error}{ending}") from error
+        raise wrong_file(path, what, parsed, error, ending) from error
+
+
+def wrong_file(path: str | Path, what: str, data: object, error: object, ending: str = "") -> InvalidResourcesError:
+    """Return the error for a file that was read and is not as expected.
+
+    If it has another format, the error names the options that accept that, not the fields of the expected one.
+
+    Args:
+        path: The file.
+        what: The name of the expected format.
+        data: What the file contains.
+        error: What is wrong with it.
+        ending: What to do about it.
+    """
+    found = format_of(data)
+    if found is None or found.name == what:
+        valid = "" if found is None else "valid "
+        return InvalidResourcesError(f"{path} is not a {valid}{what}: {error}{ending}")
+    return InvalidResourcesError(f"{path} is not a {what}, but a {found.name}: give it as {found.given_as}{ending}")

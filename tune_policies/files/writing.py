@@ -28,24 +28,25 @@ _POLL_S: Final = 0.05
 """How often it is looked whether another process is done with a file."""
 
 
-def write_new(path: Path, content: str | bytes, *, force: bool = False, is_private: bool = False) -> None:
-    """Write a file that a user has named, where nothing is lost by it.
+def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
+    """Write a file that a user has named, without replacing another one unless ``force``.
+
+    A new file has the mode that the user's umask gives. A file that is replaced keeps its mode.
 
     Args:
-        path: A file in a folder that is there.
-        content: What it is to hold; a text in UTF-8.
-        force: Whether to replace a file of the same kind that is there.
-        is_private: Whether nobody but this user may read a file that is new. One that is replaced keeps its mode.
+        path: A file in an existing folder.
+        content: The content; a text is written in UTF-8.
+        force: Whether to replace an existing file of the same kind.
 
     Raises:
         InvalidResourcesError: It is there and not to be replaced, or of another kind, or it cannot be written.
     """
     if force:
         check_new(path, force=True, example=content)
-        replace_file(path, content, is_private_if_new=is_private)
+        replace_file(path, content)
         return
     check_new(path)
-    with _written_beside(path, path, content, is_private=is_private) as half:
+    with _written_beside(path, path, content) as half:
         try:
             path.hardlink_to(half)  # which fails where another process was first
         except FileExistsError:
@@ -134,7 +135,6 @@ def replace_file(
     *,
     expected: bytes | None = None,
     is_private: bool = False,
-    is_private_if_new: bool = False,
 ) -> None:
     """Write a file, in the place of the one that may be there.
 
@@ -143,8 +143,8 @@ def replace_file(
         content: What it is to hold; a text in UTF-8.
         expected: What must be in the file right before it is replaced, for changes that were made to just that;
             ``None``: whatever is there.
-        is_private: Whether nobody but this user may read or write it, whoever could before.
-        is_private_if_new: The same of a file that was not there; one that was keeps its mode.
+        is_private: Whether only this user may read or write it from now on, whatever its mode was: for files that a
+            later process trusts.
 
     Raises:
         InvalidResourcesError: It cannot be written, is read-only, or holds something else than expected; what was
@@ -162,7 +162,6 @@ def replace_file(
         raise _unwritable(path, "it is not a regular file")
     if before is not None and (not before.st_mode & 0o222 or not os.access(target, os.W_OK)):
         raise _unwritable(path, "it is read-only")
-    is_private = is_private or (is_private_if_new and before is None)
     with _written_beside(path, target, content, before, is_private=is_private) as half:
         if expected is not None and read_bytes(target, max_bytes=MAX_RECORD_BYTES) != expected:
             raise _unwritable(path, "it was changed meanwhile, and that is kept")

@@ -1,24 +1,20 @@
-"""Reads a policy, a decision, a runtime environment or a cluster to plan for: YAML or JSON files."""
+"""Reads a policy, a decision or a runtime environment: YAML or JSON files."""
 
 from pathlib import Path
 from typing import Any, Final
 
-from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.files.reading import read_data, read_value
+from tune_policies.files.plain_data import format_of
+from tune_policies.files.reading import read_data, read_value, wrong_file
 from tune_policies.plan.decision import Decision
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.policies.benchmarked import BenchmarkedPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.policy import ResourcePolicy, build_policy
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.units import MIB
 from tune_policies.values.value import Value
 
 _POLICIES: Final = ("inner", "policies", "gpu", "cpu")
 """The fields in which a policy has others. What else it has may name anything."""
-
-_MAX_CAPACITY_BYTES: Final = 64 * MIB
-"""What `tune-policies probe --json` writes of ten thousand nodes with eight GPUs each is half of that."""
 
 IN_FILES: Final[dict[tuple[str, str], tuple[str, type[Value]]]] = {
     (GpuMemoryPolicy.__name__, "profile"): ("profile", GpuMemoryProfile),
@@ -40,6 +36,8 @@ def load_policy(path: str | Path) -> ResourcePolicy:
     try:
         return build_policy(_with_files(data, Path(path).parent))
     except InvalidResourcesError as error:
+        if (found := format_of(data)) is not None and found.name != "policy":
+            raise wrong_file(path, "policy", data, error) from error
         raise InvalidResourcesError(f"{path}: {error}") from error
 
 
@@ -62,19 +60,6 @@ def load_runtime_env(path: str | Path) -> dict[str, Any]:
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise InvalidResourcesError(f"{path} is not a runtime environment: write fields such as working_dir and pip")
     return data
-
-
-def load_capacity(path: str | Path) -> ClusterCapacity:
-    """Read a cluster that ``tune-policies probe --json`` has written, or somebody by hand, as JSON or YAML.
-
-    Raises:
-        InvalidResourcesError: The file cannot be read, or does not describe a cluster.
-    """
-    data = read_data(path, what="capacity file", max_bytes=_MAX_CAPACITY_BYTES)
-    try:
-        return ClusterCapacity.from_dict(data)
-    except InvalidResourcesError as error:
-        raise InvalidResourcesError(f"{path} is not what `tune-policies probe --json` writes: {error}") from error
 
 
 def _with_files(data: object, folder: Path) -> object:

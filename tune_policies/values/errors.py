@@ -21,7 +21,13 @@ class ResourcePolicyError(Exception):
 
 
 class InvalidResourcesError(ResourcePolicyError, ValueError):
-    """The amounts, or the fields of a policy, make no sense on any cluster."""
+    """The amounts, or the fields of a policy, are invalid on every cluster.
+
+    Attributes:
+        mistakes: For each wrong field of a value the message, and the fields that exist; empty for other errors.
+    """
+
+    mistakes: tuple[tuple[str, str], ...] = ()
 
 
 class InfeasibleRequestError(ResourcePolicyError):

@@ -92,6 +92,11 @@ def format_request(amount: int) -> str:
     return f"{amount // GIB}GiB" if amount % GIB == 0 else f"{amount // MIB}MiB"
 
 
+def format_money(amount: float) -> str:
+    """Return an amount of money with two decimals, or two significant digits if it is small."""
+    return f"{amount:.2f}" if amount >= 0.1 or amount == 0 else f"{amount:.2g}"
+
+
 def format_bytes(amount: int, digits: int = 1) -> str:
     """Return ``amount`` bytes for people: ``"6 GiB"``, ``"1.5 GiB"``, ``"500 MiB"``."""
     for unit, size in (("TiB", 2**40), ("GiB", GIB), ("MiB", MIB), ("KiB", 2**10)):

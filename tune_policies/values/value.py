@@ -243,7 +243,7 @@ def _explained(cls: type[Value], error: ValidationError, data: dict[str, Any] | 
             _check(cls, data)
         except InvalidResourcesError as explained:
             return explained
-    return InvalidResourcesError(_explain(cls, error))
+    return _explain(cls, error)
 
 
 def _check(cls: type[Value], data: dict[str, Any] | str | bytes) -> None:
@@ -257,7 +257,7 @@ def _check(cls: type[Value], data: dict[str, Any] | str | bytes) -> None:
         with _explaining(True):
             validator.validate_python(data) if isinstance(data, dict) else validator.validate_json(data)
     except ValidationError as error:
-        raise InvalidResourcesError(_explain(cls, error)) from None
+        raise _explain(cls, error) from None
     except TypeError:
         # A mapping inside another reaches its `__init__` as keyword arguments, which Python takes with texts only.
         for name, mapping in _mappings_with_other_keys(data):
@@ -358,30 +358,40 @@ def check_names(names: object, *, name: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _explain(cls: type[Value], error: ValidationError) -> str:
-    mistakes = error.errors()
-    shown = "\n".join(one_line(_explain_one(cls, detail)) for detail in mistakes[:_MOST_MISTAKES])
-    return shown if len(mistakes) <= _MOST_MISTAKES else f"{shown}\nand {len(mistakes) - _MOST_MISTAKES} more mistakes"
+def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
+    """Return the error with a line for each mistake, also of the values inside, and each list of fields once."""
+    details = error.errors()
+    mistakes = [mistake for detail in details[:_MOST_MISTAKES] for mistake in _explain_one(cls, detail)]
+    lines, listed = [], {""}
+    for message, fields in mistakes[:_MOST_MISTAKES]:
+        lines.append(one_line(message if fields in listed else f"{message} ({fields})"))
+        listed.add(fields)
+    more = max(0, len(mistakes) - _MOST_MISTAKES) + max(0, len(details) - _MOST_MISTAKES)
+    explained = InvalidResourcesError("\n".join([*lines, *([f"and {more} more mistakes"] if more else [])]))
+    explained.mistakes = tuple(mistakes)
+    return explained
 
 
-def _explain_one(cls: type[Value], detail: Any) -> str:
+def _explain_one(cls: type[Value], detail: Any) -> Iterator[tuple[str, str]]:
+    """Yield the message of each mistake, and the fields that exist if a field is unknown."""
     location = ".".join(str(part) for part in detail["loc"])
     match detail["type"]:
         case "value_error":  # raised by one of our own checks: the message is complete
-            message = str(detail["ctx"]["error"])
-            names_its_field = len(detail["loc"]) == 1 and message.startswith(location)
-            return message if not location or names_its_field else f"{location}: {message}"
+            error = detail["ctx"]["error"]
+            for message, fields in getattr(error, "mistakes", ()) or ((str(error), ""),):
+                names_its_field = len(detail["loc"]) == 1 and message.startswith(location)
+                yield message if not location or names_its_field else f"{location}: {message}", fields
         case "extra_forbidden":
             name = str(detail["loc"][-1])
             fields = cls.model_fields if len(detail["loc"]) == 1 else {}
-            known = f" ({cls.__name__} has {', '.join(fields)})" if fields else ""
-            return f"unknown field {shorten(location)}{suggest(name, fields)}{known}"
+            known = f"{cls.__name__} has {', '.join(fields)}" if fields else ""
+            yield f"unknown field {shorten(location)}{suggest(name, fields)}", known
         case "missing":
-            return f"{cls.__name__} needs {location!r}, which is missing"
+            yield f"{cls.__name__} needs {location!r}, which is missing", ""
         case _ if not location:  # all of it is something else, perhaps another file, which nobody wants to see here
-            return f"{cls.__name__}: {detail['msg']}, got {kind_of(detail['input'])}"
+            yield f"{cls.__name__}: {detail['msg']}, got {kind_of(detail['input'])}", ""
         case _:
-            return f"{location or cls.__name__}: {detail['msg']}, got {shorten(detail['input'])}"
+            yield f"{location or cls.__name__}: {detail['msg']}, got {shorten(detail['input'])}", ""
 
 
 def kind_of(data: object) -> str:

@@ -11,6 +11,7 @@ from tune_policies import (
     GpuDevice,
     NodeCapacity,
     Resources,
+    load_capacity,
     load_catalog,
     load_decision,
     load_policy,
@@ -24,7 +25,7 @@ from tune_policies.kuberay.lint.fixes import fixed_file
 from tune_policies.kuberay.lint.linting import lint_file
 from tune_policies.kuberay.reading.load_cluster import load_cluster
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
-from tune_policies.policies.policy_file import load_capacity, load_runtime_env
+from tune_policies.policies.policy_file import load_runtime_env
 from tune_policies.trainers.gpu_memory.overhead import MeasuredOverhead, Overheads
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage, read_usage
 from tune_policies.tune.usage.resource_usage import PlanInUse, ResourceUsage, TrialSpan
@@ -58,14 +59,14 @@ policies:
 """
 
 _CATALOGUE: Final = """\
-node_types:
+nodes:
 - name: gpu-large
   cpus: 32
   memory: 128GiB
   gpus: 4
   accelerator_type: A100
   price_per_hour: 12.5
-  max_nodes: 8
+  count: 8
 - {name: cpu, cpus: 16, memory: 64GiB, price_per_hour: 0.6}
 """
 

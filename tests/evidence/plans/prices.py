@@ -45,7 +45,7 @@ def draw_catalog(rng: random.Random) -> NodeCatalog:
     """Return a catalogue of some node types with GPUs, of each of which there can be a few."""
     number = rng.randint(2, 4)
     most = int(_MOST_COMBINATIONS ** (1 / number)) - 1
-    return NodeCatalog(node_types=tuple(_draw_node_type(rng, f"node-{at}", most) for at in range(number)))
+    return NodeCatalog(nodes=tuple(_draw_node_type(rng, f"node-{at}", most) for at in range(number)))
 
 
 def _draw_node_type(rng: random.Random, name: str, most: int) -> NodeType:
@@ -60,7 +60,7 @@ def _draw_node_type(rng: random.Random, name: str, most: int) -> NodeType:
         gpus=gpus,
         accelerator_type=kind,
         price_per_hour=price,
-        max_nodes=rng.randint(1, min(most, 20)),
+        count=rng.randint(1, min(most, 20)),
     )
 
 
@@ -79,8 +79,8 @@ def draw_policies(rng: random.Random) -> Iterator[tuple[str, ResourcePolicy]]:
 def compare(rng: random.Random) -> Iterator[Priced]:
     """Yield what the policies of one catalogue cost. Those of which no trial fits are left out."""
     catalog, num_trials = draw_catalog(rng), rng.choice((1, 3, 8, 20, 50, 100))
-    pool = NodePool({each.name: each for each in catalog.node_types}, HEAD)
-    prices = {each.name: each.price_per_hour or 0 for each in catalog.node_types}
+    pool = NodePool({each.name: each for each in catalog.nodes}, HEAD)
+    prices = {each.name: each.price_per_hour or 0 for each in catalog.nodes}
     combinations = [
         (sum(prices[name] * number for name, number in zip(pool.most, numbers, strict=True)), numbers)
         for numbers in product(*(range(most + 1) for most in pool.most.values()))

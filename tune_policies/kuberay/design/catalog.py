@@ -1,5 +1,10 @@
-"""The node catalogue: the node types that there could be, as the user writes them down, and what each costs."""
+"""The list of nodes that a user writes: the nodes that exist or can be rented, how many of each, and their prices.
 
+Every command that needs nodes accepts this list: ``plan --cluster`` plans on these nodes, ``cluster --nodes`` chooses
+among them, and ``plan --cluster FILE --nodes`` reads their prices.
+"""
+
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, Self
@@ -112,20 +117,22 @@ class Toleration(Value):
 
 
 class NodeType(Value):
-    """One type of node.
+    """One type of node, and how many such nodes there are.
 
     Attributes:
-        name: Its name, also of the worker group: a DNS label.
-        cpus: CPUs that Ray counts on it: whole, as KubeRay's autoscaler reads no parts.
-        memory: Host memory: a text such as ``"32GiB"``, or bytes.
+        count: The number of these nodes. ``None``: a plan counts one node (one slice of a TPU), and a design may use as
+            many as the trials need.
+        name: A DNS label, which also names the worker group. By default, the catalogue names it after its devices.
+        cpus: CPUs that Ray counts on it: whole, because KubeRay's autoscaler reads no fractions.
+        memory: Host memory: a text such as ``"32GiB"``, or bytes. ``None``: not known; a design needs it.
         gpus: Whole GPUs.
+        gpu_memory: Memory of each GPU, such as ``"39GiB"``; ``None``: the least of its device type.
         custom: Devices of other families by Ray's resource, such as ``{"TPU": 4}``, and any other resource.
         accelerator_type: Ray's name of its device type; ``None``: it has no devices, or any.
         topology: Of its TPU slices, such as ``"4x4"``; the nodes of a slice come and go together.
         device_key: Under which name Kubernetes counts its devices; ``None``: as the device plugin of its family does.
             For parts of GPUs: ``"nvidia.com/mig-1g.10gb"``, ``"nvidia.com/gpu.shared"``.
-        price_per_hour: Of one node, in the catalogue's currency; ``None``: not told.
-        max_nodes: The most that there can be.
+        price_per_hour: Of one node, in the catalogue's currency; ``None``: not known.
         labels: Ray's node labels, beside that of its device type.
         node_selector: Kubernetes labels of the nodes on which its pods run, beside those of its device type.
         tolerations: Taints that its pods tolerate, beside those of its device family.
@@ -135,16 +142,17 @@ class NodeType(Value):
         InvalidResourcesError: A field is wrong, or the fields do not go together.
     """
 
-    name: NodeTypeName
+    count: PositiveCount | None = None
+    name: NodeTypeName = ""
     cpus: PositiveCount
-    memory: Memory
+    memory: Memory | None = None
     gpus: Count = 0
+    gpu_memory: Memory | None = None
     custom: Annotated[CustomAmounts, AfterValidator(_node_resources)] = Field(default_factory=dict)
     accelerator_type: Annotated[str, AfterValidator(check_accelerator_type)] | None = None
     topology: str | None = None
     device_key: Annotated[str, AfterValidator(_device_key)] | None = None
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
-    max_nodes: PositiveCount = 1000
     labels: Annotated[dict[str, str], AfterValidator(_labels)] = Field(default_factory=dict)
     node_selector: Annotated[dict[str, str], AfterValidator(_node_selector)] = Field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
@@ -155,7 +163,7 @@ class NodeType(Value):
         devices = self.devices
         if len(devices) > 1:
             raise InvalidResourcesError(
-                f"node type {self.name!r} has devices of several kinds ({', '.join(devices)}), which no pod can have: "
+                f"{self._called} has devices of several kinds ({', '.join(devices)}), which no pod can have: "
                 "make a node type of each"
             )
         for resource, amount in devices.items():
@@ -163,10 +171,11 @@ class NodeType(Value):
                 check_device_amount(amount, resource)
             if self.accelerator_type is not None:
                 check_type_of_resource(self.accelerator_type, resource)
-        for field in ("accelerator_type", "device_key"):
-            if not devices and (value := getattr(self, field)) is not None:
+        for field in ("accelerator_type", "device_key", "gpu_memory"):
+            needs = devices if field != "gpu_memory" else self.gpus
+            if not needs and (value := getattr(self, field)) is not None:
                 raise InvalidResourcesError(
-                    f"node type {self.name!r} has {field}={value!r} and no devices: give gpus, or custom={{'TPU': 4}} "
+                    f"{self._called} has {field}={value!r} and no devices: give gpus, or custom={{'TPU': 4}} "
                     "and the like"
                 )
         return self
@@ -189,17 +198,26 @@ class NodeType(Value):
                 f"a {self.topology} slice of {self.accelerator_type} has {shape.chips} chips, and its nodes cannot "
                 f"have {chips} each: {needed}"
             )
-        if self.max_nodes < self.num_hosts:
+        if self.num_nodes % self.num_hosts:
             raise InvalidResourcesError(
-                f"max_nodes={self.max_nodes} of {self.name!r} is less than one {self.topology} slice: ask for "
-                f"{self.num_hosts}"
+                f"count={self.count} of {self._called} is not a number of whole {self.topology} slices: write "
+                f"{self.num_hosts}, or a multiple of it"
             )
         return self
+
+    @property
+    def _called(self) -> str:
+        return f"node type {self.name!r}" if self.name else "a node type"
 
     @property
     def resources(self) -> Resources:
         """What Ray counts on one node."""
         return Resources(cpus=self.cpus, gpus=self.gpus, memory_bytes=self.memory, custom=self.custom)
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes a plan counts."""
+        return self.num_hosts if self.count is None else self.count
 
     @property
     def devices(self) -> dict[str, float]:
@@ -212,6 +230,14 @@ class NodeType(Value):
         """Its GPUs, if they are parts of GPUs; ``None``: they are whole."""
         keys = () if self.device_key is None else (self.device_key,)
         return parts_of_gpus(keys, self.node_selector, self.gpus) if self.gpus else None
+
+    @property
+    def known_gpus(self) -> tuple[GpuDevice, ...] | None:
+        """Its GPUs, if their memory is known without reading it: from ``gpu_memory``, or from the name of a part."""
+        if self.gpu_memory is None or not self.gpus:
+            return self.gpu_parts
+        name = self.accelerator_type or "GPU"
+        return tuple(GpuDevice(index=at, name=name, memory_bytes=self.gpu_memory) for at in range(self.gpus))
 
     @property
     def num_hosts(self) -> int:
@@ -227,30 +253,54 @@ class NodeType(Value):
         return {**own, **self.labels}
 
 
+def node_type_name(cpus: int, resource: str | None, devices: int, accelerator_type: str | None, *more: str) -> str:
+    """Return a name for a node type without one: ``"a100-x4"`` after its devices, or ``"cpu-16"``."""
+    what = accelerator_type or resource
+    if what is None:
+        return f"cpu-{cpus}"
+    return "-".join([*re.findall(r"[a-z0-9]+", what.lower()), *more, *([f"x{devices}"] if devices > 1 else [])])
+
+
+def _named(node_types: tuple[NodeType, ...]) -> tuple[NodeType, ...]:
+    """Return the node types with a name for each that has none."""
+    taken = {each.name for each in node_types}
+    named = []
+    for each in node_types:
+        if not each.name:
+            resource, devices = next(iter(each.devices.items()), (None, 0))
+            topology = [each.topology] if each.topology else []
+            name = node_type_name(each.cpus, resource, int(devices), each.accelerator_type, *topology)
+            free = next(free for at in itertools.count(1) if (free := f"{name}-{at}" if at > 1 else name) not in taken)
+            taken.add(free)
+            each = each.model_copy(update={"name": free})
+        named.append(each)
+    return tuple(named)
+
+
 class NodeCatalog(Value):
-    """All node types that there could be.
+    """A list of nodes.
 
     Attributes:
-        node_types: Each with a name of its own.
-        head: The head node, which runs no trials and so has no devices; ``None``: a small one, see :data:`HEAD`.
+        nodes: The types of worker nodes, each with its ``count``.
+        head: The head node, which runs no trials and therefore has no devices; ``None``: a small one, see :data:`HEAD`.
         currency: Of the prices.
-        date: The day on which they were so, as ``2026-11-21``.
+        date: The date of the prices, such as ``2026-11-21``.
 
     Raises:
         InvalidResourcesError: A field is wrong, or a name comes twice.
     """
 
-    node_types: tuple[NodeType, ...]
+    nodes: Annotated[tuple[NodeType, ...], AfterValidator(_named)]
     head: NodeType | None = None
     currency: str = "USD"
     date: Day | None = None
 
     @model_validator(mode="after")
     def _node_types_must_go_together(self) -> Self:
-        if not self.node_types:
-            raise InvalidResourcesError("node_types is empty: a catalogue has at least one node type")
+        if not self.nodes:
+            raise InvalidResourcesError("nodes is empty: list at least one node, such as {count: 8, cpus: 32, gpus: 4}")
         head = self.head or HEAD
-        names = [head.name, *(each.name for each in self.node_types)]
+        names = [head.name, *(each.name for each in self.nodes)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InvalidResourcesError(
                 f"each node type needs a name of its own, but {twice[0]!r} comes twice"
@@ -258,9 +308,9 @@ class NodeCatalog(Value):
             )
         if head.devices:
             raise InvalidResourcesError(
-                f"the head runs no trials, so its {', '.join(head.devices)} would stand idle: take a node type without"
+                f"the head runs no trials, so its {', '.join(head.devices)} would be idle: list a head without devices"
             )
-        for each in self.node_types:
+        for each in self.nodes:
             if each.gpu_parts is not None and each.gpus > 1:
                 # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: CUDA shows a process one instance at the
                 # most, and of time slices several may be the same GPU, but Ray counts on devices 0 to n - 1.
@@ -269,6 +319,21 @@ class NodeCatalog(Value):
                     "none, as CUDA does not number them: set gpus to 1, with the CPUs and the memory for one"
                 )
         return self
+
+    @classmethod
+    def from_dict(cls, data: object) -> Self:
+        """Build the value from plain data: a mapping of its fields, or only the list of its nodes."""
+        return super().from_dict({"nodes": data} if isinstance(data, list) else data)
+
+    @property
+    def price_per_hour(self) -> float | None:
+        """The price of all nodes, and of the head if it has one; ``None``: the price of a node is not known."""
+        total = (self.head and self.head.price_per_hour) or 0.0
+        for each in self.nodes:
+            if each.price_per_hour is None:
+                return None
+            total += each.num_nodes * each.price_per_hour
+        return total
 
 
 HEAD = NodeType(name="head", cpus=2, memory=8 * 2**30)

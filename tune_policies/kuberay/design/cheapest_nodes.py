@@ -34,6 +34,9 @@ Units = Mapping[str, int]
 _MOST_COUNTED: Final = 10_000
 """No cluster has more nodes of a type, whatever a file says."""
 
+_NO_LIMIT: Final = 1_000
+"""How many units of a node type may be used if its ``count`` is not given."""
+
 _PER_MONEY: Final = 10**6
 """Prices are added up in whole millionths, so that sums that are the same compare as the same."""
 
@@ -56,7 +59,10 @@ class NodePool(NamedTuple):
     @property
     def most(self) -> dict[str, int]:
         """How many units there can be."""
-        return {name: min(each.max_nodes, _MOST_COUNTED) // each.num_hosts for name, each in self.node_types.items()}
+        return {
+            name: min(each.count or _NO_LIMIT * each.num_hosts, _MOST_COUNTED) // each.num_hosts
+            for name, each in self.node_types.items()
+        }
 
     @property
     def has_prices(self) -> bool:
@@ -156,7 +162,7 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
 def _of_one_kind_of_gpu(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> Iterator[NodeChoice]:
     by_gpu: dict[Hashable, dict[str, int]] = {}
     for name, number in most.items():
-        parts = pool.node_types[name].gpu_parts
+        parts = pool.node_types[name].known_gpus
         by_gpu.setdefault(parts and parts[0], {})[name] = number
     for alike in by_gpu.values() if len(by_gpu) > 1 else ():
         with suppress(InfeasibleRequestError):

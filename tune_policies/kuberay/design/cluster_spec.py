@@ -1,16 +1,19 @@
 """A cluster as its file describes it: the head, and worker groups that grow and shrink. Policies plan on it."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.cluster.tpu_slices import POD_TYPE, SLICE_NAME, TOPOLOGIES, TOPOLOGY, WORKER_ID, SliceShape
-from tune_policies.kuberay.design.catalog import NodeType
+from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Count, PositiveCount, Resources
 from tune_policies.values.value import Value, counted
+
+MOST_NODES: Final = 10_000
+"""The most nodes that a plan may list. KubeRay's default limit of 2147483647 means "no limit"."""
 
 
 class WorkerGroup(Value):
@@ -24,7 +27,7 @@ class WorkerGroup(Value):
         start_nodes: So many are there at first; ``None``: as many as always.
         num_hosts: Nodes that come and go together, as the hosts of a TPU slice; the numbers of nodes are its multiples.
         accelerator_type: Ray's name of the device type; ``None``: not known.
-        gpu_parts: Its GPUs, if they are parts of GPUs; ``None``: they are whole.
+        devices: Its GPUs, if their memory is known, as that of parts of GPUs is; ``None``: not known.
         is_type_counted: Whether the autoscaler knows the type, so that work which asks for it makes nodes come.
         labels: Ray's node labels.
         topology: Of its TPU slices.
@@ -39,7 +42,7 @@ class WorkerGroup(Value):
     start_nodes: Count | None = None
     num_hosts: PositiveCount = 1
     accelerator_type: str | None = None
-    gpu_parts: tuple[GpuDevice, ...] | None = None
+    devices: tuple[GpuDevice, ...] | None = None
     is_type_counted: bool = True
     labels: dict[str, str] = Field(default_factory=dict)
     topology: str | None = None
@@ -55,6 +58,20 @@ class WorkerGroup(Value):
             )
         return self
 
+    @classmethod
+    def of(cls, node_type: NodeType, **numbers: int) -> Self:
+        """Return a group of nodes of one type; ``numbers`` are the fields that count nodes."""
+        return cls(
+            name=node_type.name,
+            resources=node_type.resources,
+            accelerator_type=node_type.accelerator_type,
+            labels=node_type.ray_labels,
+            devices=node_type.known_gpus,
+            topology=node_type.topology,
+            price_per_hour=node_type.price_per_hour,
+            **{"num_hosts": node_type.num_hosts, **numbers},
+        )
+
     def nodes(self, number: int, *, is_expected: bool = False) -> Iterator[NodeCapacity]:
         """Yield so many nodes of the group, as Ray will know them.
 
@@ -69,7 +86,7 @@ class WorkerGroup(Value):
             resources=self.resources,
             accelerator_type=self.accelerator_type,
             labels=self.labels,
-            devices=self.gpu_parts,
+            devices=self.devices,
             is_expected=is_expected,
         )
         shape = self._slice_shape
@@ -125,19 +142,8 @@ class DesignedGroup(Value):
     @property
     def spec(self) -> WorkerGroup:
         """The group as a file of it is to be read again."""
-        return WorkerGroup(
-            name=self.node_type.name,
-            resources=self.node_type.resources,
-            min_nodes=self.min_nodes,
-            max_nodes=self.max_nodes,
-            start_nodes=self.start_nodes,
-            num_hosts=self.num_hosts,
-            accelerator_type=self.node_type.accelerator_type,
-            labels=self.node_type.ray_labels,
-            gpu_parts=self.node_type.gpu_parts,
-            topology=self.node_type.topology,
-            price_per_hour=self.node_type.price_per_hour,
-        )
+        numbers = ("min_nodes", "max_nodes", "start_nodes", "num_hosts")
+        return WorkerGroup.of(self.node_type, **{name: getattr(self, name) for name in numbers})
 
 
 class ClusterSpec(Value):
@@ -184,8 +190,32 @@ class ClusterSpec(Value):
                         max_nodes_to_add=group.max_nodes - always,
                         accelerator_type=group.accelerator_type,
                         labels=group.labels,
-                        devices=group.gpu_parts,
+                        devices=group.devices,
                     )
                 )
         most = None if self.max_nodes is None else max(0, self.max_nodes - (len(nodes) - 1))
         return ClusterCapacity(nodes=tuple(nodes), node_types=tuple(rows), max_nodes_to_add=most)
+
+
+Nodes = ClusterCapacity | NodeCatalog | ClusterSpec
+"""The nodes to plan for: an existing cluster, a list of nodes, or a cluster's file."""
+
+
+def capacity_of(nodes: Nodes) -> ClusterCapacity:
+    """Return the nodes as a policy sees them. The head of a list of nodes has host memory and no CPUs.
+
+    Raises:
+        InvalidResourcesError: A list has more than :data:`MOST_NODES` nodes.
+    """
+    if isinstance(nodes, ClusterCapacity):
+        return nodes
+    if isinstance(nodes, ClusterSpec):
+        return nodes.capacity
+    if (total := sum(each.num_nodes for each in nodes.nodes)) > MOST_NODES:
+        raise InvalidResourcesError(f"the list has {total:,} nodes: lower count to at most {MOST_NODES:,} in total")
+    groups = [(WorkerGroup.of(each, max_nodes=each.num_nodes), each.num_nodes) for each in nodes.nodes]
+    listed = [node for group, number in groups for node in group.nodes(number)]
+    if nodes.head is not None:
+        resources = Resources(memory_bytes=nodes.head.memory)
+        listed.append(NodeCapacity(node_id=nodes.head.name, resources=resources, is_head=True))
+    return ClusterCapacity(nodes=tuple(listed))

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, DEVICE_RESOURCES, gpu_memory_of_type
 from tune_policies.cluster.tpu_slices import SliceShape
-from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType
+from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType, node_type_name
 from tune_policies.kuberay.design.cheapest_nodes import NodePool, Units, workers_in_unit
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, DesignedGroup
 from tune_policies.kuberay.design.slot_choices import (
@@ -41,7 +41,7 @@ from tune_policies.policies.selecting import SelectingPolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import TICKS, PositiveCount, Resources, check_count, to_ticks
 from tune_policies.values.sanitize import one_line
-from tune_policies.values.units import GIB
+from tune_policies.values.units import GIB, format_money
 from tune_policies.values.value import Value, counted, shorten, shorten_names
 
 _CPUS_PER_DEVICE: Final = 8
@@ -93,7 +93,7 @@ def default_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalo
     notes = (
         f"no catalogue is given, so {each.name} suits the policy: {each.resources}" for each in node_types.values()
     )
-    return NodeCatalog(node_types=tuple(node_types.values())), tuple(notes)
+    return NodeCatalog(nodes=tuple(node_types.values())), tuple(notes)
 
 
 def _worker(policy: ResourcePolicy) -> _Worker:
@@ -163,14 +163,16 @@ def _node_type(worker: _Worker, num_trials: int) -> NodeType:
     if worker.resource not in (None, "GPU"):
         custom[str(worker.resource)] = devices
     return NodeType(
-        name=_node_name(worker, devices, num_cpus),
+        name=node_type_name(
+            num_cpus, worker.resource, devices, worker.accelerator_type, *([worker.topology] if worker.topology else [])
+        ),
         cpus=num_cpus,
         memory=memory,
         gpus=devices if worker.resource == "GPU" else 0,
         custom=custom,
         accelerator_type=worker.accelerator_type,
         topology=worker.topology,
-        max_nodes=max(1000, 1000 * devices),
+        count=max(1000, 1000 * devices),
     )
 
 
@@ -185,14 +187,6 @@ def _devices(worker: _Worker) -> tuple[int, int]:
     if worker.devices < 1:
         return 1, TICKS // to_ticks(worker.devices)
     return int(worker.devices), 1
-
-
-def _node_name(worker: _Worker, devices: int, cpus: int) -> str:
-    what = worker.accelerator_type or worker.resource
-    if what is None:
-        return f"cpu-{cpus}"
-    words = [*re.findall(r"[a-z0-9]+", what.lower()), *([worker.topology] if worker.topology else [])]
-    return "-".join([*words, *([f"x{devices}"] if devices > 1 else [])])
 
 
 _CLUSTER_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")
@@ -269,14 +263,10 @@ class ClusterDesign(Value):
         if self.price_per_hour is None:
             return "what it costs is not known: give each node type its price_per_hour"
         head = "with the head" if self.head.price_per_hour is not None else "without the head, whose price is not known"
-        text = f"at most {_money(self.price_per_hour)} {self.currency} an hour, {head}"
+        text = f"at most {format_money(self.price_per_hour)} {self.currency} an hour, {head}"
         if self.price is None:
             return text
-        return f"{text}; all trials take {self.hours:.2g} h and cost {_money(self.price)} {self.currency}"
-
-
-def _money(amount: float) -> str:
-    return f"{amount:.2f}" if amount >= 0.1 or amount == 0 else f"{amount:.2g}"
+        return f"{text}; all trials take {self.hours:.2g} h and cost {format_money(self.price)} {self.currency}"
 
 
 def design_cluster(
@@ -315,7 +305,12 @@ def design_cluster(
     notes: tuple[str, ...] = ()
     if catalog is None:
         catalog, notes = default_catalog(policy, num_trials)
-    pool = NodePool({each.name: each for each in catalog.node_types}, catalog.head or HEAD)
+    pool = NodePool({each.name: each for each in catalog.nodes}, catalog.head or HEAD)
+    if unknown := [name for name, each in {**pool.node_types, "head": pool.head}.items() if each.memory is None]:
+        raise InvalidResourcesError(
+            f"the memory of {shorten_names(unknown)} is not known, and a pod must request it: write what the node "
+            "offers to pods, such as memory: 64GiB"
+        )
     chosen = _within_limit(policy, pool, num_trials, measured)
     uncapped = chosen.policy.plan(pool.capacity(chosen.units))
     by_group = _trials_by_group(uncapped, pool, chosen.units)
@@ -430,7 +425,7 @@ def _why(
     limit = policy.max_nodes_to_add if isinstance(policy, AutoscalingPolicy) else None
     to_raise, why = None, "the policy or its nodes allow no more"
     if all(pool.most[name] == chosen.units.get(name, 0) for name in chosen.units):
-        to_raise, why = "max_nodes", "there are no more such nodes"
+        to_raise, why = "count", "there are no more such nodes"
     elif _num_nodes(pool, chosen.units) == limit:
         to_raise, why = "max_nodes_to_add", f"max_nodes_to_add is {limit}"
     yield f"{at_once} of {num_trials} trials run at once, as {why}; the others wait"

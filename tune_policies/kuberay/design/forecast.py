@@ -2,14 +2,14 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import Field
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
-from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
+from tune_policies.kuberay.design.cluster_spec import MOST_NODES, ClusterSpec, WorkerGroup
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.capped import CappedPolicy
@@ -17,10 +17,8 @@ from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import Count
 from tune_policies.values.sanitize import one_line
+from tune_policies.values.units import format_money
 from tune_policies.values.value import Value, counted
-
-_MOST_NODES: Final = 10_000
-"""No more are looked at, as no cluster has them: KubeRay's default limit means that there is none."""
 
 
 class Stage(Value):
@@ -79,7 +77,9 @@ class TrialForecast(Value):
         nodes = [counted(number, f"{name} node") for name, number in stage.nodes.items() if number] or [
             "the head alone"
         ]
-        price = [] if stage.price_per_hour is None else [f"{stage.price_per_hour:.2f} {self.currency} an hour"]
+        price = (
+            [] if stage.price_per_hour is None else [f"{format_money(stage.price_per_hour)} {self.currency} an hour"]
+        )
         return ", ".join([*nodes, *price])
 
 
@@ -145,9 +145,9 @@ def _always(cluster: ClusterSpec) -> dict[str, int]:
     """Return the workers that are always there, by group."""
     autoscales = cluster.is_autoscaling
     nodes = {group.name: group.min_nodes if autoscales else group.start_nodes or 0 for group in cluster.groups}
-    if sum(nodes.values()) > _MOST_NODES:
+    if sum(nodes.values()) > MOST_NODES:
         raise InvalidResourcesError(
-            f"the cluster {cluster.name!r} has {sum(nodes.values())} nodes at the least: more than {_MOST_NODES} are "
+            f"the cluster {cluster.name!r} has {sum(nodes.values())} nodes at the least: more than {MOST_NODES} are "
             "not looked at"
         )
     return nodes
@@ -156,7 +156,7 @@ def _always(cluster: ClusterSpec) -> dict[str, int]:
 def _at_most(policy: ResourcePolicy, cluster: ClusterSpec, capacity: ClusterCapacity) -> TrialPlan:
     growing = [group for group in cluster.groups if group.num_hosts > 1 and group.max_nodes > group.min_nodes]
     total = sum(group.max_nodes for group in cluster.groups)
-    if not cluster.is_autoscaling or not growing or total > min(cluster.max_nodes or total, _MOST_NODES):
+    if not cluster.is_autoscaling or not growing or total > min(cluster.max_nodes or total, MOST_NODES):
         return AutoscalingPolicy(policy).plan(capacity)
     # Hosts that come together are told apart only where they are there, so all are taken for alive.
     numbers = {group.name: group.max_nodes for group in cluster.groups}
@@ -227,10 +227,10 @@ def with_prices(spec: ClusterSpec, catalog: NodeCatalog) -> ClusterSpec:
     A group costs what the node type of its name costs, else what the smallest does that has the same devices, of the
     same type where both tell, and no fewer CPUs.
     """
-    named = {each.name: each for each in catalog.node_types}
+    named = {each.name: each for each in catalog.nodes}
     groups = []
     for group in spec.groups:
-        alike = [each for each in catalog.node_types if _holds(each, group)]
+        alike = [each for each in catalog.nodes if _holds(each, group)]
         nearest = min(alike, key=lambda each: (each.cpus, each.price_per_hour or 0, each.name), default=None)
         priced = named.get(group.name, nearest)
         groups.append(group.model_copy(update={"price_per_hour": priced and priced.price_per_hour}))

@@ -230,7 +230,7 @@ class InstanceTypes(NamedTuple):
             if is_open and isinstance(instance, str) and _WITH_DEVICES.match(instance) and self._machine(each) is None:
                 yield (
                     f"AWS adds the devices of {instance} to the resources of {name!r}, which are counted without: give "
-                    "--nodes a catalogue that has it, or write them under resources"
+                    "--nodes a list of nodes that has it, or write them under resources"
                 )
 
     def _machine(self, node_type: YamlNodeType) -> NodeType | None:
@@ -238,15 +238,15 @@ class InstanceTypes(NamedTuple):
         instance = node_type.node_config.get(_INSTANCE_TYPE)
         if self.provider != FILLS_RESOURCES or self.catalog is None or not isinstance(instance, str):
             return None
-        rows = {each.name: each for each in self.catalog.node_types}
-        configured = (each for each in self.catalog.node_types if each.node_config.get(_INSTANCE_TYPE) == instance)
+        rows = {each.name: each for each in self.catalog.nodes}
+        configured = (each for each in self.catalog.nodes if each.node_config.get(_INSTANCE_TYPE) == instance)
         return next(configured, rows.get(instance.replace(".", "-")))
 
     def _why(self, node_type: YamlNodeType) -> str:
         if self.provider == LOCAL:
             return (
-                "resources, which Ray reads from each machine as it starts: save what they are by `probe --json` "
-                "there, and plan by --capacity"
+                "resources, which Ray reads from each machine when it starts: run `probe --json` there and "
+                "plan for its output, or write a list of nodes"
             )
         if self.provider != FILLS_RESOURCES:
             return "resources: write what a node will have, which Ray finds out for AWS alone before a node starts"
@@ -255,10 +255,10 @@ class InstanceTypes(NamedTuple):
             return (
                 f"resources, and its node_config no {_INSTANCE_TYPE} by which AWS could fill them in: write resources"
             )
-        unknown = "" if self.catalog is None else ", which the catalogue does not have"
+        unknown = "" if self.catalog is None else ", which the list of nodes does not have"
         return (
             f"resources in the file: AWS fills them in by the instance type {instance}{unknown}; give --nodes a "
-            "catalogue that has it, or write resources"
+            "list of nodes that has it, or write resources"
         )
 
 
@@ -266,4 +266,6 @@ def _looked_up(machine: NodeType, *, is_head: bool) -> dict[str, int]:
     amounts = {"CPU": machine.cpus, **{name: int(amount) for name, amount in machine.devices.items()}}
     if machine.accelerator_type is not None:
         amounts[ACCELERATOR_TYPE_PREFIX + machine.accelerator_type] = 1
-    return amounts if is_head else {**amounts, "memory": int(int(machine.memory) * (1 - _FOR_OBJECTS))}
+    if is_head or machine.memory is None:
+        return amounts
+    return {**amounts, "memory": int(int(machine.memory) * (1 - _FOR_OBJECTS))}

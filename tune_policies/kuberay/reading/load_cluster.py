@@ -1,19 +1,30 @@
-"""Loads a cluster file as a ``ClusterSpec``: what Ray counts on each node, and how many nodes there may be.
+"""Loads the nodes to plan for, whichever format their file has.
 
-A node catalogue, which somebody has written by hand, is loaded here too.
+A file is a list of nodes that a user has written (``NodeCatalog``), a cluster that ``probe --json`` has saved
+(``ClusterCapacity``), or a file of KubeRay or Ray's cluster launcher (``ClusterSpec``: what Ray counts on each node,
+and how many nodes there may be).
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path as FilePath
 from typing import Final
 
-from tune_policies.cluster.capacity import accelerator_type_of, to_resources
-from tune_policies.files.reading import read_value
+from tune_policies.cluster.capacity import ClusterCapacity, accelerator_type_of, to_resources
+from tune_policies.files.plain_data import (
+    MAX_PARTS,
+    MAX_RECORD_PARTS,
+    NODE_LIST,
+    SAVED_CLUSTER,
+    format_of,
+    parse_data,
+    parse_json,
+)
+from tune_policies.files.reading import read_value, wrong_file
 from tune_policies.files.yaml_documents import Document, read_documents
 from tune_policies.kuberay.design.catalog import NodeCatalog, parts_of_gpus
-from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
+from tune_policies.kuberay.design.cluster_spec import ClusterSpec, Nodes, WorkerGroup, capacity_of
 from tune_policies.kuberay.reading.cluster_yaml import (
     ClusterYaml,
     InstanceTypes,
@@ -92,7 +103,7 @@ def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]
             start_nodes=start * group.numOfHosts,
             num_hosts=group.numOfHosts,
             accelerator_type=(told := device_type(amounts, group.labels, pod.nodeSelector)),
-            gpu_parts=parts_of_gpus(pod.containers[0].resources.limits, pod.nodeSelector, gpus) if gpus else None,
+            devices=parts_of_gpus(pod.containers[0].resources.limits, pod.nodeSelector, gpus) if gpus else None,
             is_type_counted=told is None or accelerator_type_of(amounts) is not None,
             labels=group.labels,
             topology=None if shape is None else shape.topology,
@@ -182,7 +193,11 @@ def load_cluster(path: str | FilePath, *, name: str | None = None, catalog: Node
         InvalidResourcesError: The file cannot be read, holds no cluster or several, or a field is wrong; the message
             names the file and the line.
     """
-    found = find_cluster(path, name)
+    text = read_text(path)
+    return _to_spec(_find_in(read_documents(text, str(path)), str(path), name), str(path), catalog)
+
+
+def _to_spec(found: ClusterInFile | Document, path: str, catalog: NodeCatalog | None) -> ClusterSpec:
     try:
         if isinstance(found, ClusterInFile):
             return to_cluster_spec(found)
@@ -193,7 +208,58 @@ def load_cluster(path: str | FilePath, *, name: str | None = None, catalog: Node
         return yaml_to_cluster_spec(cluster, catalog, assumptions(found.data))
     except InvalidResourcesError as error:
         message = str(error)
-        raise InvalidResourcesError(message if message.startswith(str(path)) else f"{path}: {message}") from error
+        raise InvalidResourcesError(message if message.startswith(path) else f"{path}: {message}") from error
+
+
+_TIMES: Final = 7
+"""How many times as large as a manifest a saved cluster may be: ten thousand nodes with eight GPUs each take 32 MiB."""
+
+
+def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCatalog | None = None) -> Nodes:
+    """Return the nodes that a file describes, in any format that ``--cluster`` accepts.
+
+    Args:
+        path: The file, plain or gzipped; ``-`` is stdin.
+        name: The name of the cluster, job or service, if the file of a cluster has several.
+        catalog: Has the machines of instance types, for a cluster YAML.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, has no such format, or a field is wrong.
+    """
+    source = str(path)
+    text = read_text(path, times=_TIMES)
+    data: object = None
+    documents: tuple[Document, ...] = ()
+    with suppress(ValueError):
+        data = parse_json(text)  # a saved cluster may be longer than YAML may be
+    if data is None:
+        documents = read_documents(text, source)
+        data = documents[0].data if len(documents) == 1 else None
+    found = format_of(data)
+    if found not in (NODE_LIST, SAVED_CLUSTER):
+        return _to_spec(_find_in(documents or read_documents(text, source), source, name), source, catalog)
+    if name is not None:
+        raise InvalidResourcesError(f"--name picks a cluster in a file, and {source} is a {found.name}: leave it out")
+    data = parse_data(text, source, max_parts=MAX_PARTS if found is NODE_LIST else MAX_RECORD_PARTS)
+    try:
+        return NodeCatalog.from_dict(data) if found is NODE_LIST else ClusterCapacity.from_dict(data)
+    except InvalidResourcesError as error:
+        raise wrong_file(source, found.name, data, error) from error
+
+
+def load_capacity(path: str | FilePath, *, name: str | None = None) -> ClusterCapacity:
+    """Return the nodes of a file to plan for: a list of nodes, the output of ``probe --json``, or a cluster's file.
+
+    Of a cluster with an autoscaler, the capacity has the nodes that always exist, and those that can be added.
+
+    Args:
+        path: The file, plain or gzipped; ``-`` is stdin.
+        name: The name of the cluster, job or service, if the file of a cluster has several.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, has no such format, or a field is wrong.
+    """
+    return capacity_of(read_nodes(path, name=name))
 
 
 def find_cluster(path: str | FilePath, name: str | None = None) -> ClusterInFile | Document:
@@ -203,10 +269,13 @@ def find_cluster(path: str | FilePath, name: str | None = None) -> ClusterInFile
         InvalidResourcesError: The file cannot be read, holds no cluster or several, or a field of KubeRay's is wrong;
             the message names the file and the line.
     """
-    documents = read_documents(read_text(path), str(path))
+    return _find_in(read_documents(read_text(path), str(path)), str(path), name)
+
+
+def _find_in(documents: Sequence[Document], path: str, name: str | None) -> ClusterInFile | Document:
     manifests = [each for document in documents for _, each in manifests_in(document)]
     if name is not None:
-        check_name(name, manifests, str(path))
+        check_name(name, manifests, path)
         manifests = [each for each in manifests if name_of(each) == name]
     found: list[ClusterInFile | Document] = []
     problems = []
@@ -225,9 +294,13 @@ def find_cluster(path: str | FilePath, name: str | None = None) -> ClusterInFile
     if problems:
         raise _wrong(problems)
     if len(found) != 1:
-        raise InvalidResourcesError(
-            f"{path} must hold one Ray cluster YAML (available_node_types), one KubeRay RayCluster, RayJob or "
-            f"RayService, or values of its chart, but holds {len(found)} (found: {_listed(manifests) or 'nothing'})"
+        data = documents[0].data if documents else None
+        raise wrong_file(
+            path,
+            "cluster's file",
+            data,
+            "it must hold one KubeRay RayCluster, RayJob or RayService, values of its chart, or one cluster YAML "
+            f"(available_node_types), but holds {len(found)} (found: {_listed(manifests) or 'nothing'})",
         )
     return found[0]
 
@@ -250,9 +323,9 @@ def _wrong(problems: list[tuple[Document, FieldProblem]]) -> InvalidResourcesErr
 
 
 def load_catalog(path: str | FilePath) -> NodeCatalog:
-    """Read a node catalogue, which somebody has written by hand, as YAML or JSON. Prices may be missing.
+    """Read a list of nodes, as YAML or JSON. Prices may be missing.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, or is no catalogue.
+        InvalidResourcesError: The file cannot be read, or is not a list of nodes.
     """
-    return read_value(path, NodeCatalog, "node catalogue")
+    return read_value(path, NodeCatalog, NODE_LIST.name)

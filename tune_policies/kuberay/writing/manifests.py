@@ -54,7 +54,7 @@ def _pod_template(
         InvalidResourcesError: Kubernetes does not know its devices.
     """
     devices = devices_of(node_type)
-    amounts = {"cpu": str(node_type.cpus), "memory": _quantity(int(node_type.memory))}
+    amounts = {"cpu": str(node_type.cpus), "memory": _quantity(int(node_type.memory or 0))}
     tolerations = [*node_type.tolerations]
     if devices is not None:
         amounts[devices.key] = str(devices.amount)
@@ -390,7 +390,7 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str
 
 
 def _amounts(node_type: NodeType) -> dict[str, int]:
-    amounts = {"CPU": node_type.cpus, "GPU": node_type.gpus, "memory": int(node_type.memory)}
+    amounts = {"CPU": node_type.cpus, "GPU": node_type.gpus, "memory": int(node_type.memory or 0)}
     for name, amount in node_type.custom.items():
         amounts[name] = int(amount)
     if node_type.accelerator_type is not None:

@@ -1,0 +1,97 @@
+"""Compares policies on one cluster: what a trial gets under each, how many run at once, what is idle, and the price."""
+
+from collections.abc import Iterable
+from typing import ClassVar, Final
+
+from tune_policies.kuberay.design.catalog import NodeCatalog
+from tune_policies.kuberay.design.cluster_spec import ClusterSpec, Nodes, capacity_of
+from tune_policies.kuberay.design.forecast import Stage, forecast_trials
+from tune_policies.placement.idle import ROUNDING, Idle, idle
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.resources import Count
+from tune_policies.values.value import ShownValue
+
+NO_TRIAL_FITS: Final = "one trial needs {asked}, but {offered}: short of {short_of}"
+
+
+class ComparedPolicy(Stage):
+    """One policy on the cluster. If an autoscaler adds nodes, this is the policy at the maximum.
+
+    Attributes:
+        policy: Its name, such as that of its file.
+        idle: What its plan leaves unused.
+        num_waves: How many waves all trials take; ``None``: not asked, or no trial fits.
+    """
+
+    policy: str
+    idle: tuple[Idle, ...] = ()
+    num_waves: Count | None = None
+
+    @property
+    def price_of_trial_hour(self) -> float | None:
+        """The price of one trial for an hour if all slots are in use; ``None``: not known."""
+        trials = self.trials_at_once
+        return None if self.price_per_hour is None or not trials else self.price_per_hour / trials
+
+
+class PolicyComparison(ShownValue):
+    """Several policies on the same cluster.
+
+    Attributes:
+        policies: In the order in which they were given.
+        currency: Of the prices.
+        cautions: What may turn out differently, a sentence each.
+    """
+
+    _view: ClassVar = "tune_policies.views.tables:comparison_view"
+
+    policies: tuple[ComparedPolicy, ...]
+    currency: str = "USD"
+    cautions: tuple[str, ...] = ()
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether a trial fits under at least one of the policies."""
+        return any(each.plan is not None for each in self.policies)
+
+
+def compare_policies(
+    policies: Iterable[tuple[str, ResourcePolicy]],
+    nodes: Nodes,
+    *,
+    catalog: NodeCatalog | None = None,
+    num_trials: int | None = None,
+) -> PolicyComparison:
+    """Plan for the same cluster with each policy. A policy under which no trial fits gets the reason.
+
+    Args:
+        policies: Each with its name.
+        nodes: The cluster.
+        catalog: Has the prices for a cluster's file. A list of nodes has its own.
+        num_trials: How many trials there are in all; ``None``: as many as fit.
+    """
+    prices = nodes if isinstance(nodes, NodeCatalog) else catalog
+    capacity = capacity_of(nodes)
+    cautions: dict[str, None] = {}
+
+    def compared(name: str, policy: ResourcePolicy) -> ComparedPolicy:
+        try:
+            if isinstance(nodes, ClusterSpec):
+                forecast = forecast_trials(policy, nodes, catalog=catalog)
+                cautions.update(dict.fromkeys(forecast.cautions))
+                stage = forecast.at_maximum
+            else:
+                stage = Stage(nodes={}, plan=policy.plan(capacity), price_per_hour=prices and prices.price_per_hour)
+        except InfeasibleRequestError as error:
+            return ComparedPolicy(policy=name, nodes={}, why_not=NO_TRIAL_FITS.format_map(vars(error)))
+        plan = stage.plan
+        left = () if plan is None else tuple(each for each in idle(capacity, plan) if each.reason != ROUNDING)
+        waves = None if plan is None or num_trials is None else plan.num_waves(num_trials)
+        return ComparedPolicy(policy=name, idle=left, num_waves=waves, **dict(stage))
+
+    return PolicyComparison(
+        policies=tuple(compared(name, policy) for name, policy in policies),
+        currency="USD" if prices is None else prices.currency,
+        cautions=tuple(cautions),
+    )
