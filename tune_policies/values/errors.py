@@ -15,9 +15,18 @@ Ray carries errors between processes, so each keeps all its data in ``args`` and
 
 from collections.abc import Sequence
 
+from tune_policies.values.sanitize import shortened
+
 
 class ResourcePolicyError(Exception):
     """Anything that this package raises on purpose."""
+
+    def __str__(self) -> str:
+        return shortened(self._message())
+
+    def _message(self) -> str:
+        """Return the message in full length; a subclass that builds its message overrides this method."""
+        return super().__str__()
 
 
 class InvalidResourcesError(ResourcePolicyError, ValueError):
@@ -77,7 +86,7 @@ class InfeasibleRequestError(ResourcePolicyError):
         short_of = " and ".join(dict.fromkeys(error.short_of for error in errors))
         return cls(asked, offered, short_of, errors[-1].suggestion, tuple(errors), errors[-1].fallback)
 
-    def __str__(self) -> str:
+    def _message(self) -> str:
         hints = f"{self.suggestion} {self.fallback}".strip()
         return f"one trial needs {self.asked}, but {self.offered}: short of {self.short_of}. {hints}"
 
@@ -105,5 +114,5 @@ class MeasurementError(ResourcePolicyError):
         super().__init__(message, profile)
         self.profile = profile
 
-    def __str__(self) -> str:
+    def _message(self) -> str:
         return str(self.args[0])
