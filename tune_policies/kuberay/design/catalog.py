@@ -231,7 +231,7 @@ class NodeCatalog(Value):
     """All node types that there could be.
 
     Attributes:
-        node_types: Each with a name of its own.
+        node_types: Each with a name of its own; at most 200.
         head: The head node, which runs no trials and so has no devices; ``None``: a small one, see :data:`HEAD`.
         currency: Of the prices.
         date: The day on which they were so, as ``2026-11-21``.
@@ -240,7 +240,7 @@ class NodeCatalog(Value):
         InvalidResourcesError: A field is wrong, or a name comes twice.
     """
 
-    node_types: tuple[NodeType, ...]
+    node_types: Annotated[tuple[NodeType, ...], Field(max_length=200)]
     head: NodeType | None = None
     currency: str = "USD"
     date: Day | None = None
