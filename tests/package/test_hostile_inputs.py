@@ -31,111 +31,121 @@ PRINTABLE = "a[bold]b[/red]:smile: ##[add-mask]c $x_$ <b> |`"
 HOSTILE = (
     f"{PRINTABLE}\x1b[31m\x1b]0;title\x07\x9b2J\u202e\u2066\u2028\u200b\x00\n::add-mask::d\r\nFORGED.yaml:1: error"
 )
+LONG = "a" * 100_000
 JOB = "python a.py  # {{ .x }}: [&b c] !!python/object:os.system \"x\" 'y'\nspec: {evil: true}\n--- \n%A"
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 SECRET = "hunter2hunter2"
 
-MANIFEST = {
-    "apiVersion": "ray.io/v1",
-    "kind": "RayCluster",
-    "metadata": {"name": HOSTILE, "labels": {HOSTILE: HOSTILE}},
-    "spec": {
-        HOSTILE: 1,
-        "rayVersion": HOSTILE,
-        "headGroupSpec": {
-            "rayStartParams": {HOSTILE: HOSTILE, "num-gpus": HOSTILE},
-            "template": {"spec": {"containers": [{"name": "a", "image": HOSTILE, HOSTILE: 1}]}},
+
+def _manifest(name):
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": name, "labels": {name: name}},
+        "spec": {
+            name: 1,
+            "rayVersion": name,
+            "headGroupSpec": {
+                "rayStartParams": {name: name, "num-gpus": name},
+                "template": {"spec": {"containers": [{"name": "a", "image": name, name: 1}]}},
+            },
+            "workerGroupSpecs": [
+                {
+                    "groupName": name,
+                    "replicas": 3,
+                    "minReplicas": 5,
+                    "maxReplicas": 4,
+                    "rayStartParams": {"resources": name},
+                    "template": {
+                        "spec": {
+                            "nodeSelector": {name: name},
+                            "containers": [
+                                {"name": "a", "image": name, "resources": {"limits": {"cpu": 2, name: name}}}
+                            ],
+                        }
+                    },
+                }
+            ],
         },
-        "workerGroupSpecs": [
-            {
-                "groupName": HOSTILE,
-                "replicas": 3,
-                "minReplicas": 5,
-                "maxReplicas": 4,
-                "rayStartParams": {"resources": HOSTILE},
-                "template": {
-                    "spec": {
-                        "nodeSelector": {HOSTILE: HOSTILE},
-                        "containers": [
-                            {"name": "a", "image": HOSTILE, "resources": {"limits": {"cpu": 2, HOSTILE: HOSTILE}}}
-                        ],
-                    }
-                },
-            }
-        ],
-    },
-}
+    }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with a file of each kind, sound but for its names, and one whose own name is hostile."""
     folder = tmp_path_factory.mktemp("hostile")
-
-    def write(name, text):
-        (folder / name).write_text(text, encoding="utf-8")
-
-    named = {"custom": {HOSTILE: 2}, "labels": {HOSTILE: HOSTILE}}
-    node = gpu_node("n", gpus=2, cpus=4, accelerator_type=HOSTILE, **named).model_copy(
-        update={"devices": (GpuDevice(index=0, name=HOSTILE, memory_bytes=GIB),) * 2, "address": HOSTILE}
-    )
-    more = NodeTypeCapacity(
-        name=HOSTILE, resources=Resources(cpus=8, custom={HOSTILE: 1}), labels={HOSTILE: HOSTILE}, max_nodes_to_add=3
-    )
-    write("capacity.json", ClusterCapacity(nodes=(node,), node_types=(more,)).to_json())
-    write("policy.yaml", "kind: AutoscalingPolicy\ninner: {kind: GpuPolicy, gpus: 0.3}\n")
-    write("greedy.yaml", yaml.safe_dump({"kind": "GpuPolicy", "custom": {HOSTILE: 7}}))
-    write("typed.yaml", yaml.safe_dump({"kind": "GpuPolicy", "accelerator_type": HOSTILE}))
-    write("kind.yaml", yaml.safe_dump({"kind": HOSTILE, HOSTILE: 1}))
-    write("fields.yaml", yaml.safe_dump({"kind": "GpuPolicy", HOSTILE: HOSTILE}))
-    write("nodes.yaml", yaml.safe_dump({"nodes": [{"name": HOSTILE, "cpus": 4, HOSTILE: 1}]}))
-    write("manifest.yaml", yaml.safe_dump(MANIFEST))
-    write("cluster.yaml", yaml.safe_dump({"available_node_types": {HOSTILE: {"resources": {HOSTILE: HOSTILE}}}}))
-    write("values.yaml", yaml.safe_dump({"image": {"tag": HOSTILE}, "worker": {HOSTILE: 1}, HOSTILE: {}}))
-    write("prices.yaml", yaml.safe_dump({"date": "2026-01-01", "cpu": 1, "gpus": {HOSTILE: 1}, "currency": HOSTILE}))
-    write("::add-mask::e.yaml", "a: [")
-    write("\nFORGED.yaml:1: error\x1b[2J.yaml", "a: [")
-    _write_run(folder)
-    trial = folder / "run" / HOSTILE.replace("/", "").replace("\0", "")
-    trial.mkdir(parents=True)
-    usage = GpuMemoryUsage(
-        gpus=0.5, share_bytes=8 * GIB, peak_reserved_bytes=GIB, share_kept=False, warnings=(HOSTILE,),
-        not_enforceable=(HOSTILE,), limit_bytes={HOSTILE: GIB, "torch": GIB},
-    )  # fmt: skip
-    (trial / "result.json").write_text(json.dumps({"gpu_memory": usage.model_dump(mode="json")}) + "\n")
-    span = TrialSpan(trial=HOSTILE, slot=HOSTILE, place=0, began_s=0, ended_s=5, end="failed", error=HOSTILE)
-    plans = (PlanInUse(at_s=0, why="", text=HOSTILE), PlanInUse(at_s=1, why=HOSTILE, text=HOSTILE))
-    idle = (IdleHours(reason=HOSTILE, hours=2),)
-    resources = (ResourceHours(resource=HOSTILE, total_hours=4, used_hours=2, idle=idle),)
-    record = ResourceUsage(elapsed_s=9, spans=(span,), plans=plans, resources=resources, warnings=(HOSTILE,))
-    (folder / "run" / "resource_usage.json").write_text(record.to_json())
+    _write_files(folder, HOSTILE, PRINTABLE)
     return folder
 
 
-def _write_run(folder):
-    gpu = Arm(workload=PRINTABLE, size=16, device="gpu")
-    failure = Failure(arm=gpu, round=0, kind="raised", message=HOSTILE)
-    runs = [
-        process(PRINTABLE, 16, device, number, warnings=(HOSTILE,)) for device in ("cpu", "gpu") for number in (0, 1)
-    ]
-    run = a_run(runs=runs, failures=(failure,), command=HOSTILE)
-    environment = run.environment.model_copy(update={"cpu_model": HOSTILE, "versions": {HOSTILE: HOSTILE}})
-    write_run_set(run.model_copy(update={"environment": environment}), folder / "run.json")
-    other = environment.model_copy(update={"versions": {HOSTILE: "2"}})
-    write_run_set(run.model_copy(update={"environment": other, "created_at": datetime.now(UTC)}), folder / "run2.json")
-    decision = a_decision(PRINTABLE).model_copy(update={"cpu_model": HOSTILE, "price_source": HOSTILE})
-    (folder / "decision.json").write_text(decision.to_json())
-    packing = a_packing_record(PRINTABLE).model_copy(
-        update={"machine": HOSTILE, "failures": (HOSTILE,), "gpu": HOSTILE}
+@pytest.fixture(scope="module")
+def long_folder(tmp_path_factory):
+    """The same folder, in which each name has 100,000 characters."""
+    folder = tmp_path_factory.mktemp("long")
+    _write_files(folder, LONG, LONG)
+    return folder
+
+
+def _write_files(folder, name, printable):
+    def write(file, text):
+        (folder / file).write_text(text, encoding="utf-8")
+
+    named = {"custom": {name: 2}, "labels": {name: name}}
+    node = gpu_node("n", gpus=2, cpus=4, accelerator_type=name, **named).model_copy(
+        update={"devices": (GpuDevice(index=0, name=name, memory_bytes=GIB),) * 2, "address": name}
     )
+    more = NodeTypeCapacity(
+        name=name, resources=Resources(cpus=8, custom={name: 1}), labels={name: name}, max_nodes_to_add=3
+    )
+    write("capacity.json", ClusterCapacity(nodes=(node,), node_types=(more,)).to_json())
+    write("policy.yaml", "kind: AutoscalingPolicy\ninner: {kind: GpuPolicy, gpus: 0.3}\n")
+    write("greedy.yaml", yaml.safe_dump({"kind": "GpuPolicy", "custom": {name: 7}}))
+    write("typed.yaml", yaml.safe_dump({"kind": "GpuPolicy", "accelerator_type": name}))
+    write("kind.yaml", yaml.safe_dump({"kind": name, name: 1}))
+    write("fields.yaml", yaml.safe_dump({"kind": "GpuPolicy", name: name}))
+    write("nodes.yaml", yaml.safe_dump({"nodes": [{"name": name, "cpus": 4, name: 1}]}))
+    write("manifest.yaml", yaml.safe_dump(_manifest(name)))
+    write("cluster.yaml", yaml.safe_dump({"available_node_types": {name: {"resources": {name: name}}}}))
+    write("values.yaml", yaml.safe_dump({"image": {"tag": name}, "worker": {name: 1}, name: {}}))
+    write("prices.yaml", yaml.safe_dump({"date": "2026-01-01", "cpu": 1, "gpus": {name: 1}, "currency": name}))
+    write("::add-mask::e.yaml", "a: [")
+    write("\nFORGED.yaml:1: error\x1b[2J.yaml", "a: [")
+    _write_run(folder, name, printable)
+    trial = folder / "run" / name.replace("/", "").replace("\0", "")[:200]
+    trial.mkdir(parents=True)
+    usage = GpuMemoryUsage(
+        gpus=0.5, share_bytes=8 * GIB, peak_reserved_bytes=GIB, share_kept=False, warnings=(name,),
+        not_enforceable=(name,), limit_bytes={name: GIB, "torch": GIB},
+    )  # fmt: skip
+    (trial / "result.json").write_text(json.dumps({"gpu_memory": usage.model_dump(mode="json")}) + "\n")
+    span = TrialSpan(trial=name, slot=name, place=0, began_s=0, ended_s=5, end="failed", error=name)
+    plans = (PlanInUse(at_s=0, why="", text=name), PlanInUse(at_s=1, why=name, text=name))
+    idle = (IdleHours(reason=name, hours=2),)
+    resources = (ResourceHours(resource=name, total_hours=4, used_hours=2, idle=idle),)
+    record = ResourceUsage(elapsed_s=9, spans=(span,), plans=plans, resources=resources, warnings=(name,))
+    (folder / "run" / "resource_usage.json").write_text(record.to_json())
+
+
+def _write_run(folder, name, printable):
+    gpu = Arm(workload=printable, size=16, device="gpu")
+    failure = Failure(arm=gpu, round=0, kind="raised", message=name)
+    runs = [process(printable, 16, device, number, warnings=(name,)) for device in ("cpu", "gpu") for number in (0, 1)]
+    run = a_run(runs=runs, failures=(failure,), command=name)
+    environment = run.environment.model_copy(update={"cpu_model": name, "versions": {name: name}})
+    write_run_set(run.model_copy(update={"environment": environment}), folder / "run.json")
+    other = environment.model_copy(update={"versions": {name: "2"}})
+    write_run_set(run.model_copy(update={"environment": other, "created_at": datetime.now(UTC)}), folder / "run2.json")
+    decision = a_decision(printable).model_copy(update={"cpu_model": name, "price_source": name})
+    (folder / "decision.json").write_text(decision.to_json())
+    packing = a_packing_record(printable).model_copy(update={"machine": name, "failures": (name,), "gpu": name})
     (folder / "packing.json").write_text(packing.to_json())
 
 
-def invoke(folder, monkeypatch, app, line, *, environment=None):
+def invoke(folder, monkeypatch, app, line, *, environment=None, name=HOSTILE):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "3000")
-    named = {"HOSTILE": HOSTILE, "JOB": JOB, "PATH": HOSTILE.replace("\0", "")}
+    named = {"HOSTILE": name, "JOB": JOB, "PATH": name.replace("\0", "")}
     arguments = [named.get(each, each) for each in line.split(" ")]
     arguments = [
         next(map(str, folder.glob(each))).removeprefix(f"{folder}/") if "*" in each else each for each in arguments
@@ -217,7 +227,6 @@ def _check_is_text(text):
 
 
 WRITING = (
-    "plan INPUT --capacity INPUT --plot OUTPUT",
     "plan INPUT --cluster INPUT --nodes INPUT --plot OUTPUT",
     "plan INPUT --cluster-config INPUT --plot OUTPUT",
     "cluster INPUT --num-trials 2 --nodes INPUT --decision INPUT --runtime-env INPUT --output OUTPUT",
@@ -227,7 +236,7 @@ WRITING = (
     "bench export INPUT --format csv --output OUTPUT",
     "bench export INPUT --format json --output OUTPUT",
     "bench export INPUT --format pyperf --output OUTPUT",
-    "bench decide INPUT --steps-per-trial 9 --capacity INPUT --prices INPUT --packing INPUT --output OUTPUT",
+    "bench decide INPUT --steps-per-trial 9 --cluster INPUT --prices INPUT --packing INPUT --output OUTPUT",
     "bench report INPUT --decision INPUT --packing INPUT --output OUTPUT",
 )
 """Every command that writes a file. In each line, one INPUT after another is also the OUTPUT."""
@@ -250,6 +259,22 @@ def test_no_command_replaces_its_input_not_even_with_force(folder, tmp_path, mon
 
     assert (done.exit_code, (tmp_path / names[number]).read_bytes()) == (2, before)
     assert f"{names[number]} is an input of this command and would be lost: name another output" in done.stderr
+
+
+RESULTS = ("--json", "--format", "cluster policy.yaml")
+"""What makes stdout data, which are complete, and not a message."""
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_long_name_is_shortened_in_every_message(long_folder, monkeypatch, line):
+    app, arguments = (benchmarks, line[6:]) if line.startswith("bench ") else (tune_policies, line)
+
+    done = invoke(long_folder, monkeypatch, app, arguments, name=LONG)
+
+    assert isinstance(done.exception, SystemExit | None), done.exc_info
+    for text in (done.stderr, *([] if any(each in line for each in RESULTS) else [done.stdout])):
+        assert len(max(re.findall("a+", text), key=len, default="")) < 1000
+        assert len(text) < 30_000
 
 
 @pytest.mark.parametrize("page", ["report.html", "md/report.md", "figure.svg", "run.html"])

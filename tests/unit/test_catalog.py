@@ -162,6 +162,11 @@ def test_a_catalogue_has_node_types():
         NodeCatalog(nodes=())
 
 
+def test_a_catalogue_has_a_limit_of_node_types():
+    with pytest.raises(InvalidResourcesError, match="node_types may have at most 200 entries, got 201"):
+        NodeCatalog(node_types=[node_type(name=f"a{number}") for number in range(201)])
+
+
 def test_a_head_without_work_has_no_devices():
     with pytest.raises(InvalidResourcesError, match="its GPU would be idle"):
         NodeCatalog(nodes=(node_type(),), head=node_type(name="boss", gpus=1))

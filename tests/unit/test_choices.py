@@ -14,6 +14,7 @@ from tune_policies import (
     GpuMemoryPolicy,
     GpuPolicy,
     InfeasibleRequestError,
+    InvalidResourcesError,
     NodeTypeCapacity,
     ReservingPolicy,
     Resources,
@@ -198,6 +199,13 @@ def test_the_bundles_of_several_kinds_of_slots_are_those_of_the_better_first():
     bundles = TrialPlan(slots=(gpu, cpu), limited_by="GPU").bundles(3)
 
     assert [tuple(bundle) for bundle in bundles] == [({"GPU": 0.5}, {"market": "spot"})] * 2 + [({"CPU": 2}, {})]
+
+
+def test_more_bundles_than_one_request_may_have_are_refused_with_the_limit():
+    workers = TrialSlot(trial=Resources(), num_workers=9, per_worker=Resources(cpus=1), max_concurrent_trials=1)
+
+    with pytest.raises(InvalidResourcesError, match="100000 trials may need 1,000,000 bundles, and at most 100,000"):
+        TrialPlan(slots=(workers,), limited_by="CPU").bundles(100_000)
 
 
 @pytest.mark.parametrize("share", [2, 5, 7, 10, 25, 96])

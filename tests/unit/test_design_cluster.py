@@ -23,6 +23,8 @@ from tune_policies import (
     SelectingPolicy,
     design_cluster,
 )
+from tune_policies.kuberay.design.catalog import HEAD
+from tune_policies.kuberay.design.cheapest_nodes import NodePool
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy
 
@@ -333,6 +335,24 @@ def test_too_few_nodes_allowed_for_one_trial_are_refused():
 def test_the_number_of_trials_is_a_whole_number_above_zero(num_trials):
     with pytest.raises(InvalidResourcesError, match="num_trials must be a whole number"):
         design_cluster(CpuPolicy(), catalog(CPU), num_trials)
+
+
+def test_more_trials_than_a_cluster_holds_are_refused_with_the_limit():
+    with pytest.raises(InvalidResourcesError, match="num_trials must be at most 100,000, got 1000000000"):
+        design_cluster(CpuPolicy(), catalog(CPU), 10**9)
+
+
+def test_no_more_nodes_are_advised_than_a_cluster_has():
+    few = catalog(CPU.model_copy(update={"max_nodes": 1}))
+
+    assert "would hold all" in design_cluster(CpuPolicy(), few, 1000).explain()
+    assert "would hold all" not in design_cluster(CpuPolicy(cpus=16), few, 100_000).explain()
+
+
+def test_however_many_types_there_are_the_nodes_to_look_at_are_limited():
+    pool = NodePool({f"{number}": CPU.model_copy(update={"max_nodes": 10**9}) for number in range(50)}, HEAD)
+
+    assert sum(pool.most.values()) == 100_000
 
 
 @pytest.mark.parametrize("name", ["Mine", "1st", "a_b", "a" * 54, ""])

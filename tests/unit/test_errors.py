@@ -1,3 +1,4 @@
+import inspect
 import pickle
 
 import pytest
@@ -28,3 +29,15 @@ def test_every_error_has_the_one_base_and_survives_the_way_between_processes(err
 
 def test_wrong_amounts_are_value_errors():
     assert issubclass(InvalidResourcesError, ValueError)
+
+
+def _errors(cls=ResourcePolicyError):
+    return [cls, *(each for subclass in cls.__subclasses__() for each in _errors(subclass))]
+
+
+def test_every_error_shortens_long_texts():
+    num_arguments = {each: max(1, len(inspect.getfullargspec(each.__init__).args) - 1) for each in _errors()}
+
+    messages = [str(each(*["a" * 100_000] * number)) for each, number in num_arguments.items()]
+
+    assert max(map(len, messages)) < 5_000

@@ -192,7 +192,43 @@ def test_whatever_is_given_for_definitions_there_is_no_other_error(tmp_path, nam
         load_crds(path)
 
 
-@pytest.mark.parametrize("schema", [{"type": "strin"}, {"pattern": "("}, {"minimum": "1"}], ids=str)
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("(a+)+$", "a" * 999 + "!"),
+        ("^(a|aa)+$", "a" * 999 + "!"),
+        ("^(([a-z])+.)+[A-Z]([a-z])+$", "a" * 999),
+        ("^[a-z]+$", "a\n"),
+    ],
+)
+def test_a_pattern_is_matched_in_linear_time_as_kubernetes_does(tmp_path, pattern, text):
+    path = tmp_path / "crd.yaml"
+    path.write_text(yaml.safe_dump(definition({"x": {"type": "string", "pattern": pattern}})))
+
+    ((where, message),) = load_crds(path).problems(manifest(x=text))
+    assert (where, message[:32]) == (("spec", "x"), "x is not written as it must be, ")
+
+
+def test_a_text_that_is_too_long_for_a_pattern_is_refused_with_the_limit(crds):
+    assert crds.problems(manifest(text="a" * 1001)) == [
+        (("spec", "text"), "text has 1,001 characters; at most 1,000 can have a pattern")
+    ]
+
+
+@pytest.mark.timeout(60)
+def test_a_list_without_repetition_may_have_thousands_of_mappings(tmp_path):
+    path = tmp_path / "crd.yaml"
+    items = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    entries = {"type": "array", "items": items, "x-kubernetes-list-type": "set"}
+    path.write_text(yaml.safe_dump(definition({"x": entries})))
+
+    assert load_crds(path).problems(manifest(x=[{"a": number} for number in range(20_000)])) == []
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "strin"}, {"pattern": "("}, {"pattern": "(a{999}){999}"}, {"minimum": "1"}], ids=str
+)
 def test_a_schema_that_is_none_is_told_with_its_file(tmp_path, schema):
     path = tmp_path / "crd.yaml"
     path.write_text(yaml.safe_dump(definition({"x": schema, "y": schema})))

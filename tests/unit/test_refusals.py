@@ -18,6 +18,7 @@ from tune_policies import (
     run,
     tuner,
 )
+from tune_policies.policies.policy import build_policy
 
 T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
 
@@ -200,6 +201,32 @@ def test_each_choice_that_failed_is_kept_in_the_error():
     assert [error.short_of for error in caught.value.tried] == ["GPU", "CPU"]
 
 
+def test_of_many_choices_the_error_names_the_first():
+    with pytest.raises(InfeasibleRequestError) as caught:
+        FirstFeasiblePolicy(*(CpuPolicy(cpus=number) for number in range(100, 300))).plan(nodes((2, 0)))
+
+    assert str(caught.value) == (
+        "one trial needs 100 CPUs or else 101 CPUs or else 102 CPUs or else 103 CPUs or else 104 CPUs or else 195 "
+        "more, but the largest node offers 2 CPUs, 0 GPUs: short of CPU. Ask for at most 2 CPUs per worker, or add a "
+        "larger node."
+    )
+
+
+def _doubled(times):
+    policy = CpuPolicy()
+    for _ in range(times):
+        policy = FirstFeasiblePolicy(policy, policy)
+    return policy
+
+
+def _doubled_data(times):
+    """Plain data with shared parts, as YAML with aliases has them."""
+    data = {"kind": "CpuPolicy"}
+    for _ in range(times):
+        data = {"kind": "FirstFeasiblePolicy", "policies": [data, data]}
+    return data
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -224,13 +251,16 @@ def test_each_choice_that_failed_is_kept_in_the_error():
         (lambda: ReservingPolicy(CpuPolicy(), gpus=0.5), "gpus must be a whole number, 0 or above, got 0.5"),
         (lambda: FirstFeasiblePolicy(policies=()), "needs at least one policy to try"),
         (lambda: FirstFeasiblePolicy(CpuPolicy(), policies=()), "give the policies as arguments or as policies="),
+        (lambda: _doubled(14), "511 policies are in one, and at most 256 may be"),
+        (lambda: build_policy(_doubled_data(30)), "policies are in one, and at most 256 may be"),
+        (lambda: FirstFeasiblePolicy(*[CpuPolicy()] * 10_000), "10,001 policies are in one, and at most 256 may be"),
         (lambda: FirstFeasiblePolicy("CpuPolicy"), "a policy must be a mapping with a 'kind', got a text"),
         (lambda: GpuPolicy(accelerator_type=iter(())), "must be the name of a device type, or a list of such names"),
         (lambda: GpuPolicy(accelerator_type={"A100"}), "must be the name of a device type, or a list of such names"),
         (lambda: GpuPolicy(accelerator_type=["A100", ["T4"]]), "must be the name of a device type, or a list of such"),
         (lambda: GpuMemoryPolicy(profile={1: 2}), "profile must be a mapping of field names to values, got {1: 2}"),
     ],
-    ids=range(26),
+    ids=range(29),
 )
 def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(build, message):
     with pytest.raises(InvalidResourcesError) as caught:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.text import Text
 
@@ -14,10 +14,13 @@ from tests.measured_runs import a_run
 from tune_policies.benchmarks.record.packing_record import ThroughputRecord
 from tune_policies.files.terminal import TextConsole, empty_table
 from tune_policies.probe.doctor.node_checks import NodeFacts
-from tune_policies.values.sanitize import indented, one_line, printable, redacted, without_names
+from tune_policies.values.sanitize import indented, one_line, printable, redacted, shortened, without_names
 
 
 @given(st.text())
+@example("a" * 401)
+@example("##[a " * 2000)
+@example("\n" * 1000)
 def test_a_line_is_one_line_of_glyphs_whatever_it_is_made_of(text):
     assert one_line(text).isprintable()
     assert one_line(one_line(text)) == one_line(text)
@@ -47,6 +50,19 @@ def test_json_that_is_printed_is_the_same_data(text):
 )
 def test_what_would_act_is_written_as_an_escape_and_the_rest_stays(text, expected):
     assert one_line(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a" * 400, "a" * 400),
+        (f"no '{'a' * 100_000}'; use b", f"no '{'a' * 197}...{'a' * 196}'; use b"),
+        ("ab " * 2000 + "\nc", "ab " * 665 + "ab ... b " + "ab " * 665 + "\nc"),
+    ],
+    ids=["a short text", "a long word", "a long line"],
+)
+def test_the_middle_of_a_long_text_is_left_out(text, expected):
+    assert shortened(text) == expected
 
 
 def test_no_line_of_a_message_but_the_first_begins_at_the_left():

@@ -80,7 +80,7 @@ def lint(
         print(json_text.dumps(shown, indent=2, ensure_ascii=False))
     elif diff:
         for text in differences:
-            print(one_line(text))
+            print(text)  # a patch, which must stay complete
         num_files = sum(bool(each.changes) for each in changed)
         tell(f"{counted(len(fixed), 'change')} in {counted(num_files, 'file')}, and nothing is written")
     else:

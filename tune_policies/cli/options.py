@@ -6,7 +6,8 @@ What is wrong becomes a paragraph on stderr and an exit status, never a tracebac
 import os
 import sys
 import warnings
-from contextlib import redirect_stdout, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, TextIO
 
@@ -16,7 +17,7 @@ from typer.core import TyperGroup
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.terminal import drop_stdout, guarded_streams, tell
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
-from tune_policies.values.sanitize import indented, redacted
+from tune_policies.values.sanitize import indented, redacted, shortened
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Address = Annotated[
@@ -74,12 +75,36 @@ def ray_speaks_on_stderr() -> redirect_stdout[TextIO]:
     return redirect_stdout(sys.stderr)
 
 
+_UsageError: Final[Any] = typer.BadParameter.mro()[1]
+"""Click's base class of usage errors; Typer may bring a copy of Click, and does not export this class."""
+
+
+@contextmanager
+def _short_usage_errors() -> Iterator[None]:
+    """Shorten the value that a usage error quotes; Typer prints the error itself."""
+    try:
+        yield
+    except _UsageError as error:
+        error.message = shortened(error.message)
+        raise
+
+
 class GuardedCommands(TyperGroup):
     """Commands whose texts are plain, and whose errors are messages.
 
     Exit status: 1 the request cannot be met, or the reader went away; 2 wrong usage, or the result cannot be written:
     of some commands, 1 is an answer.
     """
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Parse the options of the group."""
+        with _short_usage_errors():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the options of the command, and run it."""
+        with _short_usage_errors():
+            return super().invoke(ctx)
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         """Run the command that is named, and leave the process."""
@@ -98,6 +123,8 @@ class GuardedCommands(TyperGroup):
                 drop_stdout()
                 sys.exit(1)
             except OSError as error:
+                if error.filename is not None:  # an error of a stream has none
+                    fail(f"{error.filename}: {error.strerror}. Name a file or folder that can be opened.", 2)
                 drop_stdout()
                 fail(_why(error), 2)
 

@@ -41,7 +41,7 @@ class UnreadableFileError(InvalidResourcesError):
         self.reason = reason
         self.is_missing = is_missing
 
-    def __str__(self) -> str:
+    def _message(self) -> str:
         return f"cannot read the {self.what} {self.path}: {self.reason}"
 
 

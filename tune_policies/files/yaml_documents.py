@@ -124,7 +124,7 @@ class DocumentError(InvalidResourcesError):
         self.line = line
         self.reason = reason
 
-    def __str__(self) -> str:
+    def _message(self) -> str:
         return f"{self.source}, line {self.line}: {self.reason}"
 
 

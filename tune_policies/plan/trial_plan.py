@@ -16,7 +16,7 @@ from tune_policies.plan.gpu_memory_profile import safe_overhead_bytes
 from tune_policies.plan.slots_by_config import SlotsByDecision, SlotsByProfile
 from tune_policies.plan.trial_slot import Bundle, TrialSlot
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import PositiveCount, Resources, check_count, from_ticks, to_ticks
+from tune_policies.values.resources import MOST_AT_ONCE, PositiveCount, Resources, check_count, from_ticks, to_ticks
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import ShownValue, counted
@@ -312,7 +312,16 @@ class TrialPlan(ShownValue):
         """Return what ``num_trials`` trials reserve, drivers and workers, in the better slots first.
 
         More trials than the plan runs at once are counted as a trial of which the slot is not known.
+
+        Raises:
+            InvalidResourcesError: They need more than 100,000 bundles.
         """
+        num_bundles = num_trials * (1 + max(slot.num_workers for slot in self.slots))
+        if num_bundles > MOST_AT_ONCE:
+            raise InvalidResourcesError(
+                f"{counted(num_trials, 'trial')} may need {num_bundles:,} bundles, and at most {MOST_AT_ONCE:,} are "
+                "requested at once: pass a smaller num_trials"
+            )
         bundles: list[Bundle] = []
         left = num_trials
         for slot in self.slots:

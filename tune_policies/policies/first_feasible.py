@@ -84,19 +84,9 @@ def plan_first_feasible(
         except InfeasibleRequestError as error:
             errors.append(error)
             notes.append(why_not(policy, error))
-    if len(errors) == 1:
-        raise errors[0]
-    if most_at_once:  # then how near each choice came is the answer
+    if most_at_once and len(errors) > 1:  # then how near each choice came is the answer
         raise InfeasibleRequestError.of_each(errors).told(suggestion=_fewer(most_at_once))
-    last = errors[-1]
-    raise InfeasibleRequestError(
-        " or else ".join(error.asked for error in errors),
-        last.offered,
-        " and ".join(dict.fromkeys(error.short_of for error in errors)),
-        last.suggestion,
-        tuple(errors),
-        last.fallback,
-    )
+    raise InfeasibleRequestError.of_choices(errors)
 
 
 def why_not(policy: ResourcePolicy, error: InfeasibleRequestError) -> str:

@@ -32,6 +32,9 @@ _DEEPEST: Final = 32
 """So many policies may be inside one another: each costs some ten calls inside calls, of which Python allows 1000."""
 
 
+_MOST_POLICIES: Final = 256
+"""So many policies may be in one, each counted as often as it is inside: all of them may have to plan."""
+
 _TOO_DEEP: Final = f"more than {_DEEPEST} policies are inside one another: leave some of them out"
 
 
@@ -60,13 +63,8 @@ class ResourcePolicy(Value):
 
     @model_validator(mode="after")
     def _must_end(self) -> Self:
-        inside: Iterable[ResourcePolicy] = (self,)
-        for _ in range(_DEEPEST):
-            # Each once, be it inside several: else their number may double with each step.
-            inside = {id(each): each for policy in inside for each in policy.inner_policies}.values()
-            if not inside:
-                return self
-        raise InvalidResourcesError(_TOO_DEEP)
+        _check_size(self)
+        return self
 
     @property
     def inner_policies(self) -> tuple["ResourcePolicy", ...]:
@@ -134,6 +132,38 @@ class ResourcePolicy(Value):
         return {"kind": type(self).__name__, **serialize(self)}
 
 
+def _check_size(policy: object) -> None:
+    """Check that a policy, or the plain data of one, is neither too deep nor too large."""
+    try:
+        depth, number = _size(policy, {}, tuple(policies_by_kind()))
+    except RecursionError:
+        raise InvalidResourcesError(_TOO_DEEP) from None
+    if depth > _DEEPEST:
+        raise InvalidResourcesError(_TOO_DEEP)
+    if number > _MOST_POLICIES:
+        raise InvalidResourcesError(
+            f"{number:,} policies are in one, and at most {_MOST_POLICIES} may be: leave some of the choices out"
+        )
+
+
+def _size(data: object, known: dict[int, tuple[int, int]], kinds: tuple[str, ...]) -> tuple[int, int]:
+    """Return how deep policies are in one another, and how many there are; one that is inside twice counts twice."""
+    if id(data) in known:
+        return known[id(data)]
+    match data:
+        case ResourcePolicy():
+            own, inside = 1, data.inner_policies
+        case dict():
+            own, inside = int(data.get("kind") in kinds), tuple(data.values())
+        case list() | tuple():
+            own, inside = 0, tuple(data)
+        case _:
+            return 0, 0
+    sizes = [_size(each, known, kinds) for each in inside]
+    known[id(data)] = own + max((depth for depth, _ in sizes), default=0), own + sum(number for _, number in sizes)
+    return known[id(data)]
+
+
 _depth: Final = ContextVar("depth", default=0)
 """Around how many policies the one that is built stands."""
 
@@ -144,6 +174,8 @@ def _policy(value: object) -> ResourcePolicy:
     depth = _depth.get() + 1
     if depth >= _DEEPEST:  # before what is inside is built: each around it would build it again, to say what is wrong
         raise InvalidResourcesError(_TOO_DEEP)
+    if depth == 1:
+        _check_size(value)
     token = _depth.set(depth)
     try:
         return _build(value)
@@ -189,6 +221,7 @@ def build_policy(data: object) -> ResourcePolicy:
         InvalidResourcesError: ``data`` is not a mapping, its ``kind`` is missing or unknown, or a field is wrong.
     """
     try:
+        _check_size(data)
         return _build(data)
     except RecursionError as error:
         raise InvalidResourcesError(_TOO_DEEP) from error

@@ -13,11 +13,24 @@
 Ray carries errors between processes, so each keeps all its data in ``args`` and survives pickling.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tune_policies.values.sanitize import shortened
+
+_MOST_CHOICES: Final = 5
+"""So many choices of a policy are named in an error."""
 
 
 class ResourcePolicyError(Exception):
     """Anything that this package raises on purpose."""
+
+    def __str__(self) -> str:
+        return shortened(self._message())
+
+    def _message(self) -> str:
+        """Return the message in full length; a subclass that builds its message overrides this method."""
+        return super().__str__()
 
 
 class InvalidResourcesError(ResourcePolicyError, ValueError):
@@ -74,18 +87,33 @@ class InfeasibleRequestError(ResourcePolicyError):
         )
 
     @classmethod
+    def of_choices(cls, errors: "Sequence[InfeasibleRequestError]") -> "InfeasibleRequestError":
+        """Return the error of several choices that names what the last one was offered; of one alone, its own."""
+        if len(errors) == 1:
+            return errors[0]
+        asked = _first(" or else ", (error.asked for error in errors))
+        short_of = _first(" and ", (error.short_of for error in errors))
+        last = errors[-1]
+        return cls(asked, last.offered, short_of, last.suggestion, tuple(errors), last.fallback)
+
+    @classmethod
     def of_each(cls, errors: "Sequence[InfeasibleRequestError]") -> "InfeasibleRequestError":
         """Return the error that says of each of several choices why it does not fit; of one alone, its own."""
         if len(errors) == 1:
             return errors[0]
-        asked = " or else ".join(error.asked for error in errors)
-        offered = "; ".join(f"for {error.asked}: {error.offered}" for error in errors)
-        short_of = " and ".join(dict.fromkeys(error.short_of for error in errors))
-        return cls(asked, offered, short_of, errors[-1].suggestion, tuple(errors), errors[-1].fallback)
+        offered = _first("; ", (f"for {error.asked}: {error.offered}" for error in errors))
+        return cls.of_choices(errors).told(offered=offered)
 
-    def __str__(self) -> str:
+    def _message(self) -> str:
         hints = f"{self.suggestion} {self.fallback}".strip()
         return f"one trial needs {self.asked}, but {self.offered}: short of {self.short_of}. {hints}"
+
+
+def _first(between: str, texts: Iterable[str]) -> str:
+    """Join the first texts, each once, and count the others."""
+    each = list(dict.fromkeys(texts))
+    others = [f"{len(each) - _MOST_CHOICES} more"] if len(each) > _MOST_CHOICES else []
+    return between.join([*each[:_MOST_CHOICES], *others])
 
 
 class ProbeError(ResourcePolicyError):
@@ -111,5 +139,5 @@ class MeasurementError(ResourcePolicyError):
         super().__init__(message, profile)
         self.profile = profile
 
-    def __str__(self) -> str:
+    def _message(self) -> str:
         return str(self.args[0])

@@ -23,6 +23,9 @@ TICKS: Final = 10_000
 Amounts = dict[str, int]
 """Ticks by Ray's name of the resource, but ``memory`` in bytes."""
 
+MOST_AT_ONCE: Final = 100_000
+"""The most trials, or bundles, for which nodes are designed or requested: the work grows with their number."""
+
 MOST: Final = 10**11
 """Above this, floats no longer tell one tick from the next."""
 
@@ -86,16 +89,16 @@ def check_gpus(amount: object, *, name: str = "gpus") -> float:
     return checked
 
 
-def check_count(value: object, *, least: int, name: str) -> int:
-    """Return ``value`` if it is a whole number, ``least`` or above.
+def check_count(value: object, *, least: int, name: str, most: int = MOST) -> int:
+    """Return ``value`` if it is a whole number from ``least`` to ``most``.
 
     Raises:
         InvalidResourcesError: It is not.
     """
     if not is_number(value) or not isinstance(value, Integral) or value < least:
         raise InvalidResourcesError(f"{name} must be a whole number, {least} or above, got {shorten(value)}")
-    if value > MOST:
-        raise InvalidResourcesError(f"{name} must be at most {MOST:,}, got {shorten(value)}")
+    if value > most:
+        raise InvalidResourcesError(f"{name} must be at most {most:,}, got {shorten(value)}")
     return int(value)
 
 

@@ -5,6 +5,7 @@ direction of writing, or end a line. The escapes are those of JSON, so JSON stay
 services that run builds take for a command of theirs.
 
 A text that is put into a line passes :func:`one_line` there, as only the writer knows its own line breaks from others'.
+It is also shortened there, as every error is, because a label of 100,000 characters must not fill a screen or a log.
 All that a command prints passes :func:`printable` once more in ``terminal``. What is secret passes neither:
 :func:`redacted`.
 """
@@ -17,6 +18,12 @@ from pydantic import AfterValidator
 
 LEFT_OUT: Final = "(left out)"
 """In the place of a text that is not published."""
+
+_MOST_IN_WORD: Final = 400
+"""More characters than a path in a message usually has, in a word between two blanks."""
+_MOST_IN_LINE: Final = 4000
+_LONG_WORD: Final = re.compile(rf"(?<!\S)\S{{{_MOST_IN_WORD + 1},}}+")
+_LONG_LINE: Final = re.compile(rf"^.{{{_MOST_IN_LINE + 1},}}+", re.MULTILINE)
 
 _NOT_ASCII: Final = re.compile(r"[^ -~]")
 _NOT_ASCII_TEXT: Final = re.compile(r"[^\n\t -~]")
@@ -50,10 +57,26 @@ _SECRETS: Final = (
 _SIGNED_IN: Final = re.compile(r"://[^/@:]*[:@]")
 
 
+def shortened(text: str) -> str:
+    """Return the text with the middle of each very long word and each very long line left out.
+
+    Both ends stay, because a message begins with what is wrong and ends with what to do.
+    """
+    if len(text) <= _MOST_IN_WORD:
+        return text
+    words = _LONG_WORD.sub(lambda found: _without_middle(found[0], "...", _MOST_IN_WORD), text)
+    return _LONG_LINE.sub(lambda found: _without_middle(found[0], " ... ", _MOST_IN_LINE), words)
+
+
+def _without_middle(text: str, mark: str, most: int) -> str:
+    half = (most - len(mark)) // 2
+    return f"{text[:half]}{mark}{text[-half:]}"
+
+
 def one_line(text: object) -> str:
-    r"""Return a text from outside for a place in a line: a line break in it is ``\n``, as text."""
+    r"""Return a text from outside for a place in a line: a line break in it is ``\n``, and it is :func:`shortened`."""
     plain = str(text)
-    return _commandless(plain if plain.isprintable() else _NOT_ASCII.sub(_escaped, plain))
+    return shortened(_commandless(plain if plain.isprintable() else _NOT_ASCII.sub(_escaped, plain)))
 
 
 def printable(text: str, *, is_styled: bool = False) -> str:

@@ -386,6 +386,12 @@ def _explain_one(cls: type[Value], detail: Any) -> Iterator[tuple[str, str]]:
             fields = cls.model_fields if len(detail["loc"]) == 1 else {}
             known = f"{cls.__name__} has {', '.join(fields)}" if fields else ""
             yield f"unknown field {shorten(location)}{suggest(name, fields)}", known
+        case "too_long":
+            limit, number = detail["ctx"]["max_length"], detail["ctx"]["actual_length"]
+            yield (
+                f"{location} may have at most {limit:,} entries, got {'more' if number is None else f'{number:,}'}",
+                "",
+            )
         case "missing":
             yield f"{cls.__name__} needs {location!r}, which is missing", ""
         case _ if not location:  # all of it is something else, perhaps another file, which nobody wants to see here

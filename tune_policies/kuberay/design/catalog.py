@@ -281,7 +281,7 @@ class NodeCatalog(Value):
     """A list of nodes.
 
     Attributes:
-        nodes: The types of worker nodes, each with its ``count``.
+        nodes: The types of worker nodes, each with its ``count``; at most 200.
         head: The head node, which runs no trials and therefore has no devices; ``None``: a small one, see :data:`HEAD`.
         currency: Of the prices.
         date: The date of the prices, such as ``2026-11-21``.
@@ -290,7 +290,7 @@ class NodeCatalog(Value):
         InvalidResourcesError: A field is wrong, or a name comes twice.
     """
 
-    nodes: Annotated[tuple[NodeType, ...], AfterValidator(_named)]
+    nodes: Annotated[tuple[NodeType, ...], Field(max_length=200), AfterValidator(_named)]
     head: NodeType | None = None
     currency: str = "USD"
     date: Day | None = None

@@ -31,8 +31,10 @@ from tune_policies.values.resources import TICKS, Resources, to_ticks
 Units = Mapping[str, int]
 """How many units of each node type, by its name."""
 
-_MOST_COUNTED: Final = 10_000
-"""No cluster has more nodes of a type, whatever a file says."""
+MOST_NODES_OF_TYPE: Final = 10_000
+_MOST_NODES: Final = 100_000
+_LEAST_LIMIT: Final = 1000
+"""A cluster has at most so many nodes of a type, and in all. If there are many types, each may have 1,000."""
 
 _NO_LIMIT: Final = 1_000
 """How many units of a node type may be used if its ``count`` is not given."""
@@ -59,8 +61,9 @@ class NodePool(NamedTuple):
     @property
     def most(self) -> dict[str, int]:
         """How many units there can be."""
+        limit = min(MOST_NODES_OF_TYPE, max(_LEAST_LIMIT, _MOST_NODES // max(1, len(self.node_types))))
         return {
-            name: min(each.count or _NO_LIMIT * each.num_hosts, _MOST_COUNTED) // each.num_hosts
+            name: min(each.count or _NO_LIMIT * each.num_hosts, limit) // each.num_hosts
             for name, each in self.node_types.items()
         }
 

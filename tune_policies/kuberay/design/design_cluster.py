@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, DEVICE_RESOURCES, gpu_memory_of_type
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType, node_type_name
-from tune_policies.kuberay.design.cheapest_nodes import NodePool, Units, workers_in_unit
+from tune_policies.kuberay.design.cheapest_nodes import MOST_NODES_OF_TYPE, NodePool, Units, workers_in_unit
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, DesignedGroup
 from tune_policies.kuberay.design.slot_choices import (
     ChosenNodes,
@@ -39,7 +39,7 @@ from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.policies.selecting import SelectingPolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.resources import TICKS, PositiveCount, Resources, check_count, to_ticks
+from tune_policies.values.resources import MOST_AT_ONCE, TICKS, PositiveCount, Resources, check_count, to_ticks
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import GIB, format_money
 from tune_policies.values.value import Value, counted, shorten, shorten_names
@@ -288,7 +288,7 @@ def design_cluster(
     Args:
         policy: What a trial gets. Of several choices, the first under which a trial fits counts.
         catalog: The nodes that there could be; ``None``: nodes that suit the policy.
-        num_trials: How many trials are to run at once.
+        num_trials: How many trials are to run at once, 100,000 at most.
         decision: What benchmarks measured. Where the policy has slots or choices on GPU and CPU, trials go where a
             trial costs the least.
         workload: For which of the decision's workloads; ``None``: for the only one.
@@ -300,7 +300,7 @@ def design_cluster(
             choose nodes for it.
         InfeasibleRequestError: Not even one trial fits the nodes that there could be.
     """
-    num_trials = check_count(num_trials, least=1, name="num_trials")
+    num_trials = check_count(num_trials, least=1, most=MOST_AT_ONCE, name="num_trials")
     measured = None if decision is None else Measured.of(decision, workload, size)
     notes: tuple[str, ...] = ()
     if catalog is None:
@@ -379,16 +379,7 @@ def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: M
             notes.append(why_not(choice, error))
         else:
             return found._replace(notes=(*notes, *found.notes))
-    if len(errors) == 1:
-        raise errors[0]
-    raise InfeasibleRequestError(
-        " or else ".join(error.asked for error in errors),
-        errors[-1].offered,
-        " and ".join(dict.fromkeys(error.short_of for error in errors)),
-        errors[-1].suggestion,
-        tuple(errors),
-        errors[-1].fallback,
-    )
+    raise InfeasibleRequestError.of_choices(errors)
 
 
 def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str, int]:
@@ -439,7 +430,7 @@ def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_t
         return None
     ((name, units),) = chosen.units.items()
     more = {name: -(-num_trials * units // plan.min_concurrent_trials)}
-    larger = pool.plan(chosen.policy, more)
+    larger = pool.plan(chosen.policy, more) if more[name] <= MOST_NODES_OF_TYPE else None
     if larger is None or larger.min_concurrent_trials < num_trials:
         return None
     return counted(pool.group(name, more[name]).max_nodes, f"{name} node")

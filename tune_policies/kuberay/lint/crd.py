@@ -5,15 +5,22 @@ JSON Schema. Both are nearly the same; what differs is Kubernetes' own
 (https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/, "Specifying a
 structural schema"). ``x-kubernetes-validations`` are programs in CEL, which nothing here runs: those of KubeRay that
 matter have a rule of this package.
+
+A pattern is matched in linear time by the regular expressions of Rust, which pydantic brings and whose syntax is nearly
+that of Kubernetes' own (RE2): ``re`` may need years for a pattern such as ``(a+)+$``. Both refuse look-around and
+back-references.
 """
 
-import re
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
 from jsonschema import Draft202012Validator, ValidationError, validators
 from jsonschema.exceptions import UnknownType
+from pydantic_core import SchemaError, SchemaValidator, core_schema
+from pydantic_core import ValidationError as NoMatchError
 
 from tune_policies.files.yaml_documents import Path, read_documents
 from tune_policies.kuberay.reading.documents import read_text
@@ -134,7 +141,7 @@ def _problems(crd: Crd, manifest: Mapping[str, Any]) -> Iterator[tuple[Path, str
     try:
         for error in crd.validators[version].iter_errors(_without_nulls(manifest)):
             yield from _explain(error)
-    except (UnknownType, re.error, AttributeError, LookupError, TypeError):  # to check it first takes seconds
+    except (UnknownType, SchemaError, AttributeError, LookupError, TypeError):  # to check it first takes seconds
         raise InvalidResourcesError(
             f"{crd.source}: the definition of {manifest['kind']} is not a valid schema"
         ) from None
@@ -182,6 +189,8 @@ def _explain(error: ValidationError) -> Iterator[tuple[Path, str]]:
         case "enum":
             choices = [str(each) for each in wanted]
             yield path, f"{name} must be one of {', '.join(choices)}, got {got}{suggest(str(error.instance), choices)}"
+        case "pattern" if len(error.instance) > _MOST_MATCHED:
+            yield path, f"{name} {error.message}"
         case "uniqueKeys":
             yield path, str(error.message)
         case _:
@@ -245,5 +254,36 @@ def _unique_keys(_: Any, keys: Mapping[str, Any], value: Any, __: Any) -> Iterat
             seen.add(name)
 
 
-CrdValidator = validators.extend(Draft202012Validator, {"uniqueKeys": _unique_keys})
+def _unique_items(_: Any, is_unique: bool, value: Any, __: Any) -> Iterator[ValidationError]:
+    """Find an item that comes twice; jsonschema's own check compares all pairs of mappings."""
+    if not is_unique or not isinstance(value, list):
+        return
+    if len({json.dumps(each, sort_keys=True, default=repr) for each in value}) < len(value):
+        yield ValidationError("an entry comes twice")
+
+
+_MOST_MATCHED: Final = 1000
+"""Characters of a text that is matched with a pattern: a pattern of a few characters can need a thousand steps each."""
+
+
+@lru_cache(maxsize=1000)
+def _matcher(pattern: str) -> SchemaValidator:
+    return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+
+
+def _pattern(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationError]:
+    if not isinstance(value, str):
+        return
+    if len(value) > _MOST_MATCHED:
+        yield ValidationError(f"has {len(value):,} characters; at most {_MOST_MATCHED:,} can have a pattern")
+        return
+    try:
+        _matcher(pattern).validate_python(value)
+    except NoMatchError:
+        yield ValidationError("does not match the pattern")
+
+
+CrdValidator = validators.extend(
+    Draft202012Validator, {"uniqueKeys": _unique_keys, "uniqueItems": _unique_items, "pattern": _pattern}
+)
 """Checks values by what :func:`to_json_schema` returned."""

@@ -257,9 +257,11 @@ class FixedFile(NamedTuple):
 
     def diff(self) -> list[str]:
         """Return the lines of the difference, as ``diff -u`` writes them."""
+        if not self.changes:  # a file that is not UTF-8 has none
+            return []
         before, after = (each.decode("utf-8").splitlines() for each in (self.before, self.after))
         name = str(self.path)
-        return list(difflib.unified_diff(before, after, name, name, lineterm="")) if self.changes else []
+        return list(difflib.unified_diff(before, after, name, name, lineterm=""))
 
     def write(self) -> None:
         """Write the changes, at once or not at all.

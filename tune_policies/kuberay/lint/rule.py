@@ -1,13 +1,16 @@
 """What a rule is, what it finds, and how the rules of a chapter are written down."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+from pydantic import AfterValidator
 
 from tune_policies.files.yaml_documents import Document, Path
 from tune_policies.kuberay.reading.chart_values import is_chart_values
 from tune_policies.kuberay.reading.cluster_yaml import is_cluster_yaml
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile
 from tune_policies.values.resources import Count, PositiveCount
+from tune_policies.values.sanitize import shortened
 from tune_policies.values.value import Value
 
 Severity = Literal["error", "warning", "note"]
@@ -93,9 +96,9 @@ class Finding(Value):
     document: Count = 0
     line: PositiveCount
     path: Path = ()
-    message: str
+    message: Annotated[str, AfterValidator(shortened)]
     why: str = ""
-    fix: str = ""
+    fix: Annotated[str, AfterValidator(shortened)] = ""
     edits: tuple[Edit, ...] = ()
     is_safe: bool = False
 
