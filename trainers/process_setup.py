@@ -12,7 +12,7 @@ import ray
 import wrapt
 from threadpoolctl import ThreadpoolController
 
-from tune_policies.cluster.accelerators import GPU_VISIBILITY_VARIABLES
+from tune_policies.cluster.accelerators import FAMILIES, GPU_VISIBILITY_VARIABLES
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.ray_compat.kernel_kills import note_kernel_kills
 from tune_policies.values.resources import Resources, to_ticks
@@ -31,6 +31,10 @@ _THREAD_VARIABLES: Final = (
     "TF_NUM_INTRAOP_THREADS",  # TensorFlow reads these two when its runtime starts
     "TF_NUM_INTEROP_THREADS",
     "NPROC",  # XLA, so JAX, reads this one when its back end for CPUs starts
+)
+_DEVICE_VARIABLES: Final = (
+    "CUDA_DEVICE_ORDER",
+    *dict.fromkeys(family.visibility_variable for family in FAMILIES if family.visibility_variable),
 )
 
 
@@ -85,6 +89,8 @@ class ProcessSetup(Value):
         # Ray's own numbers, not the plan's: a scheduler may have given the trial more, and they are what the neighbours
         # on the device were counted against.
         assigned = _assigned_resources()
+        if assigned:
+            _set_devices_of_ray()
         note_kernel_kills()
         set_num_threads(max(1, int(assigned.get("CPU", self.resources.cpus))))
         if self.resources.gpus == 0:  # by default a newer Ray shows them all to a trial that asked for none
@@ -137,6 +143,20 @@ def _assigned_resources() -> dict[str, float]:
         return dict(ray.get_runtime_context().get_assigned_resources())
     except AssertionError:  # Ray's way to say that this is no worker
         return {}
+
+
+def _set_devices_of_ray() -> None:
+    """Set the variables of devices as Ray set them for this process, which an earlier trial may have changed."""
+    for name, value in _devices_of_ray().items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@functools.cache  # as they are before the first trial of a process begins; Ray never assigns it other devices
+def _devices_of_ray() -> dict[str, str | None]:
+    return {name: os.environ.get(name) for name in _DEVICE_VARIABLES}
 
 
 class _OwnProcess(NamedTuple):

@@ -5,10 +5,10 @@ may be lost or come after the trial's end, and a checkpoint is only a path among
 thread takes the reports in order until the run has ended, and the run ends when the trial ends.
 """
 
-import hashlib
 import os
 import sys
 import threading
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,6 +29,7 @@ from tune_policies.ray_compat.train_run import (
     ControllerCallback,
     ReportCallback,
     TrainingFailedError,
+    TrialStart,
     WorkerCallback,
     abort_run,
     begin_account,
@@ -279,9 +280,11 @@ def as_trainable(
             f"build_trainer must be a function of a config that returns a trainer, got {build_trainer!r}"
         )
 
+    program = uuid.uuid4().hex
+
     def trial(config: dict[str, Any]) -> None:
-        key = hashlib.sha256(repr(config).encode()).hexdigest()
-        _run_as_trial(build_trainer(config), key)
+        start = TrialStart.of(tune.get_context().get_trial_id(), program, config)
+        _run_as_trial(build_trainer(config), start)
 
     trial.__name__ = name_of(build_trainer)  # Tune names trials after it
     add_mixin(trial, EndRunWithTrial)
@@ -292,19 +295,19 @@ def as_trainable(
     return trainable
 
 
-def _run_as_trial(trainer: _Trainer, config_key: str) -> None:
+def _run_as_trial(trainer: _Trainer, start: TrialStart) -> None:
     global _current
     of_ray = ray_trainer_class(trainer)
     if of_ray is None:
         raise InvalidResourcesError(f"build_trainer must return a trainer of Ray Train, got {trainer!r}")
     check_train_v2(of_ray)
     run = _current = TrialRun()
-    error = run.fit(with_deadlock_check(_in_trial(trainer, run.queue, config_key)))
+    error = run.fit(with_deadlock_check(_in_trial(trainer, run.queue, start)))
     if error is not None:
         raise _unwrap_user_error(error)
 
 
-def _in_trial(trainer: _Trainer, queue: Queue, config_key: str) -> Any:
+def _in_trial(trainer: _Trainer, queue: Queue, start: TrialStart) -> Any:
     """Return the trainer with a folder of the trial's own, and callbacks that pass reports and checkpoints.
 
     Reports of an earlier run in that folder, of which Tune has not heard, become results of the trial first.
@@ -314,12 +317,12 @@ def _in_trial(trainer: _Trainer, queue: Queue, config_key: str) -> Any:
     callbacks = [*of_user, SendReportsToTrial(queue)]
     run_config = run_config_in_trial_folder(trainer.run_config, storage_of_session())
     checkpoint = tune.get_checkpoint()
-    for metrics, later in unheard_reports(run_config, checkpoint, config_key):
+    for metrics, later in unheard_reports(run_config, checkpoint, start):
         report_stored_checkpoint(metrics, later)
         checkpoint = later
     if checkpoint is not None:
         callbacks.append(StartFromCheckpoint(checkpoint))
-    begin_account(run_config, checkpoint, config_key)
+    begin_account(run_config, checkpoint, start)
     run_config = replace(run_config, callbacks=callbacks)
     return with_run_config(trainer, run_config)
 

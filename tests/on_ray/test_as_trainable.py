@@ -1,6 +1,7 @@
 """Train runs as Tune's trials, on a real Ray: results, checkpoints, errors and the end of workers."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -249,11 +250,26 @@ def count_the_steps(config):
         report_step(step)
 
 
+class Data:
+    """An object whose ``repr`` contains its address."""
+
+
+def unrepeatable_config(folder):
+    """Return a config of which Tune keeps neither the ``repr`` nor every value when it restores the trial."""
+    return {
+        "folder": str(folder),
+        "loss": lambda x: x,
+        "data": Data(),
+        "shape": (2, 3),
+        "noise": tune.sample_from(lambda spec: random.random()),
+    }
+
+
 def run_until_killed(address, folder):
     ray.init(address=address, logging_level="ERROR")
     tune.Tuner(
         as_trainable(trainer_of(count_the_steps), PLAN),
-        param_space={"folder": str(folder)},
+        param_space=unrepeatable_config(folder),
         tune_config=PLAN.tune_config(),
         run_config=tune.RunConfig(name="run", storage_path=str(folder), callbacks=[KillsItsProgram()], verbose=0),
     ).fit()

@@ -24,6 +24,7 @@ from ray.tune.schedulers import (
 )
 from ray.util.placement_group import placement_group
 
+from tests.on_ray.kernel_kills import be_killed
 from tests.on_ray.rays import local_ray, wait_until
 from tune_policies.ray_compat import tune_controller, tune_trial
 from tune_policies.ray_compat.autoscaler import start_coordinator_here
@@ -40,6 +41,7 @@ from tune_policies.ray_compat.gcs import (
     read_demand,
     remove_group,
 )
+from tune_policies.ray_compat.kernel_kills import note_kernel_kills, was_killed_by_kernel
 
 pytestmark = [pytest.mark.rest, pytest.mark.ray_border]
 
@@ -111,6 +113,25 @@ def test_an_error_of_trains_workers_names_the_actors_that_died():
     of_train = pickle.loads(pickle.dumps(WorkerGroupError("two workers failed", failures)))
 
     assert [*dead_actors(raised.value), *dead_actors(of_train)] == [actor_id, actor_id]
+
+
+@ray.remote(num_cpus=0)
+class Noting:
+    def note(self):
+        note_kernel_kills()
+
+    def be_killed(self, group):
+        be_killed(group)
+
+
+def test_an_actor_that_the_kernel_killed_is_told_although_another_began_on_its_node(memory_group):
+    killed, other = Noting.remote(), Noting.remote()
+    ray.get(killed.note.remote())
+    with pytest.raises(RayActorError) as raised:
+        ray.get(killed.be_killed.remote(memory_group))
+    ray.get(other.note.remote())
+
+    assert was_killed_by_kernel(raised.value)
 
 
 def test_the_table_of_groups_says_whose_each_is_and_a_group_can_be_removed():

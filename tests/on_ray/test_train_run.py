@@ -121,13 +121,16 @@ def test_what_ray_asks_for_a_worker_has_its_defaults():
     assert train_run.worker_amounts(ScalingConfig(num_workers=1, use_gpu=True)) == {"GPU": 1}
 
 
+START = train_run.TrialStart.of("trial", "program", {"lr": 0.1})
+
+
 @pytest.fixture
 def earlier_run(tmp_path):
     """A run in whose folder Train has told of so many reports, by their numbers, since it began from nothing."""
     run_config = train_run.RunConfig(name="again", storage_path=str(tmp_path))
 
     def told(*numbers, began=None, lost=()):
-        train_run.begin_account(run_config, began and Checkpoint(began), "config")
+        train_run.begin_account(run_config, began and Checkpoint(began), START)
         for number in set(numbers) - set(lost):
             (tmp_path / "again" / f"checkpoint_{number}").mkdir()
         account = {
@@ -140,8 +143,8 @@ def earlier_run(tmp_path):
     return told
 
 
-def unheard(run_config, checkpoint=None, key="config"):
-    found = train_run.unheard_reports(run_config, checkpoint and Checkpoint(checkpoint), key)
+def unheard(run_config, checkpoint=None, start=START):
+    found = train_run.unheard_reports(run_config, checkpoint and Checkpoint(checkpoint), start)
     assert all(Path(at.path).name == f"checkpoint_{metrics['n']}" for metrics, at in found)
     return [metrics["n"] for metrics, _ in found]
 
@@ -149,7 +152,7 @@ def unheard(run_config, checkpoint=None, key="config"):
 def test_the_account_of_an_earlier_run_is_where_ray_keeps_it(tmp_path, earlier_run):
     run_config = earlier_run(0, 1)
 
-    train_run.begin_account(run_config, None, "config")
+    train_run.begin_account(run_config, None, START)
 
     assert not (tmp_path / "again" / "checkpoint_manager_snapshot.json").exists()
     assert unheard(run_config) == []
@@ -168,8 +171,31 @@ def test_what_a_run_has_reported_that_began_otherwise_is_left(tmp_path, earlier_
     run_config = earlier_run(0, 1, began=others)
 
     assert unheard(run_config, others) == [0, 1]
-    assert unheard(run_config, others, key="another config") == []
     assert unheard(run_config) == unheard(run_config, str(tmp_path / "third" / "checkpoint_0")) == []
+
+
+class Plain:
+    """An object whose ``repr`` contains its address."""
+
+
+@pytest.mark.parametrize(
+    ("start", "taken"),
+    [
+        pytest.param(START._replace(program="restoring", config="drawn again"), [0], id="of the restored trial"),
+        pytest.param(START._replace(config="exploited"), [], id="with another config in the same program"),
+        pytest.param(START._replace(trial_id="new", program="other"), [], id="of a new trial of the same name"),
+    ],
+)
+def test_reports_of_an_earlier_start_are_those_of_the_same_trial(earlier_run, start, taken):
+    assert unheard(earlier_run(0), start=start) == taken
+
+
+def test_a_config_is_the_same_wherever_its_functions_and_objects_are_in_memory():
+    first, second = ({"loss": lambda x: x, "data": Plain(), "lr": 0.1} for _ in range(2))
+
+    assert repr(first) != repr(second)
+    assert train_run.TrialStart.of("trial", "p", first) == train_run.TrialStart.of("trial", "p", second)
+    assert train_run.TrialStart.of("trial", "p", first) != train_run.TrialStart.of("trial", "p", first | {"lr": 0.2})
 
 
 def test_what_a_run_has_reported_ends_where_a_checkpoint_is_gone(earlier_run):

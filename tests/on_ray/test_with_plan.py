@@ -104,6 +104,27 @@ def test_a_trial_on_a_share_sees_its_one_device(capacity, tmp_path):
     assert trial.last_result["assigned"]["GPU"] == pytest.approx(0.3333)
 
 
+def report_and_change_the_environment(config):
+    seen = what_the_trial_sees(config)
+    os.environ |= {"CUDA_VISIBLE_DEVICES": "7", "CUDA_DEVICE_ORDER": "FASTEST_FIRST", "OMP_NUM_THREADS": "9"}
+    tune.report(seen | {"pid": os.getpid()})
+
+
+def test_a_trial_in_a_reused_process_sees_its_devices_whatever_the_trial_before_set(capacity, tmp_path):
+    plan = GpuPolicy(cpus=1).plan(capacity)
+
+    trials = run(
+        with_plan(report_and_change_the_environment, plan),
+        tmp_path,
+        num_samples=2,
+        reuse_actors=True,
+        max_concurrent_trials=1,
+    )
+
+    seen = [[trial.last_result[name] for name in ("pid", "gpus", "order", "threads")] for trial in trials]
+    assert seen[0] == seen[1]
+
+
 def with_data(config, data=None):
     tune.report({"data": data})
 

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from tests.unit.oom_errors import ACCELERATOR, ACTOR_KILLED, GIB, HOST, NEAR_MISSES, TORCH_OOM, build, torch_text
 from tune_policies import OutOfMemory, classify_oom, classify_oom_text
+from tune_policies.ray_compat.kernel_kills import old_notes
 
 NONE = OutOfMemory(kind="none")
 POSITIVE = [form for form, _ in (ACCELERATOR | HOST).values()]
@@ -246,3 +247,11 @@ def test_no_error_makes_it_raise(cls, text, hostile):
 def test_no_text_makes_it_raise(text):
     assert classify_oom_text(text).kind in ("accelerator", "host", "none")
     assert classify_oom(RuntimeError(text)).kind in ("accelerator", "host", "none")
+
+
+def test_the_notes_of_dead_processes_on_a_node_are_limited_and_those_of_living_ones_stay():
+    notes = [f"key:node:actor-{pid}:{pid}:{1000 - pid}".encode() for pid in range(6)]
+    started = {0: 1000, 5: 7}  # process 5 has ended, and another one has its ID
+
+    assert old_notes(notes, started.get, kept=3) == [notes[5], notes[4]]
+    assert old_notes(notes, started.get, kept=5) == []

@@ -1,14 +1,18 @@
-"""Whether the kernel killed a process for want of host memory.
+"""Detects whether the kernel killed a process because of a lack of host memory.
 
-Such a process leaves no error: Ray says that this may have been the reason, or a crash. But the kernel counts what it
-kills. So each process of a trial notes the count of its node as it begins, and where one has died, the count is read
-again. If the kernel has killed any process there in the meantime, it counts as this one.
+Such a process leaves no error: Ray reports that this may have been the reason, or a crash. But the kernel counts the
+processes that it kills. So each process of a trial notes the count of its node when it begins. When a process has died,
+its note is compared with the count of its node. If the kernel has killed any process there in the meantime, the process
+counts as killed by the kernel.
 
-The note is a value for each node in the GCS, under a key of ours: what a process knows is lost with it, and Ray has no
-public place for a value of a node.
+The notes are in the GCS, because a process takes with it what it knows, and Ray has no public place for a value of a
+process. Each process has a note of its own, under its node, its actor, its process ID and its start time.
 """
 
+import functools
 import logging
+import os
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,18 +27,24 @@ from .gcs import dead_actors, node_of_actor
 from .version import Gone
 
 try:
-    from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
+    from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list, _internal_kv_put
 except ImportError as error:
-    _internal_kv_get = _internal_kv_put = Gone(error, "telling whether the kernel killed a process")
+    _internal_kv_del = _internal_kv_get = Gone(error, "telling whether the kernel killed a process")
+    _internal_kv_list = _internal_kv_put = Gone(error, "telling whether the kernel killed a process")
 
 _logger = logging.getLogger(__name__)
 
 _KEY: Final = "tune-policies:kernel-kills:"
 _TIMEOUT_S: Final = 10.0
+_KEPT_DEAD: Final = 64
+"""How many notes of dead processes stay on each node: the program compares a note only after the process has died."""
 
 
 def read_kernel_kills() -> int | None:
-    """Return how many processes the kernel of this machine has killed for want of memory; ``None``: it does not say."""
+    """Return how many processes the kernel of this machine has killed because of a lack of memory.
+
+    ``None``: the kernel does not count them.
+    """
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
@@ -43,16 +53,52 @@ def read_kernel_kills() -> int | None:
 
 
 def note_kernel_kills() -> None:
-    """Note the count of this process's node; nothing where no Ray is, or the kernel does not say."""
-    if ray.is_initialized() and (count := read_kernel_kills()) is not None:
-        with suppress(RayError, RayVersionError):  # no trial fails for want of a note
-            _internal_kv_put(_KEY + ray.get_runtime_context().get_node_id(), str(count))
+    """Note the count of this actor's node. Does nothing outside of actors, or if the kernel does not count."""
+    if not ray.is_initialized() or (count := read_kernel_kills()) is None:
+        return
+    context = ray.get_runtime_context()
+    if actor_id := context.get_actor_id():
+        notes_of_node = f"{_KEY}{context.get_node_id()}:"
+        with suppress(RayError, RayVersionError):  # a missing note must not fail a trial
+            _internal_kv_put(f"{notes_of_node}{actor_id}:{os.getpid()}:{_started_at(os.getpid())}", str(count))
+            _remove_old_notes(notes_of_node)
+
+
+def _started_at(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since the machine did, or ``None`` if there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[19])  # its name, in parentheses, may contain anything
+
+
+@functools.cache  # once in each process is enough
+def _remove_old_notes(notes_of_node: str) -> None:
+    for key in old_notes(_internal_kv_list(notes_of_node), _started_at, _KEPT_DEAD):
+        _internal_kv_del(key)
+
+
+def old_notes(keys: Iterable[bytes], started_at: Callable[[int], int | None], kept: int) -> list[bytes]:
+    """Return the notes of dead processes, except the ``kept`` processes that started last.
+
+    Args:
+        keys: The keys of the notes of a node.
+        started_at: Returns when the process with an ID started, or ``None`` if there is none.
+        kept: How many notes of dead processes stay.
+    """
+    dead = []
+    for key in keys:
+        pid, start = map(int, key.split(b":")[-2:])
+        if started_at(pid) != start:  # another process may have the ID now
+            dead.append((start, key))
+    return [key for _, key in sorted(dead)[: max(0, len(dead) - kept)]]
 
 
 def was_killed_by_kernel(error: object) -> bool:
-    """Return whether ``error`` is that of an actor, or of one of Ray Train's workers, that the kernel has killed.
+    """Return whether ``error`` reports an actor, or a worker of Ray Train, that the kernel has killed.
 
-    Its node is asked, which may take seconds. Of processes that noted nothing, nothing is known.
+    Reads the count on the actor's node, which may take seconds. An actor without a note counts as not killed.
     """
     try:
         return any(map(_is_killed, dead_actors(error)))
@@ -63,7 +109,8 @@ def was_killed_by_kernel(error: object) -> bool:
 
 def _is_killed(actor_id: str) -> bool:
     node_id = node_of_actor(actor_id)
-    noted = None if node_id is None else _internal_kv_get(_KEY + node_id)
+    keys = [] if node_id is None else _internal_kv_list(f"{_KEY}{node_id}:{actor_id}:")
+    noted = _internal_kv_get(keys[0]) if keys else None
     if not noted:
         return False
     on_node = NodeAffinitySchedulingStrategy(node_id, soft=False)

@@ -5,12 +5,14 @@ that one is told from the other is part of what is asked here. All of it is the 
 """
 
 import copy
+import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from itertools import count, takewhile
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 import ray
 import ray.train
@@ -51,6 +53,7 @@ __all__ = [
     "ReportCallback",
     "RunConfig",
     "TrainingFailedError",
+    "TrialStart",
     "WorkerCallback",
     "WorkerGroupCallback",
     "abort_run",
@@ -76,7 +79,7 @@ REPORT_INTERVAL_VARIABLE: Final = HEALTH_CHECK_INTERVAL_S_ENV_VAR
 """Ray's variable for how often Train's controller asks each worker how it is, and takes one report of it."""
 
 _BEGAN: Final = ".began.json"
-"""In the folder of a run that is a trial of Tune: from which checkpoint it began, and with which config."""
+"""The file in the folder of a trial's Train run with the checkpoint and the ``TrialStart`` with which the run began."""
 
 _NAME_OF_NONE_GIVEN: Final = "ray_train_run-"
 
@@ -117,21 +120,55 @@ def is_named(run_config: RunConfig) -> bool:
     return not run_config.name.startswith(_NAME_OF_NONE_GIVEN)
 
 
+class TrialStart(NamedTuple):
+    """Identifies a start of a trial, to decide whether a later start may take over the reports of its Train run.
+
+    The config cannot identify a restored trial. Tune draws ``tune.sample_from`` again, returns tuples as lists, and the
+    ``repr`` of a function or an object may contain its address.
+
+    Attributes:
+        trial_id: Tune's identifier of the trial, which Tune keeps if it restores the trial.
+        program: An identifier of the program that runs the trial. The program that restores a trial has another one.
+        config: A digest of the trial's config without addresses, which is comparable within a program.
+    """
+
+    trial_id: str
+    program: str
+    config: str
+
+    @classmethod
+    def of(cls, trial_id: str, program: str, config: dict[str, Any]) -> Self:
+        """Return the start of a trial with this config."""
+        try:
+            text = re.sub(r"\bat 0x[0-9A-Fa-f]+", "", repr(config))
+        except Exception:  # noqa: BLE001  # the objects in a config may be of any class
+            text = ""
+        return cls(trial_id, program, hashlib.sha256(text.encode(errors="replace")).hexdigest())
+
+    def continues(self, earlier: Self) -> bool:
+        """Return whether this start continues ``earlier``.
+
+        Within a program, a scheduler may start the trial with another config, as PBT does. That start must not take
+        over reports of the config before.
+        """
+        return self.trial_id == earlier.trial_id and (self.program != earlier.program or self.config == earlier.config)
+
+
 def unheard_reports(
-    run_config: RunConfig, checkpoint: Checkpoint | None, config_key: str
+    run_config: RunConfig, checkpoint: Checkpoint | None, start: TrialStart
 ) -> list[tuple[dict[str, Any], Checkpoint]]:
-    """Return what the run before in the same folder reported after ``checkpoint``, each report with its own checkpoint.
+    """Return the reports after ``checkpoint`` of the earlier run in the same folder, each with its own checkpoint.
 
-    Train writes an account at each report. Tune saves the state of all trials every ten seconds or less often, so after
-    the program was killed it lets a trial go on from an earlier checkpoint than there is.
+    Train writes an account at each report. Tune saves the state of all trials every ten seconds or less often, so a
+    trial of a program that was killed is restored from an earlier checkpoint than the last.
 
-    The list ends before a report that has no checkpoint, as Tune counts reports. It is empty where the run before began
-    from another checkpoint, or with another config: as of a trial that exploits another one. It is always empty before
-    Ray 2.54, whose account does not number the reports.
+    The list ends before a report that has no checkpoint, because Tune counts reports. It is empty if the earlier run
+    began from another checkpoint, as that of a trial that now exploits another one, or if ``start`` does not continue
+    it. Before Ray 2.54 it is always empty, because Train's account does not number the reports.
     """
     try:
         began, account = (_read_json(run_config, name) for name in (_BEGAN, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME))
-        if began["config"] != config_key:
+        if not start.continues(TrialStart(**began["start"])):
             return []
         path = None if checkpoint is None else checkpoint.path.rstrip("/")
         results = {
@@ -149,17 +186,17 @@ def unheard_reports(
         return []
 
 
-def begin_account(run_config: RunConfig, checkpoint: Checkpoint | None, config_key: str) -> None:
-    """Remove Train's account of an earlier run in the same folder, and note from what the next one begins.
+def begin_account(run_config: RunConfig, checkpoint: Checkpoint | None, start: TrialStart) -> None:
+    """Remove Train's account of an earlier run in the same folder, and save how the next run begins.
 
-    Ray reads the account without being asked. But Tune says from which checkpoint a trial goes on, which may be another
-    trial's, and has deleted some of those in the account, without which Train would not start.
+    Ray reads the account unasked. But Tune decides from which checkpoint a trial resumes, which may be another trial's.
+    Tune may also have deleted checkpoints that are in the account, without which Train would not start.
     """
     filesystem = run_config.storage_context.storage_filesystem
     for name in (_BEGAN, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME):
         if filesystem.get_file_info(path := _path_in(run_config, name)).is_file:
             filesystem.delete_file(path)
-    began = {"checkpoint": None if checkpoint is None else checkpoint.path.rstrip("/"), "config": config_key}
+    began = {"checkpoint": None if checkpoint is None else checkpoint.path.rstrip("/"), "start": start._asdict()}
     put_text(filesystem, _path_in(run_config, _BEGAN), json.dumps(began))
 
 
