@@ -163,8 +163,8 @@ def test_a_catalogue_has_node_types():
 
 
 def test_a_catalogue_has_a_limit_of_node_types():
-    with pytest.raises(InvalidResourcesError, match="node_types may have at most 200 entries, got 201"):
-        NodeCatalog(node_types=[node_type(name=f"a{number}") for number in range(201)])
+    with pytest.raises(InvalidResourcesError, match="nodes may have at most 200 entries, got 201"):
+        NodeCatalog(nodes=[node_type(name=f"a{number}") for number in range(201)])
 
 
 def test_a_head_without_work_has_no_devices():

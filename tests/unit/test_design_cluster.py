@@ -343,14 +343,14 @@ def test_more_trials_than_a_cluster_holds_are_refused_with_the_limit():
 
 
 def test_no_more_nodes_are_advised_than_a_cluster_has():
-    few = catalog(CPU.model_copy(update={"max_nodes": 1}))
+    few = catalog(CPU.model_copy(update={"count": 1}))
 
     assert "would hold all" in design_cluster(CpuPolicy(), few, 1000).explain()
     assert "would hold all" not in design_cluster(CpuPolicy(cpus=16), few, 100_000).explain()
 
 
 def test_however_many_types_there_are_the_nodes_to_look_at_are_limited():
-    pool = NodePool({f"{number}": CPU.model_copy(update={"max_nodes": 10**9}) for number in range(50)}, HEAD)
+    pool = NodePool({f"{number}": CPU.model_copy(update={"count": 10**9}) for number in range(50)}, HEAD)
 
     assert sum(pool.most.values()) == 100_000
 

@@ -78,7 +78,7 @@ def test_a_mistake_is_named_with_its_file_and_key(broken, message):
     ("text", "message"),
     [
         ("a: [", "cluster.yaml, line 1: not YAML"),
-        ("[1, 2]", "must hold one Ray cluster YAML .* but holds 0"),
+        ("[1, 2]", "or one cluster YAML .* but holds 0"),
         ("kind: Job", r"but holds 0 \(found: Job\)"),
         ("kind: RayJob", "cluster.yaml, line 1: apiVersion is missing"),
         ("available_node_types: {}\n---\navailable_node_types: {}", "holds 2 clusters"),

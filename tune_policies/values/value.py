@@ -394,8 +394,8 @@ def _explain_one(cls: type[Value], detail: Any) -> Iterator[tuple[str, str]]:
             )
         case "missing":
             yield f"{cls.__name__} needs {location!r}, which is missing", ""
-        case _ if not location:  # all of it is something else, perhaps another file, which nobody wants to see here
-            yield f"{cls.__name__}: {detail['msg']}, got {kind_of(detail['input'])}", ""
+        case _ if not location or detail["type"] == "model_type":  # perhaps another file, whose content stays out
+            yield f"{location or cls.__name__}: {detail['msg']}, got {kind_of(detail['input'])}", ""
         case _:
             yield f"{location or cls.__name__}: {detail['msg']}, got {shorten(detail['input'])}", ""
 
