@@ -223,10 +223,6 @@ A reading is one moment, in which one run may have ended and another not yet beg
 class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignore[misc]  # Ray is not followed
     """An ``InfeasibleRequestError`` that Ray Train passes on as it is: it wraps whatever is no error of its own."""
 
-    def __init__(self, *of_error: Any) -> None:
-        Exception.__init__(self, *of_error)  # Ray's own constructor takes another error
-        self.asked, self.offered, self.short_of, self.suggestion, self.tried, self.fallback = of_error
-
     @property
     def controller_failure(self) -> Exception:
         """What Ray Train asks an error of its controller for, to know whether to try again."""

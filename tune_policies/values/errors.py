@@ -65,7 +65,8 @@ class InfeasibleRequestError(ResourcePolicyError):
         tried: "tuple[InfeasibleRequestError, ...]" = (),
         fallback: str = "",
     ) -> None:
-        super().__init__(asked, offered, short_of, suggestion, tried, fallback)
+        # A subclass may also be an error of Ray's, whose constructor takes other arguments.
+        Exception.__init__(self, asked, offered, short_of, suggestion, tried, fallback)
         self.asked = asked
         self.offered = offered
         self.short_of = short_of
