@@ -8,7 +8,7 @@ comma := ,
 # TensorFlow brings the CUDA libraries only when it is asked to.
 EXTRAS := all$(if $(shell command -v nvidia-smi),$(comma)tensorflow-gpu)
 
-.PHONY: install demo test test-rest test-all test-gpu test-ray test-lowest test-newest check docs bench mutate clean
+.PHONY: install demo test test-rest test-all test-gpu test-ray test-libraries test-lowest test-newest check docs bench mutate clean
 
 install: .venv/installed
 
@@ -69,6 +69,27 @@ test-lowest test-newest: test-%: .venv-%-$(ON)/installed
 	$(@D)/bin/python -m pip install --quiet --upgrade --constraint $(@D)/constraints.txt --editable '.[$(WITH)]'
 	touch $@
 
+# Libraries that call Tune, each with its versions and in an environment of its own: make test-libraries LIBRARY=flaml
+LIBRARIES := huggingface flaml neuralforecast ultralytics autogluon
+LIBRARY := $(LIBRARIES)
+NEEDS-huggingface := transformers==5.23.0 accelerate==1.15.0 torch==2.13.0
+NEEDS-flaml := 'flaml[automl]==2.7.0'
+NEEDS-neuralforecast := neuralforecast==3.3.0 torch==2.13.0
+NEEDS-ultralytics := ultralytics==8.4.190
+# AutoGluon accepts no Ray newer than 2.58.
+NEEDS-autogluon := 'autogluon.core[raytune]==1.6.3' autogluon.tabular==1.6.3 torch==2.13.0
+LIBRARY_ENVIRONMENTS := $(LIBRARIES:%=.venv-library-%/installed)
+
+test-libraries: $(LIBRARY:%=test-library-%)
+
+test-library-%: .venv-library-%/installed
+	.venv-library-$*/bin/python -m pytest -W default -m slow -k $* tests/on_ray/test_libraries.py
+
+$(LIBRARY_ENVIRONMENTS): .venv-library-%/installed: pyproject.toml
+	test -x $(@D)/bin/pip || $(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet $(NEEDS-$*) hypothesis pytest pytest-timeout --editable '.[search]'
+	touch $@
+
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -87,5 +108,5 @@ mutate: install
 	$(BIN)/python -m tests.evidence mutants
 
 clean:
-	rm -rf .venv .venv-ray-* .venv-lowest-* .venv-newest-* build dist docs/reference/generated *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-ray-* .venv-library-* .venv-lowest-* .venv-newest-* build dist docs/reference/generated *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -53,7 +53,8 @@ def build_trainer(config):  # in the trial, which starts the workers and waits f
 
 def main(storage_path=None):
     return run(
-        as_trainable(build_trainer, POLICY),
+        as_trainable(build_trainer),
+        POLICY,
         config={"lr": tune.grid_search([3e-3, 1e-2])},
         metric="accuracy",
         mode="max",

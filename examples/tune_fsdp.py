@@ -45,7 +45,8 @@ def build_trainer(config):
 
 def main(storage_path=None):
     return run(
-        as_trainable(build_trainer, POLICY),
+        as_trainable(build_trainer),
+        POLICY,
         config={"width": tune.grid_search([16, 64])},
         metric="loss",
         mode="min",

@@ -16,18 +16,21 @@ if TYPE_CHECKING:
     from .gpu_memory.trial_usage import gpu_memory_usage, peak_gpu_memory_bytes
     from .jax_trainer import build_jax_trainer
     from .lightgbm_trainer import build_lightgbm_trainer
+    from .policy_scheduler import PolicyScheduler
+    from .rllib import size_algorithm
     from .tensorflow_trainer import build_tensorflow_trainer
     from .torch_trainer import build_torch_trainer
     from .train_in_tune import as_trainable
     from .train_loop import fit_with_oom_retry
-    from .tune_run import run, tuner
-    from .tune_trainable import with_plan
+    from .tune_run import applied, run, tuner
     from .xgboost_trainer import build_xgboost_trainer
 
 __all__ = [
     "GpuMemoryEstimate",
     "GpuMemoryLimit",
     "Overheads",
+    "PolicyScheduler",
+    "applied",
     "as_trainable",
     "build_jax_trainer",
     "build_lightgbm_trainer",
@@ -43,15 +46,17 @@ __all__ = [
     "peak_gpu_memory_bytes",
     "plan_by_measuring",
     "run",
+    "size_algorithm",
     "tuner",
     "with_deadlock_check",
-    "with_plan",
 ]
 
 _MODULES = {
     "GpuMemoryEstimate": ".gpu_memory.estimate",
     "GpuMemoryLimit": ".gpu_memory.limit",
     "Overheads": ".gpu_memory.overhead",
+    "PolicyScheduler": ".policy_scheduler",
+    "applied": ".tune_run",
     "as_trainable": ".train_in_tune",
     "build_jax_trainer": ".jax_trainer",
     "build_lightgbm_trainer": ".lightgbm_trainer",
@@ -67,8 +72,8 @@ _MODULES = {
     "peak_gpu_memory_bytes": ".gpu_memory.trial_usage",
     "plan_by_measuring": ".gpu_memory.measure",
     "run": ".tune_run",
+    "size_algorithm": ".rllib",
     "tuner": ".tune_run",
-    "with_plan": ".tune_trainable",
     "with_deadlock_check": ".deadlock_watch",
 }
 

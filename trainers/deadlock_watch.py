@@ -59,10 +59,11 @@ _STARTING_S: Final = 30.0
 class OccupancyReader:
     """Reads what a cluster has and what holds on, for the controller of one Train run: its actor, and its workers.
 
-    Of an elastic run, Ray asks for the workers' room only once there is enough of it.
+    Of an elastic run, Ray asks for the workers' room only once there is enough of it. A program that is no controller
+    has no ``gang``.
     """
 
-    def __init__(self, own_id: str, gang: Gang, *, is_elastic: bool) -> None:
+    def __init__(self, own_id: str, gang: Gang | None, *, is_elastic: bool) -> None:
         self.own_id = own_id
         self._gang = gang
         self._is_elastic = is_elastic
@@ -76,13 +77,15 @@ class OccupancyReader:
             groups_of[group.creator_id].append(group)
         by_process = {actor.process_id: actor for actor in actors}
         controllers = [actor for actor in actors if actor.class_name == CONTROLLER_CLASS]
-        drivers = {each.actor_id for one in controllers if (each := by_process.get(one.owner_process_id))}
+        driver_of = {each.actor_id: by_process.get(each.owner_process_id) for each in controllers}
+        drivers = {each.actor_id for each in driver_of.values() if each}
         by_group = {group.group_id: group for group in groups}
         waiting = [
             WaitingRun(
                 run_id=controller.actor_id,
                 started_at=controller.started_at,
-                driver=_reserved_by_driver(by_process.get(controller.owner_process_id), by_group),
+                driver_id=driver.actor_id if (driver := driver_of[controller.actor_id]) else "",
+                driver=_reserved_by_driver(driver, by_group),
                 gang=self._gang_of(controller, groups_of[controller.actor_id]),
             )
             for controller in controllers

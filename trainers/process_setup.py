@@ -15,7 +15,7 @@ from threadpoolctl import ThreadpoolController
 from tune_policies.cluster.accelerators import FAMILIES, GPU_VISIBILITY_VARIABLES
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.ray_compat.kernel_kills import note_kernel_kills
-from tune_policies.values.resources import Resources, to_ticks
+from tune_policies.values.resources import Resources, from_ticks, to_ticks
 from tune_policies.values.value import Value
 
 from .gpu_memory.enforcement import enforce, note_whole_devices
@@ -23,6 +23,7 @@ from .gpu_memory.free_memory import end_gpu_processes, mark_processes, wait_for_
 from .gpu_memory.overhead import NOTHING_MEASURED, Overheads, load_overheads
 from .gpu_memory.share import GpuShare, SharedDevice
 from .gpu_memory.trial_usage import add_warnings, begin_stats, noted_on_oom
+from .usage_meter import begin_usage
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",  # Ray sets this one: to 1 in a trial that names GPUs and no CPUs
@@ -86,29 +87,29 @@ class ProcessSetup(Value):
         Raises:
             MemoryLimitError: Its GPU memory cannot be limited, or others hold the memory of its share.
         """
-        # Ray's own numbers, not the plan's: a scheduler may have given the trial more, and they are what the neighbours
-        # on the device were counted against.
+        # Ray's assignment decides what the process has, and the slot only which part of a device is its own.
         assigned = _assigned_resources()
-        if assigned:
+        if assigned is None:
+            assigned = {name: from_ticks(ticks) for name, ticks in self.resources.ticks.items()}
+        else:
             _set_devices_of_ray()
         note_kernel_kills()
-        set_num_threads(max(1, int(assigned.get("CPU", self.resources.cpus))))
-        if self.resources.gpus == 0:  # by default a newer Ray shows them all to a trial that asked for none
+        set_num_threads(max(1, int(assigned.get("CPU", 0))))
+        if not assigned.get("GPU"):  # by default a newer Ray shows them all to a trial that asked for none
             os.environ.update(dict.fromkeys(GPU_VISIBILITY_VARIABLES, ""))
-        npus = self.resources.custom.get("NPU", 0)
-        device: SharedDevice = "NPU" if npus else "GPU"
-        planned = npus or self.resources.gpus
-        if not planned:
+        begin_usage(assigned.get("CPU", 0), has_gpu=bool(assigned.get("GPU")))
+        device: SharedDevice = "NPU" if assigned.get("NPU") else "GPU"
+        amount = assigned.get(device)
+        if not amount:
             return
         if device == "GPU":
             # Ray numbers GPUs as the driver does, along the PCI bus; CUDA by itself begins with the fastest.
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        amount = assigned.get(device, planned)
         # In this order: the trial's own processes are marked before any can start, and what an earlier trial left here
         # is freed before free memory is waited for.
         mark_processes()
         begin_stats(amount, device)
-        share = self._share(device, planned, amount) if amount < 1 else None
+        share = self._share(device, amount) if amount < 1 else None
         if device == "GPU":  # NVML knows no NPU
             wait_for_free_memory(share)
         if share is not None:
@@ -121,11 +122,12 @@ class ProcessSetup(Value):
         else:
             note_whole_devices()
 
-    def _share(self, device: SharedDevice, planned: float, assigned: float) -> GpuShare:
-        """Return the share; a trial that a scheduler gave more of the device than planned has more of its memory."""
-        memory_bytes = self.slot.gpu_memory_bytes
+    def _share(self, device: SharedDevice, assigned: float) -> GpuShare:
+        """Return the share; a trial that has more of the device than planned also has more of its memory."""
+        planned = self.resources.ticks.get(device, 0)
+        memory_bytes = self.slot.gpu_memory_bytes if planned else None
         if memory_bytes is not None:
-            memory_bytes = memory_bytes * to_ticks(assigned) // to_ticks(planned)
+            memory_bytes = memory_bytes * to_ticks(assigned) // planned
         return GpuShare(
             fraction=assigned,
             memory_bytes=memory_bytes,
@@ -135,14 +137,14 @@ class ProcessSetup(Value):
         )
 
 
-def _assigned_resources() -> dict[str, float]:
-    """Return what Ray gave this process; nothing in a program of the user's, which may call its trainable by itself."""
+def _assigned_resources() -> dict[str, float] | None:
+    """Return what Ray assigned to this process; ``None``: it is no worker of Ray's."""
     if not ray.is_initialized():  # to ask would start one
-        return {}
+        return None
     try:
         return dict(ray.get_runtime_context().get_assigned_resources())
     except AssertionError:  # Ray's way to say that this is no worker
-        return {}
+        return None
 
 
 def _set_devices_of_ray() -> None:

@@ -21,8 +21,6 @@ from ray.train import Checkpoint, RunConfig
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.queue import Queue
 
-from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.ray_compat.train_run import (
     DEFAULT_STORAGE_PATH,
     REPORT_INTERVAL_VARIABLE,
@@ -46,7 +44,7 @@ from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyErr
 from .deadlock_watch import remove_groups, with_deadlock_check
 from .process_setup import name_of
 from .train_loop import check_train_v2, ray_trainer_class
-from .tune_trainable import plan_of, with_plan
+from .trial_process import reserved_for_trial, slot_of_reservation
 
 
 @dataclass(frozen=True)
@@ -248,30 +246,24 @@ class _Trainer(Protocol):
         """Train, and return the result."""
 
 
-def as_trainable(
-    build_trainer: Callable[[dict[str, Any]], _Trainer], plan: TrialPlan | ResourcePolicy
-) -> Callable[[dict[str, Any]], None]:
-    """Return a trainable for ``tune.run`` and ``tune.Tuner`` whose trials are Train runs.
+def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer]) -> Callable[[dict[str, Any]], None]:
+    """Return a trainable for ``run`` and ``tuner`` whose trials are Train runs.
 
-    A trial reserves the plan's share for a driver, builds its trainer and waits for it. Every report of the worker of
-    rank 0 is a result of the trial, with or without a checkpoint. Tune's ``CheckpointConfig`` says which checkpoints
-    are kept. A trial that is retried or restored, or that exploits another, gets the checkpoint to resume from by
-    ``ray.train.get_checkpoint()`` in the training loop. Reports that its run had saved, and of which Tune has not heard
-    as the program was killed, become results first. A trial that Tune stops ends its workers.
-
-    Run it by ``tune_policies.run`` or ``tune_policies.tuner``. With Tune's own, also pass
-    ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``): a driver's share is too small to
-    hold back other trials. A trial whose workers can never start beside other drivers fails within seconds.
+    ``run(as_trainable(build_trainer), CpuPolicy(cpus=2, num_workers=2))``. A trial reserves the plan's share for a
+    driver, builds its trainer and waits for it. Every report of the worker of rank 0 is a result of the trial, with or
+    without a checkpoint. Tune's ``CheckpointConfig`` says which checkpoints are kept. A trial that is retried or
+    restored, or that exploits another, gets the checkpoint to resume from by ``ray.train.get_checkpoint()`` in the
+    training loop. If the program was killed, reports that Tune has not received become results first. A trial that Tune
+    stops ends its workers. A trial whose workers can never start beside other drivers fails within seconds.
 
     Args:
-        build_trainer: Returns the trainer for a config: one of this package's, or any of Ray Train's version 2.
-            Leave name and storage path out of its ``RunConfig``: the run's files are then in the trial's folder.
-        plan: The plan of a policy with ``num_workers`` of 1 or more; or that policy, which then plans on the program's
-            cluster. Where ``build_trainer`` is given the policy too, it gets the plan of the trial's slot.
+        build_trainer: Returns the trainer for a config: one of this package's, or any of Ray Train's version 2. If it
+            passes the policy of the run to this package's trainer, the workers get what the trial's slot says. Leave
+            name and storage path out of its ``RunConfig``: the run's files are then in the trial's folder.
 
     Raises:
-        InvalidResourcesError: The plan has no Train workers. In the trial: ``build_trainer`` returned no trainer of Ray
-            Train's version 2, or one that deletes checkpoints itself.
+        InvalidResourcesError: ``build_trainer`` is no function. In the trial: the policy has no Train workers, or
+            ``build_trainer`` returned no trainer of Ray Train's version 2, or one that deletes checkpoints itself.
         InfeasibleRequestError: In the trial: its workers do not fit beside what the drivers hold.
         Exception: In the trial: what the training loop raised.
     """
@@ -283,16 +275,15 @@ def as_trainable(
     program = uuid.uuid4().hex
 
     def trial(config: dict[str, Any]) -> None:
+        slot = slot_of_reservation(reserved_for_trial())
+        if slot is not None and slot.num_workers == 0:
+            raise InvalidResourcesError("the policy has num_workers=0: give it num_workers=1 or more")
         start = TrialStart.of(tune.get_context().get_trial_id(), program, config)
         _run_as_trial(build_trainer(config), start)
 
     trial.__name__ = name_of(build_trainer)  # Tune names trials after it
     add_mixin(trial, EndRunWithTrial)
-    trainable = with_plan(trial, plan)
-    made = plan_of(trainable)
-    if made is not None and made.num_workers == 0:
-        raise InvalidResourcesError("the plan has num_workers=0: give the policy num_workers=1 or more")
-    return trainable
+    return trial
 
 
 def _run_as_trial(trainer: _Trainer, start: TrialStart) -> None:

@@ -23,7 +23,7 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from .deadlock_watch import with_deadlock_watch
 from .gpu_memory.trial_usage import RunFolder, with_usage
 from .process_setup import LimitOptions, ProcessSetup, set_up_before
-from .tune_trainable import RetryPlan, plan_of_trial, reserved_for_trial
+from .trial_process import plan_of_trial, reserved_for_trial
 
 TrainerT = TypeVar("TrainerT")
 
@@ -222,4 +222,4 @@ def fit_with_oom_retry(
             except InfeasibleRequestError as infeasible:
                 raise infeasible from error
             _logger.warning("the workers ran out of memory: from %s to %s each", plan.per_worker, larger.per_worker)
-            plan = RetryPlan(**dict(larger))
+            plan = larger

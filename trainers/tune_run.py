@@ -1,132 +1,165 @@
-"""Runs Tune under a policy in one call: plan, limits, scheduler, and how many trials run at once.
+"""Runs Tune under a policy: in one call, or for every run of a block, as in a library that calls Tune."""
 
-By hand these are four steps, and a run that leaves one of them out starts more trials than there is room for.
-"""
-
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from ray import tune
-from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler, create_scheduler
+from ray.tune.schedulers import TrialScheduler, create_scheduler
 
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.ray_compat.tune_trial import has_other_resources
-from tune_policies.tune.policy_scheduler import PolicyScheduler
-from tune_policies.tune.usage.policy_callback import PolicyCallback
+from tune_policies.ray_compat.connection import is_through_client
+from tune_policies.ray_compat.tune_entry import changed_tune_run
 from tune_policies.tune.wrapping_scheduler import nested_schedulers
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import check_count
+from tune_policies.values.value import shorten
 
-from .tune_trainable import plan_of, policy_of, with_plan
+from .policy_scheduler import PolicyScheduler
 
-_Trainable = Callable[..., Any] | type[tune.Trainable]
+_Policy = ResourcePolicy | TrialPlan
+
+_logger = logging.getLogger(__name__)
+
+_THROUGH_CLIENT: Final = (
+    "applied does not reach runs through a Ray Client, which start on the cluster: pass "
+    "scheduler=PolicyScheduler(policy) to the run, or submit the program as a Ray job"
+)
 
 
-def run(
-    trainable: _Trainable, policy: ResourcePolicy | TrialPlan | None = None, **tune_run_kwargs: Any
-) -> tune.ExperimentAnalysis:
+def run(trainable: Any, policy: _Policy | None = None, **tune_run_kwargs: Any) -> tune.ExperimentAnalysis:
     """Run ``tune.run`` under a policy, which plans on the cluster that the run uses; the plan is printed.
 
-    ``run(train_fn, AutoPolicy(), config={"lr": tune.grid_search([0.1, 0.2])})``. Each trial gets what the plan says,
-    and is limited to it. No more trials run at once than fit. The policy plans anew as nodes come and go.
+    ``run(train_fn, AutoPolicy(), config={"lr": tune.grid_search([0.1, 0.2])})`` is ``tune.run`` with
+    ``scheduler=PolicyScheduler(AutoPolicy())``. With ``resume=True`` the policy replaces the one of the earlier run.
 
     Args:
-        trainable: A function of a config, a ``tune.Trainable`` class, or what ``as_trainable`` or ``with_plan`` made.
-        policy: The policy; or a plan, which is not printed again; ``None``: ``trainable`` has a plan already.
-        **tune_run_kwargs: Anything else that ``tune.run`` takes; ``max_concurrent_trials`` may lower the plan's.
+        trainable: What ``tune.run`` takes: a function of a config, a ``tune.Trainable`` class, or a registered name
+            such as ``"PPO"``; or what ``as_trainable`` made.
+        policy: The policy; or a plan, which is not printed again; ``None``: ``scheduler=`` has it already.
+        **tune_run_kwargs: Anything else that ``tune.run`` takes. A ``scheduler`` becomes the inner one of the
+            ``PolicyScheduler``. ``max_concurrent_trials`` may lower the plan's.
 
     Returns:
         What ``tune.run`` returns.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: ``trainable`` is no trainable; it and ``policy`` both bring a plan, or neither does; an
-            argument sets what the plan sets; or ``max_concurrent_trials`` is not a whole number, 0 or above.
+        InvalidResourcesError: ``trainable`` is a trainer; there is no policy, or a second one; an argument sets what
+            the policy sets; or ``max_concurrent_trials`` is not a whole number, 0 or above.
         ProbeError: No Ray answers in time, or none can be started.
     """
-    if "resources_per_trial" in tune_run_kwargs:
-        raise InvalidResourcesError("resources_per_trial comes from the policy: change the policy instead")
-    _check_max_concurrent_trials(tune_run_kwargs.get("max_concurrent_trials"))
-    ready = _under_plan(trainable, policy)
-    kwargs = tune_run_kwargs | _scheduling(
-        ready, tune_run_kwargs.get("scheduler"), tune_run_kwargs.get("max_concurrent_trials")
-    )
-    _hand_over_plan(ready, tune_run_kwargs.get("callbacks"), kwargs.get("scheduler"))
-    return tune.run(ready, **kwargs)
+    _check_trainable(trainable)
+    _check_arguments(tune_run_kwargs)
+    scheduler = _under_policy(policy, tune_run_kwargs.get("scheduler"))
+    return tune.run(trainable, **{**tune_run_kwargs, "scheduler": scheduler})
 
 
 def tuner(
-    trainable: _Trainable,
-    policy: ResourcePolicy | TrialPlan | None = None,
+    trainable: Any,
+    policy: _Policy | None = None,
     *,
     tune_config: tune.TuneConfig | None = None,
     **tuner_kwargs: Any,
 ) -> tune.Tuner:
-    """Return Ray's ``Tuner`` under a policy, which plans on the cluster that the run uses; the plan is printed.
+    """Return Ray's ``Tuner`` under a policy, which plans when ``fit`` begins; the plan is printed.
 
-    ``tuner(train_fn, AutoPolicy(), param_space={"lr": tune.loguniform(1e-4, 1e-1)}).fit()``.
+    ``tuner(train_fn, AutoPolicy(), param_space={"lr": tune.loguniform(1e-4, 1e-1)}).fit()``. ``Tuner.restore`` plans by
+    the same policy on the cluster as it is then; ``applied`` replaces it.
 
     Args:
         trainable: As for ``run``.
         policy: As for ``run``.
-        tune_config: As for ``tune.Tuner``; its ``max_concurrent_trials`` may lower the plan's.
+        tune_config: As for ``tune.Tuner``; its ``scheduler`` becomes the inner one, and its ``max_concurrent_trials``
+            may lower the plan's.
         **tuner_kwargs: Anything else that ``tune.Tuner`` takes: ``param_space``, ``run_config``.
 
     Raises:
-        InfeasibleRequestError: Not even one trial fits.
         InvalidResourcesError: As for ``run``.
-        ProbeError: No Ray answers in time, or none can be started.
     """
+    _check_trainable(trainable)
+    if tune_config is not None and not isinstance(tune_config, tune.TuneConfig):
+        raise InvalidResourcesError(f"tune_config must be a tune.TuneConfig, got {shorten(tune_config)}")
     tune_config = tune_config or tune.TuneConfig()
-    _check_max_concurrent_trials(tune_config.max_concurrent_trials)
-    ready = _under_plan(trainable, policy)
-    changes = _scheduling(ready, tune_config.scheduler, tune_config.max_concurrent_trials)
-    callbacks = getattr(tuner_kwargs.get("run_config"), "callbacks", None)
-    _hand_over_plan(ready, callbacks, changes.get("scheduler", tune_config.scheduler))
-    return tune.Tuner(ready, tune_config=replace(tune_config, **changes), **tuner_kwargs)
+    _check_arguments({"max_concurrent_trials": tune_config.max_concurrent_trials})
+    scheduler = _under_policy(policy, tune_config.scheduler)
+    return tune.Tuner(trainable, tune_config=replace(tune_config, scheduler=scheduler), **tuner_kwargs)
 
 
-def _check_max_concurrent_trials(value: object) -> None:
-    """Raise ``InvalidResourcesError`` unless Tune takes ``value``, in which 0 and ``None`` mean no limit."""
-    if value is not None:
-        check_count(value, least=0, name="max_concurrent_trials")
+@contextmanager
+def applied(policy: _Policy | PolicyScheduler) -> Iterator[None]:
+    """Run every ``tune.run``, ``Tuner.fit`` and restore of a block under a policy, also those of a library.
 
+    ``with applied(GpuMemoryPolicy(gpu_memory="4GiB")): model.tune(use_ray=True)``. The scheduler of each run becomes
+    the inner one of a ``PolicyScheduler``. A run that has a ``PolicyScheduler`` keeps it, unless the run is a restored
+    one, whose policy is replaced. Blocks can be nested: the innermost policy counts. Other threads, and code that runs
+    in trials, are not affected.
 
-def _under_plan(trainable: _Trainable, policy: ResourcePolicy | TrialPlan | None) -> _Trainable:
-    is_under_plan = plan_of(trainable) is not None
-    if policy is None and not is_under_plan:
-        raise InvalidResourcesError("the trainable has no plan yet: give a policy too, such as AutoPolicy()")
-    if policy is not None and is_under_plan:
-        raise InvalidResourcesError("the trainable has a plan already: leave the policy out")
-    return trainable if policy is None else with_plan(trainable, policy)
+    Args:
+        policy: The policy, or a plan; or a ``PolicyScheduler``, whose options each run gets.
 
-
-def _hand_over_plan(trainable: _Trainable, callbacks: Iterable[Any] | None, scheduler: Any) -> None:
-    plan = plan_of(trainable)
-    for each in callbacks or ():
-        if isinstance(each, PolicyCallback) and plan is not None:
-            each.follow(plan, scheduler)
-
-
-def _scheduling(
-    trainable: _Trainable, scheduler: TrialScheduler | str | None, max_concurrent_trials: int | None
-) -> dict[str, Any]:
-    """Return the scheduler and the ``max_concurrent_trials`` with which no more trials run than the plan says.
-
-    A ``PolicyScheduler`` counts slots, so that trials which are paused hold none. It cannot be where each trial gets
-    what its config needs, by the plan or by ``tune.with_resources`` around it, nor beside Ray's
-    ``ResourceChangingScheduler``; there, Tune's own limit counts.
+    Raises:
+        InvalidResourcesError: ``policy`` is none of these, or the program is connected through a Ray Client, where the
+            runs start on the cluster.
     """
-    plan = plan_of(trainable)
-    assert plan is not None  # noqa: S101  # `_under_plan` has seen to it
-    scheduler = create_scheduler(scheduler) if isinstance(scheduler, str) else scheduler
-    inside = list(nested_schedulers(scheduler))
-    if any(isinstance(each, PolicyScheduler) for each in inside):
+    template = policy if isinstance(policy, PolicyScheduler) else PolicyScheduler(policy)
+    _refuse_client()
+
+    def change(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        inner = _to_scheduler(arguments.get("scheduler"))
+        own = next((each for each in nested_schedulers(inner) if isinstance(each, PolicyScheduler)), None)
+        if own is None:
+            return {"scheduler": template.around(inner)}
+        if arguments.get("resume") or arguments.get("resume_config"):
+            own.use_options_of(template)
         return {}
-    is_by_trial = plan.by_config is not None or has_other_resources(trainable)
-    if is_by_trial or any(isinstance(each, ResourceChangingScheduler) for each in inside):
-        at_once = plan.max_concurrent_trials
-        return {"max_concurrent_trials": min(max_concurrent_trials or at_once, at_once)}
-    return {"scheduler": PolicyScheduler(scheduler, plan, policy=policy_of(trainable))}
+
+    with changed_tune_run(change):
+        try:
+            yield
+        except BaseException:
+            if is_through_client():
+                _logger.warning("%s", _THROUGH_CLIENT)
+            raise
+    _refuse_client()  # the program may have connected in the block
+
+
+def _refuse_client() -> None:
+    if is_through_client():
+        raise InvalidResourcesError(_THROUGH_CLIENT)
+
+
+def _check_trainable(trainable: Any) -> None:
+    """Raise ``InvalidResourcesError`` for a trainer of Ray Train, for which Ray's own error names no remedy."""
+    if not isinstance(trainable, type | str) and callable(getattr(trainable, "fit", None)):
+        raise InvalidResourcesError(
+            f"{type(trainable).__name__} is a trainer, and Tune runs functions of a config: write a function that "
+            "builds the trainer, and pass as_trainable(function), with num_workers in the policy"
+        )
+
+
+def _check_arguments(arguments: Mapping[str, Any]) -> None:
+    if arguments.get("resources_per_trial") is not None:
+        raise InvalidResourcesError("resources_per_trial comes from the policy: change the policy instead")
+    most = arguments.get("max_concurrent_trials")  # of which Tune takes 0 and None for no limit
+    if most is not None:
+        check_count(most, least=0, name="max_concurrent_trials")
+
+
+def _to_scheduler(scheduler: TrialScheduler | str | None) -> TrialScheduler | None:
+    return create_scheduler(scheduler) if isinstance(scheduler, str) else scheduler
+
+
+def _under_policy(policy: _Policy | None, scheduler: TrialScheduler | str | None) -> TrialScheduler:
+    inner = _to_scheduler(scheduler)
+    has_policy = any(isinstance(each, PolicyScheduler) for each in nested_schedulers(inner))
+    if policy is None and inner is not None and has_policy:
+        return inner
+    if policy is None:
+        raise InvalidResourcesError("there is no policy: pass one as the second argument, such as AutoPolicy()")
+    if has_policy:
+        raise InvalidResourcesError("the scheduler has a policy already: leave the second argument out")
+    return PolicyScheduler(policy, inner)

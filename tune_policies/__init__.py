@@ -43,9 +43,8 @@ if TYPE_CHECKING:
     from tune_policies.policies.policy import ResourcePolicy
     from tune_policies.policies.policy_file import load_decision, load_policy
     from tune_policies.probe.probe_cluster import ProbeWarning, plan_on_cluster, probe_cluster
-    from tune_policies.trainers import as_trainable, run, tuner, with_plan
+    from tune_policies.trainers import PolicyScheduler, applied, as_trainable, run, tuner
     from tune_policies.tune.oom_retry_scheduler import OomRetryScheduler
-    from tune_policies.tune.policy_scheduler import PolicyScheduler
     from tune_policies.tune.run_plan import PlanChange
     from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
     from tune_policies.tune.usage.policy_callback import PolicyCallback
@@ -134,6 +133,7 @@ __all__ = [
     "WorkerGroup",
     "WorkloadDecision",
     "WriteOptions",
+    "applied",
     "as_trainable",
     "classify_oom",
     "classify_oom_text",
@@ -152,7 +152,6 @@ __all__ = [
     "request_capacity",
     "run",
     "tuner",
-    "with_plan",
     "write_cluster",
 ]
 
@@ -198,7 +197,7 @@ _MODULES: Final = {
     "PlanChange": "tune.run_plan",
     "PlanInUse": "tune.usage.resource_usage",
     "PolicyCallback": "tune.usage.policy_callback",
-    "PolicyScheduler": "tune.policy_scheduler",
+    "PolicyScheduler": "trainers",
     "ProbeError": "values.errors",
     "ProbeWarning": "probe.probe_cluster",
     "RayVersionError": "values.errors",
@@ -220,6 +219,7 @@ _MODULES: Final = {
     "WorkerGroup": "kuberay.design.cluster_spec",
     "WorkloadDecision": "plan.decision",
     "WriteOptions": "kuberay.writing.options",
+    "applied": "trainers",
     "as_trainable": "trainers",
     "classify_oom": "oom",
     "classify_oom_text": "oom",
@@ -238,7 +238,6 @@ _MODULES: Final = {
     "request_capacity": "autoscaling.capacity_request",
     "run": "trainers",
     "tuner": "trainers",
-    "with_plan": "trainers",
     "write_cluster": "kuberay.writing",
 }
 """The module of each name."""

@@ -17,11 +17,11 @@ from typing import Any, Final, Literal, NamedTuple
 import ray
 from ray import tune
 
-from tune_policies import ClusterCapacity, GpuMemoryPolicy, GpuPolicy, TrialPlan, probe_cluster
+from tune_policies import ClusterCapacity, GpuMemoryPolicy, GpuPolicy, PolicyScheduler, TrialPlan, probe_cluster
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_text
 from tune_policies.files.terminal import tell
 from tune_policies.files.writing import check_new, locked, write_new
-from tune_policies.trainers import measure_gpu_memory, with_plan
+from tune_policies.trainers import measure_gpu_memory
 from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, from_ticks
@@ -263,10 +263,11 @@ def run_arm(arm: Arm, work: float) -> ThroughputSample:
     num_trials = WAVES * arm.trials_per_gpu
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         start = time.perf_counter()
+        plan = arm.plan.capped(arm.trials_per_gpu, limited_by="max_concurrent_trials")
         trials = tune.run(
-            with_plan(train_workload, arm.plan, isolation=arm.isolation),
+            train_workload,
+            scheduler=PolicyScheduler(plan, isolation=arm.isolation),
             config=config_of(arm.training, work=work, seed=tune.grid_search(list(range(num_trials)))),
-            max_concurrent_trials=arm.trials_per_gpu,
             storage_path=folder,
             raise_on_failed_trial=False,
             verbose=0,

@@ -5,8 +5,7 @@ from ray import tune
 
 from tests.decisions import a_decision
 from tests.on_ray.rays import local_ray
-from tune_policies import BenchmarkedPolicy, CpuPolicy, GpuPolicy, probe_cluster
-from tune_policies.trainers import with_plan
+from tune_policies import BenchmarkedPolicy, CpuPolicy, GpuPolicy, PolicyScheduler
 
 pytestmark = pytest.mark.gpu
 
@@ -28,7 +27,8 @@ def test_small_trials_do_not_see_the_gpu_and_large_ones_use_it(tmp_path):
             max_age_days=None,
         )
         analysis = tune.run(
-            with_plan(train, policy.plan(probe_cluster())),
+            train,
+            scheduler=PolicyScheduler(policy),
             config={"batch_size": tune.grid_search([16, 1000])},
             storage_path=str(tmp_path),
             verbose=0,

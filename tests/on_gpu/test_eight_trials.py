@@ -10,9 +10,8 @@ from ray import tune
 
 from tests.on_gpu.device import used_bytes
 from tests.on_ray.rays import local_ray
-from tune_policies import GpuPolicy, OomRetryScheduler, ProbeWarning, classify_oom, probe_cluster
+from tune_policies import GpuPolicy, OomRetryScheduler, PolicyScheduler, ProbeWarning, classify_oom, probe_cluster
 from tune_policies.probe.nvml import read_device_use
-from tune_policies.trainers import with_plan
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -85,7 +84,11 @@ def fill_and_free(config):
 def test_every_process_keeps_its_share_for_two_minutes(plan, tmp_path):
     with watched() as samples:
         trials = tune.run(
-            with_plan(fill_and_free, plan), num_samples=NUM_TRIALS, storage_path=str(tmp_path), verbose=0
+            fill_and_free,
+            scheduler=PolicyScheduler(plan),
+            num_samples=NUM_TRIALS,
+            storage_path=str(tmp_path),
+            verbose=0,
         ).trials
 
     assert [trial.status for trial in trials] == ["TERMINATED"] * NUM_TRIALS
@@ -127,9 +130,9 @@ def test_the_one_that_asks_for_twice_its_share_fails_alone_and_comes_back(plan, 
     wanted = [int(1.5 * share), *[share // 4] * (NUM_TRIALS - 1)]
 
     trials = tune.run(
-        with_plan(count_steps, plan),
+        count_steps,
         config={"bytes": tune.grid_search(wanted)},
-        scheduler=OomRetryScheduler(),
+        scheduler=PolicyScheduler(plan, OomRetryScheduler()),
         storage_path=str(tmp_path),
         verbose=0,
     ).trials
@@ -153,7 +156,8 @@ def ask_for_twice_the_share(config):
 
 
 def test_an_error_at_the_own_limit_is_told_from_a_full_device(plan, tmp_path):
-    (trial,) = tune.run(with_plan(ask_for_twice_the_share, plan), storage_path=str(tmp_path), verbose=0).trials
+    scheduler = PolicyScheduler(plan)
+    (trial,) = tune.run(ask_for_twice_the_share, scheduler=scheduler, storage_path=str(tmp_path), verbose=0).trials
 
     found = {key: trial.last_result[key] for key in ("kind", "cause", "framework")}
     assert found == {"kind": "accelerator", "cause": "own_limit", "framework": "torch"}

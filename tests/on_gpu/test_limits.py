@@ -10,8 +10,8 @@ from ray import tune
 
 from tests.on_gpu.device import torch_says
 from tests.on_ray.rays import local_ray
-from tune_policies import GpuPolicy, classify_oom, probe_cluster
-from tune_policies.trainers import calibrate_gpu_overhead, load_overheads, with_plan
+from tune_policies import GpuPolicy, PolicyScheduler, classify_oom, probe_cluster
+from tune_policies.trainers import calibrate_gpu_overhead, load_overheads
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 
 pytestmark = pytest.mark.gpu
@@ -153,7 +153,12 @@ def plan():
 
 def run_trials(trainable, plan, tmp_path, **kwargs):
     return tune.run(
-        with_plan(trainable, plan), storage_path=str(tmp_path), verbose=0, raise_on_failed_trial=False, **kwargs
+        trainable,
+        scheduler=PolicyScheduler(plan),
+        storage_path=str(tmp_path),
+        verbose=0,
+        raise_on_failed_trial=False,
+        **kwargs,
     ).trials
 
 

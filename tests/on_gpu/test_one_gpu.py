@@ -10,8 +10,8 @@ from ray import tune
 
 from tests.on_gpu.device import sees_a_gpu, torch_says
 from tests.on_ray.rays import local_ray
-from tune_policies import CpuPolicy, GpuMemoryPolicy, GpuPolicy, ProbeWarning, probe_cluster
-from tune_policies.trainers import peak_gpu_memory_bytes, with_plan
+from tune_policies import CpuPolicy, GpuMemoryPolicy, GpuPolicy, PolicyScheduler, ProbeWarning, probe_cluster
+from tune_policies.trainers import peak_gpu_memory_bytes
 
 pytestmark = pytest.mark.gpu
 
@@ -25,9 +25,13 @@ def capacity():
         yield probe_cluster()
 
 
-def run(trainable, tmp_path, num_samples=1):
+def run(trainable, plan, tmp_path):
     return tune.run(
-        trainable, num_samples=num_samples, storage_path=str(tmp_path), verbose=0, raise_on_failed_trial=False
+        trainable,
+        scheduler=PolicyScheduler(plan),
+        storage_path=str(tmp_path),
+        verbose=0,
+        raise_on_failed_trial=False,
     ).trials
 
 
@@ -59,7 +63,7 @@ def test_a_plan_by_memory_fits_the_device(capacity):
 def test_a_trial_within_its_share_runs_and_reports_what_it_used(capacity, tmp_path):
     plan = GpuPolicy(gpus=0.25).plan(capacity)
 
-    (trial,) = run(with_plan(lambda config: take(config, 2), plan), tmp_path)
+    (trial,) = run(lambda config: take(config, 2), plan, tmp_path)
 
     assert trial.last_result["bytes"] == 2 * GIB
     assert 2 * GIB <= trial.last_result["peak"] < 2.5 * GIB
@@ -74,7 +78,8 @@ def test_a_trial_that_takes_more_than_its_share_fails_alone(capacity, tmp_path):
         take(config, 2 * share if config["greedy"] else 2)
 
     trials = tune.run(
-        with_plan(train, plan),
+        train,
+        scheduler=PolicyScheduler(plan),
         config={"greedy": tune.grid_search([True, False, False])},
         storage_path=str(tmp_path),
         verbose=0,
@@ -91,7 +96,7 @@ def test_a_cpu_trial_sees_no_gpu(capacity, tmp_path):
 
         tune.report({"cuda": torch.cuda.is_available(), "peak": peak_gpu_memory_bytes()})
 
-    (trial,) = run(with_plan(train, CpuPolicy().plan(capacity)), tmp_path)
+    (trial,) = run(train, CpuPolicy().plan(capacity), tmp_path)
 
     assert (trial.last_result["cuda"], trial.last_result["peak"]) == (False, None)
 
@@ -134,6 +139,6 @@ def test_tensorflow_is_held_to_its_share(capacity, tmp_path):
             tf.zeros((2 * share,), tf.uint8)
         tune.report({"limit": logical.memory_limit * 2**20})
 
-    (trial,) = run(with_plan(train, plan), tmp_path)
+    (trial,) = run(train, plan, tmp_path)
 
     assert share - 2 * GIB < trial.last_result["limit"] < share - GIB

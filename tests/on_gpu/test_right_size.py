@@ -7,9 +7,9 @@ import pytest
 
 from tests.on_gpu.device import used_bytes
 from tests.on_ray.rays import local_ray
-from tune_policies import GpuPolicy, ProbeWarning, probe_cluster
+from tune_policies import GpuPolicy, PolicyScheduler, ProbeWarning, probe_cluster
 from tune_policies.probe.nvml import bytes_of_process, read_device_use
-from tune_policies.trainers import estimate_gpu_memory, measure_gpu_memory, plan_by_measuring, with_plan
+from tune_policies.trainers import estimate_gpu_memory, measure_gpu_memory, plan_by_measuring
 
 torch = pytest.importorskip("torch")
 from tests import models  # noqa: E402 (of torch)
@@ -98,7 +98,8 @@ def test_trials_run_in_the_shares_that_were_measured(capacity, tmp_path):
     print(plan.explain())
 
     trials = tune.run(
-        with_plan(train_and_report, plan),
+        train_and_report,
+        scheduler=PolicyScheduler(plan),
         config={"kind": tune.grid_search(list(TRAININGS))},
         storage_path=str(tmp_path),
         verbose=0,

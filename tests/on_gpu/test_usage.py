@@ -13,9 +13,8 @@ from ray import tune
 
 from tests.on_gpu.device import HOLD, holding, sees_a_gpu, used_bytes
 from tests.on_ray.rays import local_ray
-from tune_policies import GpuPolicy, MemoryLimitError, ProbeWarning, probe_cluster
+from tune_policies import GpuPolicy, MemoryLimitError, PolicyScheduler, ProbeWarning, probe_cluster
 from tune_policies.probe.nvml import read_device_use
-from tune_policies.trainers import with_plan
 from tune_policies.trainers.gpu_memory.free_memory import wait_for_free_memory
 from tune_policies.trainers.gpu_memory.share import GpuShare
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
@@ -35,7 +34,12 @@ def plan():
 
 def run(trainable, plan, tmp_path, **kwargs):
     return tune.run(
-        with_plan(trainable, plan), storage_path=str(tmp_path), verbose=0, raise_on_failed_trial=False, **kwargs
+        trainable,
+        scheduler=PolicyScheduler(plan),
+        storage_path=str(tmp_path),
+        verbose=0,
+        raise_on_failed_trial=False,
+        **kwargs,
     ).trials
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ray import tune
 
+from tune_policies import PolicyScheduler
 from tune_policies.cluster.accelerators import FAMILIES
-from tune_policies.trainers import with_plan
 
 VARIABLES = {str(family): family.visibility_variable for family in FAMILIES}
 
@@ -29,10 +29,10 @@ def devices_of_each_trial(plan, variable, tmp_path):
     folder = tmp_path / "running"
     folder.mkdir()
     results = tune.run(
-        with_plan(report_devices, plan),
+        report_devices,
+        scheduler=PolicyScheduler(plan),
         config={"folder": str(folder), "at_once": plan.max_concurrent_trials, "variable": variable},
         num_samples=plan.max_concurrent_trials,
-        max_concurrent_trials=plan.max_concurrent_trials,
         storage_path=str(tmp_path),
         verbose=0,
     )

@@ -19,11 +19,12 @@ from ray.tune.schedulers import PopulationBasedTraining
 
 from tests.clusters import nodes
 from tests.on_ray.rays import wait_until
-from tune_policies import CpuPolicy, InvalidResourcesError
+from tune_policies import CpuPolicy, InvalidResourcesError, tuner
 from tune_policies.trainers import as_trainable
 
 ROOT = Path(__file__).parents[2]
-PLAN = CpuPolicy(cpus=1, num_workers=1).plan(nodes((2, 0)))
+POLICY = CpuPolicy(cpus=1, num_workers=1)
+PLAN = POLICY.plan(nodes((2, 0)))
 
 
 RAY = {"num_cpus": 2}
@@ -40,12 +41,13 @@ def trainer_of(loop, run_config=None):
     return build
 
 
-def run(loop, tmp_path, space=None, *, trainer_config=None, stop=None, **kwargs):
+def run(loop, tmp_path, space=None, *, policy=POLICY, trainer_config=None, stop=None, **kwargs):
     checkpoint_config, failures = kwargs.pop("checkpoint_config", None), kwargs.pop("max_failures", 0)
-    return tune.Tuner(
-        as_trainable(trainer_of(loop, trainer_config), PLAN),
+    return tuner(
+        as_trainable(trainer_of(loop, trainer_config)),
+        policy,
         param_space=space or {},
-        tune_config=PLAN.tune_config(**kwargs),
+        tune_config=tune.TuneConfig(**kwargs),
         run_config=tune.RunConfig(
             name="run",
             storage_path=str(tmp_path),
@@ -175,9 +177,12 @@ def test_a_trainer_that_deletes_checkpoints_itself_is_refused(tmp_path):
     assert "give Tune tune.CheckpointConfig(num_to_keep=1)" in str(results[0].error)
 
 
-def test_a_plan_without_workers_is_refused():
-    with pytest.raises(InvalidResourcesError, match="give the policy num_workers=1 or more"):
-        as_trainable(lambda config: None, CpuPolicy().plan(nodes((2, 0))))
+@pytest.mark.rest
+def test_a_policy_without_workers_fails_the_trial(tmp_path):
+    results = run(lambda: None, tmp_path, policy=CpuPolicy())
+
+    assert isinstance(results[0].error, InvalidResourcesError)
+    assert "give it num_workers=1 or more" in str(results[0].error)
 
 
 @pytest.mark.slow
@@ -225,7 +230,7 @@ def test_a_restored_experiment_goes_on_from_its_checkpoints(tmp_path):
 
     run(loop, tmp_path)
     (tmp_path / "repaired").touch()
-    trainable = as_trainable(trainer_of(loop), PLAN)
+    trainable = as_trainable(trainer_of(loop))
     results = tune.Tuner.restore(str(tmp_path / "run"), trainable, resume_errored=True).fit()
 
     assert results.errors == []
@@ -267,10 +272,10 @@ def unrepeatable_config(folder):
 
 def run_until_killed(address, folder):
     ray.init(address=address, logging_level="ERROR")
-    tune.Tuner(
-        as_trainable(trainer_of(count_the_steps), PLAN),
+    tuner(
+        as_trainable(trainer_of(count_the_steps)),
+        POLICY,
         param_space=unrepeatable_config(folder),
-        tune_config=PLAN.tune_config(),
         run_config=tune.RunConfig(name="run", storage_path=str(folder), callbacks=[KillsItsProgram()], verbose=0),
     ).fit()
 
@@ -286,7 +291,7 @@ def test_a_trial_of_a_program_that_was_killed_goes_on_from_all_that_it_has_saved
     program = subprocess.run([sys.executable, "-c", command], cwd=ROOT, env=variables, timeout=150, check=False)
     assert program.returncode == -signal.SIGKILL
 
-    restored = tune.Tuner.restore(str(tmp_path / "run"), as_trainable(trainer_of(count_the_steps), PLAN))
+    restored = tune.Tuner.restore(str(tmp_path / "run"), as_trainable(trainer_of(count_the_steps)))
     [result] = restored.fit()
 
     taken = (tmp_path / "taken").read_text().split()

@@ -14,9 +14,9 @@ from tune_policies import (
     GpuPolicy,
     InfeasibleRequestError,
     InvalidResourcesError,
+    PolicyScheduler,
     probe_cluster,
 )
-from tune_policies.trainers import with_plan
 
 # The GPUs are logical, so there is nothing to read of them.
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
@@ -30,10 +30,10 @@ def capacity():
     return probe_cluster()
 
 
-def plan_of(capacity, **fields):
+def policy_of(**fields):
     slots = {"gpu": GpuPolicy(cpus=1), "cpu": CpuPolicy(cpus=2)}
     accepted = {"accept_other_hardware": True, "max_age_days": None}
-    return BenchmarkedPolicy(**{"decision": a_decision(), **slots, **accepted, **fields}).plan(capacity)
+    return BenchmarkedPolicy(**{"decision": a_decision(), **slots, **accepted, **fields})
 
 
 def train(config):
@@ -49,7 +49,8 @@ def train(config):
 @pytest.fixture(scope="module")
 def results(capacity, tmp_path_factory):
     analysis = tune.run(
-        with_plan(train, plan_of(capacity)),
+        train,
+        scheduler=PolicyScheduler(policy_of()),
         config={"batch_size": tune.grid_search([8, 32, 64, 1000, "unknown"])},
         storage_path=str(tmp_path_factory.mktemp("results")),
         verbose=0,
@@ -81,12 +82,16 @@ def test_another_cpu_than_was_measured_is_found_by_the_probe_and_refused(capacit
     with pytest.raises(
         InfeasibleRequestError, match="this one was measured on a CPU: short of a decision for this CPU"
     ):
-        plan_of(capacity, accept_other_hardware=False)
+        policy_of(accept_other_hardware=False).plan(capacity)
 
 
-def test_other_versions_are_refused_before_anything_starts(capacity):
+def test_other_versions_are_refused_before_anything_starts(tmp_path):
     measured_with = a_decision(versions={"ray": version("ray"), "pydantic": "0.1"})
 
     with pytest.raises(InvalidResourcesError, match=r"measured with pydantic 0\.1"):
-        with_plan(train, plan_of(capacity, decision=measured_with))
-    with_plan(train, plan_of(capacity, decision=measured_with, accept_other_versions=True))
+        tune.run(train, scheduler=PolicyScheduler(policy_of(decision=measured_with)), storage_path=str(tmp_path))
+
+    accepted = PolicyScheduler(policy_of(decision=measured_with, accept_other_versions=True))
+    config = {"batch_size": 8}
+    (trial,) = tune.run(train, scheduler=accepted, config=config, storage_path=str(tmp_path), verbose=0).trials
+    assert trial.status == "TERMINATED"

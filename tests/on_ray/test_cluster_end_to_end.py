@@ -105,9 +105,7 @@ def run(plan, number, folder):
     results = tune.run(
         trial,
         config={"x": tune.grid_search(list(range(number)))},
-        resources_per_trial=plan.resources_per_trial,
-        scheduler=PolicyScheduler(None, plan) if len(plan.slots) > 1 else None,
-        max_concurrent_trials=plan.max_concurrent_trials,
+        **(plan.tune_run_kwargs() if len(plan.slots) == 1 else {"scheduler": PolicyScheduler(plan)}),
         storage_path=str(folder),
         verbose=0,
     )

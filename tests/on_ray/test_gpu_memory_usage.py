@@ -15,8 +15,8 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
 
 from tests.stand_ins import state_counts
-from tune_policies import ClusterCapacity, GpuDevice, GpuMemoryPolicy, Resources
-from tune_policies.trainers import gpu_memory_usage, with_plan
+from tune_policies import ClusterCapacity, GpuDevice, GpuMemoryPolicy, PolicyScheduler, Resources
+from tune_policies.trainers import gpu_memory_usage
 from tune_policies.trainers.process_setup import LimitOptions
 from tune_policies.trainers.train_loop import trainer_arguments
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage, read_usage
@@ -35,7 +35,8 @@ def run(trainable, tmp_path, plan=QUARTER, **kwargs):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         return tune.run(
-            with_plan(trainable, plan),
+            trainable,
+            scheduler=PolicyScheduler(plan),
             storage_path=str(tmp_path),
             verbose=0,
             raise_on_failed_trial=False,

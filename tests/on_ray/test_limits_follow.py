@@ -13,9 +13,9 @@ from tune_policies import (
     GpuMemoryPolicy,
     GpuMemoryProfile,
     OomRetryScheduler,
+    PolicyScheduler,
     Resources,
 )
-from tune_policies.trainers import with_plan
 
 pytestmark = pytest.mark.rest
 
@@ -26,9 +26,9 @@ NODE = ClusterCapacity.of(Resources(cpus=4, gpus=1)).nodes[0].model_copy(update=
 
 def run(trainable, plan, tmp_path, scheduler=None, **options):
     return tune.run(
-        with_plan(trainable, plan, **options),
+        trainable,
         config={"width": 1},
-        scheduler=scheduler,
+        scheduler=PolicyScheduler(plan, scheduler, **options),
         storage_path=str(tmp_path),
         verbose=0,
         raise_on_failed_trial=False,

@@ -11,9 +11,8 @@ from ray.train import RunConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.on_ray.rays import cluster_of
-from tune_policies import CappedPolicy, CpuPolicy, MixedPolicy, PolicyScheduler, probe_cluster
-from tune_policies.trainers import with_plan
-from tune_policies.trainers.tune_trainable import plan_of_trial
+from tune_policies import CappedPolicy, CpuPolicy, MixedPolicy, PolicyScheduler
+from tune_policies.trainers.trial_process import plan_of_trial
 
 NUM_PROCESSES = 5
 """One trial that trains itself, and two with two Train workers each."""
@@ -37,7 +36,7 @@ def test_train_workers_start_on_what_other_slots_leave_of_each_node(tmp_path):
     policy = MixedPolicy(CappedPolicy(CpuPolicy(cpus=2), 1), CpuPolicy(cpus=1, num_workers=2))
 
     def trial(config):
-        plan = plan_of_trial(made)
+        plan = plan_of_trial(policy)
         config = {**config, "trial": tune.get_context().get_trial_id()}
         if plan.num_workers == 0:
             meet(config)
@@ -49,18 +48,18 @@ def test_train_workers_start_on_what_other_slots_leave_of_each_node(tmp_path):
 
     with cluster_of({"num_cpus": 3}, {"num_cpus": 3}) as cluster:
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
-        made = policy.plan(probe_cluster())
+        scheduler = PolicyScheduler(policy)
         trials = tune.run(
-            with_plan(trial, made),
+            trial,
             config={"folder": str(tmp_path)},
             num_samples=3,
-            scheduler=PolicyScheduler(None, made),
+            scheduler=scheduler,
             storage_path=str(tmp_path / "results"),
             raise_on_failed_trial=False,
             verbose=0,
         ).trials
 
-    assert made.max_concurrent_trials == 3
+    assert scheduler.plan.max_concurrent_trials == 3
     assert [each.status for each in trials] == ["TERMINATED"] * 3
     places = Counter(line.split()[0] for line in (tmp_path / "notes").read_text().splitlines())
     assert sorted(places.values()) == [2, 3]

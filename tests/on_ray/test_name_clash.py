@@ -19,8 +19,7 @@ import ray
 import trainers
 import tune_policies
 from ray import tune
-from tune_policies import CpuPolicy, probe_cluster
-from tune_policies.trainers import with_plan
+from tune_policies import CpuPolicy, PolicyScheduler
 
 assert trainers.OWNER == "user", trainers.__file__
 
@@ -30,8 +29,8 @@ def train_fn(config):
 
 if __name__ == "__main__":
     ray.init(address="local", num_cpus=2, runtime_env=RUNTIME_ENV, logging_level="ERROR", log_to_driver=False)
-    plan = CpuPolicy(cpus=1).plan(probe_cluster())
-    trial, = tune.run(with_plan(train_fn, plan), storage_path=sys.argv[1], verbose=0).trials
+    scheduler = PolicyScheduler(CpuPolicy(cpus=1))
+    trial, = tune.run(train_fn, scheduler=scheduler, storage_path=sys.argv[1], verbose=0).trials
     print("owner", trial.last_result["owner"], "from", trial.last_result["from"], "gpus", [trial.last_result["gpus"]])
     ray.shutdown()
 """

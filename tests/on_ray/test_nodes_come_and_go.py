@@ -17,9 +17,7 @@ from tune_policies import (
     Resources,
     TrialPlan,
     TrialSlot,
-    probe_cluster,
 )
-from tune_policies.trainers import with_plan
 
 INTERVAL_S = 0.5
 
@@ -96,7 +94,7 @@ def run(folder, scheduler, trainable, num_samples, **kwargs):
         "name": "run",
         "verbose": 0,
     }
-    return tune.run(with_plan(trainable, scheduler.plan), **{**arguments, **kwargs}).trials
+    return tune.run(trainable, **{**arguments, **kwargs}).trials
 
 
 def meet(config):
@@ -109,7 +107,7 @@ def meet(config):
 def test_when_a_node_comes_more_trials_run_at_once(tmp_path, add_node):
     add_node(num_cpus=2)
     policy = CpuPolicy(cpus=1)
-    scheduler = PolicyScheduler(None, policy.plan(probe_cluster()), policy=policy, replan_interval_s=INTERVAL_S)
+    scheduler = PolicyScheduler(policy, replan_interval_s=INTERVAL_S)
     when_two_run = When(lambda _: len(notes(tmp_path)) == 2, lambda: add_node(num_cpus=2))
 
     trials = run(tmp_path, scheduler, meet, 4, callbacks=[when_two_run])
@@ -124,7 +122,7 @@ def test_trials_that_were_started_on_any_node_keep_the_slots_of_their_own_node_w
     gpu = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=2)
     cpu = TrialSlot(trial=Resources(cpus=1), max_concurrent_trials=4)
     scheduler = PolicyScheduler(
-        None, TrialPlan(slots=(cpu.model_copy(update={"max_concurrent_trials": 2}),), limited_by="CPU")
+        TrialPlan(slots=(cpu.model_copy(update={"max_concurrent_trials": 2}),), limited_by="CPU")
     )
 
     def add_one_without_a_gpu():
@@ -153,7 +151,7 @@ class StartsSlowly(tune.Trainable):
 def test_a_trial_that_is_starting_does_not_begin_anew_when_a_node_comes(tmp_path, add_node):
     add_node(num_cpus=1)
     policy = CpuPolicy(cpus=1)
-    scheduler = PolicyScheduler(None, policy.plan(probe_cluster()), policy=policy, replan_interval_s=INTERVAL_S)
+    scheduler = PolicyScheduler(policy, replan_interval_s=INTERVAL_S)
     when_it_starts = When(lambda _: "starts" in notes(tmp_path), lambda: add_node(num_cpus=1))
     when_replanned = When(lambda _: scheduler.changes, lambda: note({"folder": tmp_path}, "the plan changed"))
 
@@ -168,7 +166,7 @@ def test_on_several_nodes_each_kind_has_its_nodes(tmp_path, add_node):
     without = add_node(num_cpus=2)
     gpu = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=2)
     cpu = TrialSlot(trial=Resources(cpus=1), max_concurrent_trials=2)
-    scheduler = PolicyScheduler(None, TrialPlan(slots=(gpu, cpu), limited_by="CPU"))
+    scheduler = PolicyScheduler(TrialPlan(slots=(gpu, cpu), limited_by="CPU"))
 
     trials = run(tmp_path, scheduler, meet, 4)
 
@@ -192,7 +190,7 @@ def go_on(config):
 def test_when_a_node_dies_its_trials_finish_elsewhere_and_have_not_failed(tmp_path, cluster, add_node):
     stays, dies = add_node(num_cpus=1), add_node(num_cpus=1)
     policy = CpuPolicy(cpus=1)
-    scheduler = PolicyScheduler(None, policy.plan(probe_cluster()), policy=policy, replan_interval_s=INTERVAL_S)
+    scheduler = PolicyScheduler(policy, replan_interval_s=INTERVAL_S)
 
     when_both_have_checkpoints = When(
         lambda trials: all(trial.latest_checkpoint_result for trial in trials) and len(trials) == 2,
@@ -214,9 +212,7 @@ def test_where_no_plan_is_left_the_run_ends_with_why_and_keeps_what_it_has(tmp_p
     dies = add_node(num_cpus=1, num_gpus=1)
     add_node(num_cpus=1)
     policy = GpuPolicy(gpus=1)
-    scheduler = PolicyScheduler(
-        None, policy.plan(probe_cluster()), policy=policy, replan_interval_s=INTERVAL_S, wait_for_nodes_s=1
-    )
+    scheduler = PolicyScheduler(policy, replan_interval_s=INTERVAL_S, wait_for_nodes_s=1)
     when_one_has_a_checkpoint = When(
         lambda trials: any(trial.latest_checkpoint_result for trial in trials),
         lambda: cluster.remove_node(dies, allow_graceful=False),

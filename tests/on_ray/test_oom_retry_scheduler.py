@@ -24,8 +24,7 @@ from ray.tune.schedulers import (
 from tests.clusters import nodes
 from tests.on_ray.kernel_kills import be_killed
 from tests.on_ray.rays import local_ray
-from tune_policies import GpuPolicy, OomRetryScheduler, Resources, TrialPlan, TrialSlot
-from tune_policies.trainers import with_plan
+from tune_policies import GpuPolicy, OomRetryScheduler, PolicyScheduler, Resources, TrialPlan, TrialSlot, applied
 
 SHARE = 0.25
 NUM_STEPS = 4
@@ -425,21 +424,22 @@ def run_twice_by_tune_run(tmp_path):
 
 
 def run_twice_by_tuner(tmp_path):
-    def trainable(cpus):
+    def plan(cpus):
         slot = TrialSlot(trial=Resources(cpus=cpus, gpus=SHARE), max_concurrent_trials=1)
-        return with_plan(train_one, TrialPlan(slots=(slot,), limited_by="CPU"))
+        return TrialPlan(slots=(slot,), limited_by="CPU")
 
     (tmp_path / "notes").mkdir()
     tune.Tuner(
-        trainable(4),
+        train_one,
         param_space={"folder": str(tmp_path / "notes"), "at_once": 1, "trial": tune.grid_search(TO_BE_INTERRUPTED)},
-        tune_config=tune.TuneConfig(scheduler=OomRetryScheduler()),
+        tune_config=tune.TuneConfig(scheduler=PolicyScheduler(plan(4), OomRetryScheduler())),
         run_config=tune.RunConfig(
             name="run", storage_path=str(tmp_path), callbacks=[InterruptAt(tmp_path / "marker")], verbose=0
         ),
     ).fit()
-    restored = tune.Tuner.restore(str(tmp_path / "run"), trainable=trainable(3))
-    return restored.fit()._experiment_analysis.trials
+    with applied(plan(3)):
+        restored = tune.Tuner.restore(str(tmp_path / "run"), trainable=train_one).fit()
+    return restored._experiment_analysis.trials
 
 
 @pytest.mark.rest
@@ -478,9 +478,8 @@ def load_data(config):
 
 def load_under_plan(tmp_path, **config):
     plan = GpuPolicy(gpus=0.25, cpus=0.25, memory="400MiB").plan(nodes((4, 3)))
-    trials = run(
-        tmp_path, OomRetryScheduler(), [config], trainable=with_plan(load_config, plan), resources_per_trial=None
-    )
+    scheduler = PolicyScheduler(plan, OomRetryScheduler())
+    trials = run(tmp_path, scheduler, [config], trainable=load_config, resources_per_trial=None)
     return trials[0]
 
 

@@ -24,16 +24,22 @@ from tune_policies import (
     OomRetryScheduler,
     PolicyCallback,
     PolicyScheduler,
+    applied,
+    tuner,
 )
-from tune_policies.trainers import as_trainable, with_plan
+from tune_policies.trainers import as_trainable
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.tune.usage.policy_callback import classify_failure
 from tune_policies.tune.usage.resource_usage import USAGE_FILE, OutOfMemoryCounts, ResourceUsage
 
 RAY = {"num_cpus": 4, "num_gpus": 1}
 
+# The GPUs are logical, so there is nothing to read of them.
+pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 
-PLAN = GpuPolicy(gpus=0.5, cpus=1).plan(nodes((4, 1)))
+
+POLICY = GpuPolicy(gpus=0.5, cpus=1)
+PLAN = POLICY.plan(nodes((4, 1)))
 WITH_WORKERS = CpuPolicy(cpus=1, num_workers=2).plan(nodes((4, 1)))
 
 
@@ -76,9 +82,10 @@ def test_a_run_says_what_it_used(tmp_path, capfd):
     config = {"file": str(tmp_path / "run" / USAGE_FILE), "fails": tune.grid_search([False, True, False])}
 
     analysis = run(
-        with_plan(sleep_beside_another, PLAN),
+        sleep_beside_another,
         tmp_path,
-        PolicyCallback(PLAN),
+        PolicyCallback(),
+        scheduler=PolicyScheduler(POLICY),
         config={**config, "started": str(started)},
     )
 
@@ -115,18 +122,17 @@ def test_it_works_beside_reporters_and_loggers_in_a_tuner(tmp_path, capfd, monke
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = (tmp_path / "mlruns").as_uri()
     loggers = [TBXLoggerCallback(), MLflowLoggerCallback(tracking_uri=uri, experiment_name="tried")]
+    halving = AsyncHyperBandScheduler(metric="loss", mode="min", max_t=20, grace_period=2)
     tuner = tune.Tuner(
-        with_plan(counting, PLAN),
+        counting,
         param_space={"level": tune.grid_search([1, 2, 3])},
-        tune_config=PLAN.tune_config(
-            scheduler=AsyncHyperBandScheduler(metric="loss", mode="min", max_t=20, grace_period=2), reuse_actors=True
-        ),
+        tune_config=tune.TuneConfig(scheduler=PolicyScheduler(PLAN, halving), reuse_actors=True),
         run_config=tune.RunConfig(
             storage_path=str(tmp_path),
             name="run",
             verbose=verbose,
             progress_reporter=CLIReporter() if verbose == 2 else None,
-            callbacks=[PolicyCallback(PLAN), *loggers],
+            callbacks=[PolicyCallback(), *loggers],
         ),
     )
 
@@ -224,7 +230,9 @@ class Steps(tune.Trainable):
 @pytest.mark.rest
 @pytest.mark.parametrize("reuse_actors", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_the_time_for_which_a_trial_is_paused_is_idle(tmp_path, reuse_actors):
-    run(with_plan(Steps, PLAN), tmp_path, PolicyCallback(PLAN), scheduler=PausesOnce(), reuse_actors=reuse_actors)
+    scheduler = PolicyScheduler(PLAN, PausesOnce())
+
+    run(Steps, tmp_path, PolicyCallback(), scheduler=scheduler, reuse_actors=reuse_actors)
 
     usage = usage_of(tmp_path)
     (slot,) = usage.slots
@@ -245,7 +253,7 @@ def runs_out(config):
 
 @pytest.mark.rest
 def test_memory_that_ran_out_is_told(tmp_path):
-    run(with_plan(runs_out, PLAN), tmp_path, PolicyCallback(PLAN), scheduler=OomRetryScheduler())
+    run(runs_out, tmp_path, PolicyCallback(), scheduler=PolicyScheduler(PLAN, OomRetryScheduler()))
 
     usage = usage_of(tmp_path)
     assert usage.out_of_memory.model_dump(exclude_defaults=True) == {
@@ -268,13 +276,12 @@ def fails_once(config):
 
 @pytest.mark.rest
 def test_a_restored_run_prints_its_plan_once_and_goes_on_counting(tmp_path, capfd):
-    trainable = with_plan(fails_once, PLAN)
-    run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback(PLAN)])
-    tune.Tuner(trainable, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()
+    run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback()])
+    tuner(fails_once, PLAN, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()
     before = usage_of(tmp_path)
     capfd.readouterr()
 
-    tune.Tuner.restore(str(tmp_path / "run"), trainable, restart_errored=True).fit()
+    tune.Tuner.restore(str(tmp_path / "run"), fails_once, restart_errored=True).fit()
 
     after = usage_of(tmp_path)
     assert capfd.readouterr().out.count(PLAN.explain()) == 1
@@ -287,22 +294,22 @@ def test_a_restored_run_prints_its_plan_once_and_goes_on_counting(tmp_path, capf
 
 
 @pytest.mark.rest
-def test_a_run_that_is_restored_with_a_trainable_under_another_plan_is_metered_by_that_plan(tmp_path):
+def test_a_run_that_is_restored_under_another_plan_is_metered_by_that_plan(tmp_path):
     other = PLAN.capped(1, limited_by="the test")
-    run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback(PLAN)])
+    run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback()])
     space = {"flag": str(tmp_path / "flag")}
-    tune.Tuner(with_plan(fails_once, PLAN), param_space=space, run_config=run_config).fit()
+    tuner(fails_once, PLAN, param_space=space, run_config=run_config).fit()
 
-    tune.Tuner.restore(str(tmp_path / "run"), with_plan(fails_once, other), restart_errored=True).fit()
+    with applied(other):
+        tune.Tuner.restore(str(tmp_path / "run"), fails_once, restart_errored=True).fit()
 
     assert [plan.text for plan in usage_of(tmp_path).plans] == [PLAN.explain(), other.explain()]
 
 
 @pytest.mark.rest
 def test_a_run_that_was_killed_after_tune_saved_its_state_counts_what_the_file_has_since(tmp_path):
-    trainable = with_plan(fails_once, PLAN)
-    run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback(PLAN)])
-    tune.Tuner(trainable, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()
+    run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback()])
+    tuner(fails_once, PLAN, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()
     saved = usage_of(tmp_path)
     later = {
         "elapsed_s": saved.elapsed_s + 100,
@@ -311,7 +318,7 @@ def test_a_run_that_was_killed_after_tune_saved_its_state_counts_what_the_file_h
     }
     (tmp_path / "run" / USAGE_FILE).write_text(saved.model_copy(update=later).to_json())
 
-    tune.Tuner.restore(str(tmp_path / "run"), trainable, restart_errored=True).fit()
+    tune.Tuner.restore(str(tmp_path / "run"), fails_once, restart_errored=True).fit()
 
     usage = usage_of(tmp_path)
     assert usage.elapsed_s > saved.elapsed_s + 100
@@ -325,24 +332,34 @@ def climbs(config):
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize("is_wrapped", [True, False], ids=["in PolicyScheduler", "without it"])
-def test_a_trial_that_a_scheduler_ends_at_its_max_t_has_finished(tmp_path, is_wrapped):
+def test_a_trial_that_a_scheduler_ends_at_its_max_t_has_finished(tmp_path):
     one_by_one = PLAN.capped(1, limited_by="the test")
     halving = AsyncHyperBandScheduler(metric="score", mode="max", max_t=4, grace_period=2, reduction_factor=2)
-    scheduler = PolicyScheduler(halving, one_by_one) if is_wrapped else halving
 
     trials = run(
-        with_plan(climbs, one_by_one),
+        climbs,
         tmp_path,
-        PolicyCallback(one_by_one, scheduler),
-        scheduler=scheduler,
-        max_concurrent_trials=None if is_wrapped else 1,
+        PolicyCallback(),
+        scheduler=PolicyScheduler(one_by_one, halving),
         config={"level": tune.grid_search([2, 1, 3])},
     ).trials
 
     lengths = [trial.last_result["training_iteration"] for trial in trials]
     assert lengths == [4, 2, 4]
     assert usage_of(tmp_path).trials.model_dump(exclude_defaults=True) == {"num_finished": 2, "num_stopped_early": 1}
+
+
+@pytest.mark.rest
+def test_a_run_without_a_policy_is_metered_by_the_plan_that_the_callback_is_given(tmp_path, capfd):
+    config = {"file": "none", "fails": tune.grid_search([False, True])}
+
+    run(sleep, tmp_path, PolicyCallback(PLAN), config=config, **PLAN.tune_run_kwargs())
+
+    usage = usage_of(tmp_path)
+    (slot,) = usage.slots
+    assert usage.trials.model_dump(exclude_defaults=True) == {"num_finished": 1, "num_failed": 1}
+    assert (slot.slot, slot.num_starts) == (str(PLAN.slots[0]), 2)
+    assert capfd.readouterr().out.count(PLAN.explain()) == 1
 
 
 def build_trainer(config):
@@ -355,7 +372,8 @@ def build_trainer(config):
 
 @pytest.mark.slow
 def test_the_workers_of_train_runs_count_as_used(tmp_path):
-    trials = run(as_trainable(build_trainer, WITH_WORKERS), tmp_path, PolicyCallback(WITH_WORKERS)).trials
+    scheduler = PolicyScheduler(WITH_WORKERS)
+    trials = run(as_trainable(build_trainer), tmp_path, PolicyCallback(), scheduler=scheduler).trials
 
     usage = usage_of(tmp_path)
     (slot,) = usage.slots
@@ -380,13 +398,13 @@ def test_what_goes_wrong_in_it_ends_no_run_and_is_said_once(tmp_path, caplog):
     config = {"file": "none", "fails": tune.grid_search([False, False])}
 
     with caplog.at_level(logging.ERROR, logger="tune_policies"):
-        analysis = run(with_plan(sleep, PLAN), tmp_path, PolicyCallback(PLAN, Breaks(None, PLAN)), config=config)
+        analysis = run(sleep, tmp_path, PolicyCallback(), scheduler=Breaks(PLAN), config=config)
 
     assert [trial.status for trial in analysis.trials] == ["TERMINATED"] * 2
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
-        "on_step_end failed",
+        "_read_trials failed",
         "on_trial_start failed",
-        "on_experiment_end failed",
+        "_end failed",
     ]
 
 
@@ -400,7 +418,13 @@ def test_an_error_that_cannot_be_read_back_is_told_by_its_text(tmp_path):
     assert classify_failure(trial).kind == "accelerator"
 
 
-@pytest.mark.parametrize("wrong", [("CpuPolicy", None), (PLAN, "fifo")], ids=["no plan", "no scheduler"])
-def test_what_is_no_plan_or_no_scheduler_is_refused(wrong):
-    with pytest.raises(InvalidResourcesError, match="must be"):
-        PolicyCallback(*wrong)
+@pytest.mark.parametrize("wrong", ["CpuPolicy", POLICY], ids=["a name", "a policy"])
+def test_what_is_no_plan_is_refused(wrong):
+    with pytest.raises(InvalidResourcesError, match="plan must be the TrialPlan of a policy"):
+        PolicyCallback(wrong)
+
+
+@pytest.mark.rest
+def test_a_callback_without_a_plan_in_a_run_without_a_policy_says_what_is_missing(tmp_path):
+    with pytest.raises(InvalidResourcesError, match="PolicyCallback has no plan"):
+        run(climbs, tmp_path, PolicyCallback(), config={"level": 1})

@@ -30,13 +30,16 @@ from tune_policies import (
     Resources,
     TrialPlan,
     TrialSlot,
+    applied,
 )
-from tune_policies.trainers import with_plan
 
 GIB = 2**30
 
 
 RAY = {"num_cpus": 6, "num_gpus": 2}
+
+# The GPUs are logical, so there is nothing to read of them.
+pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 
 
 def plan_of(num_gpu_slots=2, num_cpu_slots=1, *, share=0.25, speeds=(None, None)):
@@ -53,7 +56,7 @@ def plan_of(num_gpu_slots=2, num_cpu_slots=1, *, share=0.25, speeds=(None, None)
 GPU_SLOT, CPU_SLOT = map(str, plan_of().slots)
 
 
-def run(folder, scheduler, trainable, plan, num_samples, **kwargs):
+def run(folder, scheduler, trainable, num_samples, **kwargs):
     """Run trials that find ``folder`` in their config."""
     arguments = {
         "config": {"folder": str(folder)},
@@ -64,7 +67,7 @@ def run(folder, scheduler, trainable, plan, num_samples, **kwargs):
         "raise_on_failed_trial": False,
         "verbose": 0,
     }
-    return tune.run(with_plan(trainable, plan), **{**arguments, **kwargs}).trials
+    return tune.run(trainable, **{**arguments, **kwargs}).trials
 
 
 def note(config, text):
@@ -85,9 +88,8 @@ def meet(config):
 
 def test_all_kinds_run_side_by_side_each_set_up_by_its_slot(tmp_path):
     policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=0.25), CpuPolicy(cpus=2))
-    plan = policy.plan(ClusterCapacity.of(Resources(cpus=6, gpus=2)))
 
-    trials = run(tmp_path, PolicyScheduler(None, plan), meet, plan, 10)
+    trials = run(tmp_path, PolicyScheduler(policy), meet, 10)
 
     ran = Counter((trial.last_result["slot"], trial.last_result["visible"] != "") for trial in trials)
     assert ran == {("0.25 CPU, 0.25 GPU", True): 8, ("2 CPUs", False): 2}
@@ -132,12 +134,10 @@ def kinds(folder):
 @pytest.mark.rest
 @pytest.mark.ray_border
 def test_processes_are_reused_within_their_slot(tmp_path):
-    plan = plan_of()
-
     tuner = tune.Tuner(
-        with_plan(Counting, plan),
+        Counting,
         param_space={"folder": str(tmp_path)},
-        tune_config=tune.TuneConfig(num_samples=9, scheduler=PolicyScheduler(None, plan), reuse_actors=True),
+        tune_config=tune.TuneConfig(num_samples=9, scheduler=PolicyScheduler(plan_of()), reuse_actors=True),
         run_config=tune.RunConfig(storage_path=str(tmp_path / "results"), name="run", verbose=0),
     )
     results = tuner.fit()
@@ -169,16 +169,15 @@ class FirstEndsSoon(Counting):
     [pytest.param(False, "CPU", id="it stays"), pytest.param(True, "GPU", id="it may move", marks=pytest.mark.slow)],
 )
 def test_a_trial_that_is_paused_keeps_its_kind_of_devices_unless_it_may_move(tmp_path, may_move, then):
-    plan = plan_of(1, 1)
+    scheduler = PolicyScheduler(plan_of(1, 1), PausesAfterEachStep(), may_move=may_move)
 
-    run(tmp_path, PolicyScheduler(PausesAfterEachStep(), plan, may_move=may_move), FirstEndsSoon, plan, 2)
+    run(tmp_path, scheduler, FirstEndsSoon, 2)
 
     assert sorted(kinds(tmp_path).values()) == [["CPU", then, then], ["GPU", "GPU", "GPU"]]
 
 
 @pytest.mark.slow
 def test_population_based_training_runs_on_with_few_slots(tmp_path):
-    plan = plan_of(1, 1)
     inner = PopulationBasedTraining(
         time_attr="training_iteration",
         metric="score",
@@ -187,7 +186,7 @@ def test_population_based_training_runs_on_with_few_slots(tmp_path):
         hyperparam_mutations={"rate": [1, 2]},
     )
 
-    trials = run(tmp_path, PolicyScheduler(inner, plan), Counting, plan, 4, reuse_actors=True)
+    trials = run(tmp_path, PolicyScheduler(plan_of(1, 1), inner), Counting, 4, reuse_actors=True)
 
     assert [trial.status for trial in trials] == ["TERMINATED"] * 4
     assert all(len(set(each)) == 1 for each in kinds(tmp_path).values())
@@ -223,11 +222,10 @@ class Watching(tune.Callback):
 
 
 def test_near_the_end_a_slow_slot_is_left_idle(tmp_path):
-    plan = plan_of(1, 1)
-    scheduler = PolicyScheduler(None, plan)
+    scheduler = PolicyScheduler(plan_of(1, 1))
     watching = Watching(scheduler)
 
-    trials = run(tmp_path, scheduler, LastOnes, plan, 12, reuse_actors=True, callbacks=[watching])
+    trials = run(tmp_path, scheduler, LastOnes, 12, reuse_actors=True, callbacks=[watching])
 
     assert {trial.status for trial in trials} == {"TERMINATED"}
     assert Counter(each[0] for each in kinds(tmp_path).values()) == {"GPU": 11, "CPU": 1}
@@ -245,7 +243,7 @@ def test_given_speeds_say_from_the_first_moment_that_slow_slots_are_left_idle(tm
     """Two slots on GPUs do four trials in two rounds, before one on a CPU would end."""
     plan = plan_of(2, 1, speeds=(10, 1))
 
-    run(tmp_path, PolicyScheduler(None, plan), TenTimesAsLongOnACpu, plan, 4, reuse_actors=True)
+    run(tmp_path, PolicyScheduler(plan), TenTimesAsLongOnACpu, 4, reuse_actors=True)
 
     assert Counter(each[0] for each in kinds(tmp_path).values()) == {"GPU": 4}
 
@@ -264,12 +262,10 @@ class RunsOut(Counting):
 @pytest.mark.ray_border
 def test_a_trial_that_ran_out_of_memory_gets_two_slots(tmp_path, is_outside):
     plan = TrialPlan(slots=plan_of(4).slots[:1], limited_by="GPU")
-    scheduler = (
-        PolicyScheduler(OomRetryScheduler(), plan) if is_outside else OomRetryScheduler(PolicyScheduler(None, plan))
-    )
+    scheduler = PolicyScheduler(plan, OomRetryScheduler()) if is_outside else OomRetryScheduler(PolicyScheduler(plan))
 
     checkpoints = tune.CheckpointConfig(checkpoint_frequency=1)
-    trials = run(tmp_path, scheduler, RunsOut, plan, 3, checkpoint_config=checkpoints, reuse_actors=True)
+    trials = run(tmp_path, scheduler, RunsOut, 3, checkpoint_config=checkpoints, reuse_actors=True)
 
     assert [(trial.status, trial.num_failures) for trial in trials] == [("TERMINATED", 0)] * 3
     assert {trial.placement_group_factory.required_resources["GPU"] for trial in trials} == {0.5}
@@ -289,10 +285,10 @@ def test_processes_that_are_kept_for_reuse_leave_room_for_the_slots_of_a_new_pla
         TrialPlan(slots=(TrialSlot(trial=Resources(cpus=cpus), max_concurrent_trials=6 // cpus),), limited_by="CPU")
         for cpus in (2, 6)
     )
-    scheduler = PolicyScheduler(None, three)
+    scheduler = PolicyScheduler(three)
     callbacks = [ReplanWhenOneRuns(scheduler, one)]
 
-    trials = run(tmp_path, scheduler, Counting, three, 5, reuse_actors=True, callbacks=callbacks, time_budget_s=90)
+    trials = run(tmp_path, scheduler, Counting, 5, reuse_actors=True, callbacks=callbacks, time_budget_s=90)
 
     assert {trial.last_result.get("done") for trial in trials} == {True}
     assert trials[-1].last_result["slot"] == "6 CPUs"
@@ -310,9 +306,7 @@ def exit_once(config):
     ("max_failures", "status"), [(0, "ERROR"), (1, "TERMINATED")], ids=["it is not retried", "it is retried once"]
 )
 def test_a_process_that_ends_by_itself_is_a_failure_as_ever(tmp_path, max_failures, status):
-    plan = plan_of()
-
-    [trial] = run(tmp_path, PolicyScheduler(None, plan), exit_once, plan, 1, max_failures=max_failures)
+    [trial] = run(tmp_path, PolicyScheduler(plan_of()), exit_once, 1, max_failures=max_failures)
 
     assert (trial.status, trial.num_failures) == (status, 1)
 
@@ -342,9 +336,10 @@ class DiesAsItTakesOver(tune.Trainable):
 def test_a_trial_is_retried_whose_process_dies_as_it_takes_it_over(tmp_path, scheduler):
     """Tune tells a trial of such a death twice."""
     plan = CpuPolicy(cpus=6).plan(ClusterCapacity.of(Resources(cpus=6)))
-    wrapping = PolicyScheduler(None, plan) if scheduler is PolicyScheduler else OomRetryScheduler()
+    wrapping = PolicyScheduler(plan) if scheduler is PolicyScheduler else OomRetryScheduler()
+    by_hand = {} if scheduler is PolicyScheduler else plan.tune_run_kwargs()
 
-    trials = run(tmp_path, wrapping, DiesAsItTakesOver, plan, 2, reuse_actors=True, max_failures=1)
+    trials = run(tmp_path, wrapping, DiesAsItTakesOver, 2, **by_hand, reuse_actors=True, max_failures=1)
 
     assert notes(tmp_path) == ["died"]
     assert [(trial.status, trial.num_failures) for trial in trials] == [("TERMINATED", 0), ("TERMINATED", 1)]
@@ -363,21 +358,21 @@ def fail_first_on_a_cpu(config):
 
 
 def resumed_by_tune_run(folder, before, after):
-    run(folder, PolicyScheduler(None, before), fail_first_on_a_cpu, before, 2)
-    trials = run(folder, PolicyScheduler(None, after), fail_first_on_a_cpu, after, 2, resume="AUTO+ERRORED")
+    run(folder, PolicyScheduler(before), fail_first_on_a_cpu, 2)
+    trials = run(folder, PolicyScheduler(after), fail_first_on_a_cpu, 2, resume="AUTO+ERRORED")
     return [trial.last_result["slot"] for trial in trials]
 
 
 def restored_by_the_tuner(folder, before, after):
     tune.Tuner(
-        with_plan(fail_first_on_a_cpu, before),
+        fail_first_on_a_cpu,
         param_space={"folder": str(folder)},
-        tune_config=tune.TuneConfig(num_samples=2, scheduler=PolicyScheduler(None, before)),
+        tune_config=tune.TuneConfig(num_samples=2, scheduler=PolicyScheduler(before)),
         run_config=tune.RunConfig(storage_path=str(folder / "results"), name="run", verbose=0),
     ).fit()
-    trainable = with_plan(fail_first_on_a_cpu, after)
-    restored = tune.Tuner.restore(str(folder / "results" / "run"), trainable, resume_errored=True)
-    return [result.metrics["slot"] for result in restored.fit()]
+    with applied(after):
+        restored = tune.Tuner.restore(str(folder / "results" / "run"), fail_first_on_a_cpu, resume_errored=True).fit()
+    return [result.metrics["slot"] for result in restored]
 
 
 @pytest.mark.rest
@@ -394,7 +389,6 @@ def test_restored_trials_go_on_on_their_kind_of_devices_as_the_new_plan_has_them
 
 @pytest.mark.rest
 def test_the_scheduler_inside_stops_trials_as_ever(tmp_path):
-    plan = plan_of()
     inner = ASHAScheduler(time_attr="training_iteration", metric="rate", mode="max", max_t=3, grace_period=1)
 
     def report(config):
@@ -403,9 +397,8 @@ def test_the_scheduler_inside_stops_trials_as_ever(tmp_path):
 
     trials = run(
         tmp_path,
-        PolicyScheduler(inner, plan),
+        PolicyScheduler(plan_of(), inner),
         report,
-        plan,
         1,
         config={"rate": tune.grid_search([8, 1, 1, 1])},
         max_concurrent_trials=1,
@@ -414,27 +407,61 @@ def test_the_scheduler_inside_stops_trials_as_ever(tmp_path):
     assert [trial.last_result["training_iteration"] for trial in trials] == [3, 1, 1, 1]
 
 
+class GetsMore(tune.Trainable):
+    """Notes the CPUs of its process in each step."""
+
+    def setup(self, config):
+        self.done = 0
+
+    def step(self):
+        self.done += 1
+        cpus = ray.get_runtime_context().get_assigned_resources()["CPU"]
+        return {"done": self.done >= 6, "cpus": cpus, "threads": os.environ["OMP_NUM_THREADS"]}
+
+    def save_checkpoint(self, checkpoint_dir):
+        Path(checkpoint_dir, "done.json").write_text(json.dumps(self.done))
+
+    def load_checkpoint(self, checkpoint_dir):
+        self.done = json.loads(Path(checkpoint_dir, "done.json").read_text())
+
+
+def three_cpus_after_two_steps(tune_controller, trial, result, scheduler):
+    return tune.PlacementGroupFactory([{"CPU": 3}]) if result["training_iteration"] >= 2 else None
+
+
+class NotesResults(tune.Callback):
+    def __init__(self):
+        self.results = []
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        self.results.append((result["cpus"], result["threads"], result["slot"]))
+
+
+@pytest.mark.rest
+@pytest.mark.ray_border
+def test_a_scheduler_inside_that_changes_resources_gives_a_trial_more(tmp_path):
+    scheduler = PolicyScheduler(CpuPolicy(cpus=1), ResourceChangingScheduler(None, three_cpus_after_two_steps))
+    noted = NotesResults()
+    checkpoints = tune.CheckpointConfig(checkpoint_frequency=1)
+
+    [trial] = run(tmp_path, scheduler, GetsMore, 1, checkpoint_config=checkpoints, callbacks=[noted])
+
+    assert (trial.status, trial.last_result["training_iteration"]) == ("TERMINATED", 6)
+    assert noted.results[0] == (1, "1", "1 CPU")
+    assert noted.results[-1] == (3, "3", "3 CPUs")
+
+
 @pytest.mark.parametrize(
-    "inner",
-    [
-        pytest.param(ResourceChangingScheduler, id="inside it"),
-        pytest.param(lambda: OomRetryScheduler(ResourceChangingScheduler()), id="deeper inside"),
-    ],
+    ("arguments", "message"),
+    [((None,), "policy must be a policy"), ((CpuPolicy(), "fifo"), "inner must be a scheduler")],
+    ids=["no policy", "no scheduler"],
 )
-def test_a_scheduler_that_changes_resources_is_refused(inner):
-    with pytest.raises(InvalidResourcesError, match="leave one of them out"):
-        PolicyScheduler(inner(), plan_of())
+def test_what_is_no_policy_or_no_scheduler_is_refused(arguments, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        PolicyScheduler(*arguments)
 
 
-def test_a_scheduler_that_changes_resources_around_this_one_is_refused_as_the_run_starts(tmp_path):
-    plan = plan_of()
+def test_before_the_run_nothing_is_planned():
+    scheduler = PolicyScheduler(GpuPolicy(gpus=1000))
 
-    with pytest.raises(InvalidResourcesError, match="leave one of them out"):
-        run(tmp_path, ResourceChangingScheduler(PolicyScheduler(None, plan)), Counting, plan, 1)
-
-
-def test_a_plan_that_goes_by_configs_is_refused():
-    plan = plan_of().model_copy(update={"by_config": object()})
-
-    with pytest.raises(InvalidResourcesError, match="this plan gives each trial what its config needs"):
-        PolicyScheduler(None, plan)
+    assert (scheduler.plan, scheduler.changes) == (None, ())

@@ -26,11 +26,14 @@ from tune_policies import (
     CpuPolicy,
     InvalidResourcesError,
     PolicyCallback,
+    PolicyScheduler,
     ProbeError,
     ProbeWarning,
     Resources,
+    applied,
     probe_cluster,
     run,
+    tuner,
 )
 from tune_policies.probe import node_facts
 from tune_policies.probe.doctor.cluster_reader import examine
@@ -212,6 +215,25 @@ def test_tune_runs_under_a_policy_through_the_ray_client_of_the_program(ray_clie
     found = run(train, CpuPolicy(cpus=1), config=space, callbacks=[PolicyCallback()], storage_path=str(tmp_path))
 
     assert list(found.dataframe()["slot"]) == ["1 CPU"] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray's own
+def test_every_way_into_a_run_works_through_a_ray_client_but_applied_which_refuses(ray_client, tmp_path):
+    def train(config):
+        tune.report({"loss": 1})
+
+    run_config = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
+    scheduler = PolicyScheduler(CpuPolicy(cpus=2))
+    plain = tune.run(train, scheduler=scheduler, storage_path=str(tmp_path), verbose=0)
+    tuned = tuner(train, CpuPolicy(cpus=2), run_config=run_config).fit()
+    by_hand = tune.Tuner(train, tune_config=tune.TuneConfig(scheduler=scheduler), run_config=run_config).fit()
+
+    slots = [*plain.dataframe()["slot"], *(result.metrics["slot"] for found in (tuned, by_hand) for result in found)]
+    assert slots == ["2 CPUs"] * 3
+    refused = pytest.raises(InvalidResourcesError, match=r"applied does not reach .* pass scheduler=PolicyScheduler")
+    with refused, applied(CpuPolicy(cpus=2)):
+        pytest.fail("the block was entered")
 
 
 @pytest.mark.rest

@@ -1,10 +1,16 @@
 """The border with Ray, function by function: what a new Ray changes fails here by its name."""
 
 import ast
+import importlib
 import inspect
+import logging
 import pickle
+import re
+import sys
+import threading
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import ray
@@ -26,7 +32,7 @@ from ray.util.placement_group import placement_group
 
 from tests.on_ray.kernel_kills import be_killed
 from tests.on_ray.rays import local_ray, wait_until
-from tune_policies.ray_compat import tune_controller, tune_trial
+from tune_policies.ray_compat import tune_controller, tune_entry, tune_trial
 from tune_policies.ray_compat.autoscaler import start_coordinator_here
 from tune_policies.ray_compat.autoscaler_config import cluster_yaml_schema
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
@@ -229,16 +235,17 @@ def touched(module, names):
         {
             node.attr
             for node in ast.walk(ast.parse(inspect.getsource(module)))
-            if isinstance(node, ast.Attribute) and node.attr[0] == "_" and ast.unparse(node.value) in names
+            if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr) and ast.unparse(node.value) in names
         }
     )
 
 
 def test_a_run_fails_as_it_begins_where_tunes_controller_lacks_what_is_touched():
     """What is looked for as a run begins is all that is touched."""
-    assert list(tune_controller.MEMBERS) == touched(
-        tune_controller, {"controller", "self._controller", "state.controller"}
-    )
+    names = {"controller", "self._controller", "state.controller", "unwrapped(tune_controller)"}
+    found = {*touched(tune_controller, names), *touched(tune_controller.GatedController, {"self", "super()"})}
+
+    assert sorted(tune_controller.MEMBERS) == sorted(found)
 
 
 @pytest.mark.parametrize("name", tune_controller.MEMBERS)
@@ -254,16 +261,9 @@ def test_tunes_controller_has_what_is_asked(watched, name):
 def test_tunes_trial_can_be_made_one_that_asks_schedulers(watched):
     assert type(watched.trial.temporary_state).__name__ == "_TemporaryTrialState"
     assert hasattr(watched.trial, "_default_placement_group_factory")
-    assert {"handle_error", "should_recover", "update_resources"} <= vars(type(watched.trial)).keys()
+    asked = {"get_trainable_cls", "handle_error", "should_recover", "update_resources"}
+    assert asked <= vars(type(watched.trial)).keys()
     assert hasattr(watched.trial.run_metadata, "num_failures")
-
-
-def test_tune_adds_a_trial_where_its_saved_resources_are_forgotten():
-    controller = tune_trial.TuneController
-
-    assert list(inspect.signature(controller.add_trial).parameters) == ["self", "trial"]
-    assert "self.add_trial(" in inspect.getsource(controller._requeue_restored_trials)
-    assert "create_placement_group_factory()" in inspect.getsource(controller.add_trial)
 
 
 def test_a_request_keeps_its_selectors_where_its_bundles_change():
@@ -313,6 +313,160 @@ def test_tune_makes_of_a_function_a_class_that_inherits_from_mixins():
     assert not tune_trial.is_function_class(First)
 
 
+def test_the_function_of_a_trainable_is_called_within_another(tmp_path):
+    def function(config):
+        tune.report({"seen": seen[:]})
+
+    def wrap(call):
+        def within(config):
+            seen.append("before")
+            return call(config)
+
+        return within
+
+    seen = []
+    wrapped = tune_trial.with_function_wrapped(tune_trial.class_of_function(function), wrap)
+
+    (trial,) = tune.run(wrapped, storage_path=str(tmp_path), verbose=0).trials
+
+    assert trial.last_result["seen"] == ["before"]
+    assert tune_trial.is_function_class(wrapped)
+    assert wrapped.__name__ == tune_trial.class_of_function(function).__name__
+
+
+class FailsWaiting(FIFOScheduler):
+    """Fails the trials that ask for it before they start."""
+
+    def on_trial_add(self, tune_controller_, trial):
+        super().on_trial_add(tune_controller_, trial)
+        tune_controller.install_hook(trial, NotesFailures(), tune_controller_)
+        self.to_fail = getattr(self, "to_fail", [])
+        if trial.config["fails"]:
+            self.to_fail.append(trial)
+
+    def choose_trial_to_run(self, tune_controller_):
+        while self.to_fail:
+            tune_controller.fail_trial(tune_controller_, self.to_fail.pop(), ValueError("before it began"))
+        return super().choose_trial_to_run(tune_controller_)
+
+
+def test_a_trial_that_waits_fails_alone_with_an_error_of_ours(tmp_path):
+    trials = tune.run(
+        report_once,
+        config={"fails": tune.grid_search([True, False])},
+        scheduler=FailsWaiting(),
+        storage_path=str(tmp_path),
+        raise_on_failed_trial=False,
+        verbose=0,
+    ).trials
+
+    assert [trial.status for trial in trials] == ["ERROR", "TERMINATED"]
+    assert "before it began" in Path(trials[0].error_file).read_text()
+
+
+def test_tunes_warning_of_gpus_is_hidden_and_shown_again():
+    assert "logger = logging.getLogger(__name__)" in inspect.getsource(TUNE_RUN)
+    assert '"Tune detects GPUs, but no trials are using GPUs. "' in inspect.getsource(TUNE_RUN)
+    logger = logging.getLogger(TUNE_RUN.__name__)
+    shown = []
+    handler = logging.Handler()
+    handler.emit = lambda record: shown.append(record.getMessage())
+    logger.addHandler(handler)
+    tune_controller.hide_gpu_warning()
+    try:
+        logger.error("Tune detects GPUs, but no trials are using GPUs. To enable")
+        logger.error("another message")
+        tune_controller.show_gpu_warning()
+        logger.error("Tune detects GPUs again")
+    finally:
+        tune_controller.show_gpu_warning()
+        logger.removeHandler(handler)
+
+    assert shown == ["another message", "Tune detects GPUs again"]
+
+
+def with_samples(number):
+    return lambda arguments: {"num_samples": number}
+
+
+TUNE_RUN, TUNER = (importlib.import_module(name) for name in ("ray.tune.tune", "ray.tune.impl.tuner_internal"))
+NAMES_OF_RUN = (TUNE_RUN, TUNER, ray.tune)
+"""Ray holds the function under these names."""
+
+
+def test_all_names_of_tunes_run_are_replaced_in_a_block_and_restored():
+    before = ray.tune.run
+    module = ModuleType("of_a_library")
+    module.own_name = before
+    late = ModuleType("imported_in_the_block")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "of_a_library", module)
+        patch.setitem(sys.modules, "imported_in_the_block", late)
+
+        with tune_entry.changed_tune_run(with_samples(2)):
+            in_block = {*(each.run for each in NAMES_OF_RUN), module.own_name}
+            late.run_by_name = ray.tune.run
+            assert inspect.signature(ray.tune.run) == inspect.signature(before)
+
+        after = {*(each.run for each in NAMES_OF_RUN), module.own_name, late.run_by_name}
+
+    assert len(in_block) == 1
+    assert before not in in_block
+    assert after == {before}
+
+
+def num_trials(folder, run=None, **kwargs):
+    analysis = (run or tune.run)(report_once, storage_path=str(folder), verbose=0, **kwargs)
+    return len(analysis.trials)
+
+
+def test_the_innermost_block_changes_each_way_to_run_tune(tmp_path):
+    run_config = tune.RunConfig(storage_path=str(tmp_path / "tuner"), verbose=0)
+    experiment = tune.Experiment("experiment", report_once, storage_path=str(tmp_path / "experiments"))
+
+    with tune_entry.changed_tune_run(with_samples(3)):
+        with tune_entry.changed_tune_run(with_samples(2)):
+            inner = num_trials(tmp_path / "inner")
+        outer = num_trials(tmp_path / "outer")
+        of_tuner = len(tune.Tuner(report_once, run_config=run_config).fit())
+    seen = []
+    with tune_entry.changed_tune_run(lambda arguments: seen.append(arguments) or {}):
+        tune.run_experiments(experiment, verbose=0)
+
+    assert (inner, outer, of_tuner) == (2, 3, 3)
+    assert [arguments["run_or_experiment"] for arguments in seen] == [[experiment]]
+    assert num_trials(tmp_path / "after") == 1
+
+
+def test_a_module_that_has_the_function_by_name_runs_it_changed(tmp_path):
+    module = ModuleType("of_a_library")
+    module.run = ray.tune.run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "of_a_library", module)
+        with tune_entry.changed_tune_run(with_samples(2)):
+            assert num_trials(tmp_path, module.run) == 2
+
+
+def test_other_threads_and_an_error_in_the_block_leave_no_change(tmp_path, monkeypatch):
+    # Tune itself runs in the main thread alone, for its signals.
+    monkeypatch.setenv("TUNE_DISABLE_SIGINT_HANDLER", "1")
+    found = []
+
+    def fail_in_block():
+        with tune_entry.changed_tune_run(with_samples(2)):
+            thread = threading.Thread(target=lambda: found.append(num_trials(tmp_path)))
+            thread.start()
+            thread.join()
+            raise ValueError("in the block")
+
+    before = ray.tune.run
+    with pytest.raises(ValueError, match="in the block"):
+        fail_in_block()
+
+    assert found == [1]
+    assert ray.tune.run is before
+
+
 def test_a_trial_knows_where_its_files_are_what_it_has_and_that_it_has_ended(tmp_path):
     def function(config):
         tune.report({"stored": tune_trial.storage_of_session().trial_fs_path})
@@ -354,7 +508,7 @@ class NotesFailures(FIFOScheduler):
         self.was_saving = {}
 
     def on_trial_add(self, tune_controller_, trial):
-        tune_controller.install_failure_hook(trial, self, tune_controller_)
+        tune_controller.install_hook(trial, self, tune_controller_)
         super().on_trial_add(tune_controller_, trial)
 
     def on_trial_error(self, tune_controller_, trial):

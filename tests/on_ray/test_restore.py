@@ -11,8 +11,7 @@ import pytest
 import ray
 from ray import tune
 
-from tune_policies import ClusterCapacity, CpuPolicy, Resources
-from tune_policies.trainers import with_plan
+from tune_policies import ClusterCapacity, CpuPolicy, PolicyScheduler, Resources, applied
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=2))
 ONE_AT_ONCE, TWO_AT_ONCE = CpuPolicy(cpus=2).plan(CAPACITY), CpuPolicy(cpus=1).plan(CAPACITY)
@@ -119,8 +118,9 @@ def options_for_tune_run(trainable, folder):
 
 def resumed_by_tune_run(trainable, folder):
     options = options_for_tune_run(trainable, folder)
-    tune.run(with_plan(trainable, ONE_AT_ONCE), callbacks=[InterruptOnce(folder / "marker")], **options)
-    return tune.run(with_plan(trainable, TWO_AT_ONCE), resume="AUTO+ERRORED", **options).trials
+    callbacks = [InterruptOnce(folder / "marker")]
+    tune.run(trainable, scheduler=PolicyScheduler(ONE_AT_ONCE), callbacks=callbacks, **options)
+    return tune.run(trainable, scheduler=PolicyScheduler(TWO_AT_ONCE), resume="AUTO+ERRORED", **options).trials
 
 
 def resumed_after_resources_by_hand(trainable, folder):
@@ -129,13 +129,14 @@ def resumed_after_resources_by_hand(trainable, folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1")
         tune.run(trainable, resources_per_trial={"cpu": 2}, callbacks=[InterruptOnce(folder / "marker")], **options)
-    return tune.run(with_plan(trainable, TWO_AT_ONCE), resume="AUTO+ERRORED", **options).trials
+    return tune.run(trainable, scheduler=PolicyScheduler(TWO_AT_ONCE), resume="AUTO+ERRORED", **options).trials
 
 
 def restored_by_the_tuner(trainable, folder):
     tune.Tuner(
-        with_plan(trainable, ONE_AT_ONCE),
+        trainable,
         param_space=space(folder),
+        tune_config=tune.TuneConfig(scheduler=PolicyScheduler(ONE_AT_ONCE), reuse_actors=True),
         run_config=tune.RunConfig(
             name="experiment",
             storage_path=str(folder),
@@ -144,9 +145,8 @@ def restored_by_the_tuner(trainable, folder):
             verbose=0,
         ),
     ).fit()
-    restored = tune.Tuner.restore(
-        str(folder / "experiment"), with_plan(trainable, TWO_AT_ONCE), resume_errored=True
-    ).fit()
+    with applied(TWO_AT_ONCE):
+        restored = tune.Tuner.restore(str(folder / "experiment"), trainable, resume_errored=True).fit()
     return restored._experiment_analysis.trials
 
 

@@ -8,26 +8,29 @@ from pathlib import Path
 
 import pytest
 from ray import tune
-from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining, ResourceChangingScheduler
+from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
 
 from tests.marks import further
 from tests.on_ray.rays import local_ray
 from tune_policies import (
     AutoPolicy,
     CappedPolicy,
+    ClusterCapacity,
     CpuPolicy,
     GpuMemoryMeasurement,
     GpuMemoryPolicy,
     GpuMemoryProfile,
     GpuPolicy,
+    InfeasibleRequestError,
     InvalidResourcesError,
     MixedPolicy,
     PolicyCallback,
     PolicyScheduler,
     ReservingPolicy,
+    Resources,
+    applied,
     run,
     tuner,
-    with_plan,
 )
 from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceUsage
 
@@ -97,32 +100,33 @@ def test_no_more_trials_run_than_the_policy_lets(policy, tmp_path):
     assert most_at_once(frame) == 1
 
 
-@pytest.mark.parametrize(
-    "policy", [ONE_AT_ONCE, *further(ReservingPolicy(CpuPolicy(cpus=1), cpus=3))], ids=["capped", "reserving"]
-)
-def test_a_run_without_the_cap_that_it_needs_is_refused_before_anything_starts(policy, tmp_path):
-    with pytest.raises(InvalidResourcesError, match=r"run has no max_concurrent_trials: use tune_policies\.run"):
-        tune.run(with_plan(spans, policy), num_samples=3, storage_path=str(tmp_path), verbose=0)
+def runs_by_tune(**kwargs):
+    return tune.run(spans, scheduler=PolicyScheduler(ONE_AT_ONCE), **kwargs).dataframe()
 
 
-def test_a_cap_that_is_too_high_is_refused(tmp_path):
-    with pytest.raises(InvalidResourcesError, match="run has max_concurrent_trials=2"):
-        tune.run(
-            with_plan(spans, ONE_AT_ONCE), num_samples=3, max_concurrent_trials=2, storage_path=str(tmp_path), verbose=0
-        )
+def runs_by_a_tuner(num_samples, max_concurrent_trials, storage_path, verbose):
+    tune_config = tune.TuneConfig(
+        num_samples=num_samples,
+        max_concurrent_trials=max_concurrent_trials,
+        scheduler=PolicyScheduler(ONE_AT_ONCE),
+    )
+    run_config = tune.RunConfig(storage_path=storage_path, verbose=verbose)
+    return tune.Tuner(spans, tune_config=tune_config, run_config=run_config).fit().get_dataframe()
+
+
+@pytest.mark.parametrize("most", [None, *further(3)], ids=["no limit of the run", "a higher limit"])
+@pytest.mark.parametrize("runs", [runs_by_tune, *further(runs_by_a_tuner)])
+def test_the_scheduler_alone_holds_trials_back(runs, most, tmp_path):
+    frame = runs(num_samples=3, max_concurrent_trials=most, storage_path=str(tmp_path), verbose=0)
+
+    assert most_at_once(frame) == 1
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize(
-    "kwargs",
-    [{"max_concurrent_trials": 1}, *further({"num_samples": 1}, {"scheduler": True})],
-    ids=["cap", "fewer trials", "scheduler"],
-)
-def test_a_run_that_cannot_start_too_many_is_not_refused(kwargs, tmp_path):
-    scheduler = {"scheduler": PolicyScheduler(None, ONE_AT_ONCE)} if kwargs.pop("scheduler", False) else {}
-    kwargs = {"num_samples": 2, "storage_path": str(tmp_path), "verbose": 0, **kwargs, **scheduler}
+def test_a_run_may_lower_the_number_of_trials_at_once(tmp_path):
+    kwargs = {"num_samples": 3, "max_concurrent_trials": 1, "storage_path": str(tmp_path), "verbose": 0}
 
-    assert most_at_once(tune.run(with_plan(spans, ONE_AT_ONCE), **kwargs).dataframe()) == 1
+    assert most_at_once(run(spans, CpuPolicy(cpus=1), **kwargs).dataframe()) == 1
 
 
 @pytest.mark.rest
@@ -148,17 +152,6 @@ def test_the_tuner_keeps_the_users_scheduler(scheduler, tmp_path):
 
 
 @pytest.mark.rest
-def test_beside_a_resource_changing_scheduler_tunes_own_cap_counts(tmp_path):
-    scheduler = ResourceChangingScheduler(resources_allocation_function=lambda *_: None)
-
-    frame = run(
-        spans, ONE_AT_ONCE, num_samples=2, scheduler=scheduler, storage_path=str(tmp_path), verbose=0
-    ).dataframe()
-
-    assert most_at_once(frame) == 1
-
-
-@pytest.mark.rest
 def test_a_profile_gives_each_trial_what_its_config_needs(tmp_path):
     profile = GpuMemoryProfile(
         measurements=[GpuMemoryMeasurement(config={"x": x}, total_bytes=x * 2**30) for x in (1, 2)]
@@ -177,27 +170,59 @@ def test_a_profile_gives_each_trial_what_its_config_needs(tmp_path):
     assert set(found.dataframe()["slot"]) == {"2 CPUs"}
 
 
+class Trainer:
+    def fit(self):
+        pass
+
+
 @pytest.mark.parametrize(
     ("trainable", "kwargs", "message"),
     [
-        (spans, {}, "no plan yet: give a policy"),
+        (spans, {}, "there is no policy: pass one"),
+        (spans, {"scheduler": "asynchyperband"}, "there is no policy: pass one"),
         (
             spans,
             {"policy": CpuPolicy(), "resources_per_trial": {"cpu": 1}},
             "resources_per_trial comes from the policy",
         ),
-        ("PPO", {"policy": CpuPolicy()}, "a trainable must be a function"),
+        (spans, {"policy": CpuPolicy(), "scheduler": PolicyScheduler(CpuPolicy())}, "has a policy already"),
+        (spans, {"policy": CpuPolicy(), "max_concurrent_trials": -1}, "max_concurrent_trials"),
+        (spans, {"policy": "CpuPolicy"}, "policy must be a policy"),
+        (Trainer(), {"policy": CpuPolicy()}, r"Trainer is a trainer, .* pass as_trainable\(function\)"),
     ],
-    ids=["no plan", "resources given twice", "a name"],
+    ids=["no policy", "a scheduler", "resources given twice", "two policies", "a wrong limit", "a name", "a trainer"],
 )
 def test_what_cannot_run_says_why(trainable, kwargs, message):
     with pytest.raises(InvalidResourcesError, match=message):
         run(trainable, **kwargs)
 
 
-def test_a_trainable_has_one_plan():
-    with pytest.raises(InvalidResourcesError, match="has a plan already"):
-        run(with_plan(spans, CpuPolicy()), CpuPolicy())
+def test_a_tuner_plans_when_the_run_begins_and_not_before(tmp_path):
+    run_config = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
+    ready = tuner(spans, CpuPolicy(cpus=100), run_config=run_config)
+
+    with pytest.raises(InfeasibleRequestError, match="short of CPU"):
+        ready.fit()
+
+
+@pytest.mark.rest
+def test_run_takes_a_scheduler_that_has_the_policy(tmp_path, capsys):
+    scheduler = PolicyScheduler(ONE_AT_ONCE)
+
+    (trial,) = run(spans, scheduler=scheduler, storage_path=str(tmp_path), verbose=0).trials
+
+    assert trial.last_result["slot"] == "0.5 CPU"
+    assert scheduler.plan.max_concurrent_trials == 1
+    assert capsys.readouterr().out.count("1 trial at once, limited by") == 1
+
+
+@pytest.mark.rest
+def test_a_plan_is_not_printed_again(tmp_path, capsys):
+    plan = CpuPolicy(cpus=1).plan(ClusterCapacity.of(Resources(cpus=4)))
+
+    run(spans, plan, storage_path=str(tmp_path), verbose=0)
+
+    assert "trials at once" not in capsys.readouterr().out
 
 
 @pytest.mark.rest
@@ -224,9 +249,9 @@ class UnpicklablePolicy(CpuPolicy):
 
 @pytest.mark.rest
 def test_trials_run_by_a_policy_that_cannot_be_pickled(tmp_path):
-    trainable = with_plan(spans, UnpicklablePolicy(cpus=1))
+    scheduler = PolicyScheduler(UnpicklablePolicy(cpus=1))
 
-    (trial,) = tune.run(trainable, storage_path=str(tmp_path), verbose=0).trials
+    (trial,) = tune.run(spans, scheduler=scheduler, storage_path=str(tmp_path), verbose=0).trials
 
     assert (trial.status, trial.last_result["slot"]) == ("TERMINATED", "1 CPU")
 
@@ -281,30 +306,106 @@ def without_loggers(monkeypatch):
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 
 
+def at_once(results):
+    found = [result.metrics for result in results]
+    return most_at_once({name: [each[name] for each in found] for name in ("start", "end")})
+
+
 @pytest.mark.rest
 @pytest.mark.usefixtures("without_loggers")
-def test_a_tuner_is_restored_under_the_plan_and_the_policy_that_it_is_given(tmp_path):
-    """And not under those that its saved scheduler had, also once the scheduler plans anew."""
+def test_a_tuner_is_restored_under_the_policy_that_is_applied(tmp_path):
+    """And not under the one that its saved scheduler had, also once the scheduler plans anew."""
     policy = AskedPolicy(cpus=2, folder=str(tmp_path))
     tune_config = tune.TuneConfig(num_samples=3, reuse_actors=True)
     path = interrupted(partial(tuner, until_planned_anew, policy, tune_config=tune_config), tmp_path, PolicyCallback())
-    stricter = with_plan(until_planned_anew, ReservingPolicy(policy, cpus=2))
     (tmp_path / "asked").unlink()
 
-    found = [result.metrics for result in tune.Tuner.restore(path, stricter).fit()]
+    with applied(ReservingPolicy(policy, cpus=2)):
+        found = tune.Tuner.restore(path, until_planned_anew).fit()
 
     *_, last = ResourceUsage.from_json((tmp_path / "run" / USAGE_FILE).read_text()).plans
-    at_once = most_at_once({name: [each[name] for each in found] for name in ("start", "end")})
-    assert (len(found), at_once) == (3, 1)
+    assert (len(found), at_once(found)) == (3, 1)
     assert last.text.startswith("1 trial at once")
 
 
 @pytest.mark.rest
 @pytest.mark.usefixtures("without_loggers")
-def test_a_tuner_that_cannot_hold_back_trials_is_not_restored_under_a_plan_that_leaves_room(tmp_path):
-    trainable = with_plan(until_planned_anew, CpuPolicy(cpus=4))
-    tune_config = tune.TuneConfig(num_samples=2)
-    path = interrupted(partial(tune.Tuner, trainable, tune_config=tune_config), tmp_path)
+def test_a_restored_tuner_plans_anew_by_the_policy_that_was_saved(tmp_path, capsys):
+    policy = AskedPolicy(cpus=2, folder=str(tmp_path))
+    path = interrupted(partial(tuner, until_planned_anew, policy), tmp_path)
+    (tmp_path / "asked").unlink()
+    capsys.readouterr()
 
-    with pytest.raises(InvalidResourcesError, match="run has no max_concurrent_trials"):
-        tune.Tuner.restore(path, with_plan(until_planned_anew, ONE_AT_ONCE)).fit()
+    (result,) = tune.Tuner.restore(path, until_planned_anew).fit()
+
+    assert (tmp_path / "asked").exists()
+    assert result.metrics["slot"] == "2 CPUs"
+    assert capsys.readouterr().out.count("2 trials at once, limited by") == 1
+
+
+@pytest.mark.rest
+@pytest.mark.usefixtures("without_loggers")
+def test_a_tuner_without_a_policy_is_restored_under_one_that_is_applied(tmp_path):
+    tune_config = tune.TuneConfig(num_samples=2)
+    path = interrupted(partial(tune.Tuner, until_planned_anew, tune_config=tune_config), tmp_path)
+
+    with applied(CappedPolicy(AskedPolicy(cpus=2, folder=str(tmp_path)), 1)):
+        found = tune.Tuner.restore(path, until_planned_anew).fit()
+
+    assert at_once(found) == 1
+    assert {result.metrics["slot"] for result in found} == {"2 CPUs"}
+
+
+@pytest.mark.rest
+@pytest.mark.usefixtures("without_loggers")
+def test_a_run_is_resumed_under_the_policy_that_it_is_given(tmp_path):
+    (tmp_path / "asked").touch()
+    kept = {"config": {"folder": str(tmp_path)}, "storage_path": str(tmp_path), "name": "run", "verbose": 0}
+    run(until_planned_anew, CpuPolicy(cpus=1), callbacks=[InterruptOnce(tmp_path / "restored")], **kept)
+    (tmp_path / "restored").touch()
+
+    (trial,) = run(until_planned_anew, CpuPolicy(cpus=3), resume=True, **kept).trials
+
+    assert (trial.status, trial.last_result["slot"]) == ("TERMINATED", "3 CPUs")
+
+
+def library_by_run(folder, **kwargs):
+    return tune.run(spans, num_samples=2, storage_path=folder, verbose=0, **kwargs).dataframe()
+
+
+def library_by_tuner(folder, **kwargs):
+    tune_config = tune.TuneConfig(num_samples=2, **kwargs)
+    run_config = tune.RunConfig(storage_path=folder, verbose=0)
+    return tune.Tuner(spans, tune_config=tune_config, run_config=run_config).fit().get_dataframe()
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("library", [library_by_run, library_by_tuner])
+def test_a_library_runs_tune_under_the_policy_that_is_applied(library, tmp_path):
+    with applied(ONE_AT_ONCE):
+        frame = library(str(tmp_path / "in the block"))
+    after = library(str(tmp_path / "after"))
+
+    assert (set(frame["slot"]), most_at_once(frame)) == ({"0.5 CPU"}, 1)
+    assert "slot" not in after
+
+
+@pytest.mark.rest
+def test_a_run_with_a_policy_of_its_own_keeps_it_and_the_innermost_block_counts(tmp_path):
+    with applied(CpuPolicy(cpus=1)), applied(CpuPolicy(cpus=3)):
+        own = library_by_run(str(tmp_path / "own"), scheduler=PolicyScheduler(CpuPolicy(cpus=2)))
+        inner = library_by_run(str(tmp_path / "inner"), scheduler="asynchyperband", metric="end", mode="max")
+
+    assert (set(own["slot"]), set(inner["slot"])) == ({"2 CPUs"}, {"3 CPUs"})
+
+
+def test_what_cannot_be_applied_is_refused_before_the_block():
+    with pytest.raises(InvalidResourcesError), applied("CpuPolicy"):
+        pytest.fail("the block was entered")
+
+
+def test_the_options_of_a_scheduler_are_applied_to_each_run(tmp_path):
+    with applied(PolicyScheduler(GpuPolicy(gpus=0.5, cpus=1), on_void_limit="warn")):
+        found = tune.run(spans, storage_path=str(tmp_path), verbose=0).dataframe()
+
+    assert list(found["slot"]) == ["1 CPU, 0.5 GPU"]

@@ -10,8 +10,7 @@ import ray
 from ray import tune
 
 from tests.clusters import nodes
-from tune_policies import GpuPolicy, PolicyCallback
-from tune_policies.trainers import with_plan
+from tune_policies import GpuPolicy, PolicyCallback, PolicyScheduler
 
 pytest.importorskip("opentelemetry.exporter.prometheus", reason="Ray's agent exports with ray[default] alone")
 pytest.importorskip("opencensus", reason="Ray's agent exports with ray[default] alone")
@@ -56,10 +55,11 @@ def test_prometheus_reads_the_figures_of_a_run_from_ray(tmp_path):
     reads = Reads(port)
     try:
         tune.run(
-            with_plan(train, PLAN),
+            train,
+            scheduler=PolicyScheduler(PLAN),
             config={"num_seconds": 40},
             num_samples=2,
-            callbacks=[PolicyCallback(PLAN), reads],
+            callbacks=[PolicyCallback(), reads],
             stop=lambda trial_id, result: ("gpu_memory_bytes", SLOT, "0") in reads.exported,
             storage_path=str(tmp_path),
             name="run",

@@ -3,6 +3,7 @@
 import json
 import random
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,7 @@ from ray.tune.search import BasicVariantGenerator
 from ray.tune.search.bohb import TuneBOHB
 
 from tests.on_ray.bohb import skip_without_bohb
-from tune_policies import CpuPolicy, probe_cluster
-from tune_policies.trainers import with_plan
+from tune_policies import CpuPolicy, PolicyScheduler, probe_cluster
 
 SEED = 7
 GOAL = {"metric": "loss", "mode": "min"}
@@ -102,6 +102,42 @@ def test_the_same_seed_gives_the_same_trials_and_results_as_resources_set_by_han
 
     by_hand = run(train, tmp_path / "by_hand", resources_per_trial={"cpu": 2}, **WAYS[way]())
 
-    under_the_plan = run(with_plan(train, plan), tmp_path / "under_the_plan", **WAYS[way]())
+    own = WAYS[way]()
+    scheduler = PolicyScheduler(plan, own.pop("scheduler", None))
+    under_the_plan = run(train, tmp_path / "under_the_plan", scheduler=scheduler, **own)
 
     assert under_the_plan == by_hand
+
+
+def results_seen_by_suggestions(tmp_path, **kwargs):
+    from ray.tune.search.optuna import OptunaSearch
+
+    class Noting(OptunaSearch):
+        num_results, seen = 0, ()
+
+        def suggest(self, trial_id):
+            suggestion = super().suggest(trial_id)
+            self.seen += (self.num_results,) if isinstance(suggestion, dict) else ()
+            return suggestion
+
+        def on_trial_complete(self, *args, **kwargs):
+            self.num_results += 1
+            super().on_trial_complete(*args, **kwargs)
+
+    def train(config):
+        time.sleep(0.2 + config["x"])
+        tune.report({"loss": config["x"]})
+
+    searcher = Noting(seed=SEED, **GOAL)
+    space = {"x": tune.uniform(0, 0.5)}
+    tune.run(train, config=space, search_alg=searcher, num_samples=6, storage_path=str(tmp_path), verbose=0, **kwargs)
+    return searcher.seen
+
+
+def test_each_suggestion_has_seen_as_many_results_as_with_a_limit_on_concurrent_trials(plan, tmp_path):
+    """Without such a limit, plain Tune asks for a trial one result earlier."""
+    limited = results_seen_by_suggestions(tmp_path, max_concurrent_trials=2, resources_per_trial={"cpu": 1})
+
+    under_policy = results_seen_by_suggestions(tmp_path, scheduler=PolicyScheduler(CpuPolicy(cpus=1)))
+
+    assert limited == under_policy == (0, 0, 1, 2, 3, 4)

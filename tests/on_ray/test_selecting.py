@@ -6,8 +6,7 @@ from ray import tune
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.on_ray.rays import cluster_of
-from tune_policies import CpuPolicy, GpuPolicy, SelectingPolicy, probe_cluster
-from tune_policies.trainers import with_plan
+from tune_policies import CpuPolicy, GpuPolicy, PolicyScheduler, SelectingPolicy, probe_cluster
 
 
 def where_it_runs(config):
@@ -48,7 +47,9 @@ def test_trials_of_a_tuner_are_on_selected_nodes_only(nodes, tmp_path):
     run_config = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
 
     tuner = tune.Tuner(
-        with_plan(where_it_runs, plan), tune_config=plan.tune_config(num_samples=3), run_config=run_config
+        where_it_runs,
+        tune_config=tune.TuneConfig(num_samples=3, scheduler=PolicyScheduler(plan)),
+        run_config=run_config,
     )
 
     assert {result.metrics["node_id"] for result in tuner.fit()} == {nodes["us"]}

@@ -11,8 +11,7 @@ import ray.train
 from ray import tune
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-from tune_policies import ClusterCapacity, CpuPolicy, ReservingPolicy, Resources
-from tune_policies.trainers import with_plan
+from tune_policies import ClusterCapacity, CpuPolicy, PolicyScheduler, ReservingPolicy, Resources
 from tune_policies.trainers.process_setup import LimitOptions
 from tune_policies.trainers.train_loop import trainer_arguments
 
@@ -70,9 +69,9 @@ BOTH = pytest.mark.parametrize(
 
 def run(trainable, plan, folder):
     return tune.run(
-        with_plan(trainable, plan),
+        trainable,
+        scheduler=PolicyScheduler(plan),
         num_samples=2,
-        max_concurrent_trials=plan.max_concurrent_trials,
         storage_path=str(folder),
         stop=UntilTold(),
         verbose=0,

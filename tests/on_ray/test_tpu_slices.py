@@ -15,8 +15,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.clusters import slice_hosts
 from tests.on_ray.rays import cluster_of
-from tune_policies import AcceleratorPolicy, ClusterCapacity, InvalidResourcesError, probe_cluster
-from tune_policies.trainers import with_plan
+from tune_policies import AcceleratorPolicy, ClusterCapacity, InvalidResourcesError, PolicyScheduler, probe_cluster
 
 POLICY = AcceleratorPolicy(resource="TPU", amount=4, accelerator_type="TPU-V4", topology="2x2x2", num_workers=2)
 
@@ -78,9 +77,9 @@ def test_train_runs_as_many_trials_as_planned_each_on_a_slice_of_its_own_and_the
         ).fit()
 
     tune.run(
-        with_plan(trial, plan),
+        trial,
+        scheduler=PolicyScheduler(plan),
         config={"trial": tune.grid_search([1, 2])},
-        max_concurrent_trials=plan.max_concurrent_trials,
         storage_path=stored,
         verbose=0,
     )

@@ -6,8 +6,7 @@ from ray import tune
 from ray.train import RunConfig
 from ray.tune.integration.ray_train import TuneReportCallback
 
-from tune_policies import CpuPolicy, probe_cluster
-from tune_policies.trainers import with_plan
+from tune_policies import CpuPolicy, PolicyScheduler
 
 RAY = {"num_cpus": 2}
 
@@ -18,7 +17,8 @@ def test_two_train_runs_on_two_cpus_finish(tmp_path):
     pytest.importorskip("torch")
     from tune_policies.trainers import build_torch_trainer
 
-    plan = CpuPolicy(cpus=1, num_workers=1).plan(probe_cluster())
+    policy = CpuPolicy(cpus=1, num_workers=1)
+    scheduler = PolicyScheduler(policy)
 
     def on_worker(config):
         ray.train.report({"square": config["x"] ** 2})
@@ -26,18 +26,18 @@ def test_two_train_runs_on_two_cpus_finish(tmp_path):
     def trial(config):
         build_torch_trainer(
             on_worker,
-            plan=plan,
+            plan=policy,
             train_loop_config=config,
             run_config=RunConfig(callbacks=[TuneReportCallback()], storage_path=str(tmp_path)),
         ).fit()
 
     results = tune.run(
-        with_plan(trial, plan),
+        trial,
+        scheduler=scheduler,
         config={"x": tune.grid_search([2, 3])},
-        max_concurrent_trials=plan.max_concurrent_trials,
         storage_path=str(tmp_path),
         verbose=0,
     )
 
-    assert plan.max_concurrent_trials == 2
+    assert scheduler.plan.max_concurrent_trials == 2
     assert sorted(trial.last_result["square"] for trial in results.trials) == [4, 9]

@@ -1,22 +1,20 @@
-"""Every way in which a trainable is given to Tune works under a plan."""
+"""Every way in which a trainable is given to Tune works under a policy."""
 
 import os
 
 import pytest
 import ray
 from ray import tune
-from ray.tune.error import TuneError
 
-from tune_policies import ClusterCapacity, CpuPolicy, Resources, run, tuner
-from tune_policies.ray_compat.tune_trial import has_other_resources
-from tune_policies.trainers import with_plan
-
-CAPACITY = ClusterCapacity.of(Resources(cpus=4, gpus=2))
-ONE = CpuPolicy(cpus=1).plan(CAPACITY)
-TWO = CpuPolicy(cpus=2).plan(CAPACITY)
-
+from tests.decisions import a_decision
+from tune_policies import BenchmarkedPolicy, CpuPolicy, GpuPolicy, PolicyScheduler, run, tuner
 
 RAY = {"num_cpus": 4, "num_gpus": 2}
+
+# The GPUs are logical, so there is nothing to read of them.
+pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+
+POLICY = CpuPolicy(cpus=2)
 
 
 def what_the_trial_sees(**more):
@@ -53,6 +51,18 @@ class Reporting(tune.Trainable):
         return True
 
 
+class AsksForThree(Reporting):
+    @classmethod
+    def default_resource_request(cls, config):
+        return tune.PlacementGroupFactory([{"CPU": 3}])
+
+
+class AsksForTwoBundles(Reporting):
+    @classmethod
+    def default_resource_request(cls, config):
+        return tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 2}])
+
+
 def named(name, trainable):
     """Return the same under a name of its own: Tune keeps the trainables of a process by their names."""
     if isinstance(trainable, type):
@@ -70,17 +80,14 @@ def cpus_by_config(config):
 
 
 EXPERIMENTS = {
-    "method": lambda: with_plan(Model("held").fit, TWO),
-    "lambda": lambda: with_plan(lambda config: report(config), TWO),
-    "class_with_parameters": lambda: with_plan(tune.with_parameters(named("A", Reporting), data="held"), TWO),
-    "parameters_for_a_class_under_a_plan": lambda: tune.with_parameters(
-        with_plan(named("B", Reporting), TWO), data="held"
-    ),
-    "function_with_other_resources": lambda: with_plan(tune.with_resources(named("c", report), {"cpu": 1}), TWO),
-    "class_with_other_resources": lambda: with_plan(tune.with_resources(named("D", Reporting), {"cpu": 1}), TWO),
-    "another_plan": lambda: with_plan(named("e", report), ONE),
-    "resources_given_after_the_plan": lambda: tune.with_resources(with_plan(named("f", report), TWO), {"cpu": 1}),
-    "class_by_config": lambda: tune.with_resources(with_plan(named("G", Reporting), TWO), cpus_by_config),
+    "method": lambda: Model("held").fit,
+    "lambda": lambda: lambda config: report(config),
+    "class_with_parameters": lambda: tune.with_parameters(named("A", Reporting), data="held"),
+    "function_with_resources": lambda: tune.with_resources(named("b", report), {"cpu": 1}),
+    "class_with_resources": lambda: tune.with_resources(named("C", Reporting), {"cpu": 1}),
+    "class_with_resources_by_config": lambda: tune.with_resources(named("D", Reporting), cpus_by_config),
+    "class_that_asks_itself": lambda: named("E", AsksForThree),
+    "class_that_asks_for_two_bundles": lambda: named("F", AsksForTwoBundles),
 }
 
 
@@ -92,34 +99,28 @@ def seen(tmp_path_factory):
         tune.Experiment(name, run=build(), config={"name": name, "cpus": 3}, storage_path=folder)
         for name, build in EXPERIMENTS.items()
     ]
-    results = tune.run(experiments, verbose=0)
+    results = tune.run(experiments, scheduler=PolicyScheduler(POLICY), verbose=0)
     return {trial.config["name"]: trial.last_result for trial in results.trials}
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize(
-    ("experiment", "cpus"),
-    [
-        ("method", 2),
-        ("lambda", 2),
-        ("class_with_parameters", 2),
-        ("parameters_for_a_class_under_a_plan", 2),
-        ("function_with_other_resources", 2),
-        ("class_with_other_resources", 2),
-        ("another_plan", 1),
-        ("resources_given_after_the_plan", 1),
-        ("class_by_config", 3),
-    ],
-)
-def test_each_experiment_of_a_list_has_what_its_own_plan_says(seen, experiment, cpus):
-    """What was given last to the trainable holds, the plan or Tune's own resources."""
+@pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if name != "class_that_asks_for_two_bundles"])
+def test_each_experiment_of_a_list_has_what_the_policy_says(seen, experiment):
+    """Whatever the trainable asks for itself."""
     trial = seen[experiment]
 
-    assert (trial["cpus"], trial["threads"], trial["gpus"]) == (cpus, str(cpus), "")
+    assert (trial["cpus"], trial["threads"], trial["gpus"], trial["slot"]) == (2, "2", "", "2 CPUs")
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize("experiment", ["method", "class_with_parameters", "parameters_for_a_class_under_a_plan"])
+def test_one_that_reserves_several_bundles_has_what_it_asks_for(seen):
+    trial = seen["class_that_asks_for_two_bundles"]
+
+    assert (trial["cpus"], trial["threads"], trial["gpus"], trial["slot"]) == (1, "1", "", "3 CPUs")
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("experiment", ["method", "class_with_parameters"])
 def test_a_trainable_keeps_what_it_was_given(seen, experiment):
     assert seen[experiment]["data"] == "held"
 
@@ -127,9 +128,14 @@ def test_a_trainable_keeps_what_it_was_given(seen, experiment):
 @pytest.mark.rest
 @pytest.mark.parametrize("trainable", [report, Reporting], ids=["function", "class"])
 def test_a_process_is_used_again_by_trials_of_the_same_resources_only(tmp_path, trainable):
+    policy = BenchmarkedPolicy(
+        a_decision(), gpu=GpuPolicy(cpus=1), cpu=CpuPolicy(cpus=2), accept_other_hardware=True, max_age_days=None
+    )
+
     results = tune.run(
-        tune.with_resources(with_plan(trainable, TWO), cpus_by_config),
-        config={"cpus": tune.grid_search([1, 2, 2])},
+        trainable,
+        scheduler=PolicyScheduler(policy),
+        config={"batch_size": tune.grid_search([8, 64, 64])},
         max_concurrent_trials=1,
         reuse_actors=True,
         storage_path=str(tmp_path),
@@ -137,61 +143,45 @@ def test_a_process_is_used_again_by_trials_of_the_same_resources_only(tmp_path, 
     )
 
     first, second, third = (trial.last_result for trial in results.trials)
-    assert [trial["threads"] for trial in (first, second, third)] == ["1", "2", "2"]
+    assert [(trial["threads"], trial["gpus"] != "") for trial in (first, second, third)] == [
+        ("2", False),
+        ("1", True),
+        ("1", True),
+    ]
     assert first["process"] != second["process"] == third["process"]
 
 
-def by_run(trainable, space, folder):
-    return [trial.last_result for trial in run(trainable, config=space, storage_path=folder, verbose=0).trials]
+def by_run(trainable, folder):
+    return [trial.last_result for trial in run(trainable, POLICY, num_samples=2, storage_path=folder, verbose=0).trials]
 
 
-def by_tuner(trainable, space, folder):
+def by_tuner(trainable, folder):
     run_config = tune.RunConfig(storage_path=folder, verbose=0)
-    return [result.metrics for result in tuner(trainable, param_space=space, run_config=run_config).fit()]
+    results = tuner(trainable, POLICY, tune_config=tune.TuneConfig(num_samples=2), run_config=run_config).fit()
+    return [result.metrics for result in results]
 
 
-@pytest.mark.rest
-@pytest.mark.parametrize(
-    ("trainable", "results_of"), [(report, by_run), (Reporting, by_tuner)], ids=["function by run", "class by tuner"]
-)
-def test_resources_around_a_plan_hold_in_run_and_tuner_too(tmp_path, trainable, results_of):
-    ready = tune.with_resources(with_plan(trainable, TWO), cpus_by_config)
-
-    results = results_of(ready, {"cpus": tune.grid_search([1, 2, 3])}, str(tmp_path))
-
-    found = [(result["cpus"], result["threads"], result["slot"]) for result in results]
-    assert found == [(1, "1", "1 CPU"), (2, "2", "2 CPUs"), (3, "3", "3 CPUs")]
-
-
-@pytest.mark.ray_border
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: with_plan(report, TWO),
-        lambda: with_plan(Reporting, TWO),
-        lambda: with_plan(Model("held").fit, TWO),
-        lambda: tune.with_parameters(with_plan(report, TWO), data="held"),
-        lambda: tune.with_parameters(with_plan(Reporting, TWO), data="held"),
-    ],
-    ids=["function", "class", "method", "parameters around a function", "parameters around a class"],
-)
-def test_whose_resources_a_trainable_has_is_known(build):
-    assert not has_other_resources(build())
-    assert has_other_resources(tune.with_resources(build(), {"cpu": 1}))
-
-
-@pytest.mark.rest
-def test_the_tuner_takes_a_class_too(tmp_path):
+def by_tuner_of_ray(trainable, folder):
     results = tune.Tuner(
-        with_plan(Reporting, TWO),
-        tune_config=TWO.tune_config(reuse_actors=True, num_samples=2),
-        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+        trainable,
+        tune_config=tune.TuneConfig(num_samples=2, reuse_actors=True, scheduler=PolicyScheduler(POLICY)),
+        run_config=tune.RunConfig(storage_path=folder, verbose=0),
     ).fit()
+    return [result.metrics for result in results]
 
-    assert [(result.metrics["cpus"], result.metrics["threads"]) for result in results] == [(2, "2")] * 2
+
+def by_name(trainable, folder):
+    tune.register_trainable("of_the_user", trainable)
+    return by_run("of_the_user", folder)
 
 
 @pytest.mark.rest
-def test_resources_for_tune_run_beside_a_plan_are_refused(tmp_path):
-    with pytest.raises(TuneError, match="clear the `resources_per_trial` option"):
-        tune.run(with_plan(report, TWO), resources_per_trial={"cpu": 1}, storage_path=str(tmp_path), verbose=0)
+@pytest.mark.parametrize(
+    ("trainable", "results_of"),
+    [(report, by_run), (Reporting, by_tuner), (Reporting, by_tuner_of_ray), (report, by_name)],
+    ids=["function by run", "class by tuner", "class by Tuner", "registered name by run"],
+)
+def test_each_way_to_start_a_run_gives_what_the_policy_says(tmp_path, trainable, results_of):
+    results = results_of(trainable, str(tmp_path))
+
+    assert [(result["cpus"], result["threads"], result["slot"]) for result in results] == [(2, "2", "2 CPUs")] * 2

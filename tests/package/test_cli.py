@@ -290,8 +290,8 @@ def test_a_working_folder_that_is_gone_is_a_message(tmp_path):
 
 
 def test_each_command_of_a_result_has_json_and_h_is_help():
-    """``report``, ``plot`` and ``export`` write what they are asked for, ``dashboard`` and ``schema`` print a file."""
-    writers = {"report", "plot", "export", "dashboard", "schema"}
+    """The others write what they are asked for, print a file, or run a program."""
+    writers = {"report", "plot", "export", "dashboard", "schema", "exec"}
     found = dict(commands(typer.main.get_command(app)))
 
     assert {name for name, command in found.items() if "--json" not in options(command)} == writers

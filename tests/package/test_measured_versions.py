@@ -5,7 +5,7 @@ from importlib.metadata import distributions, version
 import pytest
 
 from tune_policies import InvalidResourcesError
-from tune_policies.trainers.tune_trainable import check_versions
+from tune_policies.tune.run_plan import check_versions
 
 
 def test_the_installed_versions_and_packages_that_are_not_there_are_fine():

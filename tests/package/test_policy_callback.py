@@ -123,9 +123,8 @@ def test_a_run_without_trials_has_nothing_to_show():
 
 
 def test_a_callback_that_version_0_1_0_has_saved_can_be_saved_again():
-    saved = {"_plan": None, "_scheduler": None, "_before": None}
     restored = PolicyCallback()
 
-    restored.__setstate__(saved)
+    restored.__setstate__({"_plan": None, "_scheduler": None, "_before": None})
 
-    assert restored.__getstate__() == {**saved, "_longest_trials": {}}
+    assert restored.__getstate__() == {"_plan": None, "_before": None}

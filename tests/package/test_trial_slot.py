@@ -1,15 +1,22 @@
 """A trial finds the slot that it has, in its own process."""
 
+import json
+
 import pytest
 from ray.tune import PlacementGroupFactory
 
-from tune_policies import Resources, TrialPlan, TrialSlot
-from tune_policies.plan.slots_by_config import SlotsByDecision
+from tune_policies import CpuPolicy, Resources, TrialPlan, TrialSlot
+from tune_policies.plan.trial_slot import SLOT_ATTRIBUTE
 from tune_policies.ray_compat.tune_controller import with_bundles
-from tune_policies.trainers.tune_trainable import RetryPlan, plan_in_slot, plan_of_trial, slot_of_trial
+from tune_policies.trainers import trial_process
+from tune_policies.trainers.trial_process import described_slot, plan_of_trial, slot_of_reservation
 
 GPU = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4, gpu_memory_bytes=6 * 2**30)
 CPU = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=3)
+WORKERS = TrialSlot(
+    trial=Resources(memory_bytes=2**20), max_concurrent_trials=2, num_workers=2, per_worker=Resources(cpus=1)
+)
+ONE_TYPE = TrialPlan(slots=(GPU,), limited_by="GPU")
 PLAN = TrialPlan(slots=(GPU, CPU), limited_by="CPU")
 OF_A_LATER_PLAN = TrialSlot(trial=Resources(cpus=4), max_concurrent_trials=1)
 
@@ -19,20 +26,30 @@ OF_A_LATER_PLAN = TrialSlot(trial=Resources(cpus=4), max_concurrent_trials=1)
     [
         pytest.param(CPU.placement_group_factory(), CPU, id="what the scheduler gave it"),
         pytest.param(CPU.placement_group_factory(node_id="a" * 56), CPU, id="without the node it is on"),
-        pytest.param(OF_A_LATER_PLAN.placement_group_factory(), OF_A_LATER_PLAN, id="a slot of a later plan"),
-        pytest.param(PlacementGroupFactory([{"CPU": 2}]), CPU, id="what was asked for by hand, if a slot has as much"),
-        pytest.param(PlacementGroupFactory([{"CPU": 7}]), GPU, id="else the first"),
-        pytest.param(None, GPU, id="outside of Tune the first"),
+        pytest.param(
+            WORKERS.placement_group_factory(worker_nodes=(("a" * 56, 2),)),
+            WORKERS.model_copy(update={"worker_nodes": (("a" * 56, 2),)}),
+            id="with the nodes of its workers",
+        ),
+        pytest.param(PlacementGroupFactory([{"CPU": 2}]), None, id="none where no policy gave it one"),
+        pytest.param(None, None, id="none outside of Tune"),
     ],
 )
 def test_a_trial_has_the_slot_for_which_its_resources_were_reserved(reserved, slot):
-    assert slot_of_trial(PLAN, {}, reserved) == slot
+    assert slot_of_reservation(reserved) == slot
+
+
+def test_the_slot_travels_as_text_that_needs_no_package_of_ours():
+    text = getattr(GPU.placement_group_factory(), SLOT_ATTRIBUTE)
+
+    assert isinstance(text, str)
+    assert json.loads(text)["max_concurrent_trials"] == 4
 
 
 def test_a_trial_that_was_given_more_has_its_slot_still():
     more = with_bundles(GPU.placement_group_factory(), [{"CPU": 1, "GPU": 0.5}])
 
-    assert slot_of_trial(PLAN, {}, more) == GPU
+    assert slot_of_reservation(more) == GPU
 
 
 @pytest.mark.parametrize(
@@ -50,33 +67,29 @@ def test_a_trial_that_was_given_more_has_its_slot_still():
 )
 def test_the_slot_of_a_trial_that_reserves_more_says_so(bundle, has):
     assert str(GPU.with_more(bundle)) == has
+    assert described_slot(with_bundles(GPU.placement_group_factory(), [bundle])) == has
 
 
-@pytest.mark.parametrize(
-    ("reserved", "slot"),
-    [
-        pytest.param(CPU.placement_group_factory(), CPU, id="what was reserved by the config that it began with"),
-        pytest.param(GPU.placement_group_factory(), GPU, id="what its config asks for"),
-        pytest.param(PlacementGroupFactory([{"CPU": 7}]), GPU, id="what its config asks for, where made by hand"),
-        pytest.param(None, GPU, id="the same outside of Tune"),
-    ],
-)
-def test_a_trial_whose_config_was_changed_keeps_to_what_was_reserved(reserved, slot):
-    by_config = SlotsByDecision(slots=(CPU, GPU), size="batch_size", devices=((16, "CPU"), (64, "GPU")))
-    plan = PLAN.model_copy(update={"by_config": by_config})
+def test_a_result_says_what_a_trial_has_that_another_scheduler_gave_less():
+    less = with_bundles(CPU.placement_group_factory(), [{"CPU": 1}])
 
-    assert slot_of_trial(plan, {"batch_size": 128}, reserved) == slot
+    assert described_slot(less) == "1 CPU"
 
 
-def test_outside_of_a_trial_a_plan_is_as_it_was():
-    assert plan_of_trial(PLAN) is PLAN
+@pytest.mark.parametrize("given", [PLAN, CpuPolicy(cpus=1)], ids=["plan", "policy"])
+def test_outside_of_a_trial_a_plan_or_a_policy_is_as_it_was(given):
+    assert plan_of_trial(given) is given
 
 
-def test_in_a_trial_a_plan_is_that_of_the_slot_that_the_trial_was_given():
-    assert plan_in_slot(PLAN, OF_A_LATER_PLAN).slots == (OF_A_LATER_PLAN,)
+@pytest.mark.parametrize("given", [PLAN, CpuPolicy(cpus=1)], ids=["plan with several slot types", "policy"])
+def test_in_a_trial_it_is_the_plan_of_the_slot_that_the_trial_was_given(given, monkeypatch):
+    monkeypatch.setattr(trial_process, "reserved_for_trial", OF_A_LATER_PLAN.placement_group_factory)
+
+    assert plan_of_trial(given).slots == (OF_A_LATER_PLAN,)
 
 
-def test_in_a_trial_a_train_run_that_is_tried_again_has_more_than_the_slot():
-    plan = RetryPlan(slots=(GPU.model_copy(update={"trial": Resources(cpus=1, gpus=0.5)}),), limited_by="GPU")
+def test_in_a_trial_a_plan_with_one_slot_type_stays_as_it_is(monkeypatch):
+    """A Train run that is tried again has more than the trial's slot."""
+    monkeypatch.setattr(trial_process, "reserved_for_trial", CPU.placement_group_factory)
 
-    assert plan_in_slot(plan, GPU) is plan
+    assert plan_of_trial(ONE_TYPE) is ONE_TYPE

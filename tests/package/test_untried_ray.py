@@ -98,14 +98,6 @@ def test_a_callback_of_train_cannot_be_made_where_its_base_is_gone(border_withou
         OfWorkers()
 
 
-def test_without_tunes_controller_trials_get_their_resources_all_the_same(border_without, caplog):
-    copy = border_without("tune_trial", "ray.tune.execution.tune_controller", "TuneController")
-    resources = copy.ResumeSafeResources({"cpu": 2}, max_concurrent_trials=1)
-
-    assert [resources({}).bundles for _ in range(2)] == [[{"CPU": 2}]] * 2
-    assert caplog.text.count("a resumed run keeps the resources of its earlier plan: Ray") == 1
-
-
 def test_a_ray_without_its_client_is_reached_by_none(border_without):
     assert not border_without("connection", "ray.util.client", "ray").is_through_client()
 

@@ -83,7 +83,7 @@ def test_of_a_run_on_gpus_it_prints_both(run_folder):
 def test_trials_with_gpus_that_say_nothing_of_them_are_told(cpu_folder):
     record_in(cpu_folder, GPU=1)
 
-    assert "- no trial says what it used" in usage(cpu_folder).stdout
+    assert "- no trial reports what it used" in usage(cpu_folder).stdout
 
 
 def test_machines_read_the_record_too(cpu_folder, run_folder):

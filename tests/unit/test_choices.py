@@ -87,18 +87,18 @@ def test_the_automatic_policy_takes_a_gpu_a_share_of_one_or_a_cpu():
 
 
 @pytest.mark.parametrize(
-    ("policy", "needs_cap"),
+    ("policy", "fewer_than_fit"),
     [
         (CpuPolicy(), False),
         (CappedPolicy(CpuPolicy(), 3), True),
         (CappedPolicy(CpuPolicy(), 300), False),
         (ReservingPolicy(CpuPolicy(), cpus=1), True),
-        (CpuPolicy(num_workers=2), True),
+        (CpuPolicy(num_workers=2), False),
     ],
     ids=["resources", "capped", "capped above what fits", "reserving", "train workers"],
 )
-def test_a_plan_says_whether_resources_alone_hold_trials_back(policy, needs_cap):
-    assert policy.plan(ALIVE).needs_cap is needs_cap
+def test_a_plan_says_whether_the_policy_holds_trials_back_that_would_fit(policy, fewer_than_fit):
+    assert policy.plan(ALIVE).fewer_than_fit is fewer_than_fit
 
 
 def test_a_policy_around_choices_is_around_each_of_them():

@@ -196,7 +196,7 @@ def test_of_many_nodes_the_error_has_the_first_and_the_number_of_the_others():
 @pytest.mark.parametrize(
     ("needs", "share", "hint"),
     [
-        (gang(2), driver(), "Let the driver hold less, as under a plan"),
+        (gang(2), driver(), "Let the driver hold less, as under a policy"),
         (gang(1, cpus=3), (), "Ask for less for each worker, or add nodes: even with nothing else running"),
     ],
 )

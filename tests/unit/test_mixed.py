@@ -171,7 +171,7 @@ def test_what_is_reserved_inside_is_left_for_the_next_kind():
     plan = MixedPolicy(ReservingPolicy(CpuPolicy(cpus=1), cpus=4), ON_CPUS).plan(nodes((8, 0)))
 
     assert counts(plan) == {(1, 0): 4, (2, 0): 2}
-    assert plan.needs_cap
+    assert plan.fewer_than_fit
 
 
 def test_what_is_reserved_outside_is_left_by_all_kinds():

@@ -59,25 +59,17 @@ def test_of_nodes_with_too_little_gpu_memory_to_leave_free_the_one_with_the_leas
 @pytest.mark.parametrize(
     ("policy", "note"),
     [
-        (ReservingPolicy(CpuPolicy(), cpus=1), "with tune.run or Tuner, pass max_concurrent_trials"),
         (ReservingPolicy(GpuPolicy(gpus=0.5), gpus=1), "perhaps no whole GPU"),
         (ReservingPolicy(CpuPolicy(), memory="1GiB"), "host memory of some nodes is not known"),
         (ReservingPolicy(GpuPolicy(gpus=0.5), gpu_memory="1GiB"), "GPU memory of some nodes is not known"),
         (ReservingPolicy(GpuPolicy(), gpu_memory="1GiB"), "a trial with a whole GPU has no limit"),
     ],
-    ids=["CPUs", "shares of a GPU", "host memory", "GPU memory", "whole GPUs"],
+    ids=["shares of a GPU", "host memory", "GPU memory", "whole GPUs"],
 )
 def test_a_reservation_says_what_it_does_not_hold(policy, note):
     plan = policy.plan(nodes((8, 1), (8, 1)))
 
     assert any(note in reason for reason in plan.reasons)
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_max_concurrent_trials_is_asked_for_once(num_workers):
-    plan = ReservingPolicy(GpuPolicy(gpus=0.5, num_workers=num_workers), cpus=1).plan(nodes((8, 2)))
-
-    assert sum("pass max_concurrent_trials" in reason for reason in plan.reasons) == 1
 
 
 @pytest.mark.parametrize("cpus", [1, 5], ids=["of one node", "of both nodes"])

@@ -65,7 +65,6 @@ def test_the_way_out_is_named():
 
     assert text.startswith("tasks that need 2 CPUs, 0.5 GPU have waited for 6 s")
     assert "ReservingPolicy(policy, cpus=2, gpus=0.5)" in text
-    assert "With Ray's own tune.run or Tuner, also pass max_concurrent_trials=" in text
 
 
 def test_what_lasting_actors_hold_is_to_be_left_free_too():

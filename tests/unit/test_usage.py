@@ -44,7 +44,7 @@ def run_of(*usages):
         ([used(15, gpus=1, num_ooms=1)], "1 of 1 trial ran out of 16.0 GiB, a whole GPU: take a larger one"),
         (
             [None],
-            "no trial says what it used: only trials that have a GPU, and run under a plan, do. With "
+            "no trial reports what it used: only trials that have a GPU and run under a PolicyScheduler do. With "
             "resources_per_trial alone, nothing limits a trial's GPU memory",
         ),
     ],

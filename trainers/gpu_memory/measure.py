@@ -33,7 +33,7 @@ from tune_policies.values.sanitize import redacted
 from tune_policies.values.units import MIB, is_number
 from tune_policies.values.value import Value, counted, shorten
 
-from ..tune_trainable import with_plan
+from ..policy_scheduler import PolicyScheduler
 from .counters import FrameworkMemory, read_counters
 from .free_memory import shipped_psutil
 from .overhead import Overheads, load_overheads
@@ -471,7 +471,6 @@ def plan_by_measuring(
 def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: TrialPlan) -> dict[int, Reading]:
     """Run a trial for each config; return the readings by the configs' numbers."""
     recorder = ray.remote(num_cpus=0)(Recorder).remote()
-    trial = with_plan(measured_trial(trainable, recorder, caps, load_overheads()), plan)
     numbered = [{"number": number, "config": config} for number, config in enumerate(configs)]
     try:
         with (
@@ -480,10 +479,10 @@ def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: 
         ):
             warnings.simplefilter("ignore", ResourceWarning)  # Tune leaves its log files open
             tune.run(
-                trial,
+                measured_trial(trainable, recorder, caps, load_overheads()),
+                scheduler=PolicyScheduler(plan),
                 config={MEASURED: tune.grid_search(numbered)},
                 stop={"training_iteration": caps.max_steps, "time_total_s": caps.timeout_s},
-                max_concurrent_trials=plan.max_concurrent_trials,
                 callbacks=[_Progress(len(configs), plan.max_concurrent_trials, caps.timeout_s)],
                 time_budget_s=plan.num_waves(len(configs)) * (caps.timeout_s + _START_S),
                 storage_path=folder,

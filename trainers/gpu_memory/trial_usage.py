@@ -20,8 +20,10 @@ from tune_policies.files.writing import put_text
 from tune_policies.oom import classify_oom
 from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, read_device_use
 from tune_policies.tune.usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage, worker_file
+from tune_policies.tune.usage.process_usage import USAGE_KEY
 from tune_policies.values.errors import ProbeError
 
+from ..usage_meter import process_usage
 from .counters import FrameworkMemory, MemoryKind, read_counters, release_unused, reset_peaks
 from .enforcement import rechecked_limit_report, require_limit
 from .overhead import SAFE_DEFAULT
@@ -203,17 +205,21 @@ def _usage_if_known() -> GpuMemoryUsage | None:
 
 
 def with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return ``metrics`` with what this process has used under ``"gpu_memory"``; the user's own value there stays.
+    """Return ``metrics`` with what this process has used under ``"usage"``, and of GPU memory under ``"gpu_memory"``.
 
-    No trial fails because a framework does not answer: there is a warning, and ``metrics`` stay as they are. So does
-    what is no dict, for Ray to refuse.
+    The user's own values there stay. No trial fails because a framework does not answer: there is a warning, and
+    ``metrics`` stay as they are. So does what is no dict, for Ray to refuse.
 
     Raises:
         MemoryLimitError: The process could not be held to its share.
     """
     require_limit()
+    if not isinstance(metrics, dict):
+        return metrics
+    if USAGE_KEY not in metrics and (used := process_usage()) is not None:
+        metrics = {**metrics, USAGE_KEY: used.model_dump()}
     usage = _usage_if_known()
-    if usage is None or not isinstance(metrics, dict):
+    if usage is None:
         return metrics
     if GPU_MEMORY_KEY in metrics:
         warn_once(

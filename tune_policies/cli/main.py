@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tune_policies.cli import cluster, doctor, lint, plan
+from tune_policies.cli import cluster, doctor, execute, lint, plan
 from tune_policies.cli.options import HELP, GuardedCommands
 
 
@@ -31,7 +31,7 @@ class _Commands(GuardedCommands):
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=HELP)
 
-for _commands in (plan, cluster, lint, doctor):
+for _commands in (plan, execute, cluster, lint, doctor):
     app.add_typer(_commands.app)
 
 

@@ -74,6 +74,7 @@ class WaitingRun(Value):
 
     Attributes:
         run_id: Which it is.
+        driver_id: The actor that started it; empty: a program did.
         started_at: When it began, in seconds; runs are told apart by age.
         driver: What its driver holds meanwhile.
         gang: The workers that it waits for; ``None``: not known, as it has not asked for any; so they may fit.
@@ -81,6 +82,7 @@ class WaitingRun(Value):
 
     run_id: str
     started_at: float
+    driver_id: str = ""
     driver: tuple[Reservation, ...] = ()
     gang: Gang | None = None
 
@@ -255,10 +257,7 @@ def _hint(view: ClusterOccupancy, stuck: Sequence[WaitingRun], gang: Gang, empty
                 "let drivers hold no CPU or GPU, or add nodes."
             )
     if drivers:
-        return (
-            "Let the driver hold less, as under a plan (with_plan, as_trainable), or ask for fewer workers, "
-            "or add nodes."
-        )
+        return "Let the driver hold less, as under a policy (run, tuner), or ask for fewer workers, or add nodes."
     return "End what holds resources, ask for fewer workers, or add nodes."
 
 

@@ -230,7 +230,12 @@ class BundleGroup(NamedTuple):
 
 
 def is_held(group: BundleGroup, nodes: Sequence[NodeCapacity]) -> bool:
-    """Return whether ``nodes``, all of them idle, hold all bundles at once.
+    """Return whether ``nodes``, all of them idle, hold all bundles at once."""
+    return count_groups(group, nodes, most=1) > 0
+
+
+def count_groups(group: BundleGroup, nodes: Sequence[NodeCapacity], most: int) -> int:
+    """Return how many such groups ``nodes``, all of them idle, hold at once, up to ``most``.
 
     Bundles go to the first node that has room, the largest bundle first, by three measures of size. That may miss what
     only a search would find. Ray does not search either.
@@ -238,9 +243,13 @@ def is_held(group: BundleGroup, nodes: Sequence[NodeCapacity]) -> bool:
     selectors = [matcher(selector) for selector in group.selectors] or [matcher({})] * len(group.bundles)
     wanted = [(ray_ticks(bundle), selects) for bundle, selects in zip(group.bundles, selectors, strict=True) if bundle]
     if group.strategy == "STRICT_PACK":
-        return any(_are_placed(wanted, [node], one_each=False) for node in nodes)
-    return any(
-        _are_placed(sorted(wanted, key=size, reverse=True), nodes, one_each=group.strategy == "STRICT_SPREAD")
+        held = 0
+        for node in nodes:
+            held += _count_placed(wanted, [node], one_each=False, most=most - held)
+        return held
+    spreads = group.strategy == "STRICT_SPREAD"
+    return max(
+        _count_placed(sorted(wanted, key=size, reverse=True), nodes, one_each=spreads, most=most)
         for size in (_amount_of(*DEVICE_RESOURCES), _amount_of("memory"), _amount_of("CPU"))
     )
 
@@ -249,15 +258,17 @@ def _amount_of(*names: str) -> Callable[[_Wanted], int]:
     return lambda wanted: sum(wanted[0].get(name, 0) for name in names)
 
 
-def _are_placed(wanted: Sequence[_Wanted], nodes: Sequence[NodeCapacity], *, one_each: bool) -> bool:
+def _count_placed(wanted: Sequence[_Wanted], nodes: Sequence[NodeCapacity], *, one_each: bool, most: int) -> int:
     remaining = [(node, RemainingNode(node.amounts)) for node in nodes]
-    for bundle, selects in wanted:
-        fits = (each for each in remaining if selects(each[0].ray_labels) and each[1].allocate(bundle))
-        if (chosen := next(fits, None)) is None:
-            return False
-        if one_each:
-            remaining.remove(chosen)
-    return True
+    for count in range(most):
+        left = list(remaining)
+        for bundle, selects in wanted:
+            fits = (each for each in left if selects(each[0].ray_labels) and each[1].allocate(bundle))
+            if (chosen := next(fits, None)) is None:
+                return count
+            if one_each:
+                left.remove(chosen)
+    return max(0, most)
 
 
 class Request(Value):

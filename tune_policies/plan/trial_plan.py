@@ -23,7 +23,7 @@ from tune_policies.values.value import ShownValue, counted
 
 if TYPE_CHECKING:
     from ray.train import ScalingConfig
-    from ray.tune import PlacementGroupFactory, TuneConfig
+    from ray.tune import PlacementGroupFactory
 
     from tune_policies.cluster.capacity import ClusterCapacity
     from tune_policies.views.svg import Picture
@@ -160,11 +160,6 @@ class TrialPlan(ShownValue):
         return sum(slot.max_concurrent_trials for slot in self.slots)
 
     @property
-    def needs_cap(self) -> bool:
-        """Whether a run needs ``max_concurrent_trials``: resources alone do not hold back what the plan holds back."""
-        return self.fewer_than_fit or self.num_workers > 0
-
-    @property
     def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
         """What ``tune.run(resources_per_trial=…)`` and ``tune.with_resources`` take.
 
@@ -202,25 +197,19 @@ class TrialPlan(ShownValue):
             raise InvalidResourcesError(f"{', '.join(twice)} comes from the plan: change the policy instead")
         return ScalingConfig(**fields, **kwargs)
 
-    def tune_config(self, **kwargs: Any) -> "TuneConfig":
-        """Return Ray Tune's ``TuneConfig`` with the plan's ``max_concurrent_trials``.
+    def tune_run_kwargs(self) -> dict[str, Any]:
+        """Return what ``tune.run`` takes for the plan without a ``PolicyScheduler``.
 
-        Args:
-            **kwargs: Further fields of ``TuneConfig``; a smaller ``max_concurrent_trials`` is kept.
+        ``tune.run(train_fn, **plan.tune_run_kwargs())``. Nothing sets up the processes of such a run: GPU memory is not
+        limited, trials without a GPU see all GPUs, and all trials get ``common_slot``.
 
-        Raises:
-            InvalidResourcesError: ``kwargs`` ask for more trials at once than the plan has room for.
+        Returns:
+            ``resources_per_trial`` and ``max_concurrent_trials``.
         """
-        from ray.tune import TuneConfig
-
-        room = self.max_concurrent_trials
-        asked = kwargs.pop("max_concurrent_trials", None)
-        asked = room if asked is None else check_count(asked, least=1, name="max_concurrent_trials")
-        if asked > room:
-            raise InvalidResourcesError(
-                f"max_concurrent_trials={asked}, but the plan has room for {room} at once: leave it out"
-            )
-        return TuneConfig(max_concurrent_trials=asked, **kwargs)
+        return {
+            "resources_per_trial": self.resources_per_trial,
+            "max_concurrent_trials": self.max_concurrent_trials,
+        }
 
     def remote_options(self, reuse: Literal["process", "release"] = "process") -> dict[str, Any]:
         """Return what ``@ray.remote(**options)`` and ``.options(**options)`` take, for one worker of the plan.

@@ -32,6 +32,9 @@ _FINEST: Final = 2**40
 """Floats add up multiples of 1 / 2**40 without an error, as far as 8,192."""
 
 
+SLOT_ATTRIBUTE: Final = "policy_slot"
+"""Under this name a trial, and what Tune reserves for it, have the trial's slot as JSON."""
+
 WorkerNodes = tuple[tuple[str, PositiveCount], ...]
 """The identifiers of nodes, and how many Train workers of a trial are on each."""
 
@@ -129,8 +132,10 @@ class TrialSlot(Value):
         selector = self.label_selector if node_id is None else merged(self.label_selector, {NODE_ID: node_id})
         labels = {"bundle_label_selector": [dict(selector)]} if selector else {}
         factory = PlacementGroupFactory([self._trial_bundle], **labels)
-        # Tune brings what a trial reserves into the trial's process, which can learn there which slot it has.
-        factory.slot = self.model_copy(update={"worker_nodes": worker_nodes}) if worker_nodes else self
+        # Tune brings what a trial reserves into the trial's process, which can learn there which slot it has. It also
+        # saves it with the experiment, which must open without this package: so it is a text.
+        slot = self.model_copy(update={"worker_nodes": worker_nodes}) if worker_nodes else self
+        setattr(factory, SLOT_ATTRIBUTE, slot.to_json())
         return factory
 
     @property
@@ -143,6 +148,10 @@ class TrialSlot(Value):
     @property
     def _trial_bundle(self) -> dict[str, float]:
         return _ray_amounts(self.trial) | ({} if self.num_workers else self._of_type)
+
+    def with_type(self, bundle: Mapping[str, float]) -> dict[str, float]:
+        """Return a bundle that a trial asks for by itself; if it has a device, with what it takes of its type."""
+        return {**bundle, **(self._of_type if DEVICE_RESOURCES & bundle.keys() else {})}
 
     @property
     def _of_type(self) -> dict[str, float]:

@@ -54,7 +54,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         objective: What to save, the ``"time"`` or the ``"cost"`` of a trial.
         max_age_days: The most days from the measurement to the reading of the cluster; ``None``: any age.
         accept_other_hardware: Whether to go by a decision that was measured on another GPU or CPU than the cluster has.
-        accept_other_versions: Whether to go by one that was measured with other versions; ``with_plan`` checks them.
+        accept_other_versions: Whether to go by one that was measured with other versions. A run compares them.
 
     Raises:
         InvalidResourcesError: A field is wrong, the workload was not decided, or there are no prices for the cost.

@@ -81,6 +81,14 @@ class ResourcePolicy(Value):
             InfeasibleRequestError: Not even one trial fits. Nothing else is ever raised.
         """
 
+    def copy(self, *, include: Any = None, exclude: Any = None, update: Any = None, deep: bool = False) -> Self:
+        """Raise ``InvalidResourcesError``: Tune copies what ``resources_per_trial`` is given, which takes no policy."""
+        raise InvalidResourcesError(
+            f"{type(self).__name__} is a policy, and resources_per_trial takes amounts: use "
+            "run(train_fn, policy), or tune.run(train_fn, scheduler=PolicyScheduler(policy)). To change a field of a "
+            "policy, use model_copy(update={…})"
+        )
+
     @property
     def choices(self) -> tuple["ResourcePolicy", ...]:
         """The policies among which this one takes the first that fits: itself, unless it is one of choices."""
@@ -197,6 +205,14 @@ class WrappingPolicy(ResourcePolicy):
     """
 
     inner: InnerPolicy
+
+    def copy(self, *, include: Any = None, exclude: Any = None, update: Any = None, deep: bool = False) -> Self:
+        """Raise ``InvalidResourcesError``: Tune copies what ``resources_per_trial`` is given, which takes no policy."""
+        raise InvalidResourcesError(
+            f"{type(self).__name__} is a policy, and resources_per_trial takes amounts: use "
+            "run(train_fn, policy), or tune.run(train_fn, scheduler=PolicyScheduler(policy)). To change a field of a "
+            "policy, use model_copy(update={…})"
+        )
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:

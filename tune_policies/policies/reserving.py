@@ -100,9 +100,7 @@ class ReservingPolicy(WrappingPolicy):
             raise error.told(
                 offered=f"with {wish} left free, {error.offered}", suggestion=f"{error.suggestion} Or leave less free."
             ) from error
-        hint = "run and tuner start no more trials than planned; with tune.run or Tuner, pass max_concurrent_trials"
-        is_said = any(slot.num_workers for slot in plan.slots)  # of the drivers of Train workers
-        notes = [f"{wish} left free for others" + ("" if is_said else f": {hint}")]
+        notes = [f"{wish} left free for others"]
         if self.gpus and plan.shares_gpu:
             notes.append("Ray may spread the shares, so as much GPU stays free in sum, but perhaps no whole GPU")
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):

@@ -162,6 +162,11 @@ class GpuCounters:
             reason for bit, reason in _THROTTLED_BY.items() if None not in masks and any(mask & bit for mask in masks)
         )
 
+    def utilization(self) -> float | None:
+        """Return the mean fraction of the last second in which they computed; ``None``: one does not count it."""
+        rates = self._told("nvmlDeviceGetUtilizationRates")
+        return None if None in rates else sum(rate.gpu for rate in rates) / len(rates) / 100
+
     def _told(self, function: str) -> list[Any]:
         return [_told(self._nvml, function, handle) for handle in self._handles]
 

@@ -22,13 +22,16 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 
+from tune_policies.cluster.labels import merged
 from tune_policies.placement.packing import BundleGroup, num_slots_for
-from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.ray_compat.tune_trial import PLAN_ATTRIBUTE, POLICY_ATTRIBUTE, UnpickledOnce
+from tune_policies.plan.trial_slot import SLOT_ATTRIBUTE, TrialSlot
 from tune_policies.ray_compat.version import Gone, check_members
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 
+try:
+    from ray.tune.execution.tune_controller import TuneController
+except ImportError as error:
+    TuneController = Gone(error, "a searcher that is asked for no trial too early")
 try:
     from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
 except ImportError as error:
@@ -39,10 +42,26 @@ _logger = logging.getLogger(__name__)
 MEMBERS: Final = (
     *("_actor_cache", "_actor_manager", "_actor_to_trial", "_has_errored", "_mark_trial_to_checkpoint"),
     *("_paused_trials", "_pending_trials", "_pending_trials_list", "_remove_actor", "_resetting_trials"),
-    *("_resources_to_pending_trials", "_reuse_actors", "_scheduler_alg", "_set_trial_status", "_staged_trials"),
-    *("_trial_to_actor", "_unstage_trial_with_resources", "_wrapped"),
+    *(
+        "_max_pending_trials",
+        "_maybe_update_trial_queue",
+        "_resources_to_pending_trials",
+        "_reuse_actors",
+        "_running_trials",
+        "_scheduler_alg",
+        "_set_trial_status",
+    ),
+    "_staged_trials",
+    *("_trial_task_failure", "_trial_to_actor", "_unstage_trial_with_resources", "_wrapped"),
 )
 """The private members of Tune's controller that are touched here. A run that needs them fails as it begins."""
+
+
+_MEMBERS_OF_ACTOR_MANAGER: Final = ("_live_actors_to_ray_actors_resources", "_resource_manager")
+_MEMBERS_OF_RESOURCE_MANAGER: Final = (
+    *("_pg_to_request", "_pg_to_staging_future", "_request_to_ready_pgs", "_request_to_staged_pgs"),
+    "_staging_future_to_pg",
+)
 
 
 class FailureHook(Protocol):
@@ -60,7 +79,13 @@ class FailureHook(Protocol):
 
 
 class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
-    """A trial that asks its failure hooks which failures count, and which resources it gets."""
+    """A trial that asks its hooks which failures count, which resources it gets, and which class runs its process."""
+
+    def get_trainable_cls(self) -> type | None:
+        """Return the class that Tune starts: the one that a scheduler makes of the trainable's, or this itself."""
+        cls = super().get_trainable_cls()
+        to_process = getattr(self.temporary_state, "process_class", None)
+        return cls if cls is None or to_process is None else to_process(cls)  # type: ignore[no-any-return]
 
     def handle_error(self, exc: Any = None) -> None:
         """Count the failure, unless a hook requeues the trial. If a hook says why it cannot, add that to the error."""
@@ -105,8 +130,13 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
         super().update_resources(wanted)
 
 
-def install_failure_hook(trial: Trial, hook: FailureHook, tune_controller: Any) -> None:
+def install_hook(
+    trial: Trial, hook: FailureHook, tune_controller: Any, process_class: Callable[[type], type] | None = None
+) -> None:
     """Let ``hook`` decide which failures of ``trial`` count, and which resources it gets; several hooks may.
+
+    With ``process_class``, Tune starts the class that it returns for the trainable's class. It must return the same
+    class each time: Tune reuses processes of one class.
 
     Tune asks the trial itself, before any scheduler hears of it, and counts by ``max_failures`` alone: a room for
     failures that is large enough for us would give every other error free retries. Neither a scheduler nor a callback
@@ -123,6 +153,26 @@ def install_failure_hook(trial: Trial, hook: FailureHook, tune_controller: Any) 
         state.was_saving = state.has_failed = state.is_told_again = False
     if hook not in state.hooks:
         state.hooks.append(hook)
+    if process_class is not None:
+        state.process_class = process_class
+
+
+def hooks_of(trial: Trial) -> Sequence[FailureHook]:
+    """Return the hooks of a trial, the outermost scheduler last."""
+    return tuple(getattr(trial.temporary_state, "hooks", ()))
+
+
+def fail_trial(tune_controller: Any, trial: Trial, error: Exception) -> None:
+    """Fail a waiting trial with ``error``, as if its process had raised it. A scheduler can only stop a trial.
+
+    Raises:
+        Exception: ``error`` itself, in a run with ``fail_fast="raise"``.
+    """
+    controller = unwrapped(tune_controller)
+    trial.init_local_path()  # it has no folder for its error yet
+    if trial.status == Trial.PAUSED:  # of which Tune would only count the failure
+        controller._set_trial_status(trial, Trial.PENDING)
+    controller._trial_task_failure(trial, error)
 
 
 def _take_memory_kills_for_deaths(actor_manager: Any) -> None:
@@ -141,6 +191,60 @@ def _take_memory_kills_for_deaths(actor_manager: Any) -> None:
 
     handle_death.takes_memory_kills = True  # type: ignore[attr-defined]
     actor_manager._actor_task_failed = handle_death
+
+
+_MANY: Final = 10**9
+"""So many trials are still to come where the searcher does not say."""
+
+
+class GatedController(TuneController):  # type: ignore[misc]  # Ray has no types
+    """A controller that asks its searcher for no more trials than could start."""
+
+    def _maybe_update_trial_queue(self) -> None:
+        num_free = self.num_free_of_policy()
+        if num_free > 0:
+            self._max_pending_trials = len(self._pending_trials) + num_free
+            super()._maybe_update_trial_queue()
+        self._max_pending_trials = _MANY  # the scheduler alone says how many start
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what Tune saves, as if nothing had been changed: the run may be resumed without a policy."""
+        state: dict[str, Any] = super().__getstate__()
+        del state["num_free_of_policy"]
+        return state | {"_max_pending_trials": state.pop("max_pending_of_tune")}
+
+
+def gate_searcher(tune_controller: Any, num_free: Callable[[], int]) -> None:
+    """Let Tune ask its searcher for ``num_free()`` trials in each step.
+
+    By itself Tune asks for a trial before the one in front of it has started, so the searcher has seen one result less
+    than it could. ``max_concurrent_trials`` prevents that, but has to be known before a scheduler is called. A grid or
+    a random search learns nothing from results, and is not gated.
+    """
+    controller = unwrapped(tune_controller)
+    if isinstance(controller, TuneController) and hasattr(controller.search_alg, "searcher"):
+        controller.num_free_of_policy = num_free
+        controller.max_pending_of_tune = controller._max_pending_trials
+        controller.__class__ = GatedController
+
+
+class _GpuWarningFilter(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("Tune detects GPUs")
+
+
+_gpu_warning_filter: Final = _GpuWarningFilter()
+_TUNE_LOGGER: Final = "ray.tune.tune"
+
+
+def hide_gpu_warning() -> None:
+    """Hide Tune's warning that no trials use GPUs: it goes by the trainable's own request."""
+    logging.getLogger(_TUNE_LOGGER).addFilter(_gpu_warning_filter)
+
+
+def show_gpu_warning() -> None:
+    """Let Tune print its warning again, for runs without a policy."""
+    logging.getLogger(_TUNE_LOGGER).removeFilter(_gpu_warning_filter)
 
 
 def requeued_by(trial: Trial) -> FailureHook | None:
@@ -222,8 +326,41 @@ def with_bundles(resources: PlacementGroupFactory, bundles: Sequence[Mapping[str
         [dict(bundle) for bundle in bundles], resources.strategy, *resources._args, **resources._kwargs
     )
     other.planned = resources  # a trial that Tune starts anew, once it is restored, has nothing else left
-    other.slot = getattr(resources, "slot", None)
+    if SLOT_ATTRIBUTE in vars(resources):
+        setattr(other, SLOT_ATTRIBUTE, getattr(resources, SLOT_ATTRIBUTE))
     return other
+
+
+def with_selectors(
+    resources: PlacementGroupFactory, bundles: Sequence[Mapping[str, float]], selector: Mapping[str, str]
+) -> PlacementGroupFactory:
+    """Return the request of a trial that reserves several bundles, with each bundle on nodes that a selector selects.
+
+    Args:
+        resources: The trial's own request, which stays with the result.
+        bundles: Its bundles as they are to be reserved, the trainable's own first.
+        selector: Ray's label selector; empty: any node.
+    """
+    kwargs = dict(resources._kwargs)
+    if selector:
+        own = kwargs.get("bundle_label_selector") or [{}] * len(resources.bundles)
+        kwargs["bundle_label_selector"] = [merged(dict(each), dict(selector)) for each in own]
+    other = PlacementGroupFactory([dict(each) for each in bundles], resources.strategy, *resources._args, **kwargs)
+    other.own_request = resources
+    return other
+
+
+def own_request(trial: Trial) -> PlacementGroupFactory | None:
+    """Return what a trial that is added asks for by itself; ``None``: a policy has replaced it in an earlier run."""
+    asked = planned_of(trial.placement_group_factory)
+    if SLOT_ATTRIBUTE in vars(asked) or hasattr(asked, "own_request"):
+        return getattr(asked, "own_request", None)
+    return asked
+
+
+def trainable_class(trial: Trial) -> type:
+    """Return the class of the trial's trainable, also where another class sets up its process."""
+    return Trial.get_trainable_cls(trial)  # type: ignore[no-any-return]
 
 
 def planned_of(resources: PlacementGroupFactory) -> PlacementGroupFactory:
@@ -255,27 +392,12 @@ def drop_change(scheduler: ResourceChangingScheduler, trial: Trial) -> None:
     scheduler._trials_to_reallocate.pop(trial, None)
 
 
-def plan_of_trainable(trial: Trial) -> TrialPlan | None:
-    """Return the plan with which ``with_plan`` made the trainable; ``None``: it did not."""
-    return _carried(trial, PLAN_ATTRIBUTE)  # type: ignore[no-any-return]
-
-
-def policy_of_trainable(trial: Trial) -> Any:
-    """Return the policy that ``with_plan`` was given for the trainable; ``None``: it was given a plan, or none."""
-    return _carried(trial, POLICY_ATTRIBUTE)
-
-
-def _carried(trial: Trial, name: str) -> Any:
-    carried = getattr(trial.get_trainable_cls(), name, None)
-    return carried.value if isinstance(carried, UnpickledOnce) else None
-
-
 def slot_before(trial: Trial) -> TrialSlot | None:
     """Return the slot that ``trial`` was given last, also before it was restored; ``None``: it was given none.
 
     What it reserves does not tell: Tune works that out anew for a restored trial.
     """
-    text = getattr(trial, "policy_slot", None)
+    text = getattr(trial, SLOT_ATTRIBUTE, None)
     try:
         return None if text is None else TrialSlot.from_json(text)
     except InvalidResourcesError as error:  # saved by another version of this
@@ -285,7 +407,7 @@ def slot_before(trial: Trial) -> TrialSlot | None:
 
 def remember_slot(trial: Trial, slot: TrialSlot) -> None:
     """Have ``trial`` remember that it was given ``slot``, also once it is restored."""
-    trial.policy_slot = slot.to_json()  # Tune saves all attributes of a trial as JSON, with the experiment
+    setattr(trial, SLOT_ATTRIBUTE, slot.to_json())  # Tune saves all attributes of a trial as JSON, with the experiment
     trial.invalidate_json_state()
 
 
@@ -295,11 +417,12 @@ def actor_of(trial: Trial) -> str | None:
     return actor._actor_id.hex() if isinstance(actor, ActorHandle) else None
 
 
-def slots_taken(trial: Trial, slot: TrialSlot) -> int:
-    """Return how many times ``slot`` holds what ``trial`` asks for: once, unless a scheduler gave it more."""
+def slots_taken(trial: Trial) -> int:
+    """Return how many times the slot of ``trial`` holds what it asks for: once, unless a scheduler gave it more."""
     if not has_raised_resources(trial):
         return 1
-    return num_slots_for(bundles_of(trial.placement_group_factory)[0], bundles_of(slot.placement_group_factory())[0])
+    asked = trial.placement_group_factory
+    return max(map(num_slots_for, bundles_of(asked), bundles_of(planned_of(asked))))
 
 
 def has_raised_resources(trial: Trial) -> bool:
@@ -338,10 +461,6 @@ def withdraw(controller: Any, trial: Trial) -> bool:
     return True
 
 
-_MANY = 10**9
-"""So many trials are still to come where the searcher does not say."""
-
-
 _WAITS = frozenset({Trial.PENDING, Trial.PAUSED})
 
 
@@ -354,22 +473,17 @@ class TuneQueue:
 
     def __init__(self, tune_controller: Any) -> None:
         self._controller = unwrapped(tune_controller)
-        check_members(self._controller, MEMBERS, "a scheduler that gives trials slots")
+        what = "a scheduler that gives trials slots"
+        check_members(self._controller, MEMBERS, what)
+        check_members(self._controller._actor_manager, _MEMBERS_OF_ACTOR_MANAGER, what)
+        check_members(self._controller._actor_manager._resource_manager, _MEMBERS_OF_RESOURCE_MANAGER, what)
         self._kept: Counter[PlacementGroupFactory] = Counter()
+        self._staged_paused: set[Trial] = set()
+        self._has_paused = False
 
     def is_of(self, tune_controller: Any) -> bool:
         """Return whether these are the trials of that controller's run."""
         return self._controller is unwrapped(tune_controller)
-
-    @property
-    def scheduler(self) -> TrialScheduler:
-        """The scheduler of the run, which may be around others."""
-        return self._controller._scheduler_alg
-
-    @property
-    def is_resumed(self) -> bool:
-        """Whether the run is one that goes on."""
-        return bool(self._controller.resumed)
 
     @property
     def pending(self) -> AbstractSet[Trial]:
@@ -437,6 +551,65 @@ class TuneQueue:
             self._controller._pending_trials_list.append(trial)
         else:
             self._controller._set_trial_status(trial, Trial.PENDING)
+
+    def stage_paused(self) -> None:
+        """Let Tune keep the processes of trials that pause: it keeps one only while other trials are requested.
+
+        Where trials pause, those that run may do so next.
+        """
+        self._has_paused |= bool(self._controller._paused_trials)
+        if not self._controller._reuse_actors or not self._has_paused:
+            return
+        may_pause = self._controller._paused_trials | self._controller._running_trials
+        for trial in self._staged_paused - may_pause:
+            if trial.is_finished():
+                self.forget(trial)
+        self._staged_paused = may_pause
+        self._controller._staged_trials |= may_pause
+
+    def requested_groups(self) -> list[str]:
+        """Return the identifiers of the placement groups in which waiting trials are to start."""
+        manager = self._controller._actor_manager._resource_manager
+        unused = [group for groups in manager._request_to_ready_pgs.values() for group in groups]
+        return [group.id.hex() for group in (*manager._pg_to_staging_future, *unused, *self._groups_of_pending())]
+
+    def _groups_of_pending(self) -> dict[Any, Trial]:
+        """Return the placement groups that are used by processes which have not started yet."""
+        live = self._controller._actor_manager._live_actors_to_ray_actors_resources
+        return {
+            live[actor][1].placement_group: trial
+            for trial in self.pending
+            if (actor := self._controller._trial_to_actor.get(trial)) in live
+            and trial not in self._controller._resetting_trials
+        }
+
+    def request_group_again(self, group_id: str) -> PlacementGroupFactory | None:
+        """Replace a placement group that does not exist any more by a new one; return the request.
+
+        To Tune, a group that was removed is ready, and it waits for the process that it starts there.
+        """
+        manager = self._controller._actor_manager._resource_manager
+        for group, trial in self._groups_of_pending().items():
+            if group.id.hex() == group_id and self.withdraw(trial):
+                return trial.placement_group_factory
+        groups = (
+            *manager._pg_to_staging_future,
+            *(each for some in manager._request_to_ready_pgs.values() for each in some),
+        )
+        group = next((each for each in groups if each.id.hex() == group_id), None)
+        if group is None:  # Tune has withdrawn the request since
+            return None
+        request: PlacementGroupFactory = manager._pg_to_request.pop(group)
+        manager._request_to_staged_pgs[request].discard(group)
+        manager._request_to_ready_pgs[request].discard(group)
+        if (future := manager._pg_to_staging_future.pop(group, None)) is not None:
+            manager._staging_future_to_pg.pop(future)
+        manager.request_resources(request)
+        return request
+
+    def fail(self, trial: Trial, error: Exception) -> None:
+        """Fail a waiting trial."""
+        fail_trial(self._controller, trial, error)
 
     def withdraw(self, trial: Trial) -> bool:
         """Take back what was requested for a waiting trial; ``False``: it is on its way into a process."""

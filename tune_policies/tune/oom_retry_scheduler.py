@@ -23,7 +23,7 @@ from tune_policies.ray_compat.kernel_kills import was_killed_by_kernel
 from tune_policies.ray_compat.tune_controller import (
     bundles_of,
     drop_change,
-    install_failure_hook,
+    install_hook,
     pending_change,
     planned_of,
     request_instead,
@@ -222,10 +222,10 @@ class OomRetryScheduler(WrappingScheduler):
         # The inner scheduler sees what was planned: Ray's ResourceChangingScheduler takes no trials that differ.
         trial.update_resources(planned_of(resources))
         super().on_trial_add(tune_controller, trial)
-        self._planned[trial] = planned_of(resources)
-        install_failure_hook(trial, self, tune_controller)
+        self._planned[trial] = planned_of(trial.placement_group_factory)  # a PolicyScheduler inside may have changed it
+        install_hook(trial, self, tune_controller)
         records = load_history(trial).records
-        if resources != self._planned[trial]:  # a restored trial that had more
+        if resources != planned_of(resources):  # a restored trial that had more
             settings = memory_settings(trial.config, self._memory_keys)
             records = (*records, OomRecord(settings=settings, floor=floor_of(bundles_of(resources))))
         if records and self._nodes is None:

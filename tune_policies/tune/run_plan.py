@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
@@ -20,14 +21,16 @@ from ray.tune.experiment import Trial
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.layout import Placement, place_slots
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import SLOT_ATTRIBUTE
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.probe.probe_cluster import probe_cluster
+from tune_policies.probe.probe_cluster import plan_on_cluster, probe_cluster
 from tune_policies.ray_compat.gcs import dead_actors, node_of_actor, read_cluster_state
-from tune_policies.ray_compat.tune_controller import actor_of
+from tune_policies.ray_compat.tune_controller import actor_of, bundles_of, reservation_of, with_selectors
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
 from tune_policies.values.units import is_number
 from tune_policies.values.value import Value, counted
 
+from .own_slots import OwnSlot, slot_of_bundles
 from .slot_assignment import SlotTypes
 
 _logger = logging.getLogger(__name__)
@@ -96,10 +99,6 @@ class NodeWatch:
         self._next_at_s = 0.0
         self._reading: BackgroundTask[tuple[Hashable, ClusterCapacity] | None] = BackgroundTask()
 
-    def anew(self, *, probes: bool) -> "NodeWatch":
-        """Return a watch with the same interval, to which the first reading of the nodes is a change."""
-        return NodeWatch(self._interval_s, probes=probes)
-
     def read_now(self) -> ClusterCapacity | None:
         """Return the nodes now, against which later changes are told; ``None``: they could not be read in time."""
         try:
@@ -108,10 +107,6 @@ class NodeWatch:
             _logger.warning("the nodes of the cluster could not be read: %s", error)
             return None
         return capacity
-
-    def forget(self) -> None:
-        """Count the next reading of the nodes as a change."""
-        self._known = None
 
     def changed(self) -> ClusterCapacity | None:
         """Return the cluster once for each change of its nodes; ``None``: none since the last call. Does not wait."""
@@ -212,37 +207,38 @@ class PlanChange(Value):
 
 
 class RunPlan:
-    """The plan of a run, made anew by ``policy`` as nodes come, go or change; without one, the plan stays.
+    """The plan of a run, made anew as nodes come, go or change if a policy makes it; a given plan stays.
 
-    The nodes are read every ``interval_s`` seconds. There may be no plan for ``wait_for_nodes_s`` seconds.
+    Creating it plans on the program's cluster, and prints the plan. The nodes are read every ``interval_s`` seconds.
+    There may be no feasible plan for ``wait_for_nodes_s`` seconds.
 
     Raises:
-        InvalidResourcesError: The plan goes by configs.
+        InfeasibleRequestError: Not even one trial fits.
+        InvalidResourcesError: The plan depends on a measurement with other versions than are installed.
+        ProbeError: The cluster cannot be read.
     """
 
-    def __init__(
-        self, plan: TrialPlan, policy: ResourcePolicy | None, *, interval_s: float, wait_for_nodes_s: float
-    ) -> None:
-        self.plan = _check_plan(plan)
-        self.slot_types = SlotTypes(plan.slots)
+    def __init__(self, policy: ResourcePolicy | TrialPlan, *, interval_s: float, wait_for_nodes_s: float) -> None:
+        self._policy = policy if isinstance(policy, ResourcePolicy) else None
+        self.plan = _check_versions(plan_on_cluster(policy) if isinstance(policy, ResourcePolicy) else policy)
+        self.slot_types = SlotTypes(self.plan.slots)
         self.changes: list[PlanChange] = []
         self.factories: dict[Placement, PlacementGroupFactory] = {}
         self._placements: tuple[Placement, ...] | None = None
-        self._policy = policy
-        self._watch = NodeWatch(interval_s, probes=policy is not None)
+        self._watch = NodeWatch(interval_s, probes=self._policy is not None)
         self._capacity: ClusterCapacity | None = None
-        self._had_earlier_run = False
-        self._is_for_other_nodes = False
+        self._probed: ClusterCapacity | None = None
+        self._own_slots: dict[Hashable, OwnSlot] = {}
+        self.have_nodes_changed = False
         self._lost_nodes: dict[str, float] = {}
         self._wait_for_nodes_s = wait_for_nodes_s
         self._infeasible: InfeasibleRequestError | None = None
         self._infeasible_since_s = 0.0
 
-    def begin(self) -> None:
-        """Begin a run, and forget what an earlier run knew of the nodes."""
-        self._had_earlier_run = self._capacity is not None
-        self._placements = self._capacity = self._infeasible = None
-        self._lost_nodes = {}
+    @property
+    def is_feasible(self) -> bool:
+        """Whether there is a plan for the nodes that are left."""
+        return self._infeasible is None
 
     @property
     def placements(self) -> list[Placement]:
@@ -262,12 +258,7 @@ class RunPlan:
         self._lost_nodes[node_id] = time.monotonic()
 
     def replan(self, plan: TrialPlan, why: str) -> None:
-        """Use ``plan`` from now on.
-
-        Raises:
-            InvalidResourcesError: The plan goes by configs.
-        """
-        plan = _check_plan(plan)
+        """Use ``plan`` from now on."""
         if plan != self.plan:
             _logger.info("%s: %s", why, plan.explain())
             self.plan = plan
@@ -276,36 +267,57 @@ class RunPlan:
         self._infeasible = None
         self._placements = None
 
-    def go_on_with(self, plan: TrialPlan, policy: ResourcePolicy | None) -> None:
-        """Use the plan that a resumed run was given, and its policy, instead of those that the run began with.
-
-        Args:
-            plan: The plan.
-            policy: The policy that made it; ``None``: the plan was given, and stays unless it is the one of before.
+    def slot_by_config(self, config: Mapping[str, Any]) -> "OwnSlot":
+        """Return the slot of a trial of which the plan decides by its config.
 
         Raises:
-            InvalidResourcesError: The plan goes by configs.
+            InfeasibleRequestError: The config is known to need more than any slot has.
         """
-        if policy is not None or plan != self.plan:
-            self._policy, self._watch = policy, self._watch.anew(probes=policy is not None)
-        self.replan(plan, "the run goes on with this plan")
+        slot = self.plan.slot_for(config)
+        key = slot.to_json()
+        if key not in self._own_slots:
+            self._own_slots[key] = OwnSlot(slot, slot.placement_group_factory())
+            if self.plan.by_config is not None and (why := self.plan.by_config.why_unknown(config)) is not None:
+                _logger.warning("%s: the trial gets %s", why, slot)
+        return self._own_slots[key]
 
-    def follow_nodes(self, *, is_resumed: bool) -> bool:
-        """Bring the plan up to date with the nodes; return whether placements were made anew. Does not wait.
+    def slot_of_bundles(self, asked: PlacementGroupFactory) -> "OwnSlot":
+        """Return the slot of a trial that reserves several bundles of its own.
 
-        Args:
-            is_resumed: Whether Tune resumed the run. The policy may then have planned for other nodes.
+        Raises:
+            InvalidResourcesError: The policy contradicts what the trial asks for.
+            InfeasibleRequestError: The cluster does not have room for one such trial.
         """
+        if asked not in self._own_slots:
+            if self._probed is None:
+                self._probed = probe_cluster()
+            try:
+                slot = slot_of_bundles(self.plan, reservation_of(asked), self._probed)
+            except InvalidResourcesError as error:
+                if not self.have_nodes_changed:
+                    raise
+                raise InfeasibleRequestError(
+                    asked="the devices of its bundles",
+                    offered="the nodes that are left have none",
+                    short_of="GPU",
+                    suggestion="Add nodes, and resume the run.",
+                ) from error
+            bundles = [slot.with_type(bundle) for bundle in bundles_of(asked)]
+            factory = with_selectors(asked, bundles, slot.label_selector)
+            setattr(factory, SLOT_ATTRIBUTE, slot.to_json())
+            self._own_slots[asked] = OwnSlot(slot, factory)
+        return self._own_slots[asked]
+
+    def follow_nodes(self) -> bool:
+        """Bring the plan up to date with the nodes; return whether placements were made anew. Does not wait."""
         if self._policy is not None or len(self.plan.slots) > 1:
             if self._capacity is None:
                 self._capacity = self._watch.read_now() or ClusterCapacity()
-                self._is_for_other_nodes = is_resumed or self._had_earlier_run
-                if self._is_for_other_nodes:
-                    self._watch.forget()
             elif (capacity := self._watch.changed()) is not None:
                 self._plan_anew(capacity)
         if self._placements is not None:
             return False
+        self._own_slots.clear()
         self._placements = (
             () if self._infeasible is not None else self._place_slots(self._capacity or ClusterCapacity())
         )
@@ -318,8 +330,11 @@ class RunPlan:
         return True
 
     def _plan_anew(self, capacity: ClusterCapacity) -> None:
-        why = "the run goes on" if self._is_for_other_nodes else _what_changed(self._capacity, capacity)
-        self._capacity, self._is_for_other_nodes = capacity, False
+        why = _what_changed(self._capacity, capacity)
+        self._capacity = capacity
+        self.have_nodes_changed = True
+        if self._policy is not None:
+            self._probed = capacity
         self._placements = None
         if self._policy is None:
             self._infeasible = None
@@ -327,11 +342,12 @@ class RunPlan:
         try:
             self.replan(self._policy.plan(capacity), why)
         except InfeasibleRequestError as error:
-            self._wait_for_nodes(error, why)
+            self.wait_for_nodes(error, why)
         except Exception:  # a policy is anybody's code, and must not end trials that have run for hours
             _logger.exception("%s: the plan stays as it was, as the policy failed", why)
 
-    def _wait_for_nodes(self, error: InfeasibleRequestError, why: str) -> None:
+    def wait_for_nodes(self, error: InfeasibleRequestError, why: str) -> None:
+        """Start no trial until nodes come, and end the run with ``error`` after ``wait_for_nodes_s`` seconds."""
         if self._infeasible is None:
             self._infeasible_since_s = time.monotonic()
             text = f"{why}: no plan is possible, and nothing starts until nodes come: {error}"
@@ -355,10 +371,9 @@ class RunPlan:
                 asked=" or ".join(map(str, slots)),
                 offered="no node that is left has room for it",
                 short_of=self.plan.limited_by,
-                suggestion="Add nodes, or give PolicyScheduler a policy= that has a plan for what is left, and resume "
-                "the run.",
+                suggestion="Add nodes, or give PolicyScheduler a policy instead of a plan, and resume the run.",
             )
-            self._wait_for_nodes(error, "nodes went")
+            self.wait_for_nodes(error, "nodes went")
         return placements
 
 
@@ -375,13 +390,40 @@ def _what_changed(before: ClusterCapacity | None, after: ClusterCapacity) -> str
     return " and ".join(parts) or "what a node has changed"
 
 
-def _check_plan(plan: TrialPlan) -> TrialPlan:
+def _check_versions(plan: TrialPlan) -> TrialPlan:
     if plan.by_config is not None:
-        raise InvalidResourcesError(
-            "PolicyScheduler gives trials the slots of a plan, but this plan gives each trial what its config needs: "
-            "leave PolicyScheduler out, or plan without a profile or a decision"
-        )
+        check_versions(plan.by_config.holds_for)
     return plan
+
+
+def check_versions(measured_with: Mapping[str, str]) -> None:
+    """Raise unless each installed package has the version with which was measured.
+
+    A package that is not installed where the program runs, such as on a laptop, is not compared.
+
+    Args:
+        measured_with: Versions by package.
+
+    Raises:
+        InvalidResourcesError: Some have another version.
+    """
+    others = [
+        f"{name} {measured} ({found} is installed)"
+        for name, measured in sorted(measured_with.items())
+        if (found := _installed(name)) not in (None, measured)
+    ]
+    if others:
+        raise InvalidResourcesError(
+            f"the plan goes by a decision that was measured with {', '.join(others)}: measure again with what is "
+            "installed, or give BenchmarkedPolicy accept_other_versions=True"
+        )
+
+
+def _installed(name: str) -> str | None:
+    for build in (name, f"{name}-cpu"):  # as TensorFlow and XGBoost call theirs without CUDA
+        with suppress(PackageNotFoundError):
+            return version(build)
+    return None
 
 
 def check_seconds(seconds: float, name: str) -> float:

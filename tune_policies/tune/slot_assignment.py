@@ -26,7 +26,8 @@ class SlotAssignment(NamedTuple):
 
     Attributes:
         slot: The slot, as it was when the trial got it.
-        slot_type: The index of its type among the slots of the plan; ``None``: the plan has no such slot any more.
+        slot_type: The index of its type among the slots of the plan; ``None``: the plan has no such slot any
+            more, or the trial has a slot of its own.
         node_id: The node of the slot; ``None``: any.
         num_slots: How many slots of the type the trial takes: several where it has more than one slot holds.
         has_started: Whether the trial runs.

@@ -108,8 +108,7 @@ def _message(request: Amounts, waited_s: float, held: Amounts) -> str:
         f"reserved {'what actors leave of that' if actors else 'that'} on every node. Ray Data's tasks run outside "
         "what a trial reserves, so they wait until one ends, and for ever if the trials wait for them. Leave room for "
         f"them{f', and for the actors, which hold {beside}' if actors else ''}: plan with "
-        f"ReservingPolicy(policy{room}). With Ray's own tune.run or Tuner, also pass "
-        "max_concurrent_trials=plan.max_concurrent_trials"
+        f"ReservingPolicy(policy{room})"
     )
 
 

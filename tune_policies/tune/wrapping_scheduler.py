@@ -45,11 +45,6 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
         return self._inner.choose_trial_to_run(tune_controller)
 
     @property
-    def caps_trials(self) -> bool:
-        """Whether no run under this scheduler needs ``max_concurrent_trials``: it, or one inside, counts slots."""
-        return bool(getattr(self._inner, "caps_trials", False))
-
-    @property
     def metric(self) -> str | None:
         """The metric that the inner scheduler reads."""
         return self._inner.metric  # type: ignore[no-any-return]

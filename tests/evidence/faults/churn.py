@@ -40,8 +40,8 @@ from tune_policies.files.terminal import TextConsole, empty_table
 from tune_policies.placement.layout import Placement
 from tune_policies.placement.packing import num_slots_for
 from tune_policies.ray_compat.tune_controller import bundles_of, planned_of
-from tune_policies.trainers import with_plan
-from tune_policies.tune import oom_retry_scheduler, policy_scheduler, run_plan
+from tune_policies.trainers import policy_scheduler
+from tune_policies.tune import oom_retry_scheduler, run_plan
 from tune_policies.values.units import GIB
 
 SHAPES: Final = (
@@ -66,7 +66,7 @@ class SimulatedTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no ty
     """What the trials name; nobody calls it."""
 
 
-class _Watch:
+class Watch:
     """Tells the scheduler of changed nodes some seconds after they have changed, as a probe of them would."""
 
     def __init__(self, cluster: SimulatedCluster, clock: Clock, rng: random.Random) -> None:
@@ -76,9 +76,6 @@ class _Watch:
     def read_now(self) -> ClusterCapacity:
         self._known_s = self._cluster.changed_at_s
         return self._cluster.capacity
-
-    def forget(self) -> None:
-        self._known_s = -1.0
 
     def changed(self) -> ClusterCapacity | None:
         changed_at_s = self._cluster.changed_at_s
@@ -124,18 +121,16 @@ class Churn:
         self.actors = SimulatedActors(self.cluster, self.clock, self._step, folder)
         self.actors.before_event = self._check
         self.cluster.add(SHAPES[0])
-        plan = POLICY.plan(self.cluster.capacity)
         if is_outside:
             self.oom_retry = OomRetryScheduler(inner, memory_keys=["width"])
-            self.scheduler = PolicyScheduler(self.oom_retry, plan, policy=POLICY)
+            self.scheduler = PolicyScheduler(POLICY, self.oom_retry)
         else:
-            self.scheduler = PolicyScheduler(inner, plan, policy=POLICY)
+            self.scheduler = PolicyScheduler(POLICY, inner)
             self.oom_retry = OomRetryScheduler(self.scheduler, memory_keys=["width"])
-        self.scheduler._run_plan._watch = _Watch(self.cluster, self.clock, self.rng)  # type: ignore[assignment]
         search = BasicVariantGenerator(random_state=seed)
         experiment = Experiment(
             "churn",
-            with_plan(SimulatedTrainable, plan),
+            SimulatedTrainable,
             config={"width": tune.randint(1, 5), "steps": tune.randint(1, most_steps + 1)},
             num_samples=num_trials,
             storage_path=str(folder),
@@ -224,7 +219,7 @@ class Churn:
                 return "Tune asks for no more processes at once"
             actor = self.actors._actors[tracked]
             return _HELD if actor.held is None else "it starts"
-        if not scheduler._run_plan.placements:
+        if not scheduler._planned.placements:
             return "no node has room"
         allowed = scheduler._allowed(trial)
         free = [each for each in scheduler._free_placements() if each[0].slot_type in allowed]
@@ -233,7 +228,7 @@ class Churn:
         free = [(placement, number) for placement, number in free if number >= self._slots_needed(trial, placement)]
         if not free:
             return "it needs several slots, as it ran out of memory"
-        is_bound = any(placement.slot_type not in allowed for placement in scheduler._run_plan.placements)
+        is_bound = any(placement.slot_type not in allowed for placement in scheduler._planned.placements)
         left_idle = {} if is_bound else scheduler.slots_left_idle()
         open_types = {placement.slot_type for placement, _ in free}
         assert open_types <= left_idle.keys(), f"{trial} waits though slots of the types {open_types} are free"
@@ -241,7 +236,7 @@ class Churn:
 
     def _slots_needed(self, trial: Trial, placement: Placement) -> int:
         """Return how many slots of a placement hold a trial, which may need more memory than one has."""
-        planned = self.scheduler._run_plan.factories[placement]
+        planned = self.scheduler._planned.factories[placement]
         raised = self.oom_retry._with_needed_memory(trial, planned)
         return min(placement.count, num_slots_for(bundles_of(raised)[0], bundles_of(planned)[0]))
 
@@ -343,16 +338,21 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
             actors = {each: churn.actors._actors[tracked[each]] for each in trials if each in tracked}
             return {each: actor.held.node_id for each, actor in actors.items() if actor.held is not None}
 
-        for module, name, instead in (
+        changes: tuple[tuple[object, str, object], ...] = (
             (policy_scheduler, "time", churn.clock),
             (run_plan, "time", churn.clock),
+            (run_plan, "plan_on_cluster", lambda policy: policy.plan(churn.cluster.capacity)),
+            (run_plan, "NodeWatch", lambda *_, **__: Watch(churn.cluster, churn.clock, churn.rng)),
+            (policy_scheduler, "watch_tasks", lambda: None),
+            (PolicyScheduler, "_watch_run", lambda *_: None),  # it asks Ray for placement groups
             (policy_scheduler, "lost_node", node_lost_with),
             (policy_scheduler, "nodes_of", nodes_of),
             (oom_retry_scheduler, "was_killed_by_kernel", lambda _: False),
             (oom_retry_scheduler, "read_cluster_state", lambda _: churn.cluster.capacity),
             (storage, "_get_ray_train_session_dir", lambda: f"{folder}/session"),
-        ):
-            stack.enter_context(patch.object(module, name, instead))
+        )
+        for owner, name, instead in changes:
+            stack.enter_context(patch.object(owner, name, instead))
         yield churn
 
 

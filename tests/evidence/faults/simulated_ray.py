@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
+from ray.air.execution import PlacementGroupResourceManager
 from ray.air.execution._internal import TrackedActor
 from ray.exceptions import RayActorError, RayTaskError
 from ray.train._internal.session import _TrainingResult
@@ -196,6 +197,8 @@ class SimulatedActors:
         self._failed: set[TrackedActor] = set()
         self.node_of: dict[str, str] = {}
         self.before_event: Callable[[], object] = int
+        # Nothing is requested ahead of time here, and no placement group gets lost.
+        self._resource_manager = PlacementGroupResourceManager()
 
     # What Tune asks of it.
 

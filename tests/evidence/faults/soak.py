@@ -31,7 +31,7 @@ from tune_policies import CpuPolicy, PolicyScheduler, probe_cluster, request_cap
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, empty_table
 from tune_policies.ray_compat.autoscaler import find_autoscaler
-from tune_policies.trainers import run, with_plan
+from tune_policies.trainers import run
 
 _SETTLES_IN_S: Final = 20.0
 _NUM_LOOKS: Final = 10
@@ -113,20 +113,19 @@ def _run(options: Mapping[str, Any]) -> None:
     run(one_step, _POLICY, **options)
 
 
-def _run_with_plan(options: Mapping[str, Any]) -> None:
+def _run_after_request(options: Mapping[str, Any]) -> None:
     plan = _POLICY.plan(probe_cluster())
     with request_capacity(plan):
-        tune.run(with_plan(one_step, plan), **options)
+        tune.run(one_step, scheduler=PolicyScheduler(plan), **options)
 
 
 def _run_under_scheduler(options: Mapping[str, Any]) -> None:
-    plan = _POLICY.plan(probe_cluster())
-    tune.run(with_plan(one_step, plan), scheduler=PolicyScheduler(None, plan, policy=_POLICY), **options)
+    tune.run(one_step, scheduler=PolicyScheduler(_POLICY), **options)
 
 
 WAYS: Final[dict[str, Callable[[Mapping[str, Any]], None]]] = {
     "run": _run,
-    "with_plan": _run_with_plan,
+    "request_capacity": _run_after_request,
     "PolicyScheduler": _run_under_scheduler,
 }
 

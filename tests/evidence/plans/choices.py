@@ -24,8 +24,7 @@ class Arm(StrEnum):
 
     BY_HAND = "by-hand"
     PLAN = "plan"
-    SCHEDULER = "plan-and-scheduler"
-    CALLBACK = "plan-scheduler-and-callback"
+    CALLBACK = "plan-and-callback"
 
 
 class PoolArm(StrEnum):

@@ -24,7 +24,6 @@ from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, Po
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.benchmarks.record.summary import spread
 from tune_policies.files.terminal import TextConsole, TextTable
-from tune_policies.trainers import with_plan
 from tune_policies.tune.slot_assignment import TrialDurations
 
 from .choices import PoolArm
@@ -153,7 +152,7 @@ def run_arm(arm: PoolArm, sizes: Sizes) -> Run:
         starts.mkdir()
         began_s = time.perf_counter()
         trials = tune.run(
-            with_plan(Sleeper, plan),
+            Sleeper,
             config={
                 "gpu_s": sizes.seconds,
                 "cpu_s": sizes.seconds * sizes.slowdown,
@@ -161,7 +160,7 @@ def run_arm(arm: PoolArm, sizes: Sizes) -> Run:
                 "num_slots": num_slots,
                 "number": tune.grid_search(list(range(num_slots + sizes.trials))),
             },
-            scheduler=None if arm is PoolArm.GPU_ONLY else PolicyScheduler(None, plan),
+            scheduler=PolicyScheduler(plan),
             reuse_actors=True,
             storage_path=folder,
             verbose=0,

@@ -9,7 +9,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
@@ -21,7 +21,7 @@ from ray.train import RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.tune.integration.ray_train import TuneReportCallback
 
-from tune_policies import CpuPolicy, GpuPolicy, TrialPlan, probe_cluster
+from tune_policies import CpuPolicy, GpuPolicy, PolicyScheduler, TrialPlan, probe_cluster
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.benchmarks.record.summary import Spread, spread
 from tune_policies.trainers import as_trainable
@@ -160,13 +160,13 @@ def _run_by_hand(shape: Shape, arm: Arm, work_s: float, cap_s: float | None = No
 
     with _cluster(shape):
         trainable = tune.with_resources(trial, arm.driver)
-        return _timed(trainable, shape, arm.max_concurrent_trials, work_s, cap_s)
+        return _timed(trainable, shape, {"max_concurrent_trials": arm.max_concurrent_trials}, work_s, cap_s)
 
 
 def _run_plan(shape: Shape, work_s: float) -> Outcome:
     with _cluster(shape):
         plan = _policy(shape).plan(probe_cluster())
-        return _timed(as_trainable(_builder(plan), plan), shape, plan.max_concurrent_trials, work_s)
+        return _timed(as_trainable(_builder(plan)), shape, {"scheduler": PolicyScheduler(plan)}, work_s)
 
 
 def _policy(shape: Shape) -> CpuPolicy | GpuPolicy:
@@ -204,14 +204,14 @@ def _cluster(shape: Shape) -> Iterator[None]:
 
 
 def _timed(
-    trainable: Any, shape: Shape, max_concurrent_trials: int | None, work_s: float, cap_s: float | None = None
+    trainable: Any, shape: Shape, options: Mapping[str, Any], work_s: float, cap_s: float | None = None
 ) -> Outcome:
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         start = time.perf_counter()
         trials = tune.run(
             trainable,
             config={"seed": tune.grid_search(list(range(shape.num_trials))), "work_s": work_s, "folder": folder},
-            max_concurrent_trials=max_concurrent_trials,
+            **options,
             time_budget_s=cap_s,
             storage_path=folder,
             raise_on_failed_trial=False,

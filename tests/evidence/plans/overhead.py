@@ -16,11 +16,10 @@ from ray import tune
 from rich.progress import track
 
 import tune_policies
-from tune_policies import CpuPolicy, PolicyCallback, TrialPlan
+from tune_policies import CpuPolicy, PolicyCallback, PolicyScheduler, TrialPlan
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.benchmarks.record.summary import Spread, spread
 from tune_policies.files.terminal import TextConsole, TextTable
-from tune_policies.trainers import with_plan
 
 from .choices import Arm
 
@@ -94,19 +93,14 @@ def _arguments(arm: Arm, plan: TrialPlan) -> Callable[[], dict[str, Any]]:
         return {"run_or_experiment": _trainable(), "resources_per_trial": {"cpu": 1}}
 
     def under_plan() -> dict[str, Any]:
-        return {"run_or_experiment": with_plan(_trainable(), plan)}
-
-    def with_scheduler() -> dict[str, Any]:
-        return {**under_plan(), "scheduler": tune_policies.PolicyScheduler(None, plan)}
+        return {"run_or_experiment": _trainable(), "scheduler": PolicyScheduler(plan)}
 
     def with_callback() -> dict[str, Any]:
-        arguments = with_scheduler()
-        return {**arguments, "callbacks": [PolicyCallback(plan, arguments["scheduler"])]}
+        return {**under_plan(), "callbacks": [PolicyCallback()]}
 
     return {
         Arm.BY_HAND: by_hand,
         Arm.PLAN: under_plan,
-        Arm.SCHEDULER: with_scheduler,
         Arm.CALLBACK: with_callback,
     }[arm]
 

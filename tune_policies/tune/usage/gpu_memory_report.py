@@ -20,28 +20,16 @@ from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import counted, shorten_names
 
-from .gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage, rests_on_assumption
+from .gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage, needed_bytes, rests_on_assumption
 from .resource_usage import ResourceUsage, resource_usage_view
 
 _NOTHING_TOLD: Final = (
-    "no trial says what it used: only trials that have a GPU, and run under a plan, do. With resources_per_trial "
-    "alone, nothing limits a trial's GPU memory"
+    "no trial reports what it used: only trials that have a GPU and run under a PolicyScheduler do. With "
+    "resources_per_trial alone, nothing limits a trial's GPU memory"
 )
 
 HEADROOM: Final = 0.1
 """What a trial gets above the most that it used, as a fraction of that."""
-
-
-def needed_bytes(usage: GpuMemoryUsage) -> int | None:
-    """Return the most that the whole process took on a device, its frameworks' own use included; ``None``: not known.
-
-    The allocator's peak alone would be too little where the driver does not count: memory outside the allocator counts.
-    """
-    peak = usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
-    amounts = [peak + (usage.overhead_bytes or 0)] if peak else []
-    if usage.process_bytes is not None:
-        amounts.append(usage.process_bytes)
-    return max(amounts, default=None)
 
 
 def device_bytes(usage: GpuMemoryUsage) -> int | None:

@@ -107,6 +107,18 @@ class GpuMemoryUsage(Value):
         return {**self.model_dump(mode="json"), **texts}
 
 
+def needed_bytes(usage: GpuMemoryUsage) -> int | None:
+    """Return the most that the whole process took on a device, its frameworks' own use included; ``None``: not known.
+
+    The allocator's peak alone would be too little where the driver does not count: memory outside the allocator counts.
+    """
+    peak = usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
+    amounts = [peak + (usage.overhead_bytes or 0)] if peak else []
+    if usage.process_bytes is not None:
+        amounts.append(usage.process_bytes)
+    return max(amounts, default=None)
+
+
 def rests_on_assumption(usage: GpuMemoryUsage) -> bool:
     """Return whether it is only likely that the share was kept."""
     return usage.sources.get("share_kept") == ASSUMED

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final
 
 from ray.tune import Callback
-from ray.tune.schedulers import TrialScheduler
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, get_text, read_bytes, read_text
@@ -23,18 +22,18 @@ from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.probe.probe_cluster import is_printed
 from tune_policies.ray_compat.gcs import read_cluster_state
-from tune_policies.ray_compat.tune_controller import longest_trials, plan_of_trainable
+from tune_policies.ray_compat.tune_controller import hooks_of, longest_trials, trainable_class
 from tune_policies.ray_compat.tune_trial import is_function_class, unpickled_error
-from tune_policies.tune.policy_scheduler import PolicyScheduler
 from tune_policies.tune.run_plan import BackgroundTask
 from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
 from tune_policies.tune.wrapping_scheduler import nested_schedulers
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
+from .process_usage import USAGE_KEY, ProcessUsage
 from .resource_usage import USAGE_FILE, ResourceUsage, resource_usage_view
 from .run_metrics import RunMetrics
-from .run_monitor import RunMonitor
+from .run_monitor import PlanFollower, RunMonitor
 
 _logger = logging.getLogger(__name__)
 
@@ -79,41 +78,26 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     run has several experiments, it is the folder of the first trial's. A restored run goes on counting. An error in the
     callback does not end the run.
 
+    The plan is that of the run's ``PolicyScheduler``. In a run without one, give the callback the plan.
+
     Args:
-        plan: The policy's plan under which the trials run; ``None``: ``run`` or ``tuner`` hands its plan over.
-        scheduler: The scheduler of the run. Under a ``PolicyScheduler`` the plan may change. Of any other only
-            ``max_t`` is read: trials that end there have finished. ``None``: the run has none, or ``run`` or ``tuner``
-            hands it over.
+        plan: The plan of a run without a ``PolicyScheduler``.
 
     Raises:
-        InvalidResourcesError: ``plan`` is no plan, or ``scheduler`` no scheduler.
+        InvalidResourcesError: ``plan`` is no plan. In the run: there is neither a plan nor a ``PolicyScheduler``.
     """
 
-    def __init__(self, plan: TrialPlan | None = None, scheduler: TrialScheduler | None = None) -> None:
+    def __init__(self, plan: TrialPlan | None = None) -> None:
         if plan is not None and not isinstance(plan, TrialPlan):
             raise InvalidResourcesError(f"plan must be the TrialPlan of a policy, got {shorten(plan)}")
-        if scheduler is not None and not isinstance(scheduler, TrialScheduler):
-            raise InvalidResourcesError(f"scheduler must be the scheduler object of the run, got {shorten(scheduler)}")
         self._plan = plan
-        self._scheduler = scheduler if isinstance(scheduler, PolicyScheduler) else None
-        self._longest_trials = _longest_trials(scheduler)
         self._before: ResourceUsage | None = None
         self._reset_run()
 
-    def follow(self, plan: TrialPlan, scheduler: Any) -> None:
-        """Tell of this plan, and of the ``PolicyScheduler`` that may change it, if none was given before.
-
-        Args:
-            plan: The plan of the run.
-            scheduler: The scheduler of the run; ``None``: Tune's own.
-        """
-        self._longest_trials = _longest_trials(scheduler)
-        if self._plan is None:
-            self._plan = plan
-            self._scheduler = scheduler if isinstance(scheduler, PolicyScheduler) else None
-
     def _reset_run(self) -> None:
         self._run: RunMonitor | None = None
+        self._num_trials: int | None = None
+        self._longest_trials: dict[str, float] = {}
         self._failed_hooks: set[str] = set()
         self._reading: BackgroundTask[ClusterCapacity] = BackgroundTask()
         self._writing: BackgroundTask[None] = BackgroundTask()
@@ -124,11 +108,10 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a ``Tuner`` saves, without threads. :meth:`get_state` returns the counts of the run."""
-        kept = ("_plan", "_scheduler", "_longest_trials", "_before")
-        return {name: getattr(self, name) for name in kept}
+        return {"_plan": self._plan, "_before": self._before}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({"_longest_trials": {}, **state})  # version 0.1.0 has saved none
+        self.__dict__.update(state)
         self._reset_run()
 
     # The run.
@@ -136,44 +119,46 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def setup(
         self, stop: Any = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: Any
     ) -> None:
-        """Print the plan, unless ``run``, ``tuner`` or ``plan_on_cluster`` has, and begin to count.
+        """Begin a run. Counting begins with its first trial."""
+        self._reset_run()
+        self._began_s = time.monotonic()
+        samples = total_num_samples or 0
+        self._num_trials = int(samples) if 0 < samples < math.inf else None
+
+    def _begin(self, trials: Sequence[Any]) -> None:
+        """Begin to count, and print the plan unless it was printed.
 
         Raises:
             InvalidResourcesError: There is no plan.
         """
-        if self._plan is None:
+        if self._run is not None or "_begin" in self._failed_hooks or not trials:
+            return
+        scheduler = next((hook for hook in hooks_of(trials[0]) if isinstance(hook, PlanFollower)), None)
+        plan = self._plan if scheduler is None else scheduler.plan
+        if plan is None:
             raise InvalidResourcesError(
-                "PolicyCallback has no plan: give it one, or start with run or tuner, which hand theirs over"
+                "PolicyCallback has no plan: start the run with scheduler=PolicyScheduler(policy), or pass the plan"
             )
-        self._reset_run()
-        self._began_s = time.monotonic()
-        plan = self._plan if self._scheduler is None else self._scheduler.plan
         try:
-            samples = total_num_samples or 0
-            num_trials = int(samples) if 0 < samples < math.inf else None
-            self._run = RunMonitor(plan, self._scheduler, num_trials, self._before)
+            self._longest_trials = _longest_trials(scheduler)
+            self._run = RunMonitor(plan, scheduler, self._num_trials, self._before)
             self._read_cluster(self._run, 0.0)
             self._reading.wait(_READ_TIMEOUT_S)
             self._read_cluster(self._run, 0.0)
-            if self._before is None:  # else the trials know the plan
-                _print_once(plan)
+            if not is_printed(plan):
+                TextConsole().print(plan.explain(), soft_wrap=True, highlight=False)
+            self._begin_restored(self._run, trials)
         except Exception as error:
+            self._failed_hooks.add("_begin")
             if self._run is not None:
-                self._run.warn(f"the counts are not complete, as setup failed: {error}")
-            _logger.exception("the counts of what the run uses are not complete: setup failed")
-
-    @_in_run
-    def on_step_begin(self, run: RunMonitor, iteration: int, trials: Sequence[Any], **info: Any) -> None:
-        """Print the plan of a restored run, and read what was used since Tune saved its state."""
-        self._begin_restored(run, trials)
+                self._run.warn(f"the counts are not complete, as the start failed: {error}")
+            _logger.exception("the counts of what the run uses are not complete: the start failed")
 
     def _begin_restored(self, run: RunMonitor, trials: Sequence[Any]) -> None:
+        """Read what was used since Tune saved the state of a run that is restored."""
         saved, self._before = self._before, None
         if saved is None:
             return
-        if self._scheduler is None and (plan := next(map(plan_of_trainable, trials), None)):
-            run.use_plan(plan, "the run was restored")  # the callback may be restored too, with the plan that was
-        _print_once(run.plan)
         self._find_storage(trials)
         if self._storage is None:
             return
@@ -186,9 +171,22 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             counts = saved.trials.model_copy(update={"num_retries": latest.trials.num_retries})
             run.go_on_after(latest.model_copy(update={"trials": counts}))
 
-    @_in_run
-    def on_step_end(self, run: RunMonitor, iteration: int, trials: Sequence[Any], **info: Any) -> None:
+    def on_step_begin(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
+        """Begin to count where a run is restored, so that it has trials before its first step."""
+        self._begin(trials)
+
+    def on_step_end(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
         """Read the trials, and every few seconds the cluster."""
+        self._begin(trials)
+        self._read_trials(trials)
+
+    def on_experiment_end(self, trials: Sequence[Any], **info: Any) -> None:
+        """Print what was used, and write it to the file."""
+        self._begin(trials)  # where nothing was left to run, there was no step
+        self._end(trials)
+
+    @_in_run
+    def _read_trials(self, run: RunMonitor, trials: Sequence[Any]) -> None:
         now_s = self._now_s()
         changes = run.step(trials, now_s)
         for change in changes:
@@ -206,9 +204,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             self._writing.start(usage_writer(self._storage, run.record(now_s).to_json()))
 
     @_in_run
-    def on_experiment_end(self, run: RunMonitor, trials: Sequence[Any], **info: Any) -> None:
-        """Print what was used, and write it to the file."""
-        self._begin_restored(run, trials)  # where nothing was left to run, there was no step
+    def _end(self, run: RunMonitor, trials: Sequence[Any]) -> None:
         now_s = self._now_s()
         run.end(trials, now_s)
         self._tell_metrics(is_end=True)
@@ -274,6 +270,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         # by a scheduler, or by the user's own ``stop={…}``.
         if result.get("done") and self._is_function(trial):
             run.complete(trial, is_stopped=True, is_at_end=self._is_at_end(trial, result))
+        self._note_use(run, trial, result)
         usage = result.get(GPU_MEMORY_KEY)
         if isinstance(usage, dict) and isinstance(usage.get("num_ooms"), int):
             run.count_refused_allocations(trial, usage.get("pid"), usage["num_ooms"])
@@ -281,6 +278,13 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             if self._metrics is not None and place is not None:
                 with suppress(InvalidResourcesError):  # the user's own
                     self._metrics.set_memory(place, trial.trial_id, GpuMemoryUsage.from_dict(usage))
+
+    @staticmethod
+    def _note_use(run: RunMonitor, trial: Any, result: Mapping[str, Any]) -> None:
+        with suppress(InvalidResourcesError, TypeError, KeyError):  # the user's own value
+            used = ProcessUsage.from_dict(result[USAGE_KEY])
+            gpu_memory = result.get(GPU_MEMORY_KEY)
+            run.note_use(trial, used, GpuMemoryUsage.from_dict(gpu_memory) if isinstance(gpu_memory, dict) else None)
 
     @_in_run
     def on_trial_complete(
@@ -308,7 +312,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def _is_function(self, trial: Any) -> bool:
         name = trial.trainable_name
         if name not in self._function_trainables:  # to look it up is to unpickle the trainable
-            self._function_trainables[name] = is_function_class(trial.get_trainable_cls())
+            self._function_trainables[name] = is_function_class(trainable_class(trial))
         return self._function_trainables[name]
 
     # What a restored run goes on with.
@@ -323,11 +327,6 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             self._before = ResourceUsage.from_json(state[_STATE_KEY])
         except (InvalidResourcesError, KeyError, TypeError) as error:  # of another version of this
             _logger.warning("what the run used before cannot be read, and is counted anew: %s", error)
-
-
-def _print_once(plan: TrialPlan) -> None:
-    if not is_printed(plan):
-        TextConsole().print(plan.explain(), soft_wrap=True, highlight=False)
 
 
 def _longest_trials(scheduler: Any) -> dict[str, float]:

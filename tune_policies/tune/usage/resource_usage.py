@@ -12,6 +12,8 @@ from tune_policies.values.resources import Count
 from tune_policies.values.sanitize import LEFT_OUT, Redacted
 from tune_policies.values.value import Many, ShownValue, Value, counted
 
+from .process_usage import SlotUse
+
 USAGE_FILE: Final = "resource_usage.json"
 """The file in the experiment's folder."""
 
@@ -62,6 +64,8 @@ class SlotHours(Value):
         trial_hours: How long trials ran there, in hours, all together: two trials of half an hour are 1.
         hours: What they reserved of each resource, by Ray's name of it, in units times hours: two GPUs for half an hour
             are 1.
+        use: What trials used of what they reserved; ``None``: no trial ran long enough, or results do not say.
+        advice: A policy with which more such trials run at once; empty: the figures support none.
     """
 
     slot: str
@@ -69,6 +73,8 @@ class SlotHours(Value):
     num_starts: Count = 0
     trial_hours: float = 0.0
     hours: dict[str, float] = Field(default_factory=dict)
+    use: SlotUse | None = None
+    advice: str = ""
 
 
 class TrialCounts(Value):
@@ -261,10 +267,15 @@ def resource_usage_view(usage: ResourceUsage) -> RenderableType:
         hours = [format_hours(slot.hours.get(name, 0)) for name in names]
         device = slot.accelerator_type or "-"
         slots.add_row(slot.slot, device, str(slot.num_starts), format_hours(slot.trial_hours), *hours)
+    uses = [
+        line(f"- trials with {slot.slot} used {slot.use}{f'. {slot.advice}' if slot.advice else ''}")
+        for slot in usage.slots
+        if slot.use is not None
+    ]
     parts: list[RenderableType] = [there]
     for table in (slots, idle):
         parts += ["", table] if table.row_count else []
-    return Group(*parts, "", *(line(f"- {text}") for text in usage.summary))
+    return Group(*parts, "", *uses, *(line(f"- {text}") for text in usage.summary))
 
 
 def _trials(trials: TrialCounts) -> str:

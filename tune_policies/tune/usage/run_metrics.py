@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from ray.util.metrics import Counter, Gauge, Metric
 
-from .gpu_memory_report import needed_bytes, share_or_device_bytes
-from .gpu_memory_usage import GpuMemoryUsage
+from .gpu_memory_report import share_or_device_bytes
+from .gpu_memory_usage import GpuMemoryUsage, needed_bytes
 from .run_monitor import RunStatus
 
 

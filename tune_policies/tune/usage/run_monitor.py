@@ -5,7 +5,7 @@ This module reads Tune's trials, but imports nothing of Tune or Ray. Callers pas
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import NODE_ID
@@ -16,6 +16,8 @@ from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import redacted
 
+from .gpu_memory_usage import GpuMemoryUsage, needed_bytes
+from .process_usage import ProcessUsage, advice, use_of_slot
 from .resource_meter import (
     COUNTED_RESOURCES,
     ResourceMeter,
@@ -23,10 +25,7 @@ from .resource_meter import (
     TrialReservation,
     available_resources,
 )
-from .resource_usage import OutOfMemoryCounts, PlanInUse, ResourceUsage, SpanEnd, TrialCounts, TrialSpan
-
-if TYPE_CHECKING:
-    from tune_policies.tune.policy_scheduler import PolicyScheduler
+from .resource_usage import OutOfMemoryCounts, PlanInUse, ResourceUsage, SlotHours, SpanEnd, TrialCounts, TrialSpan
 
 _PENDING: Final = "PENDING"
 _PAUSED: Final = "PAUSED"
@@ -60,6 +59,25 @@ class RunStatus(NamedTuple):
     out_of_memory: OutOfMemoryCounts
 
 
+@runtime_checkable
+class PlanFollower(Protocol):
+    """A scheduler whose plan may change while trials run."""
+
+    @property
+    def plan(self) -> TrialPlan | None:
+        """The plan that applies now."""
+
+    @property
+    def changes(self) -> Sequence[Any]:
+        """The plans that replaced the first, in turn."""
+
+    def slot_of(self, trial: Any) -> TrialSlot | None:
+        """Return the slot that ``trial`` has, or had last."""
+
+    def slots_left_idle(self) -> dict[int, int]:
+        """Return how many free slots of each type are left idle."""
+
+
 class RunMonitor:
     """Follows a run from its start, or from where it was restored, after what was counted ``before``.
 
@@ -67,7 +85,7 @@ class RunMonitor:
     """
 
     def __init__(
-        self, plan: TrialPlan, scheduler: "PolicyScheduler | None", num_trials: int | None, before: ResourceUsage | None
+        self, plan: TrialPlan, scheduler: "PlanFollower | None", num_trials: int | None, before: ResourceUsage | None
     ) -> None:
         self.plan = plan
         self._scheduler = scheduler
@@ -77,6 +95,7 @@ class RunMonitor:
         self._amounts: dict[str, Mapping[str, float]] = {}
         self._refused: Counter[tuple[str, object]] = Counter()
         self._open_spans: dict[str, TrialSpan] = {}
+        self._used: dict[tuple[str, str], tuple[ProcessUsage, GpuMemoryUsage | None]] = {}  # by slot type and trial
         self._failures: dict[str, dict[str, Any]] = {}  # how the open span of a trial will end
         self._num_changes = len(scheduler.changes) if scheduler else 0
         self._queue = TrialQueue(_num_waiting_at_first(plan, num_trials, before))
@@ -283,6 +302,25 @@ class RunMonitor:
             self._refused[trial.trial_id, process] += more
             self._ooms["num_refused_allocations"] += more
 
+    def note_use(self, trial: Any, usage: ProcessUsage, gpu_memory: GpuMemoryUsage | None) -> None:
+        """Record what the process of ``trial`` has used so far."""
+        if (span := self._open_spans.get(trial.trial_id)) is not None:
+            self._used[span.slot, trial.trial_id] = usage, gpu_memory
+
+    def _with_use(self, slot: SlotHours) -> SlotHours:
+        used = [pair for (name, _), pair in self._used.items() if name == slot.slot]
+        use = use_of_slot((usage, None if gpu is None else needed_bytes(gpu)) for usage, gpu in used)
+        if use is None:
+            return slot
+        same = [each for each in self.plan.slots if str(_without_node(each)) == slot.slot]
+        text = advice(
+            use,
+            gpus=max((each.worker.gpus for each in same), default=0),
+            device_bytes=min((gpu.device_bytes for _, gpu in used if gpu and gpu.device_bytes), default=None),
+            at_once=sum(each.max_concurrent_trials for each in same),
+        )
+        return slot.model_copy(update={"use": use, "advice": text if same else ""})
+
     def end(self, trials: Sequence[Any], now_s: float) -> None:
         """Meter up to the end of the run."""
         self.step(trials, now_s)
@@ -299,6 +337,7 @@ class RunMonitor:
         return counted.model_copy(
             update={
                 "is_final": is_final,
+                "slots": tuple(map(self._with_use, counted.slots)),
                 "trials": trials,
                 "out_of_memory": OutOfMemoryCounts(**self._ooms),
                 "ran_out_with": {trial_id: dict(amounts) for trial_id, amounts in self._ran_out_with.items()},

@@ -14,8 +14,8 @@ from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted
 
-from .gpu_memory_report import advise, needed_bytes, share_or_device_bytes, share_text
-from .gpu_memory_usage import GpuMemoryUsage, RunUsage
+from .gpu_memory_report import advise, share_or_device_bytes, share_text
+from .gpu_memory_usage import GpuMemoryUsage, RunUsage, needed_bytes
 from .resource_meter import unplanned
 from .resource_usage import USAGE_FILE, ResourceUsage, TrialSpan, format_hours
 

@@ -14,7 +14,7 @@ from .judge import Hit, Verdict, judge
 from .program import Fault, MissedError, RunningProgram, Strike
 from .ways import read_outcome
 
-_SOME: Final = ("ray", "with_plan", "policy-scheduler", "mixed", "oom-asha", "as_trainable")
+_SOME: Final = ("ray", "fixed-plan", "policy-scheduler", "mixed", "oom-asha", "as_trainable")
 _FEW: Final = ("ray", "policy-scheduler", "as_trainable")
 _RESUMING: Final = (*_SOME, "class-reused", "tuner", "ray-train")
 _END_S: Final = 60.0
@@ -197,7 +197,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "second-program": Fault(
         "another program with a plan on the same cluster",
         start_second,
-        ("ray", "with_plan", "policy-scheduler"),
+        ("ray", "fixed-plan", "policy-scheduler"),
         num_trials=6,
         after=_both_end,
         group="two programs",

@@ -16,7 +16,7 @@ from .ways import WAYS, WITH_OOM_RETRY
 
 _ALL: Final = tuple(way for way in WAYS if way != "tuner")
 _WITH_GPUS: Final = ("ray-gpus", "mixed", *WITH_OOM_RETRY)
-_SOME: Final = ("ray", "with_plan", "policy-scheduler", "mixed", "oom-asha", "as_trainable")
+_SOME: Final = ("ray", "fixed-plan", "policy-scheduler", "mixed", "oom-asha", "as_trainable")
 _FEW: Final = ("ray", "policy-scheduler", "as_trainable")
 _NOTICE_S: Final = 3.0
 _STALL_S: Final = 1.0
@@ -160,7 +160,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "node-added": Fault(
         "node added while trials wait",
         add_node,
-        ("ray", "with_plan", "policy-scheduler"),
+        ("ray", "fixed-plan", "policy-scheduler"),
         num_trials=10,
         num_at_once=6,
         after=_first_step_on_new_node,

@@ -93,7 +93,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "fail-fast": Fault(
         "trial raises, with fail_fast",
         fail,
-        ("ray", "with_plan", "policy-scheduler", "oom-asha", "as_trainable"),
+        ("ray", "fixed-plan", "policy-scheduler", "oom-asha", "as_trainable"),
         order={"fail_fast": True},
         ends_run=True,
         group="fail-fast",
@@ -108,13 +108,13 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "kernel-kill": Fault(
         "kernel kills a trial for want of host memory",
         be_killed_by_kernel,
-        ("ray", "with_plan", "policy-scheduler", *WITH_OOM_RETRY),
+        ("ray", "fixed-plan", "policy-scheduler", *WITH_OOM_RETRY),
         number=2,
     ),
     "children-left": Fault(
         "trial leaves a child that ignores SIGTERM",
         leave_children,
-        ("ray", "with_plan", "policy-scheduler"),
+        ("ray", "fixed-plan", "policy-scheduler"),
         number=2,
         group="children",
     ),

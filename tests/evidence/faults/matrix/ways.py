@@ -35,7 +35,7 @@ from tune_policies import (
     TrialPlan,
     plan_on_cluster,
 )
-from tune_policies.trainers import as_trainable, with_plan
+from tune_policies.trainers import as_trainable
 from tune_policies.values.sanitize import one_line
 
 from .judge import TrialEnd
@@ -46,7 +46,7 @@ OUTCOME: Final = "outcome.json"
 DRIVERS: Final = "drivers"
 """In this folder each trial that starts Train workers leaves the number of its own process, by its name."""
 PLANNED: Final = "planned"
-"""The program makes this file when it has planned, and waits until it is gone if the order says so."""
+"""The program makes this file before it runs, and waits until it is gone if the order says so."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Order:
         fail_fast: As for Tune.
         raises: What raises an error in the program once trials have come far: ``callback``, ``searcher``, ``logger``;
             or empty.
-        waits_for_plan: Whether the program waits between planning and running.
+        waits_for_plan: Whether the program waits before it runs; with a fixed plan, it has planned then.
         resumes: Whether the program resumes the run that is in its folder.
     """
 
@@ -115,7 +115,7 @@ class Program:
         return plan
 
     def wait(self) -> None:
-        """Say that the program has planned, and wait until the run may begin."""
+        """Say that the program is about to run, and wait until the run may begin."""
         marker = self._folder / PLANNED
         marker.touch()
         while self._order.waits_for_plan and marker.exists():
@@ -199,33 +199,29 @@ def _by_ray_train(program: Program) -> Any:
     return tune.run(tune.with_resources(trial, driver), **program.tune_arguments)
 
 
-def _with_plan(program: Program) -> Any:
+def _by_fixed_plan(program: Program) -> Any:
     plan = program.plan(CpuPolicy(cpus=1))
-    return tune.run(with_plan(train, plan), **program.tune_arguments)
+    return tune.run(train, scheduler=PolicyScheduler(plan), **program.tune_arguments)
 
 
-def _with_plan_class(program: Program) -> Any:
+def _by_class(program: Program) -> Any:
     plan = program.plan(CpuPolicy(cpus=1))
     arguments = program.tune_arguments | {"checkpoint_config": tune.CheckpointConfig(checkpoint_frequency=1)}
-    return tune.run(with_plan(Training, plan), scheduler=PolicyScheduler(None, plan), reuse_actors=True, **arguments)
+    return tune.run(Training, scheduler=PolicyScheduler(plan), reuse_actors=True, **arguments)
 
 
 def _by_policy_scheduler(program: Program) -> Any:
-    policy = CpuPolicy(cpus=1)
-    plan = program.plan(policy)
-    return tune.run(
-        with_plan(train, plan), scheduler=PolicyScheduler(None, plan, policy=policy), **program.tune_arguments
-    )
+    program.wait()
+    return tune.run(train, scheduler=PolicyScheduler(CpuPolicy(cpus=1)), **program.tune_arguments)
 
 
 def _by_tuner(program: Program) -> Any:
     """By a ``Tuner``; where the run is resumed, by ``Tuner.restore``."""
-    policy = CpuPolicy(cpus=1)
-    program.plan(policy)
+    program.wait()
     arguments = program.tune_arguments
     if arguments["resume"]:
         folder = Path(arguments["storage_path"], arguments["name"])
-        restored = tune.Tuner.restore(str(folder), with_plan(train, policy), resume_errored=True)
+        restored = tune.Tuner.restore(str(folder), train, resume_errored=True)
         return restored.fit()._experiment_analysis
     run_config = tune.RunConfig(
         name=arguments["name"],
@@ -233,16 +229,14 @@ def _by_tuner(program: Program) -> Any:
         failure_config=tune.FailureConfig(arguments["max_failures"], fail_fast=arguments["fail_fast"]),
         verbose=0,
     )
-    tuner = tune_policies.tuner(train, policy, param_space=arguments["config"], run_config=run_config)
+    tuner = tune_policies.tuner(train, CpuPolicy(cpus=1), param_space=arguments["config"], run_config=run_config)
     return tuner.fit()._experiment_analysis
 
 
 def _mixed(program: Program) -> Any:
     policy = MixedPolicy(GpuPolicy(gpus=0.5, cpus=0.5), CpuPolicy(cpus=1))
-    plan = program.plan(policy)
-    return tune.run(
-        with_plan(train, plan), scheduler=PolicyScheduler(None, plan, policy=policy), **program.tune_arguments
-    )
+    program.wait()
+    return tune.run(train, scheduler=PolicyScheduler(policy), **program.tune_arguments)
 
 
 def _oom_retry(program: Program) -> Any:
@@ -254,8 +248,8 @@ def _oom_retry(program: Program) -> Any:
 def _oom_retry_under_plan(inner: Callable[[], TrialScheduler]) -> Callable[[Program], Any]:
     def run(program: Program) -> Any:
         plan = program.plan(GpuPolicy(gpus=0.25, cpus=0.5))
-        scheduler = PolicyScheduler(OomRetryScheduler(inner()), plan)
-        return tune.run(with_plan(train, plan), scheduler=scheduler, **program.tune_arguments)
+        scheduler = PolicyScheduler(plan, OomRetryScheduler(inner()))
+        return tune.run(train, scheduler=scheduler, **program.tune_arguments)
 
     return run
 
@@ -275,18 +269,19 @@ def _as_trainable(program: Program) -> Any:
             train_in_train, train_loop_config=_in_trial(config), scaling_config=plan.scaling_config()
         )
 
-    return tune_policies.run(as_trainable(build, plan), **program.tune_arguments)
+    return tune_policies.run(as_trainable(build), plan, **program.tune_arguments)
 
 
 def _by_builder(program: Program) -> Any:
     from tune_policies.trainers import build_torch_trainer  # the other ways need no torch
 
-    plan = program.plan(CpuPolicy(cpus=1, num_workers=1))
+    policy = CpuPolicy(cpus=1, num_workers=1)
+    program.wait()
 
     def build(config: dict[str, Any]) -> Any:
-        return build_torch_trainer(train_in_train, plan=plan, train_loop_config=_in_trial(config))
+        return build_torch_trainer(train_in_train, plan=policy, train_loop_config=_in_trial(config))
 
-    return tune_policies.run(as_trainable(build, plan), **program.tune_arguments)
+    return tune_policies.run(as_trainable(build), policy, **program.tune_arguments)
 
 
 WAYS: Final[Mapping[str, Callable[[Program], Any]]] = {
@@ -294,8 +289,8 @@ WAYS: Final[Mapping[str, Callable[[Program], Any]]] = {
     "ray-pbt": _by_ray_pbt,
     "ray-gpus": _by_ray_with_gpus,
     "ray-train": _by_ray_train,
-    "with_plan": _with_plan,
-    "class-reused": _with_plan_class,
+    "fixed-plan": _by_fixed_plan,
+    "class-reused": _by_class,
     "policy-scheduler": _by_policy_scheduler,
     "tuner": _by_tuner,
     "mixed": _mixed,

@@ -1,0 +1,192 @@
+"""A run under a policy does what the same run does under plain Tune: resets, processes, results and final states."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from ray import tune
+from ray.tune.schedulers import FIFOScheduler, HyperBandScheduler, PopulationBasedTraining, TrialScheduler
+
+from tune_policies import CpuPolicy, PolicyScheduler
+
+RAY = {"num_cpus": 2}
+
+
+@pytest.fixture(autouse=True)
+def without_loggers(monkeypatch):
+    """Tune's loggers do not close the files of trials that are paused."""
+    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+
+
+NUM_STEPS = 4
+
+
+class Stepping(tune.Trainable):
+    def setup(self, config):
+        self.num_resets = 0
+        self.begin(config)
+
+    def begin(self, config):
+        self.fails_at = config.get("fails_at")
+        self.x = config["x"]
+        self.step_number = 0
+
+    def step(self):
+        self.step_number += 1
+        if self.step_number == self.fails_at and not Path(tempfile.gettempdir(), self.trial_id).exists():
+            Path(tempfile.gettempdir(), self.trial_id).touch()
+            raise RuntimeError("once")
+        return {
+            "loss": self.x / self.step_number,
+            "number": self.step_number,
+            "process": os.getpid(),
+            "num_resets": self.num_resets,
+            "done": self.step_number >= NUM_STEPS,
+        }
+
+    def save_checkpoint(self, checkpoint_dir):
+        return {"step_number": self.step_number}
+
+    def load_checkpoint(self, checkpoint):
+        self.step_number = checkpoint["step_number"]
+
+    def reset_config(self, new_config):
+        self.num_resets += 1
+        self.begin(new_config)
+        return True
+
+
+def report_steps(config):
+    checkpoint = tune.get_checkpoint()
+    begun = int(Path(checkpoint.path, "number").read_text()) if checkpoint else 0
+    for number in range(begun + 1, NUM_STEPS + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "number").write_text(str(number))
+            metrics = {"loss": config["x"] / number, "number": number, "process": os.getpid()}
+            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
+        if number == config.get("fails_at") and checkpoint is None:
+            raise RuntimeError("once")
+
+
+class PauseEach(FIFOScheduler):
+    """Pauses a trial after each result, and resumes the one that has waited longest."""
+
+    def on_trial_result(self, tune_controller, trial, result):
+        return TrialScheduler.CONTINUE if result.get("done") else TrialScheduler.PAUSE
+
+    def choose_trial_to_run(self, tune_controller):
+        waiting = [trial for trial in tune_controller.get_trials() if trial.status in ("PENDING", "PAUSED")]
+        return min(
+            waiting, key=lambda trial: (trial.last_result.get("training_iteration", 0), trial.trial_id), default=None
+        )
+
+
+class Noting(tune.Callback):
+    def __init__(self):
+        self.results = []
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        self.results.append((trial.config["x"], result["number"], result["process"], result.get("num_resets")))
+
+
+def what_happens(trainable, folder, scheduler, xs, **kwargs):
+    noting = Noting()
+    config = {"x": tune.grid_search(xs), **kwargs.pop("config", {})}
+    found = tune.run(
+        trainable,
+        config=config,
+        scheduler=scheduler,
+        callbacks=[noting],
+        storage_path=str(folder),
+        raise_on_failed_trial=False,
+        verbose=0,
+        metric="loss",
+        mode="min",
+        **kwargs,
+    )
+    return {
+        "states": [(trial.status, trial.last_result["number"], trial.num_failures) for trial in found.trials],
+        "results": [result[:2] for result in noting.results],
+        "processes": len({result[2] for result in noting.results}),
+        "resets": max((result[3] or 0 for result in noting.results), default=0),
+    }
+
+
+ONE_AT_A_TIME = {"resources_per_trial": {"cpu": 2}}
+CASES = {
+    "a class, reused": (Stepping, FIFOScheduler, {"reuse_actors": True}),
+    "a class, paused and reused": (Stepping, PauseEach, {"reuse_actors": True}),
+    "a class, paused": (Stepping, PauseEach, {"reuse_actors": False}),
+    "a class that fails and is retried": (Stepping, FIFOScheduler, {"max_failures": 2, "config": {"fails_at": 3}}),
+    "a class that fails, paused and reused": (
+        Stepping,
+        PauseEach,
+        {"reuse_actors": True, "max_failures": 2, "config": {"fails_at": 3}},
+    ),
+    "a function, reused": (report_steps, FIFOScheduler, {"reuse_actors": True}),
+    "a function, paused and reused": (report_steps, PauseEach, {"reuse_actors": True}),
+    "a function that fails and is retried": (
+        report_steps,
+        FIFOScheduler,
+        {"max_failures": 2, "config": {"fails_at": 2}},
+    ),
+    "HyperBand": (Stepping, lambda: HyperBandScheduler(max_t=NUM_STEPS), {"reuse_actors": True}),
+    "PBT": (
+        Stepping,
+        lambda: PopulationBasedTraining(perturbation_interval=2, hyperparam_mutations={"x": [1, 2, 3]}, synch=True),
+        {"reuse_actors": True},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.filterwarnings("ignore:Consider boosting PBT performance")
+def test_one_trial_at_a_time_does_the_same_as_under_plain_tune(case, tmp_path):
+    trainable, scheduler, kwargs = CASES[case]
+
+    plain = what_happens(trainable, tmp_path, scheduler(), [1.0, 2.0, 3.0], **ONE_AT_A_TIME, **kwargs)
+    under_policy = what_happens(
+        trainable, tmp_path, PolicyScheduler(CpuPolicy(cpus=2), scheduler()), [1.0, 2.0, 3.0], **kwargs
+    )
+
+    if case == "a class that fails, paused and reused":  # which process is there as a trial is retried is chance
+        plain, under_policy = (sorted(each["states"]) for each in (plain, under_policy))
+    if case == "PBT":  # which trial another copies is drawn at random
+        plain, under_policy = ({**each, "results": len(each["results"])} for each in (plain, under_policy))
+    assert under_policy == plain
+
+
+def test_paused_trials_take_over_a_process(tmp_path):
+    scheduler = PolicyScheduler(CpuPolicy(cpus=2), PauseEach())
+
+    found = what_happens(Stepping, tmp_path, scheduler, [1.0, 2.0], reuse_actors=True)
+
+    assert found["processes"] == 1
+    assert found["resets"] == 2 * NUM_STEPS - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainable", [Stepping, report_steps])
+def test_a_run_whose_trials_failed_is_restored_as_under_plain_tune(trainable, tmp_path):
+    def ends(name, scheduler):
+        tuned = tune.Tuner(
+            trainable,
+            param_space={"x": tune.grid_search([1.0, 2.0, 3.0]), "fails_at": 3},
+            tune_config=tune.TuneConfig(scheduler=scheduler, metric="loss", mode="min"),
+            run_config=tune.RunConfig(
+                name=name,
+                storage_path=str(tmp_path),
+                verbose=0,
+                checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=int(trainable is Stepping)),
+            ),
+        )
+        failed = tuned.fit()
+        restored = tune.Tuner.restore(str(tmp_path / name), trainable, resume_errored=True).fit()
+        return [[(result.metrics["number"], bool(result.error)) for result in found] for found in (failed, restored)]
+
+    plain = ends("plain", FIFOScheduler())
+
+    assert ends("policy", PolicyScheduler(CpuPolicy(cpus=1))) == plain

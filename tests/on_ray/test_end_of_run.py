@@ -1,0 +1,66 @@
+"""However a run ends, its usage is written and it holds nothing on the cluster any more."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import ray
+from ray import tune
+
+from tests.on_ray.rays import wait_until
+from tune_policies import CpuPolicy, PolicyCallback, run
+from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceUsage
+
+RAY = {"num_cpus": 2}
+
+
+@pytest.fixture(autouse=True)
+def without_loggers(monkeypatch):
+    """Where a run is stopped, Tune's loggers do not close their files."""
+    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+
+
+def run_for_ever(config):
+    while True:
+        time.sleep(0.2)
+        tune.report({"loss": 1})
+
+
+def fail(config):
+    tune.report({"loss": 1})
+    raise ValueError("mine")
+
+
+class Interrupt(tune.Callback):
+    """Ctrl-C, once a trial has reported."""
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("trainable", "kwargs", "error"),
+    [
+        pytest.param(run_for_ever, {"callbacks": [Interrupt()]}, None, id="Ctrl-C"),
+        pytest.param(run_for_ever, {"time_budget_s": 5}, None, id="a time budget"),
+        pytest.param(fail, {"fail_fast": True}, tune.TuneError, id="fail_fast"),
+        # A second failure while Tune cleans up would be raised from there, before it calls any callback.
+        pytest.param(fail, {"fail_fast": "raise", "num_samples": 1}, ValueError, id="fail_fast='raise'"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:fail_fast='raise' detected:UserWarning")
+def test_a_run_that_ends_early_writes_its_usage_and_holds_nothing(trainable, kwargs, error, tmp_path):
+    kwargs = kwargs | {"callbacks": [PolicyCallback(), *kwargs.get("callbacks", [])]}
+    kwargs = {"num_samples": 3, "storage_path": str(tmp_path), "name": "run", "verbose": 0, **kwargs}
+
+    if error is None:
+        run(trainable, CpuPolicy(cpus=1), **kwargs)
+    else:
+        with pytest.raises(error):
+            run(trainable, CpuPolicy(cpus=1), **kwargs)
+
+    usage = ResourceUsage.from_json(Path(tmp_path, "run", USAGE_FILE).read_text())
+    assert usage.is_final
+    assert usage.trials.num_finished == 0
+    wait_until(lambda: ray.available_resources().get("CPU") == 2, timeout_s=30)

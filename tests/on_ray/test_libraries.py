@@ -1,0 +1,71 @@
+"""Libraries that call Tune themselves run their trials under a policy: each example, as it is written.
+
+`make test-libraries` makes an environment for each library and runs its test there.
+"""
+
+import importlib.util
+import re
+import subprocess
+import sys
+
+import pytest
+from ray.tune import ExperimentAnalysis
+
+from tests.on_ray.examples import EXAMPLES
+
+LIBRARIES = {  # the module that must be there, and how many trials the example runs
+    "huggingface": ("transformers", 3),
+    "flaml": ("flaml", 4 + 4),
+    "neuralforecast": ("neuralforecast", 3),
+    "ultralytics": ("ultralytics", 2),
+    "autogluon": ("autogluon", 3),
+}
+
+
+@pytest.fixture
+def environment(environment_of_its_own, tmp_path):
+    # Ultralytics saves its runs elsewhere if it sees pytest.
+    without_pytest = {name: value for name, value in environment_of_its_own.items() if not name.startswith("PYTEST_")}
+    offline = {"HF_HUB_OFFLINE": "1", "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
+    return {**without_pytest, **offline, "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+
+
+def run_library(name, folder, environment):
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "libraries" / f"tune_{name}.py"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=560,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def trials_in(folder):
+    """Return the trials of every experiment below ``folder``."""
+    experiments = {path.parent for path in folder.rglob("experiment_state-*.json")}
+    return [trial for experiment in experiments for trial in ExperimentAnalysis(str(experiment)).trials]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("default")  # of a library's own releases
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_the_trials_of_a_library_get_the_slots_and_resources_of_the_policy(name, tmp_path, environment):
+    module, num_trials = LIBRARIES[name]
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed: make test-libraries LIBRARY={name}")
+
+    output = run_library(name, tmp_path, environment)
+
+    assert set(re.findall(r"in a slot of (.+)", output)) == {"1 CPU"}
+    assert [
+        (trial.last_result["slot"], trial.placement_group_factory.required_resources) for trial in trials_in(tmp_path)
+    ] == [("1 CPU", {"CPU": 1})] * num_trials
+
+
+def test_every_example_of_a_library_is_run():
+    assert {path.stem for path in (EXAMPLES / "libraries").glob("*.py")} == {f"tune_{name}" for name in LIBRARIES}

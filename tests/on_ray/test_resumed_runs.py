@@ -1,0 +1,123 @@
+"""What Tune saves of a run opens without this package, and resuming a run changes nothing that it should not."""
+
+import logging
+import subprocess
+import sys
+
+import pytest
+from ray import tune
+from ray.tune.schedulers import MedianStoppingRule
+
+from tune_policies import (
+    CpuPolicy,
+    GpuPolicy,
+    InvalidResourcesError,
+    PolicyScheduler,
+    applied,
+    run,
+)
+
+RAY = {"num_cpus": 4, "num_gpus": 1}
+
+pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+
+WITHOUT_THIS_PACKAGE = """
+import sys
+sys.modules["tune_policies"] = sys.modules["trainers"] = None
+from ray import tune
+found = tune.ExperimentAnalysis(sys.argv[1])
+print(sorted(found.dataframe()["slot"]), [trial.status for trial in found.trials])
+"""
+
+
+def report(config):
+    tune.report({"loss": 1})
+
+
+def report_and_fail(config):
+    tune.report({"loss": 1})
+    raise RuntimeError("mine")
+
+
+class WithChild(tune.Trainable):
+    @classmethod
+    def default_resource_request(cls, config):
+        return tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 1}])
+
+    def step(self):
+        if self.config["fails"]:
+            raise RuntimeError("mine")
+        return {"done": True}
+
+    def save_checkpoint(self, checkpoint_dir):
+        pass
+
+
+def test_an_experiment_opens_in_an_environment_without_this_package(tmp_path):
+    run(report, CpuPolicy(cpus=2), num_samples=2, storage_path=str(tmp_path), name="run", verbose=0)
+
+    command = [sys.executable, "-c", WITHOUT_THIS_PACKAGE, str(tmp_path / "run")]
+    opened = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd="/")
+
+    assert opened.stdout.strip() == "['2 CPUs', '2 CPUs'] ['TERMINATED', 'TERMINATED']", opened.stderr
+
+
+def test_resources_that_a_resumed_run_is_given_do_not_replace_the_policys(tmp_path):
+    kept = {"storage_path": str(tmp_path), "name": "run", "verbose": 0}
+    run(report_and_fail, CpuPolicy(cpus=2), raise_on_failed_trial=False, **kept)
+
+    resumed = tune.run(
+        report,
+        scheduler=PolicyScheduler(CpuPolicy(cpus=3)),
+        resources_per_trial={"cpu": 1},
+        resume="AUTO+ERRORED",
+        raise_on_failed_trial=False,
+        **kept,
+    )
+
+    assert [trial.placement_group_factory.bundles for trial in resumed.trials] == [[{"CPU": 3}]]
+
+
+def test_a_restore_that_fails_leaves_the_results_as_they_were(tmp_path):
+    run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0)
+    tune_config = tune.TuneConfig(scheduler=PolicyScheduler(CpuPolicy(cpus=1)))
+    space = {"fails": tune.grid_search([True, False])}
+    tune.Tuner(WithChild, param_space=space, tune_config=tune_config, run_config=run_config).fit()
+    path = str(tmp_path / "run")
+
+    # Tune would only log an error that left the scheduler as it adds the trials, and begin the experiment again.
+    with pytest.raises(InvalidResourcesError, match="the policy plans trials with a GPU"), applied(GpuPolicy()):
+        tune.Tuner.restore(path, WithChild, resume_errored=True).fit()
+
+    space = {"fails": tune.grid_search([False, False])}
+    again = tune.Tuner.restore(path, WithChild, resume_errored=True, param_space=space).fit()
+    assert len(again) == 2
+
+
+def test_tune_does_not_say_that_no_trial_uses_a_gpu_where_the_policy_gives_one(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, logger="ray.tune"):
+        run(report, GpuPolicy(), storage_path=str(tmp_path), verbose=0)
+
+    assert "Tune detects GPUs" not in caplog.text
+
+
+def test_all_of_tunes_ways_to_call_a_run_take_the_scheduler(tmp_path):
+    experiments = [
+        tune.Experiment(name, run=report, storage_path=str(tmp_path), config={"x": 1}) for name in ("one", "two")
+    ]
+
+    ran = tune.run_experiments(experiments, scheduler=PolicyScheduler(CpuPolicy(cpus=2)), verbose=0)
+    listed = tune.run(experiments, scheduler=PolicyScheduler(CpuPolicy(cpus=3)), verbose=0).trials
+
+    assert [trial.last_result["slot"] for trial in ran] == ["2 CPUs"] * 2
+    assert [trial.last_result["slot"] for trial in listed] == ["3 CPUs"] * 2
+
+
+def test_rays_own_schedulers_run_inside(tmp_path):
+    inner = MedianStoppingRule(metric="loss", mode="min")
+
+    trials = run(
+        report, CpuPolicy(cpus=2), scheduler=inner, num_samples=3, storage_path=str(tmp_path), verbose=0
+    ).trials
+
+    assert [trial.last_result["slot"] for trial in trials] == ["2 CPUs"] * 3

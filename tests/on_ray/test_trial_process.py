@@ -1,0 +1,399 @@
+"""A policy in Tune's trials: what they reserve, what they see, and that the user's own trainable stays as it is."""
+
+import functools
+import os
+import time
+import warnings
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import pytest
+import ray
+from ray import tune
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from tests.marks import further
+from tune_policies import (
+    CappedPolicy,
+    ClusterCapacity,
+    CpuPolicy,
+    GpuPolicy,
+    InvalidResourcesError,
+    PolicyScheduler,
+    ProbeWarning,
+    Resources,
+    TrialSlot,
+    probe_cluster,
+)
+from tune_policies.trainers.process_setup import LimitOptions, ProcessSetup
+
+RAY = {"num_cpus": 4, "num_gpus": 2}
+
+# The GPUs are logical, so there is nothing to read of them.
+pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+
+
+@pytest.fixture(scope="module")
+def capacity():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProbeWarning)
+        return probe_cluster()
+
+
+def what_the_trial_sees(config):
+    import ray
+
+    return {
+        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "order": os.environ.get("CUDA_DEVICE_ORDER"),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "assigned": ray.get_runtime_context().get_assigned_resources(),
+        "x": config.get("x"),
+    }
+
+
+def report(config):
+    tune.report(what_the_trial_sees(config))
+
+
+class Reporting(tune.Trainable):
+    def setup(self, config):
+        self.seen_in_setup = os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    def step(self):
+        return {**what_the_trial_sees(self.config), "seen_in_setup": self.seen_in_setup, "done": True}
+
+
+def yielding(config):
+    yield what_the_trial_sees(config)
+
+
+class Callable:
+    def __call__(self, config):
+        report(config)
+
+
+def run(trainable, policy, tmp_path, **kwargs):
+    return tune.run(
+        trainable,
+        storage_path=str(tmp_path),
+        verbose=0,
+        raise_on_failed_trial=False,
+        **{"scheduler": PolicyScheduler(policy), **kwargs},
+    ).trials
+
+
+def threads_of_torch(config):
+    import torch
+
+    tune.report({"threads": torch.get_num_threads()})
+
+
+@pytest.mark.parametrize(
+    "trainable",
+    [report, *further(yielding), Reporting, *further(functools.partial(report), Callable())],
+    ids=["function", "generator", "class", "partial", "object"],
+)
+def test_a_cpu_trial_sees_no_gpu_and_has_a_thread_for_each_cpu(tmp_path, trainable):
+    """Without a policy Ray shows every GPU of the node to a trial that asked for none."""
+    (trial,) = run(trainable, CpuPolicy(cpus=2), tmp_path, config={"x": 7})
+
+    seen = trial.last_result
+    assert (seen["gpus"], seen["threads"], seen["x"]) == ("", "2", 7)
+    assert seen["assigned"]["CPU"] == 2
+    assert seen.get("seen_in_setup", "") == ""
+    assert "gpu_memory" not in seen
+
+
+def test_a_trial_on_a_share_sees_its_one_device(tmp_path):
+    (trial,) = run(report, GpuPolicy(gpus=0.3), tmp_path)
+
+    assert trial.last_result["gpus"] in ("0", "1")
+    assert trial.last_result["order"] == "PCI_BUS_ID"  # by which Ray numbers them
+    assert trial.last_result["assigned"]["GPU"] == pytest.approx(0.3333)
+
+
+def report_and_change_the_environment(config):
+    seen = what_the_trial_sees(config)
+    os.environ |= {"CUDA_VISIBLE_DEVICES": "7", "CUDA_DEVICE_ORDER": "FASTEST_FIRST", "OMP_NUM_THREADS": "9"}
+    tune.report(seen | {"pid": os.getpid()})
+
+
+def test_a_trial_in_a_reused_process_sees_its_devices_whatever_the_trial_before_set(tmp_path):
+    trials = run(
+        report_and_change_the_environment,
+        GpuPolicy(cpus=1),
+        tmp_path,
+        num_samples=2,
+        reuse_actors=True,
+        max_concurrent_trials=1,
+    )
+
+    seen = [[trial.last_result[name] for name in ("pid", "gpus", "order", "threads")] for trial in trials]
+    assert seen[0] == seen[1]
+
+
+def with_data(config, data=None):
+    tune.report({"data": data})
+
+
+@pytest.mark.rest
+def test_it_goes_together_with_parameters(tmp_path):
+    (trial,) = run(tune.with_parameters(with_data, data=[7]), CpuPolicy(), tmp_path)
+
+    assert trial.last_result["data"] == [7]
+
+
+@pytest.mark.rest
+def test_the_tuner_takes_it_too(tmp_path):
+    results = tune.Tuner(
+        report,
+        tune_config=tune.TuneConfig(num_samples=2, scheduler=PolicyScheduler(CpuPolicy(cpus=3))),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+    ).fit()
+
+    assert [result.metrics["threads"] for result in results] == ["3", "3"]
+
+
+@pytest.mark.rest
+@pytest.mark.ray_border
+def test_a_plain_run_has_the_resources_and_the_limit_on_trials_of_a_plan(capacity, tmp_path):
+    plan = CappedPolicy(CpuPolicy(cpus=0.5), max_concurrent_trials=1).plan(capacity)
+
+    trials = run(spans, plan, tmp_path, scheduler=None, num_samples=3, **plan.tune_run_kwargs())
+
+    results = [trial.last_result for trial in trials]
+    assert {(result["cpus"], "slot" in result) for result in results} == {(0.5, False)}
+    ordered = sorted((result["start"], result["end"]) for result in results)
+    assert all(before[1] <= after[0] for before, after in pairwise(ordered))
+
+
+def spans(config):
+    start = time.time()
+    time.sleep(0.3)
+    cpus = ray.get_runtime_context().get_assigned_resources()["CPU"]
+    tune.report({"start": start, "end": time.time(), "cpus": cpus})
+
+
+@pytest.mark.parametrize("policy", [CpuPolicy(), CappedPolicy(CpuPolicy(), 1)], ids=["policy", "capped"])
+def test_a_policy_for_resources_per_trial_is_refused_with_what_to_write(policy, tmp_path):
+    with pytest.raises(InvalidResourcesError, match=r"scheduler=PolicyScheduler\(policy\)"):
+        tune.run(report, resources_per_trial=policy, storage_path=str(tmp_path), verbose=0)
+
+
+def threads_of_tensorflow(config):
+    import tensorflow as tf
+
+    tf.linalg.matmul(tf.ones((2, 2)), tf.ones((2, 2)))
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    tune.report({"threads": names.count("tf_Compute")})
+
+
+@pytest.mark.rest
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+def test_tensorflow_has_a_thread_for_each_cpu(tmp_path):
+    (trial,) = run(threads_of_tensorflow, CpuPolicy(cpus=3), tmp_path)
+
+    assert trial.last_result["threads"] == 3
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("cpus", [*further(1), 3])
+def test_torch_has_a_thread_for_each_cpu(tmp_path, cpus):
+    (trial,) = run(threads_of_torch, CpuPolicy(cpus=cpus), tmp_path)
+
+    assert trial.last_result["threads"] == cpus
+
+
+class Named(tune.Trainable):
+    """A trainable that says which class and name its own object has."""
+
+    def step(self):
+        return {"class": type(self).__name__, "is_own": type(self) is Named, "done": True}
+
+
+@pytest.mark.rest
+def test_a_trainable_keeps_its_class_and_its_name_and_is_left_untouched(tmp_path):
+    before = dict(vars(report)), dict(vars(Named))
+
+    (of_class,) = run(Named, CpuPolicy(), tmp_path)
+    (of_function,) = run(report, CpuPolicy(), tmp_path)
+
+    assert (of_class.last_result["class"], of_class.last_result["is_own"]) == ("Named", True)
+    assert [trial.trainable_name for trial in (of_class, of_function)] == ["Named", "report"]
+    assert (dict(vars(report)), dict(vars(Named))) == before
+
+
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.slow)])
+def test_a_framework_that_cannot_be_held_to_its_share_fails_the_trial(tmp_path, framework):
+    """Without a device behind its GPU, nothing could keep the trial within its share."""
+
+    def train(config):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where there is one after all
+        __import__(framework)
+        tune.report({"reached": True})
+
+    policy = GpuPolicy(gpus=0.5)
+
+    (trial,) = run(train, policy, tmp_path)
+
+    assert trial.status == "ERROR"
+    error = Path(trial.error_file).read_text()
+    assert f"MemoryLimitError: Ray gave this process a share of a GPU, but {framework} sees no GPU" in error
+
+    (trial,) = run(train, policy, tmp_path, scheduler=PolicyScheduler(policy, on_void_limit="warn"))
+
+    assert trial.last_result["reached"]
+    assert (
+        f"{framework} sees no GPU, so nothing can hold it to its share" in trial.last_result["gpu_memory"]["warnings"]
+    )
+
+
+def test_a_scaling_config_needs_train_workers(capacity):
+    with pytest.raises(InvalidResourcesError, match="num_workers=0, so the trial itself trains"):
+        CpuPolicy().plan(capacity).scaling_config()
+
+
+@pytest.mark.ray_border
+def test_a_scaling_config_takes_what_the_plan_does_not_set(capacity):
+    plan = GpuPolicy(num_workers=2).plan(capacity)
+
+    config = plan.scaling_config(placement_strategy="SPREAD")
+
+    assert (config.num_workers, config.use_gpu, config.placement_strategy) == (2, True, "SPREAD")
+    assert config.resources_per_worker == {"CPU": 2, "GPU": 1}
+    with pytest.raises(InvalidResourcesError, match="num_workers comes from the plan"):
+        plan.scaling_config(num_workers=4)
+
+
+@pytest.mark.ray_border
+def test_a_scaling_config_names_the_device_type():
+    node = ClusterCapacity.of(Resources(cpus=4, gpus=1)).nodes[0].model_copy(update={"accelerator_type": "A100"})
+    plan = GpuPolicy(accelerator_type="A100", num_workers=1).plan(ClusterCapacity.of(node))
+
+    assert plan.scaling_config().accelerator_type == "A100"
+
+
+class Returning(tune.Trainable):
+    def setup(self, config):
+        pass
+
+    def step(self):
+        return self.config["value"]
+
+
+@pytest.mark.parametrize("value", [None, *further(3, [{"loss": 1}])], ids=["nothing", "a number", "a list"])
+def test_ray_itself_says_what_is_wrong_with_a_step_that_returns_no_dict(tmp_path, value):
+    [trial] = run(Returning, CpuPolicy(cpus=1), tmp_path, config={"value": value})
+
+    assert "AssertionError: step() needs to return a dict." in Path(trial.error_file).read_text()
+
+
+class SetUp:
+    """An actor that sets itself up by a slot, as the process of a trial does."""
+
+    def __init__(self, slot):
+        self.before = os.environ.get("CUDA_VISIBLE_DEVICES")
+        ProcessSetup.for_trial(TrialSlot.from_json(slot), LimitOptions()).apply()
+
+    def seen(self):
+        import torch  # after the set-up, which would refuse a process that it cannot limit
+
+        return self.before, os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ["OMP_NUM_THREADS"], torch.__name__
+
+
+def seen_by_actor(slot, **resources):
+    actor = ray.remote(SetUp).options(**resources).remote(slot.to_json())
+    try:
+        return ray.get(actor.seen.remote())
+    finally:
+        ray.kill(actor)
+
+
+@pytest.mark.rest
+def test_a_process_to_which_ray_gave_a_gpu_keeps_it_whatever_its_slot_says():
+    slot = TrialSlot(trial=Resources(cpus=1), max_concurrent_trials=1)
+
+    before, after, threads, _ = seen_by_actor(slot, num_gpus=1, num_cpus=2)
+
+    assert before in ("0", "1")
+    assert (after, threads) == (before, "2")
+
+
+@pytest.mark.rest
+def test_a_process_without_a_gpu_sees_none_and_has_no_limit_whatever_its_slot_says():
+    slot = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=1, gpu_memory_bytes=2**30)
+
+    _, after, threads, _ = seen_by_actor(slot, num_cpus=1)
+
+    assert (after, threads) == ("", "1")
+
+
+@ray.remote
+class Child:
+    def cpus(self):
+        time.sleep(0.5)
+        return ray.get_runtime_context().get_assigned_resources()["CPU"]
+
+
+class WithChildren(tune.Trainable):
+    """Reserves a bundle for itself and two for its children, which it places by the number of the bundle."""
+
+    @classmethod
+    def default_resource_request(cls, config):
+        return tune.PlacementGroupFactory([{"CPU": 0.5}, {"CPU": 0.75}, {"CPU": 0.75}])
+
+    def step(self):
+        start = time.time()
+        group = ray.util.get_current_placement_group()
+        children = [
+            Child.options(
+                num_cpus=0.75,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
+            ).remote()
+            for index in (1, 2)
+        ]
+        cpus = ray.get([child.cpus.remote() for child in children])
+        bundles = [dict(each) for each in group.bundle_specs]
+        return {"cpus": cpus, "bundles": bundles, "start": start, "end": time.time(), "done": True}
+
+
+@pytest.mark.ray_border
+def test_a_trainable_that_reserves_several_bundles_keeps_them(tmp_path):
+    """Four CPUs have room for two such trials at once; the policy alone would let four run."""
+    trials = run(WithChildren, CpuPolicy(cpus=1), tmp_path, num_samples=3)
+
+    results = [trial.last_result for trial in trials]
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 3
+    assert [result["cpus"] for result in results] == [[0.75, 0.75]] * 3
+    assert [result["bundles"] for result in results] == [[{"CPU": 0.5}, {"CPU": 0.75}, {"CPU": 0.75}]] * 3
+    assert {result["slot"] for result in results} == {"2 CPUs"}
+    assert most_at_once(results) == 2
+
+
+def most_at_once(results):
+    changes = sorted([*((each["start"], 1) for each in results), *((each["end"], -1) for each in results)])
+    return max(accumulate(change for _, change in changes))
+
+
+@pytest.mark.rest
+def test_a_cap_holds_for_trials_with_several_bundles_too(tmp_path):
+    trials = run(WithChildren, CappedPolicy(CpuPolicy(cpus=1), 1), tmp_path, num_samples=2)
+
+    assert most_at_once([trial.last_result for trial in trials]) == 1
+
+
+def test_a_policy_with_gpus_for_bundles_without_any_is_refused(tmp_path):
+    with pytest.raises(InvalidResourcesError, match="the policy plans trials with a GPU, but the trainable reserves"):
+        run(WithChildren, GpuPolicy(), tmp_path)
+
+
+@pytest.mark.rest
+def test_what_a_trainable_requests_in_one_bundle_is_replaced_and_the_run_says_so(tmp_path, capsys):
+    trainable = tune.with_resources(report, {"cpu": 3})
+
+    trials = run(trainable, CpuPolicy(cpus=1), tmp_path, num_samples=2)
+
+    assert {trial.last_result["assigned"]["CPU"] for trial in trials} == {1}
+    said = "the trainable requests {'CPU': 3.0}, which the policy replaces by {'CPU': 1.0}"
+    assert capsys.readouterr().out.count(said) == 1

@@ -1,0 +1,45 @@
+"""The advice that a run prints at its end is followed: more of its trials run at once, and each has what it needs."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from ray import tune
+
+from tune_policies import CpuPolicy, PolicyCallback, run
+from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceUsage
+
+RAY = {"num_cpus": 4}
+
+MIB = 2**20
+
+
+def wait_mostly(config):
+    held = bytearray(100 * MIB)
+    for _ in range(5):
+        time.sleep(0.5)
+        tune.report({"held": len(held)})
+
+
+def usage_of(policy, folder, name):
+    kwargs = {"num_samples": 4, "storage_path": str(folder), "name": name, "verbose": 0, "reuse_actors": False}
+    trials = run(wait_mostly, policy, callbacks=[PolicyCallback()], **kwargs).trials
+    return trials, ResourceUsage.from_json(Path(folder, name, USAGE_FILE).read_text())
+
+
+@pytest.mark.rest
+@pytest.mark.timeout(200)
+def test_a_run_under_the_advised_policy_has_more_trials_at_once_within_what_was_advised(tmp_path):
+    _, first = usage_of(CpuPolicy(cpus=2), tmp_path, "first")
+    cpus, memory = re.match(
+        r'CpuPolicy\(cpus=(\d+), memory="(\d+)MiB"\) would run up to 4 at once', first.slots[0].advice
+    ).groups()
+
+    trials, second = usage_of(CpuPolicy(cpus=int(cpus), memory=f"{memory}MiB"), tmp_path, "second")
+
+    assert (first.max_trials_at_once, second.max_trials_at_once) == (2, 4)
+    assert (first.num_waves, second.num_waves) == (2, 1)
+    assert all(trial.last_result["usage"]["host_memory_bytes"] <= int(memory) * MIB for trial in trials)
+    assert second.slots[0].use.used_cpus <= int(cpus)
+    assert second.slots[0].advice == ""

@@ -1,0 +1,48 @@
+"""How many trials with several bundles run at once under a plan, and where."""
+
+import pytest
+
+from tests.clusters import nodes
+from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InfeasibleRequestError, InvalidResourcesError
+from tune_policies.placement.packing import BundleGroup
+from tune_policies.tune.own_slots import slot_of_bundles
+
+HEAD_AND_CHILDREN = BundleGroup([{"CPU": 1}, {"CPU": 2}, {"CPU": 2}], "PACK", [])
+TWO_GPUS = BundleGroup([{"CPU": 1}, {"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}], "PACK", [])
+
+
+@pytest.mark.parametrize(
+    ("policy", "group", "cluster", "at_once"),
+    [
+        pytest.param(CpuPolicy(cpus=1), HEAD_AND_CHILDREN, nodes((10, 0)), 2, id="as many as fit"),
+        pytest.param(CpuPolicy(cpus=1), HEAD_AND_CHILDREN, nodes((5, 0), (4, 0), (1, 0)), 2, id="over several nodes"),
+        pytest.param(CappedPolicy(CpuPolicy(cpus=1), 1), HEAD_AND_CHILDREN, nodes((10, 0)), 1, id="a cap"),
+        pytest.param(GpuPolicy(), TWO_GPUS, nodes((16, 4)), 2, id="GPUs"),
+    ],
+)
+def test_as_many_run_at_once_as_the_nodes_hold_and_the_policy_lets(policy, group, cluster, at_once):
+    slot = slot_of_bundles(policy.plan(cluster), group, cluster)
+
+    assert (slot.max_concurrent_trials, slot.trial.cpus) == (at_once, 1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "group", "message"),
+    [
+        (GpuPolicy(), HEAD_AND_CHILDREN, "plans trials with a GPU, but the trainable reserves 1 CPU .* use CpuPolicy"),
+        (CpuPolicy(), TWO_GPUS, "plans trials without a GPU, .* use a policy with GPUs"),
+    ],
+    ids=["GPUs for bundles without any", "no GPU for bundles with some"],
+)
+def test_a_plan_that_contradicts_the_bundles_is_refused(policy, group, message):
+    cluster = nodes((16, 4))
+
+    with pytest.raises(InvalidResourcesError, match=message):
+        slot_of_bundles(policy.plan(cluster), group, cluster)
+
+
+def test_bundles_that_never_fit_at_once_are_infeasible():
+    cluster = nodes((4, 0))
+
+    with pytest.raises(InfeasibleRequestError, match="the nodes do not have room for all of them"):
+        slot_of_bundles(CpuPolicy(cpus=1).plan(cluster), HEAD_AND_CHILDREN, cluster)

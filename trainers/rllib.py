@@ -1,0 +1,72 @@
+"""Sizes an RLlib algorithm by a policy: how many env runners and learners it has, and which GPUs the learners get.
+
+RLlib computes the bundles of a trial from these settings, and a run under a policy keeps the bundles as they are.
+"""
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.probe.probe_cluster import plan_on_cluster
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import shorten
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms import AlgorithmConfig
+
+ConfigT = TypeVar("ConfigT", bound="AlgorithmConfig")
+
+
+def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> ConfigT:
+    """Return a copy of an RLlib config in which each trial takes what a policy gives it.
+
+    ``run("PPO", policy, param_space=size_algorithm(PPOConfig().environment("CartPole-v1"), policy))``. The policy's
+    ``num_workers`` become the learners. Without them the main process learns. Each learner, and the main process, has
+    one CPU. All other CPUs of the trial are for env runners, with one CPU each. The GPUs are for the learners.
+
+    Args:
+        config: The config of an algorithm with RLlib's new API stack, which is the default; it is left untouched.
+        policy: The policy, which plans on the program's cluster, or a plan.
+
+    Returns:
+        The copy, with ``num_env_runners``, ``num_learners``, ``num_cpus_per_learner`` and ``num_gpus_per_learner``.
+
+    Raises:
+        InvalidResourcesError: ``config`` is no ``AlgorithmConfig``, or uses the old API stack; the CPUs are too few; or
+            a process gets several GPUs, or devices that RLlib does not support.
+        InfeasibleRequestError: Not even one trial fits.
+        ProbeError: The cluster cannot be read.
+    """
+    if not callable(getattr(config, "env_runners", None)) or not callable(getattr(config, "copy", None)):
+        raise InvalidResourcesError(
+            f"config must be RLlib's AlgorithmConfig, such as PPOConfig(), got {shorten(config)}"
+        )
+    if not config.enable_rl_module_and_learner:
+        raise InvalidResourcesError(
+            "the config uses RLlib's old API stack, which has no learners: remove api_stack(…) from it, or set "
+            "num_env_runners and num_gpus by hand"
+        )
+    plan = plan_on_cluster(policy) if isinstance(policy, ResourcePolicy) else policy
+    slot = plan.common_slot
+    num_learners = slot.num_workers
+    if slot.worker.custom:
+        raise InvalidResourcesError(
+            f"the policy gives a trial {slot.worker}, and RLlib knows no other devices than GPUs: use a policy with "
+            "CPUs and GPUs alone"
+        )
+    if slot.worker.gpus > 1:
+        raise InvalidResourcesError(
+            f"the policy gives a process {slot.worker.gpus:g} GPUs, and an RLlib learner uses one: use gpus=1 and "
+            f"num_workers={slot.worker.gpus:g}"
+        )
+    num_cpus = int(slot.worker.cpus * max(1, num_learners))
+    num_env_runners = num_cpus - num_learners - 1  # the main process has one
+    if num_env_runners < 0:
+        raise InvalidResourcesError(
+            f"the policy gives a trial {num_cpus} whole CPUs, and an RLlib trial with num_workers={num_learners} needs "
+            f"{num_learners + 1}: one for the main process, and one for each learner beside it"
+        )
+    sized: Any = config.copy(copy_frozen=False)
+    sized.env_runners(num_env_runners=num_env_runners, num_cpus_per_env_runner=1)
+    sized.learners(num_learners=num_learners, num_cpus_per_learner=1, num_gpus_per_learner=slot.worker.gpus)
+    return sized  # type: ignore[no-any-return]

@@ -1,0 +1,94 @@
+"""Watches a run of Tune for what Ray waits for silently: lost placement groups, and Train workers that never start.
+
+A trial's function may start one of Ray's own trainers. If the policy does not reserve room for its workers, the trials
+can hold all of it themselves. The reading of the cluster is ``deadlock_watch``'s, and the decision
+``tune_policies.placement.deadlock``'s.
+"""
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+from tune_policies.placement.deadlock import WaitingRun, deadlock_error, stuck_runs
+from tune_policies.ray_compat.gcs import placement_groups
+from tune_policies.tune.run_plan import BackgroundTask
+from tune_policies.values.errors import InfeasibleRequestError
+
+from .deadlock_watch import AddableNodes, OccupancyReader, remove_abandoned_groups
+
+_logger = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 2.0
+_PATIENCE_S: Final = 6.0
+"""How long the same runs must be stuck. A watch of their own ends one of them before, so that the others can start."""
+
+
+class Reading(NamedTuple):
+    """What the watch has found.
+
+    Attributes:
+        lost_groups: The identifiers of requested placement groups that do not exist any more.
+        stuck: The error of each trial whose Train workers can never start, by the identifier of the trial's actor.
+    """
+
+    lost_groups: Collection[str]
+    stuck: Mapping[str, InfeasibleRequestError]
+
+
+class RunWatch:
+    """Reads the cluster every two seconds, in a thread. Callers never wait."""
+
+    def __init__(self) -> None:
+        self._reading: BackgroundTask[Reading] = BackgroundTask()
+        self._next_at_s = 0.0
+        self._addable = AddableNodes()
+        self._stuck: list[str] = []
+        self._stuck_since_s = 0.0
+
+    def read(self, requested_groups: Collection[str]) -> Reading | None:
+        """Return the latest reading once; ``None``: there is none since the last call.
+
+        Args:
+            requested_groups: The identifiers of the placement groups that Tune waits for now.
+        """
+        now_s = time.monotonic()
+        answer = self._reading.take()
+        if now_s >= self._next_at_s and self._reading.start(partial(self._read, frozenset(requested_groups))):
+            self._next_at_s = now_s + _INTERVAL_S
+        if isinstance(answer, Exception):  # Ray is busy, or ends just now
+            _logger.debug("what the run waits for could not be read: %s", answer)
+            return None
+        return answer
+
+    def _read(self, requested_groups: frozenset[str]) -> Reading:
+        remove_abandoned_groups()  # of trials that were stopped: they would hold what this run's trials need
+        alive = {group.group_id for group in placement_groups() if not group.is_removed}
+        return Reading(requested_groups - alive, self._find_stuck())
+
+    def _find_stuck(self) -> dict[str, InfeasibleRequestError]:
+        view = OccupancyReader(own_id="", gang=None, is_elastic=False).read()
+        stuck = stuck_runs(view)
+        ids = [run.run_id for run in stuck]
+        if ids != self._stuck:
+            self._stuck, self._stuck_since_s = ids, time.monotonic()
+        if not stuck:
+            return {}
+        with_more = self._addable.added_to(view)  # asked before patience is over, as the first answer takes a while
+        if with_more is None or time.monotonic() - self._stuck_since_s < _PATIENCE_S:
+            return {}
+        still = stuck_runs(with_more)
+        return {
+            run.driver_id: deadlock_error(with_more, run).told(suggestion=_suggestion(run))
+            for run in stuck
+            if run in still and run.driver_id
+        }
+
+
+def _suggestion(run: WaitingRun) -> str:
+    num_workers = run.gang.num_workers if run.gang else 1
+    return (
+        f"Give the policy num_workers={num_workers}: the plan then reserves room for the workers, and the trial itself "
+        "holds next to nothing while it waits for them. Or add nodes."
+    )

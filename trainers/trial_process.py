@@ -1,0 +1,248 @@
+"""The process of a Tune trial under a policy: set up before the user's code, its results extended, cleaned up after it.
+
+``PolicyScheduler`` makes Tune start a ``TrialProcess`` instead of the user's trainable. It creates the trainable and
+forwards Tune's calls, so the trainable keeps its own class: RLlib writes it into its checkpoints.
+"""
+
+import functools
+import threading
+import warnings
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+import ray
+from ray import tune
+
+from tune_policies.cluster.capacity import to_resources
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import SLOT_ATTRIBUTE, TrialSlot
+from tune_policies.ray_compat.tune_trial import (
+    is_duplicate,
+    is_function_class,
+    reserved_by_config,
+    storage_of,
+    to_be_replaced,
+    with_function_wrapped,
+)
+from tune_policies.values.resources import ray_ticks
+from tune_policies.values.units import format_bytes
+
+from .gpu_memory.counters import release_unused
+from .gpu_memory.enforcement import current_limit_report
+from .gpu_memory.free_memory import end_gpu_processes, is_too_much_to_keep
+from .gpu_memory.trial_usage import (
+    RunFolder,
+    add_warnings,
+    has_warnings,
+    held_bytes,
+    noted_on_oom,
+    rebase_stats,
+    with_usage,
+)
+from .process_setup import LimitOptions, ProcessSetup, set_up_before
+
+if TYPE_CHECKING:
+    # Each trial's process imports this module, and none of them plans.
+    from tune_policies.policies.policy import ResourcePolicy
+
+SLOT_KEY: Final = "slot"
+"""The key of the trial's slot in each of its results."""
+
+_END_TIMEOUT_S: Final = 1.0
+"""How long the end of a trial waits for the thread of a stopped function."""
+
+
+class TrialProcess:
+    """Runs a user's trainable in the process of a trial. Tune creates it and calls its methods.
+
+    Subclasses from :func:`process_class` set the class attributes.
+
+    Attributes:
+        trainable_class: The user's trainable class, or the class that Tune made of a function.
+        limits: How the process is limited to its fraction of a GPU's memory.
+    """
+
+    trainable_class: ClassVar[type[tune.Trainable]]
+    limits: ClassVar[LimitOptions]
+
+    def __init__(self, config: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        self._reserved = reserved_by_config(config)
+        self._unfit: str | None = None
+        self._function_thread: threading.Thread | None = None
+        self._is_function = is_function_class(self.trainable_class)
+        cls = self.trainable_class
+        if self._is_function:
+            # The thread count is per thread, so the process is set up in the thread of the function.
+            cls = with_function_wrapped(cls, lambda function: set_up_before(function, self._set_up_thread))
+        else:
+            self._set_up()
+        with noted_on_oom():
+            self._trainable = cls(config, **kwargs)
+
+    def _set_up(self) -> None:
+        slot = slot_of_reservation(self._reserved)
+        assert slot is not None  # noqa: S101  # PolicyScheduler starts no trial without one
+        ProcessSetup.for_trial(slot, self.limits).apply()
+
+    def _set_up_thread(self, _: object) -> None:
+        self._function_thread = threading.current_thread()
+        self._set_up()
+
+    def train(self) -> dict[str, Any]:
+        """Train one step, and add the trial's slot and its GPU memory usage to the result."""
+        if self._unfit is not None:
+            raise to_be_replaced(self._unfit)
+        # Errors of a function are noted in its own thread.
+        with nullcontext() if self._is_function else noted_on_oom():
+            result: dict[str, Any] = self._trainable.train()
+        if not isinstance(result, dict) or is_duplicate(result):  # Ray refuses a wrong result
+            return result
+        return {SLOT_KEY: described_slot(self._reserved), **with_usage(result)}
+
+    def train_buffered(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        """Train several steps."""
+        results: list[dict[str, Any]] = tune.Trainable.train_buffered(self, *args, **kwargs)
+        return results
+
+    def save(self, *args: Any, **kwargs: Any) -> Any:
+        """Save a checkpoint."""
+        with noted_on_oom():
+            return self._trainable.save(*args, **kwargs)
+
+    def restore(self, *args: Any, **kwargs: Any) -> Any:
+        """Restore a checkpoint."""
+        with noted_on_oom():
+            return self._trainable.restore(*args, **kwargs)
+
+    def reset(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
+        """Take over the trial with ``new_config``; return whether the trainable supports that.
+
+        The limit of a class is set before its own reset allocates memory. What it keeps on the device is no leak.
+        """
+        self._reserved = reserved_by_config(new_config)
+        storage = storage_of(self._trainable)
+        if self._is_function:
+            share_bytes = getattr(current_limit_report(), "share_bytes", None)
+            try:
+                is_reset = bool(self._trainable.reset(new_config, **kwargs))
+            finally:  # a function that was stopped ends in there; the next one starts in its own thread
+                _keep_warnings(storage)
+            self._unfit = _why_unfit(share_bytes)
+            return is_reset
+        add_warnings(end_gpu_processes())
+        _keep_warnings(storage)  # before the next trial adds its own
+        self._set_up()
+        rebase_stats()
+        with noted_on_oom():
+            is_reset = bool(self._trainable.reset(new_config, **kwargs))
+        rebase_stats()
+        return is_reset
+
+    def stop(self) -> None:
+        """Stop the trial, and end the GPU processes that it left."""
+        try:
+            self._trainable.stop()
+        finally:
+            if self._function_thread is not None:  # Ray tells the function to end, and does not wait
+                self._function_thread.join(_END_TIMEOUT_S)
+            add_warnings(end_gpu_processes())
+            _keep_warnings(storage_of(self._trainable))
+
+    def export_model(self, *args: Any, **kwargs: Any) -> Any:
+        """Export the model."""
+        return self._trainable.export_model(*args, **kwargs)
+
+    def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the metrics that Tune fills in."""
+        metrics: dict[str, Any] = self._trainable.get_auto_filled_metrics(*args, **kwargs)
+        return metrics
+
+    def get_current_ip_pid(self) -> tuple[str, int]:
+        """Return the address of the node and the ID of this process."""
+        address: tuple[str, int] = self._trainable.get_current_ip_pid()
+        return address
+
+
+def process_class(trainable_class: type[tune.Trainable], limits: LimitOptions) -> type[TrialProcess]:
+    """Return the class that Tune starts for the trials of a trainable class.
+
+    Call it once per run and trainable class: Tune reuses processes of the same class.
+    """
+    changes: dict[str, Any] = {
+        "trainable_class": trainable_class,
+        "limits": limits,
+        "__doc__": trainable_class.__doc__,
+        "__module__": trainable_class.__module__,
+    }
+    if any("__repr__" in vars(cls) for cls in trainable_class.__mro__[:-1]):  # Ray names it so in logs
+
+        def __repr__(self: TrialProcess) -> str:  # noqa: N807
+            return repr(self._trainable)
+
+        changes["__repr__"] = __repr__
+    return type(trainable_class.__name__, (TrialProcess,), changes)
+
+
+def slot_of_reservation(reserved: Any) -> TrialSlot | None:
+    """Return the slot that the scheduler gave a trial, from what Tune reserved for it; ``None``: no policy did."""
+    return _parsed_slot(getattr(reserved, SLOT_ATTRIBUTE, None))
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed_slot(text: str | None) -> TrialSlot | None:
+    return None if text is None else TrialSlot.from_json(text)
+
+
+def described_slot(reserved: Any) -> str:
+    """Return what a trial has, for its results: its slot, or with more than that what it reserves."""
+    slot = slot_of_reservation(reserved)
+    if slot is None or slot.num_workers:
+        return str(slot)
+    has = reserved.required_resources
+    if len(reserved.bundles) > 1:  # the slot is that of the process of the trial itself
+        return str(to_resources(has))
+    amounts = ray_ticks(has)
+    if any(amounts.get(name, 0) < ticks for name, ticks in slot.trial.ticks.items()):  # another scheduler changed it
+        return str(to_resources(has))
+    return str(slot.with_more(has))
+
+
+PlanT = TypeVar("PlanT", bound="TrialPlan | ResourcePolicy")
+
+
+def plan_of_trial(plan: PlanT) -> PlanT | TrialPlan:
+    """Return the plan of the slot of the trial in this process; outside of a trial under a policy, ``plan`` itself.
+
+    A plan with one slot type stays as it is: it may give a retry more than the trial's slot has.
+    """
+    is_decided = isinstance(plan, TrialPlan) and plan.by_config is None and len(plan.slots) == 1
+    slot = None if is_decided else slot_of_reservation(reserved_for_trial())
+    return plan if slot is None else TrialPlan(slots=(slot,), limited_by="the trial's slot")
+
+
+def reserved_for_trial() -> Any:
+    """Return what Tune reserved for the trial whose function this process runs; ``None``: it runs none."""
+    if not ray.is_initialized():  # to ask would not start one, but warn
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Tune warns where there is no trial, which is what is asked here
+        return tune.get_context().get_trial_resources()
+
+
+def _keep_warnings(storage: Any) -> None:
+    """Put what came up after the last result into the trial's folder, of which Tune tells a trainable nothing."""
+    if has_warnings() and storage:
+        RunFolder(storage.storage_filesystem, storage.trial_fs_path, rank=0).keep()
+
+
+def _why_unfit(share_bytes: int | None) -> str | None:
+    """Return why this process cannot serve another trial, ``None`` if it can. Never raises, as ``reset`` must not."""
+    try:
+        add_warnings(end_gpu_processes())
+        release_unused()
+        left_over_bytes = held_bytes()
+    except Exception as error:  # noqa: BLE001  # after some errors a device answers nothing but errors
+        return f"its GPU does not answer any more: {error}"
+    if not is_too_much_to_keep(left_over_bytes, share_bytes):
+        return None
+    return f"it still holds {format_bytes(left_over_bytes)} of GPU memory of an earlier trial"

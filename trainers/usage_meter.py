@@ -1,0 +1,111 @@
+"""Meters what this process uses of its CPUs, host memory and GPUs while a trial runs in it.
+
+CPU time and the peak of host memory are counted by the kernel, and read with each result. Children are read every ten
+seconds at most, and the GPU is sampled every two seconds: together that takes less than 0.5 % of a CPU.
+"""
+
+import contextlib
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from tune_policies.probe.nvml import GpuCounters
+from tune_policies.tune.usage.process_usage import ProcessUsage, mean_utilization
+
+from .gpu_memory.free_memory import shipped_psutil
+
+_CHILDREN_EVERY_S: Final = 10.0
+_SAMPLE_GPU_EVERY_S: Final = 2.0
+_PEAK: Final = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
+
+
+class UsageMeter:
+    """Meters this process for one trial.
+
+    Args:
+        cpus: The CPUs that the process reserves.
+        has_gpu: Whether to sample its GPUs.
+    """
+
+    def __init__(self, cpus: float, *, has_gpu: bool) -> None:
+        self._cpus = cpus
+        self._process = shipped_psutil().Process()
+        self._children_read_s = -_CHILDREN_EVERY_S
+        self._children_cpu_s = 0.0
+        self._children_bytes = 0
+        self._ended_children_s = 0.0
+        self._has_peak = False
+        self._peak_bytes = 0
+        self._utilization: list[float] = []
+        self._ended = threading.Event()
+        with contextlib.suppress(OSError):
+            # The kernel forgets the peak of an earlier trial.
+            Path("/proc/self/clear_refs").write_text("5")
+            self._has_peak = True
+        self._began_s = time.monotonic()
+        self._cpu_s_before = self._cpu_s()
+        if has_gpu and (counters := GpuCounters.visible()) is not None:
+            threading.Thread(target=self._sample, args=(counters,), daemon=True).start()
+
+    def end(self) -> None:
+        """Stop to sample."""
+        self._ended.set()
+
+    def read(self) -> ProcessUsage:
+        """Return the usage since the trial began."""
+        cpu_s = self._cpu_s() - self._cpu_s_before
+        self._peak_bytes = max(self._peak_bytes, self._own_bytes() + self._children_bytes)
+        return ProcessUsage(
+            elapsed_s=round(time.monotonic() - self._began_s, 3),
+            cpus=self._cpus,
+            cpu_s=round(max(0.0, cpu_s), 3),
+            host_memory_bytes=self._peak_bytes,
+            gpu_utilization=mean_utilization(self._utilization),
+        )
+
+    def _cpu_s(self) -> float:
+        now_s, times = time.monotonic(), self._process.cpu_times()
+        ended_children_s = times.children_user + times.children_system
+        # A child that has ended counts among these, and no more among those that were read.
+        if ended_children_s != self._ended_children_s or now_s - self._children_read_s >= _CHILDREN_EVERY_S:
+            self._children_read_s, self._ended_children_s = now_s, ended_children_s
+            self._read_children()
+        return float(times.user + times.system + ended_children_s + self._children_cpu_s)
+
+    def _read_children(self) -> None:
+        self._children_cpu_s, self._children_bytes = 0.0, 0
+        psutil = shipped_psutil()
+        for child in self._process.children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it has ended
+                times = child.cpu_times()
+                self._children_cpu_s += times.user + times.system
+                self._children_bytes += child.memory_info().rss
+
+    def _own_bytes(self) -> int:
+        with contextlib.suppress(OSError):
+            if self._has_peak and (peak := _PEAK.search(Path("/proc/self/status").read_text())):
+                return int(peak[1]) * 1024
+        return int(self._process.memory_info().rss)
+
+    def _sample(self, counters: GpuCounters) -> None:
+        while not self._ended.wait(_SAMPLE_GPU_EVERY_S) and (utilization := counters.utilization()) is not None:
+            self._utilization.append(utilization)
+
+
+_meter: UsageMeter | None = None
+"""The meter of the trial that this process runs; ``None``: no policy was applied to it."""
+
+
+def begin_usage(cpus: float, *, has_gpu: bool) -> None:
+    """Begin to meter a trial in this process."""
+    global _meter
+    if _meter is not None:
+        _meter.end()
+    _meter = UsageMeter(cpus, has_gpu=has_gpu)
+
+
+def process_usage() -> ProcessUsage | None:
+    """Return what this process used since its trial began; ``None``: no policy was applied to it."""
+    return None if _meter is None else _meter.read()

@@ -1,0 +1,69 @@
+"""The command ``exec``: runs a program, and every Tune run in it under a policy."""
+
+import runpy
+import sys
+import traceback
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tune_policies.policies.policy_file import load_policy
+
+app = typer.Typer()
+
+
+@app.command(
+    name="exec",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+def execute(
+    policy: Annotated[Path, typer.Argument(help="A policy as YAML or JSON.", show_default=False)],
+    program: Annotated[
+        list[str],
+        typer.Argument(
+            help="A Python script and its arguments, or `-m MODULE` and its arguments.",
+            show_default=False,
+            metavar="PROGRAM [ARGS]...",
+        ),
+    ],
+    *,
+    isolation: Annotated[
+        str | None, typer.Option(help="mps: let NVIDIA's MPS daemon limit the trials too.", show_default=False)
+    ] = None,
+    on_void_limit: Annotated[
+        str, typer.Option(help="raise or warn: what to do if a memory limit cannot be enforced.")
+    ] = "raise",
+) -> None:
+    """Run a Python program with every Tune run in its main thread under a policy, also those that a library starts.
+
+    Options come before the policy. The exit status is that of the program.
+    """
+    chosen = load_policy(policy)
+    if program[0] == "-m" and len(program) < 2:
+        raise typer.BadParameter("-m needs the name of a module")
+    if program[0] != "-m" and not Path(program[0]).is_file():
+        raise typer.BadParameter(f"there is no program {program[0]!r}: name a Python script, or -m and a module")
+    from tune_policies.trainers import PolicyScheduler, applied  # which import Ray, for seconds
+
+    options: dict[str, Any] = {"isolation": isolation, "on_void_limit": on_void_limit}
+    # The program has the streams of the shell, and its own errors end it as they would under Python.
+    scheduler = PolicyScheduler(chosen, **options)
+    with redirect_stdout(sys.__stdout__), redirect_stderr(sys.__stderr__), applied(scheduler):
+        try:
+            _run(program)
+        except Exception:  # noqa: BLE001  # whatever the program raises
+            traceback.print_exc()
+            raise typer.Exit(1) from None
+
+
+def _run(program: list[str]) -> None:
+    if program[0] == "-m":
+        sys.argv = program[1:]
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = program
+        sys.path.insert(0, str(Path(program[0]).resolve().parent))
+        runpy.run_path(program[0], run_name="__main__")

@@ -1,0 +1,90 @@
+"""The slot of a trial that decides itself what it gets: by its config, or by the several bundles that it reserves.
+
+RLlib, and trainables with a head and children, reserve bundles and place their actors by the number of a bundle. Such
+bundles are never changed or merged.
+"""
+
+from collections import Counter
+from typing import Final, NamedTuple
+
+from ray.tune import PlacementGroupFactory
+
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.capacity import ClusterCapacity, to_resources
+from tune_policies.cluster.labels import merged
+from tune_policies.placement.packing import BundleGroup, count_groups
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.resources import Resources
+
+
+class OwnSlot(NamedTuple):
+    """The slot of a trial whose config or own request decides what it gets.
+
+    Attributes:
+        slot: The slot, and how many such trials may run at once.
+        factory: What Tune reserves for it.
+    """
+
+    slot: TrialSlot
+    factory: PlacementGroupFactory
+
+
+_MOST_GROUPS: Final = 1000
+"""So many trials with several bundles are counted."""
+
+
+def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapacity) -> TrialSlot:
+    """Return the slot of a trial that reserves several bundles: what its own process has, where, and how many run.
+
+    The bundles stay as they are. The plan says on which nodes and on which type of device they are.
+
+    Args:
+        plan: The plan of the policy.
+        group: What the trial reserves, its own process first.
+        capacity: The nodes.
+
+    Raises:
+        InvalidResourcesError: The plan contradicts the bundles: it has devices where they have none, or the reverse.
+        InfeasibleRequestError: The nodes do not have room for one such trial.
+    """
+    same = Counter(str(to_resources(bundle)) for bundle in group.bundles)
+    asked = " + ".join(text if count == 1 else f"{count} × ({text})" for text, count in same.items())
+    devices = {name for bundle in group.bundles for name in bundle if name in DEVICE_RESOURCES}
+    fitting = [slot for slot in plan.slots if bool(DEVICE_RESOURCES & slot.worker.ticks.keys()) == bool(devices)]
+    if not fitting:
+        raise InvalidResourcesError(
+            f"the policy plans trials {'without' if devices else 'with'} a GPU, but the trainable reserves "
+            f"{asked}: use {'a policy with GPUs' if devices else 'CpuPolicy'}, or change what the trainable "
+            "reserves"
+        )
+    slot = fitting[0]
+    if slot.label_selector:
+        group = group._replace(
+            selectors=[merged(dict(each), slot.label_selector) for each in group.selectors or [{}] * len(group.bundles)]
+        )
+    group = group.with_bundles([slot.with_type(bundle) for bundle in group.bundles])
+    at_once = count_groups(group, capacity.nodes, _MOST_GROUPS)
+    if plan.fewer_than_fit and not plan.left_free.ticks:  # the number of trials itself is limited
+        at_once = min(at_once, plan.max_concurrent_trials)
+    if capacity.node_types != ():  # an autoscaler adds nodes for what is requested
+        at_once += 1
+    if not at_once:
+        raise InfeasibleRequestError(
+            asked=f"bundles of {asked}",
+            offered="the nodes do not have room for all of them",
+            short_of=next(iter(devices), "CPU"),
+            suggestion="Reserve less, or add nodes.",
+        )
+    return slot.model_copy(
+        update={
+            "trial": to_resources(group.bundles[0]),
+            "max_concurrent_trials": at_once,
+            "num_workers": 0,
+            "max_workers": None,
+            "per_worker": Resources(),
+            "gpu_memory_bytes": None,
+            "gpu_overhead_bytes": None,
+        }
+    )

@@ -1,0 +1,128 @@
+"""What the process of a trial used of its CPUs, host memory and GPU, and the request that would have been enough."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tune_policies.values.resources import Count
+from tune_policies.values.units import GIB, MIB, format_bytes
+from tune_policies.values.value import Value
+
+USAGE_KEY: Final = "usage"
+"""The key of a process's usage in each result of its trial."""
+
+HEADROOM: Final = 0.15
+"""How much more than was used is advised, as a fraction of it."""
+
+_SHORTEST_S: Final = 2.0
+"""Shorter trials mostly show how long their imports take, so nothing is advised by them."""
+
+_LOW: Final = 0.5
+"""Nothing is advised to a trial that used more of its CPUs or of its GPU than this fraction."""
+
+
+class ProcessUsage(Value):
+    """What one process used since its trial began there.
+
+    Attributes:
+        elapsed_s: Since when, in seconds.
+        cpus: The CPUs that it reserves.
+        cpu_s: CPU time of the process and its children, in seconds.
+        host_memory_bytes: The most host memory of the process, and of its children when they were read.
+        gpu_utilization: The mean fraction of time, from 0 to 1, in which the GPUs of the process were busy, also with
+            other processes; ``None``: not known.
+    """
+
+    elapsed_s: float
+    cpus: float
+    cpu_s: float
+    host_memory_bytes: Count
+    gpu_utilization: float | None = None
+
+
+class SlotUse(Value):
+    """What the trials in one slot type used of it, over all trials with results.
+
+    Attributes:
+        num_trials: How many trials.
+        cpus: The CPUs of each process.
+        used_cpus: CPUs that a process used on average over its time.
+        host_memory_bytes: The most that one used.
+        gpu_utilization: The mean over the trials, from 0 to 1; ``None``: not known.
+        gpu_memory_bytes: The most that one used on a device; ``None``: not known.
+    """
+
+    num_trials: Count
+    cpus: float
+    used_cpus: float
+    host_memory_bytes: Count
+    gpu_utilization: float | None = None
+    gpu_memory_bytes: Count | None = None
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.used_cpus:.2g} of {self.cpus:g} CPUs",
+            f"{format_bytes(self.host_memory_bytes)} of host memory",
+        ]
+        if self.gpu_utilization is not None:
+            parts.append(f"{self.gpu_utilization:.0%} of its GPU's time")
+        if self.gpu_memory_bytes is not None:
+            parts.append(f"{format_bytes(self.gpu_memory_bytes)} of GPU memory")
+        return ", ".join(parts)
+
+
+def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | None:
+    """Return the use of a slot type by the last usage of each trial, and the GPU memory that the trial needed.
+
+    ``None``: no trial ran long enough.
+    """
+    long = [(usage, gpu_bytes) for usage, gpu_bytes in usages if usage.elapsed_s >= _SHORTEST_S]
+    if not long:
+        return None
+    utilizations = [usage.gpu_utilization for usage, _ in long if usage.gpu_utilization is not None]
+    return SlotUse(
+        num_trials=len(long),
+        cpus=max(usage.cpus for usage, _ in long),
+        used_cpus=sum(usage.cpu_s for usage, _ in long) / sum(usage.elapsed_s for usage, _ in long),
+        host_memory_bytes=max(usage.host_memory_bytes for usage, _ in long),
+        gpu_utilization=sum(utilizations) / len(utilizations) if utilizations else None,
+        gpu_memory_bytes=max((gpu_bytes for _, gpu_bytes in long if gpu_bytes), default=None),
+    )
+
+
+def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int) -> str:
+    """Return the policy with which more such trials run at once, as a sentence; empty: the figures support none.
+
+    Args:
+        use: What the trials used.
+        gpus: The GPUs of a trial.
+        device_bytes: The memory of its GPU; ``None``: not known.
+        at_once: How many slots of the type there are.
+    """
+    if gpus > 1:
+        return ""  # how the work divides among several GPUs is not known
+    if gpus == 0:
+        needed = max(1, math.ceil(use.used_cpus * (1 + HEADROOM)))
+        more = math.floor(at_once * use.cpus / needed)
+        if use.used_cpus > _LOW * use.cpus or more <= at_once:
+            return ""
+        memory = _rounded(use.host_memory_bytes, 64 * MIB)
+        return f'CpuPolicy(cpus={needed}, memory="{memory // MIB}MiB") would run up to {more} at once.'
+    if use.gpu_utilization is None or use.gpu_memory_bytes is None or device_bytes is None:
+        return ""
+    wanted = _rounded(use.gpu_memory_bytes, GIB // 10)
+    per_gpu = min(device_bytes // wanted, math.floor(1 / max(use.gpu_utilization, 0.01)))
+    now = max(1, round(1 / gpus))
+    if use.gpu_utilization > _LOW or per_gpu <= now:
+        return ""
+    return f'GpuMemoryPolicy(gpu_memory="{wanted / GIB:.1f}GiB") would run {per_gpu} on each GPU instead of {now}.'
+
+
+def _rounded(amount: int, step: int) -> int:
+    """Return ``amount`` and the headroom, rounded up to whole steps."""
+    return math.ceil(amount * (1 + HEADROOM) / step) * step
+
+
+def mean_utilization(samples: Sequence[float]) -> float | None:
+    """Return the mean of sampled fractions; ``None``: there are none."""
+    return sum(samples) / len(samples) if samples else None
