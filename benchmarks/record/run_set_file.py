@@ -12,7 +12,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Collection, Iterator
-from datetime import UTC
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -101,13 +101,22 @@ def _run(process: ProcessRun, phase: Phase, about: dict[str, Any]) -> Any:
     return pyperf.Run(process.times_s(phase), warmups, metadata=_known(metadata), collect_metadata=False)
 
 
+def _utc(at: datetime) -> str:
+    try:
+        return at.astimezone(UTC).isoformat(sep=" ")
+    except (OverflowError, ValueError) as error:
+        raise InvalidResourcesError(
+            f"started_at of a run is {at}, which no clock has shown: take the run out of the record, or record it again"
+        ) from error
+
+
 def _about(process: ProcessRun) -> dict[str, Any]:
     arm = process.arm
     return {
         "workload": arm.workload,
         "size": arm.size,
         "device": arm.device,
-        "date": process.started_at.astimezone(UTC).isoformat(sep=" "),
+        "date": _utc(process.started_at),
         "round": process.round,
         # pyperf's own "hostname" must be the same in all runs of a benchmark, which a cluster does not promise.
         "node": process.node,

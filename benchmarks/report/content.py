@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Final, Literal, NamedTuple
 
 from matplotlib.figure import Figure
@@ -274,6 +274,9 @@ def _missing(run_set: RunSet) -> Iterator[str]:
             yield sentence(f"{in_words(each.device)} is not there, so the report says nothing about it: {why}")
     if not run_set.is_complete:
         yield "The run was ended before all was measured."
+    num_workloads = len(run_set.by_workload())
+    if num_workloads * len(_PHASES) > _MOST_FIGURES:
+        yield f"Each section shows its first {_MOST_FIGURES} figures. The tables have all {num_workloads} workloads."
 
 
 def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
@@ -285,8 +288,13 @@ def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
         )
 
 
+_MOST_FIGURES: Final = 18
+"""So many figures a section has: each takes a tenth of a second to draw."""
+
+
 def _pictures(drawn: Iterable[tuple[str, str, Figure | None]]) -> tuple[Picture, ...]:
-    return tuple(Picture(name, label, figure) for name, label, figure in drawn if figure is not None)
+    first = islice(drawn, _MOST_FIGURES)
+    return tuple(Picture(name, label, figure) for name, label, figure in first if figure is not None)
 
 
 def _times(parts: _Parts) -> Section:

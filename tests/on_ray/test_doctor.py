@@ -155,6 +155,16 @@ def test_without_a_ray_this_machine_alone_is_looked_at_and_no_ray_started(enviro
 
 
 @pytest.mark.rest
+def test_what_python_prints_as_it_starts_is_no_answer(environment_of_its_own, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('hello')")
+    paths = os.pathsep.join([str(tmp_path), environment_of_its_own.get("PYTHONPATH", "")])
+
+    done = doctor({**environment_of_its_own, "RAY_TMPDIR": str(tmp_path), "PYTHONPATH": paths})
+
+    assert "this machine alone was looked at" in done.stdout
+
+
+@pytest.mark.rest
 def test_without_a_ray_the_status_says_whether_there_are_problems(environment_of_its_own, tmp_path):
     done = doctor({**environment_of_its_own, "RAY_TMPDIR": str(tmp_path)}, "--json")
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from datetime import datetime, timedelta, timezone
 
 import pyperf
 import pytest
@@ -206,6 +207,14 @@ def test_without_names_all_is_chosen(run_set):
 def test_a_name_of_which_nothing_was_measured_is_refused(names, message, run_set):
     with pytest.raises(InvalidResourcesError, match=message):
         select(run_set, **names)
+
+
+def test_a_run_at_a_time_that_no_clock_has_shown_is_an_error():
+    at = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))
+    run = process(0, 1, 2).model_copy(update={"started_at": at})
+
+    with pytest.raises(InvalidResourcesError, match="which no clock has shown"):
+        pyperf_data(of(run))
 
 
 def test_a_phase_of_which_nothing_was_measured_is_refused():

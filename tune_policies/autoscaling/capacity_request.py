@@ -7,8 +7,9 @@ from typing import Self
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import Bundle
 from tune_policies.ray_compat.autoscaler import Autoscaler, counted, find_autoscaler, ray_errors, start_coordinator_here
-from tune_policies.values.errors import ProbeError
+from tune_policies.values.errors import InvalidResourcesError, ProbeError
 from tune_policies.values.resources import check_count
+from tune_policies.values.value import shorten
 
 logger = logging.getLogger(__name__)
 
@@ -77,9 +78,11 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
             those that need the most.
 
     Raises:
-        InvalidResourcesError: ``num_trials`` is no whole number above 0.
+        InvalidResourcesError: ``plan`` is no plan, or ``num_trials`` no whole number above 0.
         ProbeError: The program is not connected to Ray, or Ray went away.
     """
+    if not isinstance(plan, TrialPlan):
+        raise InvalidResourcesError(f"plan must be the TrialPlan of a policy, got {shorten(plan)}")
     number = plan.min_concurrent_trials if num_trials is None else check_count(num_trials, least=1, name="num_trials")
     autoscaler = find_autoscaler()
     if autoscaler is None:

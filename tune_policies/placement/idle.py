@@ -7,7 +7,7 @@ them. A plan that runs fewer trials than fit leaves the difference free, in sum;
 from collections import Counter
 from typing import Final
 
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import matcher
 from tune_policies.placement.packing import Request, request_of, slots_on_node
@@ -76,8 +76,8 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     if not is_reserved or any(node.resources.memory_bytes is None for node, _ in cluster.groups):
         total.pop("memory", None)
     used = _used(plan)
-    for name, amount in total.items():
-        if used[name] > amount:
+    for name in total.keys() | (used.keys() & (DEVICE_RESOURCES | {"CPU"})):
+        if used[name] > total[name]:
             raise InvalidResourcesError(
                 f"the plan uses more {name} than the cluster has: it was made for another cluster"
             )

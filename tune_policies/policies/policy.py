@@ -5,8 +5,9 @@ fields. A user's own subclass of ``ResourcePolicy`` can be named the same way, o
 module imports the package's own policies first, so no later class can take one of their names.
 """
 
+import functools
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from inspect import isabstract
 from typing import Annotated, Any, Final, Self
@@ -52,6 +53,8 @@ class ResourcePolicy(Value):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
+        if "plan" in vars(cls) and not isabstract(cls):
+            cls.plan = _checked(cls.plan)  # type: ignore[assignment, method-assign]
         other = _CLASSES.get(cls.__name__)
         if other is None or isabstract(other) or _is_defined_again(other, cls):
             _CLASSES[cls.__name__] = cls
@@ -78,7 +81,8 @@ class ResourcePolicy(Value):
         """Return the plan for ``capacity``: the same for the same capacity, in whatever order its nodes are.
 
         Raises:
-            InfeasibleRequestError: Not even one trial fits. Nothing else is ever raised.
+            InfeasibleRequestError: Not even one trial fits. A policy raises nothing else. Where it returns something
+                else than a plan, the caller gets an ``InvalidResourcesError``.
         """
 
     def copy(self, *, include: Any = None, exclude: Any = None, update: Any = None, deep: bool = False) -> Self:
@@ -259,6 +263,22 @@ def _build(data: object) -> ResourcePolicy:
 def policies_by_kind() -> dict[str, type[ResourcePolicy]]:
     """Return every class of policy that is imported, by its ``kind``."""
     return {kind: cls for kind, cls in _CLASSES.items() if not isabstract(cls)}
+
+
+def _checked(plan: Callable[[Any, ClusterCapacity], TrialPlan]) -> Callable[[Any, ClusterCapacity], TrialPlan]:
+    """Return the method ``plan`` of a policy, which raises if it returns something else than a plan."""
+
+    @functools.wraps(plan)
+    def checked(self: ResourcePolicy, capacity: ClusterCapacity) -> TrialPlan:
+        made = plan(self, capacity)
+        if not isinstance(made, TrialPlan):
+            raise InvalidResourcesError(
+                f"{type(self).__name__}.plan must return a TrialPlan, got {shorten(made)}: return the plan of another "
+                "policy, perhaps changed"
+            )
+        return made
+
+    return checked
 
 
 def _is_defined_again(earlier: type[Any], later: type[Any]) -> bool:

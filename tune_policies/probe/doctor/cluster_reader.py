@@ -67,7 +67,8 @@ def _read_this_machine(timeout_s: float) -> NodeFacts:
         return NodeFacts(name=name, failure=f"no answer within {timeout_s:g} s")
     except subprocess.CalledProcessError as error:
         return NodeFacts(name=name, failure=error.stderr.strip().splitlines()[-1])
-    return NodeFacts.from_dict({"name": name, **json.loads(done.stdout)})
+    # The last line: what Python runs as it starts, such as a sitecustomize, may print, too.
+    return NodeFacts.from_dict({"name": name, **json.loads(done.stdout.splitlines()[-1])})
 
 
 def _read_cluster(timeout_s: float) -> tuple[NodeFacts, ...]:

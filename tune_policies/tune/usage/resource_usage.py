@@ -262,7 +262,8 @@ def resource_usage_view(usage: ResourceUsage) -> RenderableType:
         share = "-" if used is None else f"{1 - used:.0%}"
         there.add_row(each.resource, format_hours(each.total_hours), format_hours(each.used_hours), share)
         for part in each.idle:
-            idle.add_row(each.resource, format_hours(part.hours), f"{part.hours / each.total_hours:.1%}", part.reason)
+            part_share = f"{part.hours / each.total_hours:.1%}" if each.total_hours else "-"
+            idle.add_row(each.resource, format_hours(part.hours), part_share, part.reason)
     for slot in usage.slots:
         hours = [format_hours(slot.hours.get(name, 0)) for name in names]
         device = slot.accelerator_type or "-"

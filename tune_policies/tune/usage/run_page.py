@@ -107,7 +107,12 @@ def _plan(usage: ResourceUsage) -> Section:
 
 def _slots(usage: ResourceUsage) -> Section:
     idle = tuple(
-        (each.resource, part.reason, format_hours(part.hours), f"{part.hours / each.total_hours:.1%}")
+        (
+            each.resource,
+            part.reason,
+            format_hours(part.hours),
+            f"{part.hours / each.total_hours:.1%}" if each.total_hours else "-",
+        )
         for each in usage.resources
         if each.total_hours
         for part in each.idle
