@@ -314,7 +314,7 @@ def at_once(results):
 @pytest.mark.rest
 @pytest.mark.usefixtures("without_loggers")
 def test_a_tuner_is_restored_under_the_policy_that_is_applied(tmp_path):
-    """And not under the one that its saved scheduler had, also once the scheduler plans anew."""
+    """The saved policy is not used again, not even when the scheduler plans again."""
     policy = AskedPolicy(cpus=2, folder=str(tmp_path))
     tune_config = tune.TuneConfig(num_samples=3, reuse_actors=True)
     path = interrupted(partial(tuner, until_planned_anew, policy, tune_config=tune_config), tmp_path, PolicyCallback())

@@ -62,7 +62,7 @@ GPU_USE = CPU_USE.model_copy(update={"gpu_utilization": 0.12, "gpu_memory_bytes"
             GPU_USE.model_copy(update={"gpu_utilization": None}),
             {"gpus": 1, "device_bytes": 16 * GIB, "at_once": 2},
             "",
-            id="a GPU of which nothing is known",
+            id="a GPU whose utilization is unknown",
         ),
         pytest.param(GPU_USE, {"gpus": 2, "device_bytes": 16 * GIB, "at_once": 1}, "", id="several GPUs"),
     ],
