@@ -25,7 +25,7 @@ from tune_policies.probe.nvml import GpuCounters
 from tune_policies.trainers.gpu_memory.counters import read_counters
 from tune_policies.trainers.gpu_memory.free_memory import end_gpu_processes
 from tune_policies.trainers.gpu_memory.trial_usage import peak_gpu_memory_bytes
-from tune_policies.trainers.process_setup import ProcessSetup
+from tune_policies.trainers.process_setup import ProcessSetup, set_num_threads
 from tune_policies.values.errors import ProbeError
 
 from ..record.run_set import Phase
@@ -300,6 +300,8 @@ class WorkloadProcess:
         """Set up the process, prepare the workload, and run its first epoch."""
         self._task = task
         task.setup.apply()
+        # Ray counts no CPUs for a process that takes turns with another on the same ones, which it uses all.
+        set_num_threads(max(1, int(task.setup.resources.cpus)))
         if task.folder not in sys.path:
             sys.path.insert(0, task.folder)
         workload = load_workload(task.workload)

@@ -42,16 +42,8 @@ _logger = logging.getLogger(__name__)
 MEMBERS: Final = (
     *("_actor_cache", "_actor_manager", "_actor_to_trial", "_has_errored", "_mark_trial_to_checkpoint"),
     *("_paused_trials", "_pending_trials", "_pending_trials_list", "_remove_actor", "_resetting_trials"),
-    *(
-        "_max_pending_trials",
-        "_maybe_update_trial_queue",
-        "_resources_to_pending_trials",
-        "_reuse_actors",
-        "_running_trials",
-        "_scheduler_alg",
-        "_set_trial_status",
-    ),
-    "_staged_trials",
+    *("_max_pending_trials", "_maybe_update_trial_queue", "_resources_to_pending_trials", "_reuse_actors"),
+    *("_running_trials", "_set_trial_status", "_staged_trials"),
     *("_trial_task_failure", "_trial_to_actor", "_unstage_trial_with_resources", "_wrapped"),
 )
 """The private members of Tune's controller that are touched here. A run that needs them fails as it begins."""
