@@ -3,7 +3,14 @@
 import pytest
 
 from tests.clusters import nodes
-from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InfeasibleRequestError, InvalidResourcesError
+from tune_policies import (
+    CappedPolicy,
+    CpuPolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    ReservingPolicy,
+)
 from tune_policies.placement.packing import BundleGroup
 from tune_policies.tune.own_slots import slot_of_bundles
 
@@ -18,6 +25,10 @@ TWO_GPUS = BundleGroup([{"CPU": 1}, {"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}],
         pytest.param(CpuPolicy(cpus=1), HEAD_AND_CHILDREN, nodes((5, 0), (4, 0), (1, 0)), 2, id="over several nodes"),
         pytest.param(CappedPolicy(CpuPolicy(cpus=1), 1), HEAD_AND_CHILDREN, nodes((10, 0)), 1, id="a cap"),
         pytest.param(GpuPolicy(), TWO_GPUS, nodes((16, 4)), 2, id="GPUs"),
+        pytest.param(
+            ReservingPolicy(CpuPolicy(cpus=1), cpus=1), HEAD_AND_CHILDREN, nodes((10, 0)), 1, id="CPUs left free"
+        ),
+        pytest.param(ReservingPolicy(GpuPolicy(), gpus=1), TWO_GPUS, nodes((16, 4)), 1, id="a GPU left free"),
     ],
 )
 def test_as_many_run_at_once_as_the_nodes_hold_and_the_policy_lets(policy, group, cluster, at_once):

@@ -15,6 +15,7 @@ from tune_policies.cluster.labels import merged
 from tune_policies.placement.packing import BundleGroup, count_groups
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.policies.reserving import rests
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import Resources
 
@@ -65,6 +66,8 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
             selectors=[merged(dict(each), slot.label_selector) for each in group.selectors or [{}] * len(group.bundles)]
         )
     group = group.with_bundles([slot.with_type(bundle) for bundle in group.bundles])
+    if plan.left_free.ticks:
+        capacity = next(rests(capacity, plan.left_free))
     at_once = count_groups(group, capacity.nodes, _MOST_GROUPS)
     if plan.fewer_than_fit and not plan.left_free.ticks:  # the number of trials itself is limited
         at_once = min(at_once, plan.max_concurrent_trials)
