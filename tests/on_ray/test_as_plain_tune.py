@@ -30,12 +30,13 @@ class Stepping(tune.Trainable):
     def begin(self, config):
         self.fails_at = config.get("fails_at")
         self.x = config["x"]
+        self.marker = Path(config["folder"], f"{config['x']} has failed")
         self.step_number = 0
 
     def step(self):
         self.step_number += 1
-        if self.step_number == self.fails_at and not Path(tempfile.gettempdir(), self.trial_id).exists():
-            Path(tempfile.gettempdir(), self.trial_id).touch()
+        if self.step_number == self.fails_at and not self.marker.exists():
+            self.marker.touch()
             raise RuntimeError("once")
         return {
             "loss": self.x / self.step_number,
@@ -92,7 +93,8 @@ class Noting(tune.Callback):
 
 def what_happens(trainable, folder, scheduler, xs, **kwargs):
     noting = Noting()
-    config = {"x": tune.grid_search(xs), **kwargs.pop("config", {})}
+    with_failures = tempfile.mkdtemp(dir=folder)
+    config = {"x": tune.grid_search(xs), "folder": with_failures, **kwargs.pop("config", {})}
     found = tune.run(
         trainable,
         config=config,
@@ -174,7 +176,7 @@ def test_a_run_whose_trials_failed_is_restored_as_under_plain_tune(trainable, tm
     def ends(name, scheduler):
         tuned = tune.Tuner(
             trainable,
-            param_space={"x": tune.grid_search([1.0, 2.0, 3.0]), "fails_at": 3},
+            param_space={"x": tune.grid_search([1.0, 2.0, 3.0]), "folder": tempfile.mkdtemp(dir=tmp_path), "fails_at": 3},
             tune_config=tune.TuneConfig(scheduler=scheduler, metric="loss", mode="min"),
             run_config=tune.RunConfig(
                 name=name,

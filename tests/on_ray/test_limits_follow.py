@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from ray import tune
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from tune_policies import (
     ClusterCapacity,
@@ -76,3 +77,48 @@ def test_a_setting_that_voids_the_limit_fails_the_trial_unless_the_user_insists(
     else:
         assert trial.status == "ERROR"
         assert 'Pass on_void_limit="warn"' in Path(trial.error_file).read_text()
+
+
+class Widening(tune.Trainable):
+    def step(self):
+        return {"width": self.config["width"], "done": self.iteration == 1}
+
+    def save_checkpoint(self, checkpoint_dir):
+        pass
+
+    def load_checkpoint(self, checkpoint):
+        pass
+
+
+class WidenOnce(FIFOScheduler):
+    """Pauses each trial after its first result; the one of width 2 then resumes with a width that ran out before."""
+
+    def on_trial_result(self, tune_controller, trial, result):
+        if result["training_iteration"] > 1:
+            return TrialScheduler.CONTINUE
+        if result["width"] == 2:
+            trial.set_config({"width": 8})
+        return TrialScheduler.PAUSE
+
+
+def test_a_paused_trial_whose_new_config_is_infeasible_fails_alone(nvml, tmp_path, monkeypatch):
+    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # they do not close the files of paused trials
+    measured = [
+        GpuMemoryMeasurement(config={"width": width}, total_bytes=width * GIB, overhead_bytes=GIB // 2)
+        for width in (1, 2)
+    ]
+    too_wide = GpuMemoryMeasurement(config={"width": 8}, total_bytes=16 * GIB, ended_by="out_of_memory")
+    plan = GpuMemoryPolicy(profile=GpuMemoryProfile(measurements=(*measured, too_wide))).plan(ClusterCapacity.of(NODE))
+
+    trials = tune.run(
+        Widening,
+        config={"width": tune.grid_search([1, 2])},
+        scheduler=PolicyScheduler(plan, WidenOnce(), on_void_limit="warn"),
+        storage_path=str(tmp_path),
+        verbose=0,
+        raise_on_failed_trial=False,
+    ).trials
+
+    states = [(trial.status, trial.last_result["training_iteration"]) for trial in trials]
+    assert states == [("TERMINATED", 2), ("ERROR", 1)]
+    assert "one trial needs 18.5 GiB of GPU memory" in Path(trials[1].error_file).read_text()

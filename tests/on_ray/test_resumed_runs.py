@@ -1,12 +1,15 @@
 """What Tune saves of a run opens without this package, and resuming a run changes nothing that it should not."""
 
+import functools
+import json
 import logging
 import subprocess
 import sys
 
 import pytest
 from ray import tune
-from ray.tune.schedulers import MedianStoppingRule
+from ray.tune.schedulers import FIFOScheduler, MedianStoppingRule
+from ray.tune.search import Searcher
 
 from tune_policies import (
     CpuPolicy,
@@ -60,6 +63,56 @@ def test_an_experiment_opens_in_an_environment_without_this_package(tmp_path):
     opened = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd="/")
 
     assert opened.stdout.strip() == "['2 CPUs', '2 CPUs'] ['TERMINATED', 'TERMINATED']", opened.stderr
+
+
+class Suggesting(Searcher):
+    def suggest(self, trial_id):
+        return {"x": 1}
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        pass
+
+
+@pytest.mark.rest
+def test_a_run_with_a_searcher_is_saved_as_tune_saves_it(tmp_path):
+    """It can then be resumed without a policy."""
+
+    def saved(name, scheduler):
+        tune.run(
+            report,
+            search_alg=Suggesting(metric="loss", mode="min"),
+            scheduler=scheduler,
+            num_samples=2,
+            storage_path=str(tmp_path),
+            name=name,
+            verbose=0,
+        )
+        (state,) = (tmp_path / name).glob("experiment_state-*.json")
+        return json.loads(state.read_text())["runner_data"]
+
+    plain, under_policy = saved("plain", FIFOScheduler()), saved("policy", PolicyScheduler(CpuPolicy(cpus=4)))
+
+    assert under_policy.keys() == plain.keys()
+    assert under_policy["_max_pending_trials"] == plain["_max_pending_trials"]
+
+
+@pytest.mark.rest
+def test_a_policy_is_applied_beside_another_wrapper_of_tune_run_which_stays(tmp_path, monkeypatch):
+    calls = []
+    original = tune.run
+
+    @functools.wraps(original)
+    def logged(*args, **kwargs):
+        calls.append(kwargs["num_samples"])
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(tune, "run", logged)
+    with applied(CpuPolicy(cpus=2)):
+        found = tune.run(report, num_samples=2, storage_path=str(tmp_path), verbose=0)
+
+    assert calls == [2]
+    assert [trial.last_result["slot"] for trial in found.trials] == ["2 CPUs"] * 2
+    assert tune.run is logged
 
 
 def test_resources_that_a_resumed_run_is_given_do_not_replace_the_policys(tmp_path):

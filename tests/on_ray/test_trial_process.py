@@ -19,6 +19,7 @@ from tune_policies import (
     CpuPolicy,
     GpuPolicy,
     InvalidResourcesError,
+    OomRetryScheduler,
     PolicyScheduler,
     ProbeWarning,
     Resources,
@@ -381,6 +382,30 @@ def test_a_cap_holds_for_trials_with_several_bundles_too(tmp_path):
     trials = run(WithChildren, CappedPolicy(CpuPolicy(cpus=1), 1), tmp_path, num_samples=2)
 
     assert most_at_once([trial.last_result for trial in trials]) == 1
+
+
+class RunsOutOnce(WithChildren):
+    def step(self):
+        marker = Path(self.config["folder"], self.trial_id)
+        if not marker.exists():
+            marker.touch()
+            raise MemoryError
+        return super().step()
+
+
+@pytest.mark.rest
+def test_a_trial_with_several_bundles_that_ran_out_of_memory_keeps_them_and_has_more(tmp_path):
+    folder = tmp_path / "markers"
+    folder.mkdir()
+    scheduler = PolicyScheduler(CpuPolicy(cpus=1), OomRetryScheduler())
+
+    (trial,) = tune.run(
+        RunsOutOnce, config={"folder": str(folder)}, scheduler=scheduler, storage_path=str(tmp_path), verbose=0
+    ).trials
+
+    bundles = trial.last_result["bundles"]
+    assert [bundle["CPU"] for bundle in bundles] == [0.5, 0.75, 0.75]
+    assert [bundle.get("memory", 0) > 0 for bundle in bundles] == [True, False, False]
 
 
 def test_a_policy_with_gpus_for_bundles_without_any_is_refused(tmp_path):
