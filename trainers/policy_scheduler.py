@@ -22,18 +22,19 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import SLOT_ATTRIBUTE, TrialSlot
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.ray_compat.tune_controller import (
-    TuneQueue,
     actor_of,
-    bundles_of,
-    gate_searcher,
-    has_raised_resources,
     hide_gpu_warning,
     install_hook,
+    save_experiment,
+    show_gpu_warning,
+)
+from tune_policies.ray_compat.tune_queue import TuneQueue, gate_searcher
+from tune_policies.ray_compat.tune_request import (
+    bundles_of,
+    has_raised_resources,
     own_request,
     planned_of,
     remember_slot,
-    save_experiment,
-    show_gpu_warning,
     slot_before,
     slots_taken,
     with_bundles,

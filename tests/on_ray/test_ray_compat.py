@@ -32,7 +32,7 @@ from ray.util.placement_group import placement_group
 
 from tests.on_ray.kernel_kills import be_killed
 from tests.on_ray.rays import local_ray, wait_until
-from tune_policies.ray_compat import tune_controller, tune_entry, tune_trial
+from tune_policies.ray_compat import tune_controller, tune_entry, tune_queue, tune_request, tune_trial
 from tune_policies.ray_compat.autoscaler import start_coordinator_here
 from tune_policies.ray_compat.autoscaler_config import cluster_yaml_schema
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
@@ -243,7 +243,11 @@ def touched(module, names):
 def test_a_run_fails_as_it_begins_where_tunes_controller_lacks_what_is_touched():
     """What is looked for as a run begins is all that is touched."""
     names = {"controller", "self._controller", "state.controller", "unwrapped(tune_controller)"}
-    found = {*touched(tune_controller, names), *touched(tune_controller.GatedController, {"self", "super()"})}
+    found = {
+        *touched(tune_controller, names),
+        *touched(tune_queue, names),
+        *touched(tune_queue.GatedController, {"self", "super()"}),
+    }
 
     assert sorted(tune_controller.MEMBERS) == sorted(found)
 
@@ -268,11 +272,11 @@ def test_tunes_trial_can_be_made_one_that_asks_schedulers(watched):
 
 def test_a_request_keeps_its_selectors_where_its_bundles_change():
     asked = tune.PlacementGroupFactory([{"CPU": 1}], bundle_label_selector=[{"zone": "eu"}])
-    changed = tune_controller.with_bundles(asked, [{"CPU": 2}])
+    changed = tune_request.with_bundles(asked, [{"CPU": 2}])
 
-    assert tune_controller.reservation_of(changed).selectors == [{"zone": "eu"}]
-    assert tune_controller.bundles_of(changed) == [{"CPU": 2}]
-    assert tune_controller.planned_of(changed) is asked
+    assert tune_request.reservation_of(changed).selectors == [{"zone": "eu"}]
+    assert tune_request.bundles_of(changed) == [{"CPU": 2}]
+    assert tune_request.planned_of(changed) is asked
 
 
 def test_the_scheduler_inside_one_that_changes_resources_is_found():

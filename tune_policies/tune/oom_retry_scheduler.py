@@ -21,17 +21,14 @@ from tune_policies.oom import OutOfMemory, classify_oom
 from tune_policies.ray_compat.gcs import read_cluster_state
 from tune_policies.ray_compat.kernel_kills import was_killed_by_kernel
 from tune_policies.ray_compat.tune_controller import (
-    bundles_of,
     drop_change,
     install_hook,
     pending_change,
-    planned_of,
-    request_instead,
     requeued_by,
-    reservation_of,
     save_experiment,
-    with_bundles,
 )
+from tune_policies.ray_compat.tune_queue import request_instead
+from tune_policies.ray_compat.tune_request import bundles_of, planned_of, reservation_of, with_bundles
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 from tune_policies.values.resources import Count, check_gpus
 from tune_policies.values.units import is_number

@@ -25,7 +25,8 @@ from tune_policies.plan.trial_slot import SLOT_ATTRIBUTE
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.probe.probe_cluster import plan_on_cluster, probe_cluster
 from tune_policies.ray_compat.gcs import dead_actors, node_of_actor, read_cluster_state
-from tune_policies.ray_compat.tune_controller import actor_of, bundles_of, reservation_of, with_selectors
+from tune_policies.ray_compat.tune_controller import actor_of
+from tune_policies.ray_compat.tune_request import bundles_of, reservation_of, with_selectors
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
 from tune_policies.values.units import is_number
 from tune_policies.values.value import Value, counted

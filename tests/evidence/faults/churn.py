@@ -39,7 +39,7 @@ from tune_policies.benchmarks.record.machine import describe_machine, own_comman
 from tune_policies.files.terminal import TextConsole, empty_table
 from tune_policies.placement.layout import Placement
 from tune_policies.placement.packing import num_slots_for
-from tune_policies.ray_compat.tune_controller import bundles_of, planned_of
+from tune_policies.ray_compat.tune_request import bundles_of, planned_of
 from tune_policies.trainers import policy_scheduler
 from tune_policies.tune import oom_retry_scheduler, run_plan
 from tune_policies.values.units import GIB

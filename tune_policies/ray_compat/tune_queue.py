@@ -1,0 +1,284 @@
+"""The trials of a run that wait: which of them Tune may start, what they request, and which processes are reused.
+
+A scheduler can choose which waiting trial runs next, and has no public way to do anything else here: Tune passes it a
+controller that hides these lists. In each step, Tune asks its scheduler for one trial, requests resources for every
+other waiting trial (``TuneController._maybe_add_actors``), and gives processes that are kept for reuse to trials with
+the same request. The private members used here are the same in Ray 2.50 and 2.60.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+from ray.tune import PlacementGroupFactory
+from ray.tune.experiment import Trial
+
+from tune_policies.ray_compat.tune_controller import MEMBERS, fail_trial, unwrapped
+from tune_policies.ray_compat.version import Gone, check_members
+
+try:
+    from ray.tune.execution.tune_controller import TuneController
+except ImportError as error:
+    TuneController = Gone(error, "a searcher that is asked for no trial too early")
+
+_MANY: Final = 10**9
+"""The number of trials to come if the searcher does not report it."""
+
+_WAITS = frozenset({Trial.PENDING, Trial.PAUSED})
+
+_MEMBERS_OF_ACTOR_MANAGER: Final = ("_live_actors_to_ray_actors_resources", "_resource_manager")
+
+_MEMBERS_OF_RESOURCE_MANAGER: Final = (
+    *("_pg_to_request", "_pg_to_staging_future", "_request_to_ready_pgs", "_request_to_staged_pgs"),
+    "_staging_future_to_pg",
+)
+
+
+class TuneQueue:
+    """The waiting trials of a run.
+
+    Args:
+        tune_controller: Tune's controller, as it is given to a scheduler.
+    """
+
+    def __init__(self, tune_controller: Any) -> None:
+        self._controller = unwrapped(tune_controller)
+        what = "a scheduler that gives trials slots"
+        check_members(self._controller, MEMBERS, what)
+        check_members(self._controller._actor_manager, _MEMBERS_OF_ACTOR_MANAGER, what)
+        check_members(self._controller._actor_manager._resource_manager, _MEMBERS_OF_RESOURCE_MANAGER, what)
+        self._kept: Counter[PlacementGroupFactory] = Counter()
+        self._staged_paused: set[Trial] = set()
+        self._has_paused = False
+
+    def is_of(self, tune_controller: Any) -> bool:
+        """Return whether this is the queue of that controller's run."""
+        return self._controller is unwrapped(tune_controller)
+
+    @property
+    def pending(self) -> AbstractSet[Trial]:
+        """The trials that wait for resources or for their process."""
+        return self._controller._pending_trials  # type: ignore[no-any-return]
+
+    def to_hold_back(self, held: AbstractSet[Trial], assigned: AbstractSet[Trial]) -> list[Trial]:
+        """Return the waiting trials without a slot that Tune would start, in Tune's order.
+
+        Tune calls this in each step with all waiting trials. Most are held back already and cost almost nothing.
+        """
+        listed = dict.fromkeys(
+            each for each in self._controller._pending_trials_list if each in self.pending and each not in assigned
+        )
+        unlisted = self.pending - held - assigned - listed.keys()
+        return [*listed, *sorted(unlisted, key=lambda trial: trial.trial_id)]
+
+    @property
+    def num_paused(self) -> int:
+        """The number of paused trials."""
+        return len(self._controller._paused_trials)
+
+    @property
+    def num_to_come(self) -> int:
+        """The number of trials that the searcher has yet to suggest."""
+        search = self._controller.search_alg
+        if search.is_finished():
+            return 0
+        total = getattr(search, "total_samples", None) or 0
+        return max(0, total - len(self._controller.get_trials())) if total > 0 else _MANY
+
+    def is_requested(self, trial: Trial) -> bool:
+        """Return whether Tune has requested resources for ``trial`` or it has a process, if it is not held back."""
+        return trial in self._controller._staged_trials
+
+    def hold_back(self, trials: Iterable[Trial]) -> None:
+        """Keep Tune from starting these waiting trials.
+
+        To Tune they count as requested, because it keeps the processes of finished trials for reuse only while there
+        are requests. ``keep_processes`` decides how many it keeps: a process kept for a trial that gets no slot there
+        would occupy what another trial waits for.
+        """
+        held = set(trials)
+        for trial in held:
+            self._controller._resources_to_pending_trials[trial.placement_group_factory].discard(trial)
+            if trial not in self._controller._staged_trials:
+                self._controller._staged_trials.add(trial)
+                # As Tune does for each request: the results of a stopped run name the folder of each trial.
+                trial.init_local_path()
+                self._controller._mark_trial_to_checkpoint(trial)
+        if held:
+            self._controller._pending_trials_list = [
+                trial for trial in self._controller._pending_trials_list if trial not in held
+            ]
+
+    def forget(self, trial: Trial) -> None:
+        """Stop holding back ``trial``, which has a slot or has ended."""
+        self._controller._staged_trials.discard(trial)
+
+    def let_start(self, trial: Trial) -> None:
+        """Let Tune start a trial that was held back or is paused, with the resources that it has now."""
+        self.forget(trial)
+        if trial.status == Trial.PENDING:
+            self._controller._resources_to_pending_trials[trial.placement_group_factory].add(trial)
+            self._controller._pending_trials_list.append(trial)
+        else:
+            self._controller._set_trial_status(trial, Trial.PENDING)
+
+    def stage_paused(self) -> None:
+        """Let Tune keep the processes of trials that pause, which it does only while other trials are requested.
+
+        Once a trial has paused, each running trial may pause next.
+        """
+        self._has_paused |= bool(self._controller._paused_trials)
+        if not self._controller._reuse_actors or not self._has_paused:
+            return
+        may_pause = self._controller._paused_trials | self._controller._running_trials
+        for trial in self._staged_paused - may_pause:
+            if trial.is_finished():
+                self.forget(trial)
+        self._staged_paused = may_pause
+        self._controller._staged_trials |= may_pause
+
+    def requested_groups(self) -> list[str]:
+        """Return the IDs of the placement groups that are requested for waiting trials."""
+        manager = self._controller._actor_manager._resource_manager
+        unused = [group for groups in manager._request_to_ready_pgs.values() for group in groups]
+        return [group.id.hex() for group in (*manager._pg_to_staging_future, *unused, *self._groups_of_pending())]
+
+    def _groups_of_pending(self) -> dict[Any, Trial]:
+        """Return the placement groups of processes that have not started yet."""
+        live = self._controller._actor_manager._live_actors_to_ray_actors_resources
+        return {
+            live[actor][1].placement_group: trial
+            for trial in self.pending
+            if (actor := self._controller._trial_to_actor.get(trial)) in live
+            and trial not in self._controller._resetting_trials
+        }
+
+    def request_group_again(self, group_id: str) -> PlacementGroupFactory | None:
+        """Request a lost placement group again; return its request, or ``None`` if Tune no longer needs it.
+
+        Tune considers a removed group ready, and waits indefinitely for the process that it starts there.
+        """
+        manager = self._controller._actor_manager._resource_manager
+        for group, trial in self._groups_of_pending().items():
+            if group.id.hex() == group_id and self.withdraw(trial):
+                return trial.placement_group_factory
+        groups = (
+            *manager._pg_to_staging_future,
+            *(each for some in manager._request_to_ready_pgs.values() for each in some),
+        )
+        group = next((each for each in groups if each.id.hex() == group_id), None)
+        if group is None:  # Tune has withdrawn the request
+            return None
+        request: PlacementGroupFactory = manager._pg_to_request.pop(group)
+        manager._request_to_staged_pgs[request].discard(group)
+        manager._request_to_ready_pgs[request].discard(group)
+        if (future := manager._pg_to_staging_future.pop(group, None)) is not None:
+            manager._staging_future_to_pg.pop(future)
+        manager.request_resources(request)
+        return request
+
+    def fail(self, trial: Trial, error: Exception) -> None:
+        """Fail a waiting trial."""
+        fail_trial(self._controller, trial, error)
+
+    def withdraw(self, trial: Trial) -> bool:
+        """Withdraw the request of a waiting trial; return ``False`` if it is already taking over a process."""
+        return withdraw(self._controller, trial)
+
+    def keep_processes(self, wanted: Counter[PlacementGroupFactory]) -> None:
+        """Have Tune keep this number of processes for reuse per request, and no others."""
+        if not self._controller._reuse_actors or wanted == self._kept:
+            return
+        kept, self._kept = self._kept, wanted
+        for resources in wanted.keys() | kept.keys():
+            more = wanted[resources] - kept[resources]
+            if more > 0:
+                self._controller._actor_cache.increase_max(resources, more)
+            elif more < 0:
+                self._controller._actor_cache.decrease_max(resources, -more)
+
+    def view(self, is_shown: Callable[[Trial], bool]) -> "QueueView":
+        """Return a controller for the inner scheduler that hides the waiting trials that may not start now."""
+        return QueueView(self._controller._wrapped(), is_shown)
+
+
+class QueueView:
+    """Tune's controller for a scheduler, which hides some waiting trials."""
+
+    def __init__(self, tune_controller: Any, is_shown: Callable[[Trial], bool]) -> None:
+        self._tune_controller = unwrapped(tune_controller)
+        self._wrapped_controller = tune_controller
+        self._is_shown = is_shown
+
+    def get_trials(self) -> list[Trial]:
+        """Return the running and finished trials, and the waiting trials that may start now."""
+        return [
+            trial
+            for trial in self._wrapped_controller.get_trials()
+            if trial.status not in _WAITS or self._is_shown(trial)
+        ]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped_controller, name)
+
+
+def withdraw(controller: Any, trial: Trial) -> bool:
+    """Withdraw the request of a waiting trial; return ``False`` if it is already taking over a process.
+
+    Tune requests resources for waiting trials ahead of time, and has no public way to withdraw a request. These are the
+    steps that Tune takes when a waiting trial gets the process of another trial.
+    """
+    if trial in controller._resetting_trials:
+        return False
+    actor = controller._trial_to_actor.pop(trial, None)
+    if actor is None:
+        controller._staged_trials.discard(trial)  # a trial that is held back has no request
+    else:
+        controller._actor_to_trial.pop(actor)
+        controller._remove_actor(tracked_actor=actor)
+        if trial in controller._staged_trials:
+            controller._unstage_trial_with_resources(trial)
+    controller._resources_to_pending_trials[trial.placement_group_factory].discard(trial)
+    return True
+
+
+def request_instead(tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
+    """Withdraw the request of a waiting trial, and request ``resources`` for it."""
+    controller = unwrapped(tune_controller)
+    if not withdraw(controller, trial):
+        return
+    trial.update_resources(resources)
+    controller._resources_to_pending_trials[trial.placement_group_factory].add(trial)
+    controller._pending_trials_list.append(trial)
+
+
+class GatedController(TuneController):  # type: ignore[misc]  # Ray has no types
+    """A controller that asks its searcher only for trials that can start."""
+
+    def _maybe_update_trial_queue(self) -> None:
+        num_free = self.num_free_of_policy()
+        if num_free > 0:
+            self._max_pending_trials = len(self._pending_trials) + num_free
+            super()._maybe_update_trial_queue()
+        self._max_pending_trials = _MANY  # the scheduler alone decides how many start
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state that Tune would save without this class, because a run may be resumed without a policy."""
+        state: dict[str, Any] = super().__getstate__()
+        del state["num_free_of_policy"]
+        return state | {"_max_pending_trials": state.pop("max_pending_of_tune")}
+
+
+def gate_searcher(tune_controller: Any, num_free: Callable[[], int]) -> None:
+    """Let Tune ask its searcher for ``num_free()`` trials in each step.
+
+    Without this, Tune asks for a trial before the previous one has started, so each suggestion is based on one result
+    less. ``max_concurrent_trials`` would prevent that, but Tune needs it before it calls a scheduler. Grid and random
+    search do not learn from results and are not gated.
+    """
+    controller = unwrapped(tune_controller)
+    if isinstance(controller, TuneController) and hasattr(controller.search_alg, "searcher"):
+        controller.num_free_of_policy = num_free
+        controller.max_pending_of_tune = controller._max_pending_trials
+        controller.__class__ = GatedController

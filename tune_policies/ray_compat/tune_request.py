@@ -1,0 +1,105 @@
+"""Reads and changes what a trial requests from Ray: its placement group factory, and the slot that travels with it.
+
+Ray keeps the label selectors and other arguments of a ``PlacementGroupFactory`` in private attributes.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from ray.tune import PlacementGroupFactory
+from ray.tune.experiment import Trial
+
+from tune_policies.cluster.labels import merged
+from tune_policies.placement.packing import BundleGroup, num_slots_for
+from tune_policies.plan.trial_slot import SLOT_ATTRIBUTE, TrialSlot
+from tune_policies.values.errors import InvalidResourcesError
+
+_logger = logging.getLogger(__name__)
+
+
+def bundles_of(resources: PlacementGroupFactory) -> list[Mapping[str, float]]:
+    """Return the bundles. The first one is the trainable's own, even if it is empty."""
+    return [{}, *resources.bundles] if resources.head_bundle_is_empty else list(resources.bundles)
+
+
+def reservation_of(resources: PlacementGroupFactory) -> BundleGroup:
+    """Return the requested bundles with their label selectors."""
+    selectors = resources._kwargs.get("bundle_label_selector") or [{}] * len(resources.bundles)
+    head: list[dict[str, str]] = [{}] if resources.head_bundle_is_empty else []
+    return BundleGroup(bundles_of(resources), resources.strategy, [*head, *selectors])
+
+
+def with_bundles(resources: PlacementGroupFactory, bundles: Sequence[Mapping[str, float]]) -> PlacementGroupFactory:
+    """Return the same request with other bundles, and with the original request as its ``planned`` attribute."""
+    other = PlacementGroupFactory(
+        [dict(bundle) for bundle in bundles], resources.strategy, *resources._args, **resources._kwargs
+    )
+    other.planned = resources  # a restored trial has no other record of it
+    if SLOT_ATTRIBUTE in vars(resources):
+        setattr(other, SLOT_ATTRIBUTE, getattr(resources, SLOT_ATTRIBUTE))
+    return other
+
+
+def with_selectors(
+    resources: PlacementGroupFactory, bundles: Sequence[Mapping[str, float]], selector: Mapping[str, str]
+) -> PlacementGroupFactory:
+    """Return the request with these bundles, each restricted to the nodes that ``selector`` selects.
+
+    Args:
+        resources: The trial's own request, which the result keeps as its ``own_request`` attribute.
+        bundles: The bundles to reserve, the trainable's own first.
+        selector: Ray's label selector; empty for any node.
+    """
+    kwargs = dict(resources._kwargs)
+    if selector:
+        own = kwargs.get("bundle_label_selector") or [{}] * len(resources.bundles)
+        kwargs["bundle_label_selector"] = [merged(dict(each), dict(selector)) for each in own]
+    other = PlacementGroupFactory([dict(each) for each in bundles], resources.strategy, *resources._args, **kwargs)
+    other.own_request = resources
+    return other
+
+
+def planned_of(resources: PlacementGroupFactory) -> PlacementGroupFactory:
+    """Return the request from which ``with_bundles`` made ``resources``, or ``resources`` itself."""
+    return getattr(resources, "planned", resources)
+
+
+def own_request(trial: Trial) -> PlacementGroupFactory | None:
+    """Return the trial's own request, or ``None`` if a policy replaced it in an earlier run."""
+    asked = planned_of(trial.placement_group_factory)
+    if SLOT_ATTRIBUTE in vars(asked) or hasattr(asked, "own_request"):
+        return getattr(asked, "own_request", None)
+    return asked
+
+
+def has_raised_resources(trial: Trial) -> bool:
+    """Return whether a scheduler gave ``trial`` other resources than planned. It then cannot reuse a process."""
+    asked = trial.placement_group_factory
+    return planned_of(asked) is not asked
+
+
+def slots_taken(trial: Trial) -> int:
+    """Return how many slots the request of ``trial`` takes: one, unless a scheduler gave the trial more."""
+    if not has_raised_resources(trial):
+        return 1
+    asked = trial.placement_group_factory
+    return max(map(num_slots_for, bundles_of(asked), bundles_of(planned_of(asked))))
+
+
+def slot_before(trial: Trial) -> TrialSlot | None:
+    """Return the last slot of ``trial``, which may be from before a restore, or ``None`` if it never had one.
+
+    The trial's request does not contain it, because Tune computes the request again when it restores a trial.
+    """
+    text = getattr(trial, SLOT_ATTRIBUTE, None)
+    try:
+        return None if text is None else TrialSlot.from_json(text)
+    except InvalidResourcesError as error:  # another version of this package saved it
+        _logger.warning("the last slot of %s cannot be read: %s", trial, error)
+        return None
+
+
+def remember_slot(trial: Trial, slot: TrialSlot) -> None:
+    """Save ``slot`` with ``trial``, so that a restored trial still has it."""
+    setattr(trial, SLOT_ATTRIBUTE, slot.to_json())  # Tune saves all attributes of a trial as JSON, with the experiment
+    trial.invalidate_json_state()
