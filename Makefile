@@ -69,8 +69,8 @@ test-lowest test-newest: test-%: .venv-%-$(ON)/installed
 	$(@D)/bin/python -m pip install --quiet --upgrade --constraint $(@D)/constraints.txt --editable '.[$(WITH)]'
 	touch $@
 
-# Libraries that call Tune, each with its versions and in an environment of its own: make test-libraries LIBRARY=flaml
-LIBRARIES := huggingface flaml neuralforecast ultralytics autogluon
+# Libraries that call Tune, or run beside it, each with its versions and in an environment of its own: make test-libraries LIBRARY=flaml
+LIBRARIES := huggingface flaml neuralforecast ultralytics autogluon ludwig beside_serve
 LIBRARY := $(LIBRARIES)
 NEEDS-huggingface := transformers==5.23.0 accelerate==1.15.0 torch==2.13.0
 NEEDS-flaml := 'flaml[automl]==2.7.0'
@@ -78,6 +78,8 @@ NEEDS-neuralforecast := neuralforecast==3.3.0 torch==2.13.0
 NEEDS-ultralytics := ultralytics==8.4.190
 # AutoGluon accepts no Ray newer than 2.58.
 NEEDS-autogluon := 'autogluon.core[raytune]==1.6.3' autogluon.tabular==1.6.3 torch==2.13.0
+NEEDS-ludwig := ludwig==0.11.0 'dask[dataframe]' hyperopt
+NEEDS-beside_serve := 'ray[serve]' torch==2.13.0
 LIBRARY_ENVIRONMENTS := $(LIBRARIES:%=.venv-library-%/installed)
 
 test-libraries: $(LIBRARY:%=test-library-%)

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from .jax_trainer import build_jax_trainer
     from .lightgbm_trainer import build_lightgbm_trainer
     from .policy_scheduler import PolicyScheduler
+    from .remote_process import with_limits
     from .rllib import size_algorithm
     from .tensorflow_trainer import build_tensorflow_trainer
     from .torch_trainer import build_torch_trainer
     from .train_in_tune import as_trainable
     from .train_loop import fit_with_oom_retry
+    from .trial_process import trial_plan
     from .tune_run import applied, run, tuner
     from .xgboost_trainer import build_xgboost_trainer
 
@@ -47,8 +49,10 @@ __all__ = [
     "plan_by_measuring",
     "run",
     "size_algorithm",
+    "trial_plan",
     "tuner",
     "with_deadlock_check",
+    "with_limits",
 ]
 
 _MODULES = {
@@ -73,8 +77,10 @@ _MODULES = {
     "plan_by_measuring": ".gpu_memory.measure",
     "run": ".tune_run",
     "size_algorithm": ".rllib",
+    "trial_plan": ".trial_process",
     "tuner": ".tune_run",
     "with_deadlock_check": ".deadlock_watch",
+    "with_limits": ".remote_process",
 }
 
 

@@ -17,6 +17,7 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 
+from tune_policies.oom.unusable_device import is_unusable_device
 from tune_policies.placement.layout import Placement
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import SLOT_ATTRIBUTE, TrialSlot
@@ -31,9 +32,11 @@ from tune_policies.ray_compat.tune_controller import (
 from tune_policies.ray_compat.tune_queue import TuneQueue, gate_searcher
 from tune_policies.ray_compat.tune_request import (
     bundles_of,
+    has_fallen_back,
     has_raised_resources,
     own_request,
     planned_of,
+    remember_fallback,
     remember_slot,
     slot_before,
     slots_taken,
@@ -85,6 +88,9 @@ class PolicyScheduler(WrappingScheduler):
             sees no GPU: raise an error, or add a warning to the result. To rehearse on GPUs that only Ray counts, pass
             ``"warn"``.
         may_move: Whether a trial that was paused or requeued may resume on another kind of devices.
+        falls_back: Whether a trial that cannot use its device, because others hold its memory or the driver fails,
+            resumes without one, as the next choice of the policy says: ``GpuPolicy() | CpuPolicy()``. This does not
+            count as a failure. ``trial_plan().use_gpu`` tells the trial which choice it got.
         replan_interval_s: How often the nodes of the cluster are read, in seconds.
         wait_for_nodes_s: How long the run waits for nodes if the policy has no plan for those that are left, in
             seconds. Then it ends with the policy's ``InfeasibleRequestError``, and can be resumed.
@@ -105,6 +111,7 @@ class PolicyScheduler(WrappingScheduler):
         isolation: Literal["mps"] | None = None,
         on_void_limit: Literal["raise", "warn"] = "raise",
         may_move: bool = False,
+        falls_back: bool = False,
         replan_interval_s: float = 5.0,
         wait_for_nodes_s: float = 600.0,
     ) -> None:
@@ -114,10 +121,16 @@ class PolicyScheduler(WrappingScheduler):
             )
         if inner is not None and not isinstance(inner, TrialScheduler):
             raise InvalidResourcesError(f"inner must be a scheduler of Tune's, got {shorten(inner)}")
+        if falls_back and (isinstance(policy, TrialPlan) or len(policy.choices) < 2):
+            raise InvalidResourcesError(
+                f"falls_back=True needs a policy with a second choice, got {shorten(policy)}: use one such as "
+                "GpuPolicy() | CpuPolicy()"
+            )
         super().__init__(inner)
         self._policy = policy
         self._limits = LimitOptions(isolation=isolation, on_void_limit=on_void_limit)
         self._may_move = may_move
+        self._falls_back = falls_back
         self._replan_interval_s = check_seconds(replan_interval_s, "replan_interval_s")
         self._wait_for_nodes_s = check_seconds(wait_for_nodes_s, "wait_for_nodes_s")
         self._run_plan: RunPlan | None = None
@@ -132,6 +145,7 @@ class PolicyScheduler(WrappingScheduler):
         self._bundles: dict[Trial, PlacementGroupFactory] = {}
         self._given: dict[Trial, PlacementGroupFactory] = {}
         self._changed: dict[Trial, list[Mapping[str, float]]] = {}
+        self._fallen_back: set[Trial] = set()
         self._printed: set[str] = set()
         self._watch = RunWatch()
         self._reported: set[Trial] = set()
@@ -141,7 +155,7 @@ class PolicyScheduler(WrappingScheduler):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a ``Tuner`` saves: the policy and its options, but nothing of a run."""
-        kept = ("_inner", "_policy", "_limits", "_may_move", "_replan_interval_s", "_wait_for_nodes_s")
+        kept = ("_inner", "_policy", "_limits", "_may_move", "_falls_back", "_replan_interval_s", "_wait_for_nodes_s")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -210,6 +224,11 @@ class PolicyScheduler(WrappingScheduler):
         assignment = self._assignments.get(trial)
         return self._last_slots.get(trial) if assignment is None else assignment.slot
 
+    @property
+    def num_fallbacks(self) -> int:
+        """The number of trials that could not use their device and run without one."""
+        return len(self._fallen_back)
+
     def slots_left_idle(self) -> dict[int, int]:
         """Return how many free slots of each type the last decision left idle; types with none are left out."""
         return dict(self._left_idle)
@@ -241,6 +260,8 @@ class PolicyScheduler(WrappingScheduler):
         install_hook(trial, self, tune_controller, self._process_class)
         if trial.is_finished():
             return
+        if self._falls_back and has_fallen_back(trial):
+            self._fallen_back.add(trial)
         if trial not in self._last_slots and trial.latest_checkpoint_result is not None:  # it is restored
             slot = slot_before(trial)
             if slot is not None:
@@ -288,14 +309,33 @@ class PolicyScheduler(WrappingScheduler):
         super().on_trial_complete(tune_controller, trial, result)
 
     def should_requeue(self, trial: Trial, error: object) -> bool:
-        """Return whether a failed trial was lost with its node, or with that of its Train workers."""
+        """Return whether a failed trial was lost with its node or that of its Train workers, or falls back to CPUs.
+
+        Raises:
+            InfeasibleRequestError: The trial cannot use its device, and no other choice of the policy fits.
+        """
         node_id = lost_node(error)
         if node_id is None:
-            return False
+            return self._fall_back(trial, error)
         _logger.warning(
             "%s was lost with node %s and is requeued, which does not count as a failure", trial, node_id[:8]
         )
         self._planned.avoid_node(node_id)
+        return True
+
+    def _fall_back(self, trial: Trial, error: object) -> bool:
+        """Let a trial that cannot use its device resume without one; return whether it does."""
+        slot = self.slot_of(trial)
+        if not self._falls_back or slot is None or not slot.has_device or trial in self._bundles:
+            return False
+        if not is_unusable_device(error):
+            return False
+        own = self._planned.slot_without_device()
+        remember_fallback(trial)
+        self._fallen_back.add(trial)
+        _logger.warning(
+            "%s cannot use its device and resumes with %s, which does not count as a failure", trial, own.slot
+        )
         return True
 
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
@@ -333,14 +373,17 @@ class PolicyScheduler(WrappingScheduler):
         return chosen if chosen in started else None
 
     def _watch_run(self, tune_controller: Any, queue: TuneQueue) -> None:
-        """Request lost placement groups again, and report the trials that can never proceed.
+        """Request lost placement groups again, and report who holds devices and which trials can never proceed.
 
         Raises:
             InfeasibleRequestError: No trial of the run can proceed.
         """
-        reading = self._watch.read(queue.requested_groups())
+        reading = self._watch.read(queue.requested_groups(), queue.own_groups())
         if reading is None:
             return
+        if reading.busy and reading.busy not in self._printed:
+            self._printed.add(reading.busy)
+            _logger.warning("%s", reading.busy)
         for group_id in reading.lost_groups:
             if (request := queue.request_group_again(group_id)) is not None:
                 amounts = request.required_resources
@@ -420,8 +463,8 @@ class PolicyScheduler(WrappingScheduler):
         return current
 
     def _is_own(self, trial: Trial) -> bool:
-        """Return whether the trial's config, or the bundles that it reserves, decide its slot."""
-        return trial in self._bundles or self._planned.plan.by_config is not None
+        """Return whether the trial's config, its bundles, or a fallback decide its slot."""
+        return trial in self._bundles or trial in self._fallen_back or self._planned.plan.by_config is not None
 
     def _own_slot(self, trial: Trial) -> OwnSlot:
         bundles = self._bundles.get(trial)
@@ -433,6 +476,8 @@ class PolicyScheduler(WrappingScheduler):
                 "The processes that it starts in the other bundles have no GPU memory limit"
             )
             return own
+        if trial in self._fallen_back:
+            return self._planned.slot_without_device()
         return self._planned.slot_by_config(trial.config)
 
     def _has_room(self, own: OwnSlot) -> bool:
@@ -516,7 +561,7 @@ class PolicyScheduler(WrappingScheduler):
         try:
             own = self._own_slot(trial)
         except InfeasibleRequestError as error:
-            if trial in self._bundles and self._planned.have_nodes_changed:
+            if (trial in self._bundles or trial in self._fallen_back) and self._planned.have_nodes_changed:
                 self._planned.wait_for_nodes(error, f"{trial} has no room")
             else:
                 queue.fail(trial, error)
@@ -588,7 +633,7 @@ class PolicyScheduler(WrappingScheduler):
             own = {
                 trial.placement_group_factory: assignment.slot.max_concurrent_trials
                 for trial, assignment in self._assignments.items()
-                if self._is_own(trial)
+                if self._is_own(trial) and trial not in self._fallen_back
             }
             if own:
                 wanted = Counter(own if len(own) == 1 else {})

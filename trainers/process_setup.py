@@ -4,8 +4,9 @@ import functools
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, Literal, NamedTuple, Self
 
 import ray
@@ -15,10 +16,11 @@ from threadpoolctl import ThreadpoolController
 from tune_policies.cluster.accelerators import FAMILIES, GPU_VISIBILITY_VARIABLES
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.ray_compat.kernel_kills import note_kernel_kills
+from tune_policies.values.errors import MemoryLimitError
 from tune_policies.values.resources import Resources, from_ticks, to_ticks
 from tune_policies.values.value import Value
 
-from .gpu_memory.enforcement import enforce, note_whole_devices
+from .gpu_memory.enforcement import cuda_has_started, enforce, note_whole_devices
 from .gpu_memory.free_memory import end_gpu_processes, mark_processes, wait_for_free_memory
 from .gpu_memory.overhead import NOTHING_MEASURED, Overheads, load_overheads
 from .gpu_memory.share import GpuShare, SharedDevice
@@ -148,17 +150,41 @@ def _assigned_resources() -> dict[str, float] | None:
 
 
 def _set_devices_of_ray() -> None:
-    """Set the variables of devices as Ray set them for this process, which an earlier trial may have changed."""
-    for name, value in _devices_of_ray().items():
+    """Set the variables of devices as Ray set them for this process, which an earlier trial may have changed.
+
+    Raises:
+        MemoryLimitError: Ray has assigned this task another GPU than the one on which an earlier task started CUDA.
+    """
+    context = ray.get_runtime_context()
+    # An actor keeps its devices. Ray assigns them anew to each task that a process serves.
+    for name, value in _devices_of_ray(context.get_actor_id() or context.get_task_id()).items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    check_gpus_of_cuda(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
 
 
-@functools.cache  # as they are before the first trial of a process begins; Ray never assigns it other devices
-def _devices_of_ray() -> dict[str, str | None]:
+@functools.lru_cache(maxsize=1)
+def _devices_of_ray(assigned_to: str) -> dict[str, str | None]:
+    """Return the variables as they are before the first trial or task of ``assigned_to``, an actor or a task."""
     return {name: os.environ.get(name) for name in _DEVICE_VARIABLES}
+
+
+_gpus_of_cuda: str | None = None
+"""The visible GPUs at the last set-up before CUDA started in this process, which are those that CUDA keeps."""
+
+
+def check_gpus_of_cuda(gpus: str) -> None:
+    """Raise ``MemoryLimitError`` if CUDA has started in this process with other visible GPUs than these."""
+    global _gpus_of_cuda
+    if _gpus_of_cuda is None or not cuda_has_started():
+        _gpus_of_cuda = gpus
+    elif gpus != _gpus_of_cuda:
+        raise MemoryLimitError(
+            f"Ray assigned GPU {gpus} to this task, but an earlier task has started CUDA in this process on GPU "
+            f"{_gpus_of_cuda}, and CUDA keeps that one: use remote_options(reuse='release'), or an actor"
+        )
 
 
 class _OwnProcess(NamedTuple):
@@ -189,22 +215,47 @@ def set_up_before(
         set_up: Is called with the config, or ``None``, in the process and in the thread that runs ``function``.
         at_end: Is called there when ``function`` has ended, however it did, and what it has left is ended.
     """
-    process = _OwnProcess(set_up, at_end)
+    wrapper = wrapped_in(function, _OwnProcess(set_up, at_end).around)
+    wrapper.__name__ = name_of(function)  # Tune names trials after it
+    return wrapper
 
-    def set_up_first(*args: Any, **kwargs: Any) -> Any:
-        with process.around(args, kwargs):
+
+def wrapped_in(
+    function: Callable[..., Any],
+    around: Callable[[tuple[Any, ...], dict[str, Any]], AbstractContextManager[None]],
+) -> Callable[..., Any]:
+    """Return a function of the same kind that calls ``function`` in the context of its arguments.
+
+    Tune and Ray recognize generators and coroutine functions by their code.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with around(args, kwargs):
             return function(*args, **kwargs)
 
-    def set_up_first_and_yield(*args: Any, **kwargs: Any) -> Any:
-        with process.around(args, kwargs):
+    def generate(*args: Any, **kwargs: Any) -> Any:
+        with around(args, kwargs):
             return (yield from function(*args, **kwargs))
 
-    # Tune takes a generator's items as its results, and knows one by its code.
-    chosen = set_up_first_and_yield if inspect.isgeneratorfunction(function) else set_up_first
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        with around(args, kwargs):
+            return await function(*args, **kwargs)
+
+    async def generate_async(*args: Any, **kwargs: Any) -> Any:
+        with around(args, kwargs):
+            async for item in function(*args, **kwargs):
+                yield item
+
+    chosen: Callable[..., Any] = call
+    if inspect.isgeneratorfunction(function):
+        chosen = generate
+    elif inspect.isasyncgenfunction(function):
+        chosen = generate_async
+    elif inspect.iscoroutinefunction(function):
+        chosen = call_async
     wrapper = functools.wraps(function)(chosen)
     # Ray counts the parameters to know whether to pass a config; callable objects and partials have them too.
     wrapper.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    wrapper.__name__ = name_of(function)  # Tune names trials after it
     return wrapper
 
 
@@ -224,8 +275,19 @@ def _numerical_libraries(num_modules: int) -> ThreadpoolController:
     return ThreadpoolController()
 
 
+def set_num_threads_of_thread() -> None:
+    """Set the threads of numerical libraries in another thread of a process that was set up: OpenMP needs it."""
+    if not hasattr(_thread, "num_threads"):
+        set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+_thread: Final = threading.local()
+"""``num_threads``, as it was set in this thread."""
+
+
 def set_num_threads(num_threads: int) -> None:
     """Set the threads of this process's numerical libraries: those loaded now, and those loaded later."""
+    _thread.num_threads = num_threads
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = str(num_threads)
     _numerical_libraries(len(sys.modules)).limit(limits=num_threads)

@@ -1,18 +1,19 @@
-"""Watches a run of Tune for what Ray waits for silently: lost placement groups, and Train workers that never start.
+"""Watches a Tune run for what Ray waits for silently: lost placement groups, busy devices, and stuck Train workers.
 
 A trial's function may start one of Ray's own trainers. If the policy does not reserve room for its workers, the trials
-can hold all of it themselves. The reading of the cluster is ``deadlock_watch``'s, and the decision
-``tune_policies.placement.deadlock``'s.
+can hold all of it themselves. ``deadlock_watch`` reads the cluster for that, and
+``tune_policies.placement.deadlock`` decides.
 """
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from tune_policies.placement.deadlock import WaitingRun, deadlock_error, stuck_runs
-from tune_policies.ray_compat.gcs import placement_groups
+from tune_policies.probe.holders import format_amounts, read_holders, sum_of, what_holders_have
+from tune_policies.ray_compat.gcs import GroupRecord, placement_groups
 from tune_policies.tune.run_plan import BackgroundTask
 from tune_policies.values.errors import InfeasibleRequestError
 
@@ -23,6 +24,8 @@ _logger = logging.getLogger(__name__)
 _INTERVAL_S: Final = 2.0
 _PATIENCE_S: Final = 6.0
 """How long the same runs must be stuck. A watch of their own ends one of them before, so that the others can start."""
+_MIN_WAIT_S: Final = 4.0
+"""How long a placement group must wait before the watch reports who holds its resources."""
 
 
 class Reading(NamedTuple):
@@ -31,10 +34,12 @@ class Reading(NamedTuple):
     Attributes:
         lost_groups: The identifiers of requested placement groups that do not exist any more.
         stuck: The error of each trial whose Train workers can never start, by the identifier of the trial's actor.
+        busy: Who holds the resources that trials wait for, or ``""``.
     """
 
     lost_groups: Collection[str]
     stuck: Mapping[str, InfeasibleRequestError]
+    busy: str
 
 
 class RunWatch:
@@ -46,26 +51,48 @@ class RunWatch:
         self._addable = AddableNodes()
         self._stuck: list[str] = []
         self._stuck_since_s = 0.0
+        self._waits_since_s: dict[str, float] = {}
 
-    def read(self, requested_groups: Collection[str]) -> Reading | None:
+    def read(self, requested_groups: Collection[str], own_groups: Collection[str]) -> Reading | None:
         """Return the latest reading once; ``None``: there is none since the last call.
 
         Args:
-            requested_groups: The identifiers of the placement groups that Tune waits for now.
+            requested_groups: The IDs of the placement groups that Tune waits for now.
+            own_groups: The IDs of all placement groups of the run.
         """
         now_s = time.monotonic()
         answer = self._reading.take()
-        if now_s >= self._next_at_s and self._reading.start(partial(self._read, frozenset(requested_groups))):
+        if now_s >= self._next_at_s and self._reading.start(
+            partial(self._read, frozenset(requested_groups), frozenset(own_groups))
+        ):
             self._next_at_s = now_s + _INTERVAL_S
         if isinstance(answer, Exception):  # Ray is busy, or ends just now
             _logger.debug("what the run waits for could not be read: %s", answer)
             return None
         return answer
 
-    def _read(self, requested_groups: frozenset[str]) -> Reading:
+    def _read(self, requested_groups: frozenset[str], own_groups: frozenset[str]) -> Reading:
         remove_abandoned_groups()  # of trials that were stopped: they would hold what this run's trials need
-        alive = {group.group_id for group in placement_groups() if not group.is_removed}
-        return Reading(requested_groups - alive, self._find_stuck())
+        groups = {group.group_id: group for group in placement_groups() if not group.is_removed}
+        pending = [group for group in map(groups.get, requested_groups) if group is not None and group.is_pending]
+        return Reading(requested_groups - groups.keys(), self._find_stuck(), self._find_holders(pending, own_groups))
+
+    def _find_holders(self, pending: Sequence[GroupRecord], own_groups: frozenset[str]) -> str:
+        now_s = time.monotonic()
+        self._waits_since_s = {each.group_id: self._waits_since_s.get(each.group_id, now_s) for each in pending}
+        waiting = [each for each in pending if now_s - self._waits_since_s[each.group_id] >= _MIN_WAIT_S]
+        if not waiting:
+            return ""
+        request = [bundle.resources for bundle in waiting[0].bundles]
+        holders = what_holders_have(request, read_holders(own_groups))
+        if not holders:
+            return ""
+        waits = "1 trial waits" if len(waiting) == 1 else f"{len(waiting)} trials wait"
+        each = f"{format_amounts(sum_of(request))}{' each' if len(waiting) > 1 else ''}"
+        return (
+            f"{waits} for {each}: {holders}. Wait until that is released, or plan on what is free: "
+            "FreeCapacityPolicy(policy)"
+        )
 
     def _find_stuck(self) -> dict[str, InfeasibleRequestError]:
         view = OccupancyReader(own_id="", gang=None, is_elastic=False).read()

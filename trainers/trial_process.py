@@ -24,6 +24,7 @@ from tune_policies.ray_compat.tune_trial import (
     to_be_replaced,
     with_function_wrapped,
 )
+from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import ray_ticks
 from tune_policies.values.units import format_bytes
 
@@ -207,6 +208,8 @@ def described_slot(reserved: Any) -> str:
     return str(slot.with_more(has))
 
 
+_OF_SLOT: Final = "the trial's slot"
+
 PlanT = TypeVar("PlanT", bound="TrialPlan | ResourcePolicy")
 
 
@@ -217,7 +220,23 @@ def plan_of_trial(plan: PlanT) -> PlanT | TrialPlan:
     """
     is_decided = isinstance(plan, TrialPlan) and plan.by_config is None and len(plan.slots) == 1
     slot = None if is_decided else slot_of_reservation(reserved_for_trial())
-    return plan if slot is None else TrialPlan(slots=(slot,), limited_by="the trial's slot")
+    return plan if slot is None else TrialPlan(slots=(slot,), limited_by=_OF_SLOT)
+
+
+def trial_plan() -> TrialPlan:
+    """Return the plan of the trial whose function calls this: one slot, with ``use_gpu`` and the rest of a plan.
+
+    ``train_on_gpu(config) if trial_plan().use_gpu else train_on_cpu(config)``.
+
+    Raises:
+        InvalidResourcesError: No trial under a policy calls it.
+    """
+    slot = slot_of_reservation(reserved_for_trial())
+    if slot is None:
+        raise InvalidResourcesError(
+            "trial_plan() was called outside of a trial under a policy: call it in the function that run or tuner runs"
+        )
+    return TrialPlan(slots=(slot,), limited_by=_OF_SLOT)
 
 
 def reserved_for_trial() -> Any:

@@ -1,8 +1,7 @@
-"""The commands ``tune-policies bench``, which are ``python -m tune_policies.benchmarks`` too.
+"""The commands ``tune-policies bench`` and ``python -m tune_policies.benchmarks``.
 
-Results go to stdout, everything else to stderr.
-Exit status: 0 done; 1 it cannot be met, or the answer is no, as of ``check`` on a busy machine; 2 wrong usage; 130
-Ctrl-C.
+Results go to stdout, everything else to stderr. The exit status is 0 on success, 1 if the request cannot be met or the
+answer is no (``check`` on a busy machine), 2 for invalid usage, and 130 after Ctrl-C.
 """
 
 from typing import Any, Final
@@ -14,21 +13,15 @@ from tune_policies.values.errors import InvalidResourcesError
 
 from . import decide, record, run
 
-_EXTRAS: Final = {
-    **dict.fromkeys(("jinja2", "jsonschema", "matplotlib", "psutil", "pyperf"), "bench"),
-    "torch": "torch",
-}
-"""By package the extra of this project that installs it."""
-
-_INTERRUPTED: Final = 130
-"""As a shell counts what Ctrl-C has ended."""
+_EXTRAS: Final = {**dict.fromkeys(("jinja2", "matplotlib", "psutil", "pyperf", "scipy"), "bench"), "torch": "torch"}
+"""The project's extra that installs each package."""
 
 
 class Commands(GuardedCommands):
-    """Commands that end with 1 where what is asked cannot be met, 2 where it makes no sense, and 130 by Ctrl-C."""
+    """Commands that name the extra of a missing package, and that end with status 130 after Ctrl-C."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that is named."""
+        """Run the command."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
@@ -38,7 +31,7 @@ class Commands(GuardedCommands):
             needs = f"{ctx.invoked_subcommand} needs {package}"
             raise InvalidResourcesError(f"{needs}: pip install 'tune-policies[{_EXTRAS[package]}]'") from None
         except KeyboardInterrupt:
-            raise typer.Exit(_INTERRUPTED) from None
+            raise typer.Exit(130) from None
 
 
 app = typer.Typer(

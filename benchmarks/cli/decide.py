@@ -1,4 +1,4 @@
-"""From what was measured to what it means: the commands ``compare``, ``check`` and ``decide``."""
+"""The commands that interpret measurements: ``compare``, ``check`` and ``decide``."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _MOST_NOTES: Final = 20
-"""More would push the table out of sight."""
+"""More notes would push the table out of sight."""
 
 
 @app.command()
@@ -32,46 +32,42 @@ def decide(
     ],
     *,
     steps_per_trial: Annotated[int, typer.Option(min=1, help="Steps of a trial.")],
-    prices: Annotated[
-        Path | None, typer.Option(help="Prices: YAML or JSON, or SkyPilot's vms.csv.", show_default=False)
-    ] = None,
-    region: Annotated[
-        str | None, typer.Option(help="Region of the prices; by default the cheapest.", show_default=False)
-    ] = None,
+    prices: Annotated[Path | None, typer.Option(help="Prices: YAML or JSON, or SkyPilot's vms.csv.")] = None,
+    region: Annotated[str | None, typer.Option(help="Region of the prices; by default the cheapest.")] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Take the spot prices of vms.csv.")] = False,
     price_date: Annotated[
-        str | None,
-        typer.Option(help="Day of the prices in vms.csv, as 2026-11-21; by default the file's.", show_default=False),
+        str | None, typer.Option(help="Day of the prices in vms.csv, as 2026-11-21; by default the file's.")
     ] = None,
     gpu: Annotated[
-        str | None,
-        typer.Option(
-            help="Which GPU of the run: gpu, or a share such as gpu@0.25; by default the first.", show_default=False
-        ),
+        str | None, typer.Option(help="Which GPU of the run: gpu, or a share such as gpu@0.25; by default the first.")
     ] = None,
-    gpu_type: Annotated[
-        str | None, typer.Option(help="The GPU's name in the prices; by default Ray's.", show_default=False)
-    ] = None,
+    gpu_type: Annotated[str | None, typer.Option(help="The GPU's name in the prices; by default Ray's.")] = None,
     cluster: Cluster = None,
     address: Address = None,
     timeout_s: TimeoutS = 30.0,
     packing: Annotated[
-        Path | None, typer.Option(help="The file of `packing --output`: what sharing a GPU brings.", show_default=False)
+        Path | None, typer.Option(help="The file of `packing --output`: what sharing a GPU brings.")
     ] = None,
     same_within: Annotated[
         float, typer.Option(help="Trials that differ by less than this part count as the same.")
     ] = 0.05,
+    num_trials: Annotated[
+        int | None,
+        typer.Option(min=1, help="Trials of the whole run: how many CPU nodes finish them as soon as one GPU?"),
+    ] = None,
+    node_cpus: Annotated[
+        int | None,
+        typer.Option(min=1, help="CPUs of such a node; by default those of the cluster's largest node without GPUs."),
+    ] = None,
     search: Annotated[
-        str | None,
-        typer.Option(help="First measure this workload, at the sizes around its crossover.", show_default=False),
+        str | None, typer.Option(help="First measure this workload, at the sizes around its crossover.")
     ] = None,
     min_size: Annotated[int, typer.Option(min=1, help="Smallest size of --search.")] = 1,
-    max_size: Annotated[int | None, typer.Option(min=1, help="Largest size of --search.", show_default=False)] = None,
+    max_size: Annotated[int | None, typer.Option(min=1, help="Largest size of --search.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of --search, where one is not enough.")] = 5,
     cpus: Annotated[float, typer.Option(help="CPUs of a trial in --search.")] = 1,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write the decision here, for BenchmarkedPolicy.", show_default=False),
+        Path | None, typer.Option("--output", "-o", help="Write the decision here, for BenchmarkedPolicy.")
     ] = None,
     force: Force = False,
     as_json: Json = False,
@@ -79,6 +75,7 @@ def decide(
     """Say from which size on the GPU is worth it: time and cost of a trial, and trials an hour on this cluster."""
     from tune_policies.kuberay.reading.load_cluster import load_capacity
 
+    from ..decide.cpu_nodes import NodesQuestion
     from ..decide.crossover import powers_of_two, search_to_file
     from ..decide.decide import Terms
     from ..decide.decide import decide as decide_from
@@ -90,7 +87,12 @@ def decide(
         example = json.dumps(dict.fromkeys(Decision.model_fields))
         check_new(output, force=force, inputs=(run, prices, cluster, packing), example=example)
     named = None if gpu is None else _gpu_named(gpu)
-    terms = Terms(steps_per_trial=steps_per_trial, gpu=named, gpu_type=gpu_type, same_within=same_within)
+    if num_trials is None and node_cpus is not None:
+        raise InvalidResourcesError(
+            "--node-cpus needs --num-trials: the number of trials for which one GPU is compared with CPU nodes"
+        )
+    nodes = None if num_trials is None else NodesQuestion(num_trials=num_trials, node_cpus=node_cpus)
+    terms = Terms(steps_per_trial=steps_per_trial, gpu=named, gpu_type=gpu_type, same_within=same_within, nodes=nodes)
     found_prices = None if prices is None else load_prices(prices, region=region, use_spot=spot, date=price_date)
     record = None if packing is None else read_throughput(packing)
     if search is None:
@@ -112,7 +114,7 @@ def decide(
 
 
 def _gpu_named(text: str) -> str:
-    """Return a GPU as runs name it."""
+    """Return the name of a GPU in runs."""
     from ..measuring.colocation import parse_device
 
     device = parse_device(text)
@@ -136,7 +138,7 @@ def _search(workload: str, output: Path, terms: "Terms", sizes: tuple[int, ...],
 
 
 def _show(decided: "Decided", *, as_json: bool) -> None:
-    """Print the decision on stdout, and on stderr what is to be said of it."""
+    """Print the decision on stdout, and its notes on stderr."""
     from ..report.tables import print_decision
 
     for note in decided.notes[:_MOST_NOTES]:
@@ -174,7 +176,7 @@ def compare(
     from ..compare.verdicts import Question, compare_files, surely_slower
     from ..report.tables import print_verdicts
 
-    if fail_above is not None:  # or what is above the limit could count as the same
+    if fail_above is not None:  # otherwise, times above the limit could count as the same
         same_within = min(same_within, fail_above - 1)
     question = Question(between, tuple(phase or Phase), same_within, any_machine)
     found = compare_files(files, question)

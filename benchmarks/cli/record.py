@@ -1,4 +1,4 @@
-"""What a run left, and how people see it: the commands ``show``, ``export``, ``plot`` and ``report``."""
+"""The commands that show the record of a run: ``show``, ``export``, ``plot`` and ``report``."""
 
 import json as json_text
 from enum import StrEnum
@@ -17,12 +17,12 @@ from ..record.summary import summarize
 
 app = typer.Typer()
 
-File = Annotated[Path, typer.Argument(help="The file that `run` wrote.", show_default=False)]
+File = Annotated[Path, typer.Argument(help="The file that `run` wrote.")]
 Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only this workload; may be repeated.")]
 
 
 def print_measured(run_set: RunSet, *, as_json: bool) -> None:
-    """Print what a run measured on stdout, and as a table also what it did not on stderr."""
+    """Print the measurements and the problems of a run as a table or as JSON."""
     if as_json:
         arms = [each.model_dump(mode="json") for each in summarize(run_set)]
         print(json_text.dumps({"arms": arms, "problems": list(run_set.problems())}, indent=2, ensure_ascii=False))
@@ -76,9 +76,7 @@ def export(
 def plot(
     file: File,
     *,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The picture's file; its suffix says which kind.", show_default=False)
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The picture's file; its suffix says which kind.")],
     workload: Workloads = None,
     phase: Annotated[Phase, typer.Option(help="Phase to draw.")] = Phase.TRANSFERS,
     force: Force = False,
@@ -123,14 +121,14 @@ def _put(text: str, output: Path | None, *, force: bool) -> None:
 
 
 class Form(StrEnum):
-    """What a report is written in."""
+    """The formats of a report."""
 
     HTML = "html"
     MARKDOWN = "markdown"
 
 
 class Images(StrEnum):
-    """What the figures beside Markdown are written in."""
+    """The formats of figures beside Markdown."""
 
     SVG = "svg"
     PNG = "png"
@@ -146,12 +144,10 @@ def report(
             "--output", "-o", help="The file of the page; for Markdown, the folder of the page and its figures."
         ),
     ],
-    decision: Annotated[Path | None, typer.Option(help="The file that `decide` wrote.", show_default=False)] = None,
-    packing: Annotated[Path | None, typer.Option(help="The file that `packing` wrote.", show_default=False)] = None,
+    decision: Annotated[Path | None, typer.Option(help="The file that `decide` wrote.")] = None,
+    packing: Annotated[Path | None, typer.Option(help="The file that `packing` wrote.")] = None,
     form: Annotated[Form, typer.Option("--format", help="One HTML page, or Markdown.")] = Form.HTML,
-    images: Annotated[
-        Images | None, typer.Option(help="For Markdown: the kind of its figures.", show_default=False)
-    ] = None,
+    images: Annotated[Images | None, typer.Option(help="For Markdown: the kind of its figures.")] = None,
     redact: Redact = False,
     force: Force = False,
 ) -> None:

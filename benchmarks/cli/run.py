@@ -1,4 +1,4 @@
-"""What measures: the commands ``run`` and ``packing``."""
+"""The commands that measure: ``run`` and ``packing``."""
 
 import sys
 from datetime import datetime
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _QUICK_ENDS_AFTER_S: Final = 48
-"""What is left of the minute of ``--quick`` ends the processes, and Ray."""
-
+"""The rest of the minute of ``--quick`` is for ending the processes and Ray."""
 
 _OF_A_NEW_RUN: Final = ("device", "size", "rounds", "cpus", "seed", "process_timeout_s", "max_steps", "control")
 
@@ -25,33 +24,24 @@ _OF_A_NEW_RUN: Final = ("device", "size", "rounds", "cpus", "seed", "process_tim
 @app.command()
 def run(
     context: typer.Context,
-    workload: Annotated[
-        list[str] | None, typer.Argument(help="Name of a workload, or module:function.", show_default=False)
-    ] = None,
+    workload: Annotated[list[str] | None, typer.Argument(help="Name of a workload, or module:function.")] = None,
     *,
     device: Annotated[
         list[str] | None,
         typer.Option(help="cpu, gpu, gpu@0.25, or a family by Ray's name; may be repeated.  [default: cpu, gpu]"),
     ] = None,
-    size: Annotated[
-        list[int] | None, typer.Option(min=1, help="Size of the workloads; may be repeated.", show_default=False)
-    ] = None,
-    rounds: Annotated[
-        int | None, typer.Option(min=1, help="Processes of each arm.  [default: 5; quick: 3]", show_default=False)
-    ] = None,
+    size: Annotated[list[int] | None, typer.Option(min=1, help="Size of the workloads; may be repeated.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Processes of each arm.  [default: 5; quick: 3]")] = None,
     cpus: Annotated[float, typer.Option(help="CPUs of a trial, on every device.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random order.")] = 0,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="File of the record.  [default: run-DATE-TIME.json]", show_default=False),
+        Path | None, typer.Option("--output", "-o", help="File of the record.  [default: run-DATE-TIME.json]")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="End within 60 s: one size, few rounds.")] = False,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run of this file.", show_default=False)] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run of this file.")] = None,
     process_timeout_s: Annotated[
         float | None,
-        typer.Option(
-            min=0.1, help="The longest that a process works, in seconds.  [default: 60; quick: 15]", show_default=False
-        ),
+        typer.Option(min=0.1, help="The longest that a process works, in seconds.  [default: 60; quick: 15]"),
     ] = None,
     max_steps: Annotated[int, typer.Option(min=1, help="The most steps that a process is timed for.")] = 1_000_000,
     control: Annotated[
@@ -101,7 +91,7 @@ def run(
 
 
 def _check_resume(context: typer.Context) -> None:
-    """Refuse what would have no effect: a run that is gone on with measures what its file asks for."""
+    """Refuse options without effect: a resumed run has the settings of its file."""
     for name in _OF_A_NEW_RUN:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
@@ -113,11 +103,7 @@ def _check_resume(context: typer.Context) -> None:
 
 
 def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of each workload: those that were named, else its own.
-
-    Raises:
-        InvalidResourcesError: A workload does not exist, none is named, or one of the user's own has no size.
-    """
+    """Return the sizes of each workload: the user's, or its default sizes."""
     from ..workloads.registry import BUILT_IN, check_workload
 
     if not workloads:
@@ -128,7 +114,7 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
         own = () if built_in is None else built_in.sizes
         if built_in is None and not sizes:
             raise InvalidResourcesError(f"{name}: its sizes are not known, so give them, such as --size 64 --size 256")
-        # A run that is to be quick has no time for a sweep.
+        # A quick run has no time for a sweep.
         found[name] = tuple(dict.fromkeys(sizes)) or (own[len(own) // 2 :][:1] if quick else own)
     return found
 
@@ -140,7 +126,7 @@ def _devices(texts: list[str]) -> tuple[str, ...]:
 
 
 def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:
-    """Print what was measured on stdout, and on stderr where all of it is."""
+    """Print the measurements on stdout, and the path of the record on stderr."""
     from .record import print_measured
 
     print_measured(run_set, as_json=as_json)
@@ -153,20 +139,15 @@ def packing(
     workload: Annotated[
         list[str] | None, typer.Option(help="Name of a workload, or module:function; may be repeated.")
     ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Size of the workloads, if not the default one.", show_default=False),
-    ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps of a trial.", show_default=False)] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Size of the workloads, if not the default one.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps of a trial.")] = None,
     trials_per_gpu: Annotated[list[int] | None, typer.Option(min=2, help="Trials at once; may be repeated.")] = None,
     repetitions: Annotated[int, typer.Option(min=1, help="Runs of each arm.")] = 3,
     work: Annotated[float, typer.Option(min=0.001, help="Share of each workload's steps that a trial does.")] = 1.0,
     cpus_per_trial: Annotated[float, typer.Option(min=0, help="CPUs of a trial under the measured plan.")] = 1,
     mps: Annotated[bool, typer.Option("--mps", help="Also run under MPS the trials that share the GPU.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the record to this file.", show_default=False)
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw it to this file.", show_default=False)] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the record to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw it to this file.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:

@@ -1,1 +1,1 @@
-"""Which of two arms is faster, and how sure that is."""
+"""Compares two arms, with confidence intervals."""

@@ -1,6 +1,6 @@
-"""Times the same step of 0.3 ms in pairs of fresh processes, without Ray: by how much do equal arms seem to differ?
+"""Measures how much equal arms seem to differ on this machine: the same step of 0.3 ms, timed without Ray.
 
-Two processes take turns, block by block, in random order, as the arms of a run do; then come the next two.
+Two fresh processes take turns, block by block, in random order, as the arms of a run do. Then the next two follow.
 """
 
 import os
@@ -10,6 +10,7 @@ import subprocess
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from tune_policies.files.child_python import child_python
@@ -26,20 +27,22 @@ from .judge import FEWEST_ROUNDS, Comparison, Outcome, Times, compare_arms
 from .verdicts import problems_of_readings
 
 CHANGE: Final = 0.05
-"""What should be told from nothing: a change of 5 %…"""
+"""The relative change that a quiet machine shows, if differences up to ``SAME_WITHIN`` count as the same."""
 SAME_WITHIN: Final = 0.02
-"""…where 2 % count as the same."""
+STEP_S: Final = 0.3e-3
+BLOCK_S: Final = 0.02
+NUM_ROUNDS: Final = 16
+_ANSWER_TIMEOUT_S: Final = 30
 
 
 class Check(Value):
     """How quiet a machine was for some seconds.
 
     Attributes:
-        comparison: Of two equal arms: its interval holds 1 on a machine that does nothing else.
-        noise: What was read in each round.
-        step_s: How long a step took, the median.
-        num_cpus: Of the machine.
-        usable_cpus: What affinity and the cgroup's quota leave; ``None``: not known.
+        comparison: Of two equal arms. On an idle machine its interval contains 1.
+        noise: The readings of each round.
+        step_s: The median time of a step, in seconds.
+        usable_cpus: CPUs within the affinity and the cgroup's quota; ``None`` if unknown.
     """
 
     comparison: Comparison
@@ -50,22 +53,21 @@ class Check(Value):
 
     @classmethod
     def of(cls, first: Times, second: Times, **others: Any) -> "Check":
-        """Return what follows from the seconds of equal steps, by round; ``others`` are the fields that are read."""
-        steps = sorted(each for times in (first, second) for blocks in times.values() for each in blocks)
-        comparison = compare_arms(first, second, same_within=SAME_WITHIN)
-        return cls(comparison=comparison, step_s=steps[len(steps) // 2], **others)
+        """Return the check of two arms of equal steps; ``others`` are the remaining fields."""
+        steps = [each for times in (first, second) for blocks in times.values() for each in blocks]
+        return cls(comparison=compare_arms(first, second, same_within=SAME_WITHIN), step_s=median(steps), **others)
 
     @property
     def smallest_change(self) -> float:
-        """The smallest change that would surely be found by as many rounds, as a part.
+        """The smallest relative change that as many rounds would surely find.
 
-        What is measured of a change lies about it by half the interval's width, and its interval reaches as far again.
+        A measured change deviates by up to half the interval's width, and its own interval reaches as far again.
         """
         return (1 + SAME_WITHIN) * self.comparison.high / self.comparison.low - 1
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What speaks against timing anything now, a sentence each, with what to do."""
+        """The reasons not to time anything now, a sentence each, with what to do."""
         found = list(problems_of_readings(self.noise, self.num_cpus))
         if self.comparison.outcome in (Outcome.FIRST, Outcome.SECOND):
             found.append(
@@ -85,7 +87,7 @@ class Check(Value):
 
 
 def print_check(check: Check) -> None:
-    """Print what was read and measured, and what follows."""
+    """Print the readings, the comparison and the conclusion."""
     console = TextConsole(highlight=False, soft_wrap=True)
     loads = [each.load for each in check.noise]
     throttled = [each.throttled_s for each in check.noise if each.throttled_s is not None]
@@ -94,37 +96,30 @@ def print_check(check: Check) -> None:
     one = check.comparison
     usable = "not known" if check.usable_cpus is None else f"{check.usable_cpus:g}"
     mean = sum(loads) / max(1, len(loads))
-    console.print(f"other processes use: {mean:.2f} CPUs (at most {max(loads, default=0):.2f})")
-    console.print(f"CPUs for this process: {usable} of {check.num_cpus}")
-    console.print(f"cgroup throttled: {f'{sum(throttled):.2f} s' if throttled else 'not known'}")
-    console.print(f"CPU clock: {f'{min(clocks):.0f} to {max(clocks):.0f} MHz' if clocks else 'not known'}")
-    console.print(f"GPU clocks held down: {', '.join(causes) or 'no'}")
-    console.print(
-        f"equal steps of {check.step_s * 1e3:.2f} ms in {one.num_rounds} pairs of processes: one takes {one.ratio:.3f}"
-        f" ({one.low:.3f} to {one.high:.3f}) of the other"
-    )
-    console.print(f"smallest change that would surely be found: {check.smallest_change:.1%}")
-    for problem in check.problems:
-        console.print(f"* {problem}")
     told = f"a change of {CHANGE:.0%} in such a step can be told"
-    console.print(f"quiet: {told}" if check.is_quiet else f"not quiet: not sure that {told}")
-
-
-STEP_S: Final = 0.3e-3
-BLOCK_S: Final = 0.02
-NUM_ROUNDS: Final = 16
-_ANSWER_TIMEOUT_S: Final = 30
-"""A block takes a fiftieth of a second; on a machine that takes a thousand times as long, nothing is worth timing."""
+    for line in (
+        f"other processes use: {mean:.2f} CPUs (at most {max(loads, default=0):.2f})",
+        f"CPUs for this process: {usable} of {check.num_cpus}",
+        f"cgroup throttled: {f'{sum(throttled):.2f} s' if throttled else 'not known'}",
+        f"CPU clock: {f'{min(clocks):.0f} to {max(clocks):.0f} MHz' if clocks else 'not known'}",
+        f"GPU clocks held down: {', '.join(causes) or 'no'}",
+        f"equal steps of {check.step_s * 1e3:.2f} ms in {one.num_rounds} pairs of processes: one takes {one.ratio:.3f}"
+        f" ({one.low:.3f} to {one.high:.3f}) of the other",
+        f"smallest change that would surely be found: {check.smallest_change:.1%}",
+        *(f"* {problem}" for problem in check.problems),
+        f"quiet: {told}" if check.is_quiet else f"not quiet: not sure that {told}",
+    ):
+        console.print(line)
 
 
 def measure_equal_steps(seconds: float) -> Check:
-    """Time equal steps for about so many seconds, on a busy machine up to twice as long, and read what disturbs them.
+    """Time equal steps for about ``seconds``, on a busy machine for up to twice as long, and read what disturbs them.
 
     Raises:
-        MeasurementError: A process ended, or gave no answer in time.
+        MeasurementError: A process ended or did not answer in time.
     """
     hashed_blocks = blocks_of_step()
-    # Two processes, each with its blocks and one that does not count.
+    # Two processes, each with its blocks and one for warm-up.
     num_blocks = max(1, round(seconds / NUM_ROUNDS / BLOCK_S / 2) - 1)
     order = random.Random(0)  # noqa: S311
     last_start = time.monotonic() + 2 * seconds
@@ -147,7 +142,7 @@ def _time_pair(
     with ExitStack() as stack:
         pair = [stack.enter_context(StepProcess(hashed_blocks)) for _ in range(2)]
         for process in pair:
-            process.seconds(num_steps)  # it warms up
+            process.seconds(num_steps)  # warm-up
         before = read_noise()
         times: list[list[float]] = [[], []]
         for _ in range(num_blocks):
@@ -157,41 +152,36 @@ def _time_pair(
 
 
 class StepProcess:
-    """A fresh process that times steps when it is asked to; it ends with the block that it is the context of.
-
-    Args:
-        hashed_blocks: How many blocks a step hashes.
-    """
+    """A fresh process that times steps of ``hashed_blocks`` blocks on request. As a context manager it ends itself."""
 
     def __init__(self, hashed_blocks: int) -> None:
-        # Without the user's environment and site packages: nothing but the step is in the process.
+        # Without the user's environment and site packages, so that nothing but the step is in the process.
         command = child_python("-I", "-S", str(Path(step_child.__file__)), str(hashed_blocks))
         self._process = subprocess.Popen(  # noqa: S603
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
         )
-        if self._process.stdin is None or self._process.stdout is None:
-            raise MeasurementError("a process that times steps has no pipes")
-        self._orders, self._answers = self._process.stdin, self._process.stdout
         self.pid = self._process.pid
 
     def __enter__(self) -> "StepProcess":
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._process:  # closes its pipes, and waits for it
+        with self._process:  # closes the pipes and waits for the process
             self._process.kill()
 
     def seconds(self, num_steps: int) -> float:
-        """Return how long so many steps took together.
+        """Return how many seconds ``num_steps`` steps took together.
 
         Raises:
-            MeasurementError: The process ended, or gave no answer in time.
+            MeasurementError: The process ended or did not answer in time.
         """
+        orders, answers = self._process.stdin, self._process.stdout
+        assert orders is not None and answers is not None  # noqa: S101, PT018  # both are pipes
         try:
-            self._orders.write(b"%d\n" % num_steps)
-            ready, _, _ = select.select([self._answers], [], [], _ANSWER_TIMEOUT_S)
-            answer = self._answers.readline() if ready else b""
-        except OSError:  # its end of the pipe is closed
+            orders.write(b"%d\n" % num_steps)
+            ready, _, _ = select.select([answers], [], [], _ANSWER_TIMEOUT_S)
+            answer = answers.readline() if ready else b""
+        except OSError:  # the process closed its end of the pipe
             answer = b""
         if not answer:
             raise MeasurementError(
@@ -202,7 +192,7 @@ class StepProcess:
 
 
 def blocks_of_step() -> int:
-    """Return how many hashed blocks take as long as a step should, on this machine as it is now."""
+    """Return how many hashed blocks take ``STEP_S`` on this machine now."""
     blocks = 1000
     fastest = min(step_child.time_steps(blocks, 20) for _ in range(20)) / 20
     return max(1, round(blocks * STEP_S / fastest))

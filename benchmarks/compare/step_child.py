@@ -1,6 +1,6 @@
-"""A fresh process that times equal steps when it is asked to. It is run as a script, with nothing but Python in it.
+"""A script that times equal steps on request: for each line of its input, that many steps, in seconds together.
 
-For each line of its input it times so many steps and prints how many seconds they took together.
+It imports almost nothing, so that the process contains nothing but the step.
 """
 
 import hashlib
@@ -8,15 +8,15 @@ import sys
 import time
 
 _BLOCK_BYTES = 64
-"""What SHA-256 takes at once, so that work grows evenly with their number."""
+"""SHA-256 hashes this much at once, so the work grows evenly with the number of blocks."""
 _DATA = memoryview(bytes(1 << 16))
 
 
 def step(num_blocks: int) -> bytes:
-    """Return the hash of so many blocks.
+    """Return the hash of ``num_blocks`` blocks.
 
-    It is no loop in Python, or another one over few bytes: how long these take depends on where a process has its
-    memory, so that fresh processes differ by several percent. Those that hash differ by a few thousandths.
+    A loop in Python would not do: its speed depends on where a process has its memory, so fresh processes differ by
+    several percent. Hashing differs by a few thousandths.
     """
     hashed = hashlib.sha256()
     full, rest = divmod(num_blocks * _BLOCK_BYTES, len(_DATA))
@@ -27,19 +27,13 @@ def step(num_blocks: int) -> bytes:
 
 
 def time_steps(num_blocks: int, num_steps: int) -> float:
-    """Return how long so many steps take together, in seconds."""
+    """Return how many seconds ``num_steps`` steps take together."""
     start = time.perf_counter()
     for _ in range(num_steps):
         step(num_blocks)
     return time.perf_counter() - start
 
 
-def main() -> None:
-    """Take orders until the input ends."""
-    num_blocks = int(sys.argv[1])
-    for line in sys.stdin:
-        print(time_steps(num_blocks, int(line)), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    for line in sys.stdin:
+        print(time_steps(int(sys.argv[1]), int(line)), flush=True)

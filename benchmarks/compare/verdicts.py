@@ -1,7 +1,7 @@
-"""Which of two devices, or of two runs, is faster: for each workload, size and phase that was measured of both.
+"""Compares two devices, or two runs, for each workload, size and phase that was measured of both.
 
-A doubt, such as other load, makes a verdict ambiguous rather than wrong. Each has its limit here, and what to do about
-it.
+A doubt, such as other load, makes a verdict ambiguous rather than wrong. The limits of doubts, and what to do about
+them, are here.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,26 +20,24 @@ from ..record.summary import in_words
 from .judge import SURE, Comparison, Outcome, compare_apart, compare_arms, ratio_interval
 
 MOST_LOAD: Final = 0.2
-"""CPUs that other processes may use, mean over rounds: a machine at rest uses a few hundredths…"""
+"""CPUs that other processes may use, mean over rounds. An idle machine uses a few hundredths…"""
 MOST_PART_OF_CPUS: Final = 0.05
-"""…or this part of its CPUs, where that is more: on a large machine they find others than the arms'."""
+"""…or this part of all CPUs, if that is more: on a large machine, other processes run on other CPUs than the arms."""
 MOST_THROTTLED_S: Final = 0.1
-"""Seconds for which the cgroup may be throttled in all rounds together, one period of its quota."""
+"""Seconds for which the cgroup may be throttled in all rounds together: one period of its quota."""
 OF_THE_WORK: Final = {"dtype": "dtype", "samples_per_step": "samples a step", "num_threads": "CPU threads"}
-"""What processes that do the same work have in common, as far as they say it, and what it is called."""
+"""The fields, with their names in messages, in which processes that do the same work agree."""
 
 
 def noise_problems(run_set: RunSet) -> tuple[str, ...]:
-    """Return what disturbed the run as a whole: other processes, and clocks that were held down."""
+    """Return what disturbed the run as a whole, such as other processes or throttled clocks."""
     return tuple(problems_of_readings(run_set.noise, run_set.environment.num_cpus))
 
 
 def problems_of_readings(noise: tuple[NoiseReading, ...], num_cpus: int) -> Iterator[str]:
-    """Yield what disturbed the rounds, on a machine of so many CPUs."""
-    if not noise:
-        return
+    """Yield what disturbed the rounds on a machine with ``num_cpus`` CPUs."""
     most_load = max(MOST_LOAD, MOST_PART_OF_CPUS * num_cpus)
-    if (load := fmean(each.load for each in noise)) > most_load:
+    if noise and (load := fmean(each.load for each in noise)) > most_load:
         yield (
             f"other processes used {load:.2f} CPUs, more than {most_load:g}: end them, or run when the machine is quiet"
         )
@@ -50,9 +48,9 @@ def problems_of_readings(noise: tuple[NoiseReading, ...], num_cpus: int) -> Iter
 
 
 def control_problem(run_set: RunSet, arm: Arm, phase: Phase, same_within: float) -> str | None:
-    """Return by how much an arm's control seems to differ from it, if too much; ``None``: not, or there is no control.
+    """Return by how much an arm's control seems to differ from it, or ``None`` if it has none or they are close.
 
-    A control's difference matters if it is as large as what counts as the same, or surely there and half as large.
+    The difference matters if it exceeds what counts as the same, or half of that if the difference is sure.
     """
     twin = arm.model_copy(update={"is_control": True})
     first, second = run_set.times_s(arm, phase), run_set.times_s(twin, phase)
@@ -71,7 +69,7 @@ def control_problem(run_set: RunSet, arm: Arm, phase: Phase, same_within: float)
 
 
 def disagreement(run_set: RunSet, arm: Arm) -> str | None:
-    """Return what is known of results that differ between devices, of this workload and size; ``None``: they agree."""
+    """Return how the results of the arm's workload and size differ between devices, or ``None`` if they agree."""
     for each in run_set.failures:
         if each.kind == "disagreed" and (each.arm.workload, each.arm.size) == (arm.workload, arm.size):
             return f"the arms did not do the same work: {each.message}"
@@ -79,7 +77,7 @@ def disagreement(run_set: RunSet, arm: Arm) -> str | None:
 
 
 def other_work(first: Sequence[ProcessRun], second: Sequence[ProcessRun]) -> str | None:
-    """Return in what two arms differ by what their processes say of their work; ``None``: in nothing."""
+    """Return how the work of two arms differs, as far as their processes describe it, or ``None``."""
     differ = []
     for field, name in OF_THE_WORK.items():
         one, other = (sorted({str(getattr(run, field)) for run in runs} - {"None"}) for runs in (first, second))
@@ -89,16 +87,7 @@ def other_work(first: Sequence[ProcessRun], second: Sequence[ProcessRun]) -> str
 
 
 class Verdict(Value):
-    """Two arms, compared.
-
-    Attributes:
-        workload: Of both.
-        size: Of both, in the workload's unit.
-        phase: What was timed.
-        first: Name of the first: its device, or its file and its device.
-        second: Name of the second.
-        comparison: How they compare: its ratio is the first's time divided by the second's.
-    """
+    """Two arms of one workload and size, compared; ``first`` and ``second`` name the device, or the run and device."""
 
     workload: str
     size: PositiveCount
@@ -109,14 +98,10 @@ class Verdict(Value):
 
     @property
     def word(self) -> str:
-        """The name of the faster one (``"GPU"``, ``"CPU"``, ``"gpu@0.25"``), ``"same"`` or ``"ambiguous"``."""
-        match self.comparison.outcome:
-            case Outcome.FIRST:
-                return in_words(self.first)
-            case Outcome.SECOND:
-                return in_words(self.second)
-            case other:
-                return other.value
+        """The name of the faster arm (``"GPU"``, ``"CPU"``, ``"gpu@0.25"``), ``"same"`` or ``"ambiguous"``."""
+        outcome = self.comparison.outcome
+        faster = {Outcome.FIRST: self.first, Outcome.SECOND: self.second}.get(outcome)
+        return outcome.value if faster is None else in_words(faster)
 
     def __str__(self) -> str:
         one = self.comparison
@@ -129,21 +114,15 @@ def verdicts(
 ) -> tuple[Verdict, ...]:
     """Return which device is faster for each workload and size.
 
-    Args:
-        run_set: What was measured.
-        phase: Of what the times are.
-        same_within: By how much they may differ and still count as the same: 0.05 for 5 %.
-        between: Two devices, or a device and its control, as tables name them; ``None``: the CPU, or the first device
-            if there is no CPU, against each other one.
+    ``between`` names two devices, or a device and its control, as tables do. By default, the CPU is compared with each
+    other device, or the first device if there is no CPU.
 
     Raises:
         InvalidResourcesError: Nothing was measured on a device of ``between``, or ``same_within`` is not valid.
     """
-    devices = list(dict.fromkeys(arm.device for arm in run_set.arms))
+    compared = run_set.measured_devices
     if between is not None:
-        between = _named(between, list(dict.fromkeys(arm.where for arm in run_set.sorted_arms)))
-    base = "cpu" if "cpu" in devices else next(iter(devices), "")
-    compared = between or (base, *(device for device in devices if device != base))
+        compared = _named(between, list(dict.fromkeys(arm.where for arm in run_set.sorted_arms)))
     doubts = noise_problems(run_set)
     return tuple(
         _between(run_set, first, second, phase, same_within, doubts)
@@ -161,15 +140,9 @@ def verdicts_across(
     names: tuple[str, str] = ("A", "B"),
     doubts: tuple[str, ...] = (),
 ) -> tuple[Verdict, ...]:
-    """Return which of two runs is faster for each arm that both have. Their rounds have nothing in common.
+    """Return which of two runs, called ``names``, is faster for each arm that both have, given ``doubts`` about them.
 
-    Args:
-        first: One run.
-        second: The other.
-        phase: Of what the times are.
-        same_within: By how much they may differ and still count as the same.
-        names: What the runs are called in the verdicts.
-        doubts: What is known against comparing them, a sentence each.
+    Their rounds are not paired.
     """
     runs = (first, second)
     found = []
@@ -178,51 +151,51 @@ def verdicts_across(
         if arm.is_control or not all(times):
             continue
         known = [*doubts, *_doubts_across(runs, names, arm, phase, same_within)]
-        found.append(
-            Verdict(
-                workload=arm.workload,
-                size=arm.size,
-                phase=phase,
-                first=f"{names[0]} on {arm.device}",
-                second=f"{names[1]} on {arm.device}",
-                comparison=compare_apart(*times, same_within=same_within, doubts=known),
-            )
-        )
+        comparison = compare_apart(*times, same_within=same_within, doubts=known)
+        first_name, second_name = (f"{name} on {arm.device}" for name in names)
+        found.append(_verdict(arm, phase, first_name, second_name, comparison))
     return tuple(found)
+
+
+def _verdict(arm: Arm, phase: Phase, first: str, second: str, comparison: Comparison) -> Verdict:
+    return Verdict(workload=arm.workload, size=arm.size, phase=phase, first=first, second=second, comparison=comparison)
 
 
 def differences_of_hardware(first: Environment, second: Environment) -> tuple[str, ...]:
     """Return how the machines of two runs differ, so that their times cannot be compared."""
-    return tuple(
-        f"{name}: {one!r} against {other!r}"
-        for name, one, other in (
-            ("CPU", first.cpu_model, second.cpu_model),
-            ("CPUs", first.num_cpus, second.num_cpus),
-            ("usable CPUs", first.usable_cpus, second.usable_cpus),
-            ("GPUs", [gpu.name for gpu in first.gpus], [gpu.name for gpu in second.gpus]),
-        )
-        if one != other
-    )
+
+    def facts(environment: Environment) -> dict[str, object]:
+        return {
+            "CPU": environment.cpu_model,
+            "CPUs": environment.num_cpus,
+            "usable CPUs": environment.usable_cpus,
+            "GPUs": [gpu.name for gpu in environment.gpus],
+        }
+
+    ones, others = facts(first), facts(second)
+    return tuple(f"{name}: {one!r} against {others[name]!r}" for name, one in ones.items() if one != others[name])
 
 
 def differences_of_software(first: Environment, second: Environment) -> tuple[str, ...]:
-    """Return how the software of two runs differs, which may be what is compared."""
-    versions = sorted(first.versions.keys() | second.versions.keys())
-    drivers = [", ".join(sorted({gpu.driver or "" for gpu in each.gpus})) for each in (first, second)]
-    facts = [("Python", first.python, second.python), ("platform", first.platform, second.platform)]
-    facts.append(("driver", drivers[0], drivers[1]))
-    facts += [(name, first.versions.get(name, "none"), second.versions.get(name, "none")) for name in versions]
-    return tuple(f"{name} {one} against {other}" for name, one, other in facts if one != other)
+    """Return how the software of two runs differs, which may be what the user compares."""
+
+    def facts(environment: Environment) -> dict[str, str]:
+        drivers = ", ".join(sorted({gpu.driver or "" for gpu in environment.gpus}))
+        versions = {name: environment.versions.get(name, "none") for name in packages}
+        return {"Python": environment.python, "platform": environment.platform, "driver": drivers, **versions}
+
+    packages = sorted(first.versions.keys() | second.versions.keys())
+    ones, others = facts(first), facts(second)
+    return tuple(f"{name} {one} against {others[name]}" for name, one in ones.items() if one != others[name])
 
 
-def _pairs(run_set: RunSet, devices: Iterable[str]) -> Iterator[tuple[Arm, Arm]]:
-    """Yield the arm of the first device and that of each other one, for each workload and size that has both."""
-    base, *others = devices
+def _pairs(run_set: RunSet, devices: Sequence[str]) -> Iterator[tuple[Arm, Arm]]:
+    """Yield the arm of the first device with that of each other device, for each workload and size that has both."""
     arms = {(arm.workload, arm.size, arm.where): arm for arm in run_set.arms}
     for workload in run_set.workloads:
         for size in run_set.sizes(workload):
-            for other in others:
-                first, second = arms.get((workload, size, base)), arms.get((workload, size, other))
+            for other in devices[1:]:
+                first, second = arms.get((workload, size, devices[0])), arms.get((workload, size, other))
                 if first is not None and second is not None:
                     yield first, second
 
@@ -230,20 +203,13 @@ def _pairs(run_set: RunSet, devices: Iterable[str]) -> Iterator[tuple[Arm, Arm]]
 def _between(
     run_set: RunSet, first: Arm, second: Arm, phase: Phase, same_within: float, doubts: tuple[str, ...]
 ) -> Verdict:
-    # The control is that of one device only; where it differs from its twin, the others are no better known.
+    # Only one device has a control. If it differs from its twin, the times of the others are no more certain.
     controlled = (arm for arm in run_set.arms if (arm.workload, arm.size) == (first.workload, first.size))
     found = [control_problem(run_set, arm, phase, same_within) for arm in controlled]
     found += [disagreement(run_set, first), other_work(run_set.of(first), run_set.of(second))]
     times = (run_set.times_s(arm, phase) for arm in (first, second))
     comparison = compare_arms(*times, same_within=same_within, doubts=[*doubts, *filter(None, found)])
-    return Verdict(
-        workload=first.workload,
-        size=first.size,
-        phase=phase,
-        first=first.where,
-        second=second.where,
-        comparison=comparison,
-    )
+    return _verdict(first, phase, first.where, second.where, comparison)
 
 
 def _doubts_across(
@@ -257,7 +223,7 @@ def _doubts_across(
 
 
 def _named(wanted: tuple[str, str], known: Sequence[str]) -> tuple[str, str]:
-    """Return the names of two arms as the run has them, for names as a table or a file shows them."""
+    """Return the run's own names of two arms, which may be given as a table or as a file shows them."""
     by_name = {**{in_words(name): name for name in known}, **{name: name for name in known}}
     for name in wanted:
         if name not in by_name:
@@ -278,12 +244,9 @@ NOT_PAIRED = (
 
 
 class Question(NamedTuple):
-    """What is to be compared.
+    """What to compare; for ``between`` and ``same_within`` see :func:`verdicts`.
 
     Attributes:
-        between: Two devices of one run; ``None``: the CPU and each other one.
-        phases: What was timed.
-        same_within: By how much times may differ and still count as the same: 0.05 for 5 %.
         any_machine: Whether two runs may be of different machines.
     """
 
@@ -294,7 +257,7 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What was found, and what must be known to believe it."""
+    """The verdicts, and notes on how far to trust them."""
 
     verdicts: tuple[Verdict, ...]
     notes: tuple[str, ...] = ()
@@ -304,7 +267,7 @@ def compare_files(files: Sequence[Path], question: Question) -> Answer:
     """Compare the devices of one file, or the arms that two files have.
 
     Raises:
-        InvalidResourcesError: A file is no run, there is nothing to compare, or the machines differ.
+        InvalidResourcesError: A file is not a run set, there is nothing to compare, or the machines differ.
     """
     if len(files) not in (1, 2):
         raise InvalidResourcesError(f"compare takes one run or two, got {len(files)} files: compare them two by two")
@@ -319,7 +282,7 @@ def compare_files(files: Sequence[Path], question: Question) -> Answer:
 
 
 def surely_slower(found: Iterable[Verdict], limit: float) -> list[Verdict]:
-    """Return those whose second arm surely takes more than ``limit`` times as long as the first."""
+    """Return the verdicts whose second arm surely takes more than ``limit`` times as long as the first."""
     return [each for each in found if each.comparison.outcome is Outcome.FIRST and each.comparison.high < 1 / limit]
 
 
@@ -330,10 +293,9 @@ def _within(run_set: RunSet, question: Question) -> Answer:
         for verdict in verdicts(run_set, phase, question.same_within, between=question.between)
     )
     if not found:
-        devices = list(dict.fromkeys(arm.device for arm in run_set.arms))
-        measured = ", ".join(devices) or "no device"
+        measured = ", ".join(run_set.measured_devices) or "no device"
         why = f"{measured} was measured, and two are needed"
-        if len(devices) > 1:
+        if len(run_set.measured_devices) > 1:
             why = f"no workload and size has times of {' or '.join(question.phases)} on two of its devices ({measured})"
         raise InvalidResourcesError(f"nothing to compare: {why}. {' '.join(run_set.problems())}".rstrip())
     return Answer(found, tuple(run_set.problems()))
@@ -368,7 +330,7 @@ def _across(first: RunSet, second: RunSet, question: Question, names: tuple[str,
 
 
 def _not_compared(first: RunSet, second: RunSet, names: tuple[str, str]) -> Iterator[str]:
-    """Yield what one run lacks, such as an arm that does not run any more: it has no verdict, and could be missed."""
+    """Yield what one run lacks, such as an arm that fails now: it has no verdict, so a reader could overlook it."""
     for name, run_set, other_name, other in ((names[0], first, names[1], second), (names[1], second, names[0], first)):
         for problem in run_set.problems():
             yield f"{name}: {problem}"

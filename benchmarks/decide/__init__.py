@@ -1,1 +1,1 @@
-"""From measurements to a decision: crossover, time, cost."""
+"""Decides from measurements: crossover, time and cost."""

@@ -1,9 +1,8 @@
 """Finds the size from which on the GPU is faster, with as few processes as possible.
 
-Sizes are powers of two. They are galloped through from the small end to the largest, one round each, so that a change
-back at large sizes is seen: the time of a step need not grow evenly with the size. Where the faster device changes
-between two of them, the sizes between are bisected, again with one round each. Beside a change, sizes at which one
-round does not tell are measured in all rounds. Nothing is said of sizes beyond those that were measured.
+Sizes are powers of two. The search gallops from the smallest to the largest, one round each, so that it notices if the
+answer changes back at large sizes. Where the faster device changes, it bisects the sizes between, one round each. Sizes
+next to a change at which one round is ambiguous are measured in all rounds.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,11 +24,9 @@ from .decide import Terms, UndecidedError, both_arms, compare_trials
 
 
 class Looked(NamedTuple):
-    """What was found at a size.
+    """The result at a size after ``num_rounds`` rounds.
 
-    Attributes:
-        num_rounds: How many rounds were asked for.
-        comparison: The CPU, as the first, compared to the GPU; ``None``: it could not be measured.
+    ``comparison`` compares the CPU, as the first arm, to the GPU. It is ``None`` if nothing could be measured.
     """
 
     num_rounds: int
@@ -37,7 +34,7 @@ class Looked(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Whether one of them is surely the faster one."""
+        """Whether one device is surely faster."""
         return self.comparison is not None and self.comparison.outcome in (Outcome.FIRST, Outcome.SECOND)
 
     @property
@@ -46,28 +43,19 @@ class Looked(NamedTuple):
         return 1.0 if self.comparison is None else self.comparison.ratio
 
     def is_on_gpu(self, num_rounds: int) -> bool:
-        """Whether the GPU is surely the faster one; or seems to be, where so many rounds were not asked for yet."""
+        """Return whether the GPU is surely faster, or seems so before ``num_rounds`` rounds were measured."""
         return self.ratio > 1 and (self.is_clear or self.num_rounds < num_rounds)
 
 
 class Step(NamedTuple):
-    """What is to be measured next.
-
-    Attributes:
-        size: Of the workload.
-        num_rounds: How many rounds of it there should be in all.
-    """
+    """A size to measure next, until it has ``num_rounds`` rounds in all."""
 
     size: int
     num_rounds: int
 
 
 def powers_of_two(least: int, most: int) -> tuple[int, ...]:
-    """Return the powers of two from ``least`` to ``most``.
-
-    Raises:
-        InvalidResourcesError: There is none between.
-    """
+    """Return the powers of two from ``least`` to ``most``, or raise ``InvalidResourcesError`` if there is none."""
     least, most = check_count(least, least=1, name="min_size"), check_count(most, least=1, name="max_size")
     sizes = tuple(2**exponent for exponent in range((least - 1).bit_length(), int(log2(most)) + 1))
     if not sizes:
@@ -78,13 +66,9 @@ def powers_of_two(least: int, most: int) -> tuple[int, ...]:
 def search(
     measure: Callable[[int, int], Comparison | None], sizes: Sequence[int], num_rounds: int
 ) -> dict[int, Looked]:
-    """Return what ``measure`` found for the sizes that matter.
+    """Return the results of ``measure`` at the sizes that matter, among ascending powers of two.
 
-    Args:
-        measure: Takes a size and how many rounds of it there should be in all, and compares the CPU, as the first, to
-            the GPU; ``None``: it could not be measured.
-        sizes: The powers of two to look at, ascending.
-        num_rounds: How many rounds decide where one does not.
+    ``measure`` takes a size and its number of rounds in all: 1, or ``num_rounds`` if one round is ambiguous.
     """
     found: dict[int, Looked] = {}
     while (step := next_step(found, sizes, num_rounds)) is not None:
@@ -93,7 +77,7 @@ def search(
 
 
 def next_step(found: Mapping[int, Looked], sizes: Sequence[int], num_rounds: int) -> Step | None:
-    """Return what is to be measured next; ``None``: the crossover is known as well as it will be."""
+    """Return the size to measure next, or ``None`` if further measurements would not change the crossover."""
     for size in _galloped(sizes):
         if size not in found:
             return Step(size, 1)
@@ -104,7 +88,7 @@ def next_step(found: Mapping[int, Looked], sizes: Sequence[int], num_rounds: int
         between = [size for size in sizes if known[at] < size < known[at + 1] and size not in found]
         if between:
             return Step(between[len(between) // 2], 1)
-    # Each side of a change, the nearer to a tie first, as that may move the change; then what is next to them.
+    # Both sides of a change, the closer to a tie first because it may move the change; then their neighbours.
     beside = [known[at + side] for at in changes for side in (0, 1)]
     further = [known[at + side] for at in changes for side in (-1, 2) if 0 <= at + side < len(known)]
     for size in (*sorted(beside, key=lambda size: abs(log(found[size].ratio))), *further):
@@ -114,21 +98,17 @@ def next_step(found: Mapping[int, Looked], sizes: Sequence[int], num_rounds: int
 
 
 def _galloped(sizes: Sequence[int]) -> list[int]:
-    """Return the sizes at 0, 1, 3, 7, …, and the last."""
+    """Return the sizes at the places 0, 1, 3, 7, …, and the last."""
     places = [2**i - 1 for i in range(len(sizes).bit_length())]
     return [sizes[at] for at in dict.fromkeys((*(at for at in places if at < len(sizes)), len(sizes) - 1))]
 
 
 class Search(NamedTuple):
-    """What is looked for, and where it is written.
+    """A search, and the file of its record.
 
     Attributes:
-        workload: Its name, or ``module:function``.
-        sizes: The powers of two to look at, ascending.
-        settings: How it is measured: a CPU and one GPU, and how many rounds decide. Its sizes do not count.
-        terms: For what trials.
-        command: By which.
-        output: The file of the record.
+        sizes: The powers of two to choose from, ascending.
+        settings: A CPU and one GPU, and how many rounds decide. Its sizes do not count.
     """
 
     workload: str
@@ -140,15 +120,14 @@ class Search(NamedTuple):
 
 
 def search_to_file(wanted: Search, *, address: str | None = None, timeout_s: float = 30) -> RunSet:
-    """Look for the crossover, and return what was measured, which is in the file after each round.
+    """Search for the crossover, write the record after each round, and return it.
 
     Raises:
         InvalidResourcesError: A device does not exist, or the file cannot be written.
         UndecidedError: The cluster lacks one of the devices.
         ProbeError: Ray does not answer.
-        KeyboardInterrupt: The user ended it.
     """
-    # Ray takes seconds to import; to look for the next size needs none.
+    # Ray takes seconds to import, and the search itself does not need it.
     from tune_policies import probe_cluster
 
     from ..measuring.runner import measure, new_run_set, ray_of_a_run
@@ -168,7 +147,7 @@ def search_to_file(wanted: Search, *, address: str | None = None, timeout_s: flo
             return run_set.model_copy(update={"settings": wanted.settings.model_copy(update=changes)})
 
         def compare(size: int, num_rounds: int) -> Comparison | None:
-            """Measure a size until it has so many rounds, and compare trials of it."""
+            """Measure a size until it has ``num_rounds`` rounds, and compare trials of it."""
             nonlocal run_set
             sizes.add(size)
             tell(f"measuring {wanted.workload}[{size}], {counted(num_rounds, 'round')}")
@@ -181,7 +160,7 @@ def search_to_file(wanted: Search, *, address: str | None = None, timeout_s: flo
             return compare_trials(run_set, arms, terms.steps_per_trial, same_within=terms.same_within)
 
         search(compare, wanted.sizes, wanted.settings.num_rounds)
-        # It lacks the rounds that a search leaves out, for which nobody is to go on with it.
+        # It is complete without the rounds that the search left out, so that nobody resumes it.
         whole = asked(sizes, wanted.settings.num_rounds).model_copy(update={"is_complete": True})
         write_run_set(whole, wanted.output)
         return whole

@@ -1,10 +1,8 @@
-"""From what was measured to a decision: for trials of each size the better device, by time and by cost.
+"""Decides which device is better for trials of each size, by time and by cost.
 
-A trial takes what comes before its first step, and its steps. That is what is compared, round by round, not the step
-alone: on a GPU a trial starts later, and a short one may not make up for it.
-
-Several trials on one GPU each take longer; together they finish no more an hour than one after the other, unless a
-record of ``tune-policies bench packing`` says so for the workload.
+Whole trials are compared, round by round, not steps alone: on a GPU a trial starts later, and a short one may not make
+up for it. Several trials on one GPU finish no more an hour than one after the other, unless a record of
+``tune-policies bench packing`` shows that they do.
 """
 
 import statistics
@@ -15,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import Field
 
 from tune_policies import ClusterCapacity, CpuPolicy, GpuMemoryPolicy, GpuPolicy, InfeasibleRequestError, ResourcePolicy
-from tune_policies.plan.decision import Answer, Decision, DeviceTimes, SizeDecision, WorkloadDecision
+from tune_policies.plan.decision import Answer, Decision, DeviceTimes, GpuOrNodes, SizeDecision, WorkloadDecision
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.values.resources import PositiveCount
 from tune_policies.values.units import GIB
@@ -26,6 +24,7 @@ from ..compare.verdicts import control_problem, disagreement, noise_problems, ot
 from ..measuring.colocation import parse_device
 from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Arm, Phase, RunSet
+from .cpu_nodes import Nodes, NodesQuestion
 from .prices import Price, Prices
 
 PHASE = Phase.TRANSFERS
@@ -33,7 +32,7 @@ PHASE = Phase.TRANSFERS
 
 
 def starts_s(run_set: RunSet, arm: Arm) -> dict[int, float]:
-    """Return what comes before the first step, by round: the first epoch without what its steps take later."""
+    """Return the seconds before the first step, by round: the first epoch without the later time of its steps."""
     starts = {}
     for run in run_set.of(arm):
         times = run.times_s(PHASE)
@@ -43,20 +42,19 @@ def starts_s(run_set: RunSet, arm: Arm) -> dict[int, float]:
 
 
 def trials_s(run_set: RunSet, arm: Arm, steps_per_trial: int, price: float = 1.0) -> dict[int, tuple[float, ...]]:
-    """Return the seconds of a trial by round, by each block of steps that was timed, times what a second costs.
+    """Return the seconds of a trial, times the price of a second, by round and by block of timed steps.
 
-    Rounds of which the start is not known are left out.
+    Rounds without a known start are left out.
     """
     times = run_set.times_s(arm, PHASE)
-    starts = starts_s(run_set, arm)
     return {
         number: tuple(price * (start + steps_per_trial * each) for each in times[number])
-        for number, start in starts.items()
+        for number, start in starts_s(run_set, arm).items()
     }
 
 
 def both_arms(run_set: RunSet, workload: str, size: int, gpu: str) -> tuple[Arm, Arm] | None:
-    """Return the arms on the CPU and on the GPU, which is called ``gpu``; ``None``: one of them has no times."""
+    """Return the arms on the CPU and on the device ``gpu``, or ``None`` if one of them has no times."""
     arms = Arm(workload=workload, size=size, device="cpu"), Arm(workload=workload, size=size, device=gpu)
     return arms if all(starts_s(run_set, arm) for arm in arms) else None
 
@@ -69,7 +67,7 @@ def compare_trials(
     same_within: float,
     prices: tuple[float, float] = (1.0, 1.0),
 ) -> Comparison:
-    """Compare whole trials of two arms, by what they take at a price for their time."""
+    """Compare whole trials of two arms by their time, or by their cost at these prices of a second."""
     doubts = [
         *noise_problems(run_set),
         *(control_problem(run_set, arm, PHASE, same_within) for arm in arms),
@@ -88,12 +86,12 @@ class Change(NamedTuple):
 
 
 class Crossover(NamedTuple):
-    """Where the GPU begins to be the answer, and stays it.
+    """The size from which on the GPU is the answer.
 
     Attributes:
-        above: The largest size for which it is not, below ``at``; ``None``: it is for all that were measured.
-        at: The smallest size from which on it is for all that were measured; ``None``: for none.
-        changes: Where the answer changes; with more than one it changes back.
+        above: The largest size with another answer; ``None`` if the GPU is the answer for all measured sizes.
+        at: The smallest size from which on the GPU is the answer for all measured sizes; ``None`` if there is none.
+        changes: Where the answer changes; with more than one change, it changes back.
     """
 
     above: int | None
@@ -102,7 +100,7 @@ class Crossover(NamedTuple):
 
 
 def crossover(answers: Mapping[int, Answer]) -> Crossover:
-    """Return where the GPU begins to be the answer, and stays it."""
+    """Return the size from which on the GPU is the answer, given the answers by size."""
     sizes = sorted(answers)
     changes = tuple(Change(low, high) for low, high in pairwise(sizes) if answers[low] != answers[high])
     others = [size for size in sizes if answers[size] != "GPU"]
@@ -111,12 +109,7 @@ def crossover(answers: Mapping[int, Answer]) -> Crossover:
 
 
 def describe(answers: Mapping[int, Answer], better: str = "faster") -> str:
-    """Return the crossover in words, with the sizes for which it holds.
-
-    Args:
-        answers: By size; one at least.
-        better: What the better device is.
-    """
+    """Return the crossover in words, with the measured sizes; ``answers`` are by size, and not empty."""
     sizes = sorted(answers)
     measured = f"measured from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"measured at {sizes[0]} only"
     found = crossover(answers)
@@ -128,27 +121,21 @@ def describe(answers: Mapping[int, Answer], better: str = "faster") -> str:
     elif ranks == sorted(ranks):
         text = f"from {found.at} on the GPU is {better}, and at {found.above} not surely"
     else:
-        changes = ", ".join(f"{size}: {answers[size]}" for size in _told(answers))
+        told = [sizes[0], *(change.at for change in found.changes)]
+        changes = ", ".join(f"{size}: {answers[size]}" for size in told)
         between = f"{found.changes[0].below} and {found.changes[-1].at}"
         text = f"no single crossover, as the answer changes back; it is ambiguous between {between} ({changes})"
     return f"{text}; {measured}"
 
 
 _RANKS: Final[dict[Answer, int]] = {"CPU": 0, "same": 1, "ambiguous": 1, "GPU": 2}
-"""In which order answers follow each other where there is one crossover."""
-
-
-def _told(answers: Mapping[int, Answer]) -> Iterable[int]:
-    """Return the first size, and those at which the answer is another than before."""
-    sizes = sorted(answers)
-    return [sizes[0], *(high for low, high in pairwise(sizes) if answers[low] != answers[high])]
-
+"""The order of answers by size if there is one crossover."""
 
 FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "numba", "cupy", "numpy", "xgboost", "lightgbm")
 """Packages whose version decides how fast a workload is."""
 
 _OUTSIDE_ALLOCATORS_BYTES: Final = int(1.8 * GIB)
-"""What a framework uses of a GPU beside what it counts, at most: TensorFlow's figure, which is the largest."""
+"""The most GPU memory that a framework uses beside what it counts: TensorFlow's figure, which is the largest."""
 
 _WORDS: Final[dict[Outcome, Answer]] = {
     Outcome.FIRST: "CPU",
@@ -159,33 +146,28 @@ _WORDS: Final[dict[Outcome, Answer]] = {
 
 
 class UndecidedError(ResourcePolicyError):
-    """What was measured lacks what a decision is made from."""
+    """The measurements that a decision needs are missing."""
 
 
 class Terms(Value):
-    """For what is decided.
+    """The terms of a decision.
 
     Attributes:
-        steps_per_trial: How many steps a trial has.
-        gpu: Which of the measured devices is the GPU: ``"gpu"``, or a share such as ``"gpu@0.25"``; ``None``: the one
-            that was measured first.
-        gpu_type: What the prices call the GPU; ``None``: as Ray does.
-        same_within: By how much times, or costs, may differ and still count as the same, as a part.
+        gpu: The measured device that is the GPU: ``"gpu"``, or a share such as ``"gpu@0.25"``. By default the first.
+        gpu_type: The GPU's name in the prices. By default Ray's name.
+        same_within: Relative difference of times, or costs, up to which they count as the same.
+        nodes: Whether one GPU or more nodes without GPUs should run some trials; ``None``: is not asked.
     """
 
     steps_per_trial: PositiveCount
     gpu: str | None = None
     gpu_type: str | None = None
     same_within: float = Field(default=0.05, gt=0, lt=1)
+    nodes: NodesQuestion | None = None
 
 
 class Decided(NamedTuple):
-    """A decision, and what is to be said of it.
-
-    Attributes:
-        decision: The decision.
-        notes: What could not be decided, and what is doubtful; a sentence each.
-    """
+    """A decision, and notes on what is undecided or doubtful, a sentence each."""
 
     decision: Decision
     notes: tuple[str, ...]
@@ -203,19 +185,14 @@ def decide(
     prices: Prices | None = None,
     packing: ThroughputRecord | None = None,
 ) -> Decided:
-    """Return what follows from a run for trials on a cluster.
+    """Decide from a run for trials on a cluster.
 
-    Args:
-        run_set: What was measured.
-        terms: For what is decided.
-        capacity: The cluster, for how many trials it runs at once.
-        prices: What it costs; ``None``: only times are compared.
-        packing: Throughput against trials per GPU; ``None``: sharing brings none.
+    Without ``prices``, only times are compared. Without ``packing``, sharing a GPU does not raise the throughput.
 
     Raises:
-        UndecidedError: The run has no times of a CPU and a GPU for one and the same size.
-        InvalidResourcesError: There is no such GPU in the run, no price for what a trial takes, or the throughput is
-            of another GPU.
+        UndecidedError: No size has times of both a CPU and a GPU.
+        InvalidResourcesError: The run lacks the GPU, a trial's resources have no price, ``packing`` was measured on
+            another GPU, or the nodes of ``terms.nodes`` are unknown or too small.
     """
     case = _Case(run_set, terms, _gpu_of(run_set, terms.gpu), capacity, prices, packing)
     case.check_packing()
@@ -232,7 +209,15 @@ def decide(
             for reason in reasons:
                 doubts.setdefault((workload, reason), []).append(str(size))
         if sizes:
-            workloads.append(_with_crossover(workload, sizes, terms.steps_per_trial))
+            found = crossover({each.size: each.answer for each in sizes})
+            decided_workload = WorkloadDecision(
+                workload=workload,
+                sizes=tuple(sizes),
+                crossover_above=found.above,
+                crossover_at=found.at,
+                steps_per_trial=terms.steps_per_trial,
+            )
+            workloads.append(decided_workload)
     notes += [f"{workload} at {shorten_names(sizes)}: {reason}" for (workload, reason), sizes in doubts.items()]
     if not workloads:
         raise UndecidedError(
@@ -242,7 +227,7 @@ def decide(
 
 
 def _gpu_of(run_set: RunSet, wanted: str | None) -> str:
-    measured = list(dict.fromkeys(arm.device for arm in run_set.arms))
+    measured = run_set.measured_devices
     gpus = [device for device in measured if device == "gpu" or device.startswith("gpu@")]
     if wanted is not None and wanted not in gpus:
         raise InvalidResourcesError(
@@ -257,25 +242,12 @@ def _gpu_of(run_set: RunSet, wanted: str | None) -> str:
     return wanted or gpus[0]
 
 
-def _with_crossover(workload: str, sizes: list[SizeDecision], steps_per_trial: int) -> WorkloadDecision:
-    found = crossover({each.size: each.answer for each in sizes})
-    return WorkloadDecision(
-        workload=workload,
-        sizes=tuple(sizes),
-        crossover_above=found.above,
-        crossover_at=found.at,
-        steps_per_trial=steps_per_trial,
-    )
-
-
 class _Rate(NamedTuple):
-    """What a device does for trials.
+    """How many trials the cluster runs at once on a device, and at what price.
 
     Attributes:
-        at_once: How many trials it runs at once.
-        in_turn: How many at a time take no longer than one alone.
-        price: Of what one of these takes, for an hour; ``None``: there are no prices.
-        gain: How many of these there are for each that is paid for.
+        in_turn: How many trials at a time are as fast as a trial alone.
+        gain: How many trials that share a GPU finish in the time of one alone.
     """
 
     at_once: int
@@ -285,12 +257,12 @@ class _Rate(NamedTuple):
 
     @property
     def price_per_trial_hour(self) -> float | None:
-        """What an hour of one trial costs."""
+        """The price of an hour of one trial."""
         return None if self.price is None else self.price.per_hour / self.gain
 
 
 class _Case(NamedTuple):
-    """All that a decision is made from."""
+    """Everything that a decision depends on."""
 
     run_set: RunSet
     terms: Terms
@@ -300,7 +272,7 @@ class _Case(NamedTuple):
     packing: ThroughputRecord | None
 
     def check_packing(self) -> None:
-        """Check that throughput was measured on a GPU as the run had it, where both are known."""
+        """Check that the throughput was measured on the run's type of GPU, if both are known."""
         measured_on = self._accelerator_type
         if self.packing is not None and measured_on is not None and not self.packing.may_be_of(measured_on):
             raise InvalidResourcesError(
@@ -323,7 +295,7 @@ class _Case(NamedTuple):
         )
 
     def decide(self, arms: tuple[Arm, Arm]) -> tuple[SizeDecision, tuple[str, ...]]:
-        """Return which device is the better one and what trials cost on each, and what is doubtful."""
+        """Return which device is better and what trials cost on each, and what is doubtful."""
         cpu, gpu = arms
         on_cpu, on_gpu = self._on_cpu(cpu), self._on_gpu(gpu)
         terms = self.terms
@@ -347,7 +319,27 @@ class _Case(NamedTuple):
             gpu=self._times(gpu, on_gpu),
             **by_cost,
         )
+        if terms.nodes is not None:
+            size = size.model_copy(update={"gpu_or_nodes": self._against_nodes(terms.nodes, size, on_gpu)})
         return size, reasons
+
+    def _against_nodes(self, question: NodesQuestion, size: SizeDecision, on_gpu: _Rate) -> GpuOrNodes:
+        node_cpus = question.node_cpus or max(
+            (int(node.resources.cpus) for node in self.capacity.nodes if not node.resources.gpus), default=0
+        )
+        if not node_cpus:
+            raise InvalidResourcesError(
+                "the cluster has no node without GPUs, so the size of more such nodes is unknown: give --node-cpus"
+            )
+        price = None if self.prices is None else self.prices.per_hour(cpus=node_cpus).per_hour
+        nodes = Nodes(question.num_trials, node_cpus, size.cpu.num_threads or 1, price)
+        gain = on_gpu.gain
+        return nodes.against_gpu(
+            cpu_trial_s=size.cpu.trial_s,
+            gpu_trial_s=size.gpu.trial_s / gain,
+            speedups=(size.low * gain, size.high * gain),
+            gpu_price=None if on_gpu.price is None else on_gpu.price.per_hour,
+        )
 
     def _on_cpu(self, arm: Arm) -> _Rate:
         cpus = self._threads(arm)
@@ -367,7 +359,7 @@ class _Case(NamedTuple):
         return _Rate(at_once, in_turn * gain, price, gain)
 
     def _sharing(self, arm: Arm, cpus: int) -> ResourcePolicy:
-        """Return the policy by which as many trials share a GPU as fit."""
+        """Return the policy under which as many trials share a GPU as fit."""
         amount = parse_device(arm.device).amount
         peak = self._peak_gpu_bytes(arm)
         if amount != 1 or peak is None:
@@ -381,24 +373,24 @@ class _Case(NamedTuple):
             return 0
 
     def _gain(self, arm: Arm, trials_per_gpu: int) -> float:
-        """Return how many times the trials an hour a GPU finishes with so many at once, as far as was measured."""
+        """Return the measured gain in throughput with up to ``trials_per_gpu`` trials at once."""
         if self.packing is None:
             return 1.0
-        # Where its size was asked for, the record has it in the name.
+        # If the user gave the size, the record has it in the name.
         sized = f"{arm.workload}[{arm.size}]"
         name = sized if sized in self.packing.workloads else arm.workload
-        # Trials at a time that were asked for, without MPS, which a plan does not start.
+        # Without MPS, because a plan does not start it.
         several = [each for each in self.packing.arms(name) if each[0] == "packed" and each[1] <= trials_per_gpu]
         return max([1.0, *(self.packing.speedup(name, each) or 1.0 for each in several)])
 
     def _times(self, arm: Arm, rate: _Rate) -> DeviceTimes:
         time = self.run_set.times_s(arm, PHASE)
         starts = starts_s(self.run_set, arm)
-        trial_s = self._middle(trials_s(self.run_set, arm, self.terms.steps_per_trial))
+        trial_s = _median_of_medians(trials_s(self.run_set, arm, self.terms.steps_per_trial).values())
         price = rate.price_per_trial_hour
         return DeviceTimes(
             device=arm.device,
-            step_s=self._middle({number: time[number] for number in starts}),
+            step_s=_median_of_medians(time[number] for number in starts),
             start_s=statistics.median(starts.values()),
             trial_s=trial_s,
             at_once=rate.at_once,
@@ -409,18 +401,17 @@ class _Case(NamedTuple):
             num_threads=self._threads(arm),
         )
 
-    @staticmethod
-    def _middle(by_round: dict[int, tuple[float, ...]]) -> float:
-        """Return the median over processes of the medians of their blocks."""
-        return statistics.median(map(statistics.median, by_round.values()))
-
     def _threads(self, arm: Arm) -> int:
         return max(run.num_threads for run in self.run_set.of(arm))
 
     def _peak_gpu_bytes(self, arm: Arm) -> int | None:
-        """Return the most GPU memory that any of its processes held; ``None``: not known, or none."""
+        """Return the most GPU memory that any of its processes used; ``None`` if unknown, or if it used none."""
         return max((run.peak_gpu_bytes for run in self.run_set.of(arm) if run.peak_gpu_bytes), default=None)
 
     @property
     def _accelerator_type(self) -> str | None:
         return next((each.accelerator_type for each in self.run_set.devices if each.device == self.gpu), None)
+
+
+def _median_of_medians(processes: Iterable[tuple[float, ...]]) -> float:
+    return statistics.median(map(statistics.median, processes))

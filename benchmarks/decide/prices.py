@@ -1,7 +1,7 @@
-"""What an hour of CPUs and GPUs costs: values, and the price of what a trial holds.
+"""Prices of an hour of CPUs and GPUs, and of the resources of a trial.
 
-A trial on a rented machine pays for the part that it takes: of 16 CPUs and 4 GPUs, one GPU with 2 CPUs is a quarter.
-Where CPUs and GPUs have prices by themselves, it pays for each.
+A trial on a rented machine pays for the part that it reserves: of 16 CPUs and 4 GPUs, one GPU with 2 CPUs is a quarter.
+If CPUs and GPUs have prices of their own, it pays for each.
 """
 
 import csv
@@ -21,20 +21,11 @@ from tune_policies.values.value import Value, shorten_names, suggest
 
 PricePerHour = Annotated[float, Field(gt=0)]
 Day = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
-"""A day, as ``2026-11-21``."""
+"""A day such as ``2026-11-21``."""
 
 
 class Instance(Value):
-    """A machine that can be rented.
-
-    Attributes:
-        name: Its name.
-        price: For an hour.
-        cpus: Its CPUs.
-        gpus: Its GPUs, below 1 a part of one.
-        accelerator_type: Their type; ``None``: it has none.
-        region: Where; ``None``: not told.
-    """
+    """A machine to rent, with its price for an hour. ``gpus`` below 1 are a part of one GPU."""
 
     name: str
     price: PricePerHour
@@ -53,28 +44,24 @@ class Instance(Value):
         return self
 
     def part(self, cpus: float, gpus: float) -> float:
-        """Return which part of it so much takes: the larger of the parts of its CPUs and its GPUs."""
+        """Return the part of the machine that these resources are: the larger of the parts of its CPUs and GPUs."""
         return max(cpus / self.cpus, gpus / self.gpus if gpus else 0.0)
 
 
 class Price(NamedTuple):
-    """What something costs for an hour, and of what that is the price."""
+    """The price of an hour, and in words what it is the price of."""
 
     per_hour: float
     of: str
 
 
 class Prices(Value):
-    """What can be rented, of one day and in one currency.
+    """Prices of one day in one currency.
 
     Attributes:
-        date: The day on which they were so.
-        currency: Such as ``"USD"``.
-        source: Where they are from.
-        instances: Machines.
-        cpu: One CPU for an hour; ``None``: not told.
-        gpus: One GPU for an hour by its type, without CPUs.
-        holes: Types of GPUs that are named without a price, and ``"CPU"``: what is missing, and where.
+        cpu: Price of one CPU for an hour; ``None`` if unknown.
+        gpus: Price of one GPU for an hour by its type, without CPUs.
+        holes: What is missing in the source, by type of GPU or ``"CPU"``.
     """
 
     date: Day
@@ -97,15 +84,9 @@ class Prices(Value):
         return tuple(sorted({*self.gpus, *(each.accelerator_type for each in self.instances if each.accelerator_type)}))
 
     def per_hour(self, *, cpus: float, gpus: float = 0, accelerator_type: str | None = None) -> Price:
-        """Return the lowest price for so much.
+        """Return the lowest price of a trial's resources, or raise ``InvalidResourcesError``.
 
-        Args:
-            cpus: CPUs of a trial.
-            gpus: Its GPUs.
-            accelerator_type: Their type, by the name that the prices or Ray have for it.
-
-        Raises:
-            InvalidResourcesError: There is no price for it.
+        ``accelerator_type`` is the prices' or Ray's name.
         """
         name = self._named(accelerator_type) if gpus else None
         found = sorted((*self._of_instances(cpus, gpus, name), *self._of_parts(cpus, gpus, name)))
@@ -114,7 +95,7 @@ class Prices(Value):
         return found[0]
 
     def _named(self, accelerator_type: str | None) -> str:
-        """Return what these prices call a type of GPU: Ray's A100-80G is A100-80GB to others."""
+        """Return these prices' name of a type of GPU: others call Ray's A100-80G A100-80GB."""
         types = self.accelerator_types
         known = {_plain(each): each for each in types}
         if accelerator_type is None:
@@ -134,13 +115,13 @@ class Prices(Value):
 
     def _of_instances(self, cpus: float, gpus: float, name: str | None) -> Iterator[Price]:
         for each in self.instances:
-            # Nobody rents a machine with GPUs for a trial on CPUs.
+            # A trial on CPUs does not rent a machine with GPUs.
             if each.accelerator_type == name and (part := each.part(cpus, gpus)) <= 1:
                 where = f" in {each.region}" if each.region else ""
                 yield Price(each.price * part, f"{part:.3g} of {each.name}{where}")
 
     def _of_parts(self, cpus: float, gpus: float, name: str | None) -> Iterator[Price]:
-        """Yield the sum for a GPU and its CPUs, each by itself."""
+        """Yield the sum of the separate prices of a GPU and its CPUs."""
         if self.cpu is not None and (name is None or name in self.gpus):
             of_gpus = gpus * self.gpus[name] if name is not None else 0.0
             what = f"{gpus:g} {name} and {amount_of(cpus, 'CPU')}" if name is not None else amount_of(cpus, "CPU")
@@ -160,27 +141,25 @@ def _plain(name: str) -> str:
 
 
 COLUMNS: Final = ("InstanceType", "AcceleratorName", "AcceleratorCount", "vCPUs", "Price", "SpotPrice", "Region")
-"""What is read of the columns of SkyPilot's catalogues, versions 5 to 9; their prices are in US dollars."""
+"""The columns of SkyPilot's catalogues, versions 5 to 9, that are read; their prices are in US dollars."""
 
 _MAX_CSV_BYTES: Final = 64 * MIB
-"""The largest catalogue of SkyPilot's has a sixth of it."""
-
-_NO_NUMBER: Final = ("", "nan")
+"""The largest catalogue of SkyPilot has a sixth of it."""
 
 
 def load_prices(
     path: str | Path, *, region: str | None = None, use_spot: bool = False, date: str | None = None
 ) -> Prices:
-    """Read a price file: ``.csv`` is SkyPilot's ``vms.csv``, all else this project's own, YAML or JSON.
+    """Read a price file: SkyPilot's ``vms.csv`` if it ends in ``.csv``, else this project's own, in YAML or JSON.
 
     Args:
         path: The file.
-        region: Only prices there; ``None``: the lowest of all regions.
-        use_spot: Of a CSV file, the prices of machines that may be taken away at any time.
-        date: Of which day the prices of a CSV file are, as ``2026-11-21``; ``None``: of the day of the file.
+        region: The region of the prices. By default the lowest prices of all regions.
+        use_spot: Whether to take the spot prices of a CSV file.
+        date: The day of the prices of a CSV file, such as ``2026-11-21``. By default that of the file.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, or something in it is missing or wrong.
+        InvalidResourcesError: The file cannot be read, or something in it is missing or invalid.
     """
     path = Path(path)
     try:
@@ -191,7 +170,7 @@ def load_prices(
         if use_spot:
             raise InvalidResourcesError("it has one price for each instance: --spot is for vms.csv of SkyPilot")
         return _own(read_data(path, what="price file"), path.name, region)
-    except (UnreadableFileError, DocumentError):  # which name it
+    except (UnreadableFileError, DocumentError):  # their messages contain the path
         raise
     except InvalidResourcesError as error:
         raise InvalidResourcesError(f"{path}: {error}") from error
@@ -210,15 +189,15 @@ def _own(data: object, name: str, region: str | None) -> Prices:
 
 
 class _Row(NamedTuple):
-    """One line of a CSV file, of which each cell is read by its column's name."""
+    """One line of a CSV file, with its cells by column."""
 
     line: int
     cells: Mapping[str, str]
 
     def number(self, column: str) -> float | None:
-        """Return the number of a cell; ``None``: it is empty."""
+        """Return the number in a cell, or ``None`` if it is empty."""
         text = (self.cells[column] or "").strip()
-        if text.lower() in _NO_NUMBER:
+        if text.lower() in ("", "nan"):
             return None
         try:
             number = float(text)
@@ -253,7 +232,7 @@ def _of_skypilot(text: str, source: str, day: str, region: str | None, *, use_sp
             fields = {"gpus": count, "accelerator_type": name} if name else {}
             region_of = row.cells["Region"] or None
             instances.append(Instance(name=machine, price=price, cpus=cpus, region=region_of, **fields))
-        elif name and price and count:  # a GPU that is added to a machine, as on Google's cloud
+        elif name and price and count:  # a GPU that is added to a machine, as on Google Cloud
             of_gpus[name] = min(price / count, of_gpus.get(name, float("inf")))
     if not instances and not of_gpus:
         raise InvalidResourcesError(f"no line has a price: {next(iter(holes.values()), 'there is none')}")
@@ -281,8 +260,6 @@ def _rows(text: str) -> Iterator[_Row]:
 
 
 def _no_such_region(region: str, regions: set[str]) -> InvalidResourcesError:
-    known = sorted(regions)
-    near = suggest(region, known)
-    return InvalidResourcesError(
-        f"there are no prices of the region {region!r}{near} (known: {shorten_names(known) or 'none'})"
-    )
+    known = shorten_names(sorted(regions)) or "none"
+    near = suggest(region, sorted(regions))
+    return InvalidResourcesError(f"there are no prices of the region {region!r}{near} (known: {known})")

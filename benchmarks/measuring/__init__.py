@@ -1,1 +1,1 @@
-"""Runs workloads on devices, in fresh processes, in random turns."""
+"""Runs workloads on devices in fresh processes, in random turns."""

@@ -1,4 +1,4 @@
-"""What a trial on each device reserves, by the policies, and whether the processes of a group fit at once."""
+"""Plans what a trial on each device reserves, and whether the processes of a group fit on the cluster at once."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -21,26 +21,21 @@ _RESOURCES: Final = {resource.lower(): resource for resource in ("CPU", *sorted(
 
 
 class Device(NamedTuple):
-    """A device to measure.
-
-    Attributes:
-        resource: Ray's name of it.
-        amount: How many of them a trial has, or which share of one; of CPUs it is told elsewhere.
-    """
+    """A device to measure: Ray's name of the resource, and how many a trial has, or which share of one."""
 
     resource: str
     amount: float = 1
 
     @property
     def name(self) -> str:
-        """What a workload is told: ``"cpu"``, ``"gpu"``, or another family by Ray's name."""
+        """The name for workloads: ``"cpu"``, ``"gpu"``, or another family by Ray's name."""
         return _NAMES.get(self.resource, self.resource)
 
     def __str__(self) -> str:
         return self.name if self.amount == 1 else f"{self.name}@{self.amount:g}"
 
     def policy(self, cpus: float) -> ResourcePolicy:
-        """Return the policy by which a trial with so many CPUs gets such a device."""
+        """Return the policy that gives a trial this device and ``cpus`` CPUs."""
         if self.resource == "CPU":
             return CpuPolicy(cpus=cpus)
         if self.resource == "GPU":
@@ -49,13 +44,7 @@ class Device(NamedTuple):
 
 
 class PlannedDevice(NamedTuple):
-    """A device that was asked for, and what a trial there reserves.
-
-    Attributes:
-        device: Which.
-        plan: Of one trial; ``None``: the cluster does not have it.
-        found: The same for the record.
-    """
+    """A requested device with the plan of a trial, or ``None`` if the cluster lacks it; ``found`` is for the record."""
 
     device: Device
     plan: TrialPlan | None
@@ -66,7 +55,7 @@ def parse_device(text: str) -> Device:
     """Return the device that ``text`` names: ``cpu``, ``gpu``, ``gpu@0.25``, or another family by Ray's name.
 
     Raises:
-        InvalidResourcesError: There is no such family, or a trial cannot have so much of it.
+        InvalidResourcesError: The family is unknown, or a trial cannot have this amount of it.
     """
     name, at, amount = text.strip().partition("@")
     resource = _RESOURCES.get(name.lower())
@@ -78,27 +67,19 @@ def parse_device(text: str) -> Device:
         return Device(resource)
     if resource == "CPU":
         raise InvalidResourcesError(f"device {text!r}: write cpu, and say with --cpus how many CPUs a trial has")
-    return Device(resource, check_device_amount(_amount(text, amount), resource))
-
-
-def _amount(device: str, text: str) -> float:
     try:
-        amount = float(text)
+        number = float(amount)
     except ValueError:
-        amount = math.nan
-    if not 0 < amount < math.inf:
+        number = math.nan
+    if not 0 < number < math.inf:
         raise InvalidResourcesError(
-            f"device {device!r}: after the @ write how much a trial has, a number above 0 such as 0.25"
+            f"device {text!r}: after the @ write how much a trial has, a number above 0 such as 0.25"
         )
-    return amount
+    return Device(resource, check_device_amount(number, resource))
 
 
 def parse_devices(texts: Iterable[str]) -> tuple[Device, ...]:
-    """Return the devices, each once.
-
-    Raises:
-        InvalidResourcesError: One of them does not exist, or there is none.
-    """
+    """Return the devices, each once, and at least one; see :func:`parse_device` for the errors."""
     devices = tuple(dict.fromkeys(map(parse_device, texts)))
     if not devices:
         raise InvalidResourcesError("no device is named: --device cpu --device gpu compares the two")
@@ -106,15 +87,11 @@ def parse_devices(texts: Iterable[str]) -> tuple[Device, ...]:
 
 
 def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> PlannedDevice:
-    """Return what a trial with so many CPUs reserves for a device, or why the cluster does not have it.
-
-    Raises:
-        InvalidResourcesError: A trial cannot have so many CPUs, or such a share.
-    """
+    """Return what a trial with ``cpus`` CPUs reserves for a device, or why the cluster lacks it."""
     try:
         plan = device.policy(cpus).plan(capacity)
     except InfeasibleRequestError as error:
-        # Without the suggestion: what to plan instead is nothing to measure.
+        # Without the suggestion, which is about plans and not about measurements.
         why = f"one trial needs {error.asked}, but {error.offered}: short of {error.short_of}"
         return PlannedDevice(device, None, DeviceFound(device=str(device), why_missing=why))
     found = DeviceFound(
@@ -127,7 +104,7 @@ def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> Plann
 
 
 def _only_type(device: Device, capacity: ClusterCapacity) -> str | None:
-    """Return the type of all devices of this kind in the cluster; ``None``: there are several, or it is not known."""
+    """Return the type of all devices of this kind in the cluster, or ``None`` if they differ or it is unknown."""
     if device.resource == "CPU":
         return None
     types = {node.accelerator_type for node, _ in capacity.groups if device.resource in node.resources.ticks}
@@ -138,35 +115,33 @@ class Colocation(NamedTuple):
     """How the processes of a group share the cluster.
 
     Attributes:
-        is_together: Whether all are there at once and take turns; else one comes after the other.
-        shares_cpus_on: The node on which they have the same CPUs, used by the one whose turn it is; ``None``: each has
-            its own.
+        is_together: Whether all run at once and take turns. Otherwise they run one after the other.
+        shares_cpus_on: The node on which they use the same CPUs in turn; ``None`` if each has its own.
     """
 
     is_together: bool
     shares_cpus_on: str | None = None
 
     def options(self, arm: Arm, plan: TrialPlan, group: Group) -> dict[str, Any]:
-        """Return what Ray reserves for the process of an arm, as its options for an actor."""
+        """Return the options of the actor that runs the process of an arm."""
         if self.shares_cpus_on is None:
             return plan.remote_options()
-        # One process holds the CPUs that all share: the first that needs a device beside them.
+        # One process reserves the CPUs that all share: the first that also needs a device.
         holder = next((each for each in group.arms if each.device != "cpu"), group.arms[0])
         own = {} if arm == holder else {"num_cpus": 0}
         return plan.on_nodes({NODE_ID: self.shares_cpus_on}).remote_options() | own
 
 
 def colocate(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapacity) -> Colocation:
-    """Return how the processes of a group share the cluster: the best way that fits, by arithmetic.
+    """Return the best way for the processes of a group to share the cluster, given the plans by device.
 
-    They have all that they reserve at once; else, on one node, the same CPUs; else they come one after the other.
-    ``plans`` says by the device's name what a trial on it reserves.
+    They reserve everything at once, or share the CPUs of one node, or run one after the other.
     """
     slots = [plans[arm.device].common_slot for arm in group.arms]
     if _holds(slots, capacity):
         return Colocation(is_together=True)
     cpus = max(slot.worker.cpus for slot in slots)
-    # Without CPUs of their own; those without a device reserve nothing then.
+    # Without CPUs of their own, processes without a device reserve nothing.
     sharing = [slot.model_copy(update={"trial": slot.trial.replaced(cpus=0)}) for slot in slots if _has_device(slot)]
     for node in sorted(capacity.nodes, key=lambda node: node.node_id):
         if node.resources.cpus >= cpus and _holds(sharing, capacity.with_nodes([node])):
@@ -175,8 +150,8 @@ def colocate(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapa
 
 
 def _holds(slots: Iterable[TrialSlot], capacity: ClusterCapacity) -> bool:
-    """Return whether the alive nodes hold all of these trials at once."""
-    # Trials with devices first: those without could else be counted on the CPUs that they need.
+    """Return whether the alive nodes have room for all of these trials at once."""
+    # Trials with devices first, or the others could be placed on the CPUs that they need.
     ordered = sorted(slots, key=lambda slot: not _has_device(slot))
     wanted = [
         slot.model_copy(update={"max_concurrent_trials": ordered.count(slot)})

@@ -1,7 +1,7 @@
-"""What is measured, and when: groups of arms, their random turns, and what a run that was ended still lacks.
+"""Determines what is measured and when: groups of arms, their random turns, and what an interrupted run still lacks.
 
-What drifts in the machine meets all arms alike, as they take turns at random. The order follows from the seed, the
-round and the group alone, so a run that is resumed has the same order.
+Arms take random turns, so that drift of the machine affects all of them alike. The order depends only on the seed, the
+round and the group, so that a resumed run has the same order.
 """
 
 import random
@@ -13,33 +13,27 @@ from tune_policies.values.errors import InvalidResourcesError
 from ..record.run_set import Arm, Phase, RunSet, Settings
 
 INTERRUPTED: Final = "the run was ended before all its blocks were timed"
-"""The warning of a process that was ended by the user, or by the end of the time for the whole run."""
+"""The warning of a process that was ended by the user, or by the time limit of the whole run."""
 
 GIVEN_UP: Final = frozenset({"raised", "timed_out"})
-"""Failures that come again, so that the arm is not tried in later rounds. A process that died may have met bad luck."""
+"""Failures that would occur again, so that later rounds skip the arm. A process may die for a passing reason."""
 
 
 class Group(NamedTuple):
-    """The arms of one workload and size, which are measured in turns.
-
-    Attributes:
-        workload: Its name.
-        size: In its unit.
-        arms: One for each device that is there, and a control.
-    """
+    """The arms of one workload and size, which take turns: one for each available device, and a control."""
 
     workload: str
     size: int
     arms: tuple[Arm, ...]
 
     def without(self, arms: Iterable[Arm]) -> "Group":
-        """Return the group with fewer arms."""
+        """Return the group without these arms."""
         dropped = set(arms)
         return self._replace(arms=tuple(arm for arm in self.arms if arm not in dropped))
 
 
 def groups_of(settings: Settings, devices: Sequence[str]) -> tuple[Group, ...]:
-    """Return what is measured on the devices that are there; the control is a second arm on the first of them."""
+    """Return the groups to measure on the available devices. The control is a second arm on the first device."""
     groups = []
     for workload, sizes in settings.sizes.items():
         for size in sizes:
@@ -56,14 +50,14 @@ def given_up(run_set: RunSet) -> frozenset[Arm]:
 
 
 def is_done(run_set: RunSet, group: Group, number: int) -> bool:
-    """Return whether a group was measured in a round, as far as it can be."""
+    """Return whether a round of a group was measured, as far as possible."""
     lost = given_up(run_set) | {failure.arm for failure in run_set.failures if failure.round == number}
     whole = {run.arm for run in run_set.runs if run.round == number and INTERRUPTED not in run.warnings}
     return all(arm in whole or arm in lost for arm in group.arms)
 
 
 def without_round(run_set: RunSet, group: Group, number: int) -> RunSet:
-    """Return the record without what was measured of a group in a round: only whole groups can be compared."""
+    """Return the record without a round of a group, because only whole groups can be compared."""
     arms = set(group.arms)
     return run_set.model_copy(
         update={
@@ -74,19 +68,18 @@ def without_round(run_set: RunSet, group: Group, number: int) -> RunSet:
 
 
 def num_missing(run_set: RunSet) -> int:
-    """Return how many groups are still to be measured, over all rounds."""
+    """Return how many groups remain to be measured, over all rounds."""
     if run_set.settings is None:
         return 0
     groups = groups_of(run_set.settings, [each.device for each in run_set.devices if each.slot is not None])
-    rounds = range(run_set.num_rounds)
-    return sum(not is_done(run_set, group, number) for group in groups for number in rounds)
+    return sum(not is_done(run_set, group, number) for group in groups for number in range(run_set.num_rounds))
 
 
 _Item = TypeVar("_Item")
 
 
 class Turn(NamedTuple):
-    """Whose turn it is, and for what."""
+    """The arm whose turn it is, and the phase of its block."""
 
     arm: Arm
     phase: Phase
@@ -98,12 +91,12 @@ def order_of_groups(groups: Sequence[Group], seed: int, number: int) -> list[Gro
 
 
 def order_of_processes(group: Group, seed: int, number: int) -> list[Arm]:
-    """Return in which order the processes of a group are started in a round."""
+    """Return the order in which the processes of a group start in a round."""
     return _shuffled(group.arms, f"{seed}/{number}/{group.workload}/{group.size}/processes")
 
 
 def interleave(phases: Mapping[Arm, Sequence[Phase]], num_sweeps: int, seed: str) -> Iterator[list[Turn]]:
-    """Yield so many sweeps; in each, every phase of every arm has one turn, in an order of its own."""
+    """Yield the turns of each sweep, in which every phase of every arm has one turn, in random order."""
     turns = [Turn(arm, phase) for arm, each in phases.items() for phase in each]
     for number in range(num_sweeps):
         yield _shuffled(turns, f"{seed}/{number}")
@@ -114,11 +107,7 @@ def _shuffled(items: Sequence[_Item], seed: str) -> list[_Item]:
 
 
 def check_same(before: RunSet, now: RunSet) -> None:
-    """Check that a run can be gone on with: what was measured and what will be must be comparable.
-
-    Raises:
-        InvalidResourcesError: It was asked for something else, or the machine or the versions have changed.
-    """
+    """Raise ``InvalidResourcesError`` if the settings, machine or versions of a resumed run have changed."""
     if before.settings is None:
         raise InvalidResourcesError(
             "the file does not say what was asked for, so its run cannot continue: start a new one"
@@ -137,12 +126,12 @@ def check_same(before: RunSet, now: RunSet) -> None:
 
 
 def _comparable(run_set: RunSet) -> dict[str, object]:
-    """Return what must be the same, by what it is called."""
+    """Return what must stay the same, by its name in messages."""
     machine = run_set.environment
     return {
         **(run_set.settings.model_dump() if run_set.settings else {}),
         **machine.model_dump(include={"cpu_model", "num_cpus", "usable_cpus", "python"}),
-        "GPUs": ", ".join(sorted(map(str, machine.gpus))) or "none",  # in any order, as NVML may number them anew
+        "GPUs": ", ".join(sorted(map(str, machine.gpus))) or "none",  # sorted, because NVML may renumber them
         **{f"version of {name}": version for name, version in sorted(machine.versions.items())},
         **{f"device {each.device}": each.slot for each in run_set.devices},
         **{f"type of {each.device}": each.accelerator_type for each in run_set.devices},

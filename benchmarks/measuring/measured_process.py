@@ -1,4 +1,4 @@
-"""The driver's side of a measured process: starts it on the slot of a trial, asks it with a deadline, and ends it."""
+"""The driver's side of a measured process: starts it on a trial's slot, calls it with a deadline, and ends it."""
 
 import functools
 import os
@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import count
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import psutil
 import ray
@@ -20,11 +20,11 @@ from tune_policies.trainers.process_setup import ProcessSetup, limit_options
 
 from ..record.run_set import Arm, Block, Failure, Phase, ProcessRun, Settings
 from .noise import NoiseCounters
-from .process import Ending, FirstEpoch, Raised, Task, TimedBlock, WorkloadProcess
+from .process import FirstEpoch, Raised, Task, WorkloadProcess
 
 
 class Round:
-    """One round: its number, when it began, and the places of its blocks and processes, over all its groups."""
+    """One round: its number, its start, and counters for the order of its blocks and processes, over all groups."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -33,7 +33,7 @@ class Round:
 
 
 class NoTimesError(Exception):
-    """A process that gives no times any more."""
+    """A process gives no more times."""
 
     def __init__(self, kind: Literal["raised", "timed_out", "died"], message: str) -> None:
         super().__init__(kind, message)
@@ -42,17 +42,17 @@ class NoTimesError(Exception):
 
 
 class TimeIsUpError(Exception):
-    """The time for the whole run is over."""
+    """The time limit of the whole run is reached."""
 
 
 _ENDS_WITHIN_S: Final = 10
-"""How long is waited for a process that was ended, so that it does not disturb the next."""
+"""How long to wait for a process to end, so that it does not disturb the next one."""
 
 _LONG_STEP_S: Final = 0.5
-"""From here on the first epoch has warmed up what there is, and warm-up blocks would only cost time."""
+"""From here on the first epoch is enough warm-up, and warm-up blocks would only cost time."""
 
 _SURELY_LONG_S: Final = 2.0
-"""A step is tried out twice at the most where it is long: what took so long together takes half of it at the least."""
+"""A long step is tried twice at most, so if trying took this long, a step takes at least half of it."""
 
 _NUM_WARMUPS: Final = 2
 """Blocks of each phase that do not count."""
@@ -63,14 +63,8 @@ _DIED: Final = "its process died: {} Its log is in Ray's session folder; host me
 class MeasuredProcess:
     """One fresh process, from its start to its end.
 
-    Whatever asks it for something raises ``NoTimesError`` where the workload raises, does not end in time, or its
-    process has died, and ``TimeIsUpError`` where the time for the whole run is over.
-
-    Args:
-        arm: What it runs.
-        current: The round.
-        settings: What was asked for.
-        ends_at: When the whole run must be over, by ``time.monotonic()``.
+    Methods that call the process raise ``NoTimesError`` if the workload raises or times out or the process has died,
+    and ``TimeIsUpError`` from ``ends_at`` on, by ``time.monotonic()``.
     """
 
     def __init__(self, arm: Arm, current: Round, settings: Settings, ends_at: float) -> None:
@@ -85,7 +79,7 @@ class MeasuredProcess:
         self._last_s: dict[Phase, float] = {}
         self._energy_j: float | None = None
         self._step_s: float | None = None
-        # Fields of the record, as far as they are known.
+        # The fields of the record that are known so far.
         self._record: dict[str, Any] = {
             "arm": arm,
             "round": current.number,
@@ -97,7 +91,7 @@ class MeasuredProcess:
 
     @property
     def num_sweeps(self) -> int:
-        """How many blocks of each phase it has, with warm-ups."""
+        """Blocks of each phase, with warm-ups."""
         return self._settings.num_blocks + self._num_warmups
 
     @property
@@ -105,12 +99,9 @@ class MeasuredProcess:
         return 0 if self._step_s is not None and self._step_s >= _LONG_STEP_S else _NUM_WARMUPS
 
     def start(self, plan: TrialPlan, reserved: Mapping[str, Any], device: str) -> None:
-        """Start the process, and wait until its first epoch is done and its blocks are known.
+        """Start the process, and wait until its first epoch is done and the number of steps in a block is known.
 
-        Args:
-            plan: Of a trial on the device.
-            reserved: What Ray reserves for it, as options of an actor.
-            device: What the workload is told.
+        ``plan`` is that of a trial, ``reserved`` the options of the actor, and ``device`` the workload's argument.
         """
         asked = time.monotonic()
         self._record["started_at"] = datetime.now(UTC)
@@ -123,7 +114,7 @@ class MeasuredProcess:
             workload=self.arm.workload,
             size=self.arm.size,
             device=device,
-            folder=os.getcwd(),  # noqa: PTH109  # a text: the other side may be no such system
+            folder=os.getcwd(),  # noqa: PTH109  # a text, because the node may have another system
             setup=ProcessSetup.for_trial(plan.common_slot, limit_options(None, "raise")),
             max_steps=self._settings.max_steps,
             epoch_s=self._settings.process_timeout_s / 2,
@@ -145,7 +136,7 @@ class MeasuredProcess:
             self._size_blocks(epoch)
 
     def _size_blocks(self, epoch: FirstEpoch) -> None:
-        """Ask how many steps make a block of each phase, unless a step would take more than the time that is left."""
+        """Determine how many steps make a block of each phase, unless a step would exceed the remaining time."""
         self._step_s = epoch.step_s
         mean_s = (epoch.epoch_s or self._settings.process_timeout_s / 2) / epoch.num_steps
         for phase in epoch.phases:
@@ -158,52 +149,46 @@ class MeasuredProcess:
                 self._step_s = took_s
 
     def _is_too_long(self, seconds: float) -> bool:
-        """Return whether what takes so long may not end in time, and stop in good order then."""
+        """Return whether ``seconds`` of work may exceed the remaining time, and if so, stop in good order."""
         if seconds <= (self._settings.process_timeout_s - self._spent_s) * 0.8:
             return False
         self._stop(f"it stopped after --process-timeout-s={self._settings.process_timeout_s:g}")
         return True
 
     def read_noise(self) -> NoiseCounters:
-        """Read how busy its host is."""
-        counters: NoiseCounters = self._ask(self._actor.read_noise)
-        return counters
+        """Read how busy the host is."""
+        return cast(NoiseCounters, self._ask(self._actor.read_noise))
 
     def time_block(self, phase: Phase, sweep: int) -> None:
-        """Time the block of a sweep, unless the process has used up its time.
-
-        Args:
-            phase: What is timed.
-            sweep: How many blocks of this phase it had turns for already.
-        """
+        """Time the block of a phase in a sweep, unless the process has used up its time."""
         if phase not in self.num_steps or sweep >= self.num_sweeps:
             return
         if self._is_too_long(self._last_s.get(phase, self._step_s or 0)):
             return
         at_s, before = time.monotonic() - self._round.began, self._spent_s
-        timed: TimedBlock = self._ask(self._actor.time_block, phase, self.num_steps[phase])
+        seconds, energy_j = self._ask(self._actor.time_block, phase, self.num_steps[phase])
         self._last_s[phase] = self._spent_s - before
-        if timed.energy_j is not None:
-            self._energy_j = (self._energy_j or 0) + timed.energy_j
+        if energy_j is not None:
+            self._energy_j = (self._energy_j or 0) + energy_j
         self.blocks.append(
             Block(
                 phase=phase,
                 order=next(self._round.blocks),
                 at_s=at_s,
                 num_steps=self.num_steps[phase],
-                seconds=timed.seconds,
+                seconds=seconds,
                 is_warmup=sweep < self._num_warmups,
             )
         )
 
     def finish(self) -> None:
-        """Ask the process what it used."""
-        ending: Ending = self._ask(self._actor.finish, at_least_s=_ENDS_WITHIN_S)
-        self._record |= {"peak_host_bytes": ending.peak_host_bytes, "peak_gpu_bytes": ending.peak_gpu_bytes}
-        self.warnings += ending.warnings
+        """Get the process's last report."""
+        facts, warnings = self._ask(self._actor.finish, at_least_s=_ENDS_WITHIN_S)
+        self._record |= facts
+        self.warnings += warnings
 
     def end(self) -> None:
-        """End the process, whatever it does, and wait until it has gone where that can be seen."""
+        """End the process by force. If it is on this host, wait until it is gone."""
         if not hasattr(self, "_actor"):
             return
         ray.kill(self._actor, no_restart=True)
@@ -215,11 +200,11 @@ class MeasuredProcess:
 
     @property
     def has_times(self) -> bool:
-        """Whether something was measured that counts."""
+        """Whether it measured anything besides warm-ups."""
         return "first_epoch_s" in self._record or any(not block.is_warmup for block in self.blocks)
 
     def run(self) -> ProcessRun:
-        """Return what it measured."""
+        """Return the record of its measurements."""
         return ProcessRun(
             **self._record,
             blocks=tuple(self.blocks),
@@ -228,7 +213,7 @@ class MeasuredProcess:
         )
 
     def failure(self, error: NoTimesError) -> Failure:
-        """Return the record of what went wrong with it."""
+        """Return the record of its failure."""
         return Failure(arm=self.arm, round=self._round.number, kind=error.kind, message=error.message)
 
     def _stop(self, warning: str) -> None:
@@ -236,7 +221,7 @@ class MeasuredProcess:
         self.warnings.append(warning)
 
     def _ask(self, method: Any, *args: object, late: str = "", at_least_s: float = 0.0) -> Any:
-        """Return what the process answers, in time."""
+        """Call a method of the process with a deadline."""
         left_s = max(self._settings.process_timeout_s - self._spent_s, at_least_s)
         start = time.monotonic()
         run_left_s = self._ends_at - start
@@ -259,20 +244,20 @@ class MeasuredProcess:
 
 
 def _of_its_own() -> dict[str, Any]:
-    """Return a runtime environment for which Ray has no process ready: some would start sooner than others, or be used.
+    """Return a runtime environment that no other process has.
 
-    Ray starts some processes in advance, and lets an actor have one that has run tasks.
+    Otherwise Ray could give the actor a process that it started in advance, or one that has run tasks.
     """
     return {"env_vars": {"TUNE_POLICIES_MEASURED_PROCESS": uuid.uuid4().hex}}
 
 
-@functools.cache  # Ray would carry the class to its workers anew each time
+@functools.cache  # otherwise Ray exports the class to its workers each time
 def _actor_class() -> Any:
     return ray.remote(WorkloadProcess)
 
 
 def _reason(error: Exception) -> str:
-    """Return of Ray's message the error that it quotes, if it does; else its first line."""
+    """Return the error that Ray's message quotes, or else the first line of the message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     quoted = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
     return (quoted[-1:] or lines[:1] or [type(error).__name__])[0]

@@ -1,6 +1,6 @@
-"""How quiet the machine is: counters that are read before and after, and what they say of the time between.
+"""Reads how quiet the machine is: counters before and after, and what other processes used in between.
 
-Each process reads its own host, so that on a cluster of several the right ones are read.
+Each process reads its own host, so that the right hosts of a cluster are read.
 """
 
 import platform
@@ -18,16 +18,15 @@ from ..record.run_set import NoiseReading
 
 
 class NoiseCounters(NamedTuple):
-    """What one process reads of its host.
+    """The counters that one process reads of its host.
 
     Attributes:
-        host: Its name.
-        at_s: When, by the host's clock, in seconds.
-        busy_s: CPU time of all processes since the host began, and what its hypervisor took from it, in seconds.
-        own_s: CPU time of this process and of those that it has started, by process, in seconds.
-        throttled_s: For how long its cgroup was throttled, in seconds; ``None``: not known.
-        cpu_mhz: The mean clock of the CPUs; ``None``: not known.
-        gpu_throttled: Why a GPU's clock is held down.
+        at_s: The time by the host's clock, in seconds.
+        busy_s: CPU time of all processes since the host started, with what its hypervisor took, in seconds.
+        own_s: CPU time of this process and its children, by process number, in seconds.
+        throttled_s: For how long its cgroup was throttled, in seconds; ``None`` if unknown.
+        cpu_mhz: The mean clock of the CPUs; ``None`` if unknown.
+        gpu_throttled: The reasons why a GPU's clock is held down.
     """
 
     host: str
@@ -40,19 +39,19 @@ class NoiseCounters(NamedTuple):
 
 
 def read_noise() -> NoiseCounters:
-    """Read the counters of this host, and of this process with those that it has started."""
-    # Of all CPUs, also where this process may use some only: what works on the others slows down its own, too, since
-    # they share caches, memory and often cores.
+    """Read the counters of this host, and of this process with its children."""
+    # Of all CPUs, even if this process may use only some: load on the others slows it down, too, because they share
+    # caches, memory and often cores.
     times = psutil.cpu_times()
     names = ("user", "nice", "system", "irq", "softirq", "steal")
     own = psutil.Process()
     own_s = {}
     for process in (own, *own.children(recursive=True)):
-        with suppress(psutil.Error):  # it has ended, or is none of this user's
+        with suppress(psutil.Error):  # it ended, or belongs to another user
             used = process.cpu_times()
             own_s[process.pid] = used.user + used.system
     frequency = None
-    with suppress(NotImplementedError, OSError, RuntimeError):  # what a machine does not tell, psutil tells by these
+    with suppress(NotImplementedError, OSError, RuntimeError):  # how psutil reports a machine without clocks
         frequency = psutil.cpu_freq()
     gpus = GpuCounters.visible()
     return NoiseCounters(
@@ -67,17 +66,13 @@ def read_noise() -> NoiseCounters:
 
 
 def noise_between(number: int, before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> NoiseReading:
-    """Return how quiet the hosts were between what processes read at first, and what those that are left read at last.
-
-    Of several hosts the noisiest counts.
-    """
+    """Return how quiet the hosts were between the first and the last readings. The noisiest host counts."""
     hosts = {each.host for each in before} & {each.host for each in after}
     pairs = [([b for b in before if b.host == host], [a for a in after if a.host == host]) for host in sorted(hosts)]
     throttled = [
-        last - first
+        later[0].throttled_s - earlier[0].throttled_s
         for earlier, later in pairs
-        for first, last in [(earlier[0].throttled_s, later[0].throttled_s)]
-        if first is not None and last is not None
+        if earlier[0].throttled_s is not None and later[0].throttled_s is not None
     ]
     clocks = [each.cpu_mhz for each in after if each.cpu_mhz is not None]
     return NoiseReading(
@@ -90,7 +85,7 @@ def noise_between(number: int, before: Sequence[NoiseCounters], after: Sequence[
 
 
 def _load(before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> float:
-    """Return how many CPUs of a host processes used that are none of ours."""
+    """Return how many CPUs of a host other processes used."""
     first, last = min(before, key=lambda each: each.at_s), max(after, key=lambda each: each.at_s)
     earlier = {pid: seconds for each in before for pid, seconds in each.own_s.items()}
     later = {pid: seconds for each in after for pid, seconds in each.own_s.items()}
@@ -100,7 +95,7 @@ def _load(before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> fl
 
 
 def worse(first: NoiseReading, second: NoiseReading) -> NoiseReading:
-    """Return two readings of one round as one: the noisier counts."""
+    """Combine two readings of one round; the noisier counts."""
     throttled = [each for each in (first.throttled_s, second.throttled_s) if each is not None]
     clocks = [each for each in (first.cpu_mhz, second.cpu_mhz) if each is not None]
     return NoiseReading(
@@ -113,7 +108,7 @@ def worse(first: NoiseReading, second: NoiseReading) -> NoiseReading:
 
 
 def _throttled_s() -> float | None:
-    """Return for how long the cgroup of this process was throttled; ``None``: there is none that counts it."""
+    """Return for how long the cgroup of this process was throttled, or ``None`` if no cgroup counts it."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -125,7 +120,7 @@ def _throttled_s() -> float | None:
         if controllers and "cpu" not in controllers.split(","):
             continue
         inner = Path(path.strip("/"))
-        # In a container the path may be the host's, while the container's own cgroup is mounted at the root.
+        # In a container, the path may be the host's while the container's own cgroup is mounted at the root.
         for folder in (inner, *inner.parents):
             found += [_throttled_in(mount / folder) for mount in (root, root / "cpu")]
     known = [each for each in found if each is not None]

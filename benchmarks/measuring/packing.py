@@ -1,7 +1,7 @@
-"""Trials per hour on one GPU: one trial at a time, several beside each other, and as many as a measured plan says.
+"""Counts trials per hour on one GPU: one trial at a time, several at once, and as many as a measured plan allows.
 
-Every arm runs the same trainings through Ray Tune, the start of their processes included; the order of the runs is
-random. A trial does steps from data in host memory, as a data loader gives them.
+Every arm runs the same trainings through Ray Tune, including the start of their processes, in random order. A trial
+does steps from data in host memory, like a data loader.
 """
 
 import json
@@ -34,12 +34,7 @@ from .process import wait_for_devices
 
 
 def draw_throughput(record: ThroughputRecord, path: Path, *, force: bool = False) -> None:
-    """Draw throughput against trials per GPU, a panel for each workload.
-
-    Raises:
-        InvalidResourcesError: There is nothing to draw, or ``path`` is in the way and not to be replaced by
-            ``force``, or cannot be written.
-    """
+    """Draw throughput against trials per GPU, a panel for each workload; errors as in ``save_figure``."""
     from ..report.figures import packing_figure
     from ..report.page import save_figure
 
@@ -49,14 +44,7 @@ def draw_throughput(record: ThroughputRecord, path: Path, *, force: bool = False
 
 
 class Training(NamedTuple):
-    """What all trials of a kind do.
-
-    Attributes:
-        name: By which its runs are told from others.
-        workload: One of ``run``, or ``module:function``.
-        size: Of the workload.
-        num_steps: Steps of a trial.
-    """
+    """The work of a trial: steps of a workload; ``name`` identifies it in the record."""
 
     name: str
     workload: str
@@ -65,19 +53,17 @@ class Training(NamedTuple):
 
 
 _DEFAULTS: Final = {
-    each.name: each
-    for each in (
-        Training("mlp", "mlp", 64, 20_000),
-        Training("cnn", "cnn", 64, 15_000),
-        Training("resnet18", "resnet18", 64, 1_000),
-        Training("transformer", "transformer", 32, 4_000),
+    name: Training(name, name, size, num_steps)
+    for name, size, num_steps in (
+        *(("mlp", 64, 20_000), ("cnn", 64, 15_000)),
+        *(("resnet18", 64, 1_000), ("transformer", 32, 4_000)),
     )
 }
-"""A trial of them lasts some seconds on a GPU."""
+"""Trainings that take some seconds on a GPU."""
 
 
 def find_training(workload: str, size: int | None, num_steps: int | None) -> Training:
-    """Return what a trial is to do; ``size`` and ``num_steps`` are needed but for the four that have theirs.
+    """Return a training; ``size`` and ``num_steps`` may be ``None`` for workloads with defaults.
 
     Raises:
         InvalidResourcesError: There is no such workload, or its size or number of steps is missing.
@@ -95,12 +81,12 @@ def find_training(workload: str, size: int | None, num_steps: int | None) -> Tra
 
 
 def default_trainings() -> list[Training]:
-    """Return those that are run where none is named."""
+    """Return the trainings that run if the user names none."""
     return [find_training(name, None, None) for name in _DEFAULTS]
 
 
 def config_of(training: Training, *, work: float, seed: Any) -> dict[str, Any]:
-    """Return the config of a trial that does this share of the steps; by the seed trials are told apart."""
+    """Return the config of a trial that does the share ``work`` of the steps. The seed identifies the trial."""
     return {
         "workload": training.workload,
         "size": training.size,
@@ -111,12 +97,9 @@ def config_of(training: Training, *, work: float, seed: Any) -> dict[str, Any]:
 
 
 def train_workload(config: dict[str, Any]) -> None:
-    """Do the steps of the workload that ``config`` names, on the GPU if the trial has one, and report losses.
+    """Do the steps of a config from :func:`config_of`, on the GPU if the trial has one, and report losses.
 
-    A workload seeds itself, so that all trials do the same.
-
-    Args:
-        config: As :func:`config_of` makes it.
+    All trials do the same work, because a workload seeds itself.
     """
     if config["folder"] not in sys.path:
         sys.path.insert(0, config["folder"])
@@ -127,26 +110,25 @@ def train_workload(config: dict[str, Any]) -> None:
     for done in range(1, config["num_steps"] + 1):
         result = steps.with_transfers()
         if done % chunk == 0 or done == config["num_steps"]:
-            wait_for_devices(result)  # so that a report is a point in time at which the work is done
+            wait_for_devices(result)  # so that the work is done when the report is sent
             loss = 0.0 if result is None else checked_loss(result, name, done)
             tune.report({"loss": loss, "steps": done})
 
 
 NUM_REPORTS: Final = 4
 WAVES: Final = 2
-"""Trials on a GPU after each other in one run, so that the time between two of them counts."""
+"""Successive trials on a GPU in one run, so that the time between two trials counts."""
 
 
 class Sweep(NamedTuple):
-    """What is run.
+    """The arms to run.
 
     Attributes:
-        trainings: What the trials do.
-        trials_per_gpu: Numbers of trials that share the GPU, beside 1 and what the plan says.
+        trials_per_gpu: Numbers of trials that share the GPU, besides 1 and that of the plan.
         repetitions: Runs of each arm.
         work: Share of each training's steps that a trial does.
         cpus_per_trial: CPUs of a trial under the measured plan.
-        use_mps: Whether every arm of several trials is run under MPS, too.
+        use_mps: Whether to run every arm of several trials also under MPS.
     """
 
     trainings: Sequence[Training]
@@ -158,11 +140,11 @@ class Sweep(NamedTuple):
 
 
 class FailedRunError(Exception):
-    """A run that does not count."""
+    """A run does not count."""
 
 
 class Arm(NamedTuple):
-    """One way to run a training: its name, and the plan under which so many trials share the GPU."""
+    """A way to run a training: a plan under which ``trials_per_gpu`` trials share the GPU."""
 
     name: str
     training: Training
@@ -174,18 +156,11 @@ class Arm(NamedTuple):
 def measure_throughput(
     sweep: Sweep, output: Path | None, plot: Path | None, *, force: bool = False
 ) -> ThroughputRecord:
-    """Run the sweep, write the record and the plot where asked to, and return the record.
-
-    Args:
-        sweep: What is run.
-        output: Of the record.
-        plot: Of the plot.
-        force: Whether to replace files that are there.
+    """Run the sweep, write the record to ``output`` and the plot to ``plot``, and return the record.
 
     Raises:
         InfeasibleRequestError: There is no GPU.
-        InvalidResourcesError: There are several: trials on one are counted. A file is in the way and not to be
-            replaced, or cannot be written.
+        InvalidResourcesError: There are several GPUs, or a file exists without ``force`` or cannot be written.
     """
     if output is not None:
         check_new(output, force=force, example=json.dumps(dict.fromkeys(ThroughputRecord.model_fields)))
@@ -195,7 +170,7 @@ def measure_throughput(
         ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
         try:
             for number, record in enumerate(_records(sweep)):
-                if output is not None:  # after each run, so that nothing measured is lost
+                if output is not None:  # after each run, so that no measurement is lost
                     write_new(output, record.to_json() + "\n", force=force or number > 0)
         finally:
             ray.shutdown()
@@ -235,30 +210,26 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
 
 def _arms(capacity: ClusterCapacity, training: Training, sweep: Sweep) -> list[Arm]:
     alone = Arm("alone", training, 1, GpuPolicy().plan(capacity))
-    numbers = [number for number in sorted(set(sweep.trials_per_gpu)) if number > 1]
     shared = [
         Arm("packed", training, number, GpuPolicy(gpus=from_ticks(TICKS // number)).plan(capacity))
-        for number in numbers
+        for number in sorted(set(sweep.trials_per_gpu))
+        if number > 1
     ]
-    planned = _measured_plan(capacity, training, sweep.cpus_per_trial)
+    # The seed and the number of steps, in which trials differ, do not affect the memory of a training.
+    config = config_of(training, work=0.01, seed=0)
+    profile = measure_gpu_memory(train_workload, [config], capacity=capacity)
+    planned = GpuMemoryPolicy(profile=profile, cpus=sweep.cpus_per_trial).plan(capacity).for_config(config)
     shared.append(Arm("plan", training, planned.max_concurrent_trials, planned))
     if sweep.use_mps:
         shared += [arm._replace(name=f"{arm.name} with mps", isolation="mps") for arm in shared]
     return [alone, *shared]
 
 
-def _measured_plan(capacity: ClusterCapacity, training: Training, cpus: float) -> TrialPlan:
-    config = config_of(training, work=0.01, seed=0)
-    profile = measure_gpu_memory(train_workload, [config], capacity=capacity)
-    # Neither the seed nor the number of steps, in which runs differ, decides how much memory a training takes.
-    return GpuMemoryPolicy(profile=profile, cpus=cpus).plan(capacity).for_config(config)
-
-
 def run_arm(arm: Arm, work: float) -> ThroughputSample:
     """Run two waves of trials, and return how long they took.
 
     Raises:
-        FailedRunError: A trial failed, or had more of the GPU than the arm says.
+        FailedRunError: A trial failed, or had more of the GPU than the arm allows.
     """
     num_trials = WAVES * arm.trials_per_gpu
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:

@@ -1,10 +1,11 @@
-"""Runs all rounds of all groups, each in fresh processes that take turns, and hands out the record as it grows."""
+"""Runs all rounds of all groups in fresh processes that take turns, and yields the record as it grows."""
 
 import math
 import sys
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -42,9 +43,9 @@ from .noise import NoiseCounters, noise_between, read_noise, worse
 
 
 def disagreements(runs: Iterable[ProcessRun]) -> Iterator[Failure]:
-    """Yield a failure for each process whose losses differ from those of the first one that has some.
+    """Yield a failure for each process whose losses differ from those of the first process with losses.
 
-    Steps that only one of them has come to do not count.
+    Only steps that both have done are compared.
     """
     with_losses = [run for run in runs if run.losses]
     for run in with_losses[1:]:
@@ -64,83 +65,71 @@ def disagreements(runs: Iterable[ProcessRun]) -> Iterator[Failure]:
 
 
 _THREADS_REST_AFTER_S: Final = 0.05
-"""Where processes share CPUs: OpenBLAS's threads wait for more work in a loop, for 2^26 clock ticks: 20 to 30 ms."""
+"""Pause if processes share CPUs: OpenBLAS's threads spin for 2^26 clock ticks, 20 to 30 ms, before they sleep."""
 
 
-class Measured(NamedTuple):
-    """What was measured of a group in a round.
-
-    Attributes:
-        runs: Of the processes that have times.
-        failures: Of the others, and of those whose results disagree.
-        noise: How quiet it was meanwhile; ``None``: nothing was timed.
-        ended_by: What ended it before its time; ``None``: nothing did.
-    """
-
-    runs: tuple[ProcessRun, ...]
-    failures: tuple[Failure, ...]
-    noise: NoiseReading | None
-    ended_by: BaseException | None = None
-
-
-class RunContext(NamedTuple):
-    """What is the same for all groups of a run.
+@dataclass
+class GroupRun:
+    """Measures a group in a round.
 
     Attributes:
-        settings: What was asked for.
-        plans: What a trial on each device reserves, by the device's name.
-        colocation: Whether the processes of a group are there together.
-        ends_at: When all must be over, by ``time.monotonic()``.
+        plans: The plan of a trial by device.
+        ends_at: The time limit, by ``time.monotonic()``.
+        noise: How quiet the machine was; ``None`` if nothing was timed.
     """
 
+    group: Group
+    current: Round
     settings: Settings
     plans: Mapping[str, TrialPlan]
     colocation: Colocation
     ends_at: float
+    noise: NoiseReading | None = None
+    _processes: list[MeasuredProcess] = field(default_factory=list)
+    _failures: dict[Arm, Failure] = field(default_factory=dict)
 
-
-class GroupRun:
-    """Measures a group in a round."""
-
-    def __init__(self, group: Group, current: Round, context: RunContext) -> None:
-        self._group = group
-        self._round = current
-        self._settings, self._plans, self._colocation, self._ends_at = context
-        self._processes: list[MeasuredProcess] = []
-        self._failures: dict[Arm, Failure] = {}
-        self._noise: NoiseReading | None = None
-
-    def measure(self) -> Measured:
-        """Return what was measured, also where the user or the clock ends it; no process is left behind."""
-        arms = order_of_processes(self._group, self._settings.seed, self._round.number)
-        ended_by: BaseException | None = None
+    def measure(self) -> BaseException | None:
+        """Measure, and return the exception if the user or the time limit interrupts. No process is left behind."""
+        arms = order_of_processes(self.group, self.settings.seed, self.current.number)
         try:
-            for together in [arms] if self._colocation.is_together else [[arm] for arm in arms]:
+            for together in [arms] if self.colocation.is_together else [[arm] for arm in arms]:
                 self._measure_together(together)
         except (KeyboardInterrupt, TimeIsUpError) as error:
-            ended_by = error
+            return error
+        return None
+
+    def added_to(self, run_set: RunSet) -> RunSet:
+        """Return the record with these measurements."""
         runs = [each.run() for each in self._processes if each.arm not in self._failures and each.has_times]
-        runs.sort(key=lambda run: self._group.arms.index(run.arm))
-        failures = (*self._failures.values(), *disagreements(runs))
-        return Measured(tuple(runs), failures, self._noise, ended_by)
+        runs.sort(key=lambda run: self.group.arms.index(run.arm))
+        noise = {each.round: each for each in run_set.noise}
+        if (reading := self.noise) is not None:  # a round has one reading for all its groups
+            noise[reading.round] = worse(noise[reading.round], reading) if reading.round in noise else reading
+        return run_set.model_copy(
+            update={
+                "runs": (*run_set.runs, *runs),
+                "failures": (*run_set.failures, *self._failures.values(), *disagreements(runs)),
+                "noise": tuple(noise.values()),
+            }
+        )
 
     def _measure_together(self, arms: Sequence[Arm]) -> None:
         processes: list[MeasuredProcess] = []
         try:
             for arm in arms:
-                process = MeasuredProcess(arm, self._round, self._settings, self._ends_at)
+                process = MeasuredProcess(arm, self.current, self.settings, self.ends_at)
                 processes.append(process)
-                plan = self._plans[arm.device]
+                plan = self.plans[arm.device]
                 with self._noting_failure(process):
-                    process.start(plan, self._colocation.options(arm, plan, self._group), parse_device(arm.device).name)
+                    process.start(plan, self.colocation.options(arm, plan, self.group), parse_device(arm.device).name)
             before = list(self._read_noise(processes))
             self._interleave(processes)
-            reading = noise_between(self._round.number, before, list(self._read_noise(processes)))
-            self._noise = reading if self._noise is None else worse(self._noise, reading)
+            reading = noise_between(self.current.number, before, list(self._read_noise(processes)))
+            self.noise = reading if self.noise is None else worse(self.noise, reading)
             for process in self._sound(processes):
                 with self._noting_failure(process):
                     process.finish()
-                if not process.has_times:  # it ended in good order before anything was timed
+                if not process.has_times:  # it stopped in good order before anything was timed
                     why = NoTimesError("timed_out", "; ".join(process.warnings) or "nothing of it was timed")
                     self._failures.setdefault(process.arm, process.failure(why))
         except (KeyboardInterrupt, TimeIsUpError):
@@ -156,11 +145,11 @@ class GroupRun:
         sound = {process.arm: process for process in self._sound(processes)}
         phases = {arm: tuple(process.num_steps) for arm, process in sound.items()}
         num_sweeps = max((process.num_sweeps for process in sound.values()), default=0)
-        seed = f"{self._settings.seed}/{self._round.number}/{self._group.workload}/{self._group.size}/turns"
+        seed = f"{self.settings.seed}/{self.current.number}/{self.group.workload}/{self.group.size}/turns"
         for number, sweep in enumerate(interleave(phases, num_sweeps, seed)):
             for arm, phase in sweep:
                 if arm not in self._failures:
-                    if self._colocation.shares_cpus_on is not None:
+                    if self.colocation.shares_cpus_on is not None:
                         time.sleep(_THREADS_REST_AFTER_S)
                     with self._noting_failure(sound[arm]):
                         sound[arm].time_block(phase, number)
@@ -169,7 +158,7 @@ class GroupRun:
         return [process for process in processes if process.arm not in self._failures]
 
     def _read_noise(self, processes: Sequence[MeasuredProcess]) -> Iterator[NoiseCounters]:
-        """Yield what each process reads of its host, and what this one reads."""
+        """Yield the readings of each process, and of this one."""
         for process in self._sound(processes):
             with self._noting_failure(process):
                 yield process.read_noise()
@@ -177,7 +166,7 @@ class GroupRun:
 
     @contextmanager
     def _noting_failure(self, process: MeasuredProcess) -> Iterator[None]:
-        """Let the others go on where a process gives no times any more, which ends it."""
+        """Record the failure of a process and end it, so that the others continue."""
         try:
             yield
         except NoTimesError as error:
@@ -186,68 +175,58 @@ class GroupRun:
 
 
 GrowingRunSet = Generator[RunSet, None, None]
-"""The record after each step, with all that was measured before."""
+"""The record after each step, with everything that was measured before."""
 
 
 def new_run_set(settings: Settings, capacity: ClusterCapacity, environment: Environment, command: str) -> RunSet:
-    """Return the record of a run before anything is measured.
-
-    Raises:
-        InvalidResourcesError: A device does not exist, or a trial cannot have so much of it.
-    """
-    devices = tuple(each.found for each in _planned(settings, capacity))
+    """Return the record of a run before anything is measured; errors as in ``parse_device``."""
     return RunSet(
         command=command,
         seed=settings.seed,
         created_at=datetime.now(UTC),
         environment=environment,
-        devices=devices,
+        devices=tuple(each.found for each in _planned(settings, capacity)),
         num_rounds=settings.num_rounds,
         settings=settings,
     )
 
 
 def measure(run_set: RunSet, capacity: ClusterCapacity, *, ends_at: float = math.inf) -> GrowingRunSet:
-    """Measure what a record lacks, and yield it after each group of each round.
+    """Measure what a record lacks, and yield the record after each group of each round.
 
-    Ctrl-C ends the processes; the record is yielded with what they had measured, and the next ``next`` raises the
-    ``KeyboardInterrupt``. The program must be connected to Ray.
-
-    Args:
-        run_set: What was measured until now, with the settings; see :func:`new_run_set`.
-        capacity: The cluster.
-        ends_at: When all must be over, by ``time.monotonic()``.
+    The program must be connected to Ray. Ctrl-C ends the processes: the record is yielded with their measurements, and
+    the next ``next`` raises the ``KeyboardInterrupt``. ``ends_at`` is the time limit, by ``time.monotonic()``.
 
     Raises:
-        InvalidResourcesError: The record does not say what was asked for, or a device does not exist.
-        KeyboardInterrupt: The user ended it.
+        InvalidResourcesError: The record has no settings, or a device does not exist.
     """
     settings = run_set.settings
     if settings is None:
         raise InvalidResourcesError("the record does not say what was asked for: give it settings")
     plans = {str(each.device): each.plan for each in _planned(settings, capacity) if each.plan is not None}
     groups = groups_of(settings, list(plans)) if plans else ()
-    # Groups have the same devices, so what holds for the first holds for all.
+    # All groups have the same devices.
     colocation = colocate(groups[0], plans, capacity) if groups else Colocation(is_together=True)
     run_set = run_set.model_copy(update={"is_interleaved": colocation.is_together, "is_complete": False})
     yield run_set
-    context, took_s = RunContext(settings, plans, colocation, ends_at), dict.fromkeys(groups, 0.0)
+    took_s = dict.fromkeys(groups, 0.0)
     for current in map(Round, range(settings.num_rounds)):
         for group in order_of_groups(groups, settings.seed, current.number):
             if is_done(run_set, group, current.number):
                 continue
             if ends_at - time.monotonic() < took_s[group]:
-                continue  # another one may be quicker
+                continue  # another group may be quicker
             run_set = without_round(run_set, group, current.number)
             began = time.monotonic()
             remaining = group.without(given_up(run_set))
-            measured = GroupRun(remaining, current, context).measure()
+            group_run = GroupRun(remaining, current, settings, plans, colocation, ends_at)
+            ended_by = group_run.measure()
             took_s[group] = time.monotonic() - began
-            run_set = _with(run_set, measured)
+            run_set = group_run.added_to(run_set)
             yield run_set
-            if isinstance(measured.ended_by, KeyboardInterrupt):
-                raise measured.ended_by
-            if measured.ended_by is not None:
+            if isinstance(ended_by, KeyboardInterrupt):
+                raise ended_by
+            if ended_by is not None:
                 return
     yield run_set.model_copy(update={"is_complete": num_missing(run_set) == 0})
 
@@ -256,30 +235,15 @@ def _planned(settings: Settings, capacity: ClusterCapacity) -> list[PlannedDevic
     return [plan_device(device, capacity, settings.cpus) for device in parse_devices(settings.devices)]
 
 
-def _with(run_set: RunSet, measured: Measured) -> RunSet:
-    noise = {each.round: each for each in run_set.noise}
-    if (reading := measured.noise) is not None:  # a round has one reading for all its groups
-        noise[reading.round] = worse(noise[reading.round], reading) if reading.round in noise else reading
-    return run_set.model_copy(
-        update={
-            "runs": (*run_set.runs, *measured.runs),
-            "failures": (*run_set.failures, *measured.failures),
-            "noise": tuple(noise.values()),
-        }
-    )
-
-
 class Session(NamedTuple):
-    """What is measured, where, and where it is written.
+    """What to measure, and the file of the record.
 
     Attributes:
-        settings: What is asked for; ``None``: what the file says that is gone on with.
-        command: By which.
-        output: The file of the record.
-        resume: The file of a run that is gone on with; ``None``: a new one.
-        address: Of Ray, as for ``ray.init``.
+        settings: ``None`` for those of the file to resume.
+        resume: The file of a run to resume; ``None`` for a new run.
+        address: Ray's address, as for ``ray.init``.
         timeout_s: Deadline for Ray to answer, in seconds.
-        budget_s: After so many seconds the program ends, from its start on; ``None``: when all is measured.
+        budget_s: Time limit in seconds since the start of the program.
     """
 
     settings: Settings | None
@@ -292,11 +256,7 @@ class Session(NamedTuple):
 
 
 class InterruptedRunError(Exception):
-    """The user ended the run.
-
-    Attributes:
-        run_set: What was measured, which is in the file.
-    """
+    """The user ended the run; ``run_set`` is the record, which is in the file."""
 
     def __init__(self, run_set: RunSet) -> None:
         super().__init__(run_set)
@@ -304,15 +264,15 @@ class InterruptedRunError(Exception):
 
 
 def measure_to_file(session: Session) -> RunSet:
-    """Measure, and return what is in the file at the end.
+    """Measure, and return the record that is in the file at the end.
 
     Raises:
-        InvalidResourcesError: The file is there already, is none that can be gone on with, or is being written by
-            another process; a device or a size makes no sense.
+        InvalidResourcesError: The file exists already, cannot be resumed, or is being written by another process; or
+            a device or a size is not valid.
         ProbeError: Ray does not answer.
-        InterruptedRunError: The user ended it.
+        InterruptedRunError: The user ended the run.
     """
-    with locked(session.output):  # a second process would go on from the same runs, and one would lose what it adds
+    with locked(session.output):  # otherwise two processes could resume the same run, and lose each other's times
         return _measure_to_file(session)
 
 
@@ -355,28 +315,24 @@ def _write_all(growing: GrowingRunSet, run_set: RunSet, output: Path) -> RunSet:
                 write_run_set(run_set, output)
                 progress.update(bar, completed=total - num_missing(run_set))
     except KeyboardInterrupt:
-        write_run_set(run_set, output)  # it may have come while this was done
+        write_run_set(run_set, output)  # the interrupt may have come while it was written
         raise InterruptedRunError(run_set) from None
     finally:
-        growing.close()  # ends the processes, where it was not the one that was ended
+        growing.close()  # ends the processes if the interrupt came outside the generator
     return run_set
 
 
 @contextmanager
 def ray_of_a_run(address: str | None, timeout_s: float) -> Iterator[None]:
-    """Stay connected to the Ray that is named or found, else to one that is started for the time of the run.
-
-    Raises:
-        ProbeError: Ray does not answer in time, or none can be started.
-    """
+    """Connect to the Ray that is named or found, or start one for the run; raise ``ProbeError`` if that fails."""
     if ray.is_initialized() or find_ray(address) is not None:
         with connection(address, timeout_s, local="starts a Ray for the run"):
             yield
         return
     try:
-        # Its dashboard would use CPU while others are measured.
+        # The dashboard would use CPU time during the measurement.
         ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    except Exception as error:  # a Ray that does not start says so by a plain `Exception`
+    except Exception as error:  # Ray raises a plain `Exception` if it does not start
         raise ProbeError(f"cannot start a Ray: {error}") from error
     try:
         yield

@@ -1,1 +1,1 @@
-"""What a run of the benchmarks leaves: values, and their file."""
+"""The record of a run of the benchmarks: values, and their file."""

@@ -1,8 +1,4 @@
-"""Reads the machine that it runs on, and the versions that are installed there.
-
-It imports no framework, which would cost seconds: versions are those of installed distributions. What cannot be read is
-left out.
-"""
+"""Reads this machine, and the versions of its installed distributions, without importing them."""
 
 import os
 import platform
@@ -14,33 +10,43 @@ from pathlib import Path
 from typing import Final
 
 from tune_policies.files.child_python import program_path
-from tune_policies.probe.doctor.node_reader import cgroup_memory_bytes, host_memory_bytes, installed_versions
-from tune_policies.probe.node_facts import read_usable_cpus
+from tune_policies.probe.node_facts import (
+    cgroup_memory_bytes,
+    host_memory_bytes,
+    installed_versions,
+    read_usable_cpus,
+)
 from tune_policies.probe.nvml import NvmlError, read_driver
 from tune_policies.values.sanitize import redacted
 
 from .run_set import Environment, GpuFacts
 
 PACKAGES: Final = (
-    *("tune-policies", "ray", "torch", "tensorflow", "jax", "numba", "numpy", "xgboost", "lightgbm", "pyperf"),
+    "tune-policies",
+    "ray",
+    "torch",
+    "tensorflow",
+    "jax",
+    "numba",
+    "numpy",
+    "xgboost",
+    "lightgbm",
+    "pyperf",
 )
-"""What decides how fast something is, and what measures it."""
+"""The packages that decide how fast a workload is, and the ones that measure it."""
 
-_OTHER_BUILDS: Final = {"tensorflow": ("tensorflow-cpu",), "xgboost": ("xgboost-cpu",)}
-"""Distributions that hold the same package under another name."""
+_OTHER_BUILDS: Final = {"tensorflow": "tensorflow-cpu", "xgboost": "xgboost-cpu"}
+"""Distributions that contain the same package under another name."""
 
 _GIT_TIMEOUT_S: Final = 5
 
 
 def read_environment(packages: Iterable[str] = PACKAGES) -> Environment:
-    """Return the machine, and the versions of those of ``packages`` that are installed."""
+    """Return the machine, and the versions of the ``packages`` that are installed."""
     installed = installed_versions()
-    versions = {}
-    for package in packages:
-        if found := [installed[name] for name in (package, *_OTHER_BUILDS.get(package, ())) if name in installed]:
-            versions[package] = found[0]
+    versions = {name: installed.get(name) or installed.get(_OTHER_BUILDS.get(name, "")) for name in packages}
     commit = _git("rev-parse", "--verify", "HEAD")
-    # Files that Git does not follow are none of the commit: results are written beside the code.
+    # Untracked files do not change the commit: results are written beside the code.
     changes = _git("status", "--porcelain", "--untracked-files=no") if commit else ""
     return Environment(
         cpu_model=_cpu_model(),
@@ -51,9 +57,9 @@ def read_environment(packages: Iterable[str] = PACKAGES) -> Environment:
         gpus=_gpus(),
         platform=platform.platform(),
         python=platform.python_version(),
-        versions=versions,
+        versions={name: version for name, version in versions.items() if version},
         commit=commit or None,
-        has_changes=changes is None or changes != "",  # where it was not told in time, nobody can vouch for it
+        has_changes=changes != "",  # also if Git did not answer in time
     )
 
 
@@ -67,13 +73,13 @@ def _cpu_model() -> str:
 
 
 def _git(*arguments: str) -> str | None:
-    """Return what Git says of the working directory; ``None``: there is no repository, or no Git that answers."""
-    # It would else refresh its index, for which it takes a lock that the user's own Git may meet.
+    """Return Git's output for the working directory, or ``None`` without a repository or a Git that answers."""
+    # Otherwise Git refreshes its index and takes a lock that the user's own Git may run into.
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     program = program_path("git")
     if program is None:
         return None
-    # A repository may name a program that tells Git of changes, which Git would run.
+    # A repository may name a program that reports changes, and Git would run it.
     command = [program, "-c", "core.fsmonitor=false", *arguments]
     try:
         done = subprocess.run(  # noqa: S603 - the arguments are those above
@@ -87,7 +93,7 @@ def _git(*arguments: str) -> str | None:
 def _gpus() -> tuple[GpuFacts, ...]:
     try:
         found = read_driver()
-    except NvmlError:  # there is no driver
+    except NvmlError:  # no driver
         return ()
     fields = ("name", "memory_bytes", "max_clock_mhz", "power_limit_w")
     return tuple(
@@ -96,7 +102,7 @@ def _gpus() -> tuple[GpuFacts, ...]:
 
 
 def describe_machine(*packages: str) -> str:
-    """Return CPU, cores, Python and package versions in one line; ``packages`` beside those that all figures need."""
+    """Return CPU, cores, Python and versions in one line: of ``packages``, and of those that every figure needs."""
     named = ("tune-policies", "pydantic", "ray", *packages)
     machine = read_environment(named)
     versions = ", ".join(f"{name} {machine.versions.get(name, 'not installed')}" for name in named)
@@ -104,7 +110,7 @@ def describe_machine(*packages: str) -> str:
 
 
 def own_command() -> str:
-    """Return the command that runs, as it can be typed again but for its secrets."""
-    package = sys.modules["__main__"].__package__  # None in a script, as the command ``tune-policies`` is one
+    """Return the running command as it can be typed again, without its secrets."""
+    package = sys.modules["__main__"].__package__  # None in a script, such as the command ``tune-policies``
     program = f"python -m {package}" if package else Path(sys.argv[0]).name
     return redacted(f"{program} {shlex.join(sys.argv[1:])}")

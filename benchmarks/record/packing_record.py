@@ -1,4 +1,4 @@
-"""What a benchmark of throughput has measured, and what follows from it."""
+"""The record of a throughput benchmark: trials per hour by trials per GPU."""
 
 import re
 import statistics
@@ -16,23 +16,19 @@ from .run_set import Seconds
 from .summary import Spread, spread
 
 PAYS: Final = 1.1
-"""Twice the trials on a GPU pay while they bring at least a tenth more."""
+"""Twice the trials on a GPU pay if throughput grows by at least a tenth."""
 
 UNREAD_GPU: Final = "GPU that was not read"
-"""In the place of a GPU's model."""
 
 
 class ThroughputSample(Value):
     """One run of one arm.
 
     Attributes:
-        workload: Name of the workload.
-        arm: ``"alone"``: one trial on a GPU; ``"packed"``: a number that was asked for; ``"plan"``: what the plan
-            from the measured profile says; with ``" with mps"`` where MPS held the shares.
-        trials_per_gpu: How many trials shared a GPU.
-        num_trials: Trials that were run.
-        seconds: From the start of the Tune run to its end, the start of processes included.
-        trial_seconds: What each trial took once its process had started, by seed.
+        arm: ``"alone"`` for one trial on a GPU, ``"packed"`` for a requested number, ``"plan"`` for the number of the
+            plan from the measured profile; with ``" with mps"`` if MPS enforced the shares.
+        seconds: From the start of the Tune run to its end, including the start of processes.
+        trial_seconds: Time of each trial after the start of its process, by seed.
         losses: The last loss of each trial, by seed.
     """
 
@@ -46,19 +42,17 @@ class ThroughputSample(Value):
 
     @property
     def trials_per_hour(self) -> float:
-        """Trials finished in an hour at this rate."""
+        """Trials that finish in an hour at this rate."""
         return self.num_trials * 3600 / self.seconds
 
 
 class ThroughputRecord(Value):
-    """All runs of a benchmark.
+    """All runs of a throughput benchmark.
 
     Attributes:
         gpu: The model of the GPU, or ``UNREAD_GPU``.
         machine: CPU, cores and versions.
-        command: What was typed.
-        plans: What the plan from the measured profile said, by workload.
-        samples: The runs, in their order.
+        plans: The explanation of the plan from the measured profile, by workload.
         failures: Runs that do not count, and why.
     """
 
@@ -70,23 +64,23 @@ class ThroughputRecord(Value):
     failures: tuple[Redacted, ...] = ()
 
     def with_sample(self, sample: ThroughputSample) -> "ThroughputRecord":
-        """Return the record with a further run."""
+        """Return the record with another run."""
         return self.model_copy(update={"samples": (*self.samples, sample)})
 
     def with_failure(self, failure: str) -> "ThroughputRecord":
-        """Return the record with a further run that does not count."""
+        """Return the record with another run that does not count."""
         return self.model_copy(update={"failures": (*self.failures, redacted(failure))})
 
     def redacted(self) -> "ThroughputRecord":
-        """Return the record without the command, names of the cluster, and errors, so that it can be published."""
+        """Return a record that can be published: without the command, names of the cluster, and errors."""
         plans = {workload: public_text(plan) for workload, plan in self.plans.items()}
         failures = (LEFT_OUT,) * len(self.failures)
         return self.model_copy(update={"command": LEFT_OUT, "plans": plans, "failures": failures})
 
     def may_be_of(self, accelerator_type: str) -> bool:
-        """Whether the GPU can be of this type by Ray, which takes its names from parts of the vendors'."""
+        """Return whether the GPU can be of this type of Ray's, whose names are parts of the vendors' names."""
         part = re.escape(accelerator_type.partition("-")[0])
-        # Ray's may end within a word: it calls a GeForce G.
+        # Ray's name may end within a word: it calls a GeForce "G".
         return self.gpu == UNREAD_GPU or re.search(rf"\b{part}(?!\d)", self.gpu, re.IGNORECASE) is not None
 
     @property
@@ -104,21 +98,19 @@ class ThroughputRecord(Value):
         return {arm: spread(rates[arm]) for arm in by_number}
 
     def speedup(self, workload: str, arm: tuple[str, int]) -> float | None:
-        """Return the ratio of the arm's median to that of one trial on a GPU; ``None``: that was not run."""
+        """Return the ratio of the arm's median to that of one trial on a GPU, or ``None`` if that was not run."""
         arms = self.arms(workload)
         alone = arms.get(("alone", 1))
         return arms[arm].median / alone.median if alone else None
 
     def stops_paying_at(self, workload: str) -> int | None:
-        """Return the trials per GPU above which more bring less than a tenth for each doubling.
-
-        ``None``: the largest number that was run still paid, so the end is not known.
-        """
-        without_mps = {arm[1]: rate.median for arm, rate in self.arms(workload).items() if "mps" not in arm[0]}
-        return stops_paying_at(without_mps)
+        """Return the trials per GPU above which more do not pay, without MPS; see :func:`stops_paying_at`."""
+        return stops_paying_at(
+            {arm[1]: rate.median for arm, rate in self.arms(workload).items() if "mps" not in arm[0]}
+        )
 
     def largest_difference_of_losses(self, workload: str) -> float:
-        """Return how far the losses of one seed lie apart over all arms, relative to their middle."""
+        """Return the largest range of the losses of one seed over all arms, relative to their median."""
         by_seed: dict[int, list[float]] = {}
         for sample in self.samples:
             if sample.workload == workload:
@@ -130,24 +122,19 @@ class ThroughputRecord(Value):
 
 
 def read_throughput(path: Path) -> ThroughputRecord:
-    """Read what ``tune-policies bench packing --output`` wrote.
-
-    Raises:
-        InvalidResourcesError: There is no such file, or it is another one.
-    """
-    return read_value(
-        path, ThroughputRecord, "record of throughput", hint="`tune-policies bench packing --output FILE` writes one"
-    )
+    """Read the file that ``tune-policies bench packing --output`` wrote; see ``read_value`` for the errors."""
+    hint = "`tune-policies bench packing --output FILE` writes one"
+    return read_value(path, ThroughputRecord, "record of throughput", hint=hint)
 
 
 def stops_paying_at(rates: dict[int, float]) -> int | None:
-    """Return the trials per GPU from which no larger number brings a tenth more for each doubling.
+    """Return the trials per GPU above which no larger number brings a tenth more for each doubling.
 
-    ``rates`` are trials per hour by trials per GPU; ``None``: the largest still paid.
+    ``None`` if the largest number still pays. ``rates`` are trials per hour by trials per GPU.
     """
     numbers = sorted(rates)
     for index, number in enumerate(numbers[:-1]):
-        # A tenth for each doubling: from 4 to 16 it is two of them.
+        # From 4 to 16 are two doublings.
         if not any(rates[more] >= rates[number] * (more / number) ** log2(PAYS) for more in numbers[index + 1 :]):
             return number
     return None

@@ -1,4 +1,4 @@
-"""What a run of the benchmarks has measured: raw times by process, and all that one must know to believe them."""
+"""What a run of the benchmarks measured: raw times by process, with the machine and all that disturbed them."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,15 +17,7 @@ from tune_policies.values.value import Many, Value, counted, shorten
 
 
 class GpuFacts(Value):
-    """One GPU as its driver describes it.
-
-    Attributes:
-        name: The model.
-        memory_bytes: Total GPU memory; ``None``: not known.
-        driver: The driver's version.
-        max_clock_mhz: The highest clock of its processors; ``None``: not known.
-        power_limit_w: What it may use, in watts; ``None``: not known.
-    """
+    """One GPU as its driver describes it; ``None`` stands for what the driver does not report."""
 
     name: str
     memory_bytes: Bytes | None = None
@@ -34,28 +26,25 @@ class GpuFacts(Value):
     power_limit_w: float | None = None
 
     def __str__(self) -> str:
-        memory = format_bytes(self.memory_bytes) if self.memory_bytes else None
-        clock = f"up to {self.max_clock_mhz} MHz" if self.max_clock_mhz else None
-        power = f"{self.power_limit_w:g} W" if self.power_limit_w else None
-        driver = f"driver {self.driver}" if self.driver else None
-        details = ", ".join(filter(None, (memory, clock, power, driver)))
-        return f"{self.name} ({details})" if details else self.name
+        details = (
+            self.memory_bytes and format_bytes(self.memory_bytes),
+            self.max_clock_mhz and f"up to {self.max_clock_mhz} MHz",
+            self.power_limit_w and f"{self.power_limit_w:g} W",
+            self.driver and f"driver {self.driver}",
+        )
+        known = ", ".join(each for each in details if each)
+        return f"{self.name} ({known})" if known else self.name
 
 
 class Environment(Value):
-    """Where something was measured.
+    """The machine and the software with which something was measured; ``None`` stands for what could not be read.
 
     Attributes:
-        cpu_model: As the machine calls it.
         num_cpus: Logical CPUs of the machine.
-        usable_cpus: What affinity and the cgroup's quota leave of them; ``None``: not known.
-        host_memory_bytes: Of the machine.
-        cgroup_memory_bytes: What the cgroup allows; ``None``: no limit, or not known.
-        gpus: Its GPUs.
-        platform: The operating system.
-        python: Python's version.
+        usable_cpus: CPUs within the affinity and the cgroup's quota.
+        cgroup_memory_bytes: The cgroup's memory limit; ``None`` also if there is no limit.
         versions: Of packages, by name.
-        commit: Of the working directory's Git repository; ``None``: there is none.
+        commit: Commit of the working directory's Git repository; ``None`` if there is none.
         has_changes: Whether files differ from that commit.
     """
 
@@ -90,18 +79,18 @@ class Environment(Value):
 
 
 class Settings(Value):
-    """What is measured, and how long at the most.
+    """What to measure, and the limits of a process.
 
     Attributes:
         sizes: The sizes of each workload, by its name or ``module:function``.
         devices: Such as ``"cpu"``, ``"gpu"``, ``"gpu@0.25"`` or ``"TPU"``; each once.
-        cpus: CPUs of a trial, on whatever device.
-        num_rounds: In each, every arm has a fresh process.
-        num_blocks: How many blocks are timed of each phase in each process, beside warm-ups.
-        max_steps: How many steps a process is timed for at the most, with the first epoch.
-        process_timeout_s: How long a process works at the most, in seconds, from when it was asked for.
-        seed: Of the random order.
-        has_control: Whether a second arm equal to the first tells how noisy the machine is.
+        cpus: CPUs of a trial, on every device.
+        num_rounds: In each round, every arm has a fresh process.
+        num_blocks: Blocks of each phase in each process, without warm-ups.
+        max_steps: The most steps of a process, including the first epoch.
+        process_timeout_s: The longest time that a process works, in seconds since it was requested.
+        seed: Seed of the random order.
+        has_control: Whether a second, equal arm shows how noisy the machine is.
     """
 
     sizes: dict[str, tuple[PositiveCount, ...]] = Field(min_length=1)
@@ -126,23 +115,21 @@ Name = Annotated[
     AfterValidator(_one_line),
     WithJsonSchema({"type": "string", "pattern": r"^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$"}),
 ]
-"""It names benchmarks, rows of tables and files."""
+"""The name of a benchmark, of a row in a table and of a file."""
 
 Seconds = Annotated[float, Field(ge=1e-12, le=1e12)]
-"""How long something took: no clock here is so coarse that it took none, and squares of it are numbers, too."""
+"""A duration above 0, within bounds whose squares are finite floats."""
 
 
 class Phase(StrEnum):
-    """What a time is of."""
+    """What is timed: a step on data on the device, a step from data in host memory, or the first epoch.
+
+    The first epoch includes everything before it: start of the process, imports, data and compilation.
+    """
 
     COMPUTE = "compute"
-    """A step on data that lie on the device."""
-
     TRANSFERS = "with-transfers"
-    """A step from data in host memory."""
-
     FIRST_EPOCH = "first-epoch"
-    """The first epoch with all before it: start of the process, imports, data, compilation."""
 
 
 class Arm(Value):
@@ -152,7 +139,7 @@ class Arm(Value):
         workload: Its name, or ``module:function``.
         size: In the workload's own unit.
         device: Such as ``"cpu"``, ``"gpu"``, ``"gpu@0.25"`` or ``"TPU"``.
-        is_control: Whether this is the second of two equal arms, by which the noise of the run is known.
+        is_control: Whether this is the second of two equal arms, which shows the noise of the run.
     """
 
     workload: Name
@@ -170,14 +157,12 @@ class Arm(Value):
 
 
 class Block(Value):
-    """Some steps that were timed together, synchronised with the device before and after.
+    """Steps that were timed together, synchronised with the device before and after.
 
     Attributes:
-        phase: What was timed.
-        order: Its place among all blocks of its round, of all arms.
-        at_s: When it began, in seconds since its round did.
-        num_steps: How many steps.
-        seconds: How long they took together.
+        order: Its place among the blocks of all arms in its round.
+        at_s: When it began, in seconds since the start of the round.
+        seconds: How long all its steps took together.
         is_warmup: Whether it does not count.
     """
 
@@ -190,34 +175,28 @@ class Block(Value):
 
     @property
     def seconds_per_step(self) -> float:
-        """How long one step took."""
+        """The mean time of its steps."""
         return self.seconds / self.num_steps
 
 
 class ProcessRun(Value):
-    """What one fresh process measured.
+    """What one fresh process measured; ``None`` stands for what is unknown.
+
+    ``dtype``, ``samples_per_step``, ``steps_per_epoch`` and ``tolerance`` are those of the workload's ``Steps``.
 
     Attributes:
-        arm: What it ran.
-        round: In each round every arm of a group has one process.
+        round: In each round, every arm of a group has one process.
         order: Its place among the processes of its round.
-        pid: Its process number.
         node: The host on which it ran.
-        started_at: When it was asked for.
-        first_epoch_s: From then until its first epoch was done; ``None``: it did not come so far.
-        start_up_s: Of this, until the workload was asked to prepare itself.
-        prepare_s: Of this, until it had.
-        blocks: What was timed, in turn.
-        losses: Of the steps of the first epoch; empty: the workload gives none.
-        peak_host_bytes: The most host memory that the process held; ``None``: not known.
-        peak_gpu_bytes: The most GPU memory that its frameworks held; ``None``: not known, or none.
-        energy_j: What its GPUs used over all blocks; ``None``: NVML does not tell.
-        num_threads: CPU threads that it was set to.
-        dtype: In what the work was done, as the workload says.
-        samples_per_step: As the workload says.
-        steps_per_epoch: As the workload says.
-        tolerance: As the workload says.
-        warnings: What came up.
+        started_at: When it was requested.
+        first_epoch_s: Seconds from the request to the end of its first epoch; ``None`` if that was cut.
+        start_up_s: The part of ``first_epoch_s`` before the workload was called.
+        prepare_s: The part of ``first_epoch_s`` in which the workload prepared itself.
+        losses: Losses of the steps of the first epoch; empty if the workload returns none.
+        peak_host_bytes: The most host memory that the process used.
+        peak_gpu_bytes: The most GPU memory that its frameworks used.
+        energy_j: What its GPUs used over all blocks, in joules, by NVML.
+        num_threads: CPU threads that it was set to use.
     """
 
     arm: Arm
@@ -242,21 +221,19 @@ class ProcessRun(Value):
     warnings: tuple[Redacted, ...] = ()
 
     def times_s(self, phase: Phase) -> tuple[float, ...]:
-        """Return the seconds of a step, block by block, without warm-ups; of the first epoch, its one time."""
+        """Return the seconds of a step in each block without warm-ups, or the one time of the first epoch."""
         if phase is Phase.FIRST_EPOCH:
             return () if self.first_epoch_s is None else (self.first_epoch_s,)
         return tuple(each.seconds_per_step for each in self.blocks if each.phase is phase and not each.is_warmup)
 
 
 class DeviceFound(Value):
-    """One of the devices that were asked for.
+    """A device that was requested, and whether the cluster has it.
 
     Attributes:
-        device: As asked.
-        slot: What a trial reserves there, in words; ``None``: the cluster does not have it.
-        why_missing: Why not.
-        at_once: How many trials of this kind the cluster runs at once.
-        accelerator_type: Ray's name of the device type; ``None``: not known, or a CPU.
+        slot: What a trial reserves there, in words; ``None`` if the cluster lacks the device.
+        at_once: How many such trials the cluster runs at once.
+        accelerator_type: Ray's name of the device type; ``None`` if unknown, or for a CPU.
     """
 
     device: Name
@@ -265,21 +242,14 @@ class DeviceFound(Value):
     at_once: Count = 0
     accelerator_type: str | None = None
 
-
-def _public_device(found: DeviceFound) -> DeviceFound:
-    texts = {name: getattr(found, name) for name in ("slot", "why_missing", "accelerator_type")}
-    return found.model_copy(update={name: text and public_text(text) for name, text in texts.items()})
+    def redacted(self) -> "DeviceFound":
+        """Return the device without names of the cluster."""
+        texts = {name: getattr(self, name) for name in ("slot", "why_missing", "accelerator_type")}
+        return self.model_copy(update={name: text and public_text(text) for name, text in texts.items()})
 
 
 class Failure(Value):
-    """A process that gave no times.
-
-    Attributes:
-        arm: What it was to run.
-        round: In which round.
-        kind: The workload raised or did not end in time, its process died, or its results disagree.
-        message: What is known, with the way out.
-    """
+    """A process without valid times: its workload raised or timed out, it died, or its results disagree."""
 
     arm: Arm
     round: Count
@@ -291,11 +261,10 @@ class NoiseReading(Value):
     """How quiet the machine was during a round.
 
     Attributes:
-        round: Which.
-        load: What other processes used of its CPUs, in CPUs.
-        throttled_s: For how long the cgroup was throttled, in seconds; ``None``: not known.
-        gpu_throttled: Why NVML says that a GPU's clock was held down; empty: it was not, or there is none.
-        cpu_mhz: The mean clock of the CPUs; ``None``: not known.
+        load: How many CPUs other processes used.
+        throttled_s: For how long the cgroup was throttled, in seconds; ``None`` if unknown.
+        gpu_throttled: NVML's reasons why a GPU's clock was held down.
+        cpu_mhz: The mean clock of the CPUs; ``None`` if unknown.
     """
 
     round: Count
@@ -306,7 +275,7 @@ class NoiseReading(Value):
 
 
 class Incident(NamedTuple):
-    """What went wrong with the processes of an arm, in the same way in each of these rounds."""
+    """A failure or warning of an arm's processes that is the same in each of these rounds."""
 
     arm: Arm
     kind: str
@@ -319,24 +288,16 @@ class Incident(NamedTuple):
 
 
 class RunSet(Value):
-    """All that one run of the benchmarks measured. It grows by copies, and is written after each round.
+    """Everything that one run of the benchmarks measured. It grows by copies, and is written after each round.
 
     Attributes:
-        schema_version: Of this format.
-        command: By which it was measured.
-        seed: Of the random order.
-        created_at: When it began.
-        environment: The machine, and the versions.
-        devices: Those that were asked for.
-        num_rounds: How many rounds were asked for.
-        runs: What was measured.
-        failures: What was not.
-        noise: How quiet it was.
-        is_interleaved: Whether the arms of a round took turns block by block; else process by process, since the
-            cluster does not hold them at once.
-        is_complete: Whether all that was asked for was run.
-        settings: What was asked for; ``None``: not known, so the run cannot be gone on with.
-        is_redacted: Whether host names, process numbers, the command, and what errors and warnings say are left out.
+        devices: The devices that were requested.
+        num_rounds: How many rounds were requested.
+        is_interleaved: Whether the arms of a round took turns block by block. Otherwise they took turns process by
+            process, because the cluster cannot run them at once.
+        is_complete: Whether everything that was requested was run.
+        settings: What was requested; ``None`` if unknown, so that the run cannot be resumed.
+        is_redacted: Whether host names, process numbers, the command and messages are left out.
     """
 
     schema_version: Literal[1] = 1
@@ -355,7 +316,7 @@ class RunSet(Value):
     is_redacted: bool = False
 
     def redacted(self) -> "RunSet":
-        """Return the run without names of the cluster, commands and errors, so that it can be published."""
+        """Return a run that can be published: without names of the cluster, commands and errors."""
         names = {name: f"node-{number}" for number, name in enumerate(dict.fromkeys(run.node for run in self.runs), 1)}
         runs = (
             run.model_copy(update={"node": names[run.node], "pid": 0, "warnings": (LEFT_OUT,) * len(run.warnings)})
@@ -363,7 +324,7 @@ class RunSet(Value):
         )
         changes = {
             "command": LEFT_OUT,
-            "devices": tuple(map(_public_device, self.devices)),
+            "devices": tuple(each.redacted() for each in self.devices),
             "runs": tuple(runs),
             "failures": tuple(each.model_copy(update={"message": LEFT_OUT}) for each in self.failures),
             "is_redacted": True,
@@ -372,12 +333,12 @@ class RunSet(Value):
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        """The arms of which something was measured, in the order in which they came first."""
+        """The arms that were measured, in the order of their first run."""
         return tuple(dict.fromkeys(run.arm for run in self.runs))
 
     @property
     def sorted_arms(self) -> tuple[Arm, ...]:
-        """The same by workload, size and device, in which order people look for them; a control after its twin."""
+        """The arms by workload, size and device; a control follows its twin."""
         return tuple(sorted(self.arms, key=lambda arm: (arm.workload, arm.size, arm.device, arm.is_control)))
 
     def of(self, arm: Arm) -> tuple[ProcessRun, ...]:
@@ -392,21 +353,21 @@ class RunSet(Value):
         return {arm: tuple(runs) for arm, runs in by_arm.items()}
 
     def times_s(self, arm: Arm, phase: Phase) -> dict[int, tuple[float, ...]]:
-        """Return the seconds of a step by round; rounds without a time of this phase are left out."""
+        """Return the seconds of a step by round, without rounds that have no time of this phase."""
         times = {run.round: run.times_s(phase) for run in self.of(arm)}
         return {number: each for number, each in times.items() if each}
 
     def sizes(self, workload: str) -> tuple[int, ...]:
-        """Return the sizes of a workload of which something was measured, ascending."""
+        """Return the measured sizes of a workload, ascending."""
         return tuple(sorted({arm.size for arm in self.arms if arm.workload == workload}))
 
     @property
     def workloads(self) -> tuple[str, ...]:
-        """Those of which something was measured."""
+        """The workloads that were measured."""
         return tuple(dict.fromkeys(arm.workload for arm in self.arms))
 
     def problems(self) -> Iterator[str]:
-        """Yield what was not measured, and why, a sentence each."""
+        """Yield what was not measured and why, a sentence each."""
         for device in self.devices:
             if device.why_missing is not None:
                 yield f"{device.device} is not there: {device.why_missing}"
@@ -415,7 +376,7 @@ class RunSet(Value):
             yield "the run was ended before all was measured: --resume goes on with it"
 
     def incidents(self, what: Literal["failure", "warning"]) -> tuple[Incident, ...]:
-        """Return what failed, or the warnings of processes that have times; the same in several rounds is one."""
+        """Return the failures, or the warnings of processes that have times; equal ones of several rounds are one."""
         if what == "failure":
             found = [((each.arm, each.kind.replace("_", " "), each.message), each.round) for each in self.failures]
         else:
@@ -427,19 +388,18 @@ class RunSet(Value):
 
     @property
     def devices_in_order(self) -> tuple[str, ...]:
-        """The devices that were asked for or measured: the CPU first, as others are compared with it."""
-        measured = sorted({arm.device for arm in self.arms})
-        asked = [each.device for each in self.devices]
-        return tuple(sorted(dict.fromkeys((*asked, *measured)), key=lambda each: each != "cpu"))
+        """The devices that were requested or measured, the CPU first because others are compared with it."""
+        devices = (*(each.device for each in self.devices), *(arm.device for arm in self.arms))
+        return tuple(sorted(dict.fromkeys(devices), key=lambda each: each != "cpu"))
 
     @property
     def measured_devices(self) -> tuple[str, ...]:
-        """Those of which something was measured, in the same order."""
+        """The devices that were measured, the CPU first."""
         measured = {arm.device for arm in self.arms}
         return tuple(each for each in self.devices_in_order if each in measured)
 
     def by_workload(self) -> dict[str, "RunSet"]:
-        """Return the run of each workload by itself, by name: what is asked of it then takes no look at all others."""
+        """Return the run of each workload by name, so that queries need not scan all workloads."""
         runs: dict[str, list[ProcessRun]] = {}
         for run in self.runs:
             runs.setdefault(run.arm.workload, []).append(run)

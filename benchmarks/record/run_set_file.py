@@ -1,24 +1,23 @@
-"""The file of a run set: one JSON file that is pyperf's, too.
+"""The file of a run set: one JSON file that pyperf can read, too.
 
-At its top stand pyperf's ``version``, ``benchmarks`` and ``metadata``, and ``tune_policies``, which pyperf passes over:
-the whole run set. It is read from there alone; what is pyperf's is a view of it.
+Its top level has pyperf's ``version``, ``benchmarks`` and ``metadata``, and ``tune_policies``, which pyperf ignores:
+the whole run set, from which alone it is read. For pyperf, a benchmark is an arm in a phase, a run is a process, and
+a value is the seconds of one step.
 
-A benchmark of pyperf is an arm in a phase, a run of it is a process, and a value is the seconds of one step. What
-pyperf has no place for (order, failures, losses, missing devices) is in the run set only. The JSON schema is made
-from the values: ``python -m tune_policies.benchmarks.record.run_set_file`` writes it anew.
+``python -m tune_policies.benchmarks.record.run_set_file`` writes the JSON schema anew.
 """
 
 import csv
 import io
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 from tune_policies.files.plain_data import parse_json
-from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_beginning, read_bytes
+from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_bytes
 from tune_policies.files.writing import replace_file
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
@@ -30,7 +29,7 @@ SCHEMA_FILE: Final = Path(__file__).with_name("run_set.schema.json")
 
 
 def run_set_schema() -> dict[str, Any]:
-    """Return the schema of what stands under ``tune_policies`` in a file of :mod:`.file`."""
+    """Return the schema of the part under ``tune_policies``."""
     version = RunSet.model_fields["schema_version"].default
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -44,21 +43,12 @@ def schema_text() -> str:
     return json.dumps(run_set_schema(), indent=2) + "\n"
 
 
-Namer = Callable[[Arm, Phase], str]
-
-
-def full_name(arm: Arm, phase: Phase) -> str:
-    """Return ``"mlp[64] gpu compute"``."""
+def _full_name(arm: Arm, phase: Phase) -> str:
     return f"{arm.workload}[{arm.size}] {arm.where} {phase}"
 
 
-def name_without_device(arm: Arm, phase: Phase) -> str:
-    """Return ``"mlp[64] compute"``: pyperf compares benchmarks of one name in two files."""
-    return f"{arm.workload}[{arm.size}] {phase}"
-
-
-def pyperf_data(run_set: RunSet, name: Namer = full_name) -> dict[str, Any]:
-    """Return the content of pyperf's file as plain data; each arm and phase needs a name of its own.
+def pyperf_data(run_set: RunSet, name: Callable[[Arm, Phase], str] = _full_name) -> dict[str, Any]:
+    """Return the content of pyperf's file as plain data; each arm and phase needs its own name.
 
     Raises:
         InvalidResourcesError: pyperf is not installed.
@@ -69,8 +59,14 @@ def pyperf_data(run_set: RunSet, name: Namer = full_name) -> dict[str, Any]:
         raise InvalidResourcesError(
             "what is measured is written in pyperf's format: pip install 'tune-policies[bench]'"
         ) from error
-    benchmarks = [pyperf.Benchmark(runs) for runs in _runs_by_benchmark(run_set, name)]
-    if not benchmarks:  # of which pyperf makes no suite, and reads none
+    machine = _machine(run_set.environment)
+    benchmarks = []
+    for arm in run_set.sorted_arms:
+        for phase in Phase:
+            about = {"name": name(arm, phase), "phase": phase.value, **machine}
+            if runs := [_run(each, phase, about) for each in run_set.of(arm) if each.times_s(phase)]:
+                benchmarks.append(pyperf.Benchmark(runs))
+    if not benchmarks:  # pyperf refuses an empty suite
         return {"version": "1.0", "benchmarks": []}
     file = io.StringIO()
     pyperf.BenchmarkSuite(benchmarks).dump(file)
@@ -78,27 +74,19 @@ def pyperf_data(run_set: RunSet, name: Namer = full_name) -> dict[str, Any]:
     return data
 
 
-def _runs_by_benchmark(run_set: RunSet, name: Namer) -> Iterator[list[Any]]:
-    machine = _machine(run_set.environment)
-    for arm in run_set.sorted_arms:
-        processes = run_set.of(arm)
-        for phase in Phase:
-            about = {"name": name(arm, phase), "phase": phase.value, **machine}
-            runs = [_run(each, phase, about) for each in processes if each.times_s(phase)]
-            if runs:
-                yield runs
-
-
 def _run(process: ProcessRun, phase: Phase, about: dict[str, Any]) -> Any:
     import pyperf
 
     blocks = [block for block in process.blocks if block.phase is phase]
     warmups = [(block.num_steps, block.seconds_per_step) for block in blocks if block.is_warmup]
-    # pyperf has one number for all values of a run, by which it warns of values that are too short to be told.
+    # pyperf has one number of loops for all values of a run, from which it warns about values that are too short.
     loops = min((block.num_steps for block in blocks if not block.is_warmup), default=1)
     metadata = {**about, **_about(process), "unit": "second", "loops": loops}
     metadata["duration"] = sum(block.seconds for block in blocks) or process.first_epoch_s
-    return pyperf.Run(process.times_s(phase), warmups, metadata=_known(metadata), collect_metadata=False)
+    # pyperf refuses empty values and texts of several lines.
+    lines = {key: " ".join(value.split()) if isinstance(value, str) else value for key, value in metadata.items()}
+    known = {key: value for key, value in lines.items() if value not in ("", None)}
+    return pyperf.Run(process.times_s(phase), warmups, metadata=known, collect_metadata=False)
 
 
 def _utc(at: datetime) -> str:
@@ -118,7 +106,7 @@ def _about(process: ProcessRun) -> dict[str, Any]:
         "device": arm.device,
         "date": _utc(process.started_at),
         "round": process.round,
-        # pyperf's own "hostname" must be the same in all runs of a benchmark, which a cluster does not promise.
+        # pyperf's own "hostname" must be the same in all runs of a benchmark, but a cluster has several hosts.
         "node": process.node,
         "pid": process.pid,
         "mem_max_rss": process.peak_host_bytes,
@@ -139,14 +127,8 @@ def _machine(environment: Environment) -> dict[str, Any]:
     }
 
 
-def _known(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what pyperf refuses: what is empty. It also wants texts of one line."""
-    lines = {name: " ".join(value.split()) if isinstance(value, str) else value for name, value in metadata.items()}
-    return {name: value for name, value in lines.items() if value not in ("", None)}
-
-
 KEY: Final = "tune_policies"
-"""Of the run set in the file. It comes first, so that the first bytes of a file say whether it is one."""
+"""The key of the run set. It comes first, so that the first bytes of a file show whether it contains one."""
 
 _BEGINS: Final = f'{{"{KEY}":'.encode()
 _VERSION: Final = RunSet.model_fields["schema_version"].default
@@ -157,48 +139,33 @@ _MEASURE: Final = "`tune-policies bench run … --output FILE` writes one"
 def write_run_set(run_set: RunSet, path: Path) -> None:
     """Write ``run_set`` to ``path``, as a whole or not at all. An older run set there is replaced, and keeps its mode.
 
-    It has host names and the command; ``RunSet.redacted`` leaves both out.
+    The file contains host names and the command; ``RunSet.redacted`` leaves both out.
 
     Raises:
         InvalidResourcesError: ``path`` is a file of another kind, or cannot be written.
     """
     if path.suffix == ".gz":
         raise InvalidResourcesError(f"{path}: a run set is not compressed, and pyperf would take it for that: drop .gz")
-    if _beginning(path) and not is_run_set(path):
+    try:
+        beginning = read_bytes(path, max_bytes=len(_BEGINS), is_cut=True)
+        if beginning not in (b"", _BEGINS):  # a run set may be cut off, or written by another program
+            read_run_set(path)
+    except UnreadableFileError:  # no such file, or one that replace_file refuses
+        pass
+    except InvalidResourcesError as error:
         raise InvalidResourcesError(
             f"{path} exists and is not a run set of these benchmarks: name another file, or delete this one"
-        )
+        ) from error
     data = {KEY: run_set.model_dump(mode="json"), **pyperf_data(run_set)}
-    text = json.dumps(data, separators=(",", ":")) + "\n"
-    replace_file(path, text)
-
-
-def is_run_set(path: Path) -> bool:
-    """Return whether ``path`` is one, whole or cut off. It is read only where it does not begin as it was written."""
-    beginning = _beginning(path)
-    if beginning in (b"", _BEGINS):
-        return beginning != b""
-    try:
-        read_run_set(path)
-    except InvalidResourcesError:
-        return False
-    return True
-
-
-def _beginning(path: Path) -> bytes:
-    """Return the first bytes of an ordinary file; none: there is no such file, or nothing in it."""
-    try:
-        return read_beginning(path, len(_BEGINS))
-    except UnreadableFileError:
-        return b""
+    replace_file(path, json.dumps(data, separators=(",", ":")) + "\n")
 
 
 def read_run_set(path: Path) -> RunSet:
-    """Read what :func:`write_run_set` wrote.
+    """Read the file that :func:`write_run_set` wrote.
 
     Raises:
-        InvalidResourcesError: There is no such file, or it is none of these: too large, cut off, not JSON, of pyperf
-            alone, of a newer version, or with a field that is wrong.
+        InvalidResourcesError: The file is missing, too large, cut off, not JSON, of pyperf alone, of a newer version,
+            or has an invalid field.
     """
     try:
         content = read_bytes(path, what="run set", max_bytes=MAX_RECORD_BYTES)
@@ -242,16 +209,12 @@ def _what_else(data: object) -> str:
 
 
 def select(
-    run_set: RunSet,
-    *,
-    workloads: Collection[str] = (),
-    devices: Collection[str] = (),
-    phases: Collection[Phase] = (),
+    run_set: RunSet, *, workloads: Collection[str] = (), devices: Collection[str] = (), phases: Collection[Phase] = ()
 ) -> RunSet:
-    """Return what was measured of these; of all, where none is named.
+    """Return the measurements of these workloads, devices and phases, or of all if none is named.
 
     Raises:
-        InvalidResourcesError: A name is unknown, its device is not there, or nothing was measured of it.
+        InvalidResourcesError: A name is unknown, a device is missing, or nothing was measured of them.
     """
     arms = (*run_set.arms, *(failure.arm for failure in run_set.failures))
     _check("workload", workloads, {arm.workload for arm in arms})
@@ -299,7 +262,7 @@ _HEADINGS: Final = (
 
 
 class Format(StrEnum):
-    """What a run set is exported to."""
+    """The formats of an export."""
 
     PYPERF = "pyperf"
     CSV = "csv"
@@ -307,14 +270,17 @@ class Format(StrEnum):
 
 
 def pyperf_text(run_set: RunSet, device: str) -> str:
-    """Return pyperf's file of one device, in which benchmarks have no device in their names. It has no controls."""
+    """Return pyperf's file of one device, without controls.
+
+    The names of its benchmarks do not contain the device, because pyperf compares equal names of two files.
+    """
     of_device = [run for run in run_set.runs if run.arm.device == device and not run.arm.is_control]
     chosen = run_set.model_copy(update={"runs": tuple(of_device)})
-    return json.dumps(pyperf_data(chosen, name_without_device)) + "\n"
+    return json.dumps(pyperf_data(chosen, lambda arm, phase: f"{arm.workload}[{arm.size}] {phase}")) + "\n"
 
 
 def csv_text(run_set: RunSet) -> str:
-    """Return a row for each block, and for each first epoch, which has neither an order nor a beginning."""
+    """Return a row for each block, and one for each first epoch, without ``order`` and ``at_s``."""
     file = io.StringIO()
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow(_HEADINGS)
@@ -324,11 +290,11 @@ def csv_text(run_set: RunSet) -> str:
 
 
 _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""The characters, and their full-width forms, with which a cell becomes a formula in a spreadsheet."""
+"""The characters, and their full-width forms, with which a spreadsheet starts a formula."""
 
 
 def _cell(value: object) -> object:
-    """Return a cell; a text is one line, with an apostrophe before it if a spreadsheet would run it as a formula."""
+    """Return a cell: a text is one line, after an apostrophe if a spreadsheet would run it as a formula."""
     if not isinstance(value, str):
         return value
     text = one_line(value)

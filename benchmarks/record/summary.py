@@ -1,10 +1,11 @@
-"""What raw times come to: medians over processes with their spread, and how such numbers are written for people."""
+"""Summarizes raw times by medians over processes with their spread, and formats such numbers for people."""
 
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Final, NamedTuple
+
+from scipy import stats
 
 from tune_policies.values.resources import PositiveCount, UsedBytes
 from tune_policies.values.value import Value
@@ -13,17 +14,12 @@ from .run_set import Arm, Phase, RunSet
 
 _TIMES_SIGN: Final = "\N{MULTIPLICATION SIGN}"
 _LONG: Final = ((7200, 3600, "h"), (600, 60, "min"))
-"""From so many seconds on: the unit in seconds, and its name."""
+"""From how many seconds on a unit is used, the unit in seconds, and its name."""
 _SHORT: Final = ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 class Spread(NamedTuple):
-    """The middle of several runs, and how far they lie apart.
-
-    Attributes:
-        median: In the unit of the samples.
-        iqr: Interquartile range, in the same unit.
-    """
+    """The median of several runs and their interquartile range, in the unit of the samples."""
 
     median: float
     iqr: float
@@ -33,7 +29,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return median and interquartile range."""
+    """Return the median and the interquartile range of one value or more."""
     if len(values) < 2:
         return Spread(values[0], 0.0)
     quarters = statistics.quantiles(values, n=4, method="inclusive")
@@ -45,10 +41,8 @@ class StepTime(Value):
 
     Attributes:
         median: The median of the processes' medians.
-        half_iqr: Half their interquartile range; ``None``: there is one process only.
-        low: The lower end of the interval that holds the true median, 95 % sure from six processes on.
-        high: Its upper end.
-        num_processes: How many.
+        half_iqr: Half their interquartile range; ``None`` if there is only one process.
+        low: The lower end of the median's interval, with 95 % from six processes on; ``high`` is the upper end.
     """
 
     median: float
@@ -59,38 +53,33 @@ class StepTime(Value):
 
 
 def step_time(values: Iterable[float]) -> StepTime | None:
-    """Return the median of processes with its distribution-free interval, from the sign test; ``None``: of none.
+    """Return the median of processes with its distribution-free interval from the sign test, or ``None`` without any.
 
-    The k-th lowest and k-th highest of n values hold the median with a probability of ``1 - 2 * B(k - 1; n, 1/2)``
-    (Conover, Practical Nonparametric Statistics, 3.2). Below six values not even all of them give 95 %: five give 94.
+    The k-th lowest and k-th highest of n values enclose the median with a probability of ``1 - 2 * B(k - 1; n, 1/2)``
+    (Conover, Practical Nonparametric Statistics, 3.2). Five values enclose it with 94 %.
     """
     ordered = sorted(values)
-    count, cut = len(ordered), 0
     if not ordered:
         return None
-    # 5 % are one part in 20: in whole numbers, as floats end at 2**1024.
-    while 20 * 2 * sum(math.comb(count, each) for each in range(cut + 2)) <= 2**count:
-        cut += 1
+    count = len(ordered)
+    cut = max(0, int(stats.binom.ppf(0.025, count, 0.5)) - 1)
     median, iqr = spread(ordered)
     half = iqr / 2 if count > 1 else None
     return StepTime(median=median, half_iqr=half, low=ordered[cut], high=ordered[-1 - cut], num_processes=count)
 
 
 def time_of(run_set: RunSet, arm: Arm, phase: Phase) -> StepTime | None:
-    """Return the time of a step (of the first epoch: of all of it) over an arm's processes; ``None``: no times."""
+    """Return the time of a step, or of the whole first epoch, over an arm's processes; ``None`` without times."""
     return step_time(statistics.median(each) for each in run_set.times_s(arm, phase).values())
 
 
 class ArmSummary(Value):
-    """What was measured of an arm.
+    """The measurements of an arm, over its processes; ``None`` stands for what is unknown.
 
     Attributes:
-        arm: Which.
-        times_s: Of a step by phase, of the first epoch as a whole; phases without a time are left out.
-        samples_per_s: With transfers; ``None``: the workload has no samples, or no such time.
-        peak_host_bytes: The most host memory of a process; ``None``: not known.
-        peak_gpu_bytes: The most GPU memory of a process; ``None``: not known, or none.
-        energy_j: What a process used over all that it ran, the median; ``None``: not known.
+        times_s: Times by phase; see :func:`time_of`.
+        samples_per_s: With transfers.
+        energy_j: The median energy that a process used, in joules.
     """
 
     arm: Arm
@@ -127,8 +116,8 @@ def _most(amounts: Iterable[int | None]) -> int | None:
 
 
 def time_text(seconds: float, half_iqr: float | None = None) -> str:
-    """Return ``"1.23 ms"`` or ``"1.23 ±0.14 ms"``; from ten minutes on it is in minutes, from two hours in hours."""
-    # 0.9999 ms is 1 ms, not 1000 µs: what counts is the number as it is written.
+    """Return ``"1.23 ms"`` or ``"1.23 ±0.14 ms"``, in minutes from ten minutes on, in hours from two hours on."""
+    # The rounded number decides, so that 0.9999 ms is 1 ms and not 1000 µs.
     written = float(f"{seconds:.3g}")
     short = next((each for each in _SHORT if written >= each[0]), _SHORT[-1])
     factor, unit = next(((each, name) for least, each, name in _LONG if seconds >= least), short)
@@ -137,17 +126,17 @@ def time_text(seconds: float, half_iqr: float | None = None) -> str:
 
 
 def ratio_text(ratio: float) -> str:
-    """Return the ratio with the sign of multiplication behind it."""
+    """Return ``"1.23×"``."""
     return f"{_ratio_digits(ratio)}{_TIMES_SIGN}"
 
 
 def ratio_with_bounds(ratio: float, low: float, high: float) -> str:
-    """Return the ratio as :func:`ratio_text` does, and its interval behind it."""
+    """Return ``"1.23× (1.20 to 1.26)"``."""
     return f"{ratio_text(ratio)} ({_ratio_digits(low)} to {_ratio_digits(high)})"
 
 
 def multiple_text(ratio: float) -> str:
-    """Return the ratio for an axis: without zeros behind it."""
+    """Return the ratio for an axis, without trailing zeros."""
     return f"{digits(ratio)}{_TIMES_SIGN}"
 
 
@@ -158,19 +147,19 @@ def _ratio_digits(ratio: float) -> str:
 
 
 def digits(number: float, count: int = 3) -> str:
-    """Return the number with so many digits, in full above them: ``"12,345"``."""
+    """Return the number with ``count`` significant digits; larger numbers in full: ``"12,345"``."""
     if abs(number) >= 10 ** (count - 1):
         return f"{number:,.0f}"
     return f"{Decimal(f'{number:.{count}g}'):f}"
 
 
 def in_words(device: str) -> str:
-    """Return ``"CPU"`` and ``"GPU"`` in capitals, also of a control, and other devices as they are."""
+    """Return a device's name, with ``CPU`` and ``GPU`` in capitals."""
     name, control, _ = device.partition(" (control)")
     return name.upper() + control if name in {"cpu", "gpu"} else device
 
 
 def sentence(text: str) -> str:
-    """Return a reason or a message as a sentence of its own."""
+    """Return a text with a capital at its beginning and a full stop at its end."""
     text = text.strip()
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"

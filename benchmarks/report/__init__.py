@@ -1,1 +1,1 @@
-"""What people look at: figures, an HTML page and Markdown."""
+"""Tables, figures, and reports in HTML and Markdown."""

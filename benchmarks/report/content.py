@@ -1,13 +1,13 @@
-"""What a report says, whatever it is written in: what was found, in sentences, and the sections with their figures."""
+"""Builds the content of a report for HTML and Markdown: the findings in sentences, and sections with figures."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from matplotlib.figure import Figure
 
-from tune_policies.files.html_page import Content, Picture, Section
+from tune_policies.files.html_page import Content, Finding, Picture, Section
 from tune_policies.plan.decision import Decision, WorkloadDecision
 from tune_policies.values.value import counted
 
@@ -37,36 +37,14 @@ from .tables import (
     with_interval,
 )
 
-Kind = Literal["gain", "stay", "same", "ambiguous", "depends", "none"]
-
-
 _PHASES: Final = (Phase.TRANSFERS, Phase.COMPUTE, Phase.FIRST_EPOCH)
-"""As they are looked for: a trial's data begin in host memory."""
+"""In order of preference, because a trial's data start in host memory."""
 
 _MOST_NAMED: Final = 4
-"""So many workloads are named in the summary; of more it says how many."""
+"""The most findings that the summary names. Of more, it has the number."""
 
 _RANKS: Final = {Outcome.FIRST: 0, Outcome.SAME: 1, Outcome.SECOND: 2}
-"""From the first device to the second. What is ambiguous has no place: it speaks for neither."""
-
-
-class Finding(NamedTuple):
-    """The answer for one workload and one device.
-
-    Attributes:
-        workload: Its name, and that of the device where several are compared with the first.
-        kind: What the badge says: the device pays, the first one stays the better, they are the same, it is not clear,
-            it depends on the size, or nothing was compared.
-        badge: In a few words.
-        sentences: In full.
-        device: What is compared with the first device; ``None``: nothing is.
-    """
-
-    workload: str
-    kind: Kind
-    badge: str
-    sentences: tuple[str, ...]
-    device: str | None = None
+"""Outcomes from the first device to the second. Ambiguous ones support neither."""
 
 
 class _Stretch(NamedTuple):
@@ -75,16 +53,12 @@ class _Stretch(NamedTuple):
     outcome: Outcome
     compared: dict[int, Comparison]
 
-    @property
-    def sizes(self) -> list[int]:
-        return [*self.compared]
-
 
 Verdicts = Mapping[Phase, Sequence[Verdict]]
 
 
 def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) -> tuple[Finding, ...]:
-    """Return the findings, workload by workload, from steps with their transfers; of what failed altogether, too."""
+    """Return the findings for each workload, preferably from steps with transfers, also for workloads that failed."""
     decided = {each.workload: each for each in decision.workloads} if decision else {}
     said = doubts_of_all(verdicts)
     found = []
@@ -107,7 +81,7 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
 
 
 def doubts_of_all(verdicts: Verdicts) -> tuple[str, ...]:
-    """Return the reasons that every single comparison names: they concern the run."""
+    """Return the reasons that all comparisons share, and which therefore concern the whole run."""
     named = [each.comparison.reasons for found in verdicts.values() for each in found]
     if len(named) < 2:
         return ()
@@ -124,7 +98,7 @@ def _not_compared(run_set: RunSet, workload: str) -> Finding:
 
 
 def _failures(run_set: RunSet, workload: str) -> tuple[str, ...]:
-    """Return what went wrong with a workload, a sentence for each device and message."""
+    """Return the failures of a workload, a sentence for each device and message."""
     of_it = [each for each in run_set.failures if each.arm.workload == workload]
     return tuple(dict.fromkeys(sentence(f"On {in_words(each.arm.device)}: {each.message}") for each in of_it))
 
@@ -132,7 +106,7 @@ def _failures(run_set: RunSet, workload: str) -> tuple[str, ...]:
 def _answers(workload: str, verdicts: Verdicts, said: Collection[str]) -> Iterator[Finding]:
     others = dict.fromkeys(each.second for found in verdicts.values() for each in found if each.workload == workload)
     for other in others:
-        # A workload that cannot tell its transfers apart has no times of that phase.
+        # A workload without separate transfers has no times of that phase.
         for phase in _PHASES:
             of_both = [each for each in verdicts.get(phase, ()) if (each.workload, each.second) == (workload, other)]
             if of_both:
@@ -156,31 +130,31 @@ def _answer(verdicts: list[Verdict], phase: Phase, said: Collection[str]) -> Fin
         sentences += [sentence(reason) for reason in new]
     if phase is not Phase.TRANSFERS:
         sentences.append(f"It has no times with transfers; these are of the phase {phase}.")
-    kind, badge = _badge(stretches, devices)
-    return Finding(verdicts[0].workload, kind, badge, tuple(sentences), verdicts[0].second)
+    return _finding(stretches, verdicts[0], tuple(sentences))
 
 
-def _badge(stretches: list[_Stretch], devices: tuple[str, str]) -> tuple[Kind, str]:
-    first, second = devices
+def _finding(stretches: list[_Stretch], one: Verdict, sentences: tuple[str, ...]) -> Finding:
+    first, second = in_words(one.first), in_words(one.second)
     ranks = [_RANKS[each.outcome] for each in stretches if each.outcome in _RANKS]
     if ranks not in (sorted(ranks), sorted(ranks, reverse=True)):
-        return "depends", f"{first} or {second}: by size"
-    where = "" if len(stretches) == 1 else f" from {stretches[-1].sizes[0]}"
-    of_outcomes: dict[Outcome, tuple[Kind, str]] = {
-        Outcome.SECOND: ("gain", second),
-        Outcome.FIRST: ("stay", first),
-        Outcome.SAME: ("same", "the same"),
-        Outcome.AMBIGUOUS: ("ambiguous", "ambiguous"),
-    }
-    kind, badge = of_outcomes[stretches[-1].outcome]
-    return kind, f"{badge}{where}"
+        return Finding(one.workload, "depends", f"{first} or {second}: by size", sentences, one.second)
+    where = "" if len(stretches) == 1 else f" from {min(stretches[-1].compared)}"
+    match stretches[-1].outcome:
+        case Outcome.SECOND:
+            return Finding(one.workload, "gain", f"{second}{where}", sentences, one.second)
+        case Outcome.FIRST:
+            return Finding(one.workload, "stay", f"{first}{where}", sentences, one.second)
+        case Outcome.SAME:
+            return Finding(one.workload, "same", f"the same{where}", sentences, one.second)
+        case _:
+            return Finding(one.workload, "ambiguous", f"ambiguous{where}", sentences, one.second)
 
 
 def _stretch_text(stretch: _Stretch, devices: tuple[str, str], *, is_last_of_several: bool) -> str:
-    """Return where a stretch lies, and how many times as fast the faster device is at its smallest and largest size."""
+    """Return the sizes of a stretch, and how many times as fast a device is at the smallest and largest of them."""
     is_first = stretch.outcome is Outcome.FIRST
     faster, slower = devices if is_first else devices[::-1]
-    lowest, highest = stretch.sizes[0], stretch.sizes[-1]
+    lowest, highest = min(stretch.compared), max(stretch.compared)
     factors = f"{_factor(stretch.compared[lowest], is_inverse=is_first)} as fast as {slower}"
     if lowest == highest:
         where = f"at size {lowest}"
@@ -198,9 +172,8 @@ def _stretch_text(stretch: _Stretch, devices: tuple[str, str], *, is_last_of_sev
 
 
 def _factor(comparison: Comparison, *, is_inverse: bool) -> str:
-    one = comparison
-    bounds = (1 / one.ratio, 1 / one.high, 1 / one.low) if is_inverse else (one.ratio, one.low, one.high)
-    return ratio_with_bounds(*bounds)
+    ratio, low, high = comparison.ratio, comparison.low, comparison.high
+    return ratio_with_bounds(1 / ratio, 1 / high, 1 / low) if is_inverse else ratio_with_bounds(ratio, low, high)
 
 
 def _trial_sentences(decided: WorkloadDecision, decision: Decision) -> Iterator[str]:
@@ -212,12 +185,12 @@ def _trial_sentences(decided: WorkloadDecision, decision: Decision) -> Iterator[
 
 
 def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
-    """Return the whole in one sentence."""
+    """Return all findings in one sentence."""
     if not run_set.workloads:
         return "Nothing was measured: every process failed." if run_set.failures else "Nothing was measured."
     if len(findings) <= _MOST_NAMED:
         return f"{'; '.join(f'{each.workload}: {each.badge}' for each in findings)}."
-    words: dict[Kind, str] = {
+    words = {
         "gain": "another device pays, at least for the largest sizes",
         "stay": f"{in_words(run_set.measured_devices[0])} is the faster one",
         "same": "it makes no difference",
@@ -225,7 +198,7 @@ def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
         "ambiguous": "the measurement does not tell",
         "none": "there is nothing to compare",
     }
-    counts = Counter(each.kind for each in findings)
+    counts = Counter[str](each.kind for each in findings)
     parts = (f"for {counts[kind]} {text}" for kind, text in words.items() if counts[kind])
     return f"Of {counted(len(findings), 'answer')}, {'; '.join(parts)}."
 
@@ -237,7 +210,7 @@ _Parts = Mapping[str, RunSet]
 def build_content(
     run_set: RunSet, decision: Decision | None = None, packing: ThroughputRecord | None = None
 ) -> Content:
-    """Return what a report on a run says; what was not measured is said, too."""
+    """Return the content of the report on a run, including what was not measured."""
     parts = run_set.by_workload()
     compared = {phase: [each for part in parts.values() for each in verdicts(part, phase)] for phase in Phase}
     findings = find(run_set, compared, decision)
@@ -253,7 +226,7 @@ def build_content(
         _memory(parts),
         _samples(parts),
         _conditions(run_set),
-        *([] if run_set.is_redacted else [_again(commands)]),
+        *([] if run_set.is_redacted else [Section("Run it again", (_AGAIN,), commands=commands)]),
     )
     gpus = ", ".join(dict.fromkeys(each.name for each in run_set.environment.gpus)) or "no GPU that NVML knows"
     details = (
@@ -263,8 +236,7 @@ def build_content(
     return Content("GPU against CPU", summarise(run_set, findings), details, sections)
 
 
-def _again(commands: tuple[str, ...]) -> Section:
-    return Section("Run it again", ("In the same working directory, with the versions above:",), commands=commands)
+_AGAIN: Final = "In the same working directory, with the versions above:"
 
 
 def _missing(run_set: RunSet) -> Iterator[str]:
@@ -289,7 +261,7 @@ def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
 
 
 _MOST_FIGURES: Final = 18
-"""So many figures a section has: each takes a tenth of a second to draw."""
+"""The most figures of a section: each takes a tenth of a second to draw."""
 
 
 def _pictures(drawn: Iterable[tuple[str, str, Figure | None]]) -> tuple[Picture, ...]:
@@ -366,7 +338,7 @@ def _memory(parts: _Parts) -> Section:
 
 
 def _samples(parts: _Parts) -> Section:
-    # Of the first phase that has times: a workload that only failed to be timed has a first epoch at most.
+    # The first phase with times: a workload whose timing failed has a first epoch at most.
     drawn = (
         next(filter(None, (distribution_figure(part, workload, phase) for phase in _PHASES)), None)
         for workload, part in parts.items()

@@ -1,8 +1,8 @@
-"""Figures of what was measured: values in, a figure out. Nothing is written, and no state of pyplot is used.
+"""Draws figures of measurements, without files and without the state of pyplot.
 
-A figure has one width, and text that stays readable when it is shown at that width. The colours are after Okabe and
-Ito, which the colour-blind tell apart, darker on white and lighter on near black, so that each keeps a contrast of 3
-(WCAG 2, 1.4.11). A marker and a dash of its own tells each line apart without them.
+All figures have one width, at which their text is readable. The colours are after Okabe and Ito, for colour-blind
+readers, but darker on white and lighter on near black, for a contrast of 3 (WCAG 2, 1.4.11). Each line also has its own
+marker and dash.
 """
 
 import math
@@ -30,23 +30,23 @@ PHASE_TITLES: Final = {
 }
 
 WIDTH: Final = 420 / 72
-"""Of a figure, in inches: 420 px where an SVG is shown in its own size."""
+"""Width of a figure in inches: 420 px if an SVG is shown in its own size."""
 
 _TITLE: Final = 40
-"""Characters of a title that a figure of that width holds."""
+"""Characters of a title that fit into this width."""
 
 _SIZES_HELD: Final = 38
-"""Characters that the x axis of such a figure holds."""
+"""Characters of tick labels that fit on the x axis."""
 
 INK: Final = "#24292f"
-"""Of text, axes and grids. In a page it becomes the colour of the text around."""
+"""Colour of text, axes and grids. In a page it becomes the colour of the surrounding text."""
 
 SMALL: Final = 11.5
-"""Of texts of which there are many; shown at 340 px, where 400 is all there is, it is still more than 9 px."""
+"""Font size of the many small texts. On a screen of 400 px, where a figure has 340, it is still more than 9 px."""
 
 LOOK: Final[Any] = {
     "svg.fonttype": "none",
-    # A name may hold a dollar sign, which is no formula.
+    # A dollar sign in a name does not start a formula.
     "text.parse_math": False,
     "text.usetex": False,
     "font.size": 13,
@@ -71,7 +71,7 @@ LOOK: Final[Any] = {
 
 
 class Stroke(NamedTuple):
-    """How the line of one series is drawn, on white."""
+    """The style of a line on white."""
 
     color: str
     marker: str
@@ -89,18 +89,18 @@ STROKES: Final = (
 
 
 def strokes(names: Iterable[Any]) -> dict[Any, Stroke]:
-    """Return a stroke for each name; after the sixth they repeat."""
+    """Return a stroke for each name, from the beginning again after the sixth."""
     return {name: STROKES[index % len(STROKES)] for index, name in enumerate(names)}
 
 
 _LOG: Final = "(log scale)"
 
 _IN_ONE_LINE: Final = 18
-"""Characters of a y label beside which ``_LOG`` has room in the same line."""
+"""Characters of the longest y label with room for ``_LOG`` in the same line."""
 
 
 def put_sizes(axes: Any, sizes: Iterable[int], what: str = "size") -> None:
-    """Make the x axis logarithmic, with its label, and with as many sizes as tick labels as do not overlap."""
+    """Make the x axis logarithmic, with a label, and with as many sizes as tick labels as do not overlap."""
     ordered = sorted(sizes)
     low, high = ordered[0] / 1.5, ordered[-1] * 1.5
     characters = _SIZES_HELD / math.log(high / low)
@@ -120,11 +120,11 @@ def put_sizes(axes: Any, sizes: Iterable[int], what: str = "size") -> None:
 
 
 _LOG_TICKS: Final = {100: (1, 2, 5), 10_000: (1, 3)}
-"""By the ratio of the largest value to the smallest: where a decade has ticks."""
+"""The places of ticks in a decade, up to each ratio of the largest value to the smallest."""
 
 
 def put_log_amounts(axis: Any, values: Iterable[float], label: str, write: Any = digits) -> None:
-    """Make a y or x axis logarithmic, with its label, and with amounts as tick labels on any range."""
+    """Make an axis logarithmic, with a label, and with amounts as tick labels on any range."""
     known = list(values)
     span = max(known) / min(known)
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
@@ -141,7 +141,7 @@ def put_log_amounts(axis: Any, values: Iterable[float], label: str, write: Any =
 
 
 def put_legend(figure: Any, axes: Iterable[Any]) -> None:
-    """Put one legend below all panels, each name once."""
+    """Put one legend below all panels, with each name once."""
     handles: dict[str, Any] = {}
     for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
@@ -152,25 +152,22 @@ def put_legend(figure: Any, axes: Iterable[Any]) -> None:
 
 
 def cut(text: str, most: int) -> str:
-    """Return the text in one line, no longer than so many characters; of a longer one the middle goes.
+    """Return the text in one line of at most ``most`` characters, without its middle if it is longer.
 
-    What cannot be printed is marked: XML, and so an SVG, must not hold it.
+    Characters that cannot be printed are replaced, because XML, and therefore SVG, must not contain them.
     """
     line = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
     return line if len(line) <= most else f"{line[: most // 2]}…{line[len(line) + most // 2 + 1 - most :]}"
 
 
 def title(name: str, about: str = "") -> str:
-    """Return a title that is no wider than a figure."""
+    """Return a title that fits into the width of a figure."""
     return cut(name, _TITLE - len(about)) + about
 
 
 @mpl.rc_context(LOOK)
 def crossover_figure(run_set: RunSet, phase: Phase) -> Figure | None:
-    """Draw time against size on log-log axes with intervals, a line for each device, a panel for each workload.
-
-    ``None``: there is no time of this phase.
-    """
+    """Draw time against size with intervals: a line per device, a panel per workload; ``None`` without times."""
     times = {
         workload: {
             device: {
@@ -202,10 +199,9 @@ def crossover_figure(run_set: RunSet, phase: Phase) -> Figure | None:
 
 @mpl.rc_context(LOOK)
 def speedup_figure(verdicts: Sequence[Verdict]) -> Figure:
-    """Draw how many times as fast one device is as another, with intervals and the band of what is the same.
+    """Draw how many times as fast one device is as another, with intervals and the band that counts as the same.
 
-    Args:
-        verdicts: Of one workload and two devices, of all phases that are to be shown; one at least.
+    The verdicts are of one workload and two devices, with all phases to draw, and not empty.
     """
     figure, (axes,) = _panels(1)
     within = max(each.comparison.same_within for each in verdicts)
@@ -231,14 +227,14 @@ def speedup_figure(verdicts: Sequence[Verdict]) -> Figure:
 
 @mpl.rc_context(LOOK)
 def memory_figure(run_set: RunSet, workload: str) -> Figure | None:
-    """Draw the most host and GPU memory of a process against size. ``None``: not known."""
+    """Draw the peak host and GPU memory of a process against size, or return ``None`` if it is unknown."""
     lines: dict[tuple[str, str], dict[int, int]] = {}
     for size in run_set.sizes(workload):
         for device in run_set.measured_devices:
             runs = run_set.of(Arm(workload=workload, size=size, device=device))
             peaks = {"host": [each.peak_host_bytes for each in runs], "GPU": [each.peak_gpu_bytes for each in runs]}
             for kind, values in peaks.items():
-                # A CPU arm holds 0 bytes of a GPU, which is no line.
+                # A CPU arm uses 0 bytes of GPU memory, which is not drawn.
                 if most := max((value for value in values if value is not None), default=0):
                     lines.setdefault((device, kind), {})[size] = most
     if not lines:
@@ -262,10 +258,7 @@ def memory_figure(run_set: RunSet, workload: str) -> Figure | None:
 
 @mpl.rc_context(LOOK)
 def distribution_figure(run_set: RunSet, workload: str, phase: Phase) -> Figure | None:
-    """Draw every sample of every arm as its distance from the arm's median, each process on a line of its own.
-
-    ``None``: there is no time of this phase.
-    """
+    """Draw every sample by its distance from the arm's median, each process on its own line; ``None`` without times."""
     devices = run_set.devices_in_order
     arms = sorted(
         (arm for arm in run_set.arms if arm.workload == workload and run_set.times_s(arm, phase)),
@@ -309,7 +302,7 @@ def distribution_figure(run_set: RunSet, workload: str, phase: Phase) -> Figure 
 
 @mpl.rc_context(LOOK)
 def cost_figure(decided: WorkloadDecision, currency: str | None) -> Figure | None:
-    """Draw the cost of a trial against its time, a point for each size. ``None``: the decision has no prices."""
+    """Draw the cost of a trial against its time, a point for each size, or return ``None`` without prices."""
     lines: dict[str, list[tuple[int, float, float]]] = {}
     for each in decided.sizes:
         for times in (each.cpu, each.gpu):
@@ -334,7 +327,7 @@ def cost_figure(decided: WorkloadDecision, currency: str | None) -> Figure | Non
 
 @mpl.rc_context(LOOK)
 def packing_figure(record: ThroughputRecord, workloads: Sequence[str]) -> Figure:
-    """Draw throughput against trials per GPU, a panel for each of these workloads, of which there is one at least."""
+    """Draw throughput against trials per GPU, a panel for each of one or more workloads."""
     figure, panels = _panels(len(workloads))
     for axes, workload in zip(panels, workloads, strict=True):
         arms = record.arms(workload)
@@ -365,15 +358,15 @@ def packing_figure(record: ThroughputRecord, workloads: Sequence[str]) -> Figure
 
 
 def _looks(run_set: RunSet) -> dict[str, Any]:
-    # Of all devices that were asked for, so that each has its colour in every figure of a run.
+    # For all requested devices, so that each has the same colour in every figure of a run.
     return strokes(run_set.devices_in_order)
 
 
 def _panels(count: int) -> tuple[Figure, list[Any]]:
-    """Return a figure with so many panels, three in a row."""
+    """Return a figure with ``count`` panels, three in a row."""
     columns = min(count, 3)
     rows = -(-count // columns)
-    pads = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)  # inches; by default a title touches the label above it
+    pads = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)  # inches; by default, a title touches the label above it
     figure = Figure(figsize=(WIDTH * columns, 4.2 * rows), layout=pads)
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for spare in panels[count:]:
@@ -382,7 +375,7 @@ def _panels(count: int) -> tuple[Figure, list[Any]]:
 
 
 def _line(axes: Any, points: dict[int, tuple[float, float, float]], look: Stroke, label: str) -> None:
-    """Draw a line with its intervals; a point is its value, the lower end and the upper end."""
+    """Draw a line with its intervals; a point is the value, the lower end and the upper end."""
     values = [value for value, _, _ in points.values()]
     below = [max(value - low, 0) for value, low, _ in points.values()]
     above = [max(high - value, 0) for value, _, high in points.values()]

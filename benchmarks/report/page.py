@@ -1,4 +1,4 @@
-"""A report as one HTML page, or as Markdown with its figures beside it. All that comes from data is escaped."""
+"""Writes a report as one HTML page, or as Markdown with its figures beside it. All texts from data are escaped."""
 
 import io
 import re
@@ -27,23 +27,23 @@ from .content import build_content
 from .figures import INK, LOOK
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]#!~$^=@<>&|])|^([-+]|\d+[.)](?!\S))")
-"""What Markdown, or a site that shows it, may take for more than itself: anywhere, or at a line's start."""
+"""The characters with a meaning in Markdown, or on a site that shows it: anywhere, or at the start of a line."""
 _ENTITIES: Final = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "|": "&#124;"}
-"""Not every reader heeds a backslash before these."""
+"""The characters before which some renderers ignore a backslash."""
 
 
 def html_page(content: Content) -> str:
-    """Return the report as one page that needs no other file and no network."""
+    """Return the report as one HTML page."""
     return html_page_of(content, _inline)
 
 
 def write_markdown(
     content: Content, folder: Path, images: str, *, inputs: Sequence[Path] = (), force: bool = False
 ) -> Path:
-    """Write ``report.md`` and its images into a folder, which is made if it is missing, and return the file.
+    """Write ``report.md`` and its images into a folder, which is created if necessary, and return the file.
 
     Raises:
-        InvalidResourcesError: The folder cannot be written, or a file is in the way without ``force`` or is an input.
+        InvalidResourcesError: The folder cannot be written, or a file exists without ``force`` or is an input.
     """
     page = template(Path(__file__).with_name("page.md.j2"), for_markdown, is_html=False, fenced=_fenced)
     text = page.render(content=content, images=images)
@@ -66,7 +66,7 @@ def write_markdown(
 
 
 def for_markdown(value: Any) -> str:
-    """Return a text in one line in which no character means more than itself; markup stays as it is."""
+    """Return a text in one line with escaped Markdown; ``Markup`` stays as it is."""
     if isinstance(value, Markup):
         return value
     line = one_line(" ".join(str(value).split()))
@@ -75,9 +75,7 @@ def for_markdown(value: Any) -> str:
 
 def _fenced(text: str) -> Markup:
     """Return a block of code, with a fence that is longer than any in the text."""
-    longest = max((len(found) for found in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    # Within its fence nothing is markup.
+    fence = max("``", *re.findall("`+", text), key=len) + "`"
     return Markup(f"{fence}\n{one_line(text)}\n{fence}")  # noqa: S704
 
 
@@ -91,20 +89,12 @@ def write_report(
     redact: bool = False,
     force: bool = False,
 ) -> Path:
-    """Write the report on a run, and return its file.
+    """Write the report on the run in ``file``, and return its file.
 
-    Args:
-        file: Of the run.
-        output: The page to write; with ``images``, the folder.
-        decision: File of what was decided from the run.
-        packing: File of a benchmark of throughput.
-        images: Suffix of the figures beside Markdown; ``None``: one HTML page.
-        redact: Whether to leave out commands and what errors say; else a new file is its owner's alone.
-        force: Whether to replace files that are there.
+    With ``images``, the suffix of its figures, it is Markdown in the folder ``output``, otherwise the page ``output``.
 
     Raises:
-        InvalidResourcesError: A file cannot be read, or is another one than it should be, or ``output`` cannot be
-            written, or is one of the others.
+        InvalidResourcesError: A file cannot be read, or ``output`` cannot be written or is an input.
     """
     sources = [each for each in (file, decision, packing) if each is not None]
     if images is None:
@@ -130,27 +120,27 @@ _LINK: Final = re.compile(r"url\(#([\w-]+)\)")
 
 
 def _inline(picture: Picture) -> Markup:
-    """Return the picture as an ``<svg>`` element for the inside of a page."""
-    # matplotlib has just written it, so its XML needs no distrust.
+    """Return the picture as an ``<svg>`` element of a page."""
+    # matplotlib wrote this XML, so it is trusted.
     root = ElementTree.fromstring(_drawn(picture.figure, "svg", salt=picture.name, transparent=True))  # noqa: S314
-    for size in ("width", "height"):  # the page says how wide
+    for size in ("width", "height"):  # the page determines the width
         del root.attrib[size]
     root.set("role", "img")
     root.set("aria-label", picture.label)
     for parent in list(root.iter()):
         for child in list(parent):
-            # A style within a page would be one for the whole page.
+            # A style element would apply to the whole page.
             if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
                 parent.remove(child)
     for element in root.iter():
         for key, value in element.attrib.items():
             element.set(key, _in_page(key, value, picture.name))
-    # matplotlib escapes the texts that it writes, and ElementTree the label.
+    # matplotlib has escaped the texts, and ElementTree the label.
     return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704
 
 
 def _in_page(key: str, value: str, name: str) -> str:
-    """Return an attribute's value with the page's own colours, and ids that no other figure of the page has."""
+    """Return an attribute's value with the colours of the page, and with ids that are unique in the page."""
     if key == "id":
         return f"{name}-{value}"
     if key == f"{{{_XLINK}}}href":
@@ -168,7 +158,7 @@ def _colour_of_page(found: re.Match[str]) -> str:
 
 
 def _drawn(figure: Figure, kind: str, *, salt: str, **options: Any) -> bytes:
-    # No date, and ids that do not change: the same figure is the same file.
+    # Without a date and with constant ids, so that equal figures are equal files.
     metadata = {"Date": None} if kind == "svg" else None
     picture = io.BytesIO()
     with mpl.rc_context(LOOK | {"svg.hashsalt": salt}):
@@ -177,10 +167,10 @@ def _drawn(figure: Figure, kind: str, *, salt: str, **options: Any) -> bytes:
 
 
 def save_figure(figure: Figure, path: Path, *, force: bool = False) -> None:
-    """Write the figure to a file; its suffix names the format, such as ``.svg`` or ``.png``.
+    """Write the figure to a file whose suffix is the format, such as ``.svg`` or ``.png``.
 
     Raises:
-        InvalidResourcesError: The format is not known, or the file is in the way or cannot be written.
+        InvalidResourcesError: The format is unknown, or the file exists or cannot be written.
     """
     kind = check_ending(path)
     try:
@@ -191,11 +181,7 @@ def save_figure(figure: Figure, path: Path, *, force: bool = False) -> None:
 
 
 def check_ending(path: Path) -> str:
-    """Return the format that the name of a picture asks for.
-
-    Raises:
-        InvalidResourcesError: It is not known.
-    """
+    """Return the format of a picture by the ending of its name, or raise ``InvalidResourcesError``."""
     known = FigureCanvasBase.get_supported_filetypes()
     ending = path.suffix.removeprefix(".").lower()
     if ending not in known:

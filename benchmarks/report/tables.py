@@ -1,6 +1,7 @@
-"""The tables on the shell and in a report, and what stands below them on the shell to be believed."""
+"""Builds the tables of the shell and of reports, and prints them with the facts that qualify them."""
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -9,24 +10,17 @@ from rich.table import Table as RichTable
 
 from tune_policies.files.html_page import Table
 from tune_policies.files.terminal import TextConsole, empty_table, line
-from tune_policies.plan.decision import Decision, DeviceTimes, WorkloadDecision
+from tune_policies.plan.decision import Decision, DeviceTimes, GpuOrNodes, WorkloadDecision
 from tune_policies.values.sanitize import indented, one_line
 from tune_policies.values.units import format_bytes
+from tune_policies.values.value import counted
 
 from ..compare.verdicts import Verdict
 from ..decide.decide import describe
+from ..measuring.colocation import parse_device
 from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Environment, Phase, RunSet
-from ..record.summary import (
-    ArmSummary,
-    StepTime,
-    digits,
-    in_words,
-    ratio_text,
-    ratio_with_bounds,
-    summarize,
-    time_text,
-)
+from ..record.summary import ArmSummary, StepTime, digits, in_words, ratio_text, ratio_with_bounds, summarize, time_text
 
 
 def with_spread(time: StepTime) -> str:
@@ -48,7 +42,7 @@ _OF_AN_ARM: Final[dict[str, Callable[[ArmSummary], str]]] = {
 
 
 def arms_table(caption: str, parts: Iterable[RunSet], written: Callable[[StepTime], str]) -> Table:
-    """Return a row for each arm of each part of a run: its times, its throughput, and what it used."""
+    """Return a row for each arm of each part of a run: its times, throughput, memory and energy."""
     rows = []
     for each in (summary for part in parts for summary in summarize(part)):
         device = in_words(each.arm.where)
@@ -61,7 +55,10 @@ def arms_table(caption: str, parts: Iterable[RunSet], written: Callable[[StepTim
 
 
 def decision_tables(decision: Decision) -> tuple[Table, ...]:
-    """Return a row for each workload and size: what a trial takes on each device, and, with prices, what it costs."""
+    """Return a row for each workload and size: the time of a trial on each device and, with prices, its cost.
+
+    If a number of trials was given, another table compares one GPU with more CPU nodes.
+    """
     of_each = [(decided.workload, size) for decided in decision.workloads for size in decided.sizes]
     times = Table(
         "Trials",
@@ -79,8 +76,9 @@ def decision_tables(decision: Decision) -> tuple[Table, ...]:
         ),
         num_texts=2,
     )
+    against_nodes = tuple(_nodes_tables(decision))
     if not any(size.cpu.cost_per_trial or size.gpu.cost_per_trial for _, size in of_each):
-        return (times,)
+        return times, *against_nodes
     costs = Table(
         f"{decision.currency or 'Cost'} for 1,000 trials",
         ("Workload", "Cheaper", "Size", "On CPU", "On GPU", "Flips at a price ratio of"),
@@ -93,7 +91,45 @@ def decision_tables(decision: Decision) -> tuple[Table, ...]:
         ),
         num_texts=2,
     )
-    return times, costs
+    return times, costs, *against_nodes
+
+
+def _nodes_tables(decision: Decision) -> Iterator[Table]:
+    """Yield the table of one GPU against CPU nodes, if a number of trials was given."""
+    of_each = [
+        (decided.workload, size, size.gpu_or_nodes)
+        for decided in decision.workloads
+        for size in decided.sizes
+        if size.gpu_or_nodes is not None
+    ]
+    if of_each:
+        _, size, first = of_each[0]
+        num_gpus = max(1, int(parse_device(size.gpu.device).amount))
+        money = decision.currency or "cost"
+        yield Table(
+            f"{counted(first.num_trials, 'trial')} on {counted(num_gpus, 'GPU')}, or on the fewest nodes of "
+            f"{counted(first.node_cpus, 'CPU')} that end no later",
+            (
+                *("Workload", "Size", "GPU takes", "CPU nodes", "They take"),
+                *(f"GPU, {money}", f"Nodes, {money}", "Nodes cost no more up to"),
+            ),
+            tuple(
+                (
+                    *(workload, str(size.size), time_text(each.gpu_s), _num_nodes(each)),
+                    "" if each.nodes_s is None else time_text(each.nodes_s),
+                    *("" if cost is None else digits(cost) for cost in (each.gpu_cost, each.nodes_cost)),
+                    "" if each.gpu_cost is None else str(each.as_cheap_up_to or "none"),
+                )
+                for workload, size, each in of_each
+            ),
+            num_texts=1,
+        ).without_columns()
+
+
+def _num_nodes(found: GpuOrNodes) -> str:
+    """Return the fewest nodes with their interval, in which "none" means that no number of nodes is enough."""
+    number, low, high = (str(each or "none") for each in (found.num_nodes, found.low, found.high))
+    return number if number == low == high else f"{number} ({low} to {high})"
 
 
 def _cost(times: DeviceTimes) -> str:
@@ -101,7 +137,7 @@ def _cost(times: DeviceTimes) -> str:
 
 
 def packing_table(record: ThroughputRecord) -> Table:
-    """Return a row for each arm of a benchmark of throughput."""
+    """Return a row for each arm of a throughput benchmark."""
     rows = []
     for workload in record.workloads:
         for (name, number), rate in record.arms(workload).items():
@@ -114,7 +150,7 @@ def packing_table(record: ThroughputRecord) -> Table:
 
 
 def environment_table(environment: Environment) -> Table:
-    """Return the machine and the versions, a line for each fact that is known."""
+    """Return the machine and the versions, a row for each known fact."""
     one = environment
     facts = [
         ("CPU", one.cpu_model),
@@ -132,7 +168,7 @@ def environment_table(environment: Environment) -> Table:
 
 
 def devices_table(run_set: RunSet) -> Table:
-    """Return a row for each device that was asked for, found or not."""
+    """Return a row for each requested device."""
     rows = tuple(
         (
             in_words(each.device),
@@ -146,7 +182,7 @@ def devices_table(run_set: RunSet) -> Table:
 
 
 def problems_table(run_set: RunSet) -> Table:
-    """Return a row for each failure, the same one in several rounds once, and for each warning."""
+    """Return a row for each failure and each warning; equal ones of several rounds are one row."""
     rows = tuple(
         (str(each.arm), each.kind, ", ".join(map(str, each.rounds)), each.message)
         for each in (*run_set.incidents("failure"), *run_set.incidents("warning"))
@@ -155,7 +191,7 @@ def problems_table(run_set: RunSet) -> Table:
 
 
 def noise_table(run_set: RunSet) -> Table:
-    """Return a row for each round: how quiet the machine was."""
+    """Return how quiet the machine was, a row for each round."""
     rows = tuple(
         (
             str(each.round),
@@ -171,11 +207,11 @@ def noise_table(run_set: RunSet) -> Table:
 
 
 _COLUMNS_IN_FILES: Final = 120
-"""Rich would break tables at 80 there."""
+"""Otherwise, Rich wraps tables in files at 80 columns."""
 
 
 def result_console() -> Console:
-    """Return stdout: as wide as the terminal, or as COLUMNS says."""
+    """Return a console for stdout, as wide as the terminal or ``COLUMNS``."""
     console = TextConsole(highlight=False)
     is_known = console.is_terminal or "COLUMNS" in os.environ
     return console if is_known else TextConsole(highlight=False, width=_COLUMNS_IN_FILES)
@@ -184,7 +220,7 @@ def result_console() -> Console:
 def _show(tables: Iterable[Table], lines: Iterable[str], console: Console | None = None) -> None:
     console = console or result_console()
     for table in tables:
-        console.print(table.caption, style="bold", soft_wrap=True)  # as a title it would be as narrow as the table
+        console.print(table.caption, style="bold", soft_wrap=True)  # a title would be as narrow as the table
         console.print(_in_rich(table))
         console.print()
     for text in lines:
@@ -202,12 +238,7 @@ def _in_rich(table: Table) -> RichTable:
 
 
 def print_run_set(run_set: RunSet, console: Console | None = None) -> None:
-    """Print a row for each arm, what is missing and why, how quiet it was, the machine, and the command.
-
-    Args:
-        run_set: What was measured.
-        console: Where to; ``None``: stdout.
-    """
+    """Print a row for each arm, what is missing and why, the noise, the machine, and the command."""
     caption = "Time of a step, and of the first epoch: median of the processes ± half the interquartile range"
     table = arms_table(caption, [run_set], with_spread).without_columns("Processes")
     missing = [each.device for each in run_set.devices if each.why_missing is not None]
@@ -247,29 +278,25 @@ def _range(values: Sequence[float], digits: int = 2) -> str:
 
 
 def print_verdicts(found: Sequence[Verdict]) -> None:
-    """Print a row for each pair of arms, and below the table why some are ambiguous."""
+    """Print a row for each pair of arms, and below the table the reasons for ambiguous ones."""
     texts, numbers = ("Workload", "Phase", "First", "Second", "Faster"), ("Size", "Times as fast", "Interval", "Rounds")
-    rows, reasons = [], dict[str, list[str]]()
+    rows, reasons = [], defaultdict[str, list[str]](list)
     for each in found:
         one = each.comparison
-        words = (each.workload, each.phase, each.first, each.second, each.word)
-        rows.append(
-            (*words, str(each.size), f"{one.ratio:.3g}", f"{one.low:.3g} to {one.high:.3g}", str(one.num_rounds))
-        )
+        words = (each.workload, each.phase, each.first, each.second, each.word, str(each.size))
+        rows.append((*words, f"{one.ratio:.3g}", f"{one.low:.3g} to {one.high:.3g}", str(one.num_rounds)))
         for reason in one.reasons:
-            reasons.setdefault(reason, []).append(f"{each.workload}[{each.size}] {each.phase}")
+            reasons[reason].append(f"{each.workload}[{each.size}] {each.phase}")
+    notes = []
+    for reason, arms in reasons.items():
+        where = ", ".join(dict.fromkeys(arms)) if len(arms) < len(found) else "all"
+        notes.append(f"* {where}: {reason}")
     caption = "How many times as fast the second is, with its 95 % interval"
-    where = {
-        reason: ", ".join(dict.fromkeys(arms)) if len(arms) < len(found) else "all" for reason, arms in reasons.items()
-    }
-    _show(
-        [Table(caption, (*texts, *numbers), tuple(rows), num_texts=len(texts))],
-        (f"* {arms}: {reason}" for reason, arms in where.items()),
-    )
+    _show([Table(caption, (*texts, *numbers), tuple(rows), num_texts=len(texts))], notes)
 
 
 def print_decision(decision: Decision, console: Console | None = None) -> None:
-    """Print times and, where there are prices, costs of each workload and size, with what follows below."""
+    """Print the times and, with prices, the costs of each workload and size, and below the conclusions."""
     lines = [text for decided in decision.workloads for text in _below(decided)]
     _show(decision_tables(decision), [*lines, *_where_it_holds(decision)], console)
 
@@ -299,12 +326,12 @@ def _where_it_holds(decision: Decision) -> Iterator[str]:
     if decision.price_date is not None:
         yield (
             f"prices of {decision.price_date}, from {decision.price_source}; where the GPU's price is as many times "
-            "the CPU's as the last column says, a trial costs the same on both"
+            "the CPU's as the price ratio says, a trial costs the same on both"
         )
 
 
 def print_throughput(record: ThroughputRecord) -> None:
-    """Print the table, where it stops paying, the plans, and what it was measured on."""
+    """Print the table, the number from which on trials do not pay, the plans, and the machine."""
     console = result_console()
     _show([packing_table(record)], _of_throughput(record), console)
     for workload, plan in record.plans.items():

@@ -1,1 +1,1 @@
-"""The workloads that come with the benchmarks."""
+"""The built-in workloads, and how to find them."""

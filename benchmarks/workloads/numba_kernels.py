@@ -1,6 +1,8 @@
-"""The doubling of an array by numba: a kernel for CUDA, and its twin for the CPU's threads.
+"""Kernels in numba for CUDA, and their twins for the CPU's threads.
 
-The least work for each number that is moved, so the copies decide, as in the first example of many guides to GPUs.
+``doubling`` does little work for each number that is moved, so the copies dominate, as in the first example of many GPU
+guides. ``branching`` runs small interpreters, each on a path of its own, so a GPU runs their branches one after the
+other.
 """
 
 import os
@@ -14,51 +16,69 @@ from .steps import Steps, unseen
 SEED: Final = 0
 _THREADS_PER_BLOCK: Final = 256
 
+NUM_LANES: Final = 32
+"""Interpreters of a step of ``branching``: the threads of a warp, which run together."""
+
 
 def doubling(size: int, device: str) -> Steps:
-    """Write ``size`` numbers times two into another array; the last of them compares."""
+    """Write ``size`` numbers times two into another array, and return the last."""
     values = np.random.default_rng(SEED).random(size, dtype=np.float32)
+    return _kernel_steps(values, _double, _double_on_gpu, device)
+
+
+def branching(size: int, device: str) -> Steps:
+    """Run 32 interpreters for ``size`` instructions each, and return the last one's number.
+
+    Each instruction is one of eight and depends on the number so far, so neither its branch nor its data can be known
+    ahead. The numbers are whole, so all devices get the same.
+    """
+    seeds = np.random.default_rng(SEED).integers(1, 2**32, NUM_LANES)
+    return _kernel_steps(seeds, _branch, _branch_on_gpu, device, size)._replace(tolerance=0.0)
+
+
+def _kernel_steps(values: Any, on_cpu: Any, on_gpu: Any, device: str, *arguments: int) -> Steps:
+    """Return steps of a kernel that reads an array, and writes another of the same type and size."""
     if device == "cpu":
-        return _on_cpu(values)
+        return _on_cpu(values, on_cpu, arguments)
     if device.upper() == "GPU" and cuda.is_available():
-        return _on_gpu(values)
+        return _on_gpu(values, on_gpu, arguments)
     raise unseen("numba", device)
 
 
-def _on_cpu(values: Any) -> Steps:
-    doubled = np.empty_like(values)
+def _on_cpu(values: Any, kernel: Any, arguments: tuple[int, ...]) -> Steps:
+    written = np.empty_like(values)
     num_threads = _num_threads()
 
-    def double() -> float:
-        set_num_threads(num_threads)  # numba keeps it for each thread that calls
-        _double(values, doubled)
-        return float(doubled[-1])
+    def step() -> float:
+        set_num_threads(num_threads)  # numba stores it per calling thread
+        kernel(values, written, *arguments)
+        return float(written[-1])
 
-    return Steps(with_transfers=double, compute=double, steps_per_epoch=1, dtype="float32")
+    return Steps(with_transfers=step, compute=step, steps_per_epoch=1, dtype=str(values.dtype))
 
 
-def _on_gpu(values: Any) -> Steps:
-    config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # small sizes are the point
+def _on_gpu(values: Any, kernel_of: Any, arguments: tuple[int, ...]) -> Steps:
+    config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # small sizes are intended
     there = cuda.to_device(values)
-    doubled = cuda.device_array_like(there)
+    written = cuda.device_array_like(there)
     num_blocks = -(-values.size // _THREADS_PER_BLOCK)
-    kernel = _double_on_gpu[num_blocks, _THREADS_PER_BLOCK]
+    kernel = kernel_of[num_blocks, min(values.size, _THREADS_PER_BLOCK)]
 
     def with_transfers() -> float:
         moved = cuda.to_device(values)
         result = cuda.device_array_like(moved)
-        kernel(moved, result)
+        kernel(moved, result, *arguments)
         return float(result.copy_to_host()[-1])
 
     def compute() -> _LastElement:
-        kernel(there, doubled)
-        return _LastElement(doubled)
+        kernel(there, written, *arguments)
+        return _LastElement(written)
 
-    return Steps(with_transfers, compute, steps_per_epoch=1, synchronize=cuda.synchronize, dtype="float32")
+    return Steps(with_transfers, compute, steps_per_epoch=1, synchronize=cuda.synchronize, dtype=str(values.dtype))
 
 
 class _LastElement:
-    """The last element of an array on the device, which is copied and waited for only when it is asked for."""
+    """The last element of an array on the device, which is copied only when it is converted to a float."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -68,7 +88,7 @@ class _LastElement:
 
 
 def _num_threads() -> int:
-    """Return the threads that the process was set to, as OpenMP has them: numba by itself takes all CPUs."""
+    """Return the number of threads of the process, as OpenMP has it. By default, numba uses all CPUs."""
     return min(int(os.environ.get("OMP_NUM_THREADS") or get_num_threads()), int(config.NUMBA_NUM_THREADS))
 
 
@@ -83,3 +103,44 @@ def _double_on_gpu(values: Any, doubled: Any) -> None:
     index = cuda.grid(1)
     if index < values.size:
         doubled[index] = 2 * values[index]
+
+
+def _interpreted(number: int, num_instructions: int) -> int:
+    """Return what so many instructions make of a number of 32 bits."""
+    for _ in range(num_instructions):
+        instruction = (number >> 7) & 7
+        if instruction == 0:
+            number = 3 * number + 1
+        elif instruction == 1:
+            number = number >> 1 if number & 1 == 0 else number ^ 0x9E3779B9
+        elif instruction == 2:
+            number ^= number << 13
+        elif instruction == 3:
+            number ^= number >> 17
+        elif instruction == 4:
+            number += 0x7F4A7C15
+        elif instruction == 5:
+            number = 5 * number + 11 if number & 2 else 7 * number + 3
+        elif instruction == 6:
+            number = (number << 5) | (number >> 27)
+        else:
+            number = 0xFFFFFFFF - number
+        number = (1664525 * (number & 0xFFFFFFFF) + 1013904223) & 0xFFFFFFFF
+    return number
+
+
+_interpreted_on_cpu = njit(_interpreted)
+_interpreted_on_gpu = cuda.jit(device=True)(_interpreted)
+
+
+@njit(parallel=True)  # type: ignore[untyped-decorator]
+def _branch(seeds: Any, results: Any, num_instructions: int) -> None:
+    for index in prange(seeds.size):
+        results[index] = _interpreted_on_cpu(seeds[index], num_instructions)
+
+
+@cuda.jit  # type: ignore[untyped-decorator]
+def _branch_on_gpu(seeds: Any, results: Any, num_instructions: int) -> None:
+    index = cuda.grid(1)
+    if index < seeds.size:
+        results[index] = _interpreted_on_gpu(seeds[index], num_instructions)

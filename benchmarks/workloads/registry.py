@@ -1,4 +1,4 @@
-"""The workloads by name: those that come with the benchmarks, and a user's own as ``module:function``."""
+"""Finds workloads by name: the built-in ones, and the user's own as ``module:function``."""
 
 import ast
 import importlib
@@ -15,21 +15,16 @@ from .steps import Steps, Workload
 
 
 class BuiltIn(NamedTuple):
-    """A workload that comes with the benchmarks.
+    """A built-in workload.
 
     Attributes:
-        name: By which it is asked for.
-        path: Its module below this package, and its function there.
-        describe: What one step does.
-        size_means: What its size counts.
-        sizes: Those that are run where none is named, ascending powers of two.
-        needs: The packages that it imports; this project's extras have the same names.
+        path: Its module in this package, and its function.
+        sizes: The default sizes, ascending powers of two.
+        needs: The packages that it imports. The project's extras have the same names.
     """
 
     name: str
     path: str
-    describe: str
-    size_means: str
     sizes: tuple[int, ...]
     needs: tuple[str, ...]
 
@@ -39,56 +34,44 @@ def _every_fourth(first: int, last: int) -> tuple[int, ...]:
     return tuple(2**exponent for exponent in range(first, last + 1, 2))
 
 
-def _by_name(*workloads: BuiltIn) -> dict[str, BuiltIn]:
-    return {workload.name: workload for workload in workloads}
-
-
 _BATCHES: Final = _every_fourth(0, 12)
 _LARGE_BATCHES: Final = _every_fourth(0, 8)
 _ELEMENTS: Final = _every_fourth(10, 24)
+_IN_TORCH: Final = {
+    "matmul": (*_every_fourth(4, 12), 8192),
+    **dict.fromkeys(("mlp", "cnn", "transformer", "resnet18"), _BATCHES),
+    **dict.fromkeys(("resnet50", "resnet50-tf32", "resnet50-fp16"), _LARGE_BATCHES),
+    **dict.fromkeys(("iterative-tasks", "iterative-actor"), _ELEMENTS),
+}
+_SIMULATIONS: Final = {
+    "raytracing": _every_fourth(4, 10),
+    "heat-2d": (*_every_fourth(4, 10), 2048),
+    "heat-3d": _every_fourth(3, 7),
+    "n-body": _every_fourth(4, 12),
+}
 
+BUILT_IN: Final = {
+    **{
+        name: BuiltIn(name, f"torch_workloads:{name.replace('-', '_')}", sizes, ("torch",))
+        for name, sizes in _IN_TORCH.items()
+    },
+    **{
+        name: BuiltIn(name, f"simulations:{name.replace('-', '_')}", sizes, ("torch",))
+        for name, sizes in _SIMULATIONS.items()
+    },
+    "tf-mlp": BuiltIn("tf-mlp", "tensorflow_workloads:mlp", _BATCHES, ("tensorflow",)),
+    "tf-cnn": BuiltIn("tf-cnn", "tensorflow_workloads:cnn", _BATCHES, ("tensorflow",)),
+    "doubling": BuiltIn("doubling", "numba_kernels:doubling", _ELEMENTS, ("numba",)),
+    "branching": BuiltIn("branching", "numba_kernels:branching", _every_fourth(6, 16), ("numba",)),
+    "boosting": BuiltIn("boosting", "boosting:boosting", _every_fourth(10, 20), ("xgboost",)),
+}
 
-def _in_torch(name: str, describe: str, sizes: tuple[int, ...], size_means: str = "batch") -> BuiltIn:
-    return BuiltIn(name, f"torch_workloads:{name.replace('-', '_')}", describe, size_means, sizes, ("torch",))
-
-
-def _in_tensorflow(name: str, describe: str) -> BuiltIn:
-    path = f"tensorflow_workloads:{name.removeprefix('tf-')}"
-    return BuiltIn(name, path, describe, "batch", _BATCHES, ("tensorflow",))
-
-
-BUILT_IN: Final = _by_name(
-    _in_torch("matmul", "product of two matrices", (*_every_fourth(4, 12), 8192), "rows"),
-    _in_torch("mlp", "training of an MLP 784-256-256-10", _BATCHES),
-    _in_torch("cnn", "training of a CNN of 2 convolutions on 28 x 28", _BATCHES),
-    _in_torch("transformer", "training of a transformer of 2 layers, width 128, on 64 tokens", _BATCHES),
-    _in_torch("resnet18", "training of ResNet-18 on 32 x 32", _BATCHES),
-    _in_torch("resnet50", "training of ResNet-50 on 224 x 224", _LARGE_BATCHES),
-    _in_torch("resnet50-tf32", "training of ResNet-50, in TF32", _LARGE_BATCHES),
-    _in_torch("resnet50-fp16", "training of ResNet-50, in float16", _LARGE_BATCHES),
-    _in_tensorflow("tf-mlp", "the MLP, in TensorFlow"),
-    _in_tensorflow("tf-cnn", "the CNN, in TensorFlow"),
-    BuiltIn("doubling", "numba_kernels:doubling", "an array times two, by numba", "elements", _ELEMENTS, ("numba",)),
-    BuiltIn("boosting", "boosting:boosting", "10 rounds of XGBoost", "rows", _every_fourth(10, 20), ("xgboost",)),
-    _in_torch("iterative-tasks", "an iteration on data that a task gets and gives back", _ELEMENTS, "elements"),
-    _in_torch("iterative-actor", "an iteration on data that an actor keeps on the device", _ELEMENTS, "elements"),
-)
-"""All that are worth a user's time."""
-
-SYNTHETIC: Final = _by_name(
-    BuiltIn(
-        "affine", "registry:affine", "waits for a + b * n on a clock, no work at all", "n", _every_fourth(4, 14), ()
-    )
-)
-"""Of known cost, for tests of what measures and decides: it waits on a clock, busily. Never run where none is named."""
+SYNTHETIC: Final = {"affine": BuiltIn("affine", "registry:affine", _every_fourth(4, 14), ())}
+"""Workloads of known cost, for tests of the measurements and decisions."""
 
 
 def find_workload(name: str) -> BuiltIn:
-    """Return the workload of this name that comes with the benchmarks.
-
-    Raises:
-        InvalidResourcesError: There is none.
-    """
+    """Return the built-in workload of this name, or raise ``InvalidResourcesError``."""
     found = BUILT_IN.get(name) or SYNTHETIC.get(name)
     if found is None:
         raise InvalidResourcesError(
@@ -99,11 +82,7 @@ def find_workload(name: str) -> BuiltIn:
 
 
 def check_needs(workload: BuiltIn) -> None:
-    """Check that the packages of a workload are installed, without an import of them.
-
-    Raises:
-        InvalidResourcesError: One is not.
-    """
+    """Raise ``InvalidResourcesError`` if a package of the workload is not installed, without importing it."""
     for package in workload.needs:
         if importlib.util.find_spec(package) is None:
             raise InvalidResourcesError(
@@ -113,12 +92,10 @@ def check_needs(workload: BuiltIn) -> None:
 
 
 def check_workload(name: str) -> BuiltIn | None:
-    """Check that a workload exists, before anything starts. A user's own module is found and parsed, not imported.
+    """Check that a workload exists, and return it, or ``None`` if it is the user's own.
 
-    An import could take seconds, or use the GPU that the measured processes need.
-
-    Returns:
-        The workload that comes with the benchmarks; ``None``: it is a user's own.
+    The user's module is found and parsed, but not imported: that could take seconds, or use the GPU that the measured
+    processes need.
 
     Raises:
         InvalidResourcesError: There is no such workload, or a package that it needs is not installed.
@@ -139,17 +116,13 @@ def _parts_of(name: str) -> tuple[str, str]:
     if not module or not function:
         raise InvalidResourcesError(f"workload {name!r} must be module:function, such as my_benchmarks:train")
     folder = str(Path.cwd())
-    if folder not in sys.path:  # `python -m` has put it there; another program may not have
+    if folder not in sys.path:  # only `python -m` puts it there
         sys.path.append(folder)
     return module, function
 
 
 def _names_defined_in(name: str, module: str) -> set[str] | None:
-    """Return the names that a module defines; ``None``: only its import tells.
-
-    Raises:
-        InvalidResourcesError: There is no such module, or its source is not valid Python.
-    """
+    """Return the names that a module defines, or ``None`` if only its import shows them."""
     spec, where = None, None
     parts = module.split(".")
     for number in range(1, len(parts) + 1):
@@ -171,11 +144,11 @@ def _names_defined_in(name: str, module: str) -> set[str] | None:
 
 
 _DYNAMIC: Final = frozenset({"*", "__getattr__", "globals", "exec", "setattr", "vars"})
-"""With one of these, a module may have names that its source does not show."""
+"""A module that contains one of these may define names that its source does not show."""
 
 
 def _names_bound_in(tree: ast.AST) -> set[str] | None:
-    """Return every name that a source text mentions in a place that could bind it; ``None``: it may have others."""
+    """Return all names that a source could bind, or ``None`` if it may define others."""
     names: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -189,7 +162,7 @@ def _names_bound_in(tree: ast.AST) -> set[str] | None:
 
 
 def load_workload(name: str) -> Workload:
-    """Import a workload that comes with the benchmarks, or ``module:function`` from the working directory.
+    """Import a built-in workload, or ``module:function`` from the working directory.
 
     Raises:
         InvalidResourcesError: There is no such workload, it cannot be imported, or it cannot be called.
@@ -210,7 +183,7 @@ def _load_from_working_directory(name: str) -> Workload:
     except Exception as error:  # whatever a user's module raises
         why = f"the import of {module} raised {type(error).__name__}: {error}"
         if isinstance(error, ModuleNotFoundError):
-            # Of the module itself, or of a package around it; else it is there and imports what is not.
+            # The module itself is missing, or a package around it; otherwise it imports a missing module.
             is_own = error.name is not None and f"{module}.".startswith(f"{error.name}.")
             own, other = f"there is no module {error.name!r} in {folder}", f"{module} imports {error.name!r}"
             why = own if is_own else f"{other}, which is not installed"
@@ -226,14 +199,14 @@ def _load_from_working_directory(name: str) -> Workload:
 
 
 CPU_COST: Final = (0.05e-3, 1e-6)
-"""Seconds of a step, and seconds more for each unit of its size."""
+"""Seconds of a step on the CPU, and seconds more for each unit of its size."""
 
 OTHER_COST: Final = (1e-3, 0.05e-6)
-"""The same on any device that is not the CPU. The two cost the same at size 1,000."""
+"""The same on any other device. The two cost the same at size 1,000."""
 
 
 def affine(size: int, device: str) -> Steps:
-    """Take ``a + b * size`` seconds, which depend on the name of the device only; no device needs to be there."""
+    """Wait ``a + b * size`` seconds in a loop. They depend only on the name of the device, which need not exist."""
     fixed_s, per_unit_s = CPU_COST if device == "cpu" else OTHER_COST
     seconds = fixed_s + per_unit_s * size
 

@@ -1,4 +1,4 @@
-"""What a workload is: a function that prepares steps of work on a device. What it returns is checked."""
+"""The interface of workloads: a function that prepares steps of work on a device, and checks of what it returns."""
 
 import math
 from collections.abc import Callable
@@ -10,21 +10,21 @@ from tune_policies.values.value import shorten
 
 
 class Steps(NamedTuple):
-    """One step of a workload's work, prepared and ready to be timed.
+    """One step of work, prepared and ready to be timed.
 
-    A workload is a function ``(size, device) -> Steps``. It is called in a fresh process, which sees the devices of
-    ``device`` only, with its threads set; ``device`` is ``"cpu"``, ``"gpu"`` or another family by Ray's name, such as
-    ``"TPU"``. It seeds what is random, so that each device does the same work.
+    A workload is a function ``(size, device) -> Steps``. It is called in a fresh process that sees only the devices of
+    ``device``: ``"cpu"``, ``"gpu"`` or another family by Ray's name, such as ``"TPU"``. It must seed everything random,
+    so that each device does the same work.
 
     Attributes:
-        with_transfers: Does one step from data in host memory, and returns its loss, or another number by which the
-            results of two devices are compared; ``None``: there is none.
-        compute: The same on data that lie on the device already; ``None``: it cannot be told apart.
-        steps_per_epoch: How many steps an epoch has; the first epoch is timed with all that comes before it.
-        synchronize: Waits until the device has done what it was given; ``None``: as its framework does.
-        dtype: In what the work is done, such as ``"float32"``; ``None``: not told.
-        samples_per_step: How many samples a step takes, for a throughput; ``None``: it has none.
-        tolerance: By how much the numbers of two devices may differ, relative to them.
+        with_transfers: Does one step from data in host memory. It returns the loss, or another number by which the
+            results of two devices are compared, or ``None``.
+        compute: Does the same on data that are on the device already; ``None`` if the two cannot be separated.
+        steps_per_epoch: Steps of an epoch. The first epoch is timed with everything before it.
+        synchronize: Waits until the device has finished its work. By default the framework's function is used.
+        dtype: The type of the numbers, such as ``"float32"``.
+        samples_per_step: Samples of a step, for a throughput.
+        tolerance: The relative difference allowed between the numbers of two devices.
     """
 
     with_transfers: Callable[[], Any]
@@ -40,10 +40,10 @@ Workload = Callable[[int, str], Steps]
 
 
 def checked_steps(steps: Any, workload: str) -> Steps:
-    """Return the steps with plain numbers and texts in them, if they are some.
+    """Return what a workload returned as ``Steps`` with plain numbers and texts.
 
     Raises:
-        InvalidResourcesError: They are none, or say something of themselves that makes no sense.
+        InvalidResourcesError: It is not ``Steps``, or a field is not valid.
     """
     if not isinstance(steps, Steps) or not callable(steps.with_transfers):
         raise InvalidResourcesError(
@@ -56,11 +56,8 @@ def checked_steps(steps: Any, workload: str) -> Steps:
             f"{workload}: tolerance must be a finite part of the loss, such as 0.02, got {shorten(tolerance)}"
         )
     samples = steps.samples_per_step
-    return Steps(
-        with_transfers=steps.with_transfers,
-        compute=steps.compute,
+    return steps._replace(
         steps_per_epoch=_count(steps.steps_per_epoch, "steps_per_epoch", workload),
-        synchronize=steps.synchronize,
         dtype=None if steps.dtype is None else str(steps.dtype).removeprefix("torch."),
         samples_per_step=None if samples is None else _count(samples, "samples_per_step", workload),
         tolerance=float(tolerance),
@@ -68,11 +65,7 @@ def checked_steps(steps: Any, workload: str) -> Steps:
 
 
 def checked_loss(result: Any, workload: str, step: int) -> float:
-    """Return what a step returned as a number.
-
-    Raises:
-        InvalidResourcesError: It is none, or not a finite one.
-    """
+    """Return the result of a step as a finite number, or raise ``InvalidResourcesError``."""
     try:
         number = float(result)
     except (TypeError, ValueError) as error:
@@ -94,11 +87,7 @@ def _count(count: Any, name: str, workload: str) -> int:
 
 
 def torch_device(device: str) -> Any:
-    """Return PyTorch's ``torch.device`` for ``"cpu"``, ``"gpu"`` or a family by Ray's name.
-
-    Raises:
-        ProbeError: PyTorch sees no such device in this process.
-    """
+    """Return PyTorch's device for ``"cpu"``, ``"gpu"`` or a family by Ray's name, or raise ``ProbeError``."""
     import torch
 
     if device == "cpu":
@@ -114,18 +103,14 @@ def torch_device(device: str) -> Any:
         raise unseen("PyTorch", device, f"its devices here are cpu, gpu, {', '.join(names)}")
     package, name = names[device]
     try:
-        __import__(package)  # it adds its device to PyTorch
+        __import__(package)  # registers the device with PyTorch
         return torch.zeros(1, device=name).device
-    except Exception as error:  # a package of the vendor's may raise anything where it finds no device
+    except Exception as error:  # a vendor's package may raise anything if it finds no device
         raise unseen("PyTorch", device, f"with {package}: {error}") from error
 
 
 def tensorflow_device(device: str) -> str:
-    """Return TensorFlow's name of the first such device, such as ``"/GPU:0"``.
-
-    Raises:
-        ProbeError: TensorFlow sees no such device in this process.
-    """
+    """Return TensorFlow's name of the family's first device, such as ``"/GPU:0"``, or raise ``ProbeError``."""
     import tensorflow as tf
 
     kind = {"cpu": "CPU", "gpu": "GPU"}.get(device, device)
@@ -136,11 +121,7 @@ def tensorflow_device(device: str) -> str:
 
 
 def jax_device(device: str) -> Any:
-    """Return JAX's first such device.
-
-    Raises:
-        ProbeError: JAX sees no such device in this process.
-    """
+    """Return JAX's first device of the family, or raise ``ProbeError``."""
     import jax
 
     try:
@@ -156,7 +137,7 @@ def _built_for(torch: Any) -> str:
 
 
 def unseen(library: str, device: str, why: str = "") -> ProbeError:
-    """Return the error that a library sees no such device, so that nobody takes the CPU's time for the device's."""
+    """Return the error for a library that sees no such device, so that the CPU is not measured by mistake."""
     return ProbeError(
         f"{library} sees no {device} in this process, and the CPU is not measured in its place"
         f"{f' ({why})' if why else ''}: install a build of {library} for the device, check its driver, or leave the "

@@ -1,7 +1,7 @@
 """Training in TensorFlow: an MLP and a CNN of Keras, in a compiled step.
 
-First weights and data come from NumPy, so they are the same on every device. Plain gradient descent, for the reason
-that the workloads in PyTorch give.
+First weights and data come from NumPy, so they are the same on every device. A step trains by plain gradient descent,
+for the reason in :mod:`.torch_workloads`.
 """
 
 from itertools import cycle
@@ -15,7 +15,7 @@ from .steps import Steps, tensorflow_device
 SEED: Final = 0
 LEARNING_RATE: Final = 0.001
 NUM_BATCHES: Final = 8
-"""An epoch goes through so many batches, and the next through the same."""
+"""Batches of an epoch. The next epoch has the same."""
 
 _NUM_CLASSES: Final = 10
 
@@ -52,7 +52,7 @@ def _training(layers: list[Any], batch_size: int, device: str) -> Steps:
 
     def step(batch: tuple[Any, Any]) -> Any:
         with tf.device(where):
-            return train(*map(tf.convert_to_tensor, batch))  # leaves tensors as they are, and copies arrays
+            return train(*map(tf.convert_to_tensor, batch))  # copies arrays, and returns tensors as they are
 
     from_host, from_device = cycle(host), cycle(there)
     return Steps(
@@ -67,7 +67,7 @@ def _training(layers: list[Any], batch_size: int, device: str) -> Steps:
 def _trainer(layers: list[Any], rng: np.random.Generator) -> Any:
     """Return a function that trains one step, and returns its loss as a tensor."""
     model = tf.keras.Sequential([tf.keras.Input((28, 28, 1)), *layers])
-    # Keras draws the first weights on the device, and each device has its own numbers.
+    # Keras draws the first weights on the device, and each device draws others.
     model.set_weights([_first_weights(rng, weights.shape) for weights in model.get_weights()])
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     variables = model.trainable_variables
@@ -84,7 +84,7 @@ def _trainer(layers: list[Any], rng: np.random.Generator) -> Any:
 
 
 def _first_weights(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
-    """Return weights as PyTorch draws them by default, and zeros for a bias."""
+    """Return weights from PyTorch's default distribution, or zeros for a bias."""
     if len(shape) == 1:
         return np.zeros(shape, np.float32)
     bound = 1 / np.sqrt(np.prod(shape[:-1]))

@@ -1,15 +1,14 @@
-"""Work in PyTorch: the product of two matrices, and steps of training.
+"""Workloads in PyTorch: the product of two matrices, steps of training, and iterations on numbers.
 
-Data and first weights are made on the CPU from a seed, so they are the same on every device. A step trains by plain
-gradient descent: the moments of Adam or of momentum decay towards zero where a gradient is zero, and a CPU can be slow
-with numbers so close to it, which is no property of the work.
-
-The models have no dropout, so a seed and the data decide every loss on every device.
+Data and first weights are made on the CPU from a seed, so they are the same on every device. Models have no dropout, so
+the seed and the data determine every loss. A step trains by plain gradient descent: the moments of Adam or momentum
+decay towards zero where a gradient is zero, and a CPU can be slow with such tiny numbers.
 """
 
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from functools import partial
 from itertools import cycle
 from typing import Any, Final, Literal, NamedTuple
 
@@ -24,29 +23,35 @@ from .steps import Steps, torch_device
 
 NUM_CLASSES: Final = 10
 NUM_TOKENS: Final = 1_000
+SEED: Final = 0
+LEARNING_RATE: Final = 0.001
+"""Small, so that rounding differences between devices do not grow from step to step."""
+
+NUM_BATCHES: Final = 8
+"""Batches of an epoch. The next epoch has the same."""
+
+NUM_ITERATIONS: Final = 8
+"""Iterations of an epoch of the iterative workloads."""
+
+_ROUNDED: Final = 0.05
+"""The tolerance of losses if a device rounds to 10 bits of mantissa and another does not."""
+
+_LOSS_SCALE: Final = 128.0
+"""The first loss scale. With PyTorch's 65,536, float16 overflows in some batches, whose steps are then skipped."""
+
+Precision = Literal["float32", "tf32", "float16"]
 
 
 class Model(NamedTuple):
-    """A classifier, and what it takes.
+    """A classifier: how to build it on the CPU from torch's seed, and the shape of one sample.
 
-    Attributes:
-        build: Makes it, on the CPU, from torch's seed.
-        sample_shape: The shape of one sample; whole numbers below 1,000 where ``is_text``.
-        num_classes: How many classes it tells apart.
-        is_text: Whether samples are token numbers.
+    Samples are normal numbers, or tokens below ``NUM_TOKENS`` if ``is_text``.
     """
 
     build: Callable[[], nn.Module]
     sample_shape: tuple[int, ...]
     num_classes: int = NUM_CLASSES
     is_text: bool = False
-
-
-def make_data(model: Model, num_batches: int, batch_size: int) -> tuple[Tensor, Tensor]:
-    """Return samples ``(batches, batch_size, *sample_shape)`` and labels ``(batches, batch_size)`` in host memory."""
-    shape = (num_batches, batch_size, *model.sample_shape)
-    samples = torch.randint(NUM_TOKENS, shape) if model.is_text else torch.randn(shape)
-    return samples, torch.randint(model.num_classes, shape[:2])
 
 
 def _mlp() -> nn.Module:
@@ -64,7 +69,7 @@ def _cnn() -> nn.Module:
 
 
 class _Residual(nn.Module):
-    """Some layers beside a short cut, added up."""
+    """The sum of some layers and a short cut, through a ReLU."""
 
     def __init__(self, body: nn.Module, short: nn.Module) -> None:
         super().__init__()
@@ -76,13 +81,30 @@ class _Residual(nn.Module):
         return self.relu(self.body(images) + self.short(images))
 
 
+def _convolution(before: int, after: int, size: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv2d(before, after, size, stride, size // 2, bias=False), nn.BatchNorm2d(after)
+
+
 def _basic_block(before: int, after: int, stride: int) -> nn.Module:
-    body = nn.Sequential(
-        *(nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()),
-        *(nn.Conv2d(after, after, 3, 1, 1, bias=False), nn.BatchNorm2d(after)),
-    )
+    body = nn.Sequential(*_convolution(before, after, 3, stride), nn.ReLU(), *_convolution(after, after, 3))
     is_same = stride == 1 and before == after
     return _Residual(body, nn.Identity() if is_same else nn.Conv2d(before, after, 1, stride, bias=False))
+
+
+def _bottleneck(before: int, width: int, stride: int) -> nn.Module:
+    """Return a block of 1 x 1, 3 x 3 and 1 x 1 whose output is four times as wide, with its stride in the middle."""
+    after = 4 * width
+    body = nn.Sequential(
+        *(*_convolution(before, width, 1), nn.ReLU()),
+        *(*_convolution(width, width, 3, stride), nn.ReLU()),
+        *_convolution(width, after, 1),
+    )
+    short = nn.Identity() if before == after else nn.Sequential(*_convolution(before, after, 1, stride))
+    return _Residual(body, short)
+
+
+def _resnet(stem: Sequence[nn.Module], blocks: Sequence[nn.Module], width: int, num_classes: int) -> nn.Module:
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_classes))
 
 
 def _resnet18() -> nn.Module:
@@ -90,25 +112,11 @@ def _resnet18() -> nn.Module:
     widths = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1)]
     widths += [(256, 512, 2), (512, 512, 1)]
     stem = (nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
-    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, NUM_CLASSES))
-    return nn.Sequential(*stem, *(_basic_block(*width) for width in widths), *head)
-
-
-def _bottleneck(before: int, width: int, stride: int) -> nn.Module:
-    """Return a block of 1 x 1, 3 x 3 and 1 x 1 that is four times as wide at its end, its stride in the middle."""
-    after = 4 * width
-    body = nn.Sequential(
-        *(nn.Conv2d(before, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()),
-        *(nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()),
-        *(nn.Conv2d(width, after, 1, bias=False), nn.BatchNorm2d(after)),
-    )
-    if before == after:
-        return _Residual(body, nn.Identity())
-    return _Residual(body, nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)))
+    return _resnet(stem, [_basic_block(*width) for width in widths], 512, NUM_CLASSES)
 
 
 def _resnet50() -> nn.Module:
-    """Return ResNet-50 as it is mostly measured, with the stride of a block in its 3 x 3 convolution (version 1.5)."""
+    """Return ResNet-50 in version 1.5, with the stride of a block in its 3 x 3 convolution."""
     blocks: list[nn.Module] = []
     before = 64
     for width, num_blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -116,8 +124,7 @@ def _resnet50() -> nn.Module:
             blocks.append(_bottleneck(before, width, 2 if index == 0 and width > 64 else 1))
             before = 4 * width
     stem = (nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 1_000))
-    return nn.Sequential(*stem, *blocks, *head)
+    return _resnet(stem, blocks, before, 1_000)
 
 
 class _Transformer(nn.Module):
@@ -141,32 +148,15 @@ MODELS: Final = {
 }
 
 
-SEED: Final = 0
-LEARNING_RATE: Final = 0.001
-"""Small, so that what devices round differently does not grow from step to step."""
-
-NUM_BATCHES: Final = 8
-"""An epoch goes through so many batches, and the next through the same."""
-
-_ROUNDED: Final = 0.05
-"""By how much losses may differ between devices where one rounds to 10 bits of mantissa and another does not."""
-
-_LOSS_SCALE: Final = 128.0
-"""To begin with. From PyTorch's own, 65,536, float16 overflows in some batches, whose steps are then left out."""
-
-Precision = Literal["float32", "tf32", "float16"]
-
-
 def matmul(size: int, device: str) -> Steps:
-    """Multiply two matrices of ``size`` rows and columns, ``size`` ** 3 multiplications; the last element compares."""
+    """Multiply two matrices of ``size`` rows and columns, and return the last element."""
     where = torch_device(device)
     _allow_tf32(False)
     torch.manual_seed(SEED)
-    # Positive numbers: their products add up to a number that devices agree on, where signs would cancel out.
+    # Positive numbers, because devices agree on their sums. Numbers of both signs would cancel out.
     host = torch.rand(2, size, size)
     first, second = host.to(where)
     return Steps(
-        # An epoch means nothing here: it is one product.
         with_transfers=lambda: torch.matmul(*host.to(where)).cpu()[-1, -1],
         compute=lambda: torch.matmul(first, second)[-1, -1],
         steps_per_epoch=1,
@@ -174,48 +164,17 @@ def matmul(size: int, device: str) -> Steps:
     )
 
 
-def mlp(size: int, device: str) -> Steps:
-    """Train the MLP on batches of ``size`` images of 28 x 28."""
-    return _training("mlp", size, device)
-
-
-def cnn(size: int, device: str) -> Steps:
-    """Train the CNN on batches of ``size`` images of 28 x 28."""
-    return _training("cnn", size, device)
-
-
-def transformer(size: int, device: str) -> Steps:
-    """Train the transformer on batches of ``size`` texts of 64 tokens."""
-    return _training("transformer", size, device)
-
-
-def resnet18(size: int, device: str) -> Steps:
-    """Train the residual network on batches of ``size`` images of 3 x 32 x 32."""
-    return _training("resnet18", size, device)
-
-
-def resnet50(size: int, device: str) -> Steps:
-    """Train ResNet-50 on batches of ``size`` images of 3 x 224 x 224, in float32 and nothing less."""
-    return _training("resnet50", size, device, num_batches=2)
-
-
-def resnet50_tf32(size: int, device: str) -> Steps:
-    """The same, where a GPU may round to TF32, as PyTorch lets it do in convolutions unless it is told not to."""
-    return _training("resnet50", size, device, num_batches=2, precision="tf32")
-
-
-def resnet50_fp16(size: int, device: str) -> Steps:
-    """The same, in PyTorch's mixed precision with float16."""
-    return _training("resnet50", size, device, num_batches=2, precision="float16")
-
-
 def _training(
-    model: str, batch_size: int, device: str, *, num_batches: int = NUM_BATCHES, precision: Precision = "float32"
+    name: str, batch_size: int, device: str, *, num_batches: int = NUM_BATCHES, precision: Precision = "float32"
 ) -> Steps:
+    """Train a model on batches of ``batch_size`` samples."""
     where = torch_device(device)
     _allow_tf32(precision == "tf32")
     torch.manual_seed(SEED)
-    host = list(zip(*make_data(MODELS[model], num_batches, batch_size), strict=True))
+    model = MODELS[name]
+    shape = (num_batches, batch_size, *model.sample_shape)
+    samples = torch.randint(NUM_TOKENS, shape) if model.is_text else torch.randn(shape)
+    host = list(zip(samples, torch.randint(model.num_classes, shape[:2]), strict=True))
     there = [_moved(batch, where) for batch in host]
     train = _trainer(model, where, precision)
     from_host, from_device = cycle(host), cycle(there)
@@ -229,21 +188,19 @@ def _training(
     )
 
 
-def _trainer(model: str, where: torch.device, precision: Precision) -> Any:
+def _trainer(model: Model, where: torch.device, precision: Precision) -> Any:
     """Return a function that trains one step on a batch, and returns its loss without waiting for it."""
     is_mixed = precision == "float16"
-    trained = MODELS[model].build().to(where)
+    trained = model.build().to(where)
     optimizer = torch.optim.SGD(trained.parameters(), lr=LEARNING_RATE)
-    # Where it is not enabled it passes all on.
     scaler = torch.amp.GradScaler(where.type, init_scale=_LOSS_SCALE, enabled=is_mixed)
 
-    def train(batch: Sequence[torch.Tensor]) -> torch.Tensor:
+    def train(batch: Sequence[Tensor]) -> Tensor:
         samples, labels = batch
-        context: AbstractContextManager[Any] = (
-            torch.autocast(where.type, dtype=torch.float16) if is_mixed else nullcontext()
-        )
+        # PyTorch knows no autocast for some devices, not even a disabled one.
+        context = torch.autocast(where.type, dtype=torch.float16) if is_mixed else nullcontext()
         with context:
-            loss = torch.nn.functional.cross_entropy(trained(samples), labels)
+            loss = nn.functional.cross_entropy(trained(samples), labels)
         optimizer.zero_grad(set_to_none=True)
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         scaler.step(optimizer)
@@ -253,29 +210,33 @@ def _trainer(model: str, where: torch.device, precision: Precision) -> Any:
     return train
 
 
-def _moved(tensors: Sequence[torch.Tensor], where: torch.device) -> list[torch.Tensor]:
-    """Return the tensors on the device; those that are there already as they are."""
+def _moved(tensors: Sequence[Tensor], where: torch.device) -> list[Tensor]:
     return [tensor.to(where) for tensor in tensors]
 
 
 def _allow_tf32(allowed: bool) -> None:
-    """Say whether float32 may be rounded to TF32 on NVIDIA's GPUs; by default PyTorch does so in convolutions only."""
+    """Set whether NVIDIA GPUs may round float32 to TF32. By default, PyTorch allows it in convolutions only."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
 
 
-NUM_ITERATIONS: Final = 8
-"""Of an epoch."""
+mlp = partial(_training, "mlp")
+cnn = partial(_training, "cnn")
+transformer = partial(_training, "transformer")
+resnet18 = partial(_training, "resnet18")
+resnet50 = partial(_training, "resnet50", num_batches=2)
+resnet50_tf32 = partial(resnet50, precision="tf32")
+resnet50_fp16 = partial(resnet50, precision="float16")
 
 
 def iterative_tasks(size: int, device: str) -> Steps:
-    """Iterate on ``size`` numbers that go through Ray's object store each time; the first of them compares."""
-    if not ray.is_initialized():  # or the first put would start one
+    """Iterate on ``size`` numbers that pass through Ray's object store each time, and return the first."""
+    if not ray.is_initialized():  # otherwise ray.put would start a Ray
         raise ProbeError(
             "iterative-tasks copies through Ray's object store, and no Ray runs: call ray.init() before it"
         )
     where = torch_device(device)
-    # What comes from the store is read-only, and torch says so; it is only read.
+    # Arrays from the store are read-only, which is fine because they are only read.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     stored = ray.put(_first_numbers(size))
 
@@ -285,12 +246,12 @@ def iterative_tasks(size: int, device: str) -> Steps:
         stored = ray.put(numbers)
         return numbers[0]
 
-    # The copies are what such a task does: a time without them would be the actor's.
+    # Without `compute`, because without the copies the work would be that of the actor.
     return Steps(iterate, steps_per_epoch=NUM_ITERATIONS, dtype="float32")
 
 
 def iterative_actor(size: int, device: str) -> Steps:
-    """Iterate on ``size`` numbers that stay on the device; the first of them compares."""
+    """Iterate on ``size`` numbers that stay on the device, and return the first."""
     numbers = torch.from_numpy(_first_numbers(size)).to(torch_device(device))
 
     def iterate() -> Any:
@@ -298,7 +259,7 @@ def iterative_actor(size: int, device: str) -> Steps:
         numbers = _iterated(numbers)
         return numbers[0]
 
-    # Nothing is moved, so both times of the other workloads would be the same here.
+    # Without `compute`, because nothing is transferred.
     return Steps(iterate, steps_per_epoch=NUM_ITERATIONS, dtype="float32")
 
 
@@ -306,5 +267,5 @@ def _first_numbers(size: int) -> Any:
     return np.random.default_rng(SEED).random(size, dtype=np.float32)
 
 
-def _iterated(numbers: torch.Tensor) -> torch.Tensor:
+def _iterated(numbers: Tensor) -> Tensor:
     return 0.5 * numbers + 0.25 * (torch.roll(numbers, 1) + torch.roll(numbers, -1))

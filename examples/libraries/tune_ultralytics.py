@@ -28,9 +28,10 @@ def write_squares(folder):
 def main():
     data = write_squares(Path("squares").resolve())
     small = {"epochs": 2, "imgsz": 64, "batch": 4, "workers": 0, "plots": False, "save": False}
+    folder = str(Path("runs").resolve())  # the default is a folder of the user
     with applied(POLICY):
         results = YOLO("yolo11n.yaml").tune(
-            data=data, use_ray=True, iterations=2, space={"lr0": tune.loguniform(1e-4, 1e-2)}, **small
+            data=data, project=folder, use_ray=True, iterations=2, space={"lr0": tune.loguniform(1e-4, 1e-2)}, **small
         )
     for trial in results:
         print(f"box loss {trial.metrics['val/box_loss']:.3f} in a slot of {trial.metrics['slot']}")

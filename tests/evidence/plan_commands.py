@@ -166,6 +166,18 @@ def probe(
 
 
 @app.command()
+def task_processes(
+    *,
+    runs: Annotated[int, typer.Option(min=1, help="Runs, each on a Ray of its own.")] = 7,
+    calls: Annotated[int, typer.Option(min=1, help="Calls of each kind in a run, after one more.")] = 10,
+) -> None:
+    """Time calls of a Ray task in a fresh process and in a kept one."""
+    from .plans.task_processes import measure_task_processes
+
+    measure_task_processes(runs, calls)
+
+
+@app.command()
 def prices(
     *,
     catalogs: Annotated[int, typer.Option(min=1, help="Number of random catalogues.")] = 300,

@@ -15,7 +15,7 @@ from tune_policies.benchmarks.workloads.registry import BUILT_IN
 pytestmark = pytest.mark.gpu
 
 SIZES = dict.fromkeys(BUILT_IN, 32) | {"matmul": 256, "resnet50": 4, "resnet50-tf32": 4, "resnet50-fp16": 4}
-SIZES |= dict.fromkeys(("doubling", "boosting", "iterative-tasks", "iterative-actor"), 4096)
+SIZES |= dict.fromkeys(("doubling", "branching", "boosting", "iterative-tasks", "iterative-actor"), 4096)
 
 EPOCH = """
 import contextlib, json, sys

@@ -13,7 +13,8 @@ import torch
 
 from tests.on_ray.rays import cluster_of, local_ray, run_where_this_package_is_not
 from tune_policies import InvalidResourcesError, ProbeError
-from tune_policies.probe.doctor import cluster_reader, node_reader
+from tune_policies.probe import node_facts
+from tune_policies.probe.doctor import cluster_reader
 from tune_policies.probe.doctor.cluster_reader import examine
 
 # More than any machine has.
@@ -196,6 +197,6 @@ def test_a_node_needs_nothing_but_ray_to_be_read_and_imports_no_framework(tmp_pa
         "print(facts['versions']['torch'])"
     )
 
-    told = run_where_this_package_is_not(node_reader.read_node, node_reader, code, tmp_path)
+    told = run_where_this_package_is_not(node_facts.read_machine, node_facts, code, tmp_path)
 
     assert told.strip() == torch.__version__

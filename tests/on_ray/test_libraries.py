@@ -1,4 +1,4 @@
-"""Libraries that call Tune themselves run their trials under a policy: each example, as it is written.
+"""Libraries that call Tune, and Ray Serve beside it, run under a policy: each example, as it is written.
 
 `make test-libraries` makes an environment for each library and runs its test there.
 """
@@ -19,6 +19,8 @@ LIBRARIES = {  # the module that must be there, and how many trials the example 
     "neuralforecast": ("neuralforecast", 3),
     "ultralytics": ("ultralytics", 2),
     "autogluon": ("autogluon", 3),
+    "ludwig": ("ludwig", 2),
+    "beside_serve": ("starlette", 3),
 }
 
 

@@ -376,7 +376,7 @@ def test_other_errors_are_left_to_tune(tmp_path, caplog):
     assert reason in Path(failed.error_file).read_text()
     assert failed.get_pickled_error().__notes__ == [reason]
     assert f"{failed} ran out of GPU memory: from 0.25 GPU to 0.5 GPU" in caplog.messages
-    assert f"{failed} ran out of memory and fails: {reason}" in caplog.messages
+    assert f"{failed} is not requeued and fails: {reason}" in caplog.messages
 
 
 @pytest.mark.slow  # TensorFlow's import alone takes ten seconds, here and in its trial

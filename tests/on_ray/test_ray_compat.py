@@ -34,7 +34,6 @@ from tests.on_ray.kernel_kills import be_killed
 from tests.on_ray.rays import local_ray, wait_until
 from tune_policies.ray_compat import tune_controller, tune_entry, tune_queue, tune_request, tune_trial
 from tune_policies.ray_compat.autoscaler import start_coordinator_here
-from tune_policies.ray_compat.autoscaler_config import cluster_yaml_schema
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
 from tune_policies.ray_compat.gcs import (
     dead_actors,
@@ -186,10 +185,6 @@ def test_a_module_that_is_sent_by_value_need_not_be_where_it_runs(tmp_path, monk
     assert ray.get(sent) == 42
     with pytest.raises(Exception, match="here_alone"):
         ray.get(ray.remote(num_cpus=0)(here_alone.answer).remote())
-
-
-def test_ray_ships_the_schema_of_its_cluster_files():
-    assert '"available_node_types"' in cluster_yaml_schema().read_text()
 
 
 FIRST_WITH_COORDINATOR = Version("2.53.0")

@@ -84,6 +84,16 @@ def is_alive(pid, within_s=20):
 
 
 @pytest.mark.rest
+@pytest.mark.parametrize(("reuse", "num_processes"), [("process", 3), ("release", 3), ("keep", 1)])
+def test_a_task_with_gpus_keeps_its_process_only_if_it_should(capacity, reuse, num_processes):
+    @ray.remote(**GpuPolicy(gpus=0.5, cpus=0.5).plan(capacity).remote_options(reuse=reuse))
+    def task():
+        return os.getpid()
+
+    assert len({ray.get(task.remote(), timeout=60) for _ in range(3)}) == num_processes
+
+
+@pytest.mark.rest
 def test_an_actor_keeps_its_process(capacity):
     actor = ray.remote(Worker).options(**GpuPolicy().plan(capacity).remote_options(reuse="process")).remote()
 

@@ -62,6 +62,29 @@ def test_a_placement_group_that_is_lost_is_requested_again(tmp_path, caplog):
 
 
 @pytest.mark.timeout(200)
+def test_a_run_says_who_holds_what_its_trials_wait_for(tmp_path, caplog):
+    named = Holder.options(name="server").remote()
+    group = ray.util.placement_group([{"CPU": 1}], name="reserved")
+    ray.get([named.is_there.remote(), group.ready()])
+
+    def make_room():
+        wait_until(lambda: "plan on what is free" in caplog.text)
+        ray.kill(named)
+        ray.util.remove_placement_group(group)
+
+    releasing = threading.Thread(target=make_room)
+    releasing.start()
+    run(report, CpuPolicy(cpus=1), num_samples=2, storage_path=str(tmp_path), verbose=0)
+    releasing.join()
+
+    assert (
+        "2 trials wait for 1 CPU each: actor Holder 'server' of this program holds 1 CPU; "
+        "placement group 'reserved' of this program holds 1 CPU. Wait until that is released, or plan on what is "
+        "free: FreeCapacityPolicy(policy)"
+    ) in caplog.text
+
+
+@pytest.mark.timeout(200)
 def test_a_run_in_which_no_trial_can_start_its_workers_ends_and_says_which_policy_makes_room(tmp_path, caplog):
     policy = CpuPolicy(cpus=1)
 

@@ -20,13 +20,16 @@ from tune_policies import (
     GpuPolicy,
     InvalidResourcesError,
     OomRetryScheduler,
+    PolicyCallback,
     PolicyScheduler,
     ProbeWarning,
     Resources,
     TrialSlot,
     probe_cluster,
 )
+from tune_policies.trainers import trial_plan
 from tune_policies.trainers.process_setup import LimitOptions, ProcessSetup
+from tune_policies.tune.usage.resource_usage import ResourceUsage
 
 RAY = {"num_cpus": 4, "num_gpus": 2}
 
@@ -223,6 +226,55 @@ def test_a_trainable_keeps_its_class_and_its_name_and_is_left_untouched(tmp_path
     assert (of_class.last_result["class"], of_class.last_result["is_own"]) == ("Named", True)
     assert [trial.trainable_name for trial in (of_class, of_function)] == ["Named", "report"]
     assert (dict(vars(report)), dict(vars(Named))) == before
+
+
+def train_on_what_there_is(config):
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where there is one after all
+    import torch
+
+    plan = trial_plan()
+    device = "cuda" if plan.use_gpu else "cpu"
+    tune.report({"use_gpu": plan.use_gpu, "device": str(torch.zeros(1, device=device).device)})
+
+
+class TrainsOnWhatThereIs(tune.Trainable):
+    def setup(self, config):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        import torch
+
+        self.device = str(torch.zeros(1).device)
+
+    def step(self):
+        return {
+            "use_gpu": self.trial_resources.required_resources.get("GPU", 0) > 0,
+            "device": self.device,
+            "done": True,
+        }
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("trainable", [train_on_what_there_is, TrainsOnWhatThereIs])
+def test_a_trial_that_cannot_use_its_gpu_resumes_on_cpus_and_is_counted(tmp_path, capsys, trainable):
+    policy = GpuPolicy(gpus=0.5) | CpuPolicy(cpus=2)
+    options = {"scheduler": PolicyScheduler(policy, falls_back=True), "callbacks": [PolicyCallback()]}
+
+    trials = run(trainable, policy, tmp_path, num_samples=2, **options)
+
+    assert [(trial.status, trial.num_failures, trial.last_result["slot"]) for trial in trials] == [
+        ("TERMINATED", 0, "2 CPUs")
+    ] * 2
+    assert [(trial.last_result["use_gpu"], trial.last_result["device"]) for trial in trials] == [(False, "cpu")] * 2
+    usage = ResourceUsage.from_json(next(tmp_path.rglob("resource_usage.json")).read_text())
+    assert (usage.trials.num_finished, usage.trials.num_retries, usage.trials.num_fallbacks) == (2, 2, 2)
+    assert "2 fell back to no device" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("policy", [GpuPolicy(), GpuPolicy().plan(ClusterCapacity.of(Resources(cpus=1, gpus=1)))])
+def test_a_fallback_needs_a_policy_with_a_second_choice(policy):
+    with pytest.raises(
+        InvalidResourcesError, match=r"needs a policy with a second choice, .*GpuPolicy\(\) \| CpuPolicy"
+    ):
+        PolicyScheduler(policy, falls_back=True)
 
 
 @pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.slow)])

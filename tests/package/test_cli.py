@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 import typer
+from ray._private.label_utils import parse_node_labels_string
 
 from tests.clusters import nodes
 from tune_policies import ClusterCapacity, Resources
@@ -276,6 +277,12 @@ def test_a_terminal_that_knows_only_ascii_gets_escapes_and_sound_json(tmp_path, 
 
     assert done.returncode == 1
     assert r"1 gr\u00f6\u00dfe" in done.stderr
+
+
+def test_the_labels_of_the_cpu_are_in_the_form_that_ray_start_takes():
+    text, json_text = run("cpu-labels").stdout, run("cpu-labels", "--json").stdout
+
+    assert parse_node_labels_string(text.rstrip("\n")) == json.loads(json_text)
 
 
 def test_a_working_folder_that_is_gone_is_a_message(tmp_path):

@@ -93,6 +93,17 @@ def test_a_job_has_its_namespace_and_brings_its_runtime_environment(run, tmp_pat
     assert yaml.safe_load(manifest["spec"]["runtimeEnvYAML"])["working_dir"] == "s3://bucket/code.zip"
 
 
+def test_a_group_keeps_some_nodes_and_states_its_gpus_on_a_platform_of_ones_own(run):
+    done = run(
+        "--nodes", "nodes.yaml", "--min-nodes", "l4=2", "--min-nodes", "cpu=1", "--num-gpus", "--platform", "eks"
+    )
+
+    cpu, l4 = yaml.safe_load(done.stdout)["spec"]["workerGroupSpecs"]
+    assert (cpu["minReplicas"], l4["minReplicas"], l4["rayStartParams"]["num-gpus"]) == (1, 2, "1")
+    assert l4["template"]["spec"]["nodeSelector"] == {"k8s.amazonaws.com/accelerator": "nvidia-l4"}
+    assert "room for 64 of 64 trials at once, 3 worker nodes at first" in done.stderr
+
+
 def test_a_decision_puts_all_trials_where_they_cost_the_least(run):
     done = run("--nodes", "nodes.yaml", "--decision", "decision.json", "--size", "16")
 
@@ -124,6 +135,13 @@ def test_a_file_that_exists_is_overwritten_only_with_force(run, tmp_path):
         pytest.param(("--job", "python tune.py"), 2, "neither its code nor its packages", id="a job without its code"),
         pytest.param(("--job", "x", "--runtime-env", "list.yaml"), 2, "working_dir", id="no runtime environment"),
         pytest.param(("--job", "x", "--runtime-env", "none.yaml"), 2, "cannot read", id="a file that is not there"),
+        pytest.param(("--min-nodes", "l4"), 2, "not NAME=NUMBER, such as l4=2", id="a minimum without a number"),
+        pytest.param(
+            ("--min-nodes", "l4=1"), 2, "'l4', which is not a node type. Node types:", id="a minimum of no group"
+        ),
+        pytest.param(
+            ("--num-gpus", "--format", "cluster-yaml"), 2, "states the GPUs", id="GPUs that are stated anyway"
+        ),
         pytest.param(("--nodes", "small.yaml"), 1, "short of", id="nodes that are too small"),
     ],
 )

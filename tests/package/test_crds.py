@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not FOLDER, reason="TUNE_POLICIES_CRDS names no 
 
 fields = {
     "ray_version": st.sampled_from(["2.50.0", "2.60.0"]),
-    "platform": st.sampled_from(["gke", "karpenter", "gpu-operator", None]),
+    "platform": st.sampled_from(["gke", "eks", "aks", "karpenter", "gpu-operator", None]),
     "namespace": st.none() | st.just("ml"),
 }
 images = st.just("registry.example:5000/ray:mine")

@@ -1,5 +1,7 @@
 """The command ``decide`` on files: status, stdout and stderr."""
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
@@ -53,6 +55,17 @@ def test_json_is_the_decision_alone(decide, tmp_path):
     assert done.stdout == (tmp_path / "decision.json").read_text()
 
 
+def test_it_says_how_many_cpu_nodes_are_as_fast_as_one_gpu(decide):
+    options = ("run.json", "--prices", "prices.yaml", "--num-trials", "100", "--node-cpus", "16")
+
+    table, data = decide(*options), decide(*options, "--json")
+
+    assert (table.exit_code, data.exit_code) == (0, 0)
+    assert "100 trials on 1 GPU, or on the fewest nodes of 16 CPUs that end no later" in table.stdout
+    sizes = json.loads(data.stdout)["workloads"][0]["sizes"]
+    assert [size["gpu_or_nodes"]["num_nodes"] for size in sizes] == [1, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [
@@ -71,6 +84,8 @@ def test_json_is_the_decision_alone(decide, tmp_path):
         ),
         (("run.json", "--output", "run.json"), 2, "run.json is an input of this command"),
         (("run.json", "--gpu", "TPU"), 2, "--gpu names a GPU, such as gpu or gpu@0.25, got 'TPU'"),
+        (("run.json", "--node-cpus", "8"), 2, "--node-cpus needs --num-trials"),
+        (("run.json", "--num-trials", "8"), 2, "the cluster has no node without GPUs"),
         (("run.json", "--search", "mlp"), 2, "--search needs --max-size"),
         (("run.json", "--search", "mlp", "--max-size", "64"), 2, "run.json exists already"),
     ],

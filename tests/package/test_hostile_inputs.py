@@ -176,6 +176,7 @@ COMMANDS = {
     "usage run": (0, True),
     "usage run --json": (0, True),
     "usage run --html run.html --force": (0, True),
+    "cluster policy.yaml --num-trials 2 --min-nodes HOSTILE": (2, True),
     "cluster policy.yaml --num-trials 2 --image HOSTILE": (2, True),
     "cluster policy.yaml --num-trials 2 --namespace HOSTILE": (2, True),
     "usage PATH": (2, True),

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tune_policies import MemoryLimitError
+from tune_policies.trainers import process_setup
 from tune_policies.trainers.gpu_memory import enforcement as isolation
 from tune_policies.trainers.gpu_memory.limit import OwnEnvironment
 from tune_policies.trainers.gpu_memory.share import GpuShare, LimiterContext
@@ -163,6 +165,17 @@ def test_cuda_has_started_where_its_memory_device_is_open(tmp_path, target, expe
     (tmp_path / "3").symlink_to(target)
 
     assert isolation.cuda_has_started(tmp_path) == expected
+
+
+def test_a_task_is_refused_on_another_gpu_than_the_one_on_which_its_process_has_started_cuda(monkeypatch):
+    monkeypatch.setattr(process_setup, "_gpus_of_cuda", None)
+    answers = iter((False, True, True))  # at each task after the first
+    monkeypatch.setattr(process_setup, "cuda_has_started", lambda: next(answers))
+    for gpus in ("0", "1", "1"):
+        process_setup.check_gpus_of_cuda(gpus)
+
+    with pytest.raises(MemoryLimitError, match=r"assigned GPU 0 to this task, but .* on GPU 1, and CUDA keeps"):
+        process_setup.check_gpus_of_cuda("0")
 
 
 def test_cuda_has_not_started_in_this_process():

@@ -80,7 +80,7 @@ class Case(NamedTuple):
             for name, count in self.launched.items()
             for number in range(count)
         ]
-        head = NodeCapacity(node_id="head", resources=self.plan.spec.head, is_head=True)
+        head = self.plan.spec.head
         try:
             plan = self.policy.plan(ClusterCapacity(nodes=(head, *nodes)))
         except InfeasibleRequestError:

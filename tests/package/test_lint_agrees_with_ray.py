@@ -1,7 +1,6 @@
 """What the rules say of Ray is so in the Ray that is installed."""
 
 import json
-from fractions import Fraction
 
 import pytest
 import yaml
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.manifests_with import changed
 from tune_policies.kuberay.lint.linting import lint_text
-from tune_policies.kuberay.lint.rules.amounts import OPTIONS, default_object_store
+from tune_policies.kuberay.lint.rules.amounts import OPTIONS
 from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 
 GROUP = "spec.workerGroupSpecs.0"
@@ -65,16 +64,6 @@ def test_no_cpus_are_a_finding_just_where_ray_cannot_tell_them(said):
     text = changed("RayCluster", {f"{GROUP}.template.spec.containers.0.resources": resources})
 
     assert ("no-cpus" in rules(text)) == (not is_read(text))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**42))
-def test_the_object_store_is_as_large_as_ray_makes_it_in_the_shared_memory_of_this_machine(memory):
-    from ray._private.utils import get_shared_memory_bytes, resolve_object_store_memory
-
-    told = default_object_store(Fraction(memory), Fraction(get_shared_memory_bytes()))
-
-    assert abs(told - resolve_object_store_memory(memory)) <= 2  # Ray rounds twice
 
 
 def test_the_options_of_ray_start_are_known():

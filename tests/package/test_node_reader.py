@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tune_policies.probe import nvml
-from tune_policies.probe.doctor import node_reader
+from tune_policies.probe import node_facts, nvml
 from tune_policies.probe.doctor.node_checks import NodeFacts
 
 TORCH = """from typing import Optional
@@ -38,9 +37,9 @@ def packages(tmp_path):
 
         def frameworks(self):
             """Read by a Python that finds nothing but these packages, and the two modules that travel."""
-            for module in (nvml, node_reader):
+            for module in (nvml, node_facts):
                 self.file(f"{module.__name__.replace('.', '/')}.py", Path(module.__file__).read_text())
-            command = [sys.executable, "-S", "-P", "-m", node_reader.__name__]
+            command = [sys.executable, "-S", "-P", "-m", node_facts.__name__]
             env = {"PYTHONPATH": str(tmp_path)}
             done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
             facts = NodeFacts.from_dict({"name": "a", **json.loads(done.stdout)})
@@ -88,6 +87,17 @@ def test_a_tensorflow_for_cpus_is_one(packages):
     assert packages.frameworks()["tensorflow"].is_cpu_build
 
 
+def test_amds_tensorflow_is_one_for_rocm(packages):
+    packages.installed("tensorflow-rocm", "2.14.0.600")
+    packages.file("tensorflow/__init__.py", "")
+    build = "build_info = collections.OrderedDict([('is_cuda_build', False), ('is_rocm_build', True)])"
+    packages.file("tensorflow/python/platform/build_info.py", build)
+
+    tensorflow = packages.frameworks()["tensorflow"]
+
+    assert (tensorflow.version, tensorflow.rocm, tensorflow.is_cpu_build) == ("2.14.0.600", "of unknown version", False)
+
+
 @pytest.mark.parametrize(("plugins", "cuda"), [((), None), (("jax-cuda12-plugin", "jax-cuda13-plugin"), "13")])
 def test_jax_is_built_for_what_its_plugins_are(packages, plugins, cuda):
     for name in ("jax", "jaxlib", *plugins):
@@ -115,10 +125,10 @@ def test_the_quota_of_a_cgroup_is_read_in_cpus(tmp_path, files, cpus):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
 
-    assert node_reader._quota(tmp_path) == cpus
+    assert node_facts._quota(tmp_path) == cpus
 
 
 def test_what_slurm_gives_to_a_task_is_a_limit(monkeypatch):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
 
-    assert node_reader._cpu_limits()["SLURM_CPUS_PER_TASK"] == 3
+    assert node_facts._cpu_limits()["SLURM_CPUS_PER_TASK"] == 3

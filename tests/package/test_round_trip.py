@@ -36,9 +36,8 @@ def read(tmp_path_factory):
     return read
 
 
-def amounts(group):
-    """What Ray counts on a node of a planned group."""
-    node_type = group.node_type
+def amounts(node_type):
+    """What Ray counts on a node of a type."""
     found = {"CPU": node_type.cpus, "memory": node_type.memory, **node_type.custom}
     if node_type.gpus:
         found["GPU"] = node_type.gpus
@@ -59,7 +58,7 @@ def labels(node_type):
 
 def as_planned(plan):
     return {
-        group.node_type.name: (amounts(group), group.min_nodes, group.max_nodes, labels(group.node_type))
+        group.node_type.name: (amounts(group.node_type), group.min_nodes, group.max_nodes, labels(group.node_type))
         for group in plan.groups
     }
 
@@ -76,16 +75,18 @@ def without_labels(groups):
     return {name: numbers for name, (*numbers, _) in groups.items()}
 
 
-@given(cluster_plans(), st.none() | st.just("python train.py"))
+@given(cluster_plans(), st.none() | st.just("python train.py"), st.booleans())
 @settings(max_examples=60)
-def test_the_autoscaler_reads_a_manifest_as_the_plan(read, plan, job):
-    config = read(write_cluster(plan, INSTALLED.model_copy(update={"job": job, "image": "me/tune:1"})))
+def test_the_autoscaler_reads_a_manifest_as_the_plan(read, plan, job, num_gpus):
+    options = INSTALLED.model_copy(update={"job": job, "image": "me/tune:1", "num_gpus": num_gpus})
+    config = read(write_cluster(plan, options))
 
     # Ray 2.50 reads labels in a place where KubeRay does not take them.
     same = dict if INSTALLED.ray_reads_group_fields else without_labels
     assert same(as_read(config)) == same(as_planned(plan))
     assert config["idle_timeout_minutes"] == plan.idle_timeout_s / 60
-    assert config["available_node_types"]["headgroup"]["resources"] == {"CPU": 0, "memory": plan.head.memory}
+    head = {"CPU": 0, "memory": plan.head.memory} if not plan.head.gpus else amounts(plan.head)
+    assert config["available_node_types"]["headgroup"]["resources"] == head
 
 
 @pytest.mark.rest

@@ -52,7 +52,6 @@ def test_ray_counts_none_of_the_devices_that_a_rule_says_it_does_not(claim: str)
         pytest.param(
             TEXTS["GPU in lower case"], "gpu", 2, id="a resource in lower case is one of its own", marks=needs_newer_ray
         ),
-        pytest.param(TEXTS["GPUs of two kinds in one pod"], "GPU", 2, id="of two kinds the first"),
         pytest.param(TEXTS["more GPUs told than there are"], "GPU", 4, id="more than there are, if it is told so"),
     ],
 )
@@ -62,10 +61,6 @@ def test_ray_counts_what_the_rules_go_by(text: str, resource: str, amount: int) 
 
 def test_ray_counts_half_a_cpu_as_one() -> None:
     assert _counted(TEXTS["half a CPU, which Ray counts as one"], "cpu")["CPU"] == 1
-
-
-def test_ray_does_not_see_the_gpu_of_a_sidecar() -> None:
-    assert "GPU" not in _counted(TEXTS["a GPU for a sidecar"])
 
 
 def test_ray_makes_a_resource_for_the_slice_of_tpus_with_both_selectors() -> None:

@@ -35,6 +35,8 @@ NOTES = {
         "ray-job.tpu-v6e-singlehost",
         "ray-service.tpu-single-host",
     },
+    # This project was not tested with Ray 2.46.
+    "ray-not-supported": {"ray-job.pytorch-distributed-training", "ray-service.mobilenet"},
     # Its workers may take 4 GiB and have requested 1.
     "memory-not-kept": {"ray-service.incremental-upgrade"},
     # From 1 to 10 slices, and no autoscaler.

@@ -17,6 +17,7 @@ import ray
 from tests.package.test_ray_border import BORDER, ROOT, is_private
 from tune_policies import RayVersionError
 from tune_policies.ray_compat import version
+from tune_policies.values import ray_versions
 
 
 def private_imports():
@@ -125,7 +126,7 @@ def test_what_a_name_that_is_gone_is_asked_by_python_itself_is_no_error():
     [("2.49.9", False), ("2.50.0", True), ("2.55.1", True), ("2.60.3", True), ("2.61.0rc1", False), ("3.0.0", False)],
 )
 def test_which_ray_was_tried(number, tried):
-    assert version.is_tried(number) is tried
+    assert ray_versions.is_tried(number) is tried
 
 
 def test_a_ray_that_was_not_tried_is_warned_of_once(monkeypatch, caplog):
@@ -144,8 +145,8 @@ def test_a_ray_that_was_not_tried_is_warned_of_once(monkeypatch, caplog):
 def test_the_range_that_was_tried_is_the_one_that_is_installed():
     needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     (of_ray,) = (each for each in needs if each.startswith("ray["))
-    oldest, newest = version.OLDEST_TRIED, version.NEWEST_TRIED
+    oldest, newest = ray_versions.OLDEST_TRIED, ray_versions.NEWEST_TRIED
 
     assert of_ray == f"ray[tune,train]>={oldest[0]}.{oldest[1]},<{newest[0]}.{newest[1] + 1}"
     assert of_ray.removeprefix("ray") in version._INSTALL
-    assert f"{oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}" == version._TRIED
+    assert f"{oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}" == ray_versions.TRIED

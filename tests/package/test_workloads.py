@@ -22,7 +22,8 @@ from tune_policies.benchmarks.workloads.steps import jax_device, torch_device
 IN_TENSORFLOW = ["tf-mlp", "tf-cnn"]
 TRAINING = ["mlp", "cnn", "transformer", *further(*IN_TENSORFLOW)]
 # What needs a Ray is in tests/on_ray/test_iterative_workload.py; a step of ResNet-50 takes a second.
-QUICK = [*TRAINING, "matmul", "doubling", "boosting", "iterative-actor"]
+SIMULATIONS = ["raytracing", "heat-2d", "heat-3d", "n-body"]
+QUICK = [*TRAINING, *SIMULATIONS, "matmul", "doubling", "branching", "boosting", "iterative-actor"]
 SIZE = 8
 
 
@@ -119,16 +120,68 @@ def test_doubling_uses_the_threads_that_its_process_was_set_to(monkeypatch):
 
 
 ON_A_SIMULATED_GPU = """
+import sys
 from tune_policies.benchmarks.workloads.registry import load_workload
-here, there = (load_workload("doubling")(300, device) for device in ("cpu", "gpu"))
+here, there = (load_workload(sys.argv[1])(300, device) for device in ("cpu", "gpu"))
 assert float(there.compute()) == float(there.with_transfers()) == float(here.compute())
 """
 
 
-def test_the_kernel_for_cuda_gives_what_its_twin_gives():
+@pytest.mark.parametrize("name", ["doubling", *further("branching")])
+def test_the_kernel_for_cuda_gives_what_its_twin_gives(name):
     pytest.importorskip("numba")
 
-    run("-c", ON_A_SIMULATED_GPU, NUMBA_ENABLE_CUDASIM="1")
+    run("-c", ON_A_SIMULATED_GPU, name, NUMBA_ENABLE_CUDASIM="1")
+
+
+def test_the_interpreters_of_branching_take_paths_of_their_own():
+    pytest.importorskip("numba")
+    from tune_policies.benchmarks.workloads.numba_kernels import NUM_LANES, SEED, _interpreted
+
+    numbers = np.random.default_rng(SEED).integers(1, 2**32, NUM_LANES).tolist()
+    num_branches = []
+    for _ in range(100):
+        numbers = [_interpreted(number, 1) for number in numbers]
+        num_branches.append(len({number >> 7 & 7 for number in numbers}))
+
+    assert np.mean(num_branches) > 7  # of 8
+
+
+@pytest.mark.parametrize(("name", "num_dimensions"), [("heat-2d", 2), ("heat-3d", 3)])
+def test_heat_of_one_wave_decays_as_the_scheme_has_it(name, num_dimensions):
+    """A cosine is an eigenvector of the periodic stencil, of which the eigenvalue is known."""
+    import torch
+
+    from tune_policies.benchmarks.workloads.simulations import _DIFFUSION, NUM_UPDATES, _diffused
+
+    wave = torch.cos(2 * torch.pi * torch.arange(16, dtype=torch.float64) / 16)
+    grid = wave.reshape(-1, *[1] * (num_dimensions - 1)).expand((16,) * num_dimensions)
+    factor = (1 - 2 * _DIFFUSION * (1 - math.cos(2 * math.pi / 16))) ** NUM_UPDATES
+
+    assert _diffused(grid).numpy() == pytest.approx((factor * grid).numpy(), abs=1e-12)
+
+
+def test_bodies_move_by_newtons_law_and_keep_their_momentum():
+    import torch
+
+    from tune_policies.benchmarks.workloads.simulations import _SOFTENING, _accelerations, _speeds
+
+    two = torch.tensor([[0.0, 0.0, 0.0], [3.0, 0.0, 0.0]], dtype=torch.float64)
+    expected = 0.5 * 3 / (9 + _SOFTENING**2) ** 1.5
+
+    assert _accelerations(two)[:, 0].tolist() == pytest.approx([expected, -expected])
+    assert _speeds(torch.rand(20, 3, dtype=torch.float64)).sum(0).abs().max() < 1e-12
+
+
+def test_the_ray_tracer_draws_sky_lit_spheres_and_shadows():
+    from tune_policies.benchmarks.workloads.simulations import _AMBIENT, _SKY, _rays, _rendered
+
+    image = _rendered(_rays(64)).reshape(64, 64)
+
+    assert (image[0] == _SKY).all()
+    assert (image[-1] != _SKY).all()  # the floor
+    assert image.max() > 0.9
+    assert 10 < (image == _AMBIENT).sum() < 64 * 64 / 2
 
 
 def test_an_iteration_lets_the_heat_of_a_ring_flow_to_both_sides():

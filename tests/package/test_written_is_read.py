@@ -14,7 +14,8 @@ kuberay = st.builds(
     ray_version=st.sampled_from(["2.50.0", "2.60.0"]),
     job=st.none() | st.just("python train.py"),
     image=st.just("me/tune:1"),
-    platform=st.sampled_from(["gke", "karpenter", "gpu-operator", None]),
+    platform=st.sampled_from(["gke", "eks", "aks", "karpenter", "gpu-operator", None]),
+    num_gpus=st.booleans(),
 )
 
 

@@ -13,6 +13,7 @@ from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS
 
+GPU_HEAD = NodeType(name="head", cpus=8, memory=64 * 2**30, gpus=2, accelerator_type="L4", labels={"zone": "eu"})
 TRIALS = GpuPolicy(gpus=0.25).plan(nodes(*[(8, 1)] * 3))
 
 KEY_OF = {plugin.family: plugin.key for plugin in DEVICE_PLUGINS}
@@ -93,11 +94,10 @@ def groups(draw, name):
     if node_type.topology is not None:
         chips = SliceShape(node_type.topology, node_type.accelerator_type).chips
         hosts = chips // int(node_type.custom["TPU"])
-    least, start, most = sorted(draw(st.tuples(*[st.integers(0, 50)] * 3)))
+    least, most = sorted(draw(st.tuples(st.integers(0, 50), st.integers(0, 50))))
     return DesignedGroup(
         node_type=node_type,
         min_nodes=least * hosts,
-        start_nodes=start * hosts,
         max_nodes=max(1, most) * hosts,
         num_hosts=hosts,
     )
@@ -112,7 +112,7 @@ def cluster_plans(draw, hosts=None):
     ]
     return ClusterDesign(
         name=draw(st.sampled_from(["tune", "n", "trials-of-1-day-and-a-half"])),
-        head=HEAD,
+        head=draw(st.sampled_from([HEAD, HEAD, GPU_HEAD])),
         groups=tuple(draw(group) for group in of_group),
         trials=TRIALS,
         num_trials=draw(st.integers(1, 1000)),

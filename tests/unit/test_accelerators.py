@@ -25,14 +25,27 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "accelerators.md"
 def row(family):
     variable = f"`{family.visibility_variable}`" if family.visibility_variable else "none"
     limits = ", ".join(family.memory_limits) or "none"
-    cells = (str(family), f"`{family.resource}`", variable, family.allowed, limits, family.detection)
+    cells = (str(family), family.support, f"`{family.resource}`", variable, family.allowed, limits, family.detection)
     return f"| {' | '.join(cells)} |"
 
 
-def test_the_page_shows_the_table_as_it_is():
-    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and "---" not in line]
+def start(family):
+    amount = "--num-gpus=2" if family.resource == "GPU" else f"""--resources='{{"{family.resource}": 2}}'"""
+    return f"| {family} | `{family.visibility_variable}=1,3 ray start {amount}` |"
 
-    assert rows[1:] == [row(family) for family in FAMILIES]
+
+def test_the_page_shows_the_table_as_it_is():
+    lines = PAGE.read_text().splitlines()
+
+    assert [line for line in lines if line in {row(family) for family in FAMILIES}] == [*map(row, FAMILIES)]
+
+
+def test_the_page_shows_for_each_family_how_a_node_starts_with_some_of_its_devices():
+    lines = PAGE.read_text().splitlines()
+
+    assert [line for line in lines if "=1,3 ray start" in line and line.startswith("|")] == [
+        start(family) for family in FAMILIES if family.visibility_variable
+    ]
 
 
 def test_the_page_of_policies_has_the_size_of_each_known_type():

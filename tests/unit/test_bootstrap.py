@@ -1,6 +1,6 @@
 """The interval of a ratio of times: how often it holds the truth, and what it does not depend on."""
 
-from math import log
+from math import inf, log
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_a_percentile_bootstrap_without_the_stretch_would_be_too_narrow():
 
 @pytest.mark.parametrize(
     ("confidence", "freedom", "expected"),
-    [(0.95, 1, 12.706), (0.95, 3, 3.1824), (0.99, 7, 3.4995), (0.95, 4.5, 2.6589), (0.95, None, 1.95996)],
+    [(0.95, 1, 12.706), (0.95, 3, 3.1824), (0.99, 7, 3.4995), (0.95, 4.5, 2.6589), (0.95, inf, 1.95996)],
 )
 def test_quantiles_are_those_of_the_tables(confidence, freedom, expected):
     assert student_quantile(confidence, freedom) == pytest.approx(expected, rel=1e-4)

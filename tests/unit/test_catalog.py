@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tune_policies import InvalidResourcesError, NodeCatalog, NodeType, load_catalog
+from tune_policies import GpuPolicy, InvalidResourcesError, NodeCatalog, NodeType, load_catalog
 from tune_policies.kuberay.design.catalog import Toleration
 from tune_policies.kuberay.design.cluster_spec import capacity_of
 
@@ -108,7 +108,7 @@ def test_the_fields_of_a_node_are_listed_once_however_many_nodes_are_wrong(tmp_p
         load_catalog(path)
 
     first, *others = str(raised.value).splitlines()
-    assert "nodes.0: unknown field 'colour' (NodeType has count, name, cpus" in first
+    assert "nodes.0: unknown field 'colour' (NodeType has count, min_nodes, name, cpus" in first
     assert others == ["nodes.0: unknown field 'taste'", "nodes.1: unknown field 'colour'"]
 
 
@@ -167,9 +167,33 @@ def test_a_catalogue_has_a_limit_of_node_types():
         NodeCatalog(nodes=[node_type(name=f"a{number}") for number in range(201)])
 
 
-def test_a_head_without_work_has_no_devices():
-    with pytest.raises(InvalidResourcesError, match="its GPU would be idle"):
-        NodeCatalog(nodes=(node_type(),), head=node_type(name="boss", gpus=1))
+SLICE = {"cpus": 24, "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E", "topology": "4x4"}
+
+
+@pytest.mark.parametrize("fields", [{"min_nodes": 1}, SLICE], ids=["a minimum", "several hosts"])
+def test_there_is_one_head(fields):
+    with pytest.raises(InvalidResourcesError, match="a cluster has one head"):
+        NodeCatalog(nodes=(node_type(),), head=node_type(name="boss", **fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"count": 2, "min_nodes": 3}, "min_nodes=3 above count=2: raise count, or lower min_nodes"),
+        ({**SLICE, "min_nodes": 6}, "min_nodes=6 .* whole 4x4 slices: write a multiple of 4"),
+        ({"min_nodes": -1}, "min_nodes"),
+    ],
+    ids=["above the number", "half a slice", "below 0"],
+)
+def test_a_wrong_minimum_is_named(fields, says):
+    with pytest.raises(InvalidResourcesError, match=says):
+        node_type(**fields)
+
+
+def test_a_plan_on_a_list_counts_the_devices_of_the_head():
+    listed = NodeCatalog(nodes=(node_type(gpus=1),), head=node_type(name="boss", gpus=3))
+
+    assert GpuPolicy().plan(capacity_of(listed)).max_concurrent_trials == 4
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_the_chart_fills_in_its_defaults_key_by_key(chart):
     assert limits == {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": 1}
 
 
-def test_the_defaults_are_those_of_the_newest_chart_which_is_said():
+def test_the_defaults_are_those_of_the_newest_chart():
     values = "head: {enableInTreeAutoscaling: true}\nadditionalWorkerGroups: {smallGroup: {disabled: false}}"
     ((cluster,), wrong) = read(values)
 
@@ -206,25 +206,6 @@ def test_the_defaults_are_those_of_the_newest_chart_which_is_said():
         for group in (cluster.spec.headGroupSpec, small, worker)
     ]
     assert (wrong, memory, small.maxReplicas, worker.maxReplicas) == ([], ["5Gi", "1Gi", "1Gi"], 5, 5)
-    assert cluster.assumptions == (
-        "the values leave head.resources.limits.memory, additionalWorkerGroups.smallGroup.resources.limits.memory, "
-        "additionalWorkerGroups.smallGroup.maxReplicas, worker.resources.limits.memory, worker.maxReplicas to the "
-        "chart: its defaults since version 1.6 are counted",
-    )
-
-
-@pytest.mark.parametrize(("replicas", "is_assumed"), [(3, False), (4, True)])
-def test_the_most_replicas_matter_to_a_fixed_number_above_the_older_most(replicas, is_assumed):
-    ((cluster,), _) = read(f"head: {{}}\nworker: {{replicas: {replicas}}}")
-
-    assert ("worker.maxReplicas" in cluster.assumptions[0]) == is_assumed
-
-
-def test_nothing_is_assumed_where_the_values_say_all():
-    group = "{resources: {limits: {memory: 1Gi}}, maxReplicas: 2}"
-    ((cluster,), _) = read(f"head: {group}\nworker: {group}")
-
-    assert cluster.assumptions == ()
 
 
 def test_a_zero_is_nothing_to_the_chart():

@@ -1,11 +1,14 @@
 """From a run to a decision: whole trials are compared, on a cluster and at prices."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.clusters import gpu_node
 from tests.measured_runs import MEASURED_AT, a_run, process
 from tune_policies import BenchmarkedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, InvalidResourcesError
+from tune_policies.benchmarks.decide.cpu_nodes import Nodes, NodesQuestion
 from tune_policies.benchmarks.decide.decide import Terms, UndecidedError, decide
 from tune_policies.benchmarks.decide.prices import Instance, Prices
 from tune_policies.benchmarks.record.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
@@ -241,3 +244,106 @@ def test_the_table_has_the_verdict_the_times_the_costs_and_what_they_hold_for():
     assert "prices of 2026-05-01, from by hand" in text
     assert "trials at once: 4 on CPUs, 4 on GPUs" in text
     assert "a trial pays for 0.25 of c or, on a GPU, for 1 of g" in text
+
+
+def asked_for_nodes(capacity=CLUSTER, prices=PRICES, packing=None, **fields):
+    terms = Terms(steps_per_trial=1000, nodes=NodesQuestion(**{"num_trials": 100, "node_cpus": 16} | fields))
+    return sizes_of(decide(a_run(), terms, capacity, prices, packing))[256]
+
+
+def test_so_many_cpu_nodes_end_as_soon_as_one_gpu():
+    size = asked_for_nodes()
+    found = size.gpu_or_nodes
+
+    # 100 trials of 6.256 s in turn: meanwhile a node of 16 CPUs does 23 rounds of 4 trials, so 1 node does 92.
+    assert found.gpu_s == pytest.approx(100 * size.gpu.trial_s)
+    assert (found.trials_per_node, found.num_nodes, found.low, found.high) == (4, 2, 2, 2)
+    assert found.nodes_s == pytest.approx(13 * size.cpu.trial_s)
+
+
+def test_cpu_nodes_are_paid_for_until_the_last_trial_has_ended():
+    found = asked_for_nodes().gpu_or_nodes
+
+    assert found.gpu_cost == pytest.approx(2.0 * found.gpu_s / 3600)
+    assert found.nodes_cost == pytest.approx(2 * 0.8 * found.nodes_s / 3600)
+    # All 25 nodes at once would cost 25 * 0.8 for 26.6 s: less than 2.0 for 625 s.
+    assert found.as_cheap_up_to == 25
+
+
+def test_more_gpu_trials_at_once_need_more_nodes():
+    found = asked_for_nodes(packing=packed_on(UNREAD_GPU)).gpu_or_nodes
+
+    # One and a half times as many trials, in 417 s: 15 rounds of 4.
+    assert (found.gpu_s, found.num_nodes) == (pytest.approx(100 * 6.256 / 1.5, rel=0.01), 2)
+    assert asked_for_nodes().gpu_or_nodes.gpu_s > found.gpu_s
+
+
+def test_the_nodes_are_those_of_the_cluster_without_gpus():
+    cluster = ClusterCapacity.of(NODE, gpu_node("b", gpus=0, cpus=8), gpu_node("c", gpus=0, cpus=4))
+
+    assert asked_for_nodes(cluster, node_cpus=None).gpu_or_nodes.node_cpus == 8
+    with pytest.raises(InvalidResourcesError, match=r"no node without GPUs, .* give --node-cpus"):
+        asked_for_nodes(node_cpus=None)
+
+
+def test_a_node_must_have_room_for_a_trial():
+    with pytest.raises(
+        InvalidResourcesError, match=r"a node of 2 CPUs has no room .* measured with 4: give --node-cpus 4"
+    ):
+        asked_for_nodes(node_cpus=2)
+
+
+@pytest.mark.parametrize("num_trials", [0, 100_001])
+def test_the_number_of_trials_has_bounds(num_trials):
+    with pytest.raises(InvalidResourcesError, match="num_trials"):
+        NodesQuestion(num_trials=num_trials)
+
+
+def test_no_number_of_nodes_is_as_fast_if_a_trial_is_slower_than_all_on_the_gpu():
+    found = Nodes(num_trials=3, node_cpus=4, trial_cpus=4, price=1.0).against_gpu(
+        cpu_trial_s=50.0, gpu_trial_s=10.0, speedups=(2.5, 5.0), gpu_price=6.0
+    )
+
+    # Within the interval, a trial may take 25 s, so that three nodes end before the GPU's 30 s.
+    assert (found.num_nodes, found.low, found.high, found.nodes_s, found.nodes_cost) == (None, 3, None, None, None)
+    # The GPU costs 6 * 30 / 3600, three nodes 3 * 50 / 3600.
+    assert found.as_cheap_up_to == 3
+
+
+@settings(max_examples=60)
+@given(
+    num_trials=st.integers(1, 300),
+    per_node=st.integers(1, 8),
+    cpu_trial_s=st.integers(1, 100),
+    gpu_trial_s=st.integers(1, 100),
+    price=st.integers(1, 20),
+)
+def test_the_crossover_in_nodes_is_the_one_that_counting_finds(num_trials, per_node, cpu_trial_s, gpu_trial_s, price):
+    found = Nodes(num_trials, per_node, 1, float(price)).against_gpu(
+        cpu_trial_s=cpu_trial_s, gpu_trial_s=gpu_trial_s, speedups=(1.0, 1.0), gpu_price=10.0
+    )
+    takes_s = {nodes: -(-num_trials // (nodes * per_node)) * cpu_trial_s for nodes in range(1, num_trials + 1)}
+    useful = -(-num_trials // per_node)
+
+    fast = [nodes for nodes, seconds in takes_s.items() if seconds <= num_trials * gpu_trial_s]
+    cheap = [nodes for nodes in range(1, useful + 1) if nodes * price * takes_s[nodes] <= 10 * num_trials * gpu_trial_s]
+    assert found.num_nodes == min(fast, default=None)
+    assert found.as_cheap_up_to == max(cheap, default=None)
+
+
+def test_the_table_of_nodes_has_the_crossover_and_what_both_cost():
+    console = Console(width=200)
+    with console.capture() as captured:
+        print_decision(
+            decide(
+                a_run(),
+                TERMS.model_copy(update={"nodes": NodesQuestion(num_trials=100, node_cpus=16)}),
+                CLUSTER,
+                PRICES,
+            ).decision,
+            console,
+        )
+    text = captured.get()
+
+    assert "100 trials on 1 GPU, or on the fewest nodes of 16 CPUs that end no later" in text
+    assert "Nodes cost no more up to" in text

@@ -25,6 +25,7 @@ from tune_policies import (
 )
 from tune_policies.kuberay.design.catalog import HEAD
 from tune_policies.kuberay.design.cheapest_nodes import NodePool
+from tune_policies.kuberay.design.cluster_spec import head_of
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy
 
@@ -300,7 +301,70 @@ def test_where_the_policy_allows_fewer_trials_at_once_the_design_says_why_and_wh
 def test_every_group_scales_from_zero():
     plan = design_cluster(CpuPolicy(), catalog(CPU), 64)
 
-    assert [(group.min_nodes, group.start_nodes) for group in plan.groups] == [(0, 0)]
+    assert [group.min_nodes for group in plan.groups] == [0]
+
+
+def numbers(plan):
+    return {group.node_type.name: (group.min_nodes, group.max_nodes) for group in plan.groups}
+
+
+@pytest.mark.parametrize(
+    ("policy", "node_types", "least", "expected"),
+    [
+        pytest.param(GpuPolicy(), (L4,), {"l4": 2}, {"l4": (2, 8)}, id="of the group that is needed"),
+        pytest.param(GpuPolicy(), (L4,), {"l4": 10}, {"l4": (10, 10)}, id="more than are needed"),
+        pytest.param(GpuPolicy(), (L4, A100), {"a100": 3}, {"a100": (3, 3), "l4": (0, 5)}, id="trials run there first"),
+        pytest.param(GpuPolicy(), (L4, CPU), {"cpu": 1}, {"cpu": (1, 1), "l4": (0, 8)}, id="of no use to the trials"),
+        pytest.param(ON_SLICES, (SLICE,), {"v6e": 4}, {"v6e": (4, 32)}, id="a whole slice"),
+        pytest.param(
+            MixedPolicy(GpuPolicy(), CpuPolicy(cpus=4)), (L4, CPU), {"l4": 6}, {"cpu": (0, 1), "l4": (6, 6)},
+            id="of a policy with several slot types",
+        ),
+        pytest.param(
+            AutoscalingPolicy(GpuPolicy(), max_nodes_to_add=3), (L4,), {"l4": 2}, {"l4": (2, 5)},
+            id="a limit of nodes to add counts the others",
+        ),
+    ],
+)  # fmt: skip
+def test_a_group_keeps_its_minimum_of_nodes(policy, node_types, least, expected):
+    plan = design_cluster(policy, catalog(*node_types), 8, min_nodes=least)
+
+    assert numbers(plan) == expected
+    assert plan.trials.nodes_to_add == {name: most - few for name, (few, most) in expected.items() if most > few}
+
+
+def test_the_catalogue_may_name_the_minimum_and_the_call_replaces_it():
+    nodes = catalog(L4.model_copy(update={"min_nodes": 2}))
+
+    assert numbers(design_cluster(GpuPolicy(), nodes, 8)) == {"l4": (2, 8)}
+    assert numbers(design_cluster(GpuPolicy(), nodes, 8, min_nodes={"l4": 1})) == {"l4": (1, 8)}
+    assert "2 worker nodes at first" in design_cluster(GpuPolicy(), nodes, 8).explain()
+
+
+def test_a_minimum_of_no_node_type_is_refused():
+    with pytest.raises(InvalidResourcesError, match=r"'l5', which is not a node type\. Node types: l4, cpu"):
+        design_cluster(GpuPolicy(), catalog(L4, CPU), 8, min_nodes={"l5": 1})
+
+
+@pytest.mark.parametrize(
+    ("num_trials", "expected"), [(8, {"l4": 4}), (4, {})], ids=["trials for both", "trials for the head alone"]
+)
+def test_a_head_with_gpus_takes_trials(num_trials, expected):
+    head = node_type("boss", 48, 4, price=4.0, accelerator_type="L4")
+
+    plan = design_cluster(GpuPolicy(accelerator_type="L4"), catalog(L4, head=head), num_trials)
+
+    assert (groups(plan), plan.trials.min_concurrent_trials) == (expected, num_trials)
+    assert "boss, which runs trials too: 48 CPUs, 4 GPUs" in plan.explain()
+    assert plan.price_per_hour == pytest.approx(4 + 0.7 * sum(expected.values()))
+
+
+def test_trials_that_fit_the_head_alone_run_there():
+    head = node_type("boss", 48, 4, accelerator_type="L4")
+
+    plan = design_cluster(GpuPolicy(gpus=4), catalog(L4, head=head), 3)
+
+    assert (groups(plan), plan.trials.min_concurrent_trials) == ({}, 1)
 
 
 def test_groups_of_slices_say_how_many_hosts_come_together():
@@ -350,7 +414,7 @@ def test_no_more_nodes_are_advised_than_a_cluster_has():
 
 
 def test_however_many_types_there_are_the_nodes_to_look_at_are_limited():
-    pool = NodePool({f"{number}": CPU.model_copy(update={"count": 10**9}) for number in range(50)}, HEAD)
+    pool = NodePool({f"{number}": CPU.model_copy(update={"count": 10**9}) for number in range(50)}, head_of(HEAD))
 
     assert sum(pool.most.values()) == 100_000
 

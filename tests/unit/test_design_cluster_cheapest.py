@@ -17,6 +17,7 @@ from tune_policies import (
 )
 from tune_policies.kuberay.design.catalog import HEAD
 from tune_policies.kuberay.design.cheapest_nodes import NodePool, choose_nodes
+from tune_policies.kuberay.design.cluster_spec import head_of
 
 prices = st.none() | st.integers(1, 9)
 
@@ -80,7 +81,7 @@ def all_units(pool):
 
 @given(policy=policies, types=catalogs, num_trials=st.integers(1, 20))
 def test_no_other_nodes_hold_as_many_trials_for_less(policy, types, num_trials):
-    pool = NodePool({each.name: each for each in types}, HEAD)
+    pool = NodePool({each.name: each for each in types}, head_of(HEAD))
     held = {tuple(units.items()): at_once(policy, pool, units) for units in all_units(pool)}
     most = max(held.values())
     assume(most)
@@ -94,7 +95,7 @@ def test_no_other_nodes_hold_as_many_trials_for_less(policy, types, num_trials):
 
 @given(policy=policies, types=catalogs, num_trials=st.integers(1, 20))
 def test_nothing_is_chosen_where_nothing_fits(policy, types, num_trials):
-    pool = NodePool({each.name: each for each in types}, HEAD)
+    pool = NodePool({each.name: each for each in types}, head_of(HEAD))
     assume(not at_once(policy, pool, pool.most))
 
     with pytest.raises(InfeasibleRequestError, match="with every node that can be had"):

@@ -29,11 +29,17 @@ def node_types(draw, name):
         labels=draw(st.sampled_from([{}, {"zone": "eu"}, {"zone": "us", "disk": "ssd"}])),
         price_per_hour=draw(st.none() | st.integers(1, 9)),
         count=draw(st.sampled_from([1, 3, 20, 100])),
+        min_nodes=draw(st.sampled_from([0, 0, 0, 1])),
     )
 
 
+heads = st.sampled_from([None, None, NodeType(name="head", cpus=8, memory="32GiB", gpus=2, accelerator_type="T4")])
+
+
 catalogs = st.integers(1, 4).flatmap(
-    lambda number: st.builds(NodeCatalog, nodes=st.tuples(*(node_types(f"node-{i}") for i in range(number))))
+    lambda number: st.builds(
+        NodeCatalog, nodes=st.tuples(*(node_types(f"node-{i}") for i in range(number))), head=heads
+    )
 )
 one_kind = wrapped | leaves
 policies = one_kind | st.tuples(one_kind, sized_by_the_user(st.just(0))).map(lambda policies: MixedPolicy(*policies))

@@ -194,6 +194,60 @@ def test_what_is_in_order_is_not_found(node):
     assert said(node) == []
 
 
+def of_another_vendor(ray="2.60.0", **variables):
+    """A node with two GPUs of AMD or Intel, and variables of its processes."""
+    node = without_driver(num_nvidia_on_pci=0, frameworks=(), has_amd_driver=True, ray=counts(accelerator_type="AMD-"))
+    return node.model_copy(update={"versions": {"ray": ray}, "device_variables": variables})
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (
+            of_another_vendor(ROCR_VISIBLE_DEVICES="1,3"),
+            "problem: ROCR_VISIBLE_DEVICES='1,3' is set, and HIP_VISIBLE_DEVICES is not: from Ray 2.45 on, Ray raises "
+            "a RuntimeError",
+        ),
+        (
+            of_another_vendor(ROCR_VISIBLE_DEVICES="2,3", HIP_VISIBLE_DEVICES="2,3"),
+            "problem: HIP_VISIBLE_DEVICES='2,3' names GPUs that are hidden: it counts the 2 that "
+            "ROCR_VISIBLE_DEVICES='2,3' leaves from 0 on",
+        ),
+        (
+            of_another_vendor(ONEAPI_DEVICE_SELECTOR="level_zero:1,3"),
+            "problem: ONEAPI_DEVICE_SELECTOR='level_zero:1,3' is set, and ZE_AFFINITY_MASK is not: from Ray 2.58 on, "
+            "both apply in a trial, which may then see no GPU",
+        ),
+    ],
+    ids=["AMD's alone", "both of AMD, with the same numbers", "the one of an older Ray for Intel"],
+)
+def test_a_variable_of_an_older_ray_is_found_with_the_one_of_the_installed_ray(node, expected):
+    assert said(node) == [expected]
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        of_another_vendor(ROCR_VISIBLE_DEVICES="2,3", HIP_VISIBLE_DEVICES="0,1"),
+        of_another_vendor(HIP_VISIBLE_DEVICES="2,3"),
+        of_another_vendor(ONEAPI_DEVICE_SELECTOR="level_zero:gpu"),
+        of_another_vendor("2.57.1", ONEAPI_DEVICE_SELECTOR="level_zero:1,3"),
+        healthy(device_variables={"ROCR_VISIBLE_DEVICES": "0"}),
+    ],
+    ids=["AMD's both, in agreement", "AMD's own", "a back end", "Intel's under an older Ray", "GPUs of NVIDIA"],
+)
+def test_variables_that_the_installed_ray_understands_are_in_order(node):
+    assert said(node) == []
+
+
+def test_a_report_that_is_redacted_has_no_device_variables():
+    node = of_another_vendor(ROCR_VISIBLE_DEVICES="GPU-7a")
+    diagnosis = Diagnosis(address=None, nodes=(node,), findings=diagnose([node]))
+
+    assert "GPU-7a" in diagnosis.to_json()
+    assert "GPU-7a" not in diagnosis.redacted().to_json()
+
+
 def test_a_cpu_node_beside_gpu_nodes_is_in_order():
     cpu_node = without_driver(name="b", ray=counts(gpus=0), num_nvidia_on_pci=0, has_amd_driver=True)
 

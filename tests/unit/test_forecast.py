@@ -28,7 +28,7 @@ def node_type(name, **changes):
 
 
 def cluster(*groups, **changes):
-    return ClusterSpec(head=Resources(), groups=groups or (group(),), **changes)
+    return ClusterSpec(groups=groups or (group(),), **changes)
 
 
 HEAD = NodeType(name="head", cpus=2, memory=2**30, price_per_hour=0.5)

@@ -21,7 +21,7 @@ from tune_policies import (
     SelectingPolicy,
 )
 from tune_policies.cluster.capacity import NodeTypeCapacity
-from tune_policies.placement.idle import LEFT_FREE, ROUNDING, idle
+from tune_policies.placement.idle import Why, idle
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 
@@ -52,7 +52,7 @@ def explained(capacity, policy):
         (
             nodes((8, 1)),
             GpuPolicy(gpus=0.3, cpus=1),
-            ["5 of 8 CPUs: their nodes have no GPU left", f"0.0001 of 1 GPU: {ROUNDING}"],
+            ["5 of 8 CPUs: their nodes have no GPU left", f"0.0001 of 1 GPU: {Why.ROUNDING}"],
         ),
         (nodes((4, 3)), CpuPolicy(cpus=1), ["3 of 3 GPUs: no trial asks for GPU"]),
         (nodes((8, 3)), GpuPolicy(gpus=2, cpus=8), ["1 of 3 GPUs: less than one more trial needs"]),
@@ -95,7 +95,7 @@ def explained(capacity, policy):
             GpuPolicy(gpus=0.3),
             [
                 "4 of 16 CPUs: too few to give each trial one more, and their nodes have no GPU left",
-                f"0.0002 of 2 GPUs: {ROUNDING}",
+                f"0.0002 of 2 GPUs: {Why.ROUNDING}",
             ],
         ),
         (nodes((7, 0)), CpuPolicy(cpus=1, num_workers=3), ["1 of 7 CPUs: less than one more trial needs"]),
@@ -247,7 +247,7 @@ def test_as_much_is_told_to_be_left_free_as_was_asked_for(cpus):
 
     parts = idle(capacity, ReservingPolicy(CpuPolicy(cpus=2), cpus=cpus).plan(capacity))
 
-    assert [part.amount for part in parts if part.reason == LEFT_FREE] == [cpus]
+    assert [part.amount for part in parts if part.reason == Why.LEFT_FREE] == [cpus]
 
 
 def test_cpus_that_are_enough_for_one_more_in_each_trial_are_not_told_to_be_too_few():

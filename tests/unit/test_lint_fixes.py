@@ -67,7 +67,7 @@ spec:
   enableInTreeAutoscaling: true
   headGroupSpec:
     rayStartParams:
-      num-cpus: "0" # takes no work
+      num-cpus: "0"  # takes no work
       # For all to see.
       dashboard-host: 0.0.0.0
     template: &pod
@@ -126,7 +126,7 @@ def test_a_name_that_a_shell_would_run_is_left_to_the_user(name):
 
 
 SAFELY_FIXED = (
-    TEXT.replace("num-cpus: 0  #", 'num-cpus: "0" #')
+    TEXT.replace("num-cpus: 0  #", 'num-cpus: "0"  #')
     .replace('minReplicas: "1"', "minReplicas: 1")
     .replace("replicas: 7", "replicas: 3")
     .replace("""'{"Disk": 2}'""", """'''{"Disk": 2}'''""")
@@ -238,6 +238,23 @@ def test_the_form_of_a_text_stays(form):
     assert fix_text(form(plain()), "demo.yaml").text == form(plain("replicas: 3"))
 
 
+WRITTEN = [
+    ("resources: {gpu: '2'}", 'resources: {GPU: "2"}'),
+    ("resources: {gpu: '2', tpu: '4'}", 'resources: {GPU: "2", TPU: "4"}'),
+    ("resources:\n        gpu: '2'  # two", 'resources:\n        GPU: "2"'),
+    ("resources:\n        gpu: '2'\n        other: '1'", "resources:\n        other: '1'\n        GPU: \"2\""),
+    ("rayStartParams:\n        labels: zone=a", "rayStartParams:\n        {}"),
+    ("rayStartParams: {labels: zone=a}", "rayStartParams: {}"),
+]
+
+
+@pytest.mark.parametrize(("given", "fixed"), WRITTEN)
+def test_an_entry_is_added_renamed_and_removed_in_the_form_of_its_mapping(given, fixed):
+    before, _, after = CLUSTER.rpartition("rayStartParams: {}")
+
+    assert f"      {fixed}\n" in fix_text(f"{before}{given}{after}", "demo.yaml", unsafe=True).text
+
+
 def test_a_file_keeps_its_mode_and_stays_a_link(tmp_path):
     path, link = tmp_path / "demo.yaml", tmp_path / "link.yaml"
     path.write_text(plain())
@@ -263,7 +280,7 @@ def test_a_file_with_nothing_to_mend_is_not_written(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "content", "told"),
-    [("-", b"", "piped"), ("demo.yaml.gz", b"\x1f\x8b", "gzipped"), ("long.yaml", b"---\n" * 5001, "5,000 lines")],
+    [("-", b"", "piped"), ("demo.yaml.gz", b"\x1f\x8b", "gzipped"), ("long.yaml", b"---\n" * 50_001, "50,000 lines")],
     ids=["piped in", "gzipped", "long"],
 )
 def test_what_cannot_be_written_is_refused(tmp_path, name, content, told):

@@ -27,11 +27,6 @@ CLUSTERS = {
         "workerGroupSpecs.1.groupName",
         {"C.workerGroupSpecs.1.groupName": "small"},
     ),
-    "resources in two places": (
-        "resources-twice",
-        f"{GROUP}.rayStartParams.num-gpus",
-        {f"C.{GROUP}.resources": {"CPU": "4"}, f"C.{GROUP}.rayStartParams.num-gpus": "1"},
-    ),
     "labels among the start parameters": (
         "labels-in-start-params",
         f"{GROUP}.rayStartParams.labels",
@@ -97,14 +92,6 @@ def test_a_mistake_in_a_cluster_is_found_in_each_kind(kind, rule, place, changes
     assert found(kind, changes) == {(rule, f"{CLUSTER[kind]}.{place}")}
 
 
-JOBS = {"nothing to run": ("job-entrypoint", "spec.entrypoint", {"spec.entrypoint": None})}
-
-
-@pytest.mark.parametrize(("rule", "place", "changes"), JOBS.values(), ids=JOBS.keys())
-def test_a_mistake_in_a_job_is_found(rule, place, changes):
-    assert found("RayJob", changes) == {(rule, place)}
-
-
 @pytest.mark.parametrize("kind", CLUSTER)
 def test_in_a_sound_manifest_nothing_is_found(kind):
     assert found(kind, {}) == set()
@@ -124,10 +111,9 @@ def test_what_is_sound_is_let_through(changes):
     assert found("RayService", changes) == set()
 
 
-OWN = {rule for rule, *_ in (*CLUSTERS.values(), *JOBS.values())} | {rule.name for rule in READER_RULES}
+OWN = {rule for rule, *_ in CLUSTERS.values()} | {rule.name for rule in READER_RULES}
 ALL = [
     *((kind, changes) for kind in CLUSTER for _, _, changes in CLUSTERS.values()),
-    *(("RayJob", changes) for _, _, changes in JOBS.values()),
 ]
 ANYTHING = st.recursive(
     st.sampled_from([None, True, -1, 0, 2**40, 0.5, "", "1", "x", "DenyAllIngress", "2.56.0", "\n"]),

@@ -144,6 +144,7 @@ def test_remote_options_are_what_a_task_or_an_actor_of_the_plan_asks_for():
 
     assert plan.remote_options() == options
     assert plan.remote_options(reuse="release") == {**options, "max_calls": 1}
+    assert plan.remote_options(reuse="keep") == {**options, "max_calls": 0}
     assert plan.reuse == "release"
-    with pytest.raises(InvalidResourcesError, match="reuse must be 'process' or 'release', got 'never'"):
+    with pytest.raises(InvalidResourcesError, match="reuse must be 'process', 'release' or 'keep', got 'never'"):
         plan.remote_options(reuse="never")

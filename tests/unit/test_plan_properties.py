@@ -9,7 +9,7 @@ from collections import Counter
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
-from tests.clusters import GIB
+from tests.clusters import GIB, gpu_node
 from tests.unit.strategies import (
     clusters,
     cpu_amounts,
@@ -168,7 +168,14 @@ def test_no_node_and_no_device_is_ever_asked_for_more_than_it_has(capacity, poli
     assert placed_trials(capacity, plan, plan.max_concurrent_trials) == plan.max_concurrent_trials
 
 
-@given(clusters(), growing)
+def with_large_node(capacity):
+    """Return the cluster with a node on which most of the random policies fit."""
+    custom = {"license": 9, "NPU": 8, "HPU": 8, "TPU": 8}
+    large = gpu_node("large", gpus=8, cpus=64, gpu_memory_gib=80, accelerator_type="A100", custom=custom)
+    return ClusterCapacity.of(*capacity.nodes, large)
+
+
+@given(clusters().map(with_large_node), growing)
 def test_one_trial_may_grow_to_its_most_while_all_the_others_have_their_fewest(capacity, policy):
     plan = plan_or_skip(policy, capacity)
 

@@ -353,6 +353,7 @@ class Planning:
         self.changes = []
         self.slots = {}
         self.held = {}
+        self.num_fallbacks = 0
 
     def change(self, plan, why):
         self.plan = plan

@@ -3,9 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_policies import InvalidResourcesError, Resources
-from tune_policies.values import resources
 from tune_policies.values.resources import from_ticks, to_ticks
-from tune_policies.values.value import Checked, Value
 
 
 @given(st.integers(min_value=1, max_value=10**9))
@@ -49,41 +47,6 @@ def test_amounts_that_make_no_sense_are_refused_with_a_way_out(fields, message):
         Resources(**fields)
 
     assert message in str(caught.value)
-
-
-class Whole(int):
-    """A number of somebody's own class."""
-
-
-KINDS = {
-    name: kind
-    for name, kind in vars(resources).items()
-    if any(isinstance(each, Checked) for each in getattr(kind, "__metadata__", ()))
-}
-numbers = st.sampled_from([-1, -0.0, 0, 1, 1e-9, 1 - 1e-12, 2**20, 10**11, 10**11 + 1, 2**63 - 1, 2**63]).flatmap(
-    lambda number: st.sampled_from([number, float(number), str(number), Whole(number), number > 0])
-)
-
-
-VALUES = {name: type("OneField", (Value,), {"__annotations__": {"field": kind}}) for name, kind in KINDS.items()}
-
-
-def outcome(build):
-    try:
-        found = build()
-    except InvalidResourcesError as error:
-        return str(error)
-    return repr(found), type(found)
-
-
-@pytest.mark.parametrize("name", KINDS)
-@given(value=numbers | st.integers() | st.floats() | st.sampled_from([{}, {"a": 1}, [], (1, 2), None]))
-def test_compiled_code_takes_nothing_that_the_function_refuses_or_changes(name, value):
-    (checked,) = (each for each in KINDS[name].__metadata__ if isinstance(each, Checked))
-
-    found = outcome(lambda: VALUES[name](field=value).field)
-
-    assert found == outcome(lambda: checked.check(value, name="field"))
 
 
 def test_numbers_of_numpy_are_taken():

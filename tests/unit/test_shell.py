@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.designed_clusters import a_design, gpu_type
 from tune_policies import InvalidResourcesError
-from tune_policies.kuberay.reading.ray_counts import quoted, quoted_amounts
+from tune_policies.kuberay.reading.ray_counts import quoted_amounts
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 HOSTILE = [
@@ -96,11 +96,6 @@ def test_usual_names_in_any_script_are_written(form, version, name):
     text = write_cluster(a_design(gpu_type(custom={name: 2})), WriteOptions(format=form, ray_version=version))
 
     assert amounts_in(text, form)[name] == 2
-
-
-@given(st.text())
-def test_what_is_quoted_is_one_word(text):
-    assert shlex.split(quoted(text)) == [text]
 
 
 @given(st.dictionaries(st.text(), st.integers(0, 10**9)))

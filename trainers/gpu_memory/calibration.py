@@ -1,7 +1,7 @@
-"""Measures what frameworks use of a GPU outside their allocators, on each GPU model of the cluster.
+"""Measures the memory that frameworks use outside their allocators, on each GPU model of the cluster.
 
-On the node, a child process for each framework works on the GPU, says what its allocator holds, and waits; what the
-driver counts for it beyond that is the overhead.
+On the node, a child process for each framework uses the GPU, reports the memory of its allocator, and waits. The
+overhead is the difference to the memory that the driver reports.
 """
 
 import datetime
@@ -34,29 +34,27 @@ from .overhead import MeasuredOverhead, Overheads, save_overheads
 _CHILD: Final = Path(__file__).with_name("overhead_child.py")
 
 _NOISE_BYTES: Final = 16 * MIB
-"""How far what is in use on an idle device goes up and down."""
+"""How much the memory use of an idle device varies."""
 
 _Read = TypeVar("_Read")
 
 
 def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout_s: float = 300.0) -> Overheads:
-    """Measure what frameworks use outside their allocators, on one whole GPU of each model in the cluster.
+    """Measure the memory of frameworks outside their allocators, on a whole GPU of each model in the cluster.
 
-    A node whose GPUs differ must have all of them free.
-
-    The measurements are kept in this machine's file for them, from which the next plan's limits take them.
+    If the GPUs of a node differ, all of them must be free. The measurements are saved in a file on this machine, from
+    which later limits read them.
 
     Args:
-        frameworks: Of ``"torch"``, ``"tensorflow"``, ``"jax"`` and ``"cupy"``; ``None``: those that are installed there
-            and see the GPU.
-        timeout_s: How long it may take on a GPU, the wait for a free one included.
+        frameworks: Of ``"torch"``, ``"tensorflow"``, ``"jax"`` and ``"cupy"``. The default is those that are installed
+            on the node and see the GPU.
+        timeout_s: The deadline for each GPU, including the wait for a free one.
 
     Returns:
-        All that is known now, earlier measurements included.
+        All measurements, also earlier ones.
 
     Raises:
-        InvalidResourcesError: ``frameworks`` is a text or names a framework that cannot be measured, or the file cannot
-            be written.
+        InvalidResourcesError: ``frameworks`` is a text or has an unknown name, or the file cannot be written.
         InfeasibleRequestError: No node has a GPU that could be read.
         ProbeError: There is no Ray, no GPU was free in time, or nothing could be measured.
     """
@@ -78,9 +76,9 @@ def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout
 
 
 class Place(NamedTuple):
-    """Where a model is measured, and how many GPUs there must be free.
+    """The node on which a model is measured, and how many GPUs to reserve.
 
-    Ray does not say which of a node's GPUs it hands out, so where they differ all of them are asked for.
+    If the GPUs of a node differ, all are reserved, because Ray chooses which GPUs a task gets.
     """
 
     node_id: str
@@ -88,11 +86,7 @@ class Place(NamedTuple):
 
 
 def places_of_models(nodes: Iterable[NodeCapacity]) -> dict[str, Place]:
-    """Return where each GPU model is measured.
-
-    Raises:
-        InfeasibleRequestError: No node has a GPU that could be read.
-    """
+    """Return the place for each GPU model, or raise an ``InfeasibleRequestError`` if there is none."""
     places: dict[str, Place] = {}
     for node in nodes:
         models = {device.name for device in node.devices or ()}
@@ -110,7 +104,7 @@ def places_of_models(nodes: Iterable[NodeCapacity]) -> dict[str, Place]:
 
 
 def _measure_on(place: Place, model: str, names: Sequence[str], timeout_s: float) -> list[dict[str, Any]]:
-    # The children share the time; what is left of it is for Ray, to start the task.
+    # The children share the time, and Ray needs the rest to start the task.
     task = (
         ray.remote(num_cpus=0, num_gpus=place.num_gpus, max_retries=0)(measure_on_this_gpu)
         .options(scheduling_strategy=NodeAffinitySchedulingStrategy(place.node_id, soft=False))
@@ -129,9 +123,9 @@ def _measure_on(place: Place, model: str, names: Sequence[str], timeout_s: float
 
 
 def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float, model: str) -> list[dict[str, Any]]:
-    """Return for each framework the fields of a ``MeasuredOverhead``, or its name and an ``error``.
+    """Return the fields of a ``MeasuredOverhead`` for each framework, or its name and an ``error``.
 
-    Of several visible GPUs, the first whose name is ``model`` is measured on. Each framework has ``timeout_s`` seconds.
+    The first visible GPU of the model is used. ``timeout_s`` is the deadline for each framework.
     """
     names = tuple(frameworks)
     try:
@@ -147,14 +141,13 @@ def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float, model: str)
 def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: float) -> dict[str, Any]:
     if find_spec(framework) is None:
         return {"error": "it is not installed on the node"}
-    command = child_python(str(_CHILD), framework)
     try:
         used_before = use_once_settled(lambda: _read_use(uuid, None)[0], idle_bytes)
         said, read = run_while_it_holds(
-            command,
+            child_python(str(_CHILD), framework),
             lambda pid: _read_use(uuid, pid),
             timeout_s=timeout_s,
-            environ={"CUDA_VISIBLE_DEVICES": uuid},  # CUDA may number the devices otherwise than the driver
+            environ={"CUDA_VISIBLE_DEVICES": uuid},  # CUDA and the driver may number devices differently
         )
     except NvmlError as error:
         return {"error": f"the GPU cannot be read: {error}"}
@@ -167,7 +160,7 @@ def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: 
 def use_once_settled(
     read_bytes: Callable[[], int], idle_bytes: int, *, timeout_s: float = 10.0, poll_s: float = 0.2
 ) -> int:
-    """Return what is in use on a device once it is down to ``idle_bytes``, as before the last child, or time is up."""
+    """Wait until the use of a device is down to ``idle_bytes``, as before the last child, and return it."""
     deadline = time.monotonic() + timeout_s
     while (used := read_bytes()) > idle_bytes + _NOISE_BYTES and time.monotonic() < deadline:
         time.sleep(poll_s)
@@ -177,10 +170,10 @@ def use_once_settled(
 def run_while_it_holds(
     command: Sequence[str], read: Callable[[int], _Read], *, timeout_s: float, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], _Read] | tuple[str, None]:
-    """Run a child that prints a line of JSON and waits; ``read`` gets its process number meanwhile.
+    """Run a child that prints a line of JSON and waits while ``read`` is called with its process ID.
 
     Returns:
-        What the child says and what was read, or why it said nothing within ``timeout_s``.
+        The child's data and the result of ``read``, or why the child printed nothing within ``timeout_s``.
     """
     with (
         tempfile.TemporaryFile("w+") as errors,
@@ -196,7 +189,7 @@ def run_while_it_holds(
         deadline = threading.Timer(timeout_s, child.kill)
         deadline.start()
         try:
-            # A framework may print, too.
+            # A framework may print other lines.
             line = next((line for line in child.stdout or () if line.startswith("{")), None)
             if line is not None:
                 return json.loads(line), read(child.pid)
@@ -205,21 +198,21 @@ def run_while_it_holds(
             was_ended = child.wait() < 0
         finally:
             deadline.cancel()
-            child.kill()  # all was said and read
+            child.kill()
     return why[-1] if why and not was_ended else f"no answer within {timeout_s:g} s", None
 
 
 def overhead_fields(
     said: Mapping[str, Any], gpu_model: str, *, used_before: int, used_now: int, process_bytes: int | None
 ) -> dict[str, Any]:
-    """Return fields of a ``MeasuredOverhead``, or an ``error``, from what the child and the driver say.
+    """Return fields of a ``MeasuredOverhead``, or an ``error``.
 
     Args:
         said: The child's ``version`` and ``reserved_bytes``.
         gpu_model: The GPU's name.
         used_before: Bytes in use on the device before the child started.
-        used_now: The same while it holds its memory; right only where nobody else uses the device.
-        process_bytes: What the driver counts for the child; ``None``: it does not say.
+        used_now: Bytes in use while the child holds its memory.
+        process_bytes: The driver's figure for the child, if it reports one.
     """
     held = used_now - used_before if process_bytes is None else process_bytes
     if held < said["reserved_bytes"]:
@@ -234,7 +227,7 @@ def overhead_fields(
 
 
 def _read_use(uuid: str, pid: int | None) -> tuple[int, int | None]:
-    """Return the bytes in use on a GPU, and those of a process; ``None``: the driver does not know it."""
+    """Return the bytes in use on a GPU, and those of a process if the driver lists it."""
     for device in read_device_use():
         if device.uuid == uuid:
             return device.used_bytes, None if pid is None else device.bytes_by_process.get(pid)

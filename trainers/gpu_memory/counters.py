@@ -1,7 +1,7 @@
-"""What each framework says of the GPU memory that it holds, and how it is made to give some back.
+"""Reads the GPU memory that each framework of this process uses, and releases unused memory.
 
-Only frameworks that this process has imported and that have begun to use a device are asked, and in a way that starts
-none of them. A framework joins by an entry in ``_COUNTERS``.
+Reading starts no framework: it covers frameworks that are imported and already use a device. To add a framework, add an
+entry to ``_COUNTERS``.
 """
 
 import gc
@@ -19,14 +19,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class FrameworkMemory:
-    """The GPU memory of one framework in this process, all devices together.
+    """The GPU memory of a framework in this process on all devices, with ``None`` for unknown figures.
 
     Attributes:
-        allocated_bytes: What its tensors take now.
-        reserved_bytes: What its allocator holds of the device now; ``None``: it does not tell.
-        peak_allocated_bytes: The most that its tensors took; ``None``: it does not tell.
-        peak_reserved_bytes: The most that its allocator held; ``None``: it does not tell.
-        num_ooms: Allocations that it refused since the process began; ``None``: it does not count them.
+        allocated_bytes: The memory of its tensors.
+        reserved_bytes: The memory that its allocator reserves.
+        num_ooms: Failed allocations since the process started.
         how: How the figures were measured.
     """
 
@@ -38,59 +36,50 @@ class FrameworkMemory:
     how: str = ""
 
     def peak_bytes(self, kind: MemoryKind) -> int | None:
-        """Return the peak of what was allocated, or reserved; ``None``: it does not tell."""
+        """Return the peak of the allocated, or reserved, memory."""
         return self.peak_allocated_bytes if kind == "allocated" else self.peak_reserved_bytes
 
     @property
     def held_bytes(self) -> int:
-        """What it holds now, as far as it tells."""
+        """The memory that it holds now."""
         return self.allocated_bytes if self.reserved_bytes is None else self.reserved_bytes
 
 
 class Counter:
-    """Reads one framework's figures; ``module`` is the imported framework."""
+    """Reads the figures of a framework; ``module`` is the imported framework."""
 
     def read(self, module: Any) -> FrameworkMemory | None:
-        """Return the figures; ``None``: it has not used a device."""
+        """Return the figures, or ``None`` if the framework has not used a device."""
         raise NotImplementedError
 
     def reset_peaks(self, module: Any) -> None:
-        """Let the peaks begin anew, where the framework can."""
+        """Reset the peaks, if the framework can."""
 
     def release(self, module: Any) -> None:
-        """Give back to the device what no tensor needs, where the framework can."""
+        """Release unused memory of the device, if the framework can."""
 
 
 def read_counters() -> dict[str, FrameworkMemory]:
-    """Return the figures of each framework that uses a device in this process.
+    """Return the figures of the frameworks that use a device in this process, by name.
 
     Raises:
-        ProbeError: A framework does not answer.
+        ProbeError: A framework raised an error, here and in the functions below.
     """
     found = {name: _ask(name, counter.read) for name, counter in _in_use()}
     return {name: memory for name, memory in found.items() if memory is not None}
 
 
 def reset_peaks() -> None:
-    """Let all peaks begin anew. JAX has no way to: its peak is that of the process.
-
-    Raises:
-        ProbeError: A framework does not answer.
-    """
+    """Reset all peaks, except those of JAX, which has no such function."""
     for name, counter in _in_use():
         _ask(name, counter.reset_peaks)
 
 
 def release_unused() -> None:
-    """Give back to the device what nothing in this process refers to any more.
-
-    Raises:
-        ProbeError: A framework does not answer.
-    """
+    """Release the device memory to which nothing in this process refers."""
     holding = [(name, counter) for name, counter in _in_use() if _ask(name, counter.read) is not None]
-    if not holding:
-        return  # to collect takes long, for nothing where no framework uses a device
-    gc.collect()
+    if holding:
+        gc.collect()  # slow, so only if a framework uses a device
     for name, counter in holding:
         _ask(name, counter.release)
 
@@ -98,12 +87,12 @@ def release_unused() -> None:
 def _ask(name: str, question: Callable[[Any], _T]) -> _T:
     try:
         return question(sys.modules[name])
-    except Exception as error:  # what frameworks raise has no common base, and after some errors a device only raises
+    except Exception as error:  # errors of frameworks have no common base class
         raise ProbeError(f"{name} cannot be asked about its GPU memory: {error}") from error
 
 
 class _Torch(Counter):
-    """PyTorch: CUDA and ROCm, and what has the same counters (XPU, NPU)."""
+    """PyTorch on CUDA, ROCm, XPU and NPU, which have the same counters."""
 
     def read(self, torch: Any) -> FrameworkMemory | None:
         stats = [api.memory_stats(device) for api, device in self._devices(torch)]
@@ -133,13 +122,13 @@ class _Torch(Counter):
     @staticmethod
     def _devices(torch: Any) -> list[tuple[Any, int]]:
         apis = [getattr(torch, name) for name in ("cuda", "xpu", "npu") if hasattr(torch, name)]
-        # Not is_available(): it counts the devices, after which CUDA_VISIBLE_DEVICES is read no more.
+        # Not is_available(): it counts the devices, and a later CUDA_VISIBLE_DEVICES has no effect.
         in_use = [api for api in apis if api.is_initialized()]
         return [(api, device) for api in in_use for device in range(api.device_count())]
 
 
 class _Tensorflow(Counter):
-    """TensorFlow, whose allocator gives nothing back before the process ends; what is free serves the next trial."""
+    """TensorFlow, whose allocator releases no memory before the process ends."""
 
     def read(self, tensorflow: Any) -> FrameworkMemory | None:
         infos = [tensorflow.config.experimental.get_memory_info(name) for name in self._devices(tensorflow)]
@@ -147,7 +136,7 @@ class _Tensorflow(Counter):
             return None
         return FrameworkMemory(
             allocated_bytes=sum(info["current"] for info in infos),
-            # No reserved_bytes: its allocator takes the whole limit as it starts, which says nothing of the need.
+            # No reserved_bytes, because its allocator reserves the whole limit at the start.
             peak_allocated_bytes=sum(info["peak"] for info in infos),
             how="tensorflow's get_memory_info",
         )
@@ -158,8 +147,7 @@ class _Tensorflow(Counter):
 
     @staticmethod
     def _devices(tensorflow: Any) -> list[str]:
-        # Every public question about devices in use starts the runtime, which then takes GPU memory and refuses
-        # settings.
+        # Every public question about devices starts the runtime, which then reserves memory and rejects settings.
         eager = sys.modules.get("tensorflow.python.eager.context")
         context = eager.context_safe() if eager is not None else None
         if context is None or not context._initialized:
@@ -168,16 +156,16 @@ class _Tensorflow(Counter):
 
 
 class _Jax(Counter):
-    """JAX, which has no way to let its peaks begin anew."""
+    """JAX, which cannot reset its peaks."""
 
     def read(self, jax: Any) -> FrameworkMemory | None:
-        # jax.local_devices() starts the backend, which then takes its memory; no public name tells whether it is up.
+        # jax.local_devices() starts the back end, and no public function says whether it has started.
         bridge = sys.modules.get("jax._src.xla_bridge")
         if bridge is None or not bridge.backends_are_initialized():
             return None
         stats = [found for found in (device.memory_stats() for device in jax.local_devices()) if found]
         if not stats:
-            return None  # devices without counters: the CPU
+            return None  # CPUs have no counters
 
         def total(key: str) -> int | None:
             return sum(int(each[key]) for each in stats) if all(key in each for each in stats) else None
@@ -198,7 +186,7 @@ class _Cupy(Counter):
     """CuPy, which keeps no peaks."""
 
     def read(self, cupy: Any) -> FrameworkMemory | None:
-        # Of the current device: to ask for another one would open a context there, which takes memory.
+        # Only the current device: a question about another one would open a context there.
         if not cupy.cuda.is_available():
             return None
         pool = cupy.get_default_memory_pool()
@@ -208,7 +196,7 @@ class _Cupy(Counter):
         return FrameworkMemory(
             allocated_bytes=int(pool.used_bytes()),
             reserved_bytes=held,
-            peak_reserved_bytes=held,  # the pool gives nothing back by itself
+            peak_reserved_bytes=held,  # the pool releases no memory by itself
             how="cupy's memory pool as it was at each report",
         )
 
@@ -221,14 +209,14 @@ _COUNTERS: Final[dict[str, Counter]] = {"torch": _Torch(), "tensorflow": _Tensor
 
 
 def _in_use() -> list[tuple[str, Counter]]:
-    """Return the counters of the frameworks that are there as a whole.
+    """Return the counters of the completely imported frameworks.
 
-    While another thread imports a module, names in it are missing. Python's own import system waits by the same mark,
-    which has no public name.
+    While another thread imports a module, names are missing in it. Python's import system uses the same mark, which has
+    no public name.
     """
-    there = [(name, counter, sys.modules.get(name)) for name, counter in _COUNTERS.items()]
     return [
         (name, counter)
-        for name, counter, module in there
-        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
+        for name, counter in _COUNTERS.items()
+        if (module := sys.modules.get(name)) is not None
+        and not getattr(getattr(module, "__spec__", None), "_initializing", False)
     ]

@@ -1,9 +1,9 @@
-"""Limits the frameworks of this process to its share of a GPU, and lets NVIDIA's MPS hold it too.
+"""Limits the frameworks of this process to its share of a GPU, and optionally the whole process by NVIDIA's MPS.
 
-Nobody names the framework: one that is imported already is limited at once, another at the end of its import.
+Imported frameworks are limited at once, and others at the end of their import.
 
-MPS limits all that a process takes of a device, its context and libraries included. It is set by variables that CUDA
-reads when it starts, and only counts where a daemon of MPS runs.
+MPS limits all memory of a process on a device, including its context and libraries. CUDA reads the limit from variables
+when it starts, and the limit only counts if an MPS daemon runs.
 """
 
 import functools
@@ -42,15 +42,15 @@ MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREADS_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 _MPS_LIMIT: Final = re.compile(r"(?<![\w-])([\w-]++)\s*+=\s*+(\d{1,15}+)\s*+([GgMm])")
-"""One device's limit; NVIDIA documents the units G and M only."""
+"""The limit of one device. NVIDIA documents only the units G and M."""
 
 _CONTROL: Final = "nvidia-cuda-mps-control"
 _UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
-"""CUDA opens this device when it starts in a process; NVML does not."""
+"""CUDA opens this device when it starts in a process, but NVML does not."""
 
 
 def isolate_by_mps(context: LimiterContext) -> None:
-    """Let MPS limit this process too, if a daemon answers; else report why it does not."""
+    """Let MPS limit this process too, or report why it does not."""
     reason = ask_mps_daemon()
     if reason is None:
         try:
@@ -65,9 +65,9 @@ def isolate_by_mps(context: LimiterContext) -> None:
 
 
 def start_mps(fraction: float, memory_bytes: int) -> str | None:
-    """Set MPS's variables for this process, which has ``fraction`` of a device; return why they could not be set.
+    """Set the variables of MPS for this process, or return why this is not possible.
 
-    A percentage of the threads that the user has chosen is kept, and a smaller limit of memory.
+    A thread percentage that the user has set stays, and so does a smaller memory limit.
     """
     own = PROCESS_ENVIRONMENT.of_user()
     device = _visible_device()
@@ -75,7 +75,7 @@ def start_mps(fraction: float, memory_bytes: int) -> str | None:
     variables = mps_variables(fraction, min(memory_bytes, own_bytes or memory_bytes), device)
     variables[THREADS_VARIABLE] = own.get(THREADS_VARIABLE) or variables[THREADS_VARIABLE]
     if cuda_has_started():
-        # Equal where the trial before this one, in the same process, had the same share.
+        # They are equal if the previous trial in this process had the same share.
         is_set = all(os.environ.get(name) == value for name, value in variables.items())
         return None if is_set else "CUDA has started in this process already"
     PROCESS_ENVIRONMENT.write(variables)
@@ -83,19 +83,19 @@ def start_mps(fraction: float, memory_bytes: int) -> str | None:
 
 
 def mps_variables(fraction: float, memory_bytes: int, device: str) -> dict[str, str]:
-    """Return MPS's variables for a client; ``device`` is its number or UUID, as CUDA names it.
+    """Return the variables of MPS for a client; ``device`` is a number or UUID of CUDA.
 
-    The memory is the whole share: unlike a framework, MPS counts everything. Of the threads a client gets twice its
-    share, as NVIDIA recommends (100 % / 0.5 n for n clients): with equal parts, those of an idle client stay unused.
+    The memory is the whole share, because MPS counts all memory. A client gets twice its share of threads, as NVIDIA
+    recommends (100 % / 0.5 n for n clients), because the threads of idle clients would otherwise stay unused.
     """
     percentage = min(100, max(1, round(200 * fraction)))
     return {MEMORY_VARIABLE: f"{device}={max(1, memory_bytes // MIB)}M", THREADS_VARIABLE: str(percentage)}
 
 
 def mps_own_limit(text: str, device: str) -> int | None:
-    """Return the limit in bytes that the user set for a device in MPS's variable, such as ``"0=1G,1=512M"``.
+    """Return the limit in bytes that the user has set for the visible device, or ``None`` if it cannot be read.
 
-    ``None``: none that can be read. The device is the one that is visible, so its number is 0.
+    ``text`` is the variable of MPS, such as ``"0=1G,1=512M"``. The number of the visible device is 0.
     """
     limits = [
         int(amount) * (GIB if unit.upper() == "G" else MIB)
@@ -106,16 +106,15 @@ def mps_own_limit(text: str, device: str) -> int | None:
 
 
 def ask_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
-    """Return why no MPS daemon answers here; ``None``: one does.
+    """Return why no MPS daemon answers on this machine, or ``None`` if one does.
 
-    ``CUDA_MPS_PIPE_DIRECTORY`` says where it listens, as it does for CUDA itself.
+    ``CUDA_MPS_PIPE_DIRECTORY`` says where it listens, as for CUDA.
     """
     program = program_path(_CONTROL)
     if program is None:
         return f"{_CONTROL} is not installed"
     try:
-        # Its answer, the servers that run, may be empty: the daemon starts one for its first client. No pipe is read,
-        # so nothing that it has started can hold this process up.
+        # The answer lists the servers and may be empty. It is not read, so a child that keeps a pipe open cannot block.
         done = subprocess.run(  # noqa: S603 - the command is a constant
             [program],
             input=b"get_server_list\n",
@@ -132,7 +131,7 @@ def ask_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
 
 
 def cuda_has_started(open_files: Path = Path("/proc/self/fd")) -> bool:
-    """Return whether CUDA has started in this process; ``False`` where the system does not tell by its open files."""
+    """Return whether CUDA has started in this process. Without ``/proc``, return ``False``."""
 
     def leads_there(link: Path) -> bool:
         try:
@@ -144,12 +143,12 @@ def cuda_has_started(open_files: Path = Path("/proc/self/fd")) -> bool:
 
 
 def is_mig() -> bool:
-    """Return whether the device that this process sees is a MIG device; ``False`` where nothing tells."""
+    """Return whether the visible device is known to be a MIG device."""
     return _visible_device().startswith("MIG-")
 
 
 def _visible_device() -> str:
-    """Return the UUID of the one visible device, or its number after ``CUDA_VISIBLE_DEVICES``."""
+    """Return the UUID of the visible device, or its number under ``CUDA_VISIBLE_DEVICES``."""
     try:
         uuids = [gpu["uuid"] for gpu in read_gpus()]
     except NvmlError:
@@ -159,7 +158,7 @@ def _visible_device() -> str:
 
 _LIMITERS: Final[dict[str, Callable[[Any, LimiterContext], bool]]] = {
     "torch": limit_torch,
-    "torch_npu": lambda _, context: limit_torch(sys.modules["torch"], context),  # it gives PyTorch its NPUs
+    "torch_npu": lambda _, context: limit_torch(sys.modules["torch"], context),  # adds NPUs to PyTorch
     "tensorflow": limit_tensorflow,
     "jax": limit_jax,
     "cupy": limit_cupy,
@@ -171,11 +170,10 @@ _STILL_HOLDS: Final[dict[str, Callable[[Any, int], bool]]] = {
     "jax": jax_still_holds,
     "cupy": cupy_still_holds,
 }
-"""Whether the limit in bytes that was set is still in force, by framework."""
+"""Whether the limit in bytes is still in force, by framework."""
 
 _MUST_SEE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
-"""Frameworks that must see the device. Others come along with them where they are installed (``import tensorflow``
-imports JAX): that those see none says nothing about the framework in use."""
+"""Frameworks that must see the device. Others may only be imported by them, as JAX is by TensorFlow."""
 
 _NOT_ENFORCEABLE: Final = {
     "numba.cuda": "numba",
@@ -183,122 +181,133 @@ _NOT_ENFORCEABLE: Final = {
     "lightgbm": "lightgbm",
     "habana_frameworks": "habana",
 }
-"""Modules whose users may take GPU memory without any limit, by the name under which they are reported."""
+"""Modules that may use GPU memory without any limit, and the names under which they are reported."""
 
 
 @dataclass
-class _ActiveLimits:
-    """The limits of this process, and the frameworks that have met them.
+class _ProcessLimits:
+    """The limits of this process for one trial, and the frameworks to which they apply.
 
     Attributes:
-        context: What the limiters work with.
-        with_gpu: Imported frameworks that see the device; they are limited.
-        without_gpu: Imported frameworks that see none.
-        refusal: Why a framework could not be limited. The user's code, or a library, may have caught the error.
+        report: What limits the process.
+        context: What the limiters need, or ``None`` if the process has whole devices.
+        with_gpu: Imported frameworks that see the device, and are limited.
+        without_gpu: The warnings about imported frameworks that see no device, by framework.
+        refusal: Why a framework could not be limited. User code or a library may have caught the error.
     """
 
-    context: LimiterContext
+    report: LimitReport
+    context: LimiterContext | None = None
     with_gpu: set[str] = field(default_factory=set)
-    without_gpu: set[str] = field(default_factory=set)
+    without_gpu: dict[str, str] = field(default_factory=dict)
     refusal: str | None = None
 
-    def limit(self, name: str) -> None:
-        """Limit an imported framework to the share, if it sees the device; or raise a ``MemoryLimitError``."""
-        report = self.context.report
+    def apply_to(self, modules: Iterable[str]) -> None:
+        """Limit imported frameworks to the share, and report those that have no limit.
+
+        Raises:
+            MemoryLimitError: A framework cannot be limited, or none can see the device.
+        """
+        if self.context is None:
+            return
+        names = [name for name in modules if name in sys.modules]
+        frameworks = [name for name in names if name in _LIMITERS]
+        for name in frameworks:
+            self._limit(name, self.context)
+        self._require_visible_device(frameworks, self.context, may_come=True)
+        for name in dict.fromkeys(_NOT_ENFORCEABLE[name] for name in names if name in _NOT_ENFORCEABLE):
+            if name not in self.report.not_enforceable:
+                self.report.not_enforceable.append(name)
+
+    def require(self) -> None:
+        """Raise a ``MemoryLimitError`` if a limit was refused, or no imported framework sees the device."""
+        if self.refusal is not None:
+            raise MemoryLimitError(self.refusal)
+        if self.context is not None:
+            self._require_visible_device(sorted(self.without_gpu), self.context, may_come=False)
+
+    def recheck(self) -> None:
+        """Remove limits that were lifted or replaced from the report, and warn about them."""
+        for name, limit_bytes in list(self.report.limit_bytes.items()):
+            try:
+                still_holds = _STILL_HOLDS[name](sys.modules[name], limit_bytes)
+            except Exception:  # noqa: BLE001, S112 - after some errors, all calls of a device raise
+                continue
+            if not still_holds:
+                self.report.release(name)
+                self.report.warn(f"the limit of {name} was lifted or replaced after it was set, so it no longer holds")
+
+    def _limit(self, name: str, context: LimiterContext) -> None:
         try:
-            sees_device = _LIMITERS[name](sys.modules[name], self.context)
+            sees_device = _LIMITERS[name](sys.modules[name], context)
         except MemoryLimitError as error:
             self.refusal = str(error)
-            report.warn(self.refusal)
+            self.report.warn(self.refusal)
             raise
         if not sees_device:
-            self.without_gpu.add(name)
+            self.without_gpu[name] = f"{name} sees no {context.share.device}"
             if not self.with_gpu:
-                report.warn(f"{name} sees no {self.context.share.device}")
+                self.report.warn(self.without_gpu[name])
             return
         self.with_gpu.add(name.removesuffix("_npu"))
-        # The framework in use sees the device: what it has brought along need not.
-        report.warnings = [text for text in report.warnings if " sees no " not in text]
+        # The framework in use sees the device, so frameworks that it has imported need not see it.
+        blind = self.without_gpu.values()
+        self.report.warnings = [text for text in self.report.warnings if text not in blind]
         if len(self.with_gpu) > 1:
-            report.warn(
+            self.report.warn(
                 f"{' and '.join(sorted(self.with_gpu))} are each held to the share, but together they may take more"
             )
 
-    def require_visible_gpu(self, names: Iterable[str], *, may_come: bool) -> None:
-        """Hold the limit void if none of ``names``, or of the other imported frameworks, sees the device.
+    def _require_visible_device(self, names: Iterable[str], context: LimiterContext, *, may_come: bool) -> None:
+        """Declare the limit void if no imported framework sees the device, and one of ``names`` must see it.
 
-        Args:
-            names: The imported frameworks that are asked about.
-            may_come: Whether a framework that is still to be imported may see it.
+        ``may_come`` says whether a framework that is still to be imported may see it.
         """
-        device = self.context.share.device
+        device = context.share.device
         missing = [name for name in names if name in self.without_gpu and name in _MUST_SEE[device]]
         if self.with_gpu or not missing or (may_come and device == "GPU" and other_gpu_frameworks(self.without_gpu)):
             return
-        self.context.void(
+        context.void(
             f"Ray gave this process a share of a {device}, but {missing[0]} sees no {device}, so nothing can hold it "
             "to its share",
             f": install a {missing[0]} that is built for the {device} and its driver, or plan with CpuPolicy",
         )
 
-    def note(self, framework: str) -> None:
-        """Report a framework in use that knows no limit."""
-        if framework not in self.context.report.not_enforceable:
-            self.context.report.not_enforceable.append(framework)
 
-
-_active: _ActiveLimits | None = None
-_report: LimitReport | None = None
+_limits: _ProcessLimits | None = None
+"""The limits of the current trial, or ``None`` if no plan was applied to this process."""
 
 
 def current_limit_report() -> LimitReport | None:
-    """Return what limits this process, as it was set; ``None``: no plan was applied."""
-    return _report
+    """Return the limits of this process as they were set, or ``None`` if no plan was applied to it."""
+    return None if _limits is None else _limits.report
 
 
 def rechecked_limit_report() -> LimitReport | None:
-    """Return what still limits this process; ``None``: no plan was applied.
-
-    A limit that was lifted or replaced since it was set leaves the report, with a warning there. Never raises.
-    """
-    report = _report
-    if _active is None or report is None:
-        return report
-    for name, limit_bytes in list(report.limit_bytes.items()):
-        try:
-            still_holds = _STILL_HOLDS[name](sys.modules[name], limit_bytes)
-        except Exception:  # noqa: BLE001, S112 - after some errors a device answers nothing but errors
-            continue
-        if not still_holds:
-            report.release(name)
-            report.warn(f"the limit of {name} was lifted or replaced after it was set, so it no longer holds")
-    return report
+    """Return the limits of this process that still hold, or ``None`` if no plan was applied to it."""
+    if _limits is not None:
+        _limits.recheck()
+    return current_limit_report()
 
 
 def require_limit() -> None:
-    """Refuse to go on if this process is not limited to its share; call it at each result.
+    """Require at each result that this process is limited to its share.
 
     Raises:
-        MemoryLimitError: A limit was refused, whoever caught the error, or none of the imported frameworks sees the
-            GPU.
+        MemoryLimitError: A limit was refused, or no imported framework sees the GPU.
     """
-    if _active is None:
-        return
-    if _active.refusal is not None:
-        raise MemoryLimitError(_active.refusal)
-    _active.require_visible_gpu(sorted(_active.without_gpu), may_come=False)
+    if _limits is not None:
+        _limits.require()
 
 
 def note_whole_devices() -> LimitReport:
-    """Report that this process has whole devices now, and no neighbour there.
+    """Report that this process now has whole devices. Limits of an earlier trial in the process stay.
 
-    No framework is limited from now on; the limit of an earlier trial in the process stays. A MIG device is a whole
-    one, to whose size its GPU holds the process.
+    A MIG device is a whole device, and its GPU limits the process to it.
     """
-    global _active, _report
-    _active = None
-    _report = LimitReport(isolation="mig" if is_mig() else None)
-    return _report
+    global _limits
+    _limits = _ProcessLimits(LimitReport(isolation="mig" if is_mig() else None))
+    return _limits.report
 
 
 def enforce(
@@ -308,53 +317,34 @@ def enforce(
     isolation: Literal["mps"] | None = None,
     on_void_limit: Literal["raise", "warn"] = "raise",
 ) -> LimitReport:
-    """Limit every framework of this process to ``share``, now or when it is imported.
+    """Limit each framework of this process to ``share``, now or when it is imported.
 
-    Each framework is limited to the share by itself. A framework that sees no GPU uses no GPU memory: that is fine if
-    another one sees it, or may see it once it is imported. If none can, the GPU that Ray gave is of no use, which makes
-    the limit void. A later call, for the next trial in the same process, replaces this one.
+    A framework that sees no GPU is acceptable if another framework sees it, or may see it once it is imported.
+    Otherwise the limit is void. A later call, for the next trial in the process, replaces the limits.
 
-    Args:
-        share: What the process may use.
-        overheads: What the frameworks use outside their allocators.
-        isolation: ``"mps"``: also let NVIDIA's MPS daemon hold the process, where one answers.
-        on_void_limit: What to do where a limit cannot hold: an error, or a warning in the result.
-
-    Returns:
-        What limits the process; imports of frameworks add to it.
+    ``isolation="mps"`` also limits the process by NVIDIA's MPS daemon, if one answers. ``on_void_limit`` says whether a
+    limit that cannot hold raises, or adds a warning to the report. Imports of frameworks add to the report.
 
     Raises:
-        MemoryLimitError: The limit could not be applied. The import of a framework may raise it later.
+        MemoryLimitError: The limit cannot be applied. The import of a framework may raise it later.
     """
-    global _active, _report
-    report = _report = LimitReport(share_bytes=share.memory_bytes)
-    active = _active = _ActiveLimits(LimiterContext(share, overheads, on_void_limit, report))
-    if isolation == "mps":  # first of all: it must be there before CUDA starts
-        isolate_by_mps(active.context)
-    present = [name for name in _LIMITERS if name in sys.modules]
-    for name in present:
-        active.limit(name)
-    active.require_visible_gpu(present, may_come=True)
-    for module in _NOT_ENFORCEABLE.keys() & sys.modules.keys():
-        active.note(_NOT_ENFORCEABLE[module])
+    global _limits
+    report = LimitReport(share_bytes=share.memory_bytes)
+    context = LimiterContext(share, overheads, on_void_limit, report)
+    _limits = _ProcessLimits(report, context)
+    if isolation == "mps":  # before CUDA starts
+        isolate_by_mps(context)
+    _limits.apply_to([*_LIMITERS, *_NOT_ENFORCEABLE])
     _watch_imports()
     return report
 
 
 @functools.cache  # a hook stays for the life of the process
 def _watch_imports() -> None:
-    for name in _LIMITERS.keys() - sys.modules.keys():
-        wrapt.register_post_import_hook(_limit_late, name)
-    for name in _NOT_ENFORCEABLE.keys() - sys.modules.keys():
-        wrapt.register_post_import_hook(_note_late, name)
+    for name in (_LIMITERS.keys() | _NOT_ENFORCEABLE.keys()) - sys.modules.keys():
+        wrapt.register_post_import_hook(_limit_imported, name)
 
 
-def _limit_late(module: ModuleType) -> None:
-    if _active is not None:
-        _active.limit(module.__name__)
-        _active.require_visible_gpu([module.__name__], may_come=True)
-
-
-def _note_late(module: ModuleType) -> None:
-    if _active is not None:
-        _active.note(_NOT_ENFORCEABLE[module.__name__])
+def _limit_imported(module: ModuleType) -> None:
+    if _limits is not None:
+        _limits.apply_to([module.__name__])

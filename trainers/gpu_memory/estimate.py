@@ -1,10 +1,9 @@
-"""How much GPU memory a PyTorch training will take, before anything runs and without a GPU.
+"""Estimates the GPU memory of a PyTorch training before it runs, without a GPU.
 
-The model is built of fake tensors, which have shapes and no data, so a model of any size costs nothing. Two training
-steps are followed tensor by tensor: the second finds the optimizer's state in place.
+The model consists of fake tensors, which have shapes but no data. Two training steps are tracked tensor by tensor,
+because the optimizer's state exists from the second step on.
 
-Much here is private to PyTorch, which has no public way to know a
-training's memory before it runs.
+This module uses private parts of PyTorch, which has no public way to track memory without running.
 """
 
 import copy
@@ -23,10 +22,10 @@ from tune_policies.values.value import Value
 
 
 def fakes() -> tuple[Any, Any]:
-    """Return what makes tensors fake, and what follows them.
+    """Return the mode that creates fake tensors, and the tracker of their memory.
 
     Raises:
-        MeasurementError: PyTorch is not installed, or has not got them.
+        MeasurementError: PyTorch is not installed or too old.
     """
     try:
         import torch
@@ -43,23 +42,23 @@ def fakes() -> tuple[Any, Any]:
 
     class OneMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         def __deepcopy__(self, memo: object) -> "OneMode":
-            return self  # a layer that is copied, as in nn.TransformerEncoder, would bring a mode of its own
+            return self  # a copied layer, as in nn.TransformerEncoder, would have a mode of its own
 
     class Tracker(MemTracker):  # type: ignore[no-untyped-call]
         def _track_module_params_and_buffers(self, module: Any, install_grad_hooks: bool = True) -> Any:
-            # It hooks the gradient of each parameter that it has no hooks of, and a frozen one refuses that.
+            # It installs a hook on the gradient of each parameter without one, which fails on a frozen parameter.
             for parameter in module.parameters():
                 if not parameter.requires_grad:
                     none = SimpleNamespace(remove=lambda: None)
                     self._param_to_grad_hook_handles.setdefault(parameter, (none, none))  # type: ignore[no-untyped-call]
             return super()._track_module_params_and_buffers(module, install_grad_hooks)
 
-    # What a loss or a model brings of real tensors, such as the weights of its classes, becomes fake as it is used.
+    # Real tensors of a loss or a model, such as class weights, become fake when they are used.
     return OneMode(allow_non_fake_inputs=True), Tracker()
 
 
 def as_fake(model: Any, fake_mode: Any) -> Any:
-    """Return a model whose parameters and buffers are fake: itself, or a copy where some of them are real."""
+    """Return the model, or a copy in which real parameters and buffers are fake."""
     import torch
 
     tensors = [*model.parameters(), *model.buffers()]
@@ -83,23 +82,23 @@ def is_fake(tensor: Any) -> bool:
 
 @contextmanager
 def convertible() -> Iterator[None]:
-    """Let models of fake parameters be converted, as ``.half()`` and ``.to(…)`` do.
+    """Let modules convert fake parameters, as ``.half()`` and ``.to(…)`` do.
 
-    PyTorch would swap each for its converted one, and refuses, as the mode holds weak references to them all. Here the
-    module takes the new one in its place. Modules of real parameters are converted as ever, in other threads too.
+    PyTorch would swap the contents of each parameter, which fails because the fake mode has weak references to it. Here
+    the module gets a new parameter. Modules with real parameters are converted as usual, also in other threads.
     """
     import torch
 
     module_class: Any = torch.nn.Module
     original = module_class._apply
-    # By parameter and conversion: one that two modules share stays one. All are kept, or their ids would be used again.
+    # By parameter and function, so that shared parameters stay shared. References keep the IDs from being reused.
     converted: dict[tuple[int, int], tuple[Any, ...]] = {}
 
     def convert(module: Any, function: Any, recurse: bool = True) -> Any:
         if not any(is_fake(parameter) for parameter in module.parameters()):
             return original(module, function, recurse)
         for child in module.children() if recurse else ():
-            child._apply(function)  # which a module may have its own of, as nn.LSTM does
+            child._apply(function)  # modules such as nn.LSTM override it
         for name, parameter in module._parameters.items():
             if parameter is None:
                 continue
@@ -121,30 +120,28 @@ def convertible() -> Iterator[None]:
         module_class._apply = original
 
 
-NOT_KNOWN: Final = (
+_NOT_KNOWN: Final = (
     "workspaces of cuBLAS and cuDNN, and which kernels they choose",
     "what the allocator rounds up and cannot use again",
     "automatic mixed precision, torch.compile and CUDA graphs, unless model_fn brings them",
     "parts of the model that depend on the data, and custom CUDA kernels",
     "buffers of NCCL, and other frameworks in the same process",
 )
-"""What tensors alone do not tell."""
 
 
 class GpuMemoryEstimate(Value):
-    """What a training step will take of a GPU's memory, at its peak.
+    """The GPU memory of a training step at its peak.
 
     The first four parts add up to ``peak_bytes``.
 
     Attributes:
         parameters_bytes: Parameters and buffers of the model.
-        gradients_bytes: Gradients of the parameters, as far as they are there at the peak.
-        optimizer_bytes: The optimizer's state, and what its step takes for a moment.
-        activations_bytes: The batch, the activations that are kept for the backward pass, and what that takes for a
-            moment.
-        peak_bytes: All tensors at once, at the most.
-        overhead_bytes: What the framework uses outside its allocator: a safe figure, not a measured one.
-        unknown: What the estimate cannot know, so that the headroom must be enough for it.
+        gradients_bytes: Gradients of the parameters that exist at the peak.
+        optimizer_bytes: The optimizer's state, and temporary memory of its step.
+        activations_bytes: The batch, the activations for the backward pass, and temporary memory of this pass.
+        peak_bytes: All tensors at the peak.
+        overhead_bytes: A safe default for memory outside the allocator.
+        unknown: Memory that the estimate does not include, and that the headroom must cover.
     """
 
     parameters_bytes: UsedBytes
@@ -153,15 +150,15 @@ class GpuMemoryEstimate(Value):
     activations_bytes: UsedBytes
     peak_bytes: UsedBytes
     overhead_bytes: Bytes = TORCH_OVERHEAD_BYTES
-    unknown: tuple[str, ...] = NOT_KNOWN
+    unknown: tuple[str, ...] = _NOT_KNOWN
 
     @property
     def total_bytes(self) -> int:
-        """What ``GpuMemoryPolicy(gpu_memory=…)`` is asked for: the peak and the overhead."""
+        """The peak and the overhead, which is the value for ``GpuMemoryPolicy(gpu_memory=…)``."""
         return self.peak_bytes + self.overhead_bytes
 
     def explain(self) -> str:
-        """Return the estimate as text: the parts, the sum, and what is not in it."""
+        """Return the estimate as text with its parts, their sum, and the unknown parts."""
         parts = {
             "parameters": self.parameters_bytes,
             "gradients": self.gradients_bytes,
@@ -180,24 +177,23 @@ def estimate_gpu_memory(
     optimizer: Callable[[Any], Any] | None = None,
     loss_fn: Callable[[Any, Any], Any] | None = None,
 ) -> GpuMemoryEstimate:
-    """Return what training a PyTorch model will take of a GPU. Nothing is computed, and no GPU is needed.
+    """Estimate the GPU memory of training a PyTorch model. Nothing is computed, and no GPU is needed.
 
     Args:
-        model_fn: Builds the model on the default device: without ``.cuda()``. If it returns a model that already
-            exists, a copy without data is followed.
-        batch: What the model takes: a tensor, a tuple of its arguments or a dict of its keyword arguments; or a
-            function that returns it. A tuple of whole numbers counts as the shape of a tensor with numbers of the
-            model's type. With ``loss_fn`` it is a pair: the batch, and the targets.
-        optimizer: Makes the optimizer from the parameters, such as ``torch.optim.AdamW``; ``None``: no optimizer.
-        loss_fn: The loss of an output and its targets; ``None``: the output's own ``loss``, or else its mean.
+        model_fn: Builds the model on the default device, without ``.cuda()``. An existing model is copied without data.
+        batch: The input of the model: a tensor, a tuple of arguments or a dict of keyword arguments, or a function that
+            returns one of them. A tuple of integers is the shape of a tensor of the model's type. With ``loss_fn``, a
+            pair of the input and the targets.
+        optimizer: Creates the optimizer from the parameters, such as ``torch.optim.AdamW``.
+        loss_fn: Returns the loss of an output and its targets. The default is the output's ``loss``, or its mean.
 
     Raises:
-        MeasurementError: The model cannot be built, does not take the batch, or cannot be followed without data; or
-            the installed PyTorch cannot follow tensors.
+        MeasurementError: The model cannot be built, rejects the batch, or cannot run without data, or PyTorch is too
+            old.
     """
     fake_mode, tracker = fakes()
     with warnings.catch_warnings(), fake_mode:
-        warnings.simplefilter("ignore")  # of modules that are gone when their gradients come, which cost nothing
+        warnings.simplefilter("ignore")  # about modules that no longer exist when their gradients are computed
         with convertible():
             built = _tried("model_fn failed without data", model_fn)
         model = _tried("model_fn must return a torch.nn.Module", lambda: as_fake(built, fake_mode))
@@ -209,17 +205,14 @@ def estimate_gpu_memory(
         )
         steps = _tried("optimizer failed", lambda: optimizer(parameters)) if optimizer else None
         for group in steps.param_groups if steps is not None else ():
-            # On a GPU, PyTorch's optimizers step over all parameters at once, which takes more memory for a moment.
+            # On a GPU, PyTorch's optimizers update all parameters at once, which needs more temporary memory.
             if group.get("foreach", False) is None and not group.get("fused"):
                 group["foreach"] = True
         tracker.track_external(model)
         with tracker:
             output = loss = None
             for _ in range(2):
-                if steps is not None:
-                    steps.zero_grad()
-                else:
-                    model.zero_grad()
+                (model if steps is None else steps).zero_grad()
                 tracker.track_external(*_tensors((inputs, targets)))
                 output = _tried(
                     "the model does not take the batch, or goes by its data", lambda: _called(model, inputs)
@@ -235,7 +228,7 @@ def estimate_gpu_memory(
 def _tried(what: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except Exception as error:  # whatever the user's model raises
+    except Exception as error:  # of the user's code
         raise MeasurementError(f"no estimate, as {what}: {type(error).__name__}: {error}") from error
 
 
@@ -244,26 +237,17 @@ def _faked(batch: Any, fake_mode: Any, device: Any, dtype: Any) -> Any:
     from torch.utils._pytree import tree_map
 
     def fake(leaf: Any) -> Any:
-        if isinstance(leaf, _Shape):
-            return torch.empty(leaf.sizes, device=device, dtype=dtype)
+        if _is_shape(leaf):
+            return torch.empty(leaf, device=device, dtype=dtype)
         if not isinstance(leaf, torch.Tensor):
             return leaf
         return (leaf if is_fake(leaf) else fake_mode.from_tensor(leaf)).to(device)
 
-    return tree_map(fake, _with_shapes(batch() if callable(batch) else batch))
+    return tree_map(fake, batch() if callable(batch) else batch, is_leaf=_is_shape)
 
 
-class _Shape:
-    def __init__(self, sizes: tuple[int, ...]) -> None:
-        self.sizes = sizes
-
-
-def _with_shapes(batch: Any) -> Any:
-    if isinstance(batch, tuple) and batch and all(type(each) is int for each in batch):
-        return _Shape(batch)
-    if type(batch) in (tuple, list):
-        return type(batch)(_with_shapes(each) for each in batch)
-    return {name: _with_shapes(each) for name, each in batch.items()} if type(batch) is dict else batch
+def _is_shape(batch: Any) -> bool:
+    return isinstance(batch, tuple) and bool(batch) and all(type(each) is int for each in batch)
 
 
 def _split(batch: Any, loss_fn: object) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Free memory: a trial does not start on a device whose memory others hold, and leaves no process that holds some."""
+"""Waits for free GPU memory before a trial starts, and terminates GPU processes that a trial leaves behind."""
 
 import contextlib
 import os
@@ -17,21 +17,18 @@ from .counters import read_counters
 from .enforcement import current_limit_report
 from .share import GpuShare, LimitReport
 
-FREE_MEMORY_TIMEOUT_S: Final = 30.0
-"""How long a device may take to get back the memory of a process that has just ended."""
-
 _POLL_S: Final = 0.5
 
 _SHARE_FRACTION: Final = 0.96
-"""The part of a share that must be free. An older driver does not tell what it keeps of the device, 451 of 15360 MiB on
-a T4: plans divide that, too, and the last trial on a device finds a little less than its share."""
+"""The part of a share that must be free. Plans include the memory that an older driver reserves without reporting it
+(451 of 15360 MiB on a T4), so the last trial on a device finds slightly less than its share."""
 
 _WHOLE_FRACTION: Final = 0.8
-"""The part of a whole device that must be free; the rest is for the driver and a desktop."""
+"""The part of a whole device that must be free. The driver and a desktop may use the rest."""
 
 
-def wait_for_free_memory(share: GpuShare | None, *, timeout_s: float = FREE_MEMORY_TIMEOUT_S) -> None:
-    """Wait until the share of this process, or the whole devices, are free, as far as NVML can read them.
+def wait_for_free_memory(share: GpuShare | None, *, timeout_s: float = 30.0) -> None:
+    """Wait until the share of this process, or the whole devices, are free. Without NVML, return at once.
 
     Raises:
         MemoryLimitError: The memory is not free after ``timeout_s`` seconds.
@@ -47,7 +44,7 @@ def wait_for_free_memory(share: GpuShare | None, *, timeout_s: float = FREE_MEMO
                 needed = _WHOLE_FRACTION * device.total_bytes
             else:
                 needed = _SHARE_FRACTION * share.bytes_of(device.total_bytes)
-            # What this process holds is asked for only where it matters: that takes a while.
+            # Reading this process's own memory is slow, so only if it matters.
             if device.free_bytes < needed and device.free_bytes + _own_bytes(device) < needed:
                 break
         else:
@@ -58,12 +55,12 @@ def wait_for_free_memory(share: GpuShare | None, *, timeout_s: float = FREE_MEMO
 
 
 def _own_bytes(device: DeviceUse) -> int:
-    """Return what an earlier trial left to this process on a device, by the driver or by its frameworks.
+    """Return the memory that an earlier trial left in this process, as the driver or its frameworks report it.
 
-    In a container the driver often does not list the process. Of several devices the frameworks' sum stands for each.
+    In a container the driver often does not list the process. The frameworks' sum counts for each of several devices.
     """
     by_driver = device.bytes_by_process.get(os.getpid()) or 0
-    report = current_limit_report() or LimitReport()  # of the trial before
+    report = current_limit_report() or LimitReport()  # of the earlier trial
     try:
         counters = read_counters()
     except ProbeError:
@@ -71,7 +68,7 @@ def _own_bytes(device: DeviceUse) -> int:
     by_frameworks = 0
     for name, memory in counters.items():
         held = memory.held_bytes
-        if name == "tensorflow":  # its allocator has taken its whole limit, or without one the device
+        if name == "tensorflow":  # its allocator reserves the whole limit, or the whole device
             held = report.limit_bytes.get(name, device.total_bytes)
         by_frameworks += held
     return max(by_driver, by_frameworks + report.overhead_of(counters))
@@ -97,47 +94,44 @@ def _not_enough_free(device: DeviceUse, share: GpuShare | None, timeout_s: float
 
 
 _MARK: Final = "TUNE_POLICIES_TRIAL"
-"""The variable that marks the processes of a trial: they inherit it, and keep it when their parents have ended."""
+"""The environment variable that marks the processes of a trial. They inherit it, and keep it without their parents."""
 
 _END_TIMEOUT_S: Final = 5.0
-"""How long a process may take to end by itself once it is asked to."""
+"""The time that a process has to terminate by itself."""
 
 _HOST_PID_NAMESPACE: Final = 0xEFFFFFFC
 """Its inode on every Linux (PROC_PID_INIT_INO in include/linux/proc_ns.h)."""
 
 _SMALLEST_LEAK_BYTES: Final = 64 * MIB
-"""Below it, what is left are workspaces that libraries keep, such as cuBLAS's."""
+"""Less memory is probably a workspace that a library such as cuBLAS keeps."""
 
 
 def is_too_much_to_keep(left_over_bytes: int, share_bytes: int | None) -> bool:
-    """Return whether an earlier trial left so much that the process should end: more than a 20th of the share."""
+    """Return whether the process should end because an earlier trial left more than a 20th of the share."""
     return left_over_bytes > max(_SMALLEST_LEAK_BYTES, (share_bytes or 0) // 20)
 
 
 def mark_processes() -> None:
-    """Let each process that the trial starts from now on be known as its own, whoever its parent is."""
+    """Mark the processes that the trial starts from now on."""
     os.environ[_MARK] = uuid.uuid4().hex
 
 
 def end_gpu_processes() -> list[str]:
-    """End the processes that the trial has started and that hold GPU memory.
+    """Terminate the processes of the trial that hold GPU memory, and return a warning for each.
 
-    Those are this process's children, and those of this user that carry its mark.
-
-    Returns:
-        What was ended, a sentence each; each is a warning, too.
+    These are this process's children, and this user's processes with the mark of the trial.
     """
     mark = os.environ.get(_MARK)
     if mark is None:
-        return []  # no trial in this process had a device: what it started sees none either
+        return []  # no trial in this process had a device
     children = {child.pid: child for child in shipped_psutil().Process().children(recursive=True)}
     try:
         devices = read_device_use()
     except NvmlError:
-        return []  # nobody can tell which of them hold memory
+        return []
     listed = {pid for device in devices for pid in device.bytes_by_process}
-    if not _names_processes_as_here(listed):
-        return []  # a number in the list may be that of a process here which holds nothing
+    if not _has_pids_of_this_namespace(listed):
+        return []  # a listed ID may be that of another process here
     others = sorted(listed - {os.getpid()})
     holding = [children[pid] if pid in children else _marked(pid, mark) for pid in others]
     outliving = [process for process in holding if process is not None]
@@ -153,8 +147,8 @@ def end_gpu_processes() -> list[str]:
     return messages
 
 
-def _names_processes_as_here(listed: set[int]) -> bool:
-    """Return whether the driver's numbers are those of this namespace: in a container they may be the host's."""
+def _has_pids_of_this_namespace(listed: set[int]) -> bool:
+    """Return whether the driver's process IDs are those of this namespace, and not the host's as in a container."""
     if os.getpid() in listed:
         return True
     try:
@@ -164,28 +158,28 @@ def _names_processes_as_here(listed: set[int]) -> bool:
 
 
 def _marked(pid: int, mark: str) -> Any:
-    """Return the process if it is this user's and carries the mark, else ``None``."""
+    """Return the process if it is this user's and has the mark, or ``None``."""
     psutil = shipped_psutil()
     try:
         process = psutil.Process(pid)
         is_own = process.username() == psutil.Process().username()
         return process if is_own and process.environ().get(_MARK) == mark else None
-    except psutil.Error:  # it has ended, or is of no concern to this user
+    except psutil.Error:  # it has ended, or is another user's
         return None
 
 
 def _end(processes: list[Any]) -> None:
-    for ask in ("terminate", "kill"):
-        asked = []
+    psutil = shipped_psutil()
+    for signal in ("terminate", "kill"):
+        signaled = []
         for process in processes:
-            # It has ended, even if its number is another's by now, or it has become another user's.
-            with contextlib.suppress(shipped_psutil().NoSuchProcess, shipped_psutil().AccessDenied):
-                getattr(process, ask)()
-                asked.append(process)
-        _, processes = shipped_psutil().wait_procs(asked, timeout=_END_TIMEOUT_S)
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # it has ended, or changed its user
+                getattr(process, signal)()
+                signaled.append(process)
+        _, processes = psutil.wait_procs(signaled, timeout=_END_TIMEOUT_S)
 
 
 def shipped_psutil() -> Any:
-    """Return the module psutil, which Ray ships."""
-    import_module("ray")  # puts it on the path
+    """Return the module psutil that Ray ships."""
+    import_module("ray")  # adds it to the path
     return import_module("psutil")

@@ -1,9 +1,9 @@
-"""A worker's share of GPU memory, in the terms of each framework: fractions, bytes, and environment variables.
+"""A worker's share of GPU memory in the terms of each framework: fractions, bytes, and environment variables.
 
-A framework limits its own allocator only. The device context, loaded kernels, library handles and communication
-buffers come on top: budget = share - overhead.
+A framework limits only its own allocator. The device context, loaded kernels, library handles and communication buffers
+come on top, so budget = share - overhead.
 
-Variables are merged with what the user has set in them: an environment goes in, the variables to set come out.
+New variables are merged with the settings of the user.
 """
 
 import math
@@ -25,16 +25,16 @@ from .overhead import NOTHING_MEASURED
 
 @dataclass
 class OwnEnvironment:
-    """This process's environment, of which some variables were written here.
+    """The environment of this process, and the variables that this project has written into it.
 
-    A process may serve several trials: what was written for the last one must not be taken for the user's own wish.
+    A process may serve several trials, so the variables of the last trial must not count as settings of the user.
     """
 
     _written: dict[str, tuple[str | None, str]] = field(default_factory=dict)
-    """What was there before, and what was written over it, by variable."""
+    """The value before, and the value that was written, by variable."""
 
     def of_user(self) -> dict[str, str]:
-        """Return the environment as the user wants it; a variable that was changed since it was written is theirs."""
+        """Return the environment of the user. A variable that was changed after it was written is the user's."""
         environ = dict(os.environ)
         for name, (before, written) in self._written.items():
             if environ.get(name) == written:
@@ -43,41 +43,38 @@ class OwnEnvironment:
         return environ
 
     def write(self, variables: Mapping[str, str]) -> None:
-        """Write variables into this process's environment."""
+        """Write variables into the environment of this process."""
         before = self.of_user()
         for name, value in variables.items():
             self._written[name] = (before.get(name), value)
         os.environ.update(variables)
 
     def is_as_written(self, name: str) -> bool:
-        """Return whether a variable still has what was written here."""
+        """Return whether a variable still has the value that was written."""
         return name in self._written and os.environ.get(name) == self._written[name][1]
 
 
 PROCESS_ENVIRONMENT = OwnEnvironment()
-"""The one environment that a process has."""
 
 
 _TORCH_VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""Where PyTorch reads the settings of its allocator; the first that is set wins (``c10/core/AllocatorConfig``)."""
+"""Where PyTorch reads the settings of its allocator. The first that is set wins (``c10/core/AllocatorConfig``)."""
 _TORCH_KEY: Final = "per_process_memory_fraction"
 _TORCH_KNOWS_KEY: Final = (2, 10)
-"""Before, PyTorch refuses the key as unrecognized, at its first call of CUDA."""
+"""Earlier versions of PyTorch reject the key at the first call of CUDA."""
 
 _JAX_VARIABLE: Final = "XLA_CLIENT_MEM_FRACTION"
 _JAX_OLD_VARIABLE: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-_JAX_KNOWS_VARIABLE: Final = (0, 4, 34)
-"""The oldest JAX that is supported here; it and every one since reads both names, and refuses to read both at once."""
 JAX_PREALLOCATE_VARIABLE: Final = "XLA_PYTHON_CLIENT_PREALLOCATE"
 JAX_COLLECTIVE_VARIABLE: Final = "XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB"
 _JAX_ALLOCATOR_VARIABLE: Final = "XLA_PYTHON_CLIENT_ALLOCATOR"
 _JAX_LIMITED_ALLOCATORS: Final = ("default", "bfc")
-"""Allocators that take the fraction for a limit. The platform's takes no fraction at all, CUDA's asynchronous one takes
-it for what its pool keeps (``xla/pjrt/gpu``)."""
+"""Allocators with a limit. ``platform`` ignores the fraction, and for ``cuda_async`` it is what the pool keeps
+(``xla/pjrt/gpu``)."""
 _JAX_UNIFIED_MEMORY_VARIABLE: Final = "TF_FORCE_UNIFIED_MEMORY"
-"""With it, XLA takes a fraction below 1 for 1, and goes on in the host's memory."""
+"""With this variable, XLA replaces a fraction below 1 by 1, and continues in host memory."""
 _JAX_LIMITING_OPTIONS: Final = ("memory_fraction", "allocator", "gpu_system_memory_size")
-"""Options of JAX's client that go before its environment."""
+"""Options of JAX's client that override its environment."""
 
 CUPY_VARIABLE: Final = "CUPY_GPU_MEMORY_LIMIT"
 
@@ -88,67 +85,53 @@ def parse_version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
-def torch_variables(fraction: float, version: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return PyTorch's variable with ``fraction`` of a device's total in it; nothing before PyTorch 2.10."""
-    if parse_version(version) < _TORCH_KNOWS_KEY:
-        return {}
-    name = next((name for name in _TORCH_VARIABLES if name in environ), _TORCH_VARIABLES[-1])
-    settings = _torch_settings(environ.get(name, ""))
-    own = _as_fraction(settings.get(_TORCH_KEY))
-    settings[_TORCH_KEY] = f"{_rounded_down(min(fraction, own)):.6f}"
-    return {name: ",".join(f"{key}:{value}" for key, value in settings.items())}
-
-
 def torch_setting(key: str, environ: Mapping[str, str]) -> str | None:
-    """Return what the user set for a key of PyTorch's allocator; ``None``: nothing."""
-    name = next((name for name in _TORCH_VARIABLES if name in environ), None)
-    return _torch_settings(environ[name]).get(key) if name else None
+    """Return the user's setting for a key of PyTorch's allocator, or ``None``."""
+    return _torch_settings(environ)[1].get(key)
 
 
 def torch_own_fraction(version: str, environ: Mapping[str, str]) -> float:
-    """Return the fraction that the user set for PyTorch's allocator; 1: none, or a PyTorch that knows none."""
-    known = parse_version(version) >= _TORCH_KNOWS_KEY
-    return _as_fraction(torch_setting(_TORCH_KEY, environ)) if known else 1.0
+    """Return the fraction that the user has set for PyTorch's allocator, or 1."""
+    return _as_fraction(torch_setting(_TORCH_KEY, environ)) if parse_version(version) >= _TORCH_KNOWS_KEY else 1.0
 
 
-def _torch_settings(text: str) -> dict[str, str]:
-    # A value may be a list with commas of its own: roundup_power2_divisions:[256:1,512:2].
-    parts = [part.strip() for part in re.findall(r"(?:\[[^\[\]]*+\]|[^,])++", text)]
-    return {key.strip(): value.strip() for key, _, value in (part.partition(":") for part in parts if part)}
+def _torch_settings(environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the variable that PyTorch reads, and its settings."""
+    name = next((name for name in _TORCH_VARIABLES if name in environ), _TORCH_VARIABLES[-1])
+    # A value may be a list with commas, as in roundup_power2_divisions:[256:1,512:2].
+    parts = re.findall(r"(?:\[[^\[\]]*+\]|[^,])++", environ.get(name, ""))
+    pairs = (part.partition(":") for part in parts if part.strip())
+    return name, {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def jax_variables(fraction: float, version: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return JAX's variables with ``fraction`` of a device's total in them.
+def jax_variables(fraction: float, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return JAX's variables that limit it to ``fraction`` of a device's total.
 
-    Memory is taken as it is needed, up to the fraction, unless the user wants it at once.
+    JAX allocates memory as needed, unless the user has turned preallocation on.
 
     Raises:
-        MemoryLimitError: ``environ`` has the old name of the variable and the new one, which JAX refuses.
+        MemoryLimitError: ``environ`` has the old and the new name of the variable, which JAX rejects.
     """
     if environ.get(_JAX_VARIABLE) and environ.get(_JAX_OLD_VARIABLE):
         raise MemoryLimitError(
             f"JAX refuses to start with both {_JAX_VARIABLE} and {_JAX_OLD_VARIABLE}: unset the second, the old name"
         )
-    is_old = bool(environ.get(_JAX_OLD_VARIABLE)) or parse_version(version) < _JAX_KNOWS_VARIABLE
-    name = _JAX_OLD_VARIABLE if is_old else _JAX_VARIABLE
-    own = _as_fraction(environ.get(name))
+    name = jax_fraction_variable(environ)
     return {
-        name: f"{_rounded_down(min(fraction, own)):.6f}",
+        name: _rounded_down(min(fraction, _as_fraction(environ.get(name)))),
         JAX_PREALLOCATE_VARIABLE: environ.get(JAX_PREALLOCATE_VARIABLE) or "false",
     }
 
 
 def jax_fraction_variable(environ: Mapping[str, str]) -> str:
-    """Return the name under which ``environ`` has JAX's fraction, or should have."""
+    """Return the name of the variable with JAX's fraction in ``environ``."""
     return _JAX_OLD_VARIABLE if environ.get(_JAX_OLD_VARIABLE) else _JAX_VARIABLE
 
 
 def why_jax_is_void(environ: Mapping[str, str], client_options: str | Mapping[str, object] | None) -> str | None:
-    """Return which setting turns JAX's limit into none, and the way out; ``None``: there is no such setting.
+    """Return which setting turns JAX's limit off and what to do, or ``None``.
 
-    Args:
-        environ: The environment of the process.
-        client_options: JAX's ``jax_pjrt_client_create_options``, as ``"key:value;key:value"`` or a mapping.
+    ``client_options`` are JAX's ``jax_pjrt_client_create_options``, as ``"key:value;key:value"`` or a mapping.
     """
     allocator = environ.get(_JAX_ALLOCATOR_VARIABLE, "default").lower()
     if allocator not in _JAX_LIMITED_ALLOCATORS:
@@ -165,47 +148,42 @@ def why_jax_is_void(environ: Mapping[str, str], client_options: str | Mapping[st
     return None
 
 
-def cupy_variables(limit_bytes: int, total_bytes: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return CuPy's variable with ``limit_bytes`` in it, or with the user's own limit where that is smaller."""
-    return {CUPY_VARIABLE: str(min(limit_bytes, cupy_own_limit(total_bytes, environ) or limit_bytes))}
-
-
 def cupy_own_limit(total_bytes: int, environ: Mapping[str, str]) -> int | None:
-    """Return the limit that the user set for CuPy, in bytes; ``None``: none, or one that CuPy cannot read."""
+    """Return the limit in bytes that the user has set for CuPy, or ``None`` if CuPy cannot read it."""
     text = environ.get(CUPY_VARIABLE, "").strip()
     try:
         own = float(text[:-1]) / 100 * total_bytes if text.endswith("%") else int(text)
     except ValueError:
         return None
-    return int(own) or None if math.isfinite(own) and own >= 0 else None  # CuPy takes 0 for no limit
+    return int(own) or None if math.isfinite(own) and own >= 0 else None  # 0 means no limit in CuPy
 
 
 def _as_fraction(text: str | None) -> float:
     try:
         fraction = float(text) if text else 1.0
-    except ValueError:  # the framework itself says what is wrong with it
+    except ValueError:  # the framework itself reports the mistake
         return 1.0
     return fraction if 0 < fraction <= 1 else 1.0
 
 
-def _rounded_down(fraction: float) -> float:
-    return max(1, math.floor(round(fraction * 10**6, 3))) / 10**6
+def _rounded_down(fraction: float) -> str:
+    return f"{max(1, math.floor(round(fraction * 10**6, 3))) / 10**6:.6f}"
 
 
 FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "cupy")
-"""Those that can be limited."""
+"""Frameworks that can be limited."""
 
 
 class GpuMemoryLimit(Value):
-    """The GPU memory that one process may use on each of its devices, everything included.
+    """The GPU memory that a process may use on each of its devices, including its overhead.
 
-    Every method raises a ``MemoryLimitError`` where the share leaves nothing for tensors, and an
-    ``InvalidResourcesError`` where an amount of bytes is not above 0.
+    Every method raises a ``MemoryLimitError`` if the share leaves nothing for tensors, and an ``InvalidResourcesError``
+    for an unknown framework and for an amount of bytes that is not above 0.
 
     Attributes:
         limit_bytes: The process's share of a device.
-        overhead_bytes: What each framework uses outside its allocator, by its name, where it was measured; of the
-            others the safe default is taken off.
+        overhead_bytes: The measured memory outside the allocator, by framework. The safe default replaces a missing
+            measurement.
     """
 
     limit_bytes: Bytes
@@ -215,14 +193,10 @@ class GpuMemoryLimit(Value):
         super().__init__(limit_bytes=limit_bytes, overhead_bytes=dict(overhead_bytes or {}))
 
     def budget_bytes(self, framework: str, compute_capability: tuple[int, int] | None = None) -> int:
-        """Return what the framework's allocator may hold.
+        """Return the most memory that the framework's allocator may reserve, in bytes.
 
-        Args:
-            framework: ``"torch"``, ``"tensorflow"``, ``"jax"`` or ``"cupy"``.
-            compute_capability: Of the device, such as ``(8, 0)``; ``None``: not known.
-
-        Raises:
-            InvalidResourcesError: There is no limit for that framework.
+        ``framework`` is ``"torch"``, ``"tensorflow"``, ``"jax"`` or ``"cupy"``. ``compute_capability`` is that of the
+        device, such as ``(8, 0)``.
         """
         if framework not in FRAMEWORKS:
             raise InvalidResourcesError(
@@ -239,48 +213,39 @@ class GpuMemoryLimit(Value):
         return self.limit_bytes - overhead
 
     def torch_fraction(self, total_bytes: int) -> float:
-        """Return what ``set_per_process_memory_fraction`` takes in ``torch.cuda``, ``torch.xpu`` and ``torch.npu``.
-
-        It is a fraction of the device's total.
-        """
+        """Return the fraction of a device for ``set_per_process_memory_fraction`` of CUDA, XPU and NPU."""
         return min(1.0, self.budget_bytes("torch") / parse_bytes(total_bytes, name="total_bytes"))
 
     def torch_mps_fraction(self, recommended_max_bytes: int) -> float:
-        """Return what ``torch.mps.set_per_process_memory_fraction`` takes, above 0 and up to 2.
+        """Return the fraction for ``torch.mps.set_per_process_memory_fraction``, above 0 and up to 2.
 
-        It is a fraction of what Metal recommends, ``torch.mps.recommended_max_memory()``. Never 0, which Apple's
-        back end takes for unlimited.
+        It is a fraction of ``torch.mps.recommended_max_memory()``. It is never 0, which means unlimited.
         """
         return min(2.0, self.budget_bytes("torch") / parse_bytes(recommended_max_bytes, name="recommended_max_bytes"))
 
     def tensorflow_memory_limit_mb(self, compute_capability: tuple[int, int] | None = None) -> int:
-        """Return what TensorFlow's ``LogicalDeviceConfiguration(memory_limit=…)`` takes, in units of 2^20 bytes."""
+        """Return the limit for TensorFlow's ``LogicalDeviceConfiguration(memory_limit=…)``, in units of 2^20 bytes."""
         return max(1, self.budget_bytes("tensorflow", compute_capability) // MIB)
 
     def jax_fraction(self, total_bytes: int) -> float:
-        """Return what ``XLA_CLIENT_MEM_FRACTION`` takes: a fraction of the device's total, in millionths."""
+        """Return the fraction of a device for ``XLA_CLIENT_MEM_FRACTION``, rounded down to millionths."""
         total = parse_bytes(total_bytes, name="total_bytes")
         return min(1.0, max(1, math.floor(self.budget_bytes("jax") / total * 10**6)) / 10**6)
 
     def cupy_limit_bytes(self) -> int:
-        """Return what CuPy's memory pool takes as its limit, in bytes."""
+        """Return the limit for CuPy's memory pool, in bytes."""
         return self.budget_bytes("cupy")
 
     def environment(self, versions: Mapping[str, str], total_bytes: int, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that limit a process which has not started its frameworks yet.
 
-        What the user set already is kept: other settings in the same variable, and a limit of their own where it is
-        smaller. PyTorch has such a variable on CUDA and ROCm from 2.10 on, TensorFlow has none: without it, a framework
-        is limited by a call only.
+        Other settings of the user in the same variables stay, and so do smaller limits. PyTorch has such a variable on
+        CUDA and ROCm since 2.10, and TensorFlow has none. Without a variable, only a call limits a framework.
 
         Args:
-            versions: The frameworks that the process may use, by name, with their versions.
+            versions: The versions of the frameworks that the process may use, by name.
             total_bytes: The device's memory.
-            environ: The environment that the process would have without them.
-
-        Raises:
-            InvalidResourcesError: There is no limit for one of the frameworks.
-            MemoryLimitError: ``environ`` contradicts itself, or has a setting that turns the limit into none.
+            environ: The environment of the process. A ``MemoryLimitError`` is raised if it turns a limit off.
         """
         variables: dict[str, str] = {}
         total_bytes = parse_bytes(total_bytes, name="total_bytes")
@@ -291,13 +256,16 @@ class GpuMemoryLimit(Value):
                     f"the version of {framework} must be a text such as '2.13.0', got {version!r}"
                 )
             match framework:
-                case "torch":
-                    variables |= torch_variables(self.torch_fraction(total_bytes), version, environ)
+                case "torch" if parse_version(version) >= _TORCH_KNOWS_KEY:
+                    name, settings = _torch_settings(environ)
+                    fraction = min(self.torch_fraction(total_bytes), _as_fraction(settings.get(_TORCH_KEY)))
+                    settings[_TORCH_KEY] = _rounded_down(fraction)
+                    variables[name] = ",".join(f"{key}:{value}" for key, value in settings.items())
                 case "jax":
                     void = why_jax_is_void(environ, environ.get("JAX_PJRT_CLIENT_CREATE_OPTIONS"))
                     if void is not None:
                         raise MemoryLimitError(void)
-                    variables |= jax_variables(self.jax_fraction(total_bytes), version, environ)
+                    variables |= jax_variables(self.jax_fraction(total_bytes), environ)
                 case "cupy":
-                    variables |= cupy_variables(budget, total_bytes, environ)
+                    variables[CUPY_VARIABLE] = str(min(budget, cupy_own_limit(total_bytes, environ) or budget))
         return variables

@@ -1,7 +1,10 @@
-"""Holds each framework to its share; a framework joins by two functions: one limits it, one says whether it still is.
+"""Limits each framework to its share. A framework has a function that limits it, and one that checks the limit.
 
-PyTorch is limited on CUDA and ROCm, Intel's XPU, Huawei's NPU and Apple's MPS; TensorFlow by a logical device on each
-GPU; JAX by the environment that its back end reads when it starts; CuPy by the limit of its default memory pool.
+PyTorch is limited on CUDA, ROCm, XPU, NPU and MPS; TensorFlow by a logical device on each GPU; JAX by variables that
+its back end reads when it starts; CuPy by the limit of its default memory pool.
+
+Each ``limit_…`` function returns whether the framework sees a GPU. It raises a ``MemoryLimitError`` if the share is too
+small, the framework already uses more, or its allocator has no limit.
 """
 
 import os
@@ -23,20 +26,15 @@ from .limit import (
 from .share import LimiterContext, has_gpu_plugin, started_too_early
 
 _BACK_ENDS: Final = ("cuda", "xpu", "npu")
-"""Modules of ``torch`` that have ``set_per_process_memory_fraction`` alike; ROCm is ``cuda`` too."""
+"""Modules of ``torch`` with ``set_per_process_memory_fraction``; ROCm is ``cuda`` too."""
 
 _ROUNDING_BYTES: Final = MIB
-"""How far a fraction that is read back may be from the bytes that it was meant for."""
+"""The tolerance of a fraction that is read back."""
 
 
 def limit_torch(torch: Any, context: LimiterContext) -> bool:
-    """Hold PyTorch to its share; return whether it sees a GPU at all.
-
-    Raises:
-        MemoryLimitError: The share is too small, more is in use already, or the allocator in use knows no limit.
-    """
-    back_ends = {name: getattr(torch, name, None) for name in _BACK_ENDS}
-    available = {name: module for name, module in back_ends.items() if module is not None and module.is_available()}
+    """Limit PyTorch to its share."""
+    available = _available(torch)
     for name, module in available.items():
         if not hasattr(module, "set_per_process_memory_fraction"):  # XPU before PyTorch 2.10
             context.report.not_enforceable.append(f"torch.{name}")
@@ -45,9 +43,12 @@ def limit_torch(torch: Any, context: LimiterContext) -> bool:
             continue
         for device in range(module.device_count()):
             _limit_torch_device(torch, module, device, context)
-    if available:
-        return True
-    return _limit_apple(torch, context)
+    return bool(available) or _limit_apple(torch, context)
+
+
+def _available(torch: Any) -> dict[str, Any]:
+    back_ends = {name: getattr(torch, name, None) for name in _BACK_ENDS}
+    return {name: module for name, module in back_ends.items() if module is not None and module.is_available()}
 
 
 def _limit_torch_device(torch: Any, module: Any, device: int, context: LimiterContext) -> None:
@@ -62,18 +63,16 @@ def _limit_torch_device(torch: Any, module: Any, device: int, context: LimiterCo
 
 
 def _has_limited_allocator(torch: Any, context: LimiterContext) -> bool:
-    match torch.cuda.get_allocator_backend():
-        case "native":
-            pass
-        case "cudaMallocAsync" | "hipMallocAsync" as backend:
-            # It refuses a request above the limit (CUDAMallocAsyncAllocator.cpp), but counts what is in use, while
-            # the driver's pool keeps what was freed.
-            context.report.warn(
-                f"torch's allocator {backend} limits what tensors use; what the driver's pool keeps may be more"
-            )
-        case other:
-            context.void(f"torch's allocator {other!r} knows no limit: use the native one")
-            return False
+    backend = torch.cuda.get_allocator_backend()
+    if backend in ("cudaMallocAsync", "hipMallocAsync"):
+        # It rejects requests above the limit (CUDAMallocAsyncAllocator.cpp), but does not count freed memory, which the
+        # driver's pool keeps.
+        context.report.warn(
+            f"torch's allocator {backend} limits what tensors use; what the driver's pool keeps may be more"
+        )
+    elif backend != "native":
+        context.void(f"torch's allocator {backend!r} knows no limit: use the native one")
+        return False
     return True
 
 
@@ -90,11 +89,9 @@ def _limit_apple(torch: Any, context: LimiterContext) -> bool:
 
 
 def torch_still_holds(torch: Any, limit_bytes: int) -> bool:
-    """Return whether PyTorch is still within the fraction that was set; ``True`` where it cannot be asked."""
-    for module in (getattr(torch, name, None) for name in _BACK_ENDS):
-        if module is None or not module.is_available():
-            continue
-        fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # CUDA's, from PyTorch 2.8
+    """Return whether PyTorch is still limited to the fraction that was set. Assume so if it cannot be read."""
+    for module in _available(torch).values():
+        fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # of CUDA, since PyTorch 2.8
         if fraction_now is None:
             continue
         for device in range(module.device_count()):
@@ -105,11 +102,7 @@ def torch_still_holds(torch: Any, limit_bytes: int) -> bool:
 
 
 def limit_tensorflow(tensorflow: Any, context: LimiterContext) -> bool:
-    """Hold TensorFlow to its share; return whether it sees a GPU at all.
-
-    Raises:
-        MemoryLimitError: The share is too small, TensorFlow's runtime has started, or its allocator has no limit.
-    """
+    """Limit TensorFlow to its share, which is too late once its runtime has started."""
     devices = tensorflow.config.list_physical_devices("GPU")
     if devices and os.environ.get("TF_GPU_ALLOCATOR") == "cuda_malloc_async":
         context.void("TF_GPU_ALLOCATOR=cuda_malloc_async switches TensorFlow's memory limit off: unset it")
@@ -132,13 +125,13 @@ def _limit_tensorflow_device(tensorflow: Any, device: Any, context: LimiterConte
     )
     megabytes = limit.tensorflow_memory_limit_mb(capability)
     if config.experimental.get_memory_growth(device):
-        # The limit holds; TensorFlow works out the growth only where there is no logical device (eager/context.py).
+        # The limit holds. TensorFlow applies growth only if there is no logical device (eager/context.py).
         context.report.warn(
             "TensorFlow drops set_memory_growth beside a memory limit, and takes its budget at once: "
             "set TF_FORCE_GPU_ALLOW_GROWTH=true instead"
         )
     now = config.get_logical_device_configuration(device) or []
-    # Equal where the trial before this one, in the same process, had the same share.
+    # They are equal if the previous trial in this process had the same share.
     if [each.memory_limit for each in now] != [megabytes]:
         try:
             config.set_logical_device_configuration(device, [config.LogicalDeviceConfiguration(memory_limit=megabytes)])
@@ -148,7 +141,7 @@ def _limit_tensorflow_device(tensorflow: Any, device: Any, context: LimiterConte
 
 
 def tensorflow_still_holds(tensorflow: Any, limit_bytes: int) -> bool:
-    """Return whether TensorFlow's logical devices are still within the limit that was set."""
+    """Return whether TensorFlow's logical devices still have the limit that was set."""
     if os.environ.get("TF_GPU_ALLOCATOR") == "cuda_malloc_async":
         return False
     config = tensorflow.config
@@ -162,15 +155,11 @@ def tensorflow_still_holds(tensorflow: Any, limit_bytes: int) -> bool:
 
 
 _TOLERANCE: Final = 1.05
-"""XLA takes the fraction of what CUDA calls the device's total, which may differ by what the driver keeps."""
+"""XLA applies the fraction to CUDA's total, which may differ from NVML's by the memory that the driver reserves."""
 
 
 def limit_jax(jax: Any, context: LimiterContext) -> bool:
-    """Hold JAX to its share; return whether it sees a GPU at all.
-
-    Raises:
-        MemoryLimitError: The share is too small, JAX's back end has started, or a setting turns its limit into none.
-    """
+    """Limit JAX to its share, which is too late once its back end has started."""
     has_started = _has_started()
     if not (any(device.platform == "gpu" for device in jax.devices()) if has_started else _expects_gpu(jax)):
         return False
@@ -180,8 +169,8 @@ def limit_jax(jax: Any, context: LimiterContext) -> bool:
         return True
     total, model = context.read_device()
     limit = context.limit("jax", jax.__version__, total_bytes=total, gpu_model=model)
-    variables = jax_variables(limit.jax_fraction(total), jax.__version__, PROCESS_ENVIRONMENT.of_user())
-    # Equal where the trial before this one, in the same process, had the same share.
+    variables = jax_variables(limit.jax_fraction(total), PROCESS_ENVIRONMENT.of_user())
+    # They are equal if the previous trial in this process had the same share.
     if has_started and any(os.environ.get(name) != value for name, value in variables.items()):
         raise started_too_early("JAX's back end")
     if os.environ.get(JAX_COLLECTIVE_VARIABLE):
@@ -192,10 +181,9 @@ def limit_jax(jax: Any, context: LimiterContext) -> bool:
 
 
 def jax_still_holds(jax: Any, limit_bytes: int) -> bool:
-    """Return whether JAX is held, or will be when its back end starts, to the limit that was set."""
+    """Return whether JAX has the limit that was set, or will have it when its back end starts."""
     if _has_started():
-        # What the back end itself says. Without a GPU after all there is nothing to hold; an allocator without a
-        # limit tells none.
+        # Without a GPU there is nothing to limit. An allocator without a limit reports none.
         stats = [device.memory_stats() or {} for device in jax.local_devices() if device.platform == "gpu"]
         return all(0 < each.get("bytes_limit", 0) <= limit_bytes * _TOLERANCE for each in stats)
     return _why_void(jax) is None and PROCESS_ENVIRONMENT.is_as_written(jax_fraction_variable(os.environ))
@@ -206,26 +194,20 @@ def _why_void(jax: Any) -> str | None:
 
 
 def _has_started() -> bool:
-    # Every public question about devices starts the back end, which then reads its limit once and for all.
+    # Every public question about devices starts the back end, which then reads its limit.
     from jax._src import xla_bridge
 
     return bool(xla_bridge.backends_are_initialized())
 
 
 def _expects_gpu(jax: Any) -> bool:
-    """Whether a back end for a GPU is installed and allowed; the device itself shows only when it starts."""
+    """Return whether a GPU back end is installed and allowed. Whether it finds a device shows only when it starts."""
     allowed = {name.strip() for name in (jax.config.jax_platforms or "").split(",") if name.strip()}
-    if allowed and not allowed & {"gpu", "cuda", "rocm"}:
-        return False
-    return has_gpu_plugin()
+    return (not allowed or bool(allowed & {"gpu", "cuda", "rocm"})) and has_gpu_plugin()
 
 
 def limit_cupy(cupy: Any, context: LimiterContext) -> bool:
-    """Hold CuPy to its share; return whether it sees a GPU at all.
-
-    Raises:
-        MemoryLimitError: The share is too small, more is in use already, or the allocator in use knows no limit.
-    """
+    """Limit CuPy to its share."""
     if not cupy.cuda.is_available():
         return False
     if cupy.cuda.get_allocator() != cupy.get_default_memory_pool().malloc:
@@ -241,12 +223,11 @@ def _limit_cupy_device(cupy: Any, device: int, context: LimiterContext) -> None:
     total = int(properties["totalGlobalMem"])
     limit = context.limit("cupy", cupy.__version__, total_bytes=total, gpu_model=properties["name"].decode())
     budget = limit.cupy_limit_bytes()
-    # The call below would lift what the user's own variable says.
-    budget = min(budget, cupy_own_limit(total, os.environ) or budget)
+    budget = min(budget, cupy_own_limit(total, os.environ) or budget)  # `set_limit` below overrides the user's variable
     pool = cupy.get_default_memory_pool()
     with cupy.cuda.Device(device):
         try:
-            held = pool.total_bytes()  # a device's first use of its pool, which reads the variable
+            held = pool.total_bytes()  # the first use of a device's pool reads the variable
         except ValueError as error:
             raise MemoryLimitError(
                 f"CuPy cannot read {CUPY_VARIABLE}={os.environ.get(CUPY_VARIABLE)}: "
@@ -258,7 +239,7 @@ def _limit_cupy_device(cupy: Any, device: int, context: LimiterContext) -> None:
 
 
 def cupy_still_holds(cupy: Any, limit_bytes: int) -> bool:
-    """Return whether CuPy still takes its memory from its default pool, within the limit that was set."""
+    """Return whether CuPy still uses its default pool with the limit that was set."""
     pool = cupy.get_default_memory_pool()
     if cupy.cuda.get_allocator() != pool.malloc:
         return False

@@ -1,6 +1,6 @@
-"""The right size by measuring: short trials on whole GPUs say how much memory each config needs.
+"""Measures how much memory each config needs, by short trials on whole GPUs.
 
-A trial ends at a cap, and hands over what it used before it ends.
+A trial sends its readings to an actor, because a trial that is ended at a cap reports no result.
 """
 
 import os
@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import ray
 from ray import tune
@@ -46,11 +46,8 @@ _MOST_SEED: Final = 2**32 - 1
 def configs_to_measure(configs: Configs, num_samples: int, seed: int) -> list[dict[str, Any]]:
     """Return the configs to measure, each once.
 
-    Of a search space ``num_samples`` are drawn. In the first of them all whole numbers have their largest value, in the
-    second their smallest: memory grows with them, and beyond what was measured it is not known, or extrapolated.
-
-    Raises:
-        InvalidResourcesError: An argument is wrong.
+    ``num_samples`` configs are drawn from a search space. The integers have their largest values in the first and their
+    smallest in the second, because memory grows with them and is only extrapolated beyond the measured range.
     """
     check_count(num_samples, least=1, name="num_samples")
     if check_count(seed, least=0, name="seed") > _MOST_SEED:
@@ -90,21 +87,18 @@ def _name_of_space(config: Mapping[str, Any]) -> str | None:
 def _drawn(space: Mapping[str, Any], num_samples: int, seed: int) -> list[dict[str, Any]]:
     import numpy as np
 
-    state = np.random.RandomState(seed)  # one for all draws: from a number each would draw the same
+    state = np.random.RandomState(seed)  # with the seed itself, all draws would be equal
     spaces = [_with_whole_numbers(space, max), _with_whole_numbers(space, min), *[space] * num_samples]
     try:
         return [config for each in spaces[:num_samples] for config in draw(each, state)]
-    except Exception as error:  # whatever the user's own functions in it raise, or Tune of its domains
+    except Exception as error:  # of the user's functions in the space, or of Tune
         raise InvalidResourcesError(
             f"no configs can be drawn from the search space: {type(error).__name__}: {error}"
         ) from error
 
 
 def _with_whole_numbers(space: Any, choose: Callable[[list[int]], int]) -> Any:
-    """Return the space with the largest or the smallest value in place of each choice of whole numbers.
-
-    A grid stays one: all its values are measured.
-    """
+    """Return the space with the chosen value in place of each domain of integers. Grids stay, and are measured."""
     if isinstance(space, Mapping):
         if space.keys() == {"grid_search"}:
             return dict(space)
@@ -115,7 +109,7 @@ def _with_whole_numbers(space: Any, choose: Callable[[list[int]], int]) -> Any:
 
 
 def check_trainable(trainable: Any) -> None:
-    """Raise ``InvalidResourcesError`` unless it is what can be measured."""
+    """Raise an ``InvalidResourcesError`` if it is not a function of a config or a ``tune.Trainable``."""
     is_class = isinstance(trainable, type)
     if not callable(trainable) or (is_class and not issubclass(trainable, tune.Trainable)):
         raise InvalidResourcesError(
@@ -129,34 +123,32 @@ def check_trainable(trainable: Any) -> None:
 
 
 MEASURED: Final = "measured"
-"""The one key of the config that Tune sees: the number of the config that is measured, and the config itself."""
+"""The only key of Tune's config, with the number of the measured config, and this config."""
 
 _SAMPLE_S: Final = 0.25
-"""How often a trial looks at its memory between its results, for frameworks that keep no peaks of their own."""
+"""The interval of readings between results, for frameworks that keep no peaks."""
 
 _HAND_OVER_S: Final = 10.0
-"""Deadline for a reading to arrive."""
+"""The deadline for sending a reading."""
 
 _TAKE_MORE_THAN_NEEDED: Final = ("tensorflow", "jax")
-"""Frameworks that take most of a device as they start; what their tensors take is what they need."""
+"""Frameworks that reserve most of a device at the start, so that only the memory of their tensors counts."""
 
 Ended = Literal["finished", "max_steps", "timeout", "out_of_memory", "failed"]
 
 
 class Reading(Value):
-    """What a trial has used up to now.
+    """The memory that a trial has used so far.
 
     Attributes:
-        peak_bytes: By framework, the most that its allocator held; where it takes more than it needs, its tensors.
-        total_bytes: Peaks and overhead, or what the driver counts for the process, if that is more.
-        overhead_bytes: What the frameworks use outside their allocators, measured or a safe default.
-        host_memory_bytes: The most host memory that its process and their children held.
+        peak_bytes: The peak of each framework's allocator, or of its tensors if it reserves more than it needs.
+        total_bytes: Peaks and overhead, or the driver's figure for the process if that is larger.
+        overhead_bytes: The memory outside the allocators, measured or a safe default.
+        host_memory_bytes: The peak host memory of the process and its children.
         num_steps: Results so far.
-        ended_by: Why the trial ends; ``None``: it does not yet.
-        error: The error with which it ends.
-        gpu_model: The GPU's name; ``None``: the driver does not say.
-        device_bytes: The GPU's memory; ``None``: the driver does not say.
-        versions: Those of the frameworks that use the GPU.
+        ended_by: Why the trial ended, or ``None`` if it still runs.
+        device_bytes: The GPU's memory.
+        versions: The versions of the frameworks that use the GPU.
     """
 
     peak_bytes: dict[str, UsedBytes]
@@ -171,40 +163,34 @@ class Reading(Value):
     versions: dict[str, str]
 
 
-_MEASURED_FIELDS: Final = {
-    *("peak_bytes", "overhead_bytes", "host_memory_bytes", "num_steps", "ended_by", "gpu_model"),
-}
-"""What of a reading becomes part of the measurement as it is."""
-
-
 class Recorder:
-    """Keeps the last reading of each trial; an actor, as a trial that is ended at a cap reports no result."""
+    """An actor that keeps the last reading of each trial."""
 
     def __init__(self) -> None:
         self._readings: dict[int, Reading] = {}
 
     def record(self, number: int, reading: Reading) -> None:
-        """Keep a trial's reading, by the number of its config; what ended it first stays."""
+        """Keep a trial's reading by the number of its config, unless an earlier reading says why it ended."""
         before = self._readings.get(number)
         if before is None or before.ended_by is None:
             self._readings[number] = reading
 
     def readings(self) -> dict[int, Reading]:
-        """Return all readings by the numbers of the configs."""
+        """Return all readings by the numbers of their configs."""
         return self._readings
 
 
-class Caps(Value):
-    """When a measured trial ends: after so many results, or so many seconds of its own."""
+class _Caps(NamedTuple):
+    """When a measured trial ends."""
 
     max_steps: int
     timeout_s: float
 
 
-def measured_trial(
-    trainable: Callable[..., Any] | type[tune.Trainable], recorder: Any, caps: Caps, overheads: Overheads
+def _measured_trial(
+    trainable: Callable[..., Any] | type[tune.Trainable], recorder: Any, caps: _Caps, overheads: Overheads
 ) -> type[tune.Trainable]:
-    """Return a class of trials of ``trainable`` that measure themselves."""
+    """Return a class of trials that measure themselves."""
     cls = trainable if isinstance(trainable, type) else class_of_function(trainable)
     fields = {"_recorder": recorder, "_caps": caps, "_overheads": overheads}
     return type(f"measured_{getattr(trainable, '__name__', cls.__name__)}", (_Measured, cls), fields)
@@ -212,11 +198,11 @@ def measured_trial(
 
 class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
     _recorder: Any
-    _caps: Caps
+    _caps: _Caps
     _overheads: Overheads
 
     def __init__(self, config: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-        config = dict(config)  # Tune keeps the other one
+        config = dict(config)  # Tune keeps the original
         measured = config.pop(MEASURED)
         self._number: int = measured["number"]
         self._num_steps = 0
@@ -225,7 +211,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         self._host_memory_bytes = 0
         self._lock = threading.Lock()
         self._ends_at = time.monotonic() + self._caps.timeout_s
-        # Before the user's constructor, which may take all the memory, or hang.
+        # Before the user's constructor, which may use all memory, or hang.
         threading.Thread(target=self._watch, daemon=True).start()
         with self._failures_recorded():
             super().__init__({**measured["config"], **config}, *args, **kwargs)
@@ -235,14 +221,14 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
             result: dict[str, Any] = super().step()
         is_last = is_duplicate(result)
         self._num_steps += not is_last
+        ended_by: Ended | None = None
         if is_last or result.get("done"):
-            self._record("finished")
+            ended_by = "finished"
         elif self._num_steps >= self._caps.max_steps:
-            self._record("max_steps")
+            ended_by = "max_steps"
         elif time.monotonic() >= self._ends_at:
-            self._record("timeout")
-        else:
-            self._record(None)
+            ended_by = "timeout"
+        self._record(ended_by)
         return result
 
     @contextmanager
@@ -252,24 +238,21 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         except Exception as error:
             ran_out = classify_oom(error).kind == "accelerator"
             said: BaseException = error
-            while not str(said) and said.__cause__ is not None:  # Tune's own around it
+            while not str(said) and said.__cause__ is not None:  # wrapped by Tune
                 said = said.__cause__
             self._record("out_of_memory" if ran_out else "failed", redacted(f"{type(said).__name__}: {said}"))
             raise
 
     def _watch(self) -> None:
-        """Look at the memory from time to time; at the deadline record it, and end the process.
-
-        Nothing else ends code that reports nothing: Tune waits for its next result.
-        """
+        """Read the memory regularly, and end the process at the deadline, because Tune waits for the next result."""
         while time.monotonic() < self._ends_at:
             time.sleep(max(0.0, min(_SAMPLE_S, self._ends_at - time.monotonic())))
-            # A framework may be about to start, and what it raises then is its own; the trial must end all the same.
+            # Reading a framework while it starts may fail, but the trial must still end.
             with suppress(Exception):
                 self._look()
         try:
             self._record("timeout")
-        finally:  # or a trial whose reading does not arrive would run on
+        finally:  # even if the reading cannot be sent
             os._exit(0)
 
     def _record(self, ended_by: Ended | None, error: str | None = None) -> None:
@@ -318,18 +301,18 @@ def _peak(name: str, memory: FrameworkMemory) -> int:
 
 
 def _process_bytes(held_bytes: int) -> int | None:
-    """Return what the driver counts for this process; ``None``: it does not know it."""
+    """Return the driver's figure for this process, or ``None`` if the driver does not list it."""
     with suppress(NvmlError):
         found = bytes_of_process(read_device_use())
-        # Less than its allocators hold is the count of another process, one that the host numbers so.
+        # A smaller figure is that of another process, which has this ID on the host.
         return found if found is not None and found >= held_bytes else None
     return None
 
 
 def host_memory_in_use() -> int:
-    """Return the host memory that this process and its children hold now, in bytes.
+    """Return the host memory of this process and its children in bytes.
 
-    Children that were forked share most of theirs with it, so beside children each has its part of what is shared.
+    Forked children share memory with their parent, so a process with children counts only its part of shared memory.
     """
     psutil = shipped_psutil()
     process = psutil.Process()
@@ -340,13 +323,13 @@ def host_memory_in_use() -> int:
     for each in (process, *children):
         with suppress(psutil.Error):  # it has ended
             memory = each.memory_full_info()
-            total += getattr(memory, "pss", memory.rss)  # Linux alone tells the part
+            total += getattr(memory, "pss", memory.rss)  # only Linux has pss
     return total
 
 
 _CONNECT_S: Final = 30.0
 _START_S: Final = 120.0
-"""Deadline for a trial to start and to end, beside the seconds that it may run."""
+"""The deadline for a trial to start and to end, in addition to the time that it may run."""
 
 Trainable = Callable[..., Any] | type[tune.Trainable]
 
@@ -362,33 +345,32 @@ def measure_gpu_memory(
     capacity: ClusterCapacity | None = None,
     policy: GpuPolicy | None = None,
 ) -> GpuMemoryProfile:
-    """Return how much GPU and host memory trials need, measured by short ones, each alone on a whole GPU.
+    """Measure the GPU and host memory of trials by short trials, each alone on a whole GPU.
 
-    Uses the Ray that the program is connected to, or else one as :func:`tune_policies.probe_cluster` does. The reports
-    of the trials are discarded. As each begins, a line on stderr says which it is, and how long all may still take.
+    Uses the program's connection to Ray, or connects like :func:`tune_policies.probe_cluster`. Results of the trials
+    are discarded. Each start prints a line with the remaining time to stderr.
 
     Args:
-        trainable: A function of a config, or a ``tune.Trainable`` class, as Tune takes it.
-        configs: The configs to measure; or a search space of Tune's, of which ``num_samples`` are drawn. Memory is
-            predicted from the values that vary. So vary those on which memory depends, and include the largest. From a
-            space, the largest and the smallest whole numbers are always taken.
-        max_steps: Each trial ends after so many results.
-        timeout_s: Each trial ends after so many seconds, whether it has reported or not.
-        num_samples: Configs to draw from a search space; a grid in it counts once for each.
-        seed: Of the draws.
-        capacity: The cluster; ``None``: it is probed.
-        policy: CPUs and host memory of each trial and the type of GPU; ``None``: ``GpuPolicy()``, one whole GPU of any
-            type.
+        trainable: A function of a config, or a ``tune.Trainable`` class.
+        configs: The configs to measure, or a search space of Tune from which ``num_samples`` configs are drawn. Memory
+            is predicted from the values that vary, so vary those on which it depends, and include the largest. The
+            largest and the smallest integers of a space are always measured.
+        max_steps: The number of results after which each trial ends.
+        timeout_s: The time after which each trial ends.
+        num_samples: The number of configs to draw from a search space, each with all values of a grid.
+        seed: The seed of the draws.
+        capacity: The cluster, which is probed by default.
+        policy: The CPUs and host memory of each trial and the type of GPU. The default is one whole GPU of any type.
 
     Raises:
-        InvalidResourcesError: An argument is wrong.
-        InfeasibleRequestError: There is no such GPU; nothing has started.
-        MeasurementError: Some trials failed, did not start, or used no GPU. Its ``profile`` has what was measured.
+        InvalidResourcesError: An argument is invalid.
+        InfeasibleRequestError: There is no such GPU. No trial has started.
+        MeasurementError: Some trials failed, did not start, or used no GPU. Its ``profile`` has the other trials.
         ProbeError: Ray cannot be reached.
     """
     if not is_number(timeout_s) or not 0 < timeout_s < float("inf"):
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds and finite, got {shorten(timeout_s)}")
-    caps = Caps(max_steps=check_count(max_steps, least=1, name="max_steps"), timeout_s=float(timeout_s))
+    caps = _Caps(max_steps=check_count(max_steps, least=1, name="max_steps"), timeout_s=float(timeout_s))
     policy = GpuPolicy() if policy is None else policy
     if not isinstance(policy, GpuPolicy):
         raise InvalidResourcesError(f"policy must be a GpuPolicy, got {shorten(policy)}")
@@ -422,22 +404,19 @@ def plan_by_measuring(
     max_trials_per_gpu: int | None = None,
     custom: Mapping[str, float] | None = None,
 ) -> TrialPlan:
-    """Return a plan that gives each trial the GPU memory that its config needs, after measuring some configs.
+    """Measure some configs, and return a plan in which each trial gets the GPU memory that its config needs.
 
-    It is :func:`measure_gpu_memory` and ``GpuMemoryPolicy(profile=…)`` in one call; ``plan.explain()`` says what was
-    measured and chosen, and ``plan.by_config.profile`` is the profile, to be kept for the next time.
-
-    Arguments are as for :func:`measure_gpu_memory`, beside ``headroom``, how much more than measured a trial gets (0.1
-    is a tenth more), and what else ``GpuMemoryPolicy`` takes.
+    This combines :func:`measure_gpu_memory` and ``GpuMemoryPolicy(profile=…)``, whose arguments it takes. ``headroom``
+    is the additional memory of a trial as a fraction. ``plan.explain()`` describes the result, and
+    ``plan.by_config.profile`` is the profile.
 
     Raises:
-        InvalidResourcesError: An argument is wrong.
-        InfeasibleRequestError: There is no such GPU, or its memory is not known: nothing has started. Or none is large
-            enough for what was measured.
+        InvalidResourcesError: An argument is invalid.
+        InfeasibleRequestError: There is no such GPU, its memory is not known, or it is too small for the measured need.
         MeasurementError: As for :func:`measure_gpu_memory`.
         ProbeError: Ray cannot be reached.
     """
-    # Made of what is no profile yet, so that a wrong field is found before anything runs.
+    # Find invalid fields before any trial runs.
     known = GpuMemoryPolicy(
         gpu_memory=MIB,
         headroom=headroom,
@@ -454,7 +433,7 @@ def plan_by_measuring(
     )
     with connection(None, _CONNECT_S, local="starts a Ray for the moment"):
         capacity = probe_cluster() if capacity is None else capacity
-        known.plan(capacity)  # raises before anything starts, where no plan by memory could be made afterwards
+        known.plan(capacity)  # raises before a trial starts if no plan by memory is feasible
         profile = measure_gpu_memory(
             trainable,
             configs,
@@ -468,8 +447,8 @@ def plan_by_measuring(
     return known.model_copy(update={"gpu_memory": None, "profile": profile}).plan(capacity)
 
 
-def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: TrialPlan) -> dict[int, Reading]:
-    """Run a trial for each config; return the readings by the configs' numbers."""
+def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: _Caps, plan: TrialPlan) -> dict[int, Reading]:
+    """Run a trial for each config, and return the readings by the numbers of the configs."""
     recorder = ray.remote(num_cpus=0)(Recorder).remote()
     numbered = [{"number": number, "config": config} for number, config in enumerate(configs)]
     try:
@@ -479,14 +458,14 @@ def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: 
         ):
             warnings.simplefilter("ignore", ResourceWarning)  # Tune leaves its log files open
             tune.run(
-                measured_trial(trainable, recorder, caps, load_overheads()),
+                _measured_trial(trainable, recorder, caps, load_overheads()),
                 scheduler=PolicyScheduler(plan),
                 config={MEASURED: tune.grid_search(numbered)},
                 stop={"training_iteration": caps.max_steps, "time_total_s": caps.timeout_s},
                 callbacks=[_Progress(len(configs), plan.max_concurrent_trials, caps.timeout_s)],
                 time_budget_s=plan.num_waves(len(configs)) * (caps.timeout_s + _START_S),
                 storage_path=folder,
-                reuse_actors=False,  # a process keeps memory of the trial before
+                reuse_actors=False,  # a process may keep memory of an earlier trial
                 raise_on_failed_trial=False,
                 verbose=0,
             )
@@ -497,7 +476,7 @@ def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: 
 
 
 class _Progress(tune.Callback):  # type: ignore[misc]  # Ray is not followed
-    """Says on stderr which config is measured, how many are not done yet, and how long they may take."""
+    """Prints to stderr which config is measured, and the remaining number and time."""
 
     def __init__(self, num_configs: int, at_once: int, timeout_s: float) -> None:
         self._num_configs, self._at_once, self._timeout_s = num_configs, at_once, timeout_s
@@ -519,26 +498,27 @@ class _Progress(tune.Callback):  # type: ignore[misc]  # Ray is not followed
 
 
 def time_left(num_left: int, at_once: int, lasted_s: Sequence[float], timeout_s: float) -> str:
-    """Return how long so many configs may take, by how long those before ``lasted_s``, in words."""
+    """Return as text how long the remaining configs may take, estimated from earlier trials."""
     each_s = sum(lasted_s) / len(lasted_s) if lasted_s else timeout_s
     text = format_hours(-(-num_left // at_once) * each_s / 3600)
     return f"about {text}" if lasted_s else f"at most {text}, and the time to start their processes"
 
 
 def _profile(
-    configs: list[dict[str, Any]], readings: dict[int, Reading], caps: Caps, plan: TrialPlan
+    configs: list[dict[str, Any]], readings: dict[int, Reading], caps: _Caps, plan: TrialPlan
 ) -> GpuMemoryProfile:
-    """Return the profile of all readings; a ``MeasurementError`` where some configs have none."""
+    """Return the profile of all readings, or raise a ``MeasurementError`` if a config has none."""
     measurements, failures = [], []
     for number, config in enumerate(configs):
         reading = readings.get(number)
-        if (why := _why_not(reading, caps)) is not None:
+        why = _why_not(reading, caps)
+        if reading is None or why is not None:
             failures.append(f"{config}: {why}")
-        elif reading is not None:
-            # A trial that ran out needs more than the device has, however little it had used.
+        else:
+            # A trial that ran out of memory needs more than the device has.
             device_bytes = reading.device_bytes or plan.gpu_memory_bytes
             at_least = device_bytes if reading.ended_by == "out_of_memory" else None
-            fields = reading.model_dump(include=_MEASURED_FIELDS)
+            fields = reading.model_dump(exclude={"total_bytes", "error", "device_bytes", "versions"})
             measurements.append(
                 GpuMemoryMeasurement(config=config, total_bytes=max(1, at_least or reading.total_bytes), **fields)
             )
@@ -553,7 +533,7 @@ def _profile(
     return profile
 
 
-def _why_not(reading: Reading | None, caps: Caps) -> str | None:
+def _why_not(reading: Reading | None, caps: _Caps) -> str | None:
     if reading is None:
         return (
             f"its trial did not start within {_START_S + caps.timeout_s:g} s, or its process ended at once: check "

@@ -1,7 +1,7 @@
-"""What a framework uses of a GPU outside its own allocator: measured where it was, else a safe default.
+"""The GPU memory that a framework uses outside its own allocator: a measurement, or a safe default.
 
-A framework's limit does not count the device context, loaded kernels, library handles and communication buffers: they
-are taken off the share first. Measurements are kept in one small file for each user of a machine.
+A framework's limit does not count the device context, loaded kernels, library handles and communication buffers, so
+they are subtracted from the share. Each user of a machine has one file with measurements.
 """
 
 import os
@@ -20,22 +20,20 @@ from tune_policies.values.resources import UsedBytes
 from tune_policies.values.value import Value
 
 _LOCK_TIMEOUT_S: Final = 10.0
-"""Far longer than another process needs to write the file."""
+"""Much longer than another process needs to write the file."""
 
 SAFE_DEFAULT: Final = "safe default"
-"""The source of a figure that was not measured."""
+"""The source of an overhead that was not measured."""
 
 
 class MeasuredOverhead(Value):
-    """What one framework was measured to use outside its allocator.
+    """The measured overhead of a framework.
 
     Attributes:
-        gpu_model: The GPU's name as NVML gives it.
+        gpu_model: NVML's name of the GPU.
         framework: ``"torch"``, ``"tensorflow"``, ``"jax"`` or ``"cupy"``.
-        version: The framework's own version.
-        overhead_bytes: The measurement.
         measured_on: The day, as ``YYYY-MM-DD``.
-        how: What was read: ``"process"`` (NVML knows the process) or ``"device"`` (the device's use, before and after).
+        how: ``"process"`` if NVML reported the process's memory, or ``"device"`` for the change of the device's use.
     """
 
     gpu_model: str
@@ -47,16 +45,12 @@ class MeasuredOverhead(Value):
 
 
 class Overheads(Value):
-    """What the frameworks use outside their allocators, as far as it was measured.
-
-    Attributes:
-        measured: The measurements; empty: nothing was measured.
-    """
+    """The measured overheads of frameworks."""
 
     measured: tuple[MeasuredOverhead, ...] = ()
 
     def merged(self, newer: "Overheads") -> "Overheads":
-        """Return these measurements and the newer ones, which win where both have one."""
+        """Return these measurements and the newer ones, which replace these."""
         by_key = {(each.gpu_model, each.framework, each.version): each for each in (*self.measured, *newer.measured)}
         return Overheads(measured=tuple(by_key[key] for key in sorted(by_key)))
 
@@ -67,13 +61,9 @@ class Overheads(Value):
         version: str | None,
         compute_capability: tuple[int, int] | None = None,
     ) -> tuple[int, str]:
-        """Return the overhead in bytes, and where it is from: a measurement, or the safe default.
+        """Return the overhead in bytes and its source, a measurement or the safe default.
 
-        Args:
-            gpu_model: The GPU's name; ``None``: not known, so nothing measured applies.
-            framework: The framework's name.
-            version: The framework's version.
-            compute_capability: Of the device, such as ``(8, 0)``; ``None``: not known.
+        ``compute_capability`` is that of the device, such as ``(8, 0)``.
         """
         for each in self.measured:
             if (each.gpu_model, each.framework, each.version) == (gpu_model, framework, version):
@@ -83,13 +73,13 @@ class Overheads(Value):
 
 
 NOTHING_MEASURED: Final = Overheads()
-"""Safe defaults only."""
+"""Only safe defaults."""
 
 
 def load_overheads() -> Overheads:
-    """Return what was measured for the user of this machine; nothing, where there is no such file.
+    """Return the measurements of this user on this machine.
 
-    A file that cannot be read, is not understood, or may be written by another user, is warned of and counts as none.
+    A file that is invalid or that another user may write causes a warning, and is ignored.
     """
     try:
         return read_value(overheads_file(), Overheads, "record of overheads", by_others=False)
@@ -105,9 +95,7 @@ def load_overheads() -> Overheads:
 
 
 def save_overheads(overheads: Overheads) -> Overheads:
-    """Add measurements to the file, and return all that it holds now.
-
-    The file is replaced as a whole, so nobody reads half of it, and by one process at a time, so that none is lost.
+    """Add measurements to the file, and return all of its measurements.
 
     Raises:
         InvalidResourcesError: The file cannot be written.
@@ -120,7 +108,7 @@ def save_overheads(overheads: Overheads) -> Overheads:
             f"{path.parent} cannot be made a folder: {error.strerror}. Name another in TUNE_POLICIES_CACHE"
         ) from error
     with ExitStack() as stack:
-        with suppress(BusyFileError):  # rather than lose what was measured now
+        with suppress(BusyFileError):  # do not lose the new measurements
             stack.enter_context(locked(path, timeout_s=_LOCK_TIMEOUT_S))
         merged = load_overheads().merged(overheads)
         replace_file(path, merged.to_json(), is_private=True)
@@ -128,10 +116,10 @@ def save_overheads(overheads: Overheads) -> Overheads:
 
 
 def overheads_file(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
-    """Return where measurements are kept: in ``TUNE_POLICIES_CACHE``, or the platform's folder for a user's caches.
+    """Return the file with measurements, in ``TUNE_POLICIES_CACHE`` or the platform's cache folder of the user.
 
     Raises:
-        InvalidResourcesError: The user has no home, as in a container under a number without a name.
+        InvalidResourcesError: The user has no home, as in a container with an unnamed user.
     """
     if environ.get("TUNE_POLICIES_CACHE"):
         folder = Path(environ["TUNE_POLICIES_CACHE"])

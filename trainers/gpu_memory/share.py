@@ -1,4 +1,4 @@
-"""A process's share of a GPU, the report of what limits it, and what the limiters of all frameworks do alike."""
+"""A process's share of a GPU, the report of its limits, and what the limiters of all frameworks have in common."""
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ _AMD_DEVICE: Final = Path("/dev/kfd")
 def other_gpu_frameworks(imported: Container[str]) -> list[str]:
     """Return the installed frameworks outside ``imported`` that may see this process's GPU.
 
-    Only their import tells whether PyTorch and TensorFlow are builds for the CPU.
+    PyTorch and TensorFlow may be builds for the CPU, which only their import shows.
     """
     absent = [name for name in FRAMEWORKS if name not in imported and find_spec(name) is not None]
     if not absent or not _is_gpu_visible():
@@ -33,7 +33,7 @@ def other_gpu_frameworks(imported: Container[str]) -> list[str]:
 
 
 def has_gpu_plugin() -> bool:
-    """Return whether a back end of JAX for a GPU is installed."""
+    """Return whether a GPU back end of JAX is installed."""
     return any(plugin.name.startswith(("xla_cuda", "xla_rocm")) for plugin in entry_points(group="jax_plugins"))
 
 
@@ -47,18 +47,18 @@ def _is_gpu_visible() -> bool:
 
 
 SharedDevice = Literal["GPU", "NPU"]
-"""Ray's resources that are shared in fractions and have a framework that can be limited."""
+"""Ray's resources that can be shared in fractions and have a framework that can be limited."""
 
 
 class GpuShare(Value):
-    """This process's share of the one device that Ray gave it.
+    """This process's share of the device that Ray assigned to it.
 
     Attributes:
-        fraction: The share as Ray has rounded it, above 0 and below 1.
-        memory_bytes: The share as the plan states it; ``None``: ``fraction`` of the device decides.
-        overhead_bytes: What of it the plan has counted for what is outside the frameworks' allocators; ``None``: the
-            process finds out.
-        measured_with: The frameworks' versions with which that was measured, by their names.
+        fraction: The share as rounded by Ray, above 0 and below 1.
+        memory_bytes: The share in the plan. If it is ``None``, the share is ``fraction`` of the device.
+        overhead_bytes: The part of the share that the plan counts for memory outside the frameworks' allocators, or
+            ``None`` if the process determines it.
+        measured_with: The versions of the frameworks with which the overhead was measured, by name.
         device: Ray's name of the resource.
     """
 
@@ -70,30 +70,27 @@ class GpuShare(Value):
 
     @property
     def num_parts(self) -> int:
-        """Into how many parts like this one a device is divided. Ray's fraction is rounded down, so it is not exact."""
+        """The number of such shares in a device. Ray rounds its fraction down."""
         return TICKS // to_ticks(self.fraction)
 
     def bytes_of(self, total_bytes: int) -> int:
-        """Return the share of a device with that memory.
-
-        The plan's bytes are an upper bound: this device may be smaller than the one that was planned for.
-        """
+        """Return the share of a device in bytes. The device may be smaller than planned, and the share with it."""
         return min(self.memory_bytes or int(total_bytes * self.fraction), total_bytes // self.num_parts)
 
 
 @dataclass
 class LimitReport:
-    """What limits this process to its share; each import of a framework adds to it.
+    """The limits of this process. Each import of a framework adds to them.
 
     Attributes:
-        share_bytes: The share; ``None`` until a device's size is known.
-        limit_bytes: What each framework's allocator was limited to.
-        overhead_bytes: What each framework's limit leaves for its use outside its allocator.
-        overhead_is_of_process: Whether each of those is the whole process's, from a profile: they do not add up.
-        overhead_sources: Where each overhead is from: measured, with on what and when, or the safe default.
-        not_enforceable: Frameworks in use that know no limit.
-        isolation: ``"mps"``, ``"mig"`` or ``"framework"``; ``None``: nothing holds the process yet.
-        warnings: What voids a limit, where the user insisted, and what else a reader should know.
+        share_bytes: The share, or ``None`` until the size of the device is known.
+        limit_bytes: The limit of each framework's allocator.
+        overhead_bytes: The part of the share for memory outside each framework's allocator.
+        overhead_is_of_process: Whether each overhead is that of the whole process, so that they must not be added.
+        overhead_sources: The source of each overhead.
+        not_enforceable: Frameworks in use that have no limit.
+        isolation: ``"mps"``, ``"mig"`` or ``"framework"``, or ``None`` if nothing limits the process yet.
+        warnings: Why a limit is void, if the user has accepted that, and other warnings.
     """
 
     share_bytes: int | None = None
@@ -106,24 +103,24 @@ class LimitReport:
     warnings: list[str] = field(default_factory=list)
 
     def overhead_of(self, frameworks: Iterable[str]) -> int:
-        """Return what the limits leave in all for these frameworks' use outside their allocators."""
+        """Return the overhead of these frameworks together, in bytes."""
         amounts = [self.overhead_bytes.get(name, 0) for name in frameworks]
         return max(amounts, default=0) if self.overhead_is_of_process else sum(amounts)
 
     def warn(self, message: str) -> None:
-        """Add what a reader should know, once."""
+        """Add a warning once."""
         if message not in self.warnings:
             self.warnings.append(message)
 
     def release(self, framework: str) -> None:
-        """Report that a framework is limited no more."""
+        """Report that a framework is no longer limited."""
         del self.limit_bytes[framework]
         if not self.limit_bytes and self.isolation == "framework":
             self.isolation = None
 
 
 def started_too_early(what: str) -> MemoryLimitError:
-    """Return the error of a framework whose limit is read once, as it starts."""
+    """Return the error of a framework that has read its limit when it started."""
     return MemoryLimitError(
         f"{what} has started, so its memory can no longer be limited: touch no GPU before the trial starts, and do not "
         "reuse actors"
@@ -132,7 +129,7 @@ def started_too_early(what: str) -> MemoryLimitError:
 
 @dataclass(frozen=True)
 class LimiterContext:
-    """What a framework's limiter works with: the share, the overheads, and the report of what it did."""
+    """The input of a framework's limiter, and the report of its result."""
 
     share: GpuShare
     overheads: Overheads = NOTHING_MEASURED
@@ -153,22 +150,22 @@ class LimiterContext:
         share = self.share.bytes_of(total_bytes)
         if self.share.overhead_bytes is not None:
             self.report.overhead_is_of_process = True
-            beside = max(self.share.overhead_bytes, overhead)
-            # A larger overhead than the profile's would shrink the budget below what was measured to fit. And the
-            # import of a framework that a library only brings along must not fail.
-            if self._was_measured(framework, version) or beside >= share:
+            largest = max(self.share.overhead_bytes, overhead)
+            # A larger overhead would shrink the budget below what was measured to fit. An import of a framework that
+            # is not in use must not fail.
+            if self._was_measured(framework, version) or largest >= share:
                 overhead, source = self.share.overhead_bytes, "as the plan has counted by its profile"
             else:
-                overhead = beside
+                overhead = largest
         self.report.share_bytes = share
         self.report.overhead_bytes[framework] = overhead
         self.report.overhead_sources[framework] = source
         return GpuMemoryLimit(share, overhead_bytes={framework: overhead})
 
     def _was_measured(self, framework: str, version: str | None) -> bool:
-        """Return whether the share was measured with this framework, or may have been; warn of a difference."""
+        """Return whether the share may have been measured with this framework, and warn about another version."""
         measured_with = self.share.measured_with
-        if not measured_with:  # the profile does not tell
+        if not measured_with:  # not in the profile
             return True
         with_version = measured_with.get(framework)
         if with_version is None:
@@ -181,7 +178,7 @@ class LimiterContext:
         return with_version is not None
 
     def check_held(self, framework: str, device: int, held_bytes: int, budget: int) -> None:
-        """Raise a ``MemoryLimitError`` if a framework already holds more of a device than it may."""
+        """Raise a ``MemoryLimitError`` if a framework already holds more memory of a device than its budget."""
         if held_bytes > budget:
             raise MemoryLimitError(
                 f"{framework} already holds {format_bytes(held_bytes)} of GPU {device}, more than its budget of "
@@ -189,31 +186,30 @@ class LimiterContext:
             )
 
     def note_limit(self, framework: str, limit_bytes: int) -> None:
-        """Report that a framework is limited to ``limit_bytes`` now."""
+        """Report that a framework is now limited."""
         self.report.limit_bytes[framework] = limit_bytes
-        self.report.isolation = self.report.isolation or "framework"  # MPS, where it holds the process, holds more
+        self.report.isolation = self.report.isolation or "framework"  # MPS limits more
 
-    def void(self, message: str, way_out: str = "") -> None:
-        """Refuse to go on where a limit cannot hold; if the user insists on it, only warn, and without the way out.
+    def void(self, message: str, hint: str = "") -> None:
+        """Raise a ``MemoryLimitError`` because a limit cannot hold, or warn if the user has accepted that.
 
-        Raises:
-            MemoryLimitError: The user does not insist.
+        ``hint`` is only part of the error.
         """
         if self.on_void_limit == "raise":
-            raise MemoryLimitError(f'{message}{way_out}. Pass on_void_limit="warn" to run without a limit that holds')
+            raise MemoryLimitError(f'{message}{hint}. Pass on_void_limit="warn" to run without a limit that holds')
         self.report.warn(message)
 
     def read_device(self) -> tuple[int, str | None]:
-        """Return the visible device's total memory in bytes and its model, by NVML and without a CUDA context.
+        """Return the visible device's total memory in bytes and its model, without a CUDA context.
 
-        Without NVML the plan's own figures give the total, and the model is not known.
+        If NVML cannot read it, the plan gives the total, and the model is ``None``.
 
         Raises:
-            MemoryLimitError: Neither says.
+            MemoryLimitError: The total is not known.
         """
         try:
             device = min(read_gpus(), key=lambda gpu: gpu["memory_bytes"])
-        except (NvmlError, ValueError) as error:  # it cannot be read, or lists none
+        except (NvmlError, ValueError) as error:  # no NVML, or no device
             if self.share.memory_bytes is not None:
                 return int(self.share.memory_bytes / self.share.fraction) + 1, None
             raise MemoryLimitError(

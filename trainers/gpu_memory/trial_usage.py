@@ -1,9 +1,7 @@
-"""What this process's trial has used of its share of GPU memory.
+"""The GPU memory that this process's trial has used since it started.
 
-Counted from the trial's start on; said in each result, in the error of a trial that ran out, and in the run's folder.
-
-The file in the run's folder is needed beside results: Ray keeps only the first Train worker's report, only with a
-checkpoint, and nobody knows beforehand which worker uses most. What comes up as a trial ends is too late for a result.
+It is part of each result, of the error of a trial that ran out of memory, and of a file in the run's folder. The file
+is needed because Ray keeps only the report of the first Train worker, and only with a checkpoint.
 """
 
 import contextlib
@@ -34,16 +32,15 @@ _KINDS: Final[tuple[MemoryKind, MemoryKind]] = ("allocated", "reserved")
 
 @dataclass
 class TrialMemoryStats:
-    """What is counted over one trial beside the frameworks' own counters.
+    """Counts of a trial in addition to the frameworks' own counters.
 
     Attributes:
-        gpus: The devices that Ray gave it.
-        device: Ray's name of them.
-        left_over_bytes: What an earlier trial had left in the process.
-        seen_ooms: Allocations that were refused when each framework was last asked, by its own count.
-        num_ooms: Those of this trial.
-        peaks: The highest that was read, by kind and framework.
-        warnings: What its results warn of, beside those of its limits.
+        gpus: The amount of devices that Ray assigned to it.
+        left_over_bytes: The memory that an earlier trial left in the process.
+        seen_ooms: Failed allocations at the last reading, by framework.
+        num_ooms: Failed allocations of this trial.
+        peaks: The highest readings, by kind and framework.
+        warnings: Warnings for its results, except those of its limits.
     """
 
     gpus: float
@@ -55,24 +52,24 @@ class TrialMemoryStats:
     warnings: list[str] = field(default_factory=list)
 
     def count_ooms(self, counters: Mapping[str, FrameworkMemory]) -> None:
-        """Add what the frameworks have counted since they were last asked."""
+        """Add the failed allocations since the last reading."""
         for name, memory in counters.items():
             if memory.num_ooms is None:
                 continue
             seen = self.seen_ooms.get(name, 0)
-            # The user's own code may reset torch's counter; then it began at 0 again.
+            # User code may reset torch's counter to 0.
             self.num_ooms += memory.num_ooms - seen if memory.num_ooms >= seen else memory.num_ooms
             self.seen_ooms[name] = memory.num_ooms
 
 
 _stats: TrialMemoryStats | None = None
-"""Of the trial that this process runs; ``None``: no plan was applied to it, or it has no GPU."""
+"""The counts of the current trial, or ``None`` if no plan was applied to it, or it has no GPU."""
 
 
 def begin_stats(gpus: float, device: SharedDevice = "GPU") -> None:
-    """Begin to count for a trial that Ray gave so many devices, and free what an earlier one left in this process.
+    """Start the counts of a trial, and release the memory that an earlier trial left in this process.
 
-    What something still refers to cannot be freed: it counts as left over.
+    Memory with references cannot be released and counts as left over.
     """
     global _stats
     _stats = TrialMemoryStats(gpus=gpus, device=device)
@@ -85,11 +82,11 @@ def begin_stats(gpus: float, device: SharedDevice = "GPU") -> None:
         return
     _stats.left_over_bytes = held_bytes(now)
     _stats.count_ooms(now)
-    _stats.num_ooms = 0  # those were an earlier trial's
+    _stats.num_ooms = 0  # of earlier trials
 
 
 def rebase_stats() -> None:
-    """Begin the peaks anew from what the process holds now: a class was reset, and what it keeps is its own."""
+    """Reset the peaks after a trainable was reset. The memory that it keeps is its own."""
     if _stats is None:
         return
     try:
@@ -102,21 +99,21 @@ def rebase_stats() -> None:
 
 
 def add_warnings(messages: Iterable[str]) -> None:
-    """Add warnings to the trial's further results, each once."""
+    """Add warnings to later results of the trial, each once."""
     if _stats is not None:
         _stats.warnings = list(dict.fromkeys([*_stats.warnings, *messages]))
 
 
 def has_warnings() -> bool:
-    """Return whether there is a warning that no result of the trial may have said."""
+    """Return whether there are warnings, which results of the trial may not have yet."""
     return _stats is not None and bool(_stats.warnings)
 
 
 def held_bytes(counters: Mapping[str, FrameworkMemory] | None = None) -> int:
-    """Return what the frameworks of this process hold now, as far as they tell.
+    """Return the GPU memory that the frameworks of this process hold now, in bytes.
 
     Raises:
-        ProbeError: A framework does not answer.
+        ProbeError: A framework cannot be read.
     """
     return sum(memory.held_bytes for memory in (read_counters() if counters is None else counters).values())
 
@@ -125,20 +122,20 @@ def _warn_usage_unknown(error: ProbeError) -> None:
     warn_once(f"what the trial used is not known: {error}")
 
 
-@functools.cache  # once a process, not at each report
+@functools.cache
 def warn_once(message: str) -> None:
-    """Warn."""
+    """Warn once in a process."""
     warnings.warn(message, stacklevel=3)
 
 
 def peak_gpu_memory_bytes() -> int | None:
-    """Return the most GPU memory that this process's frameworks have held, over all its devices.
+    """Return the peak GPU memory of this process's frameworks on all devices in bytes, or ``None`` if none used a GPU.
 
-    What a framework uses outside its allocator is not in it. The figure is what the allocator reserved where the
-    framework tells (PyTorch, CuPy), else what its tensors took (TensorFlow, JAX). ``None``: none has used a GPU.
+    The figure counts the memory that the allocators reserved (PyTorch, CuPy) or the memory of tensors (TensorFlow,
+    JAX). It does not include memory outside the allocators.
 
     Raises:
-        ProbeError: A framework does not answer.
+        ProbeError: A framework cannot be read.
     """
     peaks = [
         memory.peak_allocated_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
@@ -149,12 +146,10 @@ def peak_gpu_memory_bytes() -> int | None:
 
 
 def gpu_memory_usage() -> GpuMemoryUsage | None:
-    """Return what this process has used of its share of GPU memory so far.
-
-    ``None``: it has no GPU, or no plan was applied to it.
+    """Return the use of this process's share of GPU memory, or ``None`` without a GPU or a plan.
 
     Raises:
-        ProbeError: A framework does not answer.
+        ProbeError: A framework cannot be read.
     """
     stats = _stats
     if stats is None:
@@ -167,7 +162,7 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
     overhead_bytes, sources["overhead_bytes"] = _overhead(process_bytes, counters, report)
     share_bytes = report.share_bytes if stats.gpus < 1 else None
     peak_reserved = peaks.get("reserved")
-    # The driver counts what is held now, the allocators know their peak: the share was kept if neither is beyond it.
+    # The driver reports the current memory, and the allocators their peaks.
     most = [process_bytes] if process_bytes is not None else []
     if peak_reserved is not None and overhead_bytes is not None:
         most.append(peak_reserved + overhead_bytes)
@@ -196,7 +191,7 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
 
 
 def _usage_if_known() -> GpuMemoryUsage | None:
-    """Return :func:`gpu_memory_usage`; where a framework does not answer, ``None`` and a warning, once."""
+    """Return :func:`gpu_memory_usage`, or warn once if a framework cannot be read."""
     try:
         return gpu_memory_usage()
     except ProbeError as error:
@@ -205,13 +200,12 @@ def _usage_if_known() -> GpuMemoryUsage | None:
 
 
 def with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return ``metrics`` with what this process has used under ``"usage"``, and of GPU memory under ``"gpu_memory"``.
+    """Return ``metrics`` with the process's use of resources as ``"usage"``, and of GPU memory as ``"gpu_memory"``.
 
-    The user's own values there stay. No trial fails because a framework does not answer: there is a warning, and
-    ``metrics`` stay as they are. So does what is no dict, for Ray to refuse.
+    Existing values stay. If a framework cannot be read, there is only a warning. Ray rejects metrics that are no dict.
 
     Raises:
-        MemoryLimitError: The process could not be held to its share.
+        MemoryLimitError: The process could not be limited to its share.
     """
     require_limit()
     if not isinstance(metrics, dict):
@@ -232,23 +226,23 @@ def with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def noted_on_oom() -> Iterator[None]:
-    """Add what this process has used to an error that means that GPU memory ran out.
+    """Add a note with this process's use to an out-of-memory error of a GPU.
 
-    A trial that fails reports no result; the note goes with its error into Tune's ``error.txt``.
+    A failed trial reports no result, but Tune writes the note into ``error.txt``.
     """
     try:
         yield
     except Exception as error:
-        if _stats is not None and classify_oom(error).kind == "accelerator":
+        is_noted = any(note.startswith(USAGE_NOTE) for note in getattr(error, "__notes__", ()))  # by an inner call
+        if _stats is not None and not is_noted and classify_oom(error).kind == "accelerator":
             _note(error, _stats)
         raise
 
 
 class _NotesOfProcess(list[str]):
-    """The notes to an error, of which the record of its usage stays in this process.
+    """The notes of an error, which are pickled without the usage.
 
-    Ray sends the text of the traceback too, which has the record. If it came with the error as well, Python would print
-    it twice.
+    Ray also sends the text of the traceback with the usage, so Python would print it twice.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -258,21 +252,21 @@ class _NotesOfProcess(list[str]):
 def _note(error: Exception, stats: TrialMemoryStats) -> None:
     before = stats.num_ooms
     usage = _usage_if_known()
-    if stats.num_ooms == before:  # not by the framework: most count none, torch not those of cuBLAS, cuDNN and MPS
+    if stats.num_ooms == before:  # most frameworks count none, and torch none of cuBLAS, cuDNN and MPS
         stats.num_ooms += 1
     if usage is not None:
         usage = usage.model_copy(update={"num_ooms": stats.num_ooms})
         error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
         error.__notes__ = _NotesOfProcess(error.__notes__)
-        # Tune copies a function's error. CuPy's are copied without their state: give them theirs.
+        # Tune copies a function's error, and CuPy's errors are copied without their state.
         if len(error.__reduce_ex__(4)) == 2:
             copyreg.pickle(type(error), lambda each: (*each.__reduce_ex__(4)[:2], each.__dict__))
 
 
 def _peaks(stats: TrialMemoryStats, counters: Mapping[str, FrameworkMemory]) -> dict[MemoryKind, int]:
-    """Return the peaks over all frameworks, never below those of an earlier report.
+    """Return the peaks over all frameworks, which are never below earlier readings.
 
-    CuPy only tells what it holds now, and the user's own code may reset a framework's peaks.
+    CuPy only reports current memory, and user code may reset a framework's peaks.
     """
     for kind in _KINDS:
         highest = stats.peaks.setdefault(kind, {})
@@ -282,7 +276,7 @@ def _peaks(stats: TrialMemoryStats, counters: Mapping[str, FrameworkMemory]) -> 
                 highest[name] = max(peak, highest.get(name, 0))
     allocated, reserved = (stats.peaks[kind] for kind in _KINDS)
     if reserved:
-        reserved = {**allocated, **reserved}  # of a framework that does not tell, at least what its tensors took
+        reserved = {**allocated, **reserved}  # a framework that reports only tensors reserves at least their memory
     return {kind: sum(peaks.values()) for kind, peaks in zip(_KINDS, (allocated, reserved), strict=True) if peaks}
 
 
@@ -294,7 +288,7 @@ def _sources(counters: Mapping[str, FrameworkMemory], kind: MemoryKind) -> str:
 
 
 def _process_bytes(device: SharedDevice, report: LimitReport, held: int) -> tuple[list[DeviceUse], int | None, str]:
-    """Return the devices, what the driver counts for this process, and how that is known, or why not."""
+    """Return the devices, the driver's figure for this process, and its source or why it is not known."""
     if device != "GPU":
         return [], None, f"not known: only the driver of NVIDIA's GPUs is asked, not that of the {device}"
     try:
@@ -308,7 +302,7 @@ def _process_bytes(device: SharedDevice, report: LimitReport, held: int) -> tupl
         why = f"under {report.isolation.upper()} the driver does not count by process"
     elif found is None:
         why = "the driver does not list this process, as in a container or before it uses the GPU"
-    elif found < held:  # the number is that of another process, one of the host's
+    elif found < held:  # the process ID is that of another process, on the host
         why = "the driver and this container number processes differently"
     else:
         return devices, found, "NVML, now"
@@ -336,15 +330,12 @@ def _what_share_kept_rests_on(most: list[int], process_bytes: int | None, report
 
 
 _WRITTEN: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "num_ooms", "share_kept", "warnings")
-"""What is worth another write: storage may be far away, and a report a second is nothing unusual."""
+"""The fields whose change is worth another write, because storage may be slow and reports frequent."""
 
 
 @dataclass
 class RunFolder:
-    """Where this process's record is: a filesystem of pyarrow, as Ray writes the run's results, and a folder in it.
-
-    The rank is the worker's; 0 in a trial.
-    """
+    """The folder for this process's record, in a filesystem of pyarrow. ``rank`` is the worker's, or 0 in a trial."""
 
     filesystem: Any
     path: str
@@ -352,7 +343,7 @@ class RunFolder:
     _written: GpuMemoryUsage | None = None
 
     def keep(self) -> None:
-        """Write down what this process has used so far, if there is news; what cannot be written is a warning."""
+        """Write this process's use if it has changed, or warn if this fails."""
         usage = _usage_if_known()
         if usage is None or _worth_writing(usage) == _worth_writing(self._written):
             return
@@ -360,9 +351,9 @@ class RunFolder:
         text = json.dumps({GPU_MEMORY_KEY: usage.model_dump(mode="json")})
         file = f"{self.path}/{worker_file(self.rank, os.getpid())}"
         try:
-            # Tune makes a trial's folder with its first result, which may not be there yet.
+            # The trial's folder may not exist before its first result.
             put_text(self.filesystem, file, text)
-        except Exception as error:  # noqa: BLE001  # each filesystem has errors of its own, and none is worth the run
+        except Exception as error:  # noqa: BLE001  # filesystems have errors of their own, and none must end the run
             warnings.warn(f"what the worker used is not kept in {file}: {error}", stacklevel=2)
 
 

@@ -1,4 +1,4 @@
-"""Asks Ray's autoscaler for nodes ahead of a run, and lets them go after it."""
+"""Requests nodes from Ray's autoscaler before a run, and releases them after it."""
 
 import logging
 from types import TracebackType
@@ -15,10 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 class CapacityRequest:
-    """Nodes that were asked for. They are let go at the end of a ``with`` block, or by :meth:`release`."""
+    """A request for nodes, which ends with a ``with`` block or :meth:`release`."""
 
     def __init__(self, autoscaler: Autoscaler | None, bundles: list[Bundle]) -> None:
-        """Ask at once. Without an autoscaler, nothing is asked for, now or later."""
+        """Request the bundles. Without an autoscaler, do nothing, now or later."""
         self._autoscaler = autoscaler
         self._bundles = bundles
         if autoscaler is not None:
@@ -29,14 +29,14 @@ class CapacityRequest:
                 raise
 
     def release(self) -> None:
-        """Ask for nothing any more, unless somebody else has asked for something since. May be called twice."""
+        """Withdraw the request, unless another one has replaced it. You may call it twice."""
         if self._autoscaler is None:
             return
         try:
             if self._autoscaler.requested() == counted(self._bundles):
                 self._autoscaler.request([])
         except ProbeError as error:
-            # Often on the way out of another error, which says more. A cluster that is gone holds nothing.
+            # Another error may be on its way, which explains more. A cluster that is gone needs no release.
             logger.warning("the capacity that was asked for could not be released: %s", error)
 
     def __enter__(self) -> Self:
@@ -49,37 +49,37 @@ class CapacityRequest:
 
 
 def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> CapacityRequest:
-    """Ask the autoscaler for the nodes that the trials of ``plan`` need, before they wait for them.
+    """Request the nodes for the trials of ``plan`` from the autoscaler, before the trials wait for them.
 
-    Returns at once; the nodes come later. As a context manager it lets them go on any exit::
+    The function returns at once, and the nodes are added later. A ``with`` block releases them on any exit::
 
         with request_capacity(plan):
             tuner.fit()
 
-    Without an autoscaler it does nothing, and says so in the log: the same script runs on a laptop. Nodes that never
-    come are no error: :func:`plan_when_ready`, called before, has a deadline.
+    Without an autoscaler it only writes to the log, so that the same script runs on a laptop. Nodes that are never
+    added cause no error: :func:`plan_when_ready`, called before, has a deadline.
 
-    What Ray makes of the request:
+    How Ray handles the request:
 
-    * Ray holds one request for the whole cluster, and the last writer wins. Another program's request, a plain
-      ``request_resources``, or ``plan_when_ready`` inside the block replaces this one, and this one theirs. A request
-      that was replaced is not released here.
-    * It counts what the cluster has, not what is free: no nodes are added in place of those that others use.
-    * It stays until it is overwritten, even when this program ends without ``with`` or is killed, and its nodes never
-      go. Then call :func:`release_capacity` from any program on the cluster.
-    * Autoscaler v2 adds nodes for all of the request or for none: ask for no more trials than can run at once. v1
-      adds what it can, and drops label selectors, as does Ray 2.50.
-    * After the release, nodes go when they have been idle for the cluster's ``idle_timeout_minutes``. Ray Train leaves
-      an actor behind, which would keep its node busy. With Train workers, it is started on this program's node instead.
+    * Ray keeps one request for the whole cluster. A later request of any program, such as ``request_resources`` or
+      ``plan_when_ready``, replaces this one. The end of the ``with`` block does not release a request that replaced it.
+    * Ray counts all nodes of the cluster, and not only free ones: it adds no nodes for those that others use.
+    * If the program is killed or has no ``with`` block, the request and its nodes stay. Then call
+      :func:`release_capacity` from any program on the cluster.
+    * Autoscaler v2 adds nodes for all of the request or for none, so request only trials that can run at once. v1
+      adds what it can, and ignores label selectors, as does Ray 2.50.
+    * After the release, nodes are removed when they have been idle for the cluster's ``idle_timeout_minutes``. With
+      Train workers, Ray Train's coordinator actor is started on this program's node, so that it keeps no other node
+      busy.
 
     Args:
-        plan: What the trials reserve, drivers and Train workers alike.
-        num_trials: How many trials to ask for; ``None``: as many as the plan runs at once, where configs decide
-            those that need the most.
+        plan: The plan whose trials, with drivers and Train workers, are requested.
+        num_trials: The number of trials; by default as many as the plan runs at once. If configs decide, these are the
+            trials that need the most.
 
     Raises:
-        InvalidResourcesError: ``plan`` is no plan, or ``num_trials`` no whole number above 0.
-        ProbeError: The program is not connected to Ray, or Ray went away.
+        InvalidResourcesError: ``plan`` is not a plan, or ``num_trials`` is not a whole number above 0.
+        ProbeError: The program is not connected to Ray, or the connection is lost.
     """
     if not isinstance(plan, TrialPlan):
         raise InvalidResourcesError(f"plan must be the TrialPlan of a policy, got {shorten(plan)}")
@@ -94,10 +94,10 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
 
 
 def release_capacity() -> None:
-    """Ask the autoscaler for nothing any more, whoever asked before. Without an autoscaler it does nothing.
+    """Withdraw the request for nodes of any program. Without an autoscaler, do nothing.
 
     Raises:
-        ProbeError: The program is not connected to Ray, or Ray went away.
+        ProbeError: The program is not connected to Ray, or the connection is lost.
     """
     autoscaler = find_autoscaler()
     if autoscaler is not None:

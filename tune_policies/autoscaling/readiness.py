@@ -1,16 +1,19 @@
-"""Returns a plan as soon as it can run, and says within seconds what the cluster will never have.
+"""Returns a plan as soon as it can run, and reports within seconds what the cluster can never provide.
 
-Each choice of a policy is asked for in turn. What becomes of it is heard from the autoscaler, so that nobody waits for
-a node that does not come.
+The nodes for each choice of a policy are requested in turn. The autoscaler's reports tell whether they will be added.
 """
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import ray
+from ray.util.placement_group import placement_group, remove_placement_group
 
 from tune_policies.autoscaling.capacity_request import CapacityRequest
 from tune_policies.cluster.capacity import ClusterCapacity
@@ -19,8 +22,10 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import Bundle
 from tune_policies.policies import AutoscalingPolicy, FirstFeasiblePolicy
 from tune_policies.policies.first_feasible import why_not
+from tune_policies.policies.free_capacity import FreeCapacityPolicy
 from tune_policies.policies.gpu_selection import GpuTypesPolicy
 from tune_policies.policies.policy import ResourcePolicy, with_inner
+from tune_policies.probe.holders import read_holders, what_holders_have
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.ray_compat.autoscaler import Autoscaler, Launch, LaunchReport, find_autoscaler, ray_errors
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
@@ -30,10 +35,13 @@ logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.2
 
-_SILENT_REPORTS: Final = 3
-"""So many reports in a row without any launch mean that none will come.
+_RESERVE_TIMEOUT_S: Final = 5.0
+"""How long Ray may take to reserve resources that are free."""
 
-One is not enough: between a launch and the node's first sign of life, neither version of the autoscaler reports it.
+_SILENT_REPORTS: Final = 3
+"""After so many reports in a row without a launch, no node will be added.
+
+One is not enough, because neither version of the autoscaler reports a node between its launch and its registration.
 """
 
 
@@ -42,34 +50,38 @@ def plan_when_ready(
     *,
     timeout_s: float = 300.0,
     num_trials: int = 1,
+    only_free: bool = False,
     probe: Callable[[], ClusterCapacity] = probe_cluster,
     on_progress: Callable[[str], None] | None = None,
 ) -> TrialPlan:
-    """Return a plan that can run now, with nodes that are added for it if need be.
+    """Return a plan that can run now, on nodes that are added for it if necessary.
 
     The choices of a policy (a ``FirstFeasiblePolicy``, several device types) are tried in turn. A choice that fits the
-    alive nodes is taken at once. Otherwise the autoscaler is asked for the nodes of ``num_trials`` trials. The next
-    choice is tried as soon as it is known that this one cannot be met: no autoscaler, no such node type, a launch that
-    failed. While nodes may still come, this waits. If the node of an earlier choice comes late, that choice is taken.
+    alive nodes is used at once. Otherwise the nodes for ``num_trials`` trials are requested from the autoscaler. If it
+    cannot provide them (no autoscaler, no such node type, a failed launch), the next choice is tried. If the node of an
+    earlier choice is added late, that choice is used.
 
-    When this returns or raises, by Ctrl-C too, it withdraws its request. New nodes stay until they have been idle for
-    ``idle_timeout_minutes`` of the cluster, 1 to 5 minutes by default. So start the run at once, or hold them with
-    :func:`request_capacity`. A program that is killed meanwhile leaves its request behind: see there.
+    When this function returns or raises, also on Ctrl-C, it withdraws its request. New nodes stay until they have been
+    idle for the cluster's ``idle_timeout_minutes``, 1 to 5 minutes by default. So start the run at once, or keep them
+    with :func:`request_capacity`. A program that is killed leaves its request behind, as described there.
 
-    Autoscaler v1 does not say that it can never meet a request. If the node types are not known, three reports (15 s)
-    in which it launches nothing count as a refusal.
+    Autoscaler v1 does not report that it can never meet a request. If the node types are unknown, three reports (15 s)
+    without a launch count as a refusal.
 
     Args:
-        policy: What to plan. An ``AutoscalingPolicy`` may count more nodes than are there when this returns.
+        policy: The policy. With an ``AutoscalingPolicy``, the plan may count nodes that are still to be added.
         timeout_s: The longest wait for the nodes of each choice, in seconds.
-        num_trials: How many trials must be able to run.
+        num_trials: The number of trials that must be able to run.
+        only_free: Whether to plan only on resources that nobody else uses, as ``FreeCapacityPolicy`` does. To be sure,
+            the resources of ``num_trials`` trials are reserved for a moment. If others use them, this waits up to
+            ``timeout_s`` seconds for their release before it tries the next choice.
         probe: Reads the cluster: ``probe_cluster``, or a function that calls it with arguments.
-        on_progress: Gets a line for each step; the module's logger gets them too, at ``INFO``.
+        on_progress: Called with a line for each step, which the module's logger also gets at ``INFO``.
 
     Raises:
         InvalidResourcesError: ``timeout_s`` or ``num_trials`` is not above 0.
-        InfeasibleRequestError: No choice can be met. It says why for each.
-        ProbeError: The program is not connected to Ray, or Ray went away.
+        InfeasibleRequestError: The cluster cannot provide the nodes of any choice.
+        ProbeError: The program is not connected to Ray, or the connection is lost.
 
     Warns:
         ProbeWarning: As ``probe_cluster`` does.
@@ -79,55 +91,54 @@ def plan_when_ready(
     num_trials = check_count(num_trials, least=1, name="num_trials")
     if not ray.is_initialized():
         raise ProbeError("this program is not connected to a Ray: call ray.init() before")
-    return _Search(policy, num_trials, probe, on_progress).run(timeout_s)
+    chosen = FreeCapacityPolicy(policy) if only_free else policy
+    return _Search(chosen, num_trials, probe, on_progress, only_free).run(timeout_s)
 
 
+@dataclass
 class _Search:
     """One call of :func:`plan_when_ready`."""
 
-    def __init__(
-        self,
-        policy: ResourcePolicy,
-        num_trials: int,
-        probe: Callable[[], ClusterCapacity],
-        on_progress: Callable[[str], None] | None,
-    ) -> None:
-        self._choices = policy.choices
-        self._num_trials = num_trials
-        self._probe = probe
-        self._on_progress = on_progress
-        self._autoscaler: Autoscaler | None = None
-        self._node_ids: frozenset[str] = frozenset()
-        self._given_up: list[str] = []
+    policy: ResourcePolicy
+    num_trials: int
+    probe: Callable[[], ClusterCapacity]
+    on_progress: Callable[[str], None] | None
+    only_free: bool
+    _autoscaler: Autoscaler | None = None
+    _node_ids: frozenset[str] = frozenset()
+    _given_up: list[str] = field(default_factory=list)
 
     def run(self, timeout_s: float) -> TrialPlan:
         self._read()
         errors: list[InfeasibleRequestError] = []
-        for choice in self._choices:
+        for choice in self.policy.choices:
             plan = self._first_that_runs(len(errors) + 1)
             if plan is None:
                 if not errors:
                     self._autoscaler = find_autoscaler()
-                plan, why = self._wait_for(choice, len(errors) + 1, timeout_s)
+                if (of_totals := self._plan_of_totals(choice)) is not None:
+                    plan, why = self._wait_until_free(of_totals, len(errors) + 1, timeout_s)
+                else:
+                    plan, why = self._wait_for(choice, len(errors) + 1, timeout_s)
             if plan is not None:
                 return plan
             error = self._shortfall(choice)
             errors.append(error.told(offered=f"{error.offered}, and {why}"))
             self._given_up.append(why_not(choice, errors[-1]))
-            self._tell(f"{type(choice).__name__} is given up: {why}")
+            self._tell(f"{_name(choice)} is given up: {why}")
         raise InfeasibleRequestError.of_each(errors)
 
     def _wait_for(self, choice: ResourcePolicy, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
-        """Return the plan of this choice, or of a better one, as soon as it can run; or why this one will not."""
+        """Return the plan of this or an earlier choice as soon as it can run, or why this choice cannot run."""
         autoscaler = self._autoscaler
         if autoscaler is None:
             return None, "nothing adds nodes to this cluster"
         try:
-            bundles, node_types = needs(choice, self._capacity, self._num_trials)
+            bundles, node_types = needs(choice, self._capacity, self.num_trials)
         except InfeasibleRequestError as error:
             return None, f"no nodes that can be added would do: {error.offered}"
         watch = LaunchWatch(autoscaler.report() or LaunchReport(0, answers=False), node_types)
-        self._tell(f"{type(choice).__name__} does not fit the alive nodes: asking for {_listed(bundles)}")
+        self._tell(f"{_name(choice)} does not fit the alive nodes: asking for {_listed(bundles)}")
         before = self._node_ids
         with CapacityRequest(autoscaler, bundles):
             deadline = time.monotonic() + timeout_s
@@ -139,7 +150,10 @@ class _Search:
                 if report is not None:
                     if report.answers and report.pending != told:
                         told = report.pending
-                        self._tell(f"the autoscaler is starting {_counted(told)}")
+                        self._tell(
+                            "the autoscaler is starting "
+                            + (", ".join(f"{count} {name}" for name, count in sorted(told.items())) or "nothing")
+                        )
                     if (why := watch.verdict(report)) is not None:
                         return None, why
                 if time.monotonic() >= deadline:
@@ -147,29 +161,55 @@ class _Search:
                     return None, f"{came or 'no'} {'node' if came == 1 else 'nodes'} came within {timeout_s:g} s"
                 time.sleep(min(_POLL_S, max(0.0, deadline - time.monotonic())))
 
+    def _plan_of_totals(self, choice: ResourcePolicy) -> TrialPlan | None:
+        """Return the plan of a choice that fits the alive nodes but not what is free of them, else ``None``."""
+        if isinstance(choice, FreeCapacityPolicy) and self.only_free:
+            with suppress(InfeasibleRequestError):
+                return plan_now(choice.inner, self._capacity, self.num_trials)
+        return None
+
+    def _wait_until_free(self, plan: TrialPlan, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
+        """Return a plan on the resources that others release within the timeout, or who uses them."""
+        self._tell(f"waiting up to {timeout_s:g} s for others to release {plan.common_slot}")
+        bundles = plan.bundles(self.num_trials)
+        if _can_reserve(bundles, timeout_s):
+            deadline = time.monotonic() + _RESERVE_TIMEOUT_S
+            while time.monotonic() < deadline:  # Ray reports what is free with a delay
+                self._read()
+                if (free := self._first_that_runs(number)) is not None:
+                    return free, ""
+                time.sleep(_POLL_S)
+        with ray_errors():
+            holders = what_holders_have([bundle.resources for bundle in bundles], read_holders())
+        return None, f"it was not released within {timeout_s:g} s{holders and ': '}{holders}"
+
     def _first_that_runs(self, number: int) -> TrialPlan | None:
-        """Return the plan of the best choice, of the first ``number``, that runs on the alive nodes."""
-        for i, choice in enumerate(self._choices[:number]):
+        """Return the plan of the first of ``number`` choices that can run on the alive nodes."""
+        for i, choice in enumerate(self.policy.choices[:number]):
             try:
-                plan = plan_now(choice, self._capacity, self._num_trials)
+                plan = plan_now(choice, self._capacity, self.num_trials)
             except InfeasibleRequestError:
                 continue
-            self._tell(f"{type(choice).__name__} can run: {plan.max_concurrent_trials} at once")
+            if self.only_free and not _can_reserve(plan.bundles(self.num_trials), _RESERVE_TIMEOUT_S):
+                continue
+            self._tell(f"{_name(choice)} can run: {plan.max_concurrent_trials} at once")
             return plan.with_reasons(*self._given_up[:i])
         return None
 
     def _shortfall(self, choice: ResourcePolicy) -> InfeasibleRequestError:
-        """Return why the choice does not run now, without advice to ask the autoscaler: it has been asked."""
+        """Return why the choice cannot run now, without the suggestion to request nodes."""
         for capacity in (self._capacity.model_copy(update={"node_types": ()}), self._capacity):
             try:
-                plan_now(choice, capacity, self._num_trials)
+                plan_now(choice, capacity, self.num_trials)
             except InfeasibleRequestError as error:
                 return error
-        raise AssertionError("a choice that runs is not given up")
+        return InfeasibleRequestError(
+            str(choice.plan(self._capacity).common_slot), "Ray could not reserve it", "time", "Try again."
+        )
 
     def _read(self) -> None:
         self._node_ids = _alive_nodes()
-        self._capacity = self._probe()
+        self._capacity = self.probe()
 
     def _read_if_changed(self) -> bool:
         alive = _alive_nodes()
@@ -181,18 +221,36 @@ class _Search:
 
     def _tell(self, line: str) -> None:
         logger.info(line)
-        if self._on_progress is not None:
-            self._on_progress(line)
+        if self.on_progress is not None:
+            self.on_progress(line)
+
+
+def _name(choice: ResourcePolicy) -> str:
+    return type(choice.inner if isinstance(choice, FreeCapacityPolicy) else choice).__name__
+
+
+def _can_reserve(bundles: list[Bundle], timeout_s: float) -> bool:
+    """Return whether Ray reserves these bundles at once within the timeout; release them again."""
+    asked = [bundle for bundle in bundles if bundle.resources]
+    selectors = [bundle.label_selector for bundle in asked]
+    with ray_errors():
+        group = placement_group(
+            [bundle.resources for bundle in asked], **({"bundle_label_selector": selectors} if any(selectors) else {})
+        )
+        try:
+            return bool(group.wait(math.ceil(timeout_s)))  # Ray truncates it to whole seconds
+        finally:
+            remove_placement_group(group)
 
 
 class LaunchWatch:
-    """Follows the reports after a request, until one means that the request will not be met."""
+    """Follows the autoscaler's reports until one means that a request will not be met."""
 
     def __init__(self, before: LaunchReport, node_types: frozenset[str] | None = None) -> None:
         """Start to watch.
 
         Args:
-            before: A report from before the request: what was launched or failed then is none of this request's.
+            before: A report from before the request. Its launches and failures do not belong to the request.
             node_types: The types that hold a trial, if they are known.
         """
         self._before = before
@@ -201,7 +259,7 @@ class LaunchWatch:
         self._silent = 0
 
     def verdict(self, report: LaunchReport) -> str | None:
-        """Return why the request will not be met; ``None``: it still may be."""
+        """Return why the request will not be met, or ``None`` if it may still be."""
         if not report.answers or report.number == self._last:
             return None
         self._last = report.number
@@ -217,7 +275,7 @@ class LaunchWatch:
         return None
 
     def _is_ours(self, failure: Launch) -> bool:
-        """Return whether the launch may have been made for the request: of a type that helps, and not before it."""
+        """Return whether the launch is of a type that holds a trial, and not from before the request."""
         before = self._before
         if self._node_types is not None and failure.node_type not in self._node_types:
             return False
@@ -226,7 +284,7 @@ class LaunchWatch:
         return all(failure[:2] != launch[:2] for launch in before.launches)
 
     def _no_other_type(self, failed: set[str], report: LaunchReport) -> bool:
-        """Return whether nothing is left to hope for: the autoscaler itself retries what failed for ever."""
+        """Return whether no launch of another type can help. The autoscaler retries failed launches forever."""
         if self._node_types is not None and self._node_types <= failed:
             return True
         others = (report.pending.keys() & (self._node_types or report.pending.keys())) - failed
@@ -239,23 +297,14 @@ def _told(failure: Launch) -> str:
 
 
 class Needs(NamedTuple):
-    """What a choice would need.
-
-    Attributes:
-        bundles: What its trials reserve.
-        node_types: The names of the types of nodes that hold a worker; ``None``: not known.
-    """
+    """The bundles of some trials, and the names of the node types that hold a worker, if they are known."""
 
     bundles: list[Bundle]
     node_types: frozenset[str] | None
 
 
 def plan_now(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> TrialPlan:
-    """Return the plan, if ``num_trials`` of its trials can run on the alive nodes.
-
-    Raises:
-        InfeasibleRequestError: They cannot.
-    """
+    """Return the plan, or raise :class:`InfeasibleRequestError` if the alive nodes do not hold ``num_trials``."""
     plan = choice.plan(capacity)
     if plan.min_concurrent_trials < num_trials:
         raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} fit at once")
@@ -266,10 +315,10 @@ def plan_now(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int)
 
 
 def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> Needs:
-    """Return what ``num_trials`` trials of ``choice`` need, or its own ``min_trials``, so that it can be asked for.
+    """Return what ``num_trials`` trials, or the choice's own ``min_trials``, need from the autoscaler.
 
     Raises:
-        InfeasibleRequestError: No nodes that can be added would do.
+        InfeasibleRequestError: The nodes that can be added do not suffice.
     """
     with_least = (each for each in with_inner((choice,)) if isinstance(each, FirstFeasiblePolicy | GpuTypesPolicy))
     num_trials = max([num_trials, *(each.min_trials for each in with_least)])
@@ -282,7 +331,7 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
         with_gpus = frozenset(each.name for each in capacity.node_types if each.resources.gpus > 0)
         if error.short_of != GPU_MEMORY or not with_gpus:
             raise
-        # How much GPU memory a node will have is known when it is there.
+        # The GPU memory of a node is unknown before it starts.
         return Needs(_imagined(choice, capacity, num_trials).bundles(num_trials), with_gpus)
     if plan.min_concurrent_trials < num_trials:
         raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} would fit at once")
@@ -304,7 +353,7 @@ def _too_few(plan: TrialPlan, num_trials: int, offered: str) -> InfeasibleReques
 
 
 def _counts_additions(policy: ResourcePolicy) -> bool:
-    """Return whether the policy, or one within it, has its own limit for what is added."""
+    """Return whether the policy, or one within it, counts nodes to be added."""
     return isinstance(policy, AutoscalingPolicy) or any(map(_counts_additions, policy.inner_policies))
 
 
@@ -314,16 +363,11 @@ def _alive_nodes() -> frozenset[str]:
 
 
 def _listed(bundles: list[Bundle]) -> str:
-    counts = Counter(_written(bundle.resources) for bundle in bundles)
-    return " and ".join(f"{count} of {text}" if count > 1 else text for text, count in counts.items())
-
-
-def _written(amounts: dict[str, float]) -> str:
     named = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_bytes"}
-    fields = {named[name]: amount for name, amount in amounts.items() if name in named}
-    custom = {name: amount for name, amount in amounts.items() if name not in named}
-    return str(Resources(**fields, custom=custom))
 
+    def written(amounts: dict[str, float]) -> str:
+        fields = {named[name]: amount for name, amount in amounts.items() if name in named}
+        return str(Resources(**fields, custom={name: each for name, each in amounts.items() if name not in named}))
 
-def _counted(pending: Counter[str]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(pending.items())) or "nothing"
+    counts = Counter(written(bundle.resources) for bundle in bundles)
+    return " and ".join(f"{count} of {text}" if count > 1 else text for text, count in counts.items())

@@ -1,4 +1,4 @@
-"""The commands ``doctor``, ``usage`` and ``dashboard``: what is wrong with the nodes, and what trials use of them."""
+"""The commands ``doctor``, ``cpu-labels``, ``usage`` and ``dashboard``."""
 
 import json as json_text
 import warnings
@@ -9,7 +9,17 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_policies.cli.options import Address, Force, Json, Redact, TimeoutS, fail, ray_speaks_on_stderr
+from tune_policies.cli.options import (
+    Address,
+    Force,
+    Json,
+    Redact,
+    TimeoutS,
+    argument,
+    fail,
+    option,
+    ray_speaks_on_stderr,
+)
 from tune_policies.files.reading import read_text
 from tune_policies.files.terminal import TextConsole, TextTable, line
 from tune_policies.files.writing import check_new, write_new
@@ -48,8 +58,20 @@ def doctor(*, json: Json = False, redact: Redact = False, address: Address = Non
         raise typer.Exit(1)
 
 
+@app.command()
+def cpu_labels(*, json: Json = False) -> None:
+    """Print the vector and matrix features of this machine's CPU, as labels for `ray start --labels`.
+
+    A feature has Linux's name, such as cpu-avx512f=true or cpu-amx_tile=true. The line is empty if the CPU has none.
+    """
+    from tune_policies.probe.node_facts import read_cpu_labels
+
+    labels = read_cpu_labels()
+    print(json_text.dumps(labels, indent=2) if json else ",".join(f"{key}={value}" for key, value in labels.items()))
+
+
 def diagnosis_view(diagnosis: Diagnosis) -> RenderableType:
-    """Return what was looked at, each finding with its way out, and how many there are."""
+    """Return what was examined, each finding with its hint, and their number."""
     if diagnosis.address is None:
         where = "No Ray runs here, so this machine alone was looked at."
     else:
@@ -81,19 +103,12 @@ def _where(finding: Finding, diagnosis: Diagnosis) -> str:
 
 @app.command()
 def usage(
-    result_dir: Annotated[
-        Path, typer.Argument(help="The folder of a run of Tune or Train.", show_default=False, metavar="RESULT_DIR")
-    ],
+    result_dir: Annotated[Path, argument("The folder of a run of Tune or Train.", metavar="RESULT_DIR")],
     *,
     json: Json = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Also plot what was used against the shares, in this file.", show_default=False)
-    ] = None,
+    plot: Annotated[Path | None, option("Also plot what was used against the shares, in this file.")] = None,
     html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also write a page of the run, with advice, plan and slots, to this file.", show_default=False
-        ),
+        Path | None, option("Also write a page of the run, with advice, plan and slots, to this file.")
     ] = None,
     redact: Redact = False,
     force: Force = False,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tune_policies.cli.options import argument, option
 from tune_policies.policies.policy_file import load_policy
 
 app = typer.Typer()
@@ -19,22 +20,19 @@ app = typer.Typer()
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 def execute(
-    policy: Annotated[Path, typer.Argument(help="A policy as YAML or JSON.", show_default=False)],
+    policy: Annotated[Path, argument("A policy as YAML or JSON.")],
     program: Annotated[
         list[str],
-        typer.Argument(
-            help="A Python script and its arguments, or `-m MODULE` and its arguments.",
-            show_default=False,
-            metavar="PROGRAM [ARGS]...",
-        ),
+        argument("A Python script and its arguments, or `-m MODULE` and its arguments.", metavar="PROGRAM [ARGS]..."),
     ],
     *,
-    isolation: Annotated[
-        str | None, typer.Option(help="mps: let NVIDIA's MPS daemon limit the trials too.", show_default=False)
-    ] = None,
+    isolation: Annotated[str | None, option("mps: let NVIDIA's MPS daemon limit the trials too.")] = None,
     on_void_limit: Annotated[
         str, typer.Option(help="raise or warn: what to do if a memory limit cannot be enforced.")
     ] = "raise",
+    falls_back: Annotated[
+        bool, typer.Option("--falls-back", help="Resume trials that cannot use their GPU with the next choice.")
+    ] = False,
 ) -> None:
     """Run a Python program with every Tune run in its main thread under a policy, also those that a library starts.
 
@@ -47,13 +45,17 @@ def execute(
         raise typer.BadParameter(f"there is no program {program[0]!r}: name a Python script, or -m and a module")
     from tune_policies.trainers import PolicyScheduler, applied  # which import Ray, for seconds
 
-    options: dict[str, Any] = {"isolation": isolation, "on_void_limit": on_void_limit}
-    # The program has the streams of the shell, and its own errors end it as they would under Python.
+    options: dict[str, Any] = {
+        "isolation": isolation,
+        "on_void_limit": on_void_limit,
+        "falls_back": falls_back,
+    }  # validated there
+    # The program has the shell's streams, and its errors end it as in Python.
     scheduler = PolicyScheduler(chosen, **options)
     with redirect_stdout(sys.__stdout__), redirect_stderr(sys.__stderr__), applied(scheduler):
         try:
             _run(program)
-        except Exception:  # noqa: BLE001  # whatever the program raises
+        except Exception:  # noqa: BLE001  # of the program
             traceback.print_exc()
             raise typer.Exit(1) from None
 

@@ -1,4 +1,4 @@
-"""The command ``lint``: what is wrong with the files of clusters, and what of it can be mended."""
+"""The command ``lint``, which finds and fixes mistakes in files of clusters."""
 
 import json as json_text
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.text import Text
 
-from tune_policies.cli.options import Json
+from tune_policies.cli.options import Json, argument, option
 from tune_policies.files.terminal import TextConsole, tell
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import counted
@@ -23,49 +23,37 @@ app = typer.Typer()
 def lint(
     files: Annotated[
         list[Path],
-        typer.Argument(
-            help="RayCluster, RayJob, RayService, values of the chart ray-cluster, or a cluster YAML; - is stdin.",
+        argument(
+            "RayCluster, RayJob, RayService, values of the chart ray-cluster, or a cluster YAML; - is stdin.",
             metavar="FILE",
-            show_default=False,
         ),
     ],
     *,
     crd: Annotated[
         Path | None,
-        typer.Option(
-            help="Also check against KubeRay's definitions in this file or folder (kubectl get crd -o yaml).",
-            show_default=False,
-        ),
+        option("Also check against KubeRay's definitions in this file or folder (kubectl get crd -o yaml)."),
     ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="Check only the cluster, job or service of this name.", show_default=False),
-    ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Apply the safe fixes to the files.")] = False,
+    name: Annotated[str | None, option("Check only the cluster, job or service of this name.")] = None,
+    fix: Annotated[bool, option("Apply the safe fixes to the files.", "--fix")] = False,
     unsafe_fixes: Annotated[
-        bool, typer.Option("--unsafe-fixes", help="With --fix: also apply fixes that may change what runs.")
+        bool, option("With --fix: also apply fixes that may change what runs.", "--unsafe-fixes")
     ] = False,
-    diff: Annotated[
-        bool, typer.Option("--diff", help="With --fix: show what would change, and write nothing.")
-    ] = False,
+    diff: Annotated[bool, option("With --fix: show what would change, and write nothing.", "--diff")] = False,
     json: Json = False,
 ) -> None:
     """Check the files of clusters: each finding with its line, why it matters, and what to do.
 
     Exit status: 0 nothing, or only notes; 1 there are errors or warnings; 2 wrong usage.
     """
-    # jsonschema and ruamel.yaml take time to import, and other commands need neither.
+    # jsonschema takes time to import, and other commands do not need it.
     from tune_policies.kuberay.lint.crd import load_crds
-    from tune_policies.kuberay.lint.fixes import check_fixable, fixed_file
+    from tune_policies.kuberay.lint.fixes import fixed_file
     from tune_policies.kuberay.lint.linting import lint_file
 
-    for option, given in (("--unsafe-fixes", unsafe_fixes), ("--diff", diff)):
+    for flag, given in (("--unsafe-fixes", unsafe_fixes), ("--diff", diff)):
         if given and not fix:
-            raise typer.BadParameter(f"{option} needs --fix")
+            raise typer.BadParameter(f"{flag} needs --fix")
     crds = None if crd is None else load_crds(crd)
-    if fix:
-        for file in files:
-            check_fixable(file)
     changed = [fixed_file(file, crds, name, unsafe=unsafe_fixes) for file in files] if fix else []
     differences = [text for each in changed for text in each.diff()]
     if not diff:
@@ -97,7 +85,7 @@ _STYLES: Final = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 
 
 def _report(findings: Sequence["Finding"], fixed: Sequence["Finding"], num_files: int) -> Iterator[Text]:
-    """Yield the lines: what was mended, what is left, and how much that is."""
+    """Yield the lines with fixed and remaining findings, and their numbers."""
     for finding in fixed:
         yield _headline(finding, "fixed", "bold green")
         for path, value in finding.edits:
@@ -115,8 +103,8 @@ def _report(findings: Sequence["Finding"], fixed: Sequence["Finding"], num_files
         if (number := sum(finding.severity == severity for finding in findings))
     ]
     left = ", ".join(counts) or "nothing wrong"
-    mended = f"{len(fixed)} fixed; " if fixed else ""
-    yield Text(f"{mended}{left} in {counted(num_files, 'file')}", style="bold")
+    done = f"{len(fixed)} fixed; " if fixed else ""
+    yield Text(f"{done}{left} in {counted(num_files, 'file')}", style="bold")
 
 
 def _headline(finding: "Finding", word: str, style: str) -> Text:

@@ -1,7 +1,7 @@
 """The command ``tune-policies``. Results go to stdout, everything else to stderr.
 
-Exit status: 0 done, 1 the request cannot be met or problems were found, 2 wrong usage, or the result cannot be written;
-of ``doctor`` 3: it could not look.
+Exit status: 0 success; 1 the request is not feasible, or problems were found; 2 invalid usage, or the result cannot be
+written; 3 ``doctor`` could not read any node.
 """
 
 from importlib.metadata import version
@@ -14,7 +14,7 @@ from tune_policies.cli.options import HELP, GuardedCommands
 
 
 class _Commands(GuardedCommands):
-    """The commands, with those of the benchmarks as ``bench``, which are imported when somebody asks for them."""
+    """The commands, and those of the benchmarks as ``bench``, which are imported on demand."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), "bench"]
@@ -52,5 +52,5 @@ def tune_policies(
 
 
 def main() -> None:
-    """Run the command; errors end as a message, not as a traceback."""
+    """Run the command."""
     app()

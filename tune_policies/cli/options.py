@@ -1,6 +1,6 @@
-"""What the commands share: options, how they talk to Ray, and how every command ends.
+"""Options of several commands, their connection to Ray, and error handling.
 
-What is wrong becomes a paragraph on stderr and an exit status, never a traceback.
+An error becomes a message on stderr and an exit status, not a traceback.
 """
 
 import os
@@ -19,45 +19,45 @@ from tune_policies.files.terminal import drop_stdout, guarded_streams, tell
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.values.sanitize import indented, redacted, shortened
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
-Address = Annotated[
-    str | None, typer.Option(help="Ray's address, as for ray.init; by default RAY_ADDRESS, or this machine.")
-]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write to this file, not to stdout.", show_default=False)
-]
 HELP: Final = {"help_option_names": ["-h", "--help"]}
-"""Click's settings, which commands have from the group that they are in."""
-Force = Annotated[bool, typer.Option("--force", help="Replace a file of the same kind, but never an input.")]
+"""Click's settings of a group, which its commands inherit."""
+
+
+def option(text: str, *names: str, **more: Any) -> Any:
+    """Return an option whose help does not show a default."""
+    return typer.Option(*names, help=text, show_default=False, **more)
+
+
+def argument(text: str, **more: Any) -> Any:
+    """Return an argument whose help does not show a default."""
+    return typer.Argument(help=text, show_default=False, **more)
+
+
+Json = Annotated[bool, option("Print JSON, for machines.", "--json")]
+Address = Annotated[str | None, option("Ray's address, as for ray.init; by default RAY_ADDRESS, or this machine.")]
+Output = Annotated[Path | None, option("Write to this file, not to stdout.", "--output", "-o")]
+Force = Annotated[bool, option("Replace a file of the same kind, but never an input.", "--force")]
 Redact = Annotated[
-    bool,
-    typer.Option(
-        "--redact", help="Leave out host names, commands and the texts of errors, so that you can publish it."
-    ),
+    bool, option("Leave out host names, commands and the texts of errors, so that you can publish it.", "--redact")
 ]
 TimeoutS = Annotated[
     float, typer.Option("--timeout-s", min=0.1, help="Deadline for the cluster to answer, in seconds.")
 ]
-
 Cluster = Annotated[
     Path | None,
-    typer.Option(
-        help="Plan for the nodes of this file, without Ray: a list of nodes, the output of `probe --json`, a KubeRay "
-        "manifest, values of its chart, or a cluster YAML.",
-        show_default=False,
+    option(
+        "Plan for the nodes of this file, without Ray: a list of nodes, the output of `probe --json`, a KubeRay "
+        "manifest, values of its chart, or a cluster YAML."
     ),
 ]
 ClusterConfig = Annotated[
-    Path | None,
-    typer.Option(
-        help="The cluster's file (`ray up`, or KubeRay), for what an autoscaler could add.", show_default=False
-    ),
+    Path | None, option("The cluster's file (`ray up`, or KubeRay), for what an autoscaler could add.")
 ]
 
 
 def read_cluster(address: str | None, timeout_s: float, cluster_config: Path | None) -> ClusterCapacity:
-    """Probe the cluster; what it warns of goes to stderr."""
-    # Ray takes seconds to import; a saved capacity needs none.
+    """Probe the cluster, and print warnings to stderr."""
+    # Ray takes seconds to import, and a saved capacity does not need it.
     from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
 
     options: dict[str, Any] = {"cluster_config": cluster_config} if cluster_config is not None else {}
@@ -71,17 +71,17 @@ def read_cluster(address: str | None, timeout_s: float, cluster_config: Path | N
 
 
 def ray_speaks_on_stderr() -> redirect_stdout[TextIO]:
-    """Keep stdout for the result: Ray prints the errors of the whole cluster there, ``log_to_driver`` or not."""
+    """Redirect stdout, where Ray prints errors of the cluster in spite of ``log_to_driver=False``."""
     return redirect_stdout(sys.stderr)
 
 
 _UsageError: Final[Any] = typer.BadParameter.mro()[1]
-"""Click's base class of usage errors; Typer may bring a copy of Click, and does not export this class."""
+"""Click's base class of usage errors. Typer may contain a copy of Click, and does not export this class."""
 
 
 @contextmanager
 def _short_usage_errors() -> Iterator[None]:
-    """Shorten the value that a usage error quotes; Typer prints the error itself."""
+    """Shorten the value in a usage error, which Typer prints."""
     try:
         yield
     except _UsageError as error:
@@ -90,10 +90,10 @@ def _short_usage_errors() -> Iterator[None]:
 
 
 class GuardedCommands(TyperGroup):
-    """Commands whose texts are plain, and whose errors are messages.
+    """Commands that print safe texts, and messages for errors.
 
-    Exit status: 1 the request cannot be met, or the reader went away; 2 wrong usage, or the result cannot be written:
-    of some commands, 1 is an answer.
+    Exit status: 1 if the request is not feasible, or the reader has closed stdout; 2 for invalid usage, or if the
+    result cannot be written, because 1 is an answer of some commands.
     """
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
@@ -107,23 +107,23 @@ class GuardedCommands(TyperGroup):
             return super().invoke(ctx)
 
     def main(self, *arguments: Any, **options: Any) -> Any:
-        """Run the command that is named, and leave the process."""
+        """Run a command, and exit."""
         with guarded_streams():
             stdout = sys.stdout
             try:
                 try:
                     return super().main(*arguments, **options)
                 finally:
-                    stdout.flush()  # what is left to write fails here, not when Python ends
+                    stdout.flush()  # fail here, and not when Python exits
             except InvalidResourcesError as error:
                 fail(error, 2)
             except ResourcePolicyError as error:
                 fail(error, 1)
-            except BrokenPipeError:  # the reader has enough, as `head` has
+            except BrokenPipeError:  # the reader has closed stdout, as `head` does
                 drop_stdout()
                 sys.exit(1)
             except OSError as error:
-                if error.filename is not None:  # an error of a stream has none
+                if error.filename is not None:  # errors of streams have no name
                     fail(f"{error.filename}: {error.strerror}. Name a file or folder that can be opened.", 2)
                 drop_stdout()
                 fail(_why(error), 2)
@@ -138,7 +138,7 @@ def _why(error: OSError) -> str:
 
 
 def fail(error: object, status: int) -> NoReturn:
-    """End the command with a message on stderr and an exit status."""
-    with suppress(OSError):  # stderr cannot be written either
+    """Exit with a message on stderr."""
+    with suppress(OSError):  # of stderr
         print(f"error: {indented(redacted(str(error)))}", file=sys.stderr)
     sys.exit(status)

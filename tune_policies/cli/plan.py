@@ -1,4 +1,4 @@
-"""The commands ``probe``, ``plan`` and ``schema``: what a cluster offers, what trials get of it, and how to ask."""
+"""The commands ``probe``, ``plan`` and ``schema``."""
 
 import json as json_text
 from pathlib import Path
@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from tune_policies.cli.options import Address, Cluster, ClusterConfig, Force, Json, TimeoutS, read_cluster
+from tune_policies.cli.options import (
+    Address,
+    Cluster,
+    ClusterConfig,
+    Force,
+    Json,
+    TimeoutS,
+    argument,
+    option,
+    read_cluster,
+)
 from tune_policies.files.terminal import TextConsole
 from tune_policies.files.writing import check_new
 from tune_policies.kuberay.design.catalog import NodeCatalog
@@ -39,36 +49,23 @@ def probe(
 @app.command()
 def plan(
     policies: Annotated[
-        list[Path],
-        typer.Argument(
-            help="A policy as YAML or JSON; several are compared.", show_default=False, metavar="POLICY [POLICY]..."
-        ),
+        list[Path], argument("A policy as YAML or JSON; several are compared.", metavar="POLICY [POLICY]...")
     ],
     *,
     cluster: Cluster = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="The cluster, job or service to plan for, if its file has several.", show_default=False),
-    ] = None,
+    name: Annotated[str | None, option("The cluster, job or service to plan for, if its file has several.")] = None,
     nodes: Annotated[
         Path | None,
-        typer.Option(
-            help="With a cluster's file: a list of nodes that has the prices, and what its machines are.",
-            show_default=False,
-        ),
+        option("With a cluster's file: a list of nodes that has the prices, and what its machines are."),
     ] = None,
     num_trials: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "All trials of your run: adds how many waves they take; with an autoscaler, which nodes run all at once.",
             min=0,
-            help="All trials of your run: adds how many waves they take; with an autoscaler, which nodes run all at "
-            "once.",
-            show_default=False,
         ),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Also draw the cluster and its slots, in this SVG file.", show_default=False)
-    ] = None,
+    plot: Annotated[Path | None, option("Also draw the cluster and its slots, in this SVG file.")] = None,
     force: Force = False,
     json: Json = False,
     address: Address = None,
@@ -80,12 +77,12 @@ def plan(
     With several policies, show their plans side by side. Exit status: 1 if no trial fits; of several policies, if none
     of them is feasible.
     """
-    for option, value in (("--address", address), ("--cluster-config", cluster_config)):
+    for flag, value in (("--address", address), ("--cluster-config", cluster_config)):
         if cluster is not None and value is not None:
-            raise typer.BadParameter(f"--cluster plans without a running cluster: leave {option} out")
-    for option, given in (("--name", name), ("--nodes", nodes)):
+            raise typer.BadParameter(f"--cluster plans without a running cluster: leave {flag} out")
+    for flag, given in (("--name", name), ("--nodes", nodes)):
         if cluster is None and given is not None:
-            raise typer.BadParameter(f"{option} is for a cluster's file: name the file with --cluster")
+            raise typer.BadParameter(f"{flag} is for a cluster's file: name the file with --cluster")
     if plot is not None and len(policies) > 1:
         raise typer.BadParameter("--plot draws one plan: name one policy")
     if plot is not None:
@@ -134,13 +131,11 @@ def _price(nodes: Nodes, answer: TrialPlan) -> list[str]:
 
 
 def _as_json(answer: TrialPlan | TrialForecast, num_trials: int | None, runs: TrialPlan | None) -> str:
-    """Return a plan, or a forecast, with the waves in which ``runs`` takes so many trials."""
-    waves = (
-        {}
-        if num_trials is None or runs is None
-        else {"num_trials": num_trials, "num_waves": runs.num_waves(num_trials)}
-    )
-    return json_text.dumps({**answer.model_dump(mode="json"), **waves}, indent=2, ensure_ascii=False)
+    """Return a plan or a forecast, and the number of waves of ``runs``."""
+    fields = answer.model_dump(mode="json")
+    if num_trials is not None and runs is not None:
+        fields |= {"num_trials": num_trials, "num_waves": runs.num_waves(num_trials)}
+    return json_text.dumps(fields, indent=2, ensure_ascii=False)
 
 
 def _waves(runs: TrialPlan | None, num_trials: int | None) -> list[str]:

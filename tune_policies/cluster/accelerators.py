@@ -1,8 +1,8 @@
-"""What is known about accelerators without asking a machine: the families that Ray 2.60 knows, and what follows.
+"""Facts about accelerators that do not depend on a machine: the families of Ray 2.60, and the memory of GPUs.
 
-Source of the families: the managers in ``ray._private.accelerators``, and for the device types
-``ray.util.accelerators``. Memory limits are those that the frameworks document; whether this project sets one is
-another matter. Source of the GPU memory: the totals that drivers report in public listings, see ``GPU_TOTALS``.
+Sources: the managers in ``ray._private.accelerators`` for families, ``ray.util.accelerators`` for device types,
+https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html for the support by Ray, the frameworks'
+documentation for memory limits, and totals of drivers in public listings for ``GPU_TOTALS``.
 """
 
 import math
@@ -12,22 +12,39 @@ from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import without_names
 from tune_policies.values.value import suggest
 
+_EXPERIMENTAL: Final = "experimental, by the community"
+_NOT_IN_GUIDE: Final = "not in Ray's guide"
 
-class AcceleratorFamily(NamedTuple):
-    """One family of devices.
+
+class FormerVariable(NamedTuple):
+    """A variable by which an older Ray makes devices visible to a process, and which still hides them.
 
     Attributes:
-        vendor: Who makes them.
-        device: What they are called, beside the vendor's name.
+        name: The variable.
+        until: The first version of Ray that uses another one.
+        consequence: What happens if a newer Ray finds this one alone.
+    """
+
+    name: str
+    until: str
+    consequence: str
+
+
+class AcceleratorFamily(NamedTuple):
+    """A family of devices.
+
+    Attributes:
+        device: The name of the devices without the vendor.
         resource: Ray's resource, whose units are single devices.
-        ray_manager: The name of the class by which Ray handles them.
-        visibility_variable: The environment variable by which Ray makes devices visible to a process; ``None``: there
-            is none.
-        detection: By what Ray finds the devices of a node.
+        ray_manager: The name of Ray's class for the family.
+        visibility_variable: The environment variable by which Ray makes devices visible to a process, if there is one.
+        detection: How Ray finds the devices of a node.
         types: Ray's names of the device types.
-        can_be_split: Whether several processes may have a part of one device each.
-        amounts: The only amounts that Ray hands out; empty: any whole number.
-        memory_limits: The frameworks that can be held to a part of the device's memory.
+        can_be_split: Whether processes may share a device.
+        amounts: The only amounts that Ray assigns; empty if any whole number is valid.
+        memory_limits: The frameworks that can limit their part of the device's memory.
+        support: How well Ray supports the family.
+        former_variable: The variable by which an older Ray makes devices visible.
     """
 
     vendor: str
@@ -40,19 +57,21 @@ class AcceleratorFamily(NamedTuple):
     can_be_split: bool = False
     amounts: tuple[int, ...] = ()
     memory_limits: tuple[str, ...] = ()
+    support: str = _EXPERIMENTAL
+    former_variable: FormerVariable | None = None
 
     def __str__(self) -> str:
         return f"{self.vendor} {self.device}"
 
     def allows(self, amount: float) -> bool:
-        """Return whether a process may have ``amount`` of it."""
+        """Return whether a process may have ``amount`` devices."""
         if self.amounts:
             return amount in self.amounts
         return amount > 0 and (float(amount).is_integer() or (self.can_be_split and amount < 1))
 
     @property
     def allowed(self) -> str:
-        """The amounts that a process may have, in words."""
+        """The amounts that a process may have as text."""
         if self.amounts:
             *most, last = map(str, self.amounts)
             return f"{', '.join(most)} or {last}"
@@ -69,7 +88,7 @@ FAMILIES: Final = (
             *("V100", "P100", "T4", "P4", "K80", "A10G", "L4", "L40S", "A100", "A100-40G", "A100-80G", "H100", "H200"),
             *("H20", "B200", "B300", "GB200", "GB300", "RTX-PRO-6000"),
         ),
-        can_be_split=True, memory_limits=_ALL_FRAMEWORKS,
+        can_be_split=True, memory_limits=_ALL_FRAMEWORKS, support="fully tested, by the Ray team",
     ),
     AcceleratorFamily(
         "AMD", "GPU", "GPU", "AMDGPUAcceleratorManager", "HIP_VISIBLE_DEVICES", "AMD SMI (package `amdsmi`)",
@@ -80,10 +99,16 @@ FAMILIES: Final = (
             *("AMD-Radeon-R9-200-HD-7900", "AMD-Radeon-HD-7900"),
         ),
         can_be_split=True, memory_limits=_ALL_FRAMEWORKS,
+        # Source of the version: github.com/ray-project/ray/pull/51104.
+        former_variable=FormerVariable("ROCR_VISIBLE_DEVICES", "2.45", "Ray raises a RuntimeError"),
     ),
     AcceleratorFamily(
         "Intel", "GPU", "GPU", "IntelGPUAcceleratorManager", "ZE_AFFINITY_MASK", "SYCL (package `dpctl`)",
         ("Intel-GPU-Max-1550", "Intel-GPU-Max-1100"), can_be_split=True, memory_limits=("PyTorch",),
+        # The variable by version: Ray's intel_gpu.py of 2.57.1 and of 2.58.0.
+        former_variable=FormerVariable(
+            "ONEAPI_DEVICE_SELECTOR", "2.58", "both apply in a trial, which may then see no GPU"
+        ),
     ),
     AcceleratorFamily(
         "Apple", "GPU", "GPU", "AppleGPUAcceleratorManager", None, "`system_profiler` of macOS",
@@ -91,7 +116,7 @@ FAMILIES: Final = (
             *("M1", "M1-Pro", "M1-Max", "M1-Ultra", "M2", "M2-Pro", "M2-Max", "M2-Ultra"),
             *("M3", "M3-Pro", "M3-Max", "Apple-Silicon"),
         ),
-        can_be_split=True, memory_limits=("PyTorch",),
+        can_be_split=True, memory_limits=("PyTorch",), support=_NOT_IN_GUIDE,
     ),
     AcceleratorFamily(
         "MetaX", "GPU", "GPU", "MetaxGPUAcceleratorManager", "CUDA_VISIBLE_DEVICES", "MXSML (package `pymxsml`)",
@@ -117,41 +142,40 @@ FAMILIES: Final = (
     AcceleratorFamily("Rebellions", "RBLN", "RBLN", "RBLNAcceleratorManager", "RBLN_DEVICES", "package `rebel`"),
     AcceleratorFamily(
         "FuriosaAI", "NPU", "FURIOSA", "FuriosaAcceleratorManager", "FURIOSA_DEVICES", "package `furiosa_smi_py`",
-        ("FURIOSA_RNGD",),
+        ("FURIOSA_RNGD",), support=_NOT_IN_GUIDE,
     ),
     AcceleratorFamily(
         "Mobilint", "NPU", "MBLT", "MBLTAcceleratorManager", "QBRUNTIME_VISIBLE_DEVICES",
         "package `qbruntime`, else `/dev/aries*` and `/dev/regulus-npu*`", ("MOBILINT_ARIES", "MOBILINT_REGULUS"),
+        support=_NOT_IN_GUIDE,
     ),
     AcceleratorFamily(
-        "Tenstorrent", "NPU", "TTNPU", "TTNPUAcceleratorManager", "TT_VISIBLE_DEVICES", "`/dev/tenstorrent/*`"
+        "Tenstorrent", "NPU", "TTNPU", "TTNPUAcceleratorManager", "TT_VISIBLE_DEVICES", "`/dev/tenstorrent/*`",
+        support=_NOT_IN_GUIDE,
     ),
 )
 # fmt: on
 
 
 ACCELERATOR_TYPES: Final = frozenset(name for family in FAMILIES for name in family.types)
-"""The names of ``ray.util.accelerators``, by which Ray places work on a device type."""
+"""The device types of ``ray.util.accelerators``."""
 
 DEVICE_RESOURCES: Final = frozenset(family.resource for family in FAMILIES)
-"""Ray's resources whose units are single devices, so that a fraction must find its place on one of them.
-
-Ray calls them unit-instance resources (``custom_unit_instance_resources`` in its configuration, and ``GPU``).
-"""
+"""Ray's unit-instance resources, ``GPU`` and ``custom_unit_instance_resources`` of its configuration. Their units are
+single devices, and a fraction must fit one of them."""
 
 UNREPORTED_MARGIN: Final = 0.01
-"""The part of a vendor's size that is not counted if no total of a driver is published. In all published AMD totals
-less than 0.2 % is missing."""
+"""The part of a nominal size that is subtracted without a published total. Known AMD totals lack less than 0.2 %."""
 
 
 class GpuTotal(NamedTuple):
     """The total memory of one GPU of a device type.
 
     Attributes:
-        mib: The smallest total that a driver has reported, in MiB; with ``is_nominal`` the vendor's size.
-        source: The tool that reported the total, with its driver version if that is known, or a public report.
-        variants: The larger sizes that Ray gives the same type, and how to name them; empty: there are none.
-        is_nominal: Whether no driver's total is published, so that ``UNREPORTED_MARGIN`` is subtracted.
+        mib: The smallest total that a driver has reported in MiB, or with ``is_nominal`` the vendor's size.
+        source: The tool that reported the total, with its driver version if known, or a public report.
+        variants: The larger sizes of the same type, and how to name them.
+        is_nominal: Whether no total is published, so that ``UNREPORTED_MARGIN`` is subtracted.
     """
 
     mib: int
@@ -161,7 +185,7 @@ class GpuTotal(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that a plan counts on."""
+        """The memory that a plan counts."""
         total = self.mib * 2**20
         return int(total * (1 - UNREPORTED_MARGIN)) if self.is_nominal else total
 
@@ -210,56 +234,44 @@ GPU_TOTALS: Final = {
     "MXC500": GpuTotal(65_536, "mx-smi"),
     "MXC550": GpuTotal(65_536, "mx-smi"),
 }
-"""What a plan counts on if a GPU was not read.
+"""The memory that a plan counts for a GPU that was not read.
 
-The totals of one model differ by driver, because drivers count reserved memory and ECC differently. GPUs that share
-their memory with the CPU (Apple, MI300A) and types that cover several sizes (Radeon) have no entry.
+Totals of a model differ by driver, because drivers count reserved memory and ECC differently. GPUs that share memory
+with the CPU (Apple, MI300A) and types with several sizes (Radeon) have no entry.
 """
 
 ACCELERATOR_TYPE_PREFIX: Final = "accelerator_type:"
-"""Ray gives a node one unit of ``accelerator_type:A100``; work for that type holds a little of it."""
+"""A node has one unit of ``accelerator_type:A100``, and work for that type reserves a little of it."""
 
 ACCELERATOR_TYPE_AMOUNT: Final = 0.001
-"""What Ray's own ``accelerator_type=`` holds of it, so a node takes at most 1000 such bundles."""
+"""The amount that Ray's ``accelerator_type=`` reserves. A node has room for 1000 such bundles."""
 
 GPU_VISIBILITY_VARIABLES: Final = tuple(
-    # A dict, as NVIDIA and MetaX share one.
+    # A dict, because NVIDIA and MetaX share a variable.
     dict.fromkeys(
         family.visibility_variable for family in FAMILIES if family.resource == "GPU" and family.visibility_variable
     )
 )
-"""Set to the empty string they hide every GPU, as Ray does under ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO``."""
+"""Empty values hide all GPUs, as Ray does with ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO``."""
 
 
 def public_text(text: str) -> str:
-    """Return a text of this package without names of the user's cluster; those of device families and types stay."""
+    """Return a text of this package without names of the user's cluster, except device families and types."""
     return without_names(text, ACCELERATOR_TYPES | DEVICE_RESOURCES)
 
 
 def check_accelerator_type(name: str) -> str:
-    """Return ``name`` if Ray knows a device type of that name.
-
-    Raises:
-        InvalidResourcesError: It does not; the message names the nearest that exists.
-    """
+    """Return ``name`` if it is a device type of Ray, or raise an ``InvalidResourcesError``."""
     return _known(name, ACCELERATOR_TYPES, "accelerator type")
 
 
 def check_device_resource(name: str) -> str:
-    """Return ``name`` if it is a resource whose units are devices, such as ``"TPU"``.
-
-    Raises:
-        InvalidResourcesError: It is not; the message names the nearest that is.
-    """
+    """Return ``name`` if it is a resource with devices as units, or raise an ``InvalidResourcesError``."""
     return _known(name, DEVICE_RESOURCES, "accelerator resource")
 
 
 def check_type_of_resource(accelerator_type: str, resource: str) -> str:
-    """Return ``accelerator_type`` if devices of that type are counted as ``resource``.
-
-    Raises:
-        InvalidResourcesError: They are not.
-    """
+    """Return ``accelerator_type`` if it is a type of ``resource``, or raise an ``InvalidResourcesError``."""
     types = {name for family in families_of(resource) for name in family.types}
     if accelerator_type not in types:
         known = f"its types are {', '.join(sorted(types))}" if types else "Ray names no types of it"
@@ -268,12 +280,8 @@ def check_type_of_resource(accelerator_type: str, resource: str) -> str:
 
 
 def check_device_amount(amount: float, resource: str) -> float:
-    """Return ``amount`` if a process may have so much of ``resource``.
-
-    Raises:
-        InvalidResourcesError: It may not; the message names the amounts next to it.
-    """
-    family = families_of(resource)[0]  # all GPUs are alike in this
+    """Return ``amount`` if a process may have so much of ``resource``, or raise an ``InvalidResourcesError``."""
+    family = families_of(resource)[0]  # the same for all GPUs
     if not family.allows(amount):
         candidates = family.amounts or (math.floor(amount), math.floor(amount) + 1)
         below = [allowed for allowed in candidates if 0 < allowed < amount]
@@ -286,7 +294,7 @@ def check_device_amount(amount: float, resource: str) -> float:
 
 
 def families_of(resource: str) -> tuple[AcceleratorFamily, ...]:
-    """Return the families whose devices Ray counts as ``resource``."""
+    """Return the families of a resource."""
     return tuple(family for family in FAMILIES if family.resource == resource)
 
 
@@ -298,11 +306,11 @@ def _known(name: str, known: frozenset[str], what: str) -> str:
 
 
 def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
-    """Return the least GPU memory of a device of the type, in bytes, or ``None`` if it is not known."""
+    """Return the smallest GPU memory of a device type in bytes, or ``None`` if it is not known."""
     total = GPU_TOTALS.get(accelerator_type or "")
     return None if total is None else total.memory_bytes
 
 
 def may_be_nvidia(accelerator_type: str | None) -> bool:
-    """Return whether NVML may read GPUs of the type. Ray gives NVIDIA GPUs names that it does not list, too."""
+    """Return whether NVML may read GPUs of the type. Ray also uses unlisted names for NVIDIA GPUs."""
     return not any(accelerator_type in family.types for family in FAMILIES if family.vendor != "NVIDIA")

@@ -1,7 +1,6 @@
-"""What exists: the nodes of a cluster with their devices, and the nodes that could still be added.
+"""The nodes of a cluster with their devices, and the nodes that could be added.
 
-A capacity is a value. It can be saved as JSON where the cluster is, and planned against elsewhere. At the end: how
-Ray's own dict of resource amounts becomes values.
+A capacity can be saved as JSON and planned against elsewhere. The functions at the end convert Ray's resource amounts.
 """
 
 import math
@@ -11,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from datetime import datetime
 from functools import cached_property
 from itertools import chain, count, islice
-from typing import Any, ClassVar, Final, NamedTuple, Self, cast, overload
+from typing import Any, ClassVar, Final, NamedTuple, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -23,11 +22,11 @@ from tune_policies.values.value import Many, ShownValue, Value
 
 
 class GpuDevice(Value):
-    """One physical GPU, or one MIG device of it.
+    """A physical GPU, or a MIG device.
 
     Attributes:
         index: Its number on the node, from 0.
-        name: The model, as its driver calls it.
+        name: The driver's name of the model.
         memory_bytes: Total GPU memory.
         uuid: The driver's identifier.
     """
@@ -39,21 +38,21 @@ class GpuDevice(Value):
 
 
 class NodeCapacity(Value):
-    """One alive node.
+    """An alive node.
 
     Attributes:
         node_id: Ray's identifier, in hexadecimal.
-        resources: Everything the node has, used or not.
+        resources: All of its resources, used or not.
         accelerator_type: Ray's name of its device type, such as ``"A100"``.
         labels: Ray's node labels.
-        devices: Its physical GPUs; ``None``: not read.
+        devices: Its physical GPUs, or ``None`` if they were not read.
         address: Its IP address, by which a user may exclude it.
         is_head: Whether it is the cluster's head node.
-        usable_cpus: CPUs that its cgroup quota, its CPU affinity and ``SLURM_CPUS_PER_TASK`` allow, which Ray may
-            not know; ``None``: not read.
-        cpu_model: What its system calls its CPUs; ``None``: not read. It takes no part in how much fits.
-        is_expected: Whether it is not there yet: a plan counts on the autoscaler to add it.
-        in_use: What was reserved when it was read. It takes no part in planning, which goes by totals.
+        usable_cpus: The CPUs that its cgroup quota, its CPU affinity and ``SLURM_CPUS_PER_TASK`` allow, which may be
+            fewer than Ray's, or ``None`` if they were not read.
+        cpu_model: The system's name of its CPUs, which does not affect plans.
+        is_expected: Whether the autoscaler still has to add it.
+        in_use: The resources that were reserved when it was read. Plans use totals.
     """
 
     node_id: str
@@ -70,15 +69,15 @@ class NodeCapacity(Value):
 
     @cached_property
     def amounts(self) -> Amounts:
-        """All that Ray counts of the node, one unit of its device type too; without ``memory``, that is not known."""
+        """Ray's resources of the node and one unit of its device type. ``memory`` is missing if it is not known."""
         return _amounts(self.resources, self.accelerator_type)
 
     @cached_property
     def smallest_gpu_memory_bytes(self) -> int | None:
-        """GPU memory of the smallest device, which Ray may hand out first; ``None``: not known.
+        """The GPU memory of the smallest device in bytes, or ``None`` if it is not known.
 
-        What was not read comes from the table of known types. It is not known where Ray counts more GPUs than
-        there are devices: several would then be the same one.
+        The table of device types replaces devices that were not read. The memory is not known if Ray counts more GPUs
+        than there are devices, because some of them would share a device.
         """
         if self.resources.gpus == 0:
             return None
@@ -89,23 +88,19 @@ class NodeCapacity(Value):
         return min([device.memory_bytes for device in self.devices], default=None)
 
     def with_less(self, resources: Resources) -> "NodeCapacity":
-        """Return the node with fewer resources, of which nothing is known that was not known of all of them.
-
-        With as many devices as GPUs are left, GPU memory would seem to be known where Ray counts GPUs that the driver
-        does not list; and what its CPUs really are would be told of a node that has fewer now.
-        """
+        """Return the node with fewer resources. GPU memory that was not known for all GPUs stays unknown."""
         is_hidden = self.devices is not None and len(self.devices) < self.resources.gpus
         devices = () if is_hidden else self.devices
         return self.model_copy(update={"resources": resources, "devices": devices, "usable_cpus": None})
 
     @property
     def ray_labels(self) -> Mapping[str, str]:
-        """The labels by which Ray selects: those that are given, and the node's own identifier."""
+        """The labels including the node's identifier, by which Ray selects nodes."""
         return self.labels if NODE_ID in self.labels else {NODE_ID: self.node_id, **self.labels}
 
     @cached_property
     def shape(self) -> tuple[Any, ...]:
-        """What a planner sees of the node, its host memory first: nodes of one shape are alike to it."""
+        """The properties of the node that affect plans, with its host memory first."""
         has = self.resources
         custom = tuple(has.custom.items()) if has.custom else ()
         gpu_memory = (self.smallest_gpu_memory_bytes, self.devices is None) if has.gpus else ()
@@ -117,7 +112,7 @@ class NodeCapacity(Value):
     def __str__(self) -> str:
         has = self.resources
         device = f" ({self.accelerator_type})" if self.accelerator_type else ""
-        # What is missing is worth saying of a node: "8 CPUs, 0 GPUs".
+        # Mention missing resources of a node: "8 CPUs, 0 GPUs".
         parts = [amount_of(has.cpus, "CPU"), amount_of(has.gpus, "GPU") + device]
         rest = has.replaced(cpus=0, gpus=0)
         return ", ".join(parts if rest.memory_bytes is None and not rest.custom else [*parts, str(rest)])
@@ -129,24 +124,16 @@ def _amounts(resources: Resources, accelerator_type: str | None) -> Amounts:
 
 
 class ReducedNodes(Sequence[NodeCapacity]):
-    """Nodes that have become alike, as all have fewer resources than before. Each is made when it is asked for.
+    """Nodes ``before`` with other ``resources``, which are the same for all nodes.
 
-    Most are never asked for: a planner looks at one node of each shape, and tells the others by their identifiers.
-
-    Args:
-        before: The nodes as they were before, of any shapes.
-        resources: What each of them has now.
+    Each node is created on access. A planner reads only one node of each shape, and the identifiers of the others.
     """
 
     def __init__(self, before: Sequence[NodeCapacity], resources: Resources) -> None:
         self.before = before
         self.resources = resources
 
-    @overload
-    def __getitem__(self, index: int) -> NodeCapacity: ...
-    @overload
-    def __getitem__(self, index: slice) -> "ReducedNodes": ...
-    def __getitem__(self, index: int | slice) -> "NodeCapacity | ReducedNodes":
+    def __getitem__(self, index: Any) -> Any:
         """Return a node, or some of them."""
         if isinstance(index, slice):
             return ReducedNodes(self.before[index], self.resources)
@@ -158,7 +145,7 @@ class ReducedNodes(Sequence[NodeCapacity]):
 
 
 def _joined(parts: Collection[Sequence[NodeCapacity]]) -> Sequence[NodeCapacity]:
-    """Return the nodes of all parts; where some are reduced, all with the resources of the very first."""
+    """Return the nodes of all parts. If some are reduced, all get the resources of the first node."""
     if any(type(part) is ReducedNodes for part in parts):
         first = next(iter(parts))
         return ReducedNodes(tuple(chain.from_iterable(map(nodes_before, parts))), first[0].resources)
@@ -166,12 +153,12 @@ def _joined(parts: Collection[Sequence[NodeCapacity]]) -> Sequence[NodeCapacity]
 
 
 def nodes_before(nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
-    """Return the nodes as they once were: with the same identifiers and labels, and perhaps more resources."""
+    """Return the nodes before they were reduced, which have the same identifiers and labels."""
     return nodes.before if type(nodes) is ReducedNodes else nodes  # isinstance() of an abstract class is slow
 
 
 class _Chained(Sequence[NodeCapacity]):
-    """The nodes of several sequences, one after the other."""
+    """The nodes of several sequences."""
 
     def __init__(self, parts: Collection[Sequence[NodeCapacity]]) -> None:
         self._parts = parts
@@ -187,22 +174,20 @@ class _Chained(Sequence[NodeCapacity]):
 
 
 class NodeGroup(NamedTuple):
-    """Nodes of one shape: one of them, and how many there are."""
+    """One node of a shape, and the number of such nodes."""
 
     node: NodeCapacity
     num_nodes: int
 
 
 class NodeTypeCapacity(Value):
-    """A type of node that the autoscaler could still add.
+    """A type of node that the autoscaler can add.
 
     Attributes:
         name: The name of the type in the cluster's configuration.
-        resources: What one such node will have.
-        max_nodes_to_add: How many more may come, those included that are on their way.
+        max_nodes_to_add: The most nodes that can be added, including pending ones.
         accelerator_type: Ray's name of its device type.
-        labels: Ray's node labels.
-        devices: Its GPUs, where they are known before it is there, as parts of GPUs are; ``None``: they are not.
+        devices: Its GPUs if they are known before it is added, as parts of GPUs are.
     """
 
     name: str
@@ -214,11 +199,11 @@ class NodeTypeCapacity(Value):
 
     @cached_property
     def amounts(self) -> Amounts:
-        """All that Ray will count of such a node; see :attr:`NodeCapacity.amounts`."""
+        """Ray's resources of such a node; see :attr:`NodeCapacity.amounts`."""
         return _amounts(self.resources, self.accelerator_type)
 
     def as_node(self) -> NodeCapacity:
-        """Return what one node of this type will be. Its whole GPUs cannot be read before it is there."""
+        """Return a node of this type, whose GPUs may not be known."""
         return NodeCapacity(
             node_id=self.name,
             resources=self.resources,
@@ -230,16 +215,15 @@ class NodeTypeCapacity(Value):
 
 
 class ClusterCapacity(ShownValue):
-    """The alive nodes, the node types that can be added, and when this was read.
+    """The alive nodes of a cluster, and the node types that can be added.
 
     Attributes:
-        nodes: The alive nodes that take work. Their order means nothing.
-        draining: Alive nodes that are being drained: Ray places nothing new on them, so no plan counts them.
-        node_types: What the autoscaler could still add; empty: nothing; ``None``: there is an autoscaler, but what it
-            could add is not known.
-        max_nodes_to_add: The most nodes of all types together that the autoscaler may still add; ``None``: each type's
-            own limit is the only one.
-        read_at: When the cluster was read; ``None``: it was written by hand.
+        nodes: The alive nodes that accept work, in any order.
+        draining: Alive nodes that are being drained, which plans do not count because Ray places nothing on them.
+        node_types: The node types that the autoscaler can add, or ``None`` if there is an autoscaler whose types are
+            unknown.
+        max_nodes_to_add: The most nodes of all types together that can be added, if there is such a limit.
+        read_at: When the cluster was read, or ``None`` if it was written by hand.
     """
 
     _view: ClassVar = "tune_policies.views.tables:cluster_view"
@@ -252,15 +236,13 @@ class ClusterCapacity(ShownValue):
 
     @model_validator(mode="after")
     def _node_ids_must_differ(self) -> Self:
-        if twice := _twice([node.node_id for node in (*self.nodes, *self.draining)]):
-            raise InvalidResourcesError(f"each node needs a node_id of its own, but {twice[0]!r} comes twice")
-        if twice := _twice([node_type.name for node_type in self.node_types or ()]):
-            raise InvalidResourcesError(f"each node type needs a name of its own, but {twice[0]!r} comes twice")
+        _check_different([node.node_id for node in (*self.nodes, *self.draining)], "node needs a node_id")
+        _check_different([node_type.name for node_type in self.node_types or ()], "node type needs a name")
         return self
 
     @cached_property
     def nodes_by_shape(self) -> dict[Hashable, Sequence[NodeCapacity]]:
-        """The nodes of each shape, so that a plan costs as much as there are shapes."""
+        """The nodes of each shape. The time of a plan depends on the number of shapes."""
         nodes_of: dict[Hashable, list[NodeCapacity]] = {}
         for node in self.nodes:
             nodes_of.setdefault(node.shape, []).append(node)
@@ -268,24 +250,18 @@ class ClusterCapacity(ShownValue):
 
     @cached_property
     def groups(self) -> tuple[NodeGroup, ...]:
-        """One node of each shape, and how many there are."""
+        """One node of each shape, and their numbers."""
         return tuple(NodeGroup(nodes[0], len(nodes)) for nodes in self.nodes_by_shape.values())
 
     def in_steps_of_memory(self, step_bytes: int) -> "ClusterCapacity":
-        """Return the same cluster, with nodes as one shape that differ by less than a step of host memory, or by none.
+        """Return the cluster with one shape for nodes that differ by less than a step of host memory.
 
-        The nodes of a cluster may all differ by some bytes, which few requests tell apart. The node with the most
-        memory stands for each shape.
+        All nodes of a cluster may differ by some bytes, which matter to few requests. The node with the most memory
+        represents its shape.
         """
         kept: dict[int, ClusterCapacity] = self.__dict__.setdefault("_in_steps", {})
         if step_bytes in kept:
             return kept[step_bytes]
-        seen = self._in_steps_of_memory(step_bytes)
-        if seen is not self:
-            kept[step_bytes] = seen
-        return seen
-
-    def _in_steps_of_memory(self, step_bytes: int) -> "ClusterCapacity":
         alike: dict[Hashable, list[Sequence[NodeCapacity]]] = {}
         for shape, nodes in self.nodes_by_shape.items():
             memory, *rest = cast("tuple[Any, ...]", shape)
@@ -299,14 +275,9 @@ class ClusterCapacity(ShownValue):
         for parts in alike.values():
             by_shape[parts[0][0].shape] = parts[0] if len(parts) == 1 else _joined(parts)
         seen = self.model_copy()
-        seen.__dict__["nodes_by_shape"] = by_shape
-        seen.__dict__["_is_in_steps"] = True
+        seen.__dict__ |= {"nodes_by_shape": by_shape, "_is_in_steps": True}
+        kept[step_bytes] = seen
         return seen
-
-    @property
-    def _exact(self) -> "ClusterCapacity":
-        """The cluster with every shape by itself: what becomes of it may be asked for all of its host memory."""
-        return self.model_copy() if "_is_in_steps" in self.__dict__ else self
 
     def nodes_of(self, groups: Iterable[NodeGroup]) -> Iterator[NodeCapacity]:
         """Yield the nodes of some of the groups."""
@@ -314,13 +285,13 @@ class ClusterCapacity(ShownValue):
             yield from self.nodes_by_shape.get(node.shape, ())
 
     def with_nodes(self, nodes: Iterable[NodeCapacity]) -> "ClusterCapacity":
-        """Return the same cluster with other alive nodes, which are not checked again."""
+        """Return the cluster with other alive nodes, which are not validated."""
         return self.model_copy(update={"nodes": tuple(nodes)})
 
     def replacing(self, changed: Mapping[str, NodeCapacity]) -> "ClusterCapacity":
-        """Return the same cluster with some nodes changed, by their identifiers."""
+        """Return the cluster with some nodes replaced, by identifier."""
         if "_is_in_steps" in self.__dict__:
-            return self._exact.replacing(changed)
+            return self.model_copy().replacing(changed)  # changed nodes need exact shapes
         by_shape = dict(self.nodes_by_shape)
         for shape in {node.shape for node in self.nodes if node.node_id in changed}:
             by_shape[shape] = tuple(node for node in by_shape[shape] if node.node_id not in changed)
@@ -331,11 +302,9 @@ class ClusterCapacity(ShownValue):
     def with_less(
         self, parts: Mapping[Hashable, Iterable[tuple[Sequence[NodeCapacity], Resources | None]]]
     ) -> "ClusterCapacity":
-        """Return the same cluster with fewer resources on some nodes.
+        """Return the cluster with fewer resources on some nodes.
 
-        Args:
-            parts: Of each shape of which some nodes change all nodes, and what each of them has left; ``None``: as
-                before.
+        ``parts`` has all nodes of each changed shape with their remaining resources, or ``None`` for unchanged nodes.
         """
         by_shape = {shape: nodes for shape, nodes in self.nodes_by_shape.items() if shape not in parts}
         for shape, changes in parts.items():
@@ -352,7 +321,7 @@ class ClusterCapacity(ShownValue):
         return self._with_shapes(by_shape)
 
     def with_nodes_added(self, nodes_to_add: Mapping[str, int]) -> "ClusterCapacity":
-        """Return the cluster with so many nodes of each type, by its name, as if alive; no more can be added."""
+        """Return the cluster with so many more nodes of each type, to which no more can be added."""
         by_shape = dict(self.nodes_by_shape)
         for node_type in self.node_types or ():
             if number := nodes_to_add.get(node_type.name, 0):
@@ -361,7 +330,7 @@ class ClusterCapacity(ShownValue):
         return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
 
     def _nodes_of_type(self, node_type: NodeTypeCapacity, number: int) -> list[NodeCapacity]:
-        """Return so many nodes as they will be. They are kept: a search for a number of nodes asks again and again."""
+        """Return so many nodes of a type. They are cached, because a search for a number of nodes needs them often."""
         nodes = self._expected_nodes.setdefault(node_type.name, [])
         if len(nodes) < number:
             node = node_type.as_node()
@@ -374,7 +343,7 @@ class ClusterCapacity(ShownValue):
         return {}
 
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "ClusterCapacity":
-        """Return the same cluster with only some of its alive nodes."""
+        """Return the cluster with only some of its alive nodes."""
         if "nodes_by_shape" not in self.__dict__ or "_is_in_steps" in self.__dict__:
             return self.with_nodes(filter(holds, self.nodes))
         kept: dict[Hashable, Sequence[NodeCapacity]] = {
@@ -383,7 +352,7 @@ class ClusterCapacity(ShownValue):
         return self._with_shapes({shape: nodes for shape, nodes in kept.items() if nodes})
 
     def _with_shapes(self, nodes_by_shape: dict[Hashable, Sequence[NodeCapacity]], **changes: Any) -> "ClusterCapacity":
-        """Return the same cluster with other nodes, whose shapes are known already."""
+        """Return the cluster with other nodes by shape."""
         of_shapes = nodes_by_shape.values()
         is_reduced = any(type(each) is ReducedNodes for each in of_shapes)
         nodes = _Chained(of_shapes) if is_reduced else tuple(chain.from_iterable(of_shapes))
@@ -395,10 +364,7 @@ class ClusterCapacity(ShownValue):
 
     @classmethod
     def of(cls, *nodes: Resources | NodeCapacity) -> "ClusterCapacity":
-        """Build a capacity by hand, one node for each argument.
-
-        ``ClusterCapacity.of(Resources(cpus=8, gpus=4), Resources(cpus=16))`` has two nodes.
-        """
+        """Return a capacity with a node for each argument, such as ``of(Resources(cpus=8, gpus=4))``."""
         taken = {node.node_id for node in nodes if isinstance(node, NodeCapacity)}
         free_ids = (node_id for i in count() if (node_id := f"node-{i}") not in taken)
         return cls(
@@ -409,20 +375,22 @@ class ClusterCapacity(ShownValue):
         )
 
     def gpu_nodes(self, accelerator_type: str | None = None) -> Iterator[NodeCapacity]:
-        """Yield the nodes with GPUs; of one device type only, if it is given."""
+        """Yield the nodes with GPUs, or with GPUs of a device type."""
         for node in self.nodes:
             if node.resources.gpus > 0 and accelerator_type in (None, node.accelerator_type):
                 yield node
 
     def gpu_groups(self, accelerator_type: str | None = None) -> Iterator[NodeGroup]:
-        """Yield the nodes with GPUs by shape; of one device type only, if it is given."""
+        """Yield the nodes with GPUs by shape, or with GPUs of a device type."""
         for group in self.groups:
             if group.node.resources.gpus > 0 and accelerator_type in (None, group.node.accelerator_type):
                 yield group
 
 
-def _twice(names: Sequence[str]) -> list[str]:
-    return sorted(name for name, count in Counter(names).items() if count > 1) if len(set(names)) < len(names) else []
+def _check_different(names: Sequence[str], what: str) -> None:
+    if len(set(names)) < len(names):
+        twice = min(name for name, number in Counter(names).items() if number > 1)
+        raise InvalidResourcesError(f"each {what} of its own, but {twice!r} comes twice")
 
 
 def _free_ids(name: str, taken: set[str]) -> Iterator[str]:
@@ -433,17 +401,17 @@ def _free_ids(name: str, taken: set[str]) -> Iterator[str]:
 
 
 HEAD_RESOURCE: Final = "node:__internal_head__"
-"""Ray gives it to the head node alone (``HEAD_NODE_RESOURCE_NAME``)."""
+"""Only the head node has it (``HEAD_NODE_RESOURCE_NAME``)."""
 
 _NOT_CUSTOM: Final = ("CPU", "GPU", "memory", "object_store_memory")
-# What a placement group holds appears again beside the node's own, as CPU_group_0_<36 hex digits>.
+# Reservations of placement groups appear as additional resources such as CPU_group_0_<36 hex digits>.
 _OF_A_GROUP: Final = re.compile(r"_group_(\d+_)?[0-9a-f]{36}$")
 
 
 def to_resources(totals: Mapping[str, float]) -> Resources:
-    """Return what ``totals`` say of a node, without what Ray keeps there for itself.
+    """Return the resources of a node from Ray's totals, without Ray's internal ones.
 
-    Of a custom resource it has at most what a trial may ask for: somebody's bytes of a disk are no reason to fail.
+    Larger amounts of custom resources than a trial may request are cut, and not rejected.
     """
     return Resources(
         cpus=totals.get("CPU", 0),
@@ -454,11 +422,8 @@ def to_resources(totals: Mapping[str, float]) -> Resources:
 
 
 def in_use(totals: Mapping[str, float], available: Mapping[str, float]) -> Resources:
-    """Return what is reserved of ``totals``; never below zero.
-
-    Above one GPU it is rounded up to whole ones, as an amount of GPUs is a fraction of one, or whole.
-    """
-    # Ray leaves out what is used up, and what is free may be news of a moment other than the total.
+    """Return the reserved resources, with GPUs above one rounded up to whole ones."""
+    # Ray omits exhausted resources. Free amounts and totals may be of different moments.
     used = {name: max(0.0, total - available.get(name, 0)) for name, total in totals.items()}
     if used.get("GPU", 0) > 1:
         used["GPU"] = math.ceil(round(used["GPU"], 4))
@@ -466,7 +431,7 @@ def in_use(totals: Mapping[str, float], available: Mapping[str, float]) -> Resou
 
 
 def accelerator_type_of(totals: Mapping[str, float]) -> str | None:
-    """Return Ray's name of the device type; the first by name where there are several."""
+    """Return Ray's name of the device type, or the first of several by name."""
     types = sorted(name for name in totals if name.startswith(ACCELERATOR_TYPE_PREFIX))
     return types[0].removeprefix(ACCELERATOR_TYPE_PREFIX) if types else None
 

@@ -1,8 +1,8 @@
-"""Label selectors: the conditions on node labels by which Ray places work.
+"""Label selectors, by which Ray places work on nodes.
 
-A selector maps the key of a label to a condition on its value, in the form that Ray takes: ``"eu"``, ``"!eu"``,
-``"in(eu,us)"`` or ``"!in(eu,us)"``. A node without the label meets only the conditions with ``!``.
-Source: ``ray._private.label_utils`` and the guide "Use labels to control scheduling" of Ray 2.60.
+A selector maps label keys to conditions in Ray's form: ``"eu"``, ``"!eu"``, ``"in(eu,us)"`` or ``"!in(eu,us)"``. A node
+without the label meets only conditions with ``!``. Source: ``ray._private.label_utils`` and the guide "Use labels to
+control scheduling" of Ray 2.60.
 """
 
 import re
@@ -14,10 +14,10 @@ from pydantic import BeforeValidator
 from tune_policies.values.errors import InvalidResourcesError
 
 NODE_ID: Final = "ray.io/node-id"
-"""The label with its own identifier that Ray gives to every node."""
+"""The label of each node with its identifier."""
 
 ACCELERATOR_TYPE: Final = "ray.io/accelerator-type"
-"""The label with its device type that Ray gives to a node whose devices it has detected."""
+"""The label with the device type that Ray has detected on a node."""
 
 _KEY: Final = re.compile(
     r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*/)?"
@@ -29,7 +29,7 @@ _CONDITION: Final = re.compile(r"(?P<excluded>!?)(?:in\((?P<list>[^()]*)\)|(?P<o
 
 
 class _Condition(NamedTuple):
-    """What the value of one label must be: one of ``values``; with ``is_excluded``, none of them."""
+    """The value of a label must be one of ``values``, or with ``is_excluded`` none of them."""
 
     values: frozenset[str]
     is_excluded: bool
@@ -39,11 +39,10 @@ class _Condition(NamedTuple):
         match = _CONDITION.fullmatch(text)
         if match is None:
             return None
-        # "in()" is met by no node: Ray refuses it, but it is what conditions that contradict each other come to.
+        # Ray rejects "in()", but it is the result of contradictory conditions, which no node meets.
         one, several = match["one"], match["list"]
         listed = [one] if several is None else several.split(",") if several else []
-        values = [value.strip() for value in listed]
-        return cls(frozenset(values), is_excluded=bool(match["excluded"]))
+        return cls(frozenset(value.strip() for value in listed), is_excluded=bool(match["excluded"]))
 
     def __and__(self, other: "_Condition") -> "_Condition":
         if self.is_excluded and other.is_excluded:
@@ -59,12 +58,10 @@ class _Condition(NamedTuple):
 
 
 def check_selector(value: object) -> dict[str, str]:
-    """Return ``value``, a label selector, in the form that Ray understands.
-
-    Blanks are taken out: to Ray 2.60, ``"in(eu, us)"`` is sound, and no node ever meets it.
+    """Return a label selector without blanks: Ray 2.60 accepts ``"in(eu, us)"``, but no node meets it.
 
     Raises:
-        InvalidResourcesError: It is not a mapping of label keys to conditions; the message names the wrong one.
+        InvalidResourcesError: ``value`` is not a mapping of label keys to conditions.
     """
     if not isinstance(value, Mapping):
         raise InvalidResourcesError(f"a label selector must map label keys to conditions, got {value!r}")
@@ -89,12 +86,12 @@ LabelSelector = Annotated[dict[str, str], BeforeValidator(check_selector)]
 
 
 def conditions_of(selector: Mapping[str, str]) -> list[tuple[str, frozenset[str], bool]]:
-    """Return for each label its key, its values, and whether a node must have none of these values instead of one."""
+    """Return the key and the values of each condition, and whether a node must have none of these values."""
     return [(key, *condition) for key, condition in _parsed(selector).items()]
 
 
 def matcher(selector: Mapping[str, str]) -> Callable[[Mapping[str, str]], bool]:
-    """Return a function that tells whether the selector selects a node with given labels."""
+    """Return a function that returns whether the selector selects a node with given labels."""
     conditions = conditions_of(selector)
 
     def is_selected(labels: Mapping[str, str]) -> bool:
@@ -107,7 +104,7 @@ def matcher(selector: Mapping[str, str]) -> Callable[[Mapping[str, str]], bool]:
 
 
 def merged(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
-    """Return the selector that selects the nodes that both select."""
+    """Return the selector of the nodes that both selectors select."""
     if not one or not other:
         return dict(one or other)
     conditions = _parsed(one)
@@ -117,7 +114,7 @@ def merged(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_label_value(text: str) -> bool:
-    """Return whether Ray takes ``text`` as the value of a label in a selector."""
+    """Return whether Ray accepts ``text`` as the value of a label in a selector."""
     return _VALUE.fullmatch(text) is not None
 
 
@@ -132,7 +129,7 @@ def is_none_of(values: Iterable[str]) -> str:
 
 
 def format_selector(selector: Mapping[str, str]) -> str:
-    """Return the selector for a message: node identifiers shortened as Ray does, and cut where it lists many."""
+    """Return the selector for a message, with short node identifiers as in Ray, and cut after 120 characters."""
     parts = (f"{key}={condition}" for key, condition in sorted(selector.items()))
     text = _NODE_ID.sub(r"\1", ", ".join(parts))
     return text if len(text) <= 120 else f"{text[:117]}..."

@@ -1,8 +1,8 @@
-"""TPU slices: hosts whose chips are wired together, so that only all of them together are of use.
+"""TPU slices: hosts with connected chips, which can only be used together.
 
-Ray Train runs the workers of a trial on whole slices. It reserves a slice of several hosts through the first of them,
-which alone has the resource ``TPU-{pod type}-head``, and finds the others by the slice's name in their labels. A slice
-of one host is that host. Sources: ``ray.util.tpu``, ``ray._private.accelerators.tpu`` (Ray 2.60).
+Ray Train runs the workers of a trial on whole slices. It reserves a slice of several hosts by the resource
+``TPU-{pod type}-head`` of its first host, and finds the others by the slice's name in their labels. Sources:
+``ray.util.tpu``, ``ray._private.accelerators.tpu`` (Ray 2.60).
 """
 
 import math
@@ -20,14 +20,14 @@ WORKER_ID: Final = "ray.io/tpu-worker-id"
 POD_TYPE: Final = "ray.io/tpu-pod-type"
 
 _CHIPS_PER_HOST: Final = 4
-"""Of a slice with several hosts. Newer hosts with 8 chips are slices by themselves."""
+"""In a slice with several hosts. Newer hosts with 8 chips are slices by themselves."""
 
 _LARGEST_ON_ONE_HOST: Final = ("1x1", "2x2", "2x4")
-"""The topologies of one host, of the types whose hosts may have up to 8 chips."""
+"""The topologies of one host, for types whose hosts may have up to 8 chips."""
 
 _UP_TO_8_CHIPS: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
 _ONE_CORE_PER_CHIP: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
-"""All others have two. The number in a pod type counts cores."""
+"""Other types have two. The number in a pod type counts cores."""
 
 
 def _cuboids(x: int, y: int, z: int) -> set[str]:
@@ -51,7 +51,7 @@ TOPOLOGIES: Final = {
 
 
 class SliceShape(NamedTuple):
-    """What all slices of one topology and device type have in common."""
+    """The topology and device type of slices."""
 
     topology: str
     accelerator_type: str
@@ -63,40 +63,40 @@ class SliceShape(NamedTuple):
 
     @property
     def pod_type(self) -> str:
-        """Google's name for it, such as ``"v4-16"``: the generation, and how many cores."""
+        """Google's name with the generation and the number of cores, such as ``"v4-16"``."""
         cores = self.chips * (1 if self.accelerator_type in _ONE_CORE_PER_CHIP else 2)
         return f"{self.accelerator_type.removeprefix('TPU-').lower()}-{cores}"
 
     @property
     def head_resource(self) -> str:
-        """The resource of the first host, by which Train reserves a slice of several hosts."""
+        """The resource of the first host by which Train reserves a slice of several hosts."""
         return f"TPU-{self.pod_type}-head"
 
     @property
     def told_by(self) -> str:
-        """By what Train finds such a slice, in words."""
+        """The property by which Train finds such a slice, as text."""
         return f"device type {self.accelerator_type}" if self.has_one_host else f"pod type {self.pod_type}"
 
     @property
     def has_one_host(self) -> bool:
-        """Whether Train takes such a slice for a single host, and ignores slice names."""
+        """Whether Train treats such a slice as a single host, and ignores slice names."""
         is_small = self.accelerator_type in _UP_TO_8_CHIPS and self.topology in _LARGEST_ON_ONE_HOST
         return is_small or self.chips <= _CHIPS_PER_HOST
 
 
 class TpuSlice(NamedTuple):
-    """A slice of which every host is alive."""
+    """A slice whose hosts are all alive."""
 
     name: str
     hosts: tuple[NodeCapacity, ...]
 
 
 class Slices(NamedTuple):
-    """The slices of one shape in a cluster.
+    """The slices of a shape in a cluster.
 
     Attributes:
-        intact: Those that Train can reserve, by name.
-        broken: What is wrong with the others, by name.
+        intact: Slices that Train can reserve.
+        broken: The problems of the other slices, by name.
     """
 
     intact: tuple[TpuSlice, ...]
@@ -104,11 +104,7 @@ class Slices(NamedTuple):
 
 
 def check_topology(topology: str, accelerator_type: str) -> str:
-    """Return ``topology`` if Ray reserves such slices of that device type.
-
-    Raises:
-        InvalidResourcesError: It does not; the message names those that it does.
-    """
+    """Return ``topology`` if Ray reserves such slices of a device type, or raise an ``InvalidResourcesError``."""
     known = TOPOLOGIES[accelerator_type]
     if topology not in known:
         by_size = sorted(known, key=lambda name: (SliceShape(name, accelerator_type).chips, name))
@@ -118,11 +114,11 @@ def check_topology(topology: str, accelerator_type: str) -> str:
 
 
 def find_slices(nodes: Iterable[NodeCapacity], shape: SliceShape) -> Slices:
-    """Return the slices of ``shape`` among ``nodes``, by what Ray's node labels say."""
+    """Return the slices of a shape according to Ray's node labels."""
     hosts: dict[str, list[NodeCapacity]] = {}
     for node in nodes:
-        if _is_of(node, shape) and node.labels.get(TOPOLOGY, shape.topology) == shape.topology:
-            # Slices of one host may share a name, or have none.
+        if _has_pod_type(node, shape) and node.labels.get(TOPOLOGY, shape.topology) == shape.topology:
+            # Slices of one host may have the same name, or none.
             name = node.node_id if shape.has_one_host else node.labels.get(SLICE_NAME)
             if name:
                 hosts.setdefault(name, []).append(node)
@@ -136,16 +132,16 @@ def find_slices(nodes: Iterable[NodeCapacity], shape: SliceShape) -> Slices:
 
 
 def topologies_not_told_apart(nodes: Iterable[NodeCapacity], shape: SliceShape) -> list[str]:
-    """Return the other topologies of which Train may take hosts where it was asked for ``shape``."""
+    """Return the other topologies whose hosts Train may use for ``shape``."""
     alike = (
         node
         for node in nodes
-        if (node.accelerator_type == shape.accelerator_type if shape.has_one_host else _is_of(node, shape))
+        if (node.accelerator_type == shape.accelerator_type if shape.has_one_host else _has_pod_type(node, shape))
     )
     return sorted({node.labels[TOPOLOGY] for node in alike if TOPOLOGY in node.labels} - {shape.topology})
 
 
-def _is_of(node: NodeCapacity, shape: SliceShape) -> bool:
+def _has_pod_type(node: NodeCapacity, shape: SliceShape) -> bool:
     return node.labels.get(POD_TYPE) == shape.pod_type
 
 

@@ -1,11 +1,11 @@
-"""A page for people: its parts as values, and the one HTML page that shows them.
+"""The values of a report's parts, and the HTML page that shows them.
 
-It needs no other file and no network. All that comes from data is escaped.
+The page needs no other file and no network. All texts from data are escaped.
 """
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
@@ -22,31 +22,34 @@ ON_DARK: Final = {
     "#8A7A00": "#D8C44A",
     "#707070": "#B0B0B0",
 }
-"""The colours of lines, after Okabe and Ito, and what a page takes in place of each where it is dark."""
+"""The colours of lines, after Okabe and Ito, and their replacements on a dark page."""
 
 
-class Finding(Protocol):
-    """An answer on a card of its own: what it is about, a badge of a few words with its kind, and sentences."""
+class Finding(NamedTuple):
+    """The answer for one workload and one device, on a card.
 
-    @property
-    def workload(self) -> str: ...  # noqa: D102
-    @property
-    def kind(self) -> str: ...  # noqa: D102
-    @property
-    def badge(self) -> str: ...  # noqa: D102
-    @property
-    def sentences(self) -> tuple[str, ...]: ...  # noqa: D102
+    Attributes:
+        workload: Its name, with that of the device if several devices are compared with the first.
+        kind: The colour of the badge: the device pays, the first one stays better, they are the same, it is ambiguous,
+            it depends on the size, or nothing was compared.
+        badge: The answer in a few words.
+        sentences: The answer in full.
+        device: The device that is compared with the first, or ``None``.
+    """
+
+    workload: str
+    kind: Literal["gain", "stay", "same", "ambiguous", "depends", "none"]
+    badge: str
+    sentences: tuple[str, ...]
+    device: str | None = None
 
 
 class Table(NamedTuple):
-    """Rows of texts.
+    """A table.
 
     Attributes:
-        caption: What they are.
-        columns: Their headings.
-        rows: The texts.
-        num_texts: How many columns from the left hold no numbers.
-        is_folded: Whether it is long, and only for those who look for it.
+        num_texts: How many columns from the left are texts. The others are numbers.
+        is_folded: Whether the page shows only the caption until the reader opens the table.
     """
 
     caption: str
@@ -56,7 +59,7 @@ class Table(NamedTuple):
     is_folded: bool = False
 
     def without_columns(self, *names: str) -> "Table":
-        """Return the table without these columns, and without those of which nothing is known."""
+        """Return the table without these columns and without empty columns."""
         known = [
             index
             for index, name in enumerate(self.columns)
@@ -70,9 +73,9 @@ class Picture(NamedTuple):
     """A figure.
 
     Attributes:
-        name: Of its file, without a suffix; nothing of it is a user's.
-        label: What it shows, for those who do not see it.
-        figure: As drawn: an ``<svg>`` element, or what the caller of :func:`html_page` makes one of.
+        name: The name of its file without a suffix, which contains no text from data.
+        label: The description for screen readers.
+        figure: An ``<svg>`` element, or an object that the ``svg`` function of :func:`html_page` converts.
     """
 
     name: str
@@ -81,7 +84,7 @@ class Picture(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of the page."""
+    """A section of the page."""
 
     title: str
     texts: tuple[str, ...] = ()
@@ -92,7 +95,7 @@ class Section(NamedTuple):
 
 
 class Content(NamedTuple):
-    """All of the page."""
+    """The whole page."""
 
     title: str
     summary: str
@@ -101,25 +104,21 @@ class Content(NamedTuple):
 
 
 def html_page(content: Content, svg: Callable[[Picture], "Markup"] = lambda picture: picture.figure) -> str:
-    """Return the page; ``svg`` makes the element of a picture whose figure is none.
-
-    Raises:
-        InvalidResourcesError: There is no Jinja.
-    """
+    """Return the page; ``svg`` returns the element of a picture. Without Jinja, raise ``InvalidResourcesError``."""
     colours = [(colour_variable(light), light, dark) for light, dark in ON_DARK.items()]
     page = template(Path(__file__).with_name("page.html.j2"), _for_html, is_html=True, svg=svg, line_colours=colours)
     return page.render(content=content)
 
 
 def template(file: Path, finalize: Callable[[Any], Any], *, is_html: bool, **globals_: Any) -> "jinja2.Template":
-    """Return a template, in which ``finalize`` gets each value before it is written."""
+    """Return a template that passes each value through ``finalize``."""
     try:
         import jinja2
     except ImportError as error:
         raise InvalidResourcesError("a page needs Jinja: pip install 'tune-policies[bench]'") from error
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(file.parent),
-        autoescape=is_html,  # noqa: S701  # Markdown is escaped by its `finalize`, and not as HTML is
+        autoescape=is_html,  # noqa: S701  # `finalize` escapes Markdown
         finalize=finalize,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -129,10 +128,10 @@ def template(file: Path, finalize: Callable[[Any], Any], *, is_html: bool, **glo
 
 
 def _for_html(value: Any) -> Any:
-    """Return a text in one line, without what turns the direction of writing; autoescaping does the rest."""
+    """Return a text in one line, without characters that change the writing direction; Jinja escapes it."""
     return one_line(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def colour_variable(colour: str) -> str:
-    """Return the name under which a page keeps the colour of a line."""
+    """Return the CSS variable of a line's colour."""
     return f"--line-{colour.lstrip('#').lower()}"

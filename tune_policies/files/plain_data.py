@@ -1,10 +1,8 @@
-"""Reads texts as plain data, within bounds: no text takes more time or memory than its length allows.
+"""Parses texts as plain data with bounded time and memory.
 
-JSON is read strictly: a key that comes twice, a number that no float can hold and parts that stand in each other too
-deep are errors. All other texts are read as YAML, by :mod:`tune_policies.files.yaml_documents`.
-
-The number of parts has a bound of its own: an empty list takes three characters of a text and 64 bytes of memory, and
-a wrong part, with the error that explains it, some 3,000 bytes.
+JSON is parsed strictly: repeated keys, numbers beyond the range of floats, and too deep nesting are errors. Other texts
+are parsed as YAML, by :mod:`tune_policies.files.yaml_documents`. The number of parts is bounded because an empty list
+takes 3 characters of text but 64 bytes of memory, and a wrong part with its error about 3,000 bytes.
 """
 
 import json
@@ -17,35 +15,30 @@ from tune_policies.files.yaml_documents import DocumentError, read_documents
 from tune_policies.values.value import shorten
 
 MAX_PARTS: Final = 100_000
-"""Of a file that people write."""
+"""The most parts of a file that people write."""
 
 MAX_RECORD_PARTS: Final = 2_000_000
-"""Of a file that a program has written: ten thousand nodes with eight GPUs each have 800,000."""
+"""The most parts of a file that a program writes: ten thousand nodes with eight GPUs each have 800,000."""
 
 _MAX_KEYS: Final = 100_000
 
 
 def parse_json(text: str | bytes, *, max_parts: int = MAX_RECORD_PARTS) -> Any:
-    """Return the data of a JSON text, which may have so many parts.
+    """Return the data of a JSON text with at most ``max_parts`` parts.
 
     Raises:
-        ValueError: It is not JSON, or not strictly.
+        ValueError: It is not strict JSON, or has more parts.
     """
     _check_parts(text, max_parts)
-    from_json(text, allow_inf_nan=False)  # which says where a text is wrong, and how deep it is, but keeps the last key
+    from_json(text, allow_inf_nan=False)  # has better errors and bounds the depth, but accepts repeated keys
     return json.loads(text, object_pairs_hook=_mapping, parse_float=_finite)
 
 
 def parse_data(text: str, source: str, *, max_parts: int = MAX_PARTS) -> Any:
-    """Return the data of a text that is JSON, or else YAML; ``None``: it holds nothing.
-
-    Args:
-        text: The text.
-        source: The name of the file.
-        max_parts: How many parts it may have. Of YAML each line is one.
+    """Return the data of a text that is JSON, or else YAML; ``None`` if it is empty. In YAML, each line is a part.
 
     Raises:
-        DocumentError: It is neither, goes beyond the bounds, or holds several documents.
+        DocumentError: It is neither, exceeds the bounds, or contains several documents. It names the ``source``.
     """
     try:
         # JSON first: it is read faster, and YAML refuses its tabs.
@@ -66,18 +59,13 @@ def parse_data(text: str, source: str, *, max_parts: int = MAX_PARTS) -> Any:
         first = documents[1].line(())
         raise DocumentError(source, first, f"a second document begins here, of {len(documents)}: make a file of each")
     for document in documents:
-        for path, line in document.repeated.items():  # with the same value: in a manifest that is only a note
+        for path, line in document.repeated.items():  # lint only notes a key that comes twice with the same value
             raise DocumentError(source, line, f"the key {shorten(path[-1])} comes twice: keep one")
     return documents[0].data if documents else None
 
 
 class Format(NamedTuple):
-    """A format of files that the commands read.
-
-    Attributes:
-        name: What a file in this format is.
-        given_as: The options and arguments that accept it.
-    """
+    """A format of files that the commands read, and the options and arguments that accept it."""
 
     name: str
     given_as: str
@@ -91,7 +79,7 @@ _PRICES: Final = Format("price file", "--prices to `bench decide`")
 
 
 def format_of(data: object) -> Format | None:
-    """Return the format of a file's data by its keys alone; ``None``: it is another one."""
+    """Return the format of a file's data by its keys alone, or ``None`` if it is another one."""
     if isinstance(data, list):
         return NODE_LIST if any(isinstance(each, dict) and "cpus" in each for each in data) else None
     if not isinstance(data, dict):
@@ -112,11 +100,7 @@ def format_of(data: object) -> Format | None:
 
 
 def _check_parts(text: str | bytes, max_parts: int, *more: str) -> None:
-    """Count what begins or divides parts, be it in a text: of what is no data nobody has so much.
-
-    Raises:
-        ValueError: There is more of it than ``max_parts``.
-    """
+    """Check the number of characters that begin or divide parts; a valid file has fewer, even in its texts."""
     signs = (",", "[", "{", *more)
     found = sum(text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in signs)
     if found > max_parts:

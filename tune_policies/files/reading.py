@@ -1,7 +1,7 @@
-"""Reads files that anybody may have written or named: ordinary ones, of a bounded size, without ever waiting.
+"""Reads untrusted files: only ordinary ones of a bounded size, and without ever waiting.
 
-Every file that comes from outside is read here, so that a device, a pipe without a writer or a file of gigabytes is an
-error with a name, and never a program that hangs or fills the memory.
+All files from outside are read here, so that a device, a pipe without a writer or a file of gigabytes raises an error
+and does not hang the program or fill the memory.
 """
 
 import os
@@ -16,20 +16,19 @@ from tune_policies.values.units import MIB
 from tune_policies.values.value import Value
 
 MAX_BYTES: Final = MAX_CHARACTERS
-"""Of a file that people write. UTF-8 has no fewer bytes than characters."""
+"""The largest file that people write. UTF-8 has no fewer bytes than characters."""
 
 MAX_RECORD_BYTES: Final = 64 * MIB
-"""Of a file that a program has written. To read it takes twice as much memory, and its parts may take more."""
+"""The largest file that a program writes."""
 
 ValueT = TypeVar("ValueT", bound=Value)
 
 
 class UnreadableFileError(InvalidResourcesError):
-    """A file that is not there, may not be read, is no ordinary file, or is too large.
+    """A file is missing, not readable, not an ordinary file, or too large.
 
     Attributes:
-        path: The file, as it was named.
-        what: What it should hold.
+        what: What the file should contain.
         reason: Why it cannot be read, and what to do.
         is_missing: Whether there is no such file.
     """
@@ -45,45 +44,31 @@ class UnreadableFileError(InvalidResourcesError):
         return f"cannot read the {self.what} {self.path}: {self.reason}"
 
 
-def read_beginning(path: str | Path, num_bytes: int) -> bytes:
-    """Return the first bytes of an ordinary file, or all where it has fewer.
-
-    Raises:
-        UnreadableFileError: It cannot be read.
-    """
-    return read_bytes(path, max_bytes=num_bytes, is_cut=True)
-
-
 def read_bytes(
-    path: str | Path,
-    *,
-    what: str = "file",
-    max_bytes: int = MAX_BYTES,
-    by_others: bool = True,
-    is_cut: bool = False,
+    path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES, by_others: bool = True, is_cut: bool = False
 ) -> bytes:
-    """Return what is in an ordinary file.
+    """Return the content of an ordinary file. A link is followed.
 
     Args:
-        path: The file. A link is followed.
-        what: What it should hold, for the message of an error.
-        max_bytes: A larger file is not read.
-        by_others: Whether it may be one that another user could have written.
-        is_cut: Whether the beginning of a larger file is read all the same.
+        path: The file.
+        what: What it should contain, for the error message.
+        max_bytes: The size from which on it is not read, or cut if ``is_cut``.
+        by_others: Whether a file is accepted that another user could have written.
+        is_cut: Whether to return the beginning of a larger file.
 
     Raises:
-        UnreadableFileError: It cannot be read.
+        UnreadableFileError: The file cannot be read.
     """
     try:
-        _check_ordinary(Path(path).stat().st_mode)  # merely to open a device may do something
-        # Without waiting: it may have become a pipe since.
+        _check_ordinary(Path(path).stat().st_mode)  # opening a device may have an effect
+        # Without waiting, because it may have become a pipe since.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
         with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
             found = os.fstat(file.fileno())
             _check_ordinary(found.st_mode)
             if not by_others and hasattr(os, "geteuid"):
                 _check_own(found)
-            # A file may grow, and one of the kernel's has no size: so a byte more than allowed is asked for.
+            # A file may grow, and the kernel's files have no size, so one byte more than allowed is read.
             left = max_bytes if is_cut else max_bytes + 1
             chunks: list[bytes] = []
             is_larger = not is_cut and found.st_size > max_bytes
@@ -93,7 +78,7 @@ def read_bytes(
             if is_larger or (left == 0 and not is_cut):
                 raise OSError(f"more than {max_bytes:,} bytes: keep only what is needed")
             return b"".join(chunks)
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: not a valid file name
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         is_missing = isinstance(error, FileNotFoundError)
         raise UnreadableFileError(str(path), what, str(reason), is_missing) from error
@@ -112,26 +97,20 @@ def _check_own(found: os.stat_result) -> None:
 
 
 def read_text(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES, errors: str = "strict") -> str:
-    """Return the text of an ordinary file in UTF-8, with or without a byte order mark.
-
-    Args:
-        path: The file.
-        what: What it should hold, for the message of an error.
-        max_bytes: A larger file is not read.
-        errors: What to do with bytes that are no text, as for ``bytes.decode``.
+    """Return the text of an ordinary file; see :func:`read_bytes` and :func:`decode`.
 
     Raises:
-        UnreadableFileError: It cannot be read.
-        DocumentError: It is no text.
+        UnreadableFileError: The file cannot be read.
+        DocumentError: It is not text.
     """
     return decode(read_bytes(path, what=what, max_bytes=max_bytes), str(path), errors)
 
 
 def decode(data: bytes, source: str, errors: str = "strict") -> str:
-    """Return the text that bytes hold in UTF-8.
+    """Return UTF-8 bytes as text, without the byte order mark; ``errors`` is as for ``bytes.decode``.
 
     Raises:
-        DocumentError: They hold none; it names the line.
+        DocumentError: They are not UTF-8, with the line.
     """
     try:
         return data.decode("utf-8-sig", errors)
@@ -141,15 +120,10 @@ def decode(data: bytes, source: str, errors: str = "strict") -> str:
 
 
 def get_text(filesystem: Any, path: str, *, max_bytes: int = MAX_BYTES) -> str:
-    """Return the text of a file that ``put_text`` wrote.
-
-    Args:
-        filesystem: Of pyarrow, as Ray writes the run's results.
-        path: The file there.
-        max_bytes: A larger file is not read.
+    """Return the text of a file that ``put_text`` wrote on a filesystem of pyarrow.
 
     Raises:
-        Exception: It cannot be read; each filesystem has errors of its own.
+        Exception: The file cannot be read; each filesystem raises its own errors.
     """
     if filesystem.type_name == "local":
         return read_text(path, max_bytes=max_bytes)
@@ -161,11 +135,11 @@ def get_text(filesystem: Any, path: str, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def read_data(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES) -> Any:
-    """Return the plain data of a file in JSON or YAML; of a larger one than people write, it may have more parts.
+    """Return the plain data of a file in JSON or YAML.
 
     Raises:
-        UnreadableFileError: It cannot be read.
-        DocumentError: It is neither, or goes beyond the bounds of :mod:`tune_policies.files.plain_data`.
+        UnreadableFileError: The file cannot be read.
+        DocumentError: It is neither, or exceeds the bounds of :mod:`tune_policies.files.plain_data`.
     """
     text = read_text(path, what=what, max_bytes=max_bytes)
     return parse_data(text, str(path), max_parts=_max_parts(max_bytes))
@@ -184,19 +158,13 @@ def read_value(
     max_bytes: int = MAX_BYTES,
     by_others: bool = True,
 ) -> ValueT:
-    """Return the value that a file describes in JSON or YAML.
+    """Return the value of class ``cls`` that a file describes in JSON or YAML; see :func:`read_bytes`.
 
-    Args:
-        path: The file.
-        cls: The value's class.
-        what: What the file should hold, for the message of an error.
-        hint: What to do where it holds something else, such as how one is written.
-        max_bytes: A larger file is not read.
-        by_others: Whether it may be one that another user could have written.
+    If the file has other content, the error names ``what`` it should contain, and the ``hint`` how to write it.
 
     Raises:
-        UnreadableFileError: It cannot be read.
-        InvalidResourcesError: It holds something else.
+        UnreadableFileError: The file cannot be read.
+        InvalidResourcesError: It has other content.
     """
     ending = f"; {hint}" if hint else ""
     try:
@@ -212,16 +180,9 @@ def read_value(
 
 
 def wrong_file(path: str | Path, what: str, data: object, error: object, ending: str = "") -> InvalidResourcesError:
-    """Return the error for a file that was read and is not as expected.
+    """Return the error for a file whose ``data`` is not the expected format ``what``, because of ``error``.
 
     If it has another format, the error names the options that accept that, not the fields of the expected one.
-
-    Args:
-        path: The file.
-        what: The name of the expected format.
-        data: What the file contains.
-        error: What is wrong with it.
-        ending: What to do about it.
     """
     found = format_of(data)
     if found is None or found.name == what:

@@ -1,9 +1,10 @@
-"""Where a command's texts go: to streams that print whatever they are given, as text.
+"""Prints texts of commands so that they cannot control the terminal.
 
-``guarded_streams`` stands around a whole command. Within, ``print`` and Rich write through ``values.sanitize``, a
-terminal that knows only ASCII gets escapes, and a stream that is closed fails where it is written to, and not before.
+Inside ``guarded_streams``, ``print`` and Rich write through ``values.sanitize``, an ASCII terminal gets escapes, and a
+closed stream fails only when it is written to.
 """
 
+import codecs
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -19,12 +20,24 @@ from rich.text import Text
 from tune_policies.values.sanitize import escape, one_line, printable, redacted
 
 _NUMBERS: Final = frozenset({"At once", "Nodes", "CPU", "GPU", "OOMs"})
-"""Headings of columns that count."""
+"""Headings of columns with counts."""
+
+_ESCAPES: Final = "tune_policies_escapes"
+"""The error handler for characters that a stream's encoding lacks; UTF-8 lacks surrogates."""
+
+
+def _escape_unencodable(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(escape, error.object[error.start : error.end])), error.end
+
+
+codecs.register_error(_ESCAPES, _escape_unencodable)
 
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """Let all that is printed in the block be plain text."""
+    """Print everything in the block as plain text."""
     for number in range(3):
         _open(number)
     stdout, stderr = (cast("TextIO", _PlainStream(stream)) for stream in (sys.stdout, sys.stderr))
@@ -33,7 +46,7 @@ def guarded_streams() -> Iterator[None]:
 
 
 def drop_stdout() -> None:
-    """Let what could not be written go: Python would try again as it ends."""
+    """Discard what could not be written, because Python would try again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -43,24 +56,24 @@ def tell(text: object) -> None:
 
 
 class TextConsole(Console):
-    """A console for texts from outside: brackets and colons in them mean themselves, and nothing steers a terminal."""
+    """A console for untrusted texts: without markup, emoji codes and control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return the text as it will look, so that tables are laid out by that."""
+        """Return the text as it is printed, so that tables have the right widths."""
         return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield what is written; a name in a text that was styled elsewhere is plain, too."""
+        """Yield the printable segments, also of texts that were styled elsewhere."""
         for segment in super().render(renderable, options):
             plain = segment.text if segment.control else printable(segment.text)
             yield segment if plain == segment.text else Segment(plain, segment.style)
 
 
 class TextTable(Table):
-    """A table in which a text is one line. What has several lines of its own is a ``Text``."""
+    """A table whose strings are single lines. Pass a ``Text`` for several lines."""
 
     def __init__(self, *headings: Any, title: str = "", title_style: str = "table.title", **options: Any) -> None:
         super().__init__(*headings, title=Text(one_line(title), style=title_style) if title else None, **options)
@@ -71,7 +84,7 @@ class TextTable(Table):
 
 
 def empty_table(title: str, *headings: str) -> Table:
-    """Return an empty table in the style of all of these; columns that count stand at the right."""
+    """Return an empty table in the common style; columns with counts are right-aligned."""
     table = TextTable(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
     )
@@ -84,12 +97,12 @@ def empty_table(title: str, *headings: str) -> Table:
 
 
 def line(text: str, style: str = "") -> Text:
-    """Return one line below a table, broken where the terminal ends."""
+    """Return a line below a table, wrapped at the width of the terminal."""
     return Text(one_line(text), style=style, overflow="fold")
 
 
 class _PlainStream:
-    """A stream that prints what it is given as text. Rich, which has a colour or two to add, finds its own way in."""
+    """A stream that prints plain text. Rich, which adds colours, writes to ``rich_proxied_file``."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -99,11 +112,12 @@ class _PlainStream:
         return self._write(text, is_styled=False)
 
     def _write(self, text: str, *, is_styled: bool) -> int:
-        before = "" if self._is_at_start else "-"  # what stands before it in its line
+        before = "" if self._is_at_start else "-"  # stands for the text before it in its line
         plain = printable(before + text, is_styled=is_styled)[len(before) :]
         if text.strip() or text.endswith("\n"):
             self._is_at_start = text.rstrip(" \t").endswith("\n")
-        self._stream.write(_encodable(plain, self._stream.encoding or "utf-8"))
+        encoding = self._stream.encoding or "utf-8"
+        self._stream.write(plain.encode(encoding, _ESCAPES).decode(encoding))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -112,7 +126,7 @@ class _PlainStream:
 
     @property
     def rich_proxied_file(self) -> "_StyledStream":
-        """Where Rich writes what would go here."""
+        """The stream to which Rich writes instead of this one."""
         return _StyledStream(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -132,27 +146,10 @@ class _StyledStream:
         return getattr(self._plain, name)
 
 
-def _encodable(text: str, encoding: str) -> str:
-    """Return the text with escapes for what the encoding has not; UTF-8 has no halves of characters."""
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return "".join(each if _has(encoding, each) else escape(each) for each in text)
-    return text
-
-
-def _has(encoding: str, character: str) -> bool:
-    try:
-        character.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _open(number: int) -> None:
-    """Put something in the place of a stream that is closed, or the next file that is opened would be stdout.
+    """Replace a closed stream, because otherwise the next file that is opened would be stdout.
 
-    What is read from it or written to it fails, as it does elsewhere; stderr alone has nobody to tell, and is dropped.
+    Reading from it or writing to it fails, except for stderr, whose output is dropped.
     """
     name = ("stdin", "stdout", "stderr")[number]
     if getattr(sys, name) is not None:

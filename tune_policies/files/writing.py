@@ -1,10 +1,8 @@
-"""Writes files as a whole or not at all, so that nobody ever reads half of one.
+"""Writes files as a whole or not at all, so that no process ever reads half of one.
 
-The new content is written beside the file, put on the disk and only then given its name. What was there keeps its mode,
-its owner and its attributes; where that is not possible, or the file is read-only, it stays as it was. A file that is
-read, added to and replaced is kept to one process at a time by a lock beside it.
-
-``--force`` replaces a file only if its content shows that it is of the kind that is written, and never an input.
+New content is written beside the file, synced to the disk and only then renamed. A replaced file keeps its mode, owner
+and attributes; if that is not possible, or the file is read-only, it stays as it was. ``--force`` replaces a file only
+if its content is of the kind that is written, and never an input.
 """
 
 import os
@@ -12,7 +10,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -25,21 +23,14 @@ from tune_policies.values.value import shorten
 _OPEN_FILES: Final = "/proc/self/fd"
 
 _POLL_S: Final = 0.05
-"""How often it is looked whether another process is done with a file."""
+"""Seconds between attempts to lock a file."""
 
 
 def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
-    """Write a file that a user has named, without replacing another one unless ``force``.
-
-    A new file has the mode that the user's umask gives. A file that is replaced keeps its mode.
-
-    Args:
-        path: A file in an existing folder.
-        content: The content; a text is written in UTF-8.
-        force: Whether to replace an existing file of the same kind.
+    """Write a file that a user has named; ``force`` replaces an existing one of the same kind, which keeps its mode.
 
     Raises:
-        InvalidResourcesError: It is there and not to be replaced, or of another kind, or it cannot be written.
+        InvalidResourcesError: The file exists and may not be replaced, or it cannot be written.
     """
     if force:
         check_new(path, force=True, example=content)
@@ -48,7 +39,7 @@ def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
     check_new(path)
     with _written_beside(path, path, content) as half:
         try:
-            path.hardlink_to(half)  # which fails where another process was first
+            path.hardlink_to(half)  # fails if another process was first
         except FileExistsError:
             raise _in_the_way(path) from None
         except OSError:  # a file system without links
@@ -62,15 +53,11 @@ def check_new(
 ) -> None:
     """Check that :func:`write_new` can write ``path``, before the work whose result the file will contain.
 
-    Args:
-        path: The file.
-        force: Whether to replace a file of the same kind.
-        inputs: The files that the command reads. None of them is ever replaced.
-        example: Content of the kind that will be written; ``None``: the kind is checked when the file is written.
+    With ``example``, content of the kind that will be written, an existing file is checked for its kind as well. The
+    ``inputs`` of the command are never replaced.
 
     Raises:
-        InvalidResourcesError: ``path`` is an input, exists and is not to be replaced, is of another kind, or its folder
-            does not exist.
+        InvalidResourcesError: ``path`` is an input, exists and may not be replaced, or its folder does not exist.
     """
     if any(each is not None and _is_same_file(path, each) for each in inputs):
         raise InvalidResourcesError(f"{path} is an input of this command and would be lost: name another output")
@@ -91,7 +78,7 @@ def check_new(
 def _is_same_file(path: Path, other: Path) -> bool:
     try:
         return path.samefile(other)
-    except (OSError, ValueError, RuntimeError):  # one of them does not exist
+    except (OSError, ValueError, RuntimeError):  # a file that does not exist
         return False
 
 
@@ -115,11 +102,11 @@ _KINDS: Final = (
     re.compile(rb"(<\?xml[^>]{0,200}>\s{0,9}(<!DOCTYPE svg[^>]{0,200}>\s{0,9})?)?<svg\b"),
     *map(re.compile, (rb"\x89PNG\r\n", rb"%PDF-", rb"%!PS", rb"\xff\xd8\xff", rb"RIFF....WEBP", rb"II\*\0|MM\0\*")),
 )
-"""How the kinds of files begin that commands write: pages, cluster files and pictures."""
+"""The beginnings of the kinds of files that commands write: pages, cluster files and pictures."""
 
 
 def _kind(content: bytes) -> object:
-    """Return a value that is the same for two files of the same kind: records have the same fields, CSVs a header."""
+    """Return a value that is equal for files of the same kind: the fields of a record, or the header of a CSV file."""
     for pattern in _KINDS:
         if pattern.match(content):
             return pattern
@@ -129,36 +116,29 @@ def _kind(content: bytes) -> object:
     return content.partition(b"\n")[0]
 
 
-def replace_file(
-    path: Path,
-    content: str | bytes,
-    *,
-    expected: bytes | None = None,
-    is_private: bool = False,
-) -> None:
-    """Write a file, in the place of the one that may be there.
+def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = None, is_private: bool = False) -> None:
+    """Write a file, or replace it. If ``path`` is a link, the file that it names is replaced.
 
     Args:
-        path: A file in a folder that is there. A link stays one, and the file that it names is replaced.
-        content: What it is to hold; a text in UTF-8.
-        expected: What must be in the file right before it is replaced, for changes that were made to just that;
-            ``None``: whatever is there.
-        is_private: Whether only this user may read or write it from now on, whatever its mode was: for files that a
-            later process trusts.
+        path: A file in an existing folder.
+        content: The content; a text is written in UTF-8.
+        expected: The content that the file must have right before it is replaced.
+        is_private: Whether only this user may read or write it from now on, for files that a later process trusts.
 
     Raises:
-        InvalidResourcesError: It cannot be written, is read-only, or holds something else than expected; what was
-            there is still there.
+        InvalidResourcesError: The file cannot be written, is read-only, or has other content than expected. It stays
+            as it was.
     """
     try:
-        is_link_of_others = _is_link_of_others(path)
+        # Another user's link would let that user choose which file is written.
+        is_foreign = hasattr(os, "geteuid") and path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid())
         target = path.resolve()
         before = target.stat() if target.exists() else None
     except (OSError, ValueError, RuntimeError) as error:
         raise _unwritable(path, error) from error
-    if is_link_of_others:
+    if is_foreign:
         raise _unwritable(path, "it is another user's link")
-    if before is not None and not stat.S_ISREG(before.st_mode):  # a device would be replaced by a file
+    if before is not None and not stat.S_ISREG(before.st_mode):  # a file would replace a device
         raise _unwritable(path, "it is not a regular file")
     if before is not None and (not before.st_mode & 0o222 or not os.access(target, os.W_OK)):
         raise _unwritable(path, "it is read-only")
@@ -168,24 +148,14 @@ def replace_file(
         half.replace(target)
 
 
-def _is_link_of_others(path: Path) -> bool:
-    """Return whether following a link would let another user choose which file is written."""
-    return hasattr(os, "geteuid") and path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid())
-
-
 @contextmanager
 def _written_beside(
-    path: Path,
-    target: Path,
-    content: str | bytes,
-    before: os.stat_result | None = None,
-    *,
-    is_private: bool = False,
+    path: Path, target: Path, content: str | bytes, before: os.stat_result | None = None, *, is_private: bool = False
 ) -> Iterator[Path]:
-    """Write what is to become ``target`` beside it, and let the caller give it that name; else it is deleted."""
+    """Write the content beside ``target``, for the caller to rename it. If it is not renamed, it is deleted."""
     half = target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}")
     try:
-        # Nobody may read what is to be private while it is written.
+        # Private content must not be readable while it is written, either.
         descriptor, is_nameless = _open_half(half, 0o666 if before is None and not is_private else 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -195,7 +165,7 @@ def _written_beside(
                     _keep_owner_and_mode(path, target, before, descriptor)
                 os.fsync(descriptor)
                 if is_nameless:
-                    # With a folder Python follows the link to the open file, without one it does not.
+                    # Python follows the link to the open file only with `src_dir_fd`.
                     os.link(f"{_OPEN_FILES}/{descriptor}", half, src_dir_fd=descriptor)
             yield half
         finally:
@@ -208,9 +178,9 @@ def _written_beside(
 
 
 def _open_half(half: Path, mode: int) -> tuple[int, bool]:
-    """Open a new file, and return whether it has no name, which leaves nothing behind where its writer is killed."""
-    if hasattr(os, "O_TMPFILE") and Path(_OPEN_FILES).is_dir():  # Linux, by which alone it can get a name
-        with suppress(OSError):  # not every file system has such
+    """Open a new file, and return whether it is nameless, so that a killed writer leaves nothing behind."""
+    if hasattr(os, "O_TMPFILE") and Path(_OPEN_FILES).is_dir():  # only Linux can name it later
+        with suppress(OSError):  # not every file system supports this
             return os.open(half.parent, os.O_WRONLY | os.O_TMPFILE, mode), True
     return os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode), False
 
@@ -224,14 +194,14 @@ def _keep_owner_and_mode(path: Path, target: Path, before: os.stat_result, half:
             except PermissionError as error:
                 raise _unwritable(path, "it would get another owner or group") from error
         os.fchmod(half, stat.S_IMODE(before.st_mode))
-    if hasattr(os, "listxattr"):  # of which one holds the access rights of further users
+    if hasattr(os, "listxattr"):  # such as access rights of further users
         with suppress(OSError):
             for name in os.listxattr(target):
                 os.setxattr(half, name, os.getxattr(target, name))
 
 
 def _sync_folder(folder: Path) -> None:
-    """Put the new name on the disk, where the system can."""
+    """Sync the new name to the disk, if the system can."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -252,11 +222,7 @@ def _unwritable(path: Path, reason: object) -> InvalidResourcesError:
 
 
 def path_within(folder: Path, name: str) -> Path:
-    """Return the path of the file ``name`` in ``folder``, for a name that comes from data and not from the user.
-
-    Raises:
-        InvalidResourcesError: It would lie elsewhere.
-    """
+    """Return the path of the file ``name``, which comes from data, or raise an error if it is outside ``folder``."""
     path = folder / name
     is_plain = name not in ("", ".", "..") and not set(name) & set("/\\\0")
     if not is_plain or not path.resolve().is_relative_to(folder.resolve()):
@@ -273,18 +239,13 @@ class BusyFileError(InvalidResourcesError):
 
 @contextmanager
 def locked(path: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
-    """Keep a file to this process; where the system or the file system has no locks, go on without.
+    """Lock a file for this process, or continue without a lock if the system or the file system has none.
 
-    The lock is on a file of its own beside it, as the file itself is replaced. The system takes it back from a process
-    that ends, however it ends.
-
-    Args:
-        path: The file, which need not be there.
-        timeout_s: How long to wait for another process.
+    The lock is on a file beside it, because the file itself is replaced. The system releases it when the process ends.
 
     Raises:
-        BusyFileError: Another process has it all that time.
-        InvalidResourcesError: There is no such folder, or nothing may be written there.
+        BusyFileError: Another process has the lock for all of ``timeout_s`` seconds.
+        InvalidResourcesError: The folder does not exist or is not writable.
     """
     try:
         import fcntl
@@ -293,65 +254,52 @@ def locked(path: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
         return
     lock = path.with_name(f".{path.name[:200]}.lock")
     deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            # Whatever is there is neither followed nor emptied.
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise InvalidResourcesError(f"{path} cannot be locked by {lock}: {reason}") from error
-        try:
-            if not _is_locked(descriptor, fcntl.flock, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                if time.monotonic() >= deadline:
-                    raise BusyFileError(
-                        f"another process is writing {path}: wait until it has ended, or name another file"
-                    )
-                time.sleep(_POLL_S)
-            elif _is_still_there(lock, descriptor):  # else who had it before has deleted it
-                try:
-                    yield
-                finally:
-                    with suppress(OSError):
-                        lock.unlink()
-                    with suppress(OSError):
-                        fcntl.flock(descriptor, fcntl.LOCK_UN)  # for processes that have inherited it, too
-                return
-        finally:
-            os.close(descriptor)
-
-
-def _is_locked(descriptor: int, flock: Callable[[int, int], None], operation: int) -> bool:
-    """Lock a file; return whether nobody else has it. Where the file system has no locks, nobody can."""
+    while (descriptor := _lock(path, lock)) is None:
+        if time.monotonic() >= deadline:
+            raise BusyFileError(f"another process is writing {path}: wait until it has ended, or name another file")
+        time.sleep(_POLL_S)
     try:
-        flock(descriptor, operation)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
+        yield
+    finally:
+        with suppress(OSError):
+            lock.unlink()
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for processes that inherited the descriptor
+        os.close(descriptor)
 
 
-def _is_still_there(lock: Path, descriptor: int) -> bool:
+def _lock(path: Path, lock: Path) -> int | None:
+    """Return the descriptor of the locked file, or ``None`` if another process has the lock."""
+    import fcntl
+
     try:
-        return os.path.samestat(lock.lstat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+        # An existing file is neither followed nor emptied.
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidResourcesError(f"{path} cannot be locked by {lock}: {reason}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The process that had the lock before deletes the file.
+        is_ours = os.path.samestat(lock.lstat(), os.fstat(descriptor))
+    except (BlockingIOError, FileNotFoundError):
+        is_ours = False
+    except OSError:  # a file system without locks
+        is_ours = True
+    if is_ours:
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 def put_text(filesystem: Any, path: str, text: str) -> None:
-    """Write a small file as a whole, in the place of the one that may be there; its folder is made if it is missing.
-
-    Args:
-        filesystem: Of pyarrow, as Ray writes the run's results.
-        path: The file there.
-        text: What it is to hold.
+    """Write or replace a small file as a whole on a filesystem of pyarrow, and create its folder if necessary.
 
     Raises:
-        Exception: It cannot be written; each filesystem has errors of its own.
+        Exception: The file cannot be written; each filesystem raises its own errors.
     """
     if filesystem.type_name == "local":
-        folder = Path(path).parent
-        folder.mkdir(parents=True, exist_ok=True)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         replace_file(Path(path), text)
         return
     try:
@@ -362,5 +310,5 @@ def put_text(filesystem: Any, path: str, text: str) -> None:
 
 
 def _put(filesystem: Any, path: str, text: str) -> None:
-    with filesystem.open_output_stream(path) as stream:  # an object store shows no object before it is complete
+    with filesystem.open_output_stream(path) as stream:  # object stores show only complete objects
         stream.write(text.encode())

@@ -1,7 +1,7 @@
-"""Reads YAML as plain data, with the line of each part, so that what is wrong with it can be shown where it stands.
+"""Parses YAML as plain data with the line of each part, so that errors can name the line.
 
-A text is only parsed, never run: tags other than YAML's own are refused. Scalars are read as Kubernetes reads them,
-which goes by JSON: a date is a text, and so is every key.
+Tags other than YAML's own are refused, so nothing is executed. Scalars are read as Kubernetes reads them, on the way to
+JSON: dates and keys are texts.
 """
 
 import json
@@ -26,15 +26,12 @@ _constructor: Final = yaml.constructor.SafeConstructor()
 
 
 def read_scalar(text: str, tag: str | None, implicit: tuple[bool, bool]) -> Any:
-    """Return a value: a text, a number, a truth value or ``None``.
+    """Return the value of a scalar: a text, a number, a truth value or ``None``.
 
-    Args:
-        text: As it is written, without quotes.
-        tag: The tag that is written before it; ``None``: none is.
-        implicit: Whether its form decides what it is: unquoted, and quoted, as PyYAML's parser says.
+    ``tag`` and ``implicit`` are those of PyYAML's event; ``text`` is without quotes.
 
     Raises:
-        ValueError: The tag is not one of plain data, or the text is not what the tag says.
+        ValueError: The tag is not for plain data, or does not match the text.
     """
     kind = tag if tag not in (None, "!") else _resolver.resolve(yaml.ScalarNode, text, implicit)
     if kind == f"{_PREFIX}merge":
@@ -50,51 +47,43 @@ def read_scalar(text: str, tag: str | None, implicit: tuple[bool, bool]) -> Any:
     try:
         value = _constructor.construct_object(yaml.ScalarNode(kind, text))
         if isinstance(value, int):
-            str(value)  # which fails where more digits were read, as hexadecimal ones, than could be written again
+            str(value)  # fails if a hexadecimal number has too many digits to be written again
         return value
     except (ValueError, KeyError, OverflowError, yaml.YAMLError) as error:  # such as a number of thousands of digits
         raise ValueError(f"{shorten(text)} cannot be read as {kind.removeprefix(_PREFIX)}") from error
 
 
 def key_as_text(key: Any) -> str:
-    """Return a key as JSON has it: ``on`` is ``"true"``, as YAML takes it for a truth value."""
-    match key:
-        case str():
-            return key
-        case None:
-            return "null"
-        case bool():
-            return "true" if key else "false"
-        case _:
-            return shorten(key)
+    """Return a key as JSON has it: ``on`` is ``"true"``, because it is a truth value in YAML."""
+    if isinstance(key, str):
+        return key
+    return json.dumps(key) if key is None or isinstance(key, bool) else shorten(key)
 
 
 Path = tuple[str | int, ...]
-"""Where a part stands: keys and places from the top, as ``("spec", "workerGroupSpecs", 0, "groupName")``."""
+"""The keys and indices of a part from the top, such as ``("spec", "workerGroupSpecs", 0, "groupName")``."""
 
 MAX_CHARACTERS: Final = 10_000_000
-"""A longer text is not read: what Kubernetes stores of one object is at most 1.5 MiB (etcd's limit of a request)."""
+"""The longest text. Kubernetes stores at most 1.5 MiB of an object (etcd's limit of a request)."""
 
 _MAX_DEPTH: Final = 100
-"""How deep parts may stand in each other; the definition of a RayCluster goes to about 30."""
+"""The deepest nesting. The definition of a RayCluster has a depth of about 30."""
 
 _MAX_PARTS: Final = 200_000
-"""How many parts a document may have once its aliases are unfolded: a few lines of them can stand for billions."""
+"""The most parts of a document with unfolded aliases: a few lines of aliases can stand for billions of parts."""
 
 _MAX_DOCUMENTS: Final = 10_000
-"""How many documents a text may have: what is found in each takes as much as a large part."""
+"""The most documents of a text, because the findings in each take as much memory as a large part."""
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML was built with it
 
 
 class Document(NamedTuple):
-    """One YAML document.
+    """One YAML document from the file ``source``.
 
     Attributes:
-        data: Mappings, lists and scalars.
-        lines: By path the line, from 1, on which a part begins. What an alias stands for has the line of the alias.
-        source: The name of the file.
-        repeated: By path the line on which a key comes again, with the same value.
+        lines: The line, from 1, on which each part begins. An aliased part has the line of the alias.
+        repeated: The line on which a key comes again with the same value.
     """
 
     data: Any
@@ -103,20 +92,14 @@ class Document(NamedTuple):
     repeated: Mapping[Path, int] = MappingProxyType({})
 
     def line(self, path: Path) -> int:
-        """Return the line of a part; of one that is missing, the line of what it should stand in."""
+        """Return the line of a part, or of the innermost existing part that would contain it."""
         while path not in self.lines and path:
             path = path[:-1]
         return self.lines.get(path, 1)
 
 
 class DocumentError(InvalidResourcesError):
-    """A text that is not YAML, or not plain data.
-
-    Attributes:
-        source: The name of the file.
-        line: The line, from 1.
-        reason: What is wrong there.
-    """
+    """A text is not YAML, or not plain data; ``line`` counts from 1."""
 
     def __init__(self, source: str, line: int, reason: str) -> None:
         super().__init__(source, line, reason)
@@ -129,15 +112,10 @@ class DocumentError(InvalidResourcesError):
 
 
 def read_documents(text: str, source: str, room: int = 1) -> tuple[Document, ...]:
-    """Return the documents of a text, without those that are empty.
-
-    Args:
-        text: YAML, or JSON, which is YAML too.
-        source: The name of the file.
-        room: How many times as large as a manifest it may be.
+    """Return the documents of a text in YAML or JSON without empty ones; it may be ``room`` times as large as usual.
 
     Raises:
-        DocumentError: It is not YAML, too long or too deep, or more than plain data; the only error there is.
+        DocumentError: It is not YAML, too long or too deep, or not plain data. No other error is raised.
     """
     if len(text) > MAX_CHARACTERS * room:
         raise DocumentError(source, 1, f"more than {MAX_CHARACTERS * room:,} characters: keep only what is needed")
@@ -170,7 +148,7 @@ def _documents(text: str, source: str, max_parts: int) -> Iterator[Document]:
 
 
 class _Anchored(NamedTuple):
-    """What an alias stands for, of how many parts it is, and how deep they stand in it."""
+    """The value of an anchor, with its number of parts and their depth."""
 
     data: Any
     num_parts: int
@@ -178,7 +156,7 @@ class _Anchored(NamedTuple):
 
 
 class _Builder:
-    """Makes the data of one document out of what the parser reads."""
+    """Builds the data of one document from the parser's events."""
 
     def __init__(self, events: Iterator[Any], source: str, max_parts: int) -> None:
         self.lines: dict[Path, int] = {}
@@ -187,7 +165,7 @@ class _Builder:
         self._source = source
         self._max_parts = max_parts
         self._anchored: dict[str, _Anchored] = {}
-        self._open: set[str] = set()  # anchors of parts that have not ended
+        self._open: set[str] = set()  # anchors of unfinished parts
         self._num_parts = 0
         self._deepest = 0
 
@@ -245,16 +223,16 @@ class _Builder:
         return {**merged, **found}
 
     def _repeat(self, value: Any, path: Path, line: int) -> None:
-        """Read the value of a key that was there before, which must be the same."""
+        """Read the value of a repeated key, which must be equal."""
         first = self.lines[path]
         again = self.value(next(self._events), path)
         self.lines[path] = first
-        if json.dumps(again, sort_keys=True) != json.dumps(value, sort_keys=True):  # in Python, True is 1
+        if json.dumps(again, sort_keys=True) != json.dumps(value, sort_keys=True):  # in Python, True == 1
             raise self._error(line, f"the key {shorten(path[-1])} comes twice, first in line {first}: keep one")
         self.repeated[path] = line
 
     def _key(self, event: Any, path: Path, line: int) -> str | None:
-        """Return a key as a text; ``None``: it merges another mapping into this one."""
+        """Return a key as a text, or ``None`` if it merges another mapping."""
         is_scalar = isinstance(event, yaml.ScalarEvent)
         key = self._scalar(event, line) if is_scalar else None
         if isinstance(event, yaml.AliasEvent):
@@ -269,7 +247,7 @@ class _Builder:
         parts = value if isinstance(value, list) else [value]
         if not all(isinstance(part, dict) for part in parts):
             raise self._error(line, "<< takes a mapping, or a list of mappings")
-        return {name: part[name] for part in reversed(parts) for name in part}  # of several the first holds
+        return {name: part[name] for part in reversed(parts) for name in part}  # the first one wins
 
     def _scalar(self, event: Any, line: int) -> Any:
         try:
@@ -286,7 +264,7 @@ class _Builder:
             yield event
 
     def _count(self, num_parts: int, depth: int, line: int) -> None:
-        """Note further parts, the deepest of which stands ``depth`` deep."""
+        """Count further parts, the deepest of which has this depth."""
         self._num_parts += num_parts
         self._deepest = max(self._deepest, depth)
         if depth > _MAX_DEPTH:

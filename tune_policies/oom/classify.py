@@ -1,9 +1,9 @@
-"""Classifies an error, or the text of one, by the innermost error in it that means memory.
+"""Classifies an error, or the text of one, by the innermost out-of-memory error in it.
 
-Errors are foreign objects: their attributes, their text and even their type may raise, form circles or never end.
+Errors are foreign objects: their attributes, their text and even their type may raise, form cycles or never end.
 
-Of a text, only the lines on which a traceback names an error count, with what follows them up to the next frame. Source
-lines are indented, and the log around them may mention memory. A message may hold a line that looks like an error.
+In a text, only the lines count that name an error in a traceback, up to the next frame. Source lines and the log around
+them may mention memory, too.
 """
 
 import re
@@ -17,7 +17,7 @@ _MAX_ERRORS: Final = 10_000
 _MAX_CHARACTERS: Final = 100_000
 
 _WRAPPING_ATTRIBUTES: Final = ("cause", "controller_failure", "health_check_failure", "_base_exc")
-"""Where Ray's RayTaskError and the errors of Ray Train keep the error that they wrap."""
+"""The attributes in which Ray's RayTaskError and the errors of Ray Train keep the error that they wrap."""
 
 
 class ChainedError(NamedTuple):
@@ -37,7 +37,7 @@ class ChainedError(NamedTuple):
 def walk_errors(error: object) -> Iterator[ChainedError]:
     """Yield ``error`` and each error inside it once, outer errors before inner ones; never raises."""
     waiting: list[tuple[int, object]] = [(0, error)]
-    seen: dict[int, BaseException] = {}  # keeps them alive: an error made on the fly could get another's id
+    seen: dict[int, BaseException] = {}  # keeps them alive, because a new error could reuse the ID of a deleted one
     while waiting and len(seen) < _MAX_ERRORS:
         depth, current = waiting.pop()
         # Not isinstance, which asks the object itself for its class.
@@ -54,7 +54,7 @@ def _is_error(value: object) -> TypeGuard[BaseException]:
 
 def _inner_errors(error: BaseException) -> list[object]:
     cause = _read_attribute(error, "__cause__")
-    # As Python prints it: a cause hides the context, and so does "from None", which says that the context is no reason.
+    # As when Python prints it, a cause or "from None" hides the context.
     hides_context = cause is not None or _read_attribute(error, "__suppress_context__")
     context = None if hides_context else _read_attribute(error, "__context__")
     failures = _read_attribute(error, "worker_failures")  # of Ray Train's WorkerGroupError, by rank
@@ -122,13 +122,9 @@ def named_errors(text: str) -> Iterator[tuple[str, str]]:
     message: list[str] = []
     for above, line in pairwise(["", *lines]):
         below_frames = above.startswith("  ")
-        ended = _END.match(line)
-        is_message = name is not None and not below_frames
-        started = (
-            None
-            if ended or is_message
-            else _start(line, _NAME_BELOW_FRAMES if name is None and below_frames else _NAME)
-        )
+        ended, started = _END.match(line), None
+        if not ended and (name is None or below_frames):
+            started = _start(line, _NAME_BELOW_FRAMES if name is None and below_frames else _NAME)
         if name is not None and (started or ended):
             yield name, "\n".join(message)
             name = None
@@ -143,7 +139,7 @@ def named_errors(text: str) -> Iterator[tuple[str, str]]:
 def _start(line: str, name: re.Pattern[str]) -> tuple[str, str] | None:
     if named := name.fullmatch(line):
         return named[1], named[2] or ""
-    # Of an actor's death Tune writes the message alone.
+    # For the death of an actor, Tune writes only the message.
     return (KILLED_BY_RAY, line) if re.match(KILLED_BY_RAY_SENTENCE, line) else None
 
 
@@ -154,8 +150,8 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 def classify_oom(error: object) -> OutOfMemory:
     """Return what ``error`` says about memory that ran out; never raises.
 
-    It also reads causes, contexts, members of exception groups and what Ray wraps. The innermost error about memory
-    decides. A context that ``raise ... from None`` hides does not count. A text is read as a traceback.
+    It also reads causes, contexts that are not hidden, members of exception groups and the errors that Ray wraps. The
+    innermost error about memory decides. A text is read as a traceback.
     """
     if type(error) is str:
         return classify_oom_text(error)
@@ -169,15 +165,15 @@ def classify_oom(error: object) -> OutOfMemory:
 def classify_oom_text(text: str) -> OutOfMemory:
     """Return what the text of a traceback says about memory that ran out; never raises.
 
-    Use it where you do not have the error itself, such as for Tune's ``error.txt``. Of several failures in that file
-    the last one counts. Only lines that name an error count. Of a very long text, the beginning and the end are read.
+    Use it if you do not have the error itself, such as for Tune's ``error.txt``. Only the last failure in that file and
+    only lines that name an error count. Of a very long text, the beginning and the end are read.
     """
     return _in_traceback(shortened(text)) or _NONE
 
 
 def _classify_one(error: ChainedError) -> OutOfMemory | None:
-    # The message of an error from another process has that process's traceback in it. The message of Ray's own errors
-    # is nothing but such a traceback.
+    # The message of an error from another process contains that process's traceback. The message of Ray's own errors
+    # is only such a traceback.
     message, traceback, _ = error.text.partition(_TRACEBACK)
     of_ray = any(name.startswith("ray.") for name in error.types[:1]) and KILLED_BY_RAY not in error.types
     found = None if of_ray else match_signature(error.types, message)

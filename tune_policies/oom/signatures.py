@@ -1,10 +1,10 @@
-"""Knows what each framework raises when memory runs out, and tells that from errors that only mention memory.
+"""The errors that each framework raises when memory runs out, as opposed to errors that only mention memory.
 
-An error counts by its type, where the type has no other meaning, or by a sentence that only an allocator or a driver
+An error counts by its type, if the type has no other meaning, or by a sentence that only an allocator or a driver
 writes. The sentences are those of PyTorch 1.13 to 2.13 (``c10/cuda/CUDACachingAllocator.cpp`` and its like for XPU,
 NPU, MPS and cudaMallocAsync, ``c10/core/impl/alloc_cpu.cpp``), TensorFlow's ``bfc_allocator.cc`` and ``op_kernel.cc``,
-XLA's ``pjrt`` and ``stream_executor``, and CuPy's ``memory.pyx``. The numbers in them say what was asked for, the
-limit, and who had taken the rest.
+XLA's ``pjrt`` and ``stream_executor``, and CuPy's ``memory.pyx``. Their numbers show the request, the limit, and who
+had taken the rest.
 """
 
 import math
@@ -20,15 +20,14 @@ class OutOfMemory(Value):
     """What an error says about memory that ran out.
 
     Attributes:
-        kind: ``"accelerator"``: memory of a GPU or its like; ``"host"``: of the machine; ``"none"``: the error means
-            something else.
+        kind: Which memory ran out; ``"none"``: the error means something else.
         framework: Who raised it: ``"torch"``, ``"tensorflow"``, ``"jax"``, ``"cupy"``, ``"ray"`` (its memory
-            monitor) or ``"python"`` (NumPy too); ``None``: not known.
-        requested_bytes: What was asked for; of a worker that Ray's memory monitor killed: what it used; ``None``: the
-            error does not say.
-        limit_bytes: The process's own limit; ``None``: the error names none.
-        cause: ``"own_limit"``: the process reached its own limit; ``"neighbour"``: it was within it, and others had
-            taken the rest of the device; ``None``: the error does not tell.
+            monitor) or ``"python"`` (also NumPy); ``None``: not known.
+        requested_bytes: The size of the request, or what a worker used that Ray's memory monitor killed; ``None``: not
+            known.
+        limit_bytes: The process's own limit; ``None``: not known.
+        cause: ``"own_limit"``: the process reached its own limit; ``"neighbour"``: it was within its limit, and others
+            had taken the rest of the device; ``None``: not known.
     """
 
     kind: Literal["accelerator", "host", "none"]
@@ -44,16 +43,15 @@ _PROGRAM_ERRORS: Final = frozenset(
     {"AssertionError", "AttributeError", "ImportError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError"}
     | {"NotImplementedError", "SyntaxError", "TypeError", "ValueError", "ZeroDivisionError"}
 )
-"""Errors of the program itself. A person wrote what they say about memory, so it proves nothing."""
+"""Errors of the program itself, in which a person may have written anything about memory."""
 
 _FRAMEWORKS: Final = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax", "jaxlib": "jax", "cupy": "cupy"} | {
     "cupy_backends": "cupy",
     "torch_npu": "torch",
 }
-"""The framework of a type by the package that it comes from."""
+"""The framework of a type by its package."""
 
-_TORCH_OOM: Final = re.compile(r"torch(?:_\w+)?(?:\.\w+)*\.OutOfMemoryError")
-_CUPY_OOM: Final = re.compile(r"cupy(?:\.\w+)*\.OutOfMemoryError")
+_FRAMEWORK_OOM: Final = re.compile(r"(torch|cupy)(?:_\w+)?(?:\.\w+)*\.OutOfMemoryError")
 _HOST_OOM: Final = re.compile(r"MemoryError|(?:numpy|pyarrow)(?:\.\w+)*\.\w*MemoryError")
 
 KILLED_BY_RAY: Final = "ray.exceptions.OutOfMemoryError"
@@ -61,12 +59,11 @@ KILLED_BY_RAY_SENTENCE: Final = (
     r"^(?:(?:Task was|\d+ worker\(s\) were) killed due to the node running low on memory"
     r"|\S.*Worker exit type: NODE_OUT_OF_MEMORY)"
 )
-"""Ray's memory monitor, up to 2.55 and since. The kernel's own killer leaves no such trace: Ray then only lists what
-may have happened."""
+"""Ray's memory monitor, up to 2.55 and since. After the kernel's OOM killer, Ray only lists what may have happened."""
 
 _DEVICES: Final = r"(?:CUDA|HIP|XPU|NPU|MLU|GCU|MPS backend)"
 _NO_SENTENCE_BEFORE: Final = r"(?:^|[^\w\s]\s+|[^\w\s])"
-"""What may stand before a quoted message: a colon or a bracket, but no words of another sentence."""
+"""What may precede a quoted message: a colon or a bracket, but no words of another sentence."""
 _RESOURCE_EXHAUSTED: Final = r"(?:RESOURCE_EXHAUSTED|Resource exhausted): "
 
 _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
@@ -95,7 +92,7 @@ _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
     (r"^\[Errno 12\] ", "host", "python"),
     (r"^std::bad_alloc$", "host", None),
 )
-"""Sentences that nothing else writes, the memory that ran out, and the framework where the type does not tell."""
+"""Sentences that nothing else writes, the memory that ran out, and the framework if the type does not show it."""
 
 _TENSORFLOW_OOM: Final = re.compile(
     r"OOM when allocating tensor|[Ff]ailed to allocate memory|[Oo]ut of memory|[Rr]an out of (?:GPU )?memory"
@@ -109,7 +106,7 @@ _ACCELERATOR_TEXT: Final = re.compile(r"\bCUDA|cudaError|\bHIP\b|hipError|\bRMM 
 
 
 def match_signature(types: Sequence[str], text: str) -> OutOfMemory | None:
-    """Return what an error says about memory that ran out; ``None`` if it means something else.
+    """Return what an error says about memory that ran out; ``None``: it means something else.
 
     ``types`` are the full names of its type and of that type's bases, built-in ones without a module.
     """
@@ -129,12 +126,10 @@ def match_signature(types: Sequence[str], text: str) -> OutOfMemory | None:
 
 def _by_type(types: Sequence[str], text: str) -> tuple[MemoryKind, str | None] | None:
     for name in types:
-        if _TORCH_OOM.fullmatch(name):
-            return "accelerator", "torch"
-        if _CUPY_OOM.fullmatch(name):
-            return "accelerator", "cupy"
         if name == KILLED_BY_RAY:
             return "host", "ray"
+        if found := _FRAMEWORK_OOM.fullmatch(name):
+            return "accelerator", found[1]
     if any(_HOST_OOM.fullmatch(name) for name in types):
         # RAPIDS and others raise a plain MemoryError for memory of the device.
         return ("accelerator", None) if _ACCELERATOR_TEXT.search(text) else ("host", "python")
@@ -172,9 +167,9 @@ _SIZE: Final = r"(\d[\d,]{0,30}(?:\.\d{0,9})?) ?(bytes\b|[KMGTPE]i?B\b|[KMGTPE]\
 _UNITS: Final = {unit: 1024**power for power, unit in enumerate("BKMGTPE")}
 """Every unit is binary: PyTorch on Apple, Ray and XLA write ``GB`` or ``G`` for 2^30 bytes."""
 _MAX_BYTES: Final = 2**60
-"""More than any device has; without a limit, PyTorch's asynchronous allocator names one of 2^64 bytes."""
+"""More than any device has: PyTorch's asynchronous allocator writes 2^64 bytes for "no limit"."""
 _MAX_ROUNDING_BYTES: Final = 2**24
-"""Three numbers, each rounded to 0.01 GiB, are off by 15.4 MiB together at most; small ones by 0.5 %."""
+"""The rounding error of three numbers with 0.01 GiB each is at most 15.4 MiB, or 0.5 % of small numbers."""
 
 
 def _pattern(*sentences: str) -> re.Pattern[str]:
@@ -225,7 +220,7 @@ _ITEM_BYTES: Final = {
 
 
 def requested_bytes(text: str) -> int | None:
-    """Return how many bytes were asked for, or ``None`` if ``text`` does not say."""
+    """Return how many bytes were requested; ``None``: ``text`` does not say."""
     if found := _SHAPE.search(text):
         sizes = [int(size) for size in re.findall(r"\d{1,18}", found[1])]
         item_bytes = _ITEM_BYTES.get(found[2])
@@ -234,16 +229,15 @@ def requested_bytes(text: str) -> int | None:
 
 
 def limit_bytes(text: str) -> int | None:
-    """Return the process's own limit, or ``None`` if ``text`` names none."""
+    """Return the process's own limit in bytes; ``None``: ``text`` does not say."""
     return _amount(_LIMIT, text) or None
 
 
 def cause(text: str) -> Cause | None:
-    """Return who had taken the memory, by the numbers in ``text``; ``None`` if they do not tell.
+    """Return who had taken the memory, by the numbers in ``text``; ``None``: not known.
 
-    Where the process has a limit, what it holds and what it asked for together may pass the limit: then the limit is
-    the cause. If they do not, others had filled the device. Without a limit, others had filled the device if the
-    process alone would have fitted into it.
+    If the memory of the process and its request exceed its limit, the limit is the cause; if not, others had filled the
+    device. Without a limit, others had filled the device if the process alone would have fitted into it.
     """
     asked, limit, free = requested_bytes(text), limit_bytes(text), _amount(_FREE, text)
     if asked is None:

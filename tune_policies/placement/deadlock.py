@@ -1,9 +1,8 @@
-"""Gang deadlock: whether the workers of Train runs can ever start beside what holds on, and the sum where they cannot.
+"""Gang deadlock: whether the workers of Train runs can ever start, and an error that explains why not.
 
-A run whose workers train will end, and frees what it holds. A driver whose workers wait does not: it holds its share
-until they have started and ended. So the waiting runs are played through as a banker would: a run whose workers fit
-beside everything that holds on can start, ends, and gives its driver's share back. The runs that are left
-when no more can start wait for each other, or for what never ends.
+A run whose workers train ends and releases its resources, but a driver whose workers wait keeps its own. So the waiting
+runs are simulated as in the banker's algorithm: a run whose workers fit beside all reservations starts, ends, and
+releases its driver's resources. The remaining runs wait for each other, or for reservations that never end.
 """
 
 from collections import Counter
@@ -24,13 +23,9 @@ from tune_policies.values.value import Value
 
 
 class NodeTotals(Value):
-    """A node, with everything that Ray counts of it, used or not.
+    """A node with all of its resources, used or not.
 
-    Attributes:
-        node_id: Ray's identifier.
-        amounts: How much it has of what.
-        labels: Ray's node labels.
-        may_go: Whether an autoscaler may take it away once it is idle, and so add another in its place.
+    ``may_go`` says whether an autoscaler may remove the idle node, and then add another node.
     """
 
     node_id: str
@@ -40,13 +35,7 @@ class NodeTotals(Value):
 
 
 class Reservation(Value):
-    """What something holds on a node.
-
-    Attributes:
-        node_id: The node.
-        amounts: How much of it.
-        holder: Who holds it, as text: "an actor Server".
-    """
+    """A reservation on a node. ``holder`` is a text such as "an actor Server"."""
 
     node_id: str
     amounts: Amounts
@@ -54,14 +43,7 @@ class Reservation(Value):
 
 
 class Gang(Value):
-    """Workers that start together, all alike.
-
-    Attributes:
-        worker: What each reserves.
-        num_workers: How many there are; of an elastic run, the fewest with which it starts.
-        strategy: Ray's placement strategy.
-        label_selector: Ray's label selector for their nodes; empty: any.
-    """
+    """Equal workers that start together, of an elastic run the fewest with which it starts."""
 
     worker: Amounts
     num_workers: PositiveCount
@@ -73,11 +55,11 @@ class WaitingRun(Value):
     """A Train run whose workers have not started.
 
     Attributes:
-        run_id: Which it is.
-        driver_id: The actor that started it; empty: a program did.
-        started_at: When it began, in seconds; runs are told apart by age.
-        driver: What its driver holds meanwhile.
-        gang: The workers that it waits for; ``None``: not known, as it has not asked for any; so they may fit.
+        run_id: Its identifier.
+        started_at: When it started, in seconds.
+        driver_id: The actor that started it, or an empty text for a program.
+        driver: The reservations of its driver.
+        gang: The workers for which it waits, or ``None`` if it has not requested any yet, so that they may fit.
     """
 
     run_id: str
@@ -88,15 +70,14 @@ class WaitingRun(Value):
 
 
 class ClusterOccupancy(Value):
-    """What a cluster has, and what in it holds on.
+    """The resources of a cluster, and the reservations that stay.
 
     Attributes:
         nodes: The alive nodes.
-        permanent: What nothing is known to end: actors outside of trials and Train runs, and what users have reserved.
+        permanent: Reservations that may never end, of users and of actors outside of trials and Train runs.
         waiting: The Train runs whose workers wait.
-        node_types: What an autoscaler can add.
-        max_nodes_to_add: The most nodes of all types together that it can add; ``None``: each type's limit is the only
-            one.
+        node_types: The node types that an autoscaler can add.
+        max_nodes_to_add: The most nodes of all types together that it can add, if there is such a limit.
     """
 
     nodes: tuple[NodeTotals, ...]
@@ -106,7 +87,7 @@ class ClusterOccupancy(Value):
     max_nodes_to_add: Count | None = None
 
     def remaining(self, holding: Iterable[WaitingRun]) -> dict[str, RemainingNode]:
-        """Return what is left of each alive node beside what is permanent and the drivers of these runs."""
+        """Return what remains of each alive node beside permanent reservations and the drivers of these runs."""
         nodes = {node.node_id: RemainingNode(node.amounts) for node in self.nodes}
         for each in (*self.permanent, *(share for run in holding for share in run.driver)):
             if each.node_id in nodes:
@@ -115,7 +96,7 @@ class ClusterOccupancy(Value):
 
 
 def stuck_runs(view: ClusterOccupancy) -> tuple[WaitingRun, ...]:
-    """Return the runs whose workers can never start unless one of them, or what is permanent, gives way, by age."""
+    """Return the runs whose workers can never start unless one of them or a permanent reservation ends, by age."""
     waiting = sorted(view.waiting, key=lambda run: (run.started_at, run.run_id))
     nodes = view.remaining(waiting)
     while True:
@@ -129,10 +110,10 @@ def stuck_runs(view: ClusterOccupancy) -> tuple[WaitingRun, ...]:
 
 
 def most_workers(gang: Gang, view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> int:
-    """Return how many of the gang's workers fit what is left of the nodes and the best mix of nodes that may come.
+    """Return how many of the gang's workers fit the remaining nodes and the best mix of nodes that can be added.
 
-    Each run is asked for by itself: an autoscaler takes idle nodes away again, and adds others for the next. How many
-    idle nodes it always keeps is not known, so each of them may make room for one that holds more.
+    Each run counts by itself, because an autoscaler removes idle nodes and adds others for the next run. It may replace
+    every idle node, because the number of nodes that it keeps is not known.
     """
     is_selected = matcher(gang.label_selector)
     slots = {
@@ -149,7 +130,7 @@ def most_workers(gang: Gang, view: ClusterOccupancy, nodes: Mapping[str, Remaini
     }
     limits = {each.name: each.max_nodes_to_add for each in view.node_types} | dict.fromkeys(leaving, 1)
     holds = of_type | {node_id: slots.get(node_id, 0) for node_id in leaving}
-    # Nodes that hold the most come first, so no other mix holds more.
+    # Nodes with the most workers come first, so no other mix has room for more.
     by_use = sorted(filter(holds.__getitem__, holds), key=lambda name: (-holds[name], name))
     most = None if view.max_nodes_to_add is None else view.max_nodes_to_add + len(leaving)
     chosen = nodes_within_limits(limits, by_use, most)
@@ -161,12 +142,12 @@ def most_workers(gang: Gang, view: ClusterOccupancy, nodes: Mapping[str, Remaini
 
 
 def _leaving(view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> set[str]:
-    """Return the nodes that an autoscaler may take away, as nothing holds on there."""
+    """Return the idle nodes that an autoscaler may remove."""
     return {node.node_id for node in view.nodes if node.may_go and nodes[node.node_id].is_idle}
 
 
 def deadlock_error(view: ClusterOccupancy, run: WaitingRun) -> InfeasibleRequestError:
-    """Return the error for a stuck run: what its workers need, and the sum of what each node has and who holds it."""
+    """Return the error for a stuck run, with the need of its workers and the reservations on each node."""
     gang = run.gang or Gang(worker={}, num_workers=1)
     stuck = stuck_runs(view)
     nodes = view.remaining(stuck)
@@ -186,7 +167,7 @@ def deadlock_error(view: ClusterOccupancy, run: WaitingRun) -> InfeasibleRequest
 
 
 _SHOWN: Final = 4
-"""So many nodes an error writes out."""
+"""The most nodes that an error lists."""
 
 
 def _sum(node: NodeTotals, left: RemainingNode, view: ClusterOccupancy, stuck: Iterable[WaitingRun], gang: Gang) -> str:
@@ -205,7 +186,7 @@ def _sum(node: NodeTotals, left: RemainingNode, view: ClusterOccupancy, stuck: I
 
 
 def _addable(view: ClusterOccupancy, gang: Gang, num_leaving: int) -> str:
-    """Return what could be added at the most: "2 gpu with 4 CPUs, 1 GPU, at most 2 together"."""
+    """Return the nodes that can be added as text: "2 gpu with 4 CPUs, 1 GPU, at most 2 together"."""
     names = [name for name in gang.worker if not name.startswith(ACCELERATOR_TYPE_PREFIX)]
     types = [
         f"{each.max_nodes_to_add} {each.name} with "
@@ -220,9 +201,7 @@ def _addable(view: ClusterOccupancy, gang: Gang, num_leaving: int) -> str:
 
 
 def _added(amounts: Iterable[Mapping[str, int]], names: Iterable[str]) -> str:
-    total: Counter[str] = Counter()
-    for each in amounts:
-        total.update(each)
+    total = sum(map(Counter, amounts), Counter[str]())
     return ", ".join(_amount(name, total[name]) for name in names if total[name])
 
 
@@ -235,7 +214,7 @@ def _asked(gang: Gang) -> str:
 
 
 def _short_of(gang: Gang, view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> str:
-    """Return the resource that alone lets the fewest workers start."""
+    """Return the resource for which the fewest workers fit."""
 
     def workers(name: str) -> int:
         return most_workers(gang.model_copy(update={"worker": {name: gang.worker[name]}}), view, nodes)

@@ -1,11 +1,14 @@
-"""What a plan leaves unused of a cluster, and why.
+"""Computes which resources of a cluster a plan leaves idle, and why.
 
-Kept node by node where the plan fills the cluster: there each node holds as many workers as fit it, wherever Ray puts
-them. A plan that runs fewer trials than fit leaves the difference free, in sum; on which nodes cannot be known.
+If the plan fills the cluster, each node holds as many workers as fit. Otherwise only the sum of the difference is
+known, because Ray chooses the nodes.
 """
 
 from collections import Counter
-from typing import Final
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from pydantic import Field
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
@@ -18,42 +21,64 @@ from tune_policies.values.resources import TICKS, amount_of, format_amount, from
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 
-Parts = Counter[tuple[str, str]]
+
+class Why(StrEnum):
+    """Why an amount is idle; ``{}`` stands for a name."""
+
+    ROUNDING = "lost to rounding, as Ray counts in steps of 0.0001"
+    LEFT_FREE = "left free by the policy"
+    BESIDE = "the policy leaves free what else more trials need"
+    GROWTH = "left for one trial to grow into"
+    NOT_SELECTED = "on nodes that the plan's label selector leaves out"
+    OTHER_TYPE = "on nodes of another type than {}"
+    NOT_ASKED = "no trial asks for {}"
+    TOO_SMALL = "less than one more {} needs"
+    NONE = "their nodes have no {}"
+    NONE_LEFT = "their nodes have no {} left"
+    NONE_OR_NONE_LEFT = "their nodes have no {}, or none left"
+    TOO_LITTLE = "their nodes have too little {}"
+    TOO_LITTLE_LEFT = "their nodes have too little {} left"
+    ROUNDED_DOWN = "too few to give each {} one more"
+    UNEVEN = "not every node has enough to give each {} more"
+    CAPPED = "held back by the cap {}"
+    LIMITED = "limited by {}"
+
+
+class Reason(NamedTuple):
+    """Why an amount is idle, with the name in it, and a further reason beside it."""
+
+    why: Why
+    name: str = ""
+    beside: "Reason | None" = None
+
+    def __str__(self) -> str:
+        text = self.why.format(self.name)
+        return text if self.beside is None else f"{text}, and {self.beside}"
+
+
+_OF_ALL_NODES: Final = {Why.NONE: (Why.NONE_LEFT, Why.NONE_OR_NONE_LEFT), Why.TOO_LITTLE: (Why.TOO_LITTLE_LEFT,) * 2}
+"""The reason on nodes that trials use, for that on nodes that they do not use; and the reason for both together."""
+
+Parts = Counter[tuple[str, Reason]]
 """Idle ticks (of host memory: bytes) by resource and reason."""
-
-ROUNDING: Final = "lost to rounding, as Ray counts in steps of 0.0001"
-"""The reason for what shares of 1/k of a device leave of it: next to nothing."""
-
-LEFT_FREE: Final = "left free by the policy"
-"""The reason for what a policy was told to leave to others: no fault."""
-
-_NOT_SELECTED: Final = "on nodes that the plan's label selector leaves out"
-
-_NONE: Final = "their nodes have no"
-
-_TOO_LITTLE: Final = "their nodes have too little"
-
-_BESIDE: Final = "the policy leaves free what else more trials need"
-
-_GROWTH: Final = "left for one trial to grow into"
-
-_TOO_SMALL: Final = "less than one more {} needs"
 
 
 class Idle(Value):
-    """An amount of one resource that no trial of a plan uses.
+    """An amount of a resource that no trial of a plan uses.
 
     Attributes:
-        resource: Its name, as Ray spells it.
-        amount: How much of it is idle for this reason; of ``memory`` in bytes.
-        total: How much there is, used or not.
-        reason: Why no further trial takes it.
+        resource: Ray's name of the resource.
+        amount: The amount that is idle for this reason, of ``memory`` in bytes.
+        total: The amount in the cluster, used or not.
+        reason: Why no other trial uses it.
+        why: The kind of the reason.
     """
 
     resource: str
     amount: float
     total: float
     reason: str
+    why: Why | None = Field(default=None, exclude=True, repr=False)
 
     def __str__(self) -> str:
         if self.resource == "memory":
@@ -62,13 +87,13 @@ class Idle(Value):
 
 
 def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
-    """Return what ``plan`` leaves unused of ``capacity`` and of the nodes that it adds.
+    """Return the idle resources of ``capacity`` and of the nodes that the plan adds.
 
-    For each resource, what is used and what is idle add up to what there is. Host memory is left out where the trials
-    reserve none, or where some node's is not known.
+    Used and idle amounts add up to the total. Host memory is omitted if the trials reserve none, or if that of a node
+    is not known.
 
     Raises:
-        InvalidResourcesError: The plan uses more than there is, so it was made for another cluster.
+        InvalidResourcesError: The plan uses more than the total, so it was made for another cluster.
     """
     cluster = capacity.with_nodes_added(plan.nodes_to_add)
     total = _total(cluster)
@@ -83,20 +108,22 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
             )
     parts = _parts(cluster, plan)
     if parts is None:
-        limits = dict.fromkeys(total, f"limited by {plan.limited_by}")
-        limits[plan.limited_by] = _TOO_SMALL.format("trial")
+        limits = dict.fromkeys(total, Reason(Why.LIMITED, plan.limited_by))
+        limits[plan.limited_by] = Reason(Why.TOO_SMALL, "trial")
         parts = Counter({(name, limits[name]): total[name] - used[name] for name in total})
     _tell_what_is_left_free(parts, plan)
-    rows = sorted((name not in ("CPU", "GPU"), name, -amount, reason) for (name, reason), amount in parts.items())
+    rows = sorted(
+        (name not in ("CPU", "GPU"), name, -amount, str(reason), reason.why) for (name, reason), amount in parts.items()
+    )
     return tuple(
-        Idle(resource=name, amount=_amount(name, -negated), total=_amount(name, total[name]), reason=reason)
-        for _, name, negated, reason in rows
+        Idle(resource=name, amount=_amount(name, -negated), total=_amount(name, total[name]), reason=text, why=why)
+        for _, name, negated, text, why in rows
         if negated and name in total
     )
 
 
 def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
-    """Return the idle amounts by reason; ``None``: the plan's places cannot be told node by node."""
+    """Return the idle amounts by reason, or ``None`` if the places of trials are not known by node."""
     slot = plan.slots[0]
     if len(plan.slots) > 1:
         return None
@@ -107,7 +134,7 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
     if plan.divides_cpus:
         _tell_what_is_rounded_down(parts, slot)
     for name, ticks in _total(cluster.where(lambda node: not is_selected(node.ray_labels))).items():
-        parts[name, _NOT_SELECTED] += ticks
+        parts[name, Reason(Why.NOT_SELECTED)] += ticks
     spare = room - slot.max_concurrent_trials * request.processes
     if spare < 0:
         return None
@@ -115,25 +142,26 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
     spare -= growth
     too_few = spare % request.processes
     for name, needed in request.worker.ticks.items():
-        parts[name, _GROWTH] += growth * needed
-        parts[name, _TOO_SMALL.format("trial")] += too_few * needed
-        parts[name, _why_spare(name, cluster, plan)] += (spare - too_few) * needed
+        parts[name, Reason(Why.GROWTH)] += growth * needed
+        parts[name, Reason(Why.TOO_SMALL, "trial")] += too_few * needed
+        parts[name, _why_spare(cluster, plan)] += (spare - too_few) * needed
     _take_drivers(parts, slot)
     return parts
 
 
 def _tell_what_is_left_free(parts: Parts, plan: TrialPlan) -> None:
-    """Tell of so much of a resource that it is left free: first of what more trials would take."""
+    """Change the reason of resources that the policy leaves free, first of those that more trials would use."""
     for name, ticks in plan.left_free.ticks.items():
-        reasons = [reason for each, reason in parts if each == name and reason not in (_GROWTH, LEFT_FREE)]
-        for reason in sorted(reasons, key=lambda reason: (reason != _BESIDE, reason)):
-            moved = min(parts[name, reason], ticks - parts[name, LEFT_FREE])
-            parts[name, LEFT_FREE] += moved
+        left_free = Reason(Why.LEFT_FREE)
+        reasons = [reason for each, reason in parts if each == name and reason.why not in (Why.GROWTH, Why.LEFT_FREE)]
+        for reason in sorted(reasons, key=lambda reason: (reason.why is not Why.BESIDE, str(reason))):
+            moved = min(parts[name, reason], ticks - parts[name, left_free])
+            parts[name, left_free] += moved
             parts[name, reason] -= moved
 
 
 def _left_on_full_nodes(cluster: ClusterCapacity, request: Request) -> tuple[int, Parts]:
-    """Return how many workers the nodes hold when they are full, and what then remains of them."""
+    """Return the number of workers on full nodes, and the remaining resources."""
     room, parts = 0, Parts()
     needed = request.worker.ticks
     for node, count in cluster.groups:
@@ -147,71 +175,78 @@ def _left_on_full_nodes(cluster: ClusterCapacity, request: Request) -> tuple[int
     return room, parts
 
 
-def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str, int]) -> str:
+def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str, int]) -> Reason:
     wanted_type = request.accelerator_type
     if wanted_type is not None and slots[ACCELERATOR_TYPE_PREFIX + wanted_type] == 0:
-        return f"on nodes of another type than {wanted_type}"
+        return Reason(Why.OTHER_TYPE, wanted_type)
     if name not in request.worker.ticks:
-        return f"no trial asks for {name}"
+        return Reason(Why.NOT_ASKED, name)
     needed = request.worker.ticks[name]
     held = min(slots.values(), default=0)
     if name != "memory" and left[name] <= _lost_to_rounding(needed, left[name] + held * needed):
-        return ROUNDING
+        return Reason(Why.ROUNDING)
     others = [stop for stop in slots if slots[stop] == held and stop != name]
     if left[name] < needed or not others:
-        return _TOO_SMALL.format("worker" if request.num_workers else "trial")
+        return Reason(Why.TOO_SMALL, "worker" if request.num_workers else "trial")
 
-    def is_used_up(stop: str) -> bool:  # but for what rounding leaves
+    def is_used_up(stop: str) -> bool:  # except for rounding
         return left.get(stop, 0) * 100 < request.worker.ticks.get(stop, 1)
 
-    # What is used up says more than what is merely too little.
     stop = min(others, key=lambda other: (not is_used_up(other), other))
-    return f"{_NONE if is_used_up(stop) else _TOO_LITTLE} {stop}" + (" left" if held else "")
+    why = Why.NONE if is_used_up(stop) else Why.TOO_LITTLE
+    return Reason(_OF_ALL_NODES[why][0] if held else why, stop)
 
 
 def _tell_what_is_rounded_down(parts: Parts, slot: TrialSlot) -> None:
-    """Tell of CPUs that were divided by the slots of a node why no trial has more of them."""
+    """Explain why no trial has more CPUs, if the CPUs of a node are divided by its slots."""
     workers = slot.max_concurrent_trials * max(1, slot.num_workers)
     each = "worker" if slot.num_workers else "trial"
-    for name, reason in [part for part in parts if part[0] == "CPU" and part[1].endswith(" left")]:
+    for name, reason in [part for part in parts if part[0] == "CPU"]:
+        if reason.why not in (Why.NONE_LEFT, Why.NONE_OR_NONE_LEFT, Why.TOO_LITTLE_LEFT):
+            continue
         if slot.worker.cpus >= 1 and parts[name, reason] < workers * TICKS:  # workers get whole ones
-            why = f"too few to give each {each} one more"
-        elif reason.startswith(_NONE):  # all workers get the same, and the node with the fewest CPUs decides
-            why = f"not every node has enough to give each {each} more"
+            why = Why.ROUNDED_DOWN
+        elif (
+            reason.why is not Why.TOO_LITTLE_LEFT
+        ):  # all workers get the same, so the node with the fewest CPUs decides
+            why = Why.UNEVEN
         else:
             continue
-        parts[name, f"{why}, and {reason}"] = parts.pop((name, reason))
+        parts[name, Reason(why, each, beside=reason)] = parts.pop((name, reason))
 
 
 def _merge_with_left(parts: Parts) -> None:
     """Tell of nodes that never had a resource together with those that have none left: trials want it on both."""
-    for name, reason in [part for part in parts if (part[0], f"{part[1]} left") in parts]:
-        both = f"{reason}, or none left" if reason.startswith(_NONE) else f"{reason} left"
-        amount = parts.pop((name, reason)) + parts.pop((name, f"{reason} left"))
-        parts[name, both] = amount
+    for name, reason in list(parts):
+        if reason.why in _OF_ALL_NODES:
+            why_left, why_both = _OF_ALL_NODES[reason.why]
+            left = (name, reason._replace(why=why_left))
+            if left in parts:
+                amount = parts.pop((name, reason)) + parts.pop(left)
+                parts[name, reason._replace(why=why_both)] = amount
 
 
 def _lost_to_rounding(share: int, has: int) -> int:
-    """Return the ticks that shares of floor(1/k) leave on all the devices of a node that has so much."""
+    """Return the ticks that shares of floor(1/k) leave on all devices of a node."""
     lost = TICKS % share
     return has // TICKS * lost if lost < TICKS // share else 0
 
 
-def _why_spare(name: str, cluster: ClusterCapacity, plan: TrialPlan) -> str:
+def _why_spare(cluster: ClusterCapacity, plan: TrialPlan) -> Reason:
     """Return why trials do not take what would hold more of them."""
     resources = _total(cluster).keys() | {"memory"}
     if plan.limited_by in resources or plan.limited_by.startswith(ACCELERATOR_TYPE_PREFIX):
-        return _BESIDE if plan.left_free.ticks else LEFT_FREE
-    return f"held back by the cap {plan.limited_by}"
+        return Reason(Why.BESIDE if plan.left_free.ticks else Why.LEFT_FREE)
+    return Reason(Why.CAPPED, plan.limited_by)
 
 
 def _take_drivers(parts: Parts, slot: TrialSlot) -> None:
-    """Take from the idle host memory what the drivers hold, on whichever nodes they are."""
+    """Subtract the memory of the drivers, which may be on any node."""
     if slot.num_workers == 0:
         return
     for name, needed in slot.trial.ticks.items():
         held = slot.max_concurrent_trials * needed
-        for part in sorted(part for part in parts if part[0] == name):
+        for part in sorted((part for part in parts if part[0] == name), key=lambda part: str(part[1])):
             taken = min(held, parts[part])
             parts[part] -= taken
             held -= taken

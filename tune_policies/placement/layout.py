@@ -1,16 +1,15 @@
-"""Places the slots of a plan on nodes, and says what they leave of the cluster for further slots.
+"""Places the slots of a plan on nodes, and computes the remaining capacity for further slots.
 
-A plan with slots of several types is sound only if every trial stays where the plan has counted it: a CPU trial on the
-CPUs that a free GPU slot needs would keep that slot empty. So each slot has its node, and all slots of a node fit it,
-in whatever order trials come and go. Ray may spread shares of a device over all devices of a node, so such devices
-serve no other slot type. Whole devices beside whole ones are safe.
+A plan with several slot types is only valid if every trial stays on the node for which it was planned: a CPU trial on
+the CPUs of a free GPU slot would keep that slot empty. So each slot has a node, and all slots of a node fit it in any
+order. Ray may spread shares of a device over all devices of a node, so these devices serve only one slot type. Whole
+devices may serve several.
 
-The same holds for Train workers: left to Train, the workers of a trial could all land on one node, and take there what
-slots of other types have. So a trial with Train workers has a node for its driver and one for each worker. Only whole
-TPU slices cannot be chosen: Train reserves them by itself, and takes any.
+Train could place all workers of a trial on one node with slots of other types. So a trial with Train workers has a node
+for its driver and for each worker. Only whole TPU slices cannot be chosen, because Train reserves any of them.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,20 +36,17 @@ from tune_policies.values.value import Value
 
 _node_id: Final = attrgetter("node_id")
 
-_WHOLE: Final = TICKS
-"""The share of a device that workers with whole devices have."""
-
 
 class Placement(Value):
-    """How many slots of one type are on one node.
+    """The number of slots of a type on a node.
 
     Attributes:
         slot_type: The index of the slot type in the plan's ``slots``.
-        node_id: Ray's identifier of the node, of a trial with Train workers the one of its driver; ``None``: on no node
-            in particular, as some node is still to be added.
-        count: How many.
-        worker_nodes: The nodes of each trial's Train workers, and how many are there; empty: it has none, or Train
-            chooses.
+        node_id: Ray's identifier of the node of the trial, or its Train driver. ``None`` means that a node is still to
+            be added.
+        count: The number of slots.
+        worker_nodes: The nodes of each trial's Train workers, and their numbers. It is empty if the trial has none, or
+            Train chooses.
     """
 
     slot_type: Count
@@ -60,36 +56,32 @@ class Placement(Value):
 
     @property
     def nodes(self) -> set[str]:
-        """All nodes on which such a trial is."""
+        """All nodes of such a trial."""
         return {*filter(None, [self.node_id]), *(node_id for node_id, _ in self.worker_nodes)}
 
 
 class Layout(Value):
-    """Where the slots of a plan are.
-
-    Attributes:
-        places: At most one for each slot type and choice of nodes, in the order of the slot types.
-    """
+    """The places of the slots of a plan, in the order of the slot types."""
 
     places: tuple[Placement, ...]
 
     def count(self, slot_type: int) -> int:
-        """Return how many slots of a type have a place."""
+        """Return the number of slots of a type."""
         return sum(place.count for place in self.places if place.slot_type == slot_type)
 
 
 def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
-    """Return which node holds how many slots of each type.
+    """Return the nodes of the slots.
 
-    All slots have a place on the capacity for which they were planned. On another one as many have as fit, the better
-    types first. Slots for which the alive nodes have no room go to nodes that can still be added.
+    All slots have a place on the capacity for which they were planned. On another capacity as many as fit have one, the
+    better types first. Slots that do not fit the alive nodes go to nodes that can be added.
     """
     filled = _fill_with_added(plan_slots, capacity)
     return Layout(places=tuple(place for slot_type, each in enumerate(filled) for place in each.placements(slot_type)))
 
 
 def with_places(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> tuple[TrialSlot, ...]:
-    """Return the slots that have a place on a cluster. On another than they were planned for, there may be fewer."""
+    """Return the slots that have a place on a cluster, which may be fewer than planned for another cluster."""
     filled = _fill_with_added(plan_slots, capacity)
     return tuple(each.slot.capped(each.num_trials) for each in filled if each.num_trials)
 
@@ -122,10 +114,10 @@ def _num_trials(filled: Iterable["FilledSlots"]) -> int:
 
 
 def _as_it_may_have_been_seen(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Iterator[ClusterCapacity]:
-    """Yield the cluster with nodes that differ by host memory alone told apart as little as the slots need, then more.
+    """Yield the cluster with fewer, and then with more differences between nodes with other host memory.
 
-    Slots that name nodes by label fit only if the same nodes are filled first as when they were planned. That may have
-    been beside a policy that needs more told apart, but of which the plan has no slots.
+    Slots with a label selector fit only if nodes are filled in the same order as in planning, which may have included a
+    policy that needs more differences but has no slots in the plan.
     """
     if any(slot.worker.memory_bytes is not None for slot in plan_slots):
         yield capacity
@@ -138,17 +130,16 @@ def _as_it_may_have_been_seen(plan_slots: Sequence[TrialSlot], capacity: Cluster
 
 
 class NodeWorkers(NamedTuple):
-    """A node, and how many workers of each slot type are on it, in the order of the types."""
+    """A node, and its number of workers of each slot type."""
 
     node: NodeCapacity
     workers: tuple[int, ...]
 
 
 def workers_on_nodes(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list[NodeWorkers]:
-    """Return for each node, also one that is expected, how many workers of each slot type it has.
+    """Return the number of workers of each slot type on each node, including expected nodes.
 
-    Slots of several types are where they are placed. Of one type, it is one way of several in which all find room: Ray
-    chooses the nodes.
+    Slots of one type may run on other nodes, because Ray chooses them.
     """
     found: dict[str, list[int]] = defaultdict(lambda: [0] * len(plan_slots))
     for slot_type, filled in enumerate(_fill(plan_slots, capacity)):
@@ -159,11 +150,11 @@ def workers_on_nodes(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity)
 
 
 class RemainingCapacity(NamedTuple):
-    """What placed slots leave of a cluster.
+    """The remaining capacity beside placed slots.
 
     Attributes:
-        capacity: The cluster less what the slots take. A node where slots share devices has no such devices any more.
-        in_use: The devices in use, those of each slot type by themselves.
+        capacity: The cluster without the resources of the slots. A node with shared devices has no such devices left.
+        in_use: The devices in use by slot type.
     """
 
     capacity: ClusterCapacity
@@ -171,12 +162,12 @@ class RemainingCapacity(NamedTuple):
 
     @classmethod
     def all_of(cls, capacity: ClusterCapacity) -> Self:
-        """Return the whole cluster."""
+        """Return a whole cluster."""
         return cls(capacity, ())
 
     @property
     def without_devices_in_use(self) -> ClusterCapacity:
-        """The same cluster, but a node of which even one device is in use has no such devices any more."""
+        """The cluster without the devices of nodes on which such a device is in use."""
         changed: dict[Hashable, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
         for shape, nodes in self.capacity.nodes_by_shape.items():
             if type(nodes) is not ReducedNodes:  # not in use
@@ -190,7 +181,7 @@ class RemainingCapacity(NamedTuple):
         return self.capacity.with_less(changed)
 
     def grown(self, nodes_to_add: Mapping[str, int]) -> Self:
-        """Return the same with so many nodes added of each type. As many fewer can be added after that."""
+        """Return the capacity with so many nodes of each type added. As many fewer can be added later."""
         before = self.capacity
         types = tuple(
             each.model_copy(update={"max_nodes_to_add": each.max_nodes_to_add - nodes_to_add.get(each.name, 0)})
@@ -202,30 +193,27 @@ class RemainingCapacity(NamedTuple):
         return self._replace(capacity=after)
 
     def allocate(self, slot: TrialSlot) -> tuple[dict[str | None, int], "RemainingCapacity"]:
-        """Place slots of one type. Return how many each node holds, and the remaining capacity.
+        """Place slots of one type, and return their numbers by node and the remaining capacity.
 
-        Trials with Train workers, and those on nodes that are still to be added, count for ``None``.
+        The key ``None`` counts trials with Train workers, and trials on nodes that are still to be added.
         """
         filled = self.fill(slot)
-        counts: dict[str | None, int] = {None: filled.num_trials} if filled.num_trials else {}
-        if not slot.num_workers:
-            counts = {}
-            for node, count in filled.workers:
-                node_id = None if node.is_expected else node.node_id
-                counts[node_id] = counts.get(node_id, 0) + count
-        return counts, filled.left()
+        counts: Counter[str | None] = Counter({None: filled.num_trials} if slot.num_workers else {})
+        for node, count in () if slot.num_workers else filled.workers:
+            counts[None if node.is_expected else node.node_id] += count
+        return +counts, filled.left()
 
     def fill(self, slot: TrialSlot) -> "FilledSlots":
-        """Return as many slots of one type as have a place. Nodes are filled one after the other.
+        """Return as many slots of one type as fit. Nodes are filled one after the other.
 
-        The workers of a trial share a node where they can. Those of the last trials are spread over what other trials
-        leave of each node, less than a trial needs: before any trial waits for a node that is still to be added.
+        The workers of a trial share a node if they fit. Workers of the last trials are spread over the remaining room
+        before any trial waits for a node that is still to be added.
         """
         groups, size = self._fitting(slot), max(1, slot.num_workers)
         wanted = min(slot.max_concurrent_trials, _total(groups) // size)
         drivers: list[_Run] = []
         if slot.num_workers:
-            if slot.worker.memory_bytes is not None:  # which drivers take from workers
+            if slot.worker.memory_bytes is not None:  # drivers take host memory from workers
                 alike = [NodeGroup(run.one, len(run.nodes)) for run in groups if run.per_node]
                 wanted = min(wanted, count_trials(alike, request_of(slot)))
             drivers, groups = _with_drivers(slot, groups, wanted)
@@ -236,14 +224,14 @@ class RemainingCapacity(NamedTuple):
         num_alive = min(wanted, _total(alive) // size)
         runs = _with_workers(alive, num_alive, size)
         runs += _with_workers([run for run in groups if run.one.is_expected], wanted - num_alive, size)
-        if _total(runs) < wanted * size:  # some trial takes what is left on nodes of both kinds
+        if _total(runs) < wanted * size:  # a trial uses the remaining room on nodes of both kinds
             runs = _with_workers(groups, wanted, size)
         return FilledSlots(self, slot, wanted, runs, drivers, held=runs)
 
     def _fill_slices(
         self, slot: TrialSlot, groups: Sequence["_Run"], wanted: int, drivers: list["_Run"]
     ) -> "FilledSlots":
-        """Return trials on whole TPU slices. Train takes any of them, so nothing else may use their hosts."""
+        """Return trials on whole TPU slices, whose hosts nothing else may use because Train chooses any slice."""
         held = [run for run in groups if run.per_node]
         fits = _by_node(held)
         shape = SliceShape(slot.topology or "", slot.accelerator_type or "")
@@ -257,12 +245,11 @@ class RemainingCapacity(NamedTuple):
         return FilledSlots(self, slot, wanted, runs, drivers, held=held)
 
     def _fitting(self, slot: TrialSlot) -> list["_Run"]:
-        """Return nodes and how many workers of ``slot`` each holds, in the order in which they are filled.
+        """Return nodes and how many workers of ``slot`` fit each, in the order in which they are filled.
 
-        Alive nodes come first. Then come nodes that have the CPUs for all of the slot's own devices, as slots that ask
-        for fewer CPUs are for the others; then those with the fewest other devices that the slots would leave without
-        CPUs; and then nodes that hold the most, so that as many nodes as possible stay unused. Nodes that hold only the
-        drivers of Train workers come last.
+        The order is: alive nodes; nodes with CPUs for all of the slot's own devices, because other slots may need fewer
+        CPUs; nodes with the fewest other devices, which the slots would leave without CPUs; nodes with the most room,
+        so that many nodes stay unused. Nodes for drivers only come last.
         """
         request, without_cpus = request_of(slot), request_of(slot).with_cpus(0)
         own_devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
@@ -273,14 +260,13 @@ class RemainingCapacity(NamedTuple):
                 others = DEVICE_RESOURCES & one.resources.ticks.keys() - own_devices
                 stranded = sum(one.resources.ticks[name] for name in others)
                 is_short = bool(own_devices) and fit < workers_on_node(one, without_cpus)
-                # What is the same in whatever order the nodes are.
                 order.append(((one.is_expected, is_short, stranded, -fit, repr(one.shape)), fit, nodes))
         holding: list[_Run] = []
         for_drivers: list[tuple[tuple[object, ...], _Run]] = []
         held = 0
         for (is_expected, *_, shape), fit, nodes in sorted(order, key=itemgetter(0)):
             if not slot.num_workers and held >= slot.max_concurrent_trials:
-                break  # of thousands of nodes, most need not be looked at
+                break  # do not look at thousands of other nodes
             free, in_use = self._free_for(slot, nodes) if fit else ((), self._selected(slot, nodes))
             held += fit * len(free)
             holding += [_Run(nodes[0], free, fit)] if free else []
@@ -288,9 +274,9 @@ class RemainingCapacity(NamedTuple):
         return [*holding, *(run for _, run in sorted(for_drivers, key=itemgetter(0)))] if slot.num_workers else holding
 
     def _selected(self, slot: TrialSlot, nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
-        """Return those of the nodes, of one shape, that the slot's labels select."""
+        """Return the nodes that the slot's labels select."""
         nodes = nodes_before(nodes)
-        labels_of = attrgetter("ray_labels" if NODE_ID in slot.label_selector else "labels")  # for thousands of nodes
+        labels_of = attrgetter("ray_labels" if NODE_ID in slot.label_selector else "labels")  # faster
         for key, values, is_excluded in conditions_of(slot.label_selector):
             nodes = [node for node in nodes if (labels_of(node).get(key) in values) != is_excluded]
         return nodes
@@ -298,7 +284,7 @@ class RemainingCapacity(NamedTuple):
     def _free_for(
         self, slot: TrialSlot, nodes: Sequence[NodeCapacity]
     ) -> tuple[Sequence[NodeCapacity], Sequence[NodeCapacity]]:
-        """Return those of the selected nodes whose devices are free for the slot, and those where others share them."""
+        """Return the selected nodes whose devices are free for the slot, and those where other slots share them."""
         selected = self._selected(slot, nodes)
         own_devices = slot.worker.ticks.keys() & DEVICE_RESOURCES
         others = [
@@ -306,7 +292,7 @@ class RemainingCapacity(NamedTuple):
             for each in self.in_use
             if each.resource in own_devices and each.share != _share(slot, each.resource)
         ]
-        if not others or type(nodes) is not ReducedNodes:  # those are not in use
+        if not others or type(nodes) is not ReducedNodes:  # not in use
             return selected, ()
 
         def is_taken(node: NodeCapacity) -> bool:
@@ -317,7 +303,7 @@ class RemainingCapacity(NamedTuple):
 
 @dataclass(frozen=True)
 class _DevicesInUse:
-    """The nodes on which slots of one type have devices of one resource, and the share of a device that each has."""
+    """The nodes on which slots of a type use devices of a resource, and the share of each slot."""
 
     resource: str
     share: int
@@ -329,12 +315,12 @@ class _DevicesInUse:
 
 
 class _Run(NamedTuple):
-    """Nodes of one shape that hold as many workers, or drivers, each.
+    """Nodes of one shape with the same number of workers or drivers.
 
     Attributes:
-        one: One node of that shape, as it is now.
-        nodes: The nodes, of which only identifiers and labels count: they may have had more before.
-        per_node: How many each holds.
+        one: A node of that shape in its current state.
+        nodes: The nodes, of which only identifiers and labels are valid.
+        per_node: The number of workers or drivers on each node.
     """
 
     one: NodeCapacity
@@ -346,15 +332,14 @@ class _Run(NamedTuple):
 
 
 class FilledSlots(NamedTuple):
-    """The slots of one type that have a place.
+    """The slots of a type that have a place.
 
     Attributes:
-        before: What there was.
-        slot: The slot type.
-        num_trials: How many slots have a place.
-        runs: The nodes with their workers, as they were filled.
-        drivers: The nodes with their Train drivers, as they were filled.
-        held: The nodes with the workers for which room is kept; where Train chooses the nodes, more than there are.
+        before: The capacity before these slots.
+        num_trials: The number of slots with a place.
+        runs: The nodes with their workers, in the order in which they were filled.
+        drivers: The nodes with their Train drivers.
+        held: The nodes with the workers for which room is reserved, which are more than ``runs`` if Train chooses.
     """
 
     before: RemainingCapacity
@@ -366,11 +351,11 @@ class FilledSlots(NamedTuple):
 
     @property
     def workers(self) -> Iterator[tuple[NodeCapacity, int]]:
-        """Each node with workers, and how many; a node may come twice."""
+        """The nodes with their numbers of workers. A node may occur twice."""
         return _each(self.runs)
 
     def left(self) -> RemainingCapacity:
-        """Return what these slots leave. Nodes with as much of one shape are alike, and are computed once."""
+        """Return the capacity beside these slots. Equal nodes with equal slots are computed once."""
         before = self.before
         workers, drivers = _by_shape(self.held), _by_shape(self.drivers)
         left: dict[Hashable, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
@@ -383,14 +368,14 @@ class FilledSlots(NamedTuple):
         return RemainingCapacity(before.capacity.with_less(left), (*before.in_use, *in_use))
 
     def _left_on(self, node: NodeCapacity, workers: int, drivers: int) -> Resources | None:
-        """Return what a node has left beside so many workers and drivers; ``None``: there are none."""
+        """Return the remaining resources of a node, or ``None`` without workers and drivers."""
         if not workers and not drivers:
             return None
         worker = self.slot.worker.ticks if workers else {}
         return subtract(node, worker, workers, num_drivers=drivers).resources
 
     def placements(self, slot_type: int) -> Iterator[Placement]:
-        """Yield where the slots are; those for which some node is still to be added come last, without a node."""
+        """Yield the places of the slots. Those that wait for a new node come last, without a node."""
         to_come = 0
         for driver, worker_nodes, count in self._trials():
             if driver.is_expected or any(node.is_expected for node, _ in worker_nodes):
@@ -402,9 +387,9 @@ class FilledSlots(NamedTuple):
             yield Placement(slot_type=slot_type, node_id=None, count=to_come)
 
     def _trials(self) -> Iterator[tuple[NodeCapacity, Sequence[tuple[NodeCapacity, int]], int]]:
-        """Yield for trials that are alike the node of the trial or its driver, those of its workers, and their number.
+        """Yield the node of equal trials or their drivers, the nodes of their workers, and their number.
 
-        Of a trial on TPU slices, only the driver's node can be chosen.
+        Only the driver's node of a trial on TPU slices can be chosen.
         """
         if not self.slot.num_workers:
             yield from ((node, (), count) for node, count in self.workers)
@@ -439,34 +424,33 @@ def _by_node(runs: Iterable[_Run]) -> dict[str, int]:
 
 
 def _by_shape(runs: Iterable[_Run]) -> dict[Hashable, list[_Run]]:
-    of_shape: dict[Hashable, list[_Run]] = {}
+    of_shape: dict[Hashable, list[_Run]] = defaultdict(list)
     for run in runs:
-        of_shape.setdefault(run.one.shape, []).append(run)
+        of_shape[run.one.shape].append(run)
     return of_shape
 
 
 def _alike(
     nodes: Sequence[NodeCapacity], workers: Sequence[_Run], drivers: Sequence[_Run]
 ) -> list[tuple[Sequence[NodeCapacity], tuple[int, int]]]:
-    """Return the nodes of one shape in parts, each with the workers and drivers that each of its nodes holds."""
+    """Return the nodes of a shape by their numbers of workers and drivers."""
     if all(len(run.nodes) == len(nodes) for run in (*workers, *drivers)):
         return [(nodes, (sum(run.per_node for run in workers), sum(run.per_node for run in drivers)))]
     of_workers, of_drivers = _by_node(workers), _by_node(drivers)
-    parts: dict[tuple[int, int], list[NodeCapacity]] = {}
+    parts: dict[tuple[int, int], list[NodeCapacity]] = defaultdict(list)
     for node in nodes:
-        taken = of_workers.get(node.node_id, 0), of_drivers.get(node.node_id, 0)
-        parts.setdefault(taken, []).append(node)
+        parts[of_workers.get(node.node_id, 0), of_drivers.get(node.node_id, 0)].append(node)
     return [(some, taken) for taken, some in parts.items()]
 
 
 def _gathered(
     workers: Iterable[tuple[NodeCapacity, int]], size: int
 ) -> Iterator[tuple[Sequence[tuple[NodeCapacity, int]], int]]:
-    """Yield the nodes of the workers of each trial, and how many trials have the same; ``size``: workers in a trial."""
+    """Yield the nodes of the ``size`` workers of each trial, and the number of trials with these nodes."""
     some: list[tuple[NodeCapacity, int]] = []
     missing = size
     for node, left in workers:
-        if left >= size:  # of whole trials, which come before those that span nodes
+        if left >= size:  # whole trials come before those that span nodes
             yield [(node, size)], left // size
             continue
         while left:
@@ -479,7 +463,7 @@ def _gathered(
 
 
 def _spread(groups: Iterable[_Run], wanted: int) -> list[_Run]:
-    """Return so many, of which each node takes as many as its group says, one node after the other."""
+    """Return nodes for ``wanted`` workers, as many on each node as its group allows."""
     runs: list[_Run] = []
     for group in groups:
         if not wanted:
@@ -491,7 +475,7 @@ def _spread(groups: Iterable[_Run], wanted: int) -> list[_Run]:
 
 
 def _with_workers(groups: Sequence[_Run], wanted: int, size: int) -> list[_Run]:
-    """Return the workers of so many trials, of ``size`` workers each: of whole trials first, then what these leave."""
+    """Return the workers of trials with ``size`` workers each, first of trials that fit a node."""
     runs = [run.times(size) for run in _spread((_Run(one, nodes, fit // size) for one, nodes, fit in groups), wanted)]
     if missing := wanted * size - _total(runs):
         runs += _spread((_Run(one, nodes, fit % size) for one, nodes, fit in groups), missing)
@@ -499,7 +483,7 @@ def _with_workers(groups: Sequence[_Run], wanted: int, size: int) -> list[_Run]:
 
 
 def _parts(group: _Run, wanted: int) -> list[_Run]:
-    """Return the nodes that take as many as the group says, the one that takes the rest, and those that take none."""
+    """Return the full nodes of a group, the node with the rest, and the empty nodes."""
     one, nodes, most = group
     number, rest = divmod(wanted, most) if most else (0, 0)
     if number >= len(nodes):
@@ -511,10 +495,10 @@ def _parts(group: _Run, wanted: int) -> list[_Run]:
 
 
 def _with_drivers(slot: TrialSlot, groups: Sequence[_Run], wanted: int) -> tuple[list[_Run], list[_Run]]:
-    """Return so many Train drivers on nodes, and how many workers each node holds beside them.
+    """Return the nodes of Train drivers, and the number of workers that fit beside them.
 
-    Each node takes those of its own trials, in the order in which they are placed: first of trials whose workers share
-    it, then one for those that span nodes. What is left goes wherever there is host memory.
+    A node gets the drivers of trials whose workers share it, then one driver of a trial that spans nodes. The other
+    drivers go to any node with host memory.
     """
     places = [(group, 0) for group in groups]
     drivers: list[_Run] = []
@@ -544,5 +528,5 @@ def _without(resources: Resources, names: Iterable[str]) -> Resources | None:
 
 
 def _share(slot: TrialSlot, resource: str) -> int:
-    """Return the share of a device that each worker has, in ticks; whole devices are alike, however many."""
-    return min(_WHOLE, slot.worker.ticks[resource])
+    """Return each worker's share of a device in ticks, which is the same for any number of whole devices."""
+    return min(TICKS, slot.worker.ticks[resource])

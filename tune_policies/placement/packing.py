@@ -1,14 +1,13 @@
-"""How many trials fit a cluster at once: per node and per device, never on sums.
+"""Counts how many trials fit a cluster at once, per node and per device.
 
-A *worker* is one process that trains: the trial itself, or each of a trial's Train workers. The workers of
-a plan are all alike, so it does not matter in which order Ray places them: the cluster holds as many as its
-nodes hold one by one. Nodes of one shape are counted once and multiplied.
+A *worker* is a process that trains: the trial itself, or each of its Train workers. All workers of a plan are equal, so
+the order in which Ray places them does not matter. Nodes of one shape are counted once.
 
-Amounts are by Ray's names and in ticks of 1/10 000, host memory in bytes. The same rules hold everywhere:
+Amounts are by Ray's names, in ticks of 1/10,000 and bytes of host memory. These rules apply:
 
-* Missing host memory is not known, and limits nothing. A node has nothing of any other resource that is missing.
-* A share below one device stays on one device; whole devices are whole.
-* A device type is an amount like any other: a node has one unit of ``accelerator_type:X``, a worker takes 0.001 of it.
+* Missing host memory is unknown and limits nothing. The amount of any other missing resource is 0.
+* A share of a device fits one device, and whole devices are not shared.
+* A node has one unit of ``accelerator_type:X``, and a worker for that type takes 0.001 of it.
 """
 
 from collections import Counter
@@ -38,41 +37,35 @@ from tune_policies.values.units import MIB, format_bytes
 from tune_policies.values.value import Value
 
 DRIVER_BYTES: Final = MIB
-"""Host memory of a Train driver, of which it holds nothing else."""
+"""Host memory of a Train driver, its only resource."""
 
 DRIVER: Final = Resources(memory_bytes=DRIVER_BYTES)
-"""What Tune reserves for a trial whose training runs in Train workers.
+"""The reservation of a trial whose training runs in Train workers.
 
-A Train driver only waits, so it must not hold a CPU that its own workers queue for. Ray refuses a trial that
-holds nothing, and takes one that holds a little host memory.
+A driver only waits, so it must not reserve a CPU that its workers need. Ray rejects a trial that reserves nothing, but
+accepts a little host memory.
 """
 
 _UNLIMITED: Final = 2**63
 
 
 def device_slots(ticks: int, share: int) -> int:
-    """Return how many times a share fits idle devices of one node, both in ticks."""
+    """Return how often a share fits the idle devices of a node, both in ticks."""
     if share >= TICKS:
         return ticks // share
     return ticks // TICKS * (TICKS // share) + ticks % TICKS // share
 
 
-def slots_by_resource(has: Mapping[str, int], worker: Mapping[str, int], *, num_drivers: int = 0) -> dict[str, int]:
-    """Return for each resource of a worker how many workers it alone would let an idle node hold.
-
-    Args:
-        has: What the node has.
-        worker: What each worker takes.
-        num_drivers: Train drivers that may all be on this node; where Ray puts them cannot be known.
-    """
+def _slots_by_resource(has: Mapping[str, int], worker: Mapping[str, int]) -> dict[str, int]:
+    """Return how many workers fit an idle node according to each resource of a worker."""
     return {
-        name: _slots_of(name, has.get(name, 0), needed, num_drivers)
+        name: _slots_of(name, has.get(name, 0), needed)
         for name, needed in worker.items()
         if name in has or name != "memory"
     }
 
 
-def _slots_of(name: str, amount: int, needed: int, num_drivers: int) -> int:
+def _slots_of(name: str, amount: int, needed: int, num_drivers: int = 0) -> int:
     if name in DEVICE_RESOURCES:
         return device_slots(amount, needed)
     if name == "memory":
@@ -83,7 +76,7 @@ def _slots_of(name: str, amount: int, needed: int, num_drivers: int) -> int:
 def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, num_drivers: int = 0) -> NodeCapacity:
     """Subtract workers and Train drivers from a node.
 
-    Ray may spread shares of a device over all devices of the node, so shares leave none of these.
+    Shares leave no such devices, because Ray may spread them over all devices of the node.
     """
     left = dict(node.resources.ticks)
     for name, ticks in left.items():
@@ -91,7 +84,7 @@ def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, n
         if name in DEVICE_RESOURCES and 0 < needed < TICKS:
             left[name] = 0
         elif name == "memory":
-            # None would mean "not known": a node with nothing left keeps its last byte.
+            # At least one byte, because None would mean "not known".
             left[name] = max(1, ticks - count * needed - num_drivers * DRIVER_BYTES)
         else:
             left[name] = ticks - count * needed
@@ -101,11 +94,11 @@ def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, n
 
 
 class RemainingNode:
-    """What remains of a node while parts of it are allocated and released, device by device."""
+    """The remaining resources of a node while parts of it are allocated and released, by device."""
 
     def __init__(self, has: Mapping[str, int]) -> None:
         self._left = {name: ticks for name, ticks in has.items() if name not in DEVICE_RESOURCES}
-        # How many devices have so many ticks free: a cluster may claim more of them than fit a list.
+        # The number of devices by free ticks, because a cluster may claim more devices than fit a list.
         self._devices = {
             name: Counter({TICKS: ticks // TICKS, ticks % TICKS: 1})
             for name, ticks in has.items()
@@ -116,11 +109,11 @@ class RemainingNode:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is held on it."""
+        """Whether the node has no reservations."""
         return self._num_holders == 0
 
     def amount(self, name: str) -> int:
-        """Return how much is left of a resource; 0 too where it is not known."""
+        """Return the remaining amount of a resource, or 0 if it is not known."""
         if name in self._devices:
             free = sum(ticks * count for ticks, count in self._devices[name].items())
             return max(0, free - self._held[name])
@@ -129,8 +122,8 @@ class RemainingNode:
     def slots(self, worker: Mapping[str, int], most: int) -> int:
         """Return how many workers fit, up to ``most``.
 
-        Nobody knows on which devices held shares are, so they count against the sum of the devices. So this may say
-        that workers fit which do not, but never the reverse.
+        The devices of reserved shares are not known, so shares count against the sum of the devices, and the result may
+        be too large.
         """
         return min([most, *(self._slots_of(name, needed) for name, needed in worker.items() if needed)])
 
@@ -142,11 +135,11 @@ class RemainingNode:
         return min(free[TICKS] * TICKS // needed if needed >= TICKS else by_device, self.amount(name) // needed)
 
     def hold(self, amounts: Mapping[str, int]) -> None:
-        """Take what somebody holds, on devices that are not known."""
+        """Subtract a reservation on unknown devices."""
         self._add(amounts, 1)
 
     def release(self, amounts: Mapping[str, int]) -> None:
-        """Give back what was held."""
+        """Add a reservation that has ended."""
         self._add(amounts, -1)
 
     def _add(self, amounts: Mapping[str, int], sign: int) -> None:
@@ -158,7 +151,7 @@ class RemainingNode:
                 self._left[name] -= sign * ticks
 
     def allocate(self, bundle: Mapping[str, int]) -> bool:
-        """Take all of a bundle, each share from the fullest device with room; ``False``: it does not fit."""
+        """Subtract a bundle, each share from the fullest device with room, or return ``False`` if it does not fit."""
         devices = {}
         for name, ticks in bundle.items():
             if name in self._devices:
@@ -175,7 +168,7 @@ class RemainingNode:
 
 
 def _without(devices: Counter[int], ticks: int) -> Counter[int] | None:
-    """Return the devices by their free ticks without so many, the fullest first; ``None``: there is no room."""
+    """Return the devices by free ticks after an allocation on the fullest, or ``None`` without room."""
     whole, share = divmod(ticks, TICKS)
     left = Counter({free: count for free, count in devices.items() if count})
     if left[TICKS] < whole:
@@ -191,12 +184,12 @@ def _without(devices: Counter[int], ticks: int) -> Counter[int] | None:
 
 
 _MAY_BE_RAISED: Final = DEVICE_RESOURCES | {"CPU", "memory"}
-"""The resources of which a scheduler may give a trial more than its slot has."""
+"""The resources that a scheduler may raise above a trial's slot."""
 
 
 def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -> int:
-    """Return how many slots hold what a trial reserves. Both are amounts by Ray's names of the resources."""
-    # A share is floor(10000 / k) ticks, up to one less than its part: a whole GPU is three slots of 0.3333.
+    """Return the number of slots with the resources of a trial."""
+    # A share is floor(10000 / k) ticks, up to one less than 1/k: a whole GPU is three slots of 0.3333.
     ratios = [
         -(-to_ticks(reserved[name]) // (to_ticks(of_slot[name]) + 1))
         for name in _MAY_BE_RAISED & reserved.keys()
@@ -206,7 +199,7 @@ def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -
 
 
 Bundle = Mapping[str, float]
-"""What Ray reserves in one place, by Ray's names of the resources: GPUs in units, ``memory`` in bytes."""
+"""Amounts that Ray reserves on one node, by Ray's names, in units and bytes of ``memory``."""
 
 _Wanted = tuple[Amounts, Callable[[Mapping[str, str]], bool]]
 
@@ -215,9 +208,9 @@ class BundleGroup(NamedTuple):
     """The bundles that a trial reserves together.
 
     Attributes:
-        bundles: The trainable's own first, though it be empty.
-        strategy: Ray's name for where they may be: ``"PACK"``, ``"SPREAD"``, ``"STRICT_PACK"`` or ``"STRICT_SPREAD"``.
-        selectors: The labels of the node that each bundle must have; empty: any node.
+        bundles: The trainable's own bundle, which may be empty, and the others.
+        strategy: Ray's placement strategy.
+        selectors: The label selector of each bundle, if there are any.
     """
 
     bundles: Sequence[Bundle]
@@ -225,20 +218,20 @@ class BundleGroup(NamedTuple):
     selectors: Sequence[Mapping[str, str]] = ()
 
     def with_bundles(self, bundles: Sequence[Bundle]) -> "BundleGroup":
-        """Return the same with other bundles."""
+        """Return a group with other bundles."""
         return self._replace(bundles=bundles)
 
 
 def is_held(group: BundleGroup, nodes: Sequence[NodeCapacity]) -> bool:
-    """Return whether ``nodes``, all of them idle, hold all bundles at once."""
+    """Return whether all bundles fit the idle ``nodes`` at once."""
     return count_groups(group, nodes, most=1) > 0
 
 
 def count_groups(group: BundleGroup, nodes: Sequence[NodeCapacity], most: int) -> int:
-    """Return how many such groups ``nodes``, all of them idle, hold at once, up to ``most``.
+    """Return how many such groups fit the idle ``nodes`` at once, up to ``most``.
 
-    Bundles go to the first node that has room, the largest bundle first, by three measures of size. That may miss what
-    only a search would find. Ray does not search either.
+    The largest bundle by three measures of size goes to the first node with room. A search might find more, but Ray
+    does not search either.
     """
     selectors = [matcher(selector) for selector in group.selectors] or [matcher({})] * len(group.bundles)
     wanted = [(ray_ticks(bundle), selects) for bundle, selects in zip(group.bundles, selectors, strict=True) if bundle]
@@ -272,15 +265,15 @@ def _count_placed(wanted: Sequence[_Wanted], nodes: Sequence[NodeCapacity], *, o
 
 
 class Request(Value):
-    """What one trial needs.
+    """The needs of a trial.
 
     Attributes:
-        worker: What one process that trains reserves.
-        num_workers: Train workers in the trial; 0: the trial itself trains. Given as a pair, it is split.
-        max_workers: To how many the trial may grow; ``None``: the number is fixed. It takes no part in packing.
-        accelerator_type: Ray's name of the device type that the workers must have.
-        gpu_memory_bytes: GPU memory that each worker wants. It takes no part in packing: the GPU share does.
-        is_any_share: Whether every GPU share will do that holds ``gpu_memory_bytes``: texts then name no other amount.
+        worker: The reservation of each process that trains.
+        num_workers: Train workers in the trial, or 0 if the trial itself trains. A pair also sets ``max_workers``.
+        max_workers: The most workers of an elastic trial. It does not affect packing.
+        accelerator_type: Ray's name of the device type that the workers need.
+        gpu_memory_bytes: The GPU memory that each worker needs. Packing uses the GPU share instead.
+        is_any_share: Whether any GPU share with ``gpu_memory_bytes`` is enough, so that texts omit the share.
     """
 
     worker: Resources
@@ -305,18 +298,18 @@ class Request(Value):
 
     @cached_property
     def amounts(self) -> Amounts:
-        """What one worker takes of a node, its part of the device type included."""
+        """The amounts that a worker takes from a node, including its device type."""
         if self.accelerator_type is None:
             return self.worker.ticks
         return self.worker.ticks | {ACCELERATOR_TYPE_PREFIX + self.accelerator_type: to_ticks(ACCELERATOR_TYPE_AMOUNT)}
 
     def with_cpus(self, cpus: float) -> "Request":
-        """Return the same request with other CPUs for each worker."""
+        """Return the request with other CPUs for each worker."""
         return self.model_copy(update={"worker": self.worker.replaced(cpus=cpus)})
 
     @property
     def processes(self) -> int:
-        """How many processes train in one trial."""
+        """The number of processes that train in a trial."""
         return max(1, self.num_workers)
 
     def __str__(self) -> str:
@@ -339,10 +332,9 @@ class Request(Value):
 def as_told_apart(
     capacity: ClusterCapacity, *, memory: int | str | None, num_workers: int | tuple[int, int]
 ) -> ClusterCapacity:
-    """Return the cluster with nodes as one shape that requests with so much host memory for a worker count alike.
+    """Return the cluster with one shape for nodes that are equal to requests with so much host memory per worker.
 
-    Without such a wish they count no host memory, and with one, how often it fits. The drivers of Train workers take
-    whole mebibytes.
+    Requests without host memory ignore it, except for drivers of Train workers, which take whole mebibytes.
     """
     needed = None if memory is None else int(memory)
     if fewest_workers(num_workers) == 0:
@@ -351,22 +343,19 @@ def as_told_apart(
 
 
 def request_of(slot: TrialSlot) -> Request:
-    """Return what a trial in ``slot`` needs."""
+    """Return the needs of a trial in ``slot``."""
     return Request(worker=slot.worker, num_workers=slot.num_workers, accelerator_type=slot.accelerator_type)
 
 
-def slots_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0) -> dict[str, int]:
-    """Return for each resource that ``request`` names how many workers it alone would let ``node`` hold.
-
-    The node holds the smallest of them. Host memory that is not known limits nothing.
-    """
-    return slots_by_resource(node.amounts, request.amounts, num_drivers=num_drivers)
+def slots_on_node(node: NodeCapacity, request: Request) -> dict[str, int]:
+    """Return how many workers fit ``node`` according to each resource of ``request``. The smallest number fits."""
+    return _slots_by_resource(node.amounts, request.amounts)
 
 
 def workers_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0) -> int:
-    """Return how many workers ``node`` holds at once, beside so many Train drivers."""
+    """Return how many workers fit ``node`` at once, beside so many Train drivers."""
     fewest, has = None, node.amounts
-    for name, needed in request.amounts.items():  # not by slots_on_node: most nodes hold none, which is seen at once
+    for name, needed in request.amounts.items():  # faster than slots_on_node, because most nodes have no room
         if name in has:
             slots = _slots_of(name, has[name], needed, num_drivers)
             if fewest is None or slots < fewest:
@@ -377,30 +366,30 @@ def workers_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 
 
 
 def holds(node: NodeCapacity, amounts: Resources) -> bool:
-    """Return whether an idle node has so much of everything; nothing at all is held by every node."""
-    return min(slots_by_resource(node.amounts, amounts.ticks).values(), default=1) > 0
+    """Return whether ``amounts`` fit an idle node."""
+    return min(_slots_by_resource(node.amounts, amounts.ticks).values(), default=1) > 0
 
 
 def count_workers(groups: Iterable[NodeGroup], request: Request, *, num_drivers: int = 0) -> int:
-    """Return how many workers the nodes hold at once."""
+    """Return how many workers fit the nodes at once."""
     return sum(count * workers_on_node(node, request, num_drivers=num_drivers) for node, count in groups)
 
 
 def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
-    """Return how many trials run at once, drivers included, wherever Ray puts the drivers."""
+    """Return how many trials run at once, wherever Ray places their drivers."""
     most = count_workers(groups, request) // request.processes
     if request.num_workers == 0:
         return most
     if request.worker.memory_bytes is None:
         return min(most, count_drivers(groups, most))
-    # More drivers leave less host memory for workers, so the answer is where the two meet.
+    # More drivers leave less host memory for workers.
     return largest(0, most, lambda trials: count_workers_beside(groups, request, trials) >= trials * request.processes)
 
 
 def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: int) -> tuple[int | None, int | None]:
-    """Return the most workers of one trial, while ``num_trials`` - 1 others have their fewest, and while it runs alone.
+    """Return the most workers of a trial beside ``num_trials`` - 1 others with their fewest, and if it runs alone.
 
-    Both count all drivers. ``None`` twice: the number of workers is fixed.
+    Both include all drivers, and are ``None`` if the number of workers is fixed.
     """
     if request.max_workers is None:
         return None, None
@@ -410,10 +399,10 @@ def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: in
 
 
 def count_workers_beside(groups: Collection[NodeGroup], request: Request, num_drivers: int) -> int:
-    """Subtract the host memory of Train drivers, wherever Ray puts them, and return how many workers still fit.
+    """Return how many workers fit beside Train drivers, wherever Ray places the drivers.
 
-    If all drivers together need less memory than a worker, a node loses one worker at the most. Drivers then do the
-    most harm where they fill the smallest gaps. If they need more, count each node as if it held all drivers.
+    If all drivers together need less memory than a worker, a node loses at most one worker, and the worst place for
+    drivers is the smallest gap. Otherwise each node counts as if it had all drivers.
     """
     workers, needed = count_workers(groups, request), request.worker.memory_bytes
     if needed is None:
@@ -433,7 +422,7 @@ def count_workers_beside(groups: Collection[NodeGroup], request: Request, num_dr
 
 
 def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Return the largest number for which ``holds`` is true: it is at ``low``, and never again once it was false."""
+    """Return the largest number for which ``holds`` is true, which is true at ``low`` and false above the result."""
     while low < high:
         middle = (low + high + 1) // 2
         if holds(middle):
@@ -444,13 +433,13 @@ def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
 
 
 def drivers_on_node(node: NodeCapacity) -> int:
-    """Return for how many Train drivers an idle node has room."""
+    """Return how many Train drivers fit an idle node."""
     memory = node.resources.memory_bytes
     return _UNLIMITED if memory is None else memory // DRIVER_BYTES
 
 
 def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
-    """Return how many Train drivers find room on otherwise idle nodes; ``wanted`` where nothing limits them."""
+    """Return how many Train drivers fit otherwise idle nodes, or ``wanted`` if nothing limits them."""
     room = 0
     for node, count in groups:
         if node.resources.memory_bytes is None:
@@ -460,13 +449,13 @@ def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
 
 
 def limiting_resource(groups: Collection[NodeGroup], request: Request) -> str:
-    """Return the resource that stops one more trial, by Ray's name; ties go to the scarcest resource.
+    """Return the resource that prevents one more trial, by Ray's name. Ties go to the scarcest resource.
 
-    On each node that can hold a worker, the resource with the fewest slots stops one more. Return the resource that
-    does so for the most slots.
+    On each node with room for a worker, the resource with the fewest slots prevents one more. The result does so for
+    the most slots.
     """
     if request.num_workers and count_trials(groups, request) < count_workers(groups, request) // request.num_workers:
-        return "memory"  # which the drivers hold
+        return "memory"  # of the drivers
     stops: dict[str, int] = {}
     for node, count in groups:
         slots = slots_on_node(node, request)

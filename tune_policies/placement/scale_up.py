@@ -1,7 +1,8 @@
-"""Nodes that could be added: which hold the trials of a plan, how few it needs, and the smallest node that would do."""
+"""Nodes that can be added: which types fit a plan, how few it needs, and the smallest node that would be enough."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, DEVICE_RESOURCES
@@ -17,12 +18,9 @@ from tune_policies.values.units import GIB
 
 
 def nodes_within_limits(limits: Mapping[str, int], order: Iterable[str], most: int | None) -> dict[str, int]:
-    """Return how many nodes to add of each type: as many as possible, the types that come first in order first.
+    """Return as many nodes as possible by type, within ``limits`` by type and ``most`` together.
 
-    Args:
-        limits: The most nodes of each type.
-        order: The types, the best first.
-        most: The most nodes of all types together; ``None``: only ``limits`` count.
+    The types are added in ``order``.
     """
     chosen: dict[str, int] = {}
     for name in order:
@@ -32,14 +30,10 @@ def nodes_within_limits(limits: Mapping[str, int], order: Iterable[str], most: i
 
 
 def fewest_nodes(plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
-    """Return the fewest nodes to add, by type, with which all the trials of ``plan`` run; empty: the alive ones do.
+    """Return the fewest nodes to add by type so that all trials of ``plan`` run.
 
-    Where a trial's config decides what it gets, the configs that need the most count.
-
-    Args:
-        plan: What is to run.
-        capacity: The alive nodes, and the types of those that can be added.
-        most: How many may be added of each type, with which the plan is known to run.
+    They run if ``most`` nodes of each type are added. If the config decides the slot of a trial, the configs with the
+    largest need count.
     """
     return _fewest(plan.slots, capacity, most)
 
@@ -53,9 +47,9 @@ def _fewest(slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mappi
 def _fewest_for_slots(
     slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return as few nodes as hold the slots of all types. Each node type is made as small as can be in turn.
+    """Return the fewest nodes for slots of several types, by minimizing the number of each node type in turn.
 
-    Nodes with devices are spared first, as they cost the most, and then small ones, of which it takes more.
+    Nodes with devices come first, because they cost the most, and then small nodes.
     """
     fewest = dict(most)
     types = {each.name: each.resources for each in capacity.node_types or ()}
@@ -68,7 +62,7 @@ def _fewest_for_slots(
         return with_places(slots, capacity.with_nodes_added({**fewest, name: number})) != slots
 
     if with_places(slots, capacity.with_nodes_added(most)) != slots:
-        return fewest  # the policy leaves something free, so it alone knows how the slots share the nodes
+        return fewest  # only the policy knows how the slots share nodes, because it leaves something free
     for name in sorted(most, key=preference):
         if is_short_with(name, 0):
             fewest[name] = 1 + largest(0, most[name], partial(is_short_with, name))
@@ -78,28 +72,23 @@ def _fewest_for_slots(
 
 
 def uses_devices(slot: TrialSlot) -> bool:
-    """Return whether a worker of the slot has devices, or a share of one."""
+    """Return whether a worker of the slot has devices or a share of one."""
     return not DEVICE_RESOURCES.isdisjoint(slot.worker.ticks)
 
 
 def most_for_devices(
     slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return how many nodes may be added of each type, those with devices only as far as slots with devices need them.
+    """Return ``most`` with fewer nodes with devices, only as many as the slots with devices need.
 
-    That is ``most`` where there are no such slots, or no others, or where nodes without devices do not hold the others.
-
-    Args:
-        slots: The slots of the plan with the most nodes.
-        capacity: The alive nodes, and the types of those that can be added.
-        most: How many may be added of each type.
+    Return ``most`` unchanged if not both kinds of slots exist, or nodes without devices do not fit the other slots.
     """
     with_devices = tuple(filter(uses_devices, slots))
     others = [slot for slot in slots if not uses_devices(slot)]
     plain = {each.name for each in capacity.node_types or () if DEVICE_RESOURCES.isdisjoint(each.resources.ticks)}
-    can_be_had = {name for name in plain if most.get(name)}
+    available = {name for name in plain if most.get(name)}
     held_by = [{each.name for each in types_that_hold(slot, capacity, slot.max_concurrent_trials)} for slot in others]
-    if not with_devices or not others or any(can_be_had.isdisjoint(names) for names in held_by):
+    if not with_devices or not others or any(available.isdisjoint(names) for names in held_by):
         return dict(most)
     needed = _fewest(with_devices, capacity, most)
     return {name: number if name in plain else needed.get(name, 0) for name, number in most.items()}
@@ -126,22 +115,20 @@ def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, i
 
 
 def types_that_hold(slot: TrialSlot, capacity: ClusterCapacity, num_trials: int) -> list[NodeTypeCapacity]:
-    """Return the node types that hold a worker of ``slot``, those that hold the most first.
+    """Return the node types with room for a worker of ``slot``, those with the most room first.
 
-    Types with GPUs come last for a worker without: Ray starts such a node only where no other will do.
+    Types with GPUs come last for a worker without GPUs, because Ray only adds them if no other type fits.
     """
     request = request_of(slot)
 
-    def preference(holds: int, node_type: NodeTypeCapacity) -> tuple[object, ...]:
-        return (node_type.resources.gpus > 0 and not slot.worker.gpus, -holds, node_type.name)
-
     is_selected = matcher(slot.label_selector)
-    types = (
-        (_workers((NodeGroup(each.as_node(), 1),), request, num_trials), each)
-        for each in capacity.node_types or ()
-        if is_selected(each.as_node().ray_labels)
-    )
-    return [each for _, each in sorted((pair for pair in types if pair[0]), key=lambda pair: preference(*pair))]
+    found: list[tuple[tuple[bool, int, str], NodeTypeCapacity]] = []
+    for each in capacity.node_types or ():
+        node = each.as_node()
+        holds = _workers((NodeGroup(node, 1),), request, num_trials) if is_selected(node.ray_labels) else 0
+        if holds:
+            found.append(((each.resources.gpus > 0 and not slot.worker.gpus, -holds, each.name), each))
+    return [each for _, each in sorted(found, key=itemgetter(0))]
 
 
 def _workers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> int:
@@ -149,31 +136,27 @@ def _workers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> 
 
 
 def _drivers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> int:
-    """Return how many drivers find room; all of them, where the count of workers includes them."""
+    """Return the number of drivers that fit, or all if the count of workers includes them."""
     if request.num_workers == 0 or request.worker.memory_bytes is not None:
         return num_trials
     return count_drivers(groups, num_trials)
 
 
 _MOST: Final = 2**16
-"""No node has more of anything."""
+"""The most of a resource on an imagined node."""
 
 GPU_MEMORY: Final = "GPU memory"
-"""How errors call it; in an imagined node it is counted in GiB for each GPU."""
-
+"""The name in errors. An imagined node counts it in GiB for each GPU."""
 
 _PlanOn = Callable[[ClusterCapacity], TrialPlan]
 
 
 def plan_on_smallest_node(plan_on: _PlanOn) -> TrialPlan | None:
-    """Return the plan for the smallest node on which a trial runs; ``None``: none is found.
+    """Return the plan for the smallest node on which a trial runs, or ``None`` if none is found.
 
-    A policy says what a trial needs only by its plan. Where no node fits, and the autoscaler's node types are not
-    known, this plan says what to ask the autoscaler for. It is found by planning on larger and larger nodes. A policy
-    that wants GPU memory gets a GPU that it fills, so for each worker a whole one.
-
-    Args:
-        plan_on: A policy's ``plan``.
+    If no node fits and the autoscaler's node types are not known, this plan says what to request. It is found by
+    planning on larger and larger nodes, because a policy states the need of a trial only by its plan. For a policy that
+    needs GPU memory, each worker gets a whole GPU of that size.
     """
     amounts: dict[str, int] = {}
     while (error := _why_not(plan_on, amounts)) is not None:
@@ -202,11 +185,11 @@ def _why_not(plan_on: _PlanOn, amounts: dict[str, int]) -> InfeasibleRequestErro
 
 
 def _short_of(error: InfeasibleRequestError) -> list[str]:
-    """Return the names of what to add to the node; empty: more would not help."""
+    """Return the resources to add to the node, or none if more would not help."""
     if error.tried:
         return _short_of(error.tried[0])
     if error.short_of == "memory":
-        return []  # the node's host memory is not known, which limits nothing already
+        return []  # the node's host memory is not known and limits nothing
     if error.short_of == GPU_MEMORY or error.short_of in ACCELERATOR_TYPES:
         return ["GPU", error.short_of]
     return [error.short_of]

@@ -1,5 +1,6 @@
-"""From one trial's request to a plan; or, where not one fits, to the error: what is short, and what would work."""
+"""Turns the request of one trial into a plan, or into the error if not one fits: what is short, and what would work."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -8,7 +9,6 @@ from tune_policies.cluster.accelerators import (
     DEVICE_RESOURCES,
     GPU_TOTALS,
     UNREPORTED_MARGIN,
-    GpuTotal,
     families_of,
     may_be_nvidia,
 )
@@ -25,7 +25,7 @@ from tune_policies.placement.packing import (
     slots_on_node,
     workers_on_node,
 )
-from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_plan import NodeNote, TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import MOST, TICKS, Resources, amount_of, format_amount, from_ticks, to_ticks
@@ -33,7 +33,7 @@ from tune_policies.values.units import format_bytes, format_request
 from tune_policies.values.value import counted
 
 _FALLBACK: Final = "Or take CpuPolicy() instead, or as a fallback (policy | CpuPolicy())."
-"""What an error advises too where there are none of the devices."""
+"""The fallback of an error if the cluster has none of the devices."""
 
 
 def build_plan(
@@ -49,7 +49,7 @@ def build_plan(
         capacity: The cluster.
         request: What a trial needs.
         reasons: How the request came about, a sentence each.
-        groups: The only nodes to use; ``None``: all. Ray is kept to them by labels, which the plan is still to name.
+        groups: The only nodes to use; ``None``: all. The caller adds the labels that keep Ray to them.
 
     Raises:
         InfeasibleRequestError: Not even one fits.
@@ -90,7 +90,7 @@ def build_plan(
 
 
 def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator[str]:
-    """Yield where the host memory of a worker decides, or cannot: nodes that have too little, and those not read."""
+    """Yield which nodes have too little host memory for a worker, and whether that of some is not known."""
     memory = request.worker.memory_bytes
     if memory is None:
         return
@@ -103,7 +103,7 @@ def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator
 
 
 def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
-    """Yield which GPU memory is assumed for GPUs that were not read, and how to specify another size."""
+    """Yield the GPU memory that is assumed for GPUs that were not read, and how to specify another size."""
     unread = [group for group in groups if group.node.devices is None and group.node.smallest_gpu_memory_bytes]
     if not unread:
         return
@@ -111,7 +111,8 @@ def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
         "GPU memory was not read, so the plan assumes the smallest total that a driver has reported for the type: "
         f"{describe_gpus(unread)}"
     )
-    for name, total in sorted({str(node.accelerator_type): _total(node) for node, _ in unread}.items()):
+    for name in sorted({str(node.accelerator_type) for node, _ in unread}):
+        total = GPU_TOTALS[name]
         if total.is_nominal:
             yield f"no driver's total is published for {name}: {UNREPORTED_MARGIN:.0%} of its nominal size is left out"
         if total.variants:
@@ -124,47 +125,46 @@ def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
 def gpu_memory_hint(groups: Iterable[NodeGroup]) -> str:
     """Return a sentence on how to specify GPU memory that is unknown, or assumed of an ambiguous type; else nothing."""
     unread = [node for node, _ in groups if node.devices is None or node.smallest_gpu_memory_bytes is None]
-    nodes = [node for node in unread if node.smallest_gpu_memory_bytes is None or _total(node).variants]
+    nodes = [
+        node
+        for node in unread
+        if node.smallest_gpu_memory_bytes is None or GPU_TOTALS[str(node.accelerator_type)].variants
+    ]
     if not nodes:
         return ""
     install = "install nvidia-ml-py there, or " if any(may_be_nvidia(node.accelerator_type) for node in nodes) else ""
     return f" Where GPU memory was not read, {install}list each device with its memory_bytes in the capacity."
 
 
-def _total(node: NodeCapacity) -> GpuTotal:
-    return GPU_TOTALS[str(node.accelerator_type)]
-
-
 def describe_gpus(groups: Iterable[NodeGroup]) -> str:
     """Return the GPUs of the nodes by type and memory: ``"4 A100 (80.0 GiB), 2 T4 (memory not read)"``."""
-    gpus: dict[tuple[str, int | None], int] = {}
+    gpus: Counter[tuple[str, int | None]] = Counter()
     for node, count in groups:
         model = (node.accelerator_type or "unknown type", node.smallest_gpu_memory_bytes)
-        gpus[model] = gpus.get(model, 0) + count * (int(node.resources.gpus) or 1)
+        gpus[model] += count * (int(node.resources.gpus) or 1)
     return ", ".join(
         f"{count} {name} ({format_bytes(memory) if memory else 'memory not read'})"
         for (name, memory), count in sorted(gpus.items(), key=str)
     )
 
 
-def about_the_nodes(capacity: ClusterCapacity) -> Iterable[str]:
-    """Yield what a user should know of the nodes, whatever is planned on them."""
-    differs: dict[tuple[float, float], int] = {}
+def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
+    """Yield what a user should know about the nodes, whatever is planned on them."""
+    differs: Counter[tuple[float, float]] = Counter()
     for node, count in capacity.groups:
         if node.usable_cpus is not None and to_ticks(node.usable_cpus) < to_ticks(node.resources.cpus):
-            amounts = (node.resources.cpus, node.usable_cpus)
-            differs[amounts] = differs.get(amounts, 0) + count
+            differs[node.resources.cpus, node.usable_cpus] += count
     for (of_ray, usable), count in sorted(differs.items()):
-        yield (
+        yield NodeNote(
             f"Ray counts {amount_of(of_ray, 'CPU')} on {counted(count, 'node')} where the cgroup, the CPU affinity or "
             f"SLURM allows {format_amount(usable)}: start Ray there with --num-cpus={max(1, int(usable))}"
         )
     if capacity.draining:
-        yield f"not counted: {counted(len(capacity.draining), 'node')} being drained"
+        yield NodeNote(f"not counted: {counted(len(capacity.draining), 'node')} being drained")
 
 
 def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
-    """Return the error, which also names nodes being drained, and nodes that an autoscaler could add."""
+    """Return the error with the nodes being drained and the nodes that an autoscaler could add."""
     offered, suggestion = error.offered, error.suggestion
     if capacity.draining:
         offered += f"; not counted: {len(capacity.draining)} being drained"
@@ -184,7 +184,7 @@ def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request
 
 
 def infeasible(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
-    """Return the error for a request of which not even one trial fits: what is short, and what would work."""
+    """Return the error for a request if not even one trial fits: what is short, and what would work."""
     if not groups:
         return InfeasibleRequestError(
             str(request), "the cluster has no alive node", "nodes", "Start Ray nodes, then probe again."
@@ -232,16 +232,16 @@ def _too_large(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleReq
     def missing(node: NodeCapacity) -> list[str]:
         return [name for name, slots in slots_on_node(node, request).items() if slots == 0]
 
-    def how_near(node: NodeCapacity) -> tuple[object, ...]:
+    def closeness(node: NodeCapacity) -> tuple[object, ...]:
         names = sorted(request.worker.ticks, reverse=True)
-        return (-len(missing(node)), *(_has_of(node, name) for name in names), str(node))
+        return (-len(missing(node)), *(_ticks_of(node, name) for name in names), str(node))
 
-    best = max(nodes, key=how_near)
+    best = max(nodes, key=closeness)
     short_of = missing(best)[0]
-    # What no node has enough of is the better answer, shown on the node that has the most of it.
+    # A resource of which no node has enough is the better answer, shown on the node that has the most of it.
     if nowhere := _nowhere_enough(nodes, request):
         short_of = nowhere[0]
-        best = max(nodes, key=lambda node: (_has_of(node, short_of), how_near(node)))
+        best = max(nodes, key=lambda node: (_ticks_of(node, short_of), closeness(node)))
     return _short_of(short_of, groups, request, f"the largest node offers {best}")
 
 
@@ -249,18 +249,18 @@ def _nodes_of_the_type(groups: tuple[NodeGroup, ...], request: Request) -> list[
     return [node for node, _ in groups if request.accelerator_type in {None, node.accelerator_type}]
 
 
-def _has_of(node: NodeCapacity, name: str) -> int:
+def _ticks_of(node: NodeCapacity, name: str) -> int:
     return node.resources.ticks.get(name, 0)
 
 
 def _nowhere_enough(nodes: Sequence[NodeCapacity], request: Request) -> list[str]:
-    """Return the resources of which no node has what a worker needs."""
+    """Return the resources of which no node has enough for a worker."""
     needed = request.worker.ticks
-    return [name for name in needed if max(_has_of(node, name) for node in nodes) < needed[name]]
+    return [name for name in needed if max(_ticks_of(node, name) for node in nodes) < needed[name]]
 
 
 def _short_of(resource: str, groups: tuple[NodeGroup, ...], request: Request, offered: str) -> InfeasibleRequestError:
-    """Return the error for want of a resource, with what would work."""
+    """Return the error for a resource that is short, with what would work."""
     most = _largest_that_fits(groups, request, resource)
     suggestion = _smaller_request(groups, request, resource, most)
     fallback = _FALLBACK if most == 0 and resource in DEVICE_RESOURCES else ""
@@ -268,9 +268,9 @@ def _short_of(resource: str, groups: tuple[NodeGroup, ...], request: Request, of
 
 
 def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: str, most: int | None) -> str:
-    """Return the nearest request that was tried and works; or what to add, where no smaller request works.
+    """Return the nearest request that works, or what to add if no smaller request works.
 
-    ``most`` is the most of what is short with which a trial fits; ``None``: less does not help.
+    ``most`` is the most of the short resource with which a trial fits; ``None``: less does not help.
     """
     if most is None:
         short = _nowhere_enough(_nodes_of_the_type(groups, request), request) or [short_of]
@@ -279,13 +279,13 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
         return f"Add a {short_of} node."
     if most == 0:
         return f"Ask for no {short_of}, or add a node with more."
-    amount = format_request(most) + " of host memory" if short_of == "memory" else _amount(most, short_of)
+    amount = f"{format_request(most)} of host memory" if short_of == "memory" else amount_of(from_ticks(most), short_of)
     nearest = f"Ask for at most {amount} per worker"
     if short_of == "GPU" and request.num_workers == 0 and to_ticks(request.worker.gpus) % most == 0:
         parts = to_ticks(request.worker.gpus) // most
         smaller = request.model_copy(update={"num_workers": parts, "worker": request.worker.with_ticks("GPU", most)})
         if count_trials(groups, smaller):
-            nearest += f", or for num_workers={parts} with {_amount(most, 'GPU')} each"
+            nearest += f", or for num_workers={parts} with {amount} each"
     return f"{nearest}, or add a larger node."
 
 
@@ -310,7 +310,7 @@ def _largest_that_fits(groups: tuple[NodeGroup, ...], request: Request, resource
 
 
 def _rounded(resource: str, ticks: int) -> int:
-    """Return a little less that reads well, whole CPUs and devices above 1, and that Ray hands out."""
+    """Return the largest amount up to ``ticks`` that Ray can hand out, in whole CPUs and devices above 1."""
     whole = ticks // TICKS * TICKS
     if resource in DEVICE_RESOURCES:
         family = families_of(resource)[0]
@@ -319,7 +319,3 @@ def _rounded(resource: str, ticks: int) -> int:
         if not family.can_be_split:
             return whole
     return ticks if resource == "memory" or ticks < TICKS else whole
-
-
-def _amount(ticks: int, name: str) -> str:
-    return amount_of(from_ticks(ticks), name)

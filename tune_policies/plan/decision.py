@@ -1,4 +1,4 @@
-"""What benchmarks decided: for each workload, from which size on the GPU is worth it, and for how long that holds."""
+"""What benchmarks decided: for each workload, the size from which on the GPU is worth it, and when it was measured."""
 
 from datetime import datetime
 from typing import ClassVar, Literal, Self
@@ -21,13 +21,13 @@ class DeviceTimes(Value):
 
     Attributes:
         device: Such as ``"cpu"``, ``"gpu"`` or ``"gpu@0.25"``.
-        step_s: Seconds of a step with its transfers, the median.
-        start_s: Seconds of a trial before its first step is done, with start-up, data and compilation.
-        trial_s: Seconds of a whole trial.
-        at_once: How many trials the cluster runs at once on such devices, at the packing that fits.
-        trials_per_hour: On all of them.
+        step_s: Median time of a step with its transfers, in seconds.
+        start_s: Time of a trial until its first step is done, in seconds.
+        trial_s: Time of a whole trial, in seconds.
+        at_once: How many trials the cluster runs at once on such devices.
+        trials_per_hour: How many trials per hour all such devices run.
         cost_per_trial: In the currency of the prices; ``None``: no prices were given.
-        price_of: For what that is paid, such as a part of a machine; ``None``: not told.
+        price_of: What the price is for, such as a part of a machine; ``None``: not known.
         peak_gpu_bytes: GPU memory of a trial; ``None``: not known, or none.
         num_threads: CPU threads of a trial, as many as it has CPUs; ``None``: not known.
     """
@@ -44,20 +44,53 @@ class DeviceTimes(Value):
     num_threads: PositiveCount | None = None
 
 
+class GpuOrNodes(Value):
+    """One GPU against nodes without GPUs, for the trials of a whole run.
+
+    Attributes:
+        num_trials: The number of trials.
+        node_cpus: CPUs of a node.
+        trials_per_node: How many trials a node runs at once.
+        gpu_s: The time in which one GPU finishes all trials, in seconds.
+        gpu_cost: The cost of the GPU until then; ``None``: no prices were given.
+        num_nodes: The fewest nodes that finish no later than the GPU; ``None``: no number of nodes does, because one
+            trial on the CPU takes longer.
+        low: The same at the lower end of the speed-up's confidence interval; ``None``: no number does.
+        high: The same at the upper end.
+        nodes_s: The time in which ``num_nodes`` nodes finish all trials, in seconds.
+        nodes_cost: The cost of these nodes until then.
+        as_cheap_up_to: The most nodes that cost no more than the GPU; ``None``: one node costs more, or no prices were
+            given.
+    """
+
+    num_trials: PositiveCount
+    node_cpus: PositiveCount
+    trials_per_node: PositiveCount
+    gpu_s: float = Field(gt=0)
+    gpu_cost: float | None = None
+    num_nodes: PositiveCount | None = None
+    low: PositiveCount | None = None
+    high: PositiveCount | None = None
+    nodes_s: float | None = None
+    nodes_cost: float | None = None
+    as_cheap_up_to: PositiveCount | None = None
+
+
 class SizeDecision(Value):
     """Which device is the better one for trials of one size.
 
     Attributes:
         size: In the workload's unit.
         answer: The faster device for a single trial.
-        speedup: How much sooner a trial ends on the GPU than on the CPU, as the ratio of their times.
-        low: The lower end of its interval.
-        high: Its upper end.
+        speedup: The time of a trial on the CPU divided by that on the GPU.
+        low: The lower end of the confidence interval of the speed-up.
+        high: The upper end.
         cpu: What trials cost on the CPU.
-        gpu: What they cost on the GPU.
+        gpu: What trials cost on the GPU.
         cheapest: The device on which a trial costs less; ``None``: no prices were given.
-        flips_at: The ratio of the price of the GPU to that of the CPU, for what a trial takes of each, at which both
-            cost the same; it is the speed-up. ``None``: no prices were given.
+        flips_at: The ratio of the GPU's price to the CPU's, for the share of a trial, at which both cost the same. It
+            is the speed-up. ``None``: no prices were given.
+        gpu_or_nodes: One GPU against more CPU nodes; ``None``: no number of trials was given.
     """
 
     size: PositiveCount
@@ -69,27 +102,23 @@ class SizeDecision(Value):
     gpu: DeviceTimes
     cheapest: Answer | None = None
     flips_at: float | None = None
+    gpu_or_nodes: GpuOrNodes | None = None
 
     def device(self, objective: Objective = "time") -> Device:
-        """Return where trials of this size are to run: on the GPU where it is surely better, else on the CPU.
-
-        A trial that gains nothing from a GPU leaves it to those that do.
-        """
+        """Return the device for trials of this size: the GPU if it is surely better, else the CPU."""
         answer = self.answer if objective == "time" else self.cheapest
         return "GPU" if answer == "GPU" else "CPU"
 
 
 class WorkloadDecision(Value):
-    """What was decided for one workload.
+    """What was decided for one workload. The crossover is between ``crossover_above`` and ``crossover_at``.
 
     Attributes:
         workload: Its name, or ``module:function``.
         sizes: What was measured, by ascending size.
-        crossover_above: The largest measured size for which the GPU is not the answer, below the smallest from which on
-            it always is; ``None``: it is the answer for all.
-        crossover_at: The smallest measured size from which on the GPU is always the answer; ``None``: for none. The
-            crossover is between the two; nothing is said beyond the sizes that were measured.
-        steps_per_trial: How many steps a trial was taken to have.
+        crossover_above: The largest measured size for which the GPU is not the answer; ``None``: there is none.
+        crossover_at: The smallest measured size from which on the GPU is always the answer; ``None``: there is none.
+        steps_per_trial: The assumed number of steps of a trial.
     """
 
     workload: str
@@ -106,24 +135,24 @@ class WorkloadDecision(Value):
         return self
 
     def at(self, size: float) -> SizeDecision:
-        """Return what was decided for the largest measured size up to ``size``; below all, for the smallest."""
+        """Return the decision for the largest measured size up to ``size``; below all sizes, for the smallest."""
         up_to = [each for each in self.sizes if each.size <= size]
         return up_to[-1] if up_to else self.sizes[0]
 
 
 class Decision(ShownValue):
-    """What benchmarks decided, where it holds, and since when.
+    """What benchmarks decided, on which hardware and when.
 
     Attributes:
-        schema_version: Of this format.
-        measured_at: When its measurements began.
-        cpu_model: Of the machine.
+        schema_version: The version of this format.
+        measured_at: When the measurements began.
+        cpu_model: The model of the machine's CPU.
         accelerator_type: Ray's name of the GPU's type; ``None``: not known.
-        versions: Of what decides how fast it is, by package.
-        workloads: What was decided.
-        price_date: Of which day the prices are; ``None``: there are none.
-        currency: Of the prices.
-        price_source: Where they are from.
+        versions: The versions of the packages that decide the speed, by name.
+        workloads: The decision for each workload.
+        price_date: The day of the prices; ``None``: there are none.
+        currency: The currency of the prices.
+        price_source: The source of the prices.
     """
 
     _view: ClassVar = "tune_policies.views.tables:decision_view"
@@ -140,11 +169,11 @@ class Decision(ShownValue):
 
     @property
     def has_prices(self) -> bool:
-        """Whether it says what trials cost."""
+        """Whether there are costs of trials."""
         return all(size.cheapest is not None for each in self.workloads for size in each.sizes)
 
     def of(self, workload: str | None = None) -> WorkloadDecision:
-        """Return what was decided for a workload; ``None``: for the only one.
+        """Return the decision for a workload; ``None``: for the only one.
 
         Raises:
             InvalidResourcesError: Nothing was decided for it, or there are several and none is named.
@@ -163,8 +192,6 @@ class Decision(ShownValue):
 
     def speeds(self, workload: str | None, size: float) -> tuple[float, float]:
         """Return how fast a trial of this size is on the GPU and on the CPU: ``MixedPolicy(gpu, cpu, speeds=…)``.
-
-        It is that of the largest measured size up to this one; below all, of the smallest.
 
         Raises:
             InvalidResourcesError: Nothing was decided for the workload.

@@ -1,21 +1,20 @@
-"""How much GPU memory trials need, by their configs: what was measured, and what follows for other configs.
+"""How much GPU memory trials need, by their configs: measurements, and a formula for other configs.
 
-A config is compared as plain data; its numbers are what memory may depend on. Nested mappings become one, with their
-keys joined by ``/`` as Tune does.
+A config is compared as plain data. Nested mappings become one, with their keys joined by ``/`` as Tune does.
 
-For other configs a formula is fitted: a sum of terms, each a number, its square, or a product of two numbers, as the
-sizes of parameters, gradients and activations are. No term is negative, so more of anything never means less memory.
-Which terms it has is decided by leaving out each measurement in turn and predicting it from the others.
+The formula is a sum of terms, each a number of the config, its square, or a product of two numbers, like the sizes of
+parameters, gradients and activations. No term is negative, so larger numbers never need less memory. Leave-one-out
+cross-validation selects the terms.
 
-Sizes are whole numbers, while floats are mostly rates, on which no memory depends but which a few measurements may go
-with by chance. So floats are taken in only where whole numbers explain too little, and measurements are many.
+Floats are mostly rates, on which no memory depends but with which few measurements may correlate by chance. So the
+formula has floats only if whole numbers explain too little, and measurements are many.
 """
 
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import combinations, combinations_with_replacement
+from itertools import chain, combinations, combinations_with_replacement
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
@@ -35,11 +34,11 @@ if TYPE_CHECKING:
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``config`` without nesting, as plain data.
 
-    Numbers of NumPy become Python's, tuples lists, functions and classes their names; any other object becomes the
-    name of its type, so that two objects of one type count as the same.
+    NumPy numbers become Python's, tuples lists, and functions and classes their names. Any other object becomes the
+    name of its type, so two objects of one type are equal.
 
     Raises:
-        InvalidResourcesError: ``config`` is no mapping.
+        InvalidResourcesError: ``config`` is not a mapping.
     """
     if not isinstance(config, Mapping):
         raise InvalidResourcesError(f"a config must be a mapping of names to values, got {shorten(config)}")
@@ -57,7 +56,7 @@ def _items(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 def _plain(value: Any) -> Any:
     if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
-        value = value.item()  # or its truth values would not be Python's
+        value = value.item()
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, Integral):
@@ -74,56 +73,56 @@ def _plain(value: Any) -> Any:
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the entries of a flat config that are numbers; truth values are none."""
+    """Return the numbers of a flat config, without truth values."""
     return {name: each for name, each in values.items() if isinstance(each, int | float) and not isinstance(each, bool)}
 
 
 def whole_numbers(values: Mapping[str, Any]) -> list[str]:
-    """Return the names of the entries of a flat config that are whole numbers; truth values are none."""
+    """Return the names of the whole numbers of a flat config, without truth values."""
     return [name for name, each in numbers(values).items() if isinstance(each, int)]
 
 
 def group_key(values: Mapping[str, Any]) -> str:
-    """Return the same text for all flat configs that differ in numbers only."""
+    """Return a key that is the same for all flat configs that differ in numbers only."""
     numeric = numbers(values)
     rest = {name: each for name, each in values.items() if name not in numeric}
     return json.dumps([rest, sorted(numeric)], sort_keys=True)
 
 
 _MOST_NUMBERS: Final = 4
-"""More numbers than this have more terms than a few short trials can tell apart."""
+"""More numbers have more terms than a few short trials can distinguish."""
 
 _LEAST: Final = 1e-9
 _MOST: Final = 1e15
-"""Memory depends on no number beyond these, and floats could not hold their products: what is smaller counts as 0."""
+"""The range of numbers on which memory may depend; smaller numbers count as 0."""
 
 _SIMPLER: Final = 1.05
-"""A formula with fewer terms is taken, unless another one's error is smaller by more than this factor."""
+"""A formula with more terms is better only if it divides the error by more than this factor."""
 
 _PRECISION: Final = 1e-4
-"""What allocators round is no error of a formula: a part of the largest measurement."""
+"""The rounding of allocators, as a fraction of the largest measurement."""
 
 _EXPLAINED: Final = 0.05
-"""A formula of whole numbers that is off by no more than this part of the largest measurement needs no floats."""
+"""A formula of whole numbers needs no floats if its error is at most this fraction of the largest measurement."""
 
 _SPARE: Final = 2
-"""So many more measurements than terms a formula with floats must have."""
+"""How many more measurements than terms a formula with floats needs."""
 
-_TELLS_ITSELF: Final = 1 - 1e-9
-"""A measurement of more leverage than this is the only one to tell some coefficient."""
+_DECIDES_ALONE: Final = 1 - 1e-9
+"""A measurement with more leverage than this alone determines some coefficient."""
 
 Term = tuple[str, ...]
 """The names that are multiplied: none for the constant."""
 
 
 class MemoryFit(NamedTuple):
-    """A formula, and how far it was off.
+    """A formula and its error.
 
     Attributes:
         coefficients: Bytes of each term.
         residual_bytes: The most by which a measurement was above the formula.
         largest: The largest measured value of each number that the formula uses.
-        largest_unused: The same of each whole number that it leaves out: always the same, or without effect.
+        largest_unused: The largest measured value of each whole number that the formula does not use.
     """
 
     coefficients: dict[Term, float]
@@ -132,23 +131,21 @@ class MemoryFit(NamedTuple):
     largest_unused: dict[str, float]
 
     def bytes_for(self, numbers: Mapping[str, float]) -> int:
-        """Return the bytes for these numbers, the largest residual included."""
+        """Return the bytes for these numbers, including the largest residual."""
         needed = sum(each * _product(term, numbers) for term, each in self.coefficients.items())
         return math.ceil(needed) + self.residual_bytes
 
     def tells(self, numbers: Mapping[str, float]) -> bool:
-        """Return whether the formula holds: not where a whole number that it leaves out is above those measured."""
+        """Return whether no whole number that the formula does not use is above those measured."""
         return all(numbers[name] <= most for name, most in self.largest_unused.items())
 
     def __str__(self) -> str:
-        terms = (
-            " x ".join((format_bytes(round(each)), *term)) for term, each in self.coefficients.items() if round(each)
-        )
-        return " + ".join(terms) or "0 B"
+        terms = [(format_bytes(round(each)), *term) for term, each in self.coefficients.items() if round(each)]
+        return " + ".join(map(" x ".join, terms)) or "0 B"
 
 
 def fit_memory(points: Sequence[tuple[Mapping[str, float], int]]) -> MemoryFit:
-    """Return the formula for measurements: the numbers of each config, and its bytes. At least one is needed."""
+    """Return the formula for at least one measurement: the numbers of a config, and its bytes."""
     whole = {name for name in points[0][0] if all(isinstance(numbers[name], int) for numbers, _ in points)}
     coefficients, error = _best_formula(points, whole, spare=0)
     if error > _EXPLAINED * max(amount for _, amount in points):
@@ -156,12 +153,9 @@ def fit_memory(points: Sequence[tuple[Mapping[str, float], int]]) -> MemoryFit:
         coefficients = with_floats if its_error < error else coefficients
     used = {name for term in coefficients for name in term}
     largest = {name: max(numbers[name] for numbers, _ in points) for name in sorted(used | whole)}
-    exact = MemoryFit(
-        coefficients,
-        residual_bytes=0,
-        largest={name: most for name, most in largest.items() if name in used},
-        largest_unused={name: most for name, most in largest.items() if name not in used},
-    )
+    of_used = {name: most for name, most in largest.items() if name in used}
+    of_unused = {name: most for name, most in largest.items() if name not in used}
+    exact = MemoryFit(coefficients, 0, of_used, of_unused)
     residual = max(amount - exact.bytes_for(numbers) for numbers, amount in points)
     return exact._replace(residual_bytes=max(0, residual))
 
@@ -169,83 +163,69 @@ def fit_memory(points: Sequence[tuple[Mapping[str, float], int]]) -> MemoryFit:
 def _best_formula(
     points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str], *, spare: int
 ) -> tuple[dict[Term, float], float]:
-    """Return the best formula of ``usable`` numbers, and the most by which it is off, in bytes.
+    """Return the best formula of ``usable`` numbers, and its largest error in bytes.
 
-    Args:
-        points: The measurements.
-        usable: The names of the numbers that the formula may use.
-        spare: So many more measurements than terms there must be, but for the constant.
+    ``spare`` is how many more measurements than terms there must be, unless the formula is a constant.
     """
     import numpy as np
 
     needed = np.array([amount for _, amount in points], dtype=float)
     names = _numbers_that_matter(points, usable)
     possible: list[Term] = [(), *((name,) for name in names), *combinations_with_replacement(names, 2)]
-    # A product that is 0 in all of them says nothing.
     terms = [term for term in possible if any(_product(term, numbers) for numbers, _ in points)]
     columns = np.array([[_product(term, numbers) for term in terms] for numbers, _ in points], dtype=float)
     scales = columns.max(axis=0)
     columns /= scales
-    best: tuple[float, tuple[int, ...], NDArray[float64]] | None = None
     precision = _PRECISION * float(needed.max())
-    for chosen in _subsets(len(terms), len(names)):
+    best: tuple[float, tuple[int, ...], NDArray[float64]] = (math.inf, (), needed)
+    most = min(len(terms), 4 if len(names) <= 2 else 3)
+    for chosen in chain.from_iterable(combinations(range(len(terms)), size) for size in range(1, most + 1)):
         if chosen != (0,) and len(chosen) + spare > len(points):
             continue
         part = columns[:, chosen]
         solution = np.linalg.lstsq(part, needed, rcond=None)[0]
         if (solution < 0).any():
             continue
-        # Of two measurements, one does not tell the other; so what a formula leaves unexplained counts as well.
+        # Two measurements do not predict each other, so the error of the fit itself counts as well.
         error = error_left_out(part, needed, has_constant=0 in chosen) + _root_mean_square(part @ solution - needed)
         error += precision
-        if best is None or error * _SIMPLER < best[0]:
+        if error * _SIMPLER < best[0]:
             best = (error, chosen, solution)
-    if best is None:  # which the constant alone never lets happen
-        raise AssertionError("the constant is a formula for everything")
-    _, chosen, solution = best
+    _, chosen, solution = best  # at least the constant
     coefficients = {terms[i]: float(each / scales[i]) for i, each in zip(chosen, solution, strict=True)}
     return coefficients, float(np.abs(columns[:, chosen] @ solution - needed).max())
 
 
 def _numbers_that_matter(points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str]) -> list[str]:
-    """Return the usable numbers that vary and are never negative; of too many, those that go most with the bytes."""
+    """Return the usable numbers that vary and are never negative; of many, those that correlate most with the bytes."""
     import numpy as np
 
     needed = np.array([amount for _, amount in points], dtype=float)
-    going_with: dict[str, float] = {}
+    correlation: dict[str, float] = {}
     for name in sorted(usable):
         found = [numbers[name] for numbers, _ in points]
         if 0 <= min(found) < max(found) <= _MOST and max(found) >= _LEAST:
             values = np.array(found, dtype=float)
-            together = float(((values - values.mean()) * (needed - needed.mean())).sum())
-            spread = float(values.std() * needed.std()) or 1.0
-            going_with[name] = together / spread
-    most = sorted(going_with, key=lambda name: (-going_with[name], name))[:_MOST_NUMBERS]
-    return sorted(most)
-
-
-def _subsets(num_terms: int, num_numbers: int) -> Iterable[tuple[int, ...]]:
-    """Yield the choices of terms, those with fewer terms first."""
-    most = 4 if num_numbers <= 2 else 3
-    for size in range(1, min(most, num_terms) + 1):
-        yield from combinations(range(num_terms), size)
+            covariance = float(((values - values.mean()) * (needed - needed.mean())).sum())
+            correlation[name] = covariance / (float(values.std() * needed.std()) or 1.0)
+    return sorted(sorted(correlation, key=lambda name: (-correlation[name], name))[:_MOST_NUMBERS])
 
 
 def error_left_out(columns: "NDArray[float64]", needed: "NDArray[float64]", *, has_constant: bool) -> float:
-    """Return the root of the mean squared error with which each measurement is predicted from the others."""
+    """Return the root mean square error of predicting each measurement from the others."""
     import numpy as np
 
     count = len(needed)
     if count == 1:
         return 0.0
-    # What the others predict follows from the fit to all, by the leverage of each (PRESS): nothing is fitted again.
+    # The predictions follow from the fit to all measurements and the leverage of each (the PRESS statistic).
     hat = columns @ np.linalg.pinv(columns)
     leverage = hat.diagonal()
-    errors = (hat @ needed - needed) / np.where(leverage < _TELLS_ITSELF, 1 - leverage, 1)
-    for i in np.flatnonzero(leverage >= _TELLS_ITSELF):  # as many as there are terms, at the most
+    errors = (hat @ needed - needed) / np.where(leverage < _DECIDES_ALONE, 1 - leverage, 1)
+    for i in np.flatnonzero(leverage >= _DECIDES_ALONE):  # at most as many as there are terms
         others = np.arange(count) != i
         known, bytes_known = columns[others], needed[others]
-        # About their mean, so that where the others do not tell, the constant is what they are, and not the smallest.
+        # Centered, so that an undetermined constant is the mean of the others, and not 0.
         middle = known.mean(axis=0) * has_constant
         mean = bytes_known.mean() * has_constant
         slope = np.linalg.pinv(known - middle) @ (bytes_known - mean)
@@ -268,14 +248,14 @@ class GpuMemoryMeasurement(Value):
     """What one short trial on a whole GPU used.
 
     Attributes:
-        config: The trial's config as plain data; the keys of mappings within are joined by ``/``.
-        peak_bytes: The most that each framework's allocator held, by framework.
-        overhead_bytes: What was used outside the allocators; ``None``: not known.
-        total_bytes: What the trial needs in all; where it ran out, what it had, which was not enough.
-        host_memory_bytes: The most host memory that its process and their children held; ``None``: not known.
-        num_steps: Results that it had reported.
-        ended_by: Why it ended: by itself, by a cap, or for want of memory.
-        gpu_model: The GPU's name by its driver; ``None``: not known.
+        config: The trial's config as plain data, with the keys of nested mappings joined by ``/``.
+        peak_bytes: The peak of each framework's allocator, by framework.
+        overhead_bytes: The memory outside the allocators; ``None``: not known.
+        total_bytes: The memory that the trial needs in all, or if it ran out, the memory that was not enough.
+        host_memory_bytes: The peak host memory of its processes; ``None``: not known.
+        num_steps: The number of reported results.
+        ended_by: Why it ended.
+        gpu_model: The driver's name of the GPU; ``None``: not known.
     """
 
     config: Annotated[dict[str, Any], BeforeValidator(flat)]
@@ -294,17 +274,17 @@ class GpuMemoryMeasurement(Value):
 
     @property
     def safe_overhead_bytes(self) -> int:
-        """What its frameworks use outside their allocators at most, on any GPU; 0: it names no framework."""
+        """The most that its frameworks use outside their allocators on any GPU; 0: it names no framework."""
         return sum(safe_overhead_bytes(framework) for framework in self.peak_bytes)
 
     def counted_overhead_bytes(self, *, is_safe: bool) -> int | None:
-        """Return what is outside the allocators, or a safe figure where that is more; ``None``: nothing is known."""
+        """Return the memory outside the allocators, or a safe figure if that is more; ``None``: not known."""
         if self.overhead_bytes is not None and not (is_safe and self.safe_overhead_bytes > self.overhead_bytes):
             return self.overhead_bytes
         return self.safe_overhead_bytes or None
 
     def held_bytes(self, overhead_bytes: int) -> int:
-        """Return what the allocators held; ``overhead_bytes`` are those outside, where they were not measured."""
+        """Return the memory of the allocators; ``overhead_bytes`` counts if the overhead was not measured."""
         outside = overhead_bytes if self.overhead_bytes is None else self.overhead_bytes
         return max(self.total_bytes - outside, sum(self.peak_bytes.values()), 0)
 
@@ -319,7 +299,7 @@ class GpuMemoryProfile(Value):
     Configs that differ in numbers only form a group. Memory is predicted within a group, never across.
 
     Attributes:
-        measurements: What was measured, config by config. At least one.
+        measurements: At least one measurement.
         versions: Versions of Ray and the frameworks that measured, by name.
     """
 
@@ -328,7 +308,7 @@ class GpuMemoryProfile(Value):
 
     @property
     def host_memory_bytes(self) -> int | None:
-        """The most host memory that a trial held, whatever its config; ``None``: it was not measured."""
+        """The peak host memory of all trials; ``None``: it was not measured."""
         return max((each.host_memory_bytes for each in self.measurements if each.host_memory_bytes), default=None)
 
     @property
@@ -337,16 +317,10 @@ class GpuMemoryProfile(Value):
         return tuple(sorted({each.gpu_model for each in self.measurements if each.gpu_model}))
 
     def overhead_bytes(self, gpu_models: Iterable[str | None] | None = None) -> int | None:
-        """Return what a share of GPU memory must count on for what is outside the frameworks' allocators.
+        """Return the memory outside the frameworks' allocators that a share must include, in bytes; ``None``: unknown.
 
-        It is the most that was measured, one figure for all configs. On a GPU of another model, or of one that is not
-        known, it is no less than a safe figure.
-
-        Args:
-            gpu_models: The GPUs to be used, by their drivers' names; ``None``: those on which was measured.
-
-        Returns:
-            Bytes; ``None``: nothing is known of it, as where measurements state their total only.
+        It is the most that was measured with any config. On a GPU of another or an unknown model it is at least a safe
+        figure. ``gpu_models`` are the drivers' names of the GPUs to be used; ``None``: those of the measurements.
         """
         is_safe = gpu_models is not None and not set(gpu_models) <= set(self.gpu_models)
         known = (each.counted_overhead_bytes(is_safe=is_safe) for each in self.measurements)
@@ -354,7 +328,7 @@ class GpuMemoryProfile(Value):
 
     @cached_property
     def fits(self) -> dict[str, MemoryFit]:
-        """The formula for what the allocators hold, for each group of which two or more configs were measured."""
+        """The formula for the memory of the allocators, for each group with at least two measured configs."""
         outside = self.overhead_bytes() or 0
         points: dict[str, list[tuple[dict[str, float], int]]] = {}
         for each in self.measurements:
@@ -363,16 +337,16 @@ class GpuMemoryProfile(Value):
         return {name: fit_memory(found) for name, found in points.items() if len(found) > 1}
 
     def gpu_memory_bytes(self, config: Mapping[str, Any], overhead_bytes: int | None = None) -> int | None:
-        """Return the GPU memory that a trial with ``config`` needs in all; ``None``: it cannot be told.
+        """Return the GPU memory that a trial with ``config`` needs in all, in bytes; ``None``: not known.
 
-        It is what the allocators held with the same config, at the most; else what the formula of its group says, with
-        the formula's largest residual, and no less than what a smaller config of its group was measured to hold;
-        without a formula, what was measured of the group. Where a whole number of ``config`` that is in no formula is
-        above those measured, it cannot be told. On top comes what is outside the allocators.
+        It is the peak of the allocators with the same config, or else the formula of its group with the largest
+        residual, at least the peak of a smaller config. Without a formula it is the peak of a larger config. It is not
+        known if a whole number that is not in the formula is above those measured. The memory outside the allocators
+        is added.
 
         Args:
             config: The trial's config.
-            overhead_bytes: What to count for what is outside the allocators; ``None``: the most that was measured.
+            overhead_bytes: The memory outside the allocators; ``None``: the most that was measured.
         """
         values = flat(config)
         outside = (self.overhead_bytes() if overhead_bytes is None else overhead_bytes) or 0
@@ -384,9 +358,9 @@ class GpuMemoryProfile(Value):
         return None if needed is None or needed <= (self.more_than_bytes(config) or 0) else max(1, needed)
 
     def more_than_bytes(self, config: Mapping[str, Any]) -> int | None:
-        """Return the largest GPU memory that is known not to be enough for ``config``; ``None``: none is known.
+        """Return the largest GPU memory that was not enough for ``config``, in bytes; ``None``: none is known.
 
-        It is that of a trial that ran out with the same config, or one of its group with no larger whole number.
+        It is that of a trial that ran out with the same config, or with one of its group without larger whole numbers.
         """
         values = flat(config)
         not_enough = (
@@ -397,7 +371,7 @@ class GpuMemoryProfile(Value):
         return max(not_enough, default=None)
 
     def explain(self) -> str:
-        """Return the profile as text: what was measured, and the formulas."""
+        """Return the measurements and the formulas as text."""
         on = f" on {', '.join(self.gpu_models)}" if self.gpu_models else ""
         versions = ", ".join(f"{name} {version}" for name, version in sorted(self.versions.items()))
         lines = [f"{len(self.measurements)} measured{on}{f' with {versions}' if versions else ''}"]
@@ -426,12 +400,12 @@ class GpuMemoryProfile(Value):
         return found
 
     def _predicted(self, values: dict[str, Any], outside: int) -> int | None:
-        """Return what the allocators will hold; ``None``: it cannot be told."""
+        """Return the memory of the allocators; ``None``: not known."""
         alike = [each for each in self._same_group(values) if not each.ran_out]
         wanted = numbers(values)
         fit = self.fits.get(group_key(values))
         if fit is None:
-            # A float such as a learning rate seldom matters; a whole number such as a batch size does.
+            # A float such as a learning rate seldom matters, but a whole number such as a batch size does.
             above = (each for each in alike if _is_within(values, each.config, whole_numbers(each.config)))
             return max((each.held_bytes(outside) for each in above), default=None)
         if not fit.tells(wanted):
@@ -441,7 +415,7 @@ class GpuMemoryProfile(Value):
 
 
 def _is_within(values: Mapping[str, Any], limits: Mapping[str, Any], names: Iterable[str]) -> bool:
-    """Return whether none of the named numbers of a config is above that of another one."""
+    """Return whether no named number of a config is above that of another config."""
     return all(values[name] <= limits[name] for name in names)
 
 
@@ -467,20 +441,18 @@ def _named(largest: Mapping[str, float]) -> str:
 
 
 TORCH_OVERHEAD_BYTES: Final = int(0.85 * GIB)
-"""What PyTorch uses outside its allocator, at most: the figure by which its own tests share a GPU."""
-
-
-def tensorflow_overhead_bytes(compute_capability: tuple[int, int] | None) -> int:
-    """Return what TensorFlow leaves to the system on a device (``MinSystemMemory`` in its GPU device)."""
-    is_older = compute_capability is not None and compute_capability < (9, 0)
-    return (1536 if is_older else 1800) * MIB
+"""The most that PyTorch uses outside its allocator: the figure with which its own tests share a GPU."""
 
 
 def safe_overhead_bytes(framework: str, compute_capability: tuple[int, int] | None = None) -> int:
-    """Return what a framework uses outside its allocator, at most.
+    """Return the most that a framework uses outside its allocator on a device, in bytes.
 
     Args:
         framework: Its name, such as ``"torch"``.
-        compute_capability: Of the device, such as ``(8, 0)``; ``None``: not known.
+        compute_capability: That of the device, such as ``(8, 0)``; ``None``: not known.
     """
-    return tensorflow_overhead_bytes(compute_capability) if framework == "tensorflow" else TORCH_OVERHEAD_BYTES
+    if framework != "tensorflow":
+        return TORCH_OVERHEAD_BYTES
+    # What TensorFlow leaves to the system (``MinSystemMemory`` in its GPU device).
+    is_older = compute_capability is not None and compute_capability < (9, 0)
+    return (1536 if is_older else 1800) * MIB

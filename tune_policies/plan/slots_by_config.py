@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -15,19 +15,19 @@ from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 
 Headroom = Annotated[float, Field(ge=0, le=10)]
-"""How much more than was measured is given, as a part of it: 0.1 is a tenth more."""
+"""How much more than was measured a trial gets, as a fraction of it: 0.1 is a tenth more."""
 
 Device = Literal["CPU", "GPU"]
 """Where a trial runs."""
 
 
 class SlotsByConfig(Value):
-    """Several slots. Each config belongs to one of them.
+    """Several slots, of which each config has one.
 
     Attributes:
-        slots: What there is; a config of which nothing is known gets the last.
-        holds_for: The versions of packages, by name, of which each that is installed must be this one, or what was
-            measured does not hold; empty: any.
+        slots: The slots; an unknown config gets the last.
+        holds_for: The versions of packages with which was measured, by name. If another version is installed, the
+            measurements do not hold; empty: any version.
     """
 
     slots: tuple[TrialSlot, ...] = Field(min_length=1)
@@ -38,16 +38,16 @@ class SlotsByConfig(Value):
         """Return the slot of a trial with this config.
 
         Raises:
-            InfeasibleRequestError: It is known to need more than any slot has.
+            InfeasibleRequestError: The config needs more than any slot has.
         """
 
     @abstractmethod
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
-        """Return what is not known of a config, in words that name it; ``None``: all that is needed is known."""
+        """Return a sentence on what is not known of a config; ``None``: all that is needed is known."""
 
     @property
     def max_concurrent_trials(self) -> int:
-        """How many trials run at once, if their configs are those with which the most do."""
+        """How many trials run at once with the smallest configs."""
         return max(slot.max_concurrent_trials for slot in self.slots)
 
     def with_slots(self, change: Callable[[TrialSlot], TrialSlot]) -> Self:
@@ -55,22 +55,18 @@ class SlotsByConfig(Value):
         return self.model_copy(update={"slots": tuple(map(change, self.slots))})
 
     def min_concurrent_trials(self, num_places: int) -> int:
-        """Return how many trials run at once whatever their configs, of those that were measured.
-
-        Args:
-            num_places: How many the plan has places for, the first of which is good for each of them.
-        """
+        """Return how many trials run at once with any measured configs, in a plan with ``num_places`` slots."""
         return num_places
 
 
 class SlotsByProfile(SlotsByConfig):
-    """Slots of several sizes, of which each config has the smallest that holds what a profile says of it.
+    """Slots of several sizes, of which each config has the smallest that is enough by a profile.
 
     Attributes:
-        profile: What was measured.
-        headroom: How much more than the profile says a trial gets, as a part of it.
-        slots: The sizes, the smallest first; the last is the largest GPU as a whole, or where a trial's workers must
-            share it, as much of it as each can have.
+        profile: The profile.
+        headroom: How much more than the profile says a trial gets, as a fraction of it.
+        slots: The sizes, the smallest first; the last is the largest whole GPU, or if a trial's workers must share it,
+            the largest share for each.
     """
 
     profile: GpuMemoryProfile
@@ -83,14 +79,14 @@ class SlotsByProfile(SlotsByConfig):
         return f"no GPU memory was measured with {dict(config)}"
 
     def needed_bytes(self, config: Mapping[str, Any]) -> int | None:
-        """Return the GPU memory that a trial with this config needs on these GPUs; ``None``: it cannot be told."""
+        """Return the GPU memory that a trial with this config needs on these GPUs, in bytes; ``None``: not known."""
         return self.profile.gpu_memory_bytes(config, self.slots[-1].gpu_overhead_bytes)
 
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
-        """Return the smallest slot that holds a trial with this config; of an unknown config, the largest.
+        """Return the smallest slot for a trial with this config, or the largest if the config is not known.
 
         Raises:
-            InfeasibleRequestError: It is known to need more than the largest.
+            InfeasibleRequestError: The config needs more than the largest.
         """
         largest = self.slots[-1]
         has = largest.gpu_memory_bytes or 0
@@ -100,7 +96,7 @@ class SlotsByProfile(SlotsByConfig):
             if more_than < has:
                 return largest
             raise _too_large(config, f"more than {format_bytes(more_than)}", largest)
-        # What leaves no headroom on a whole device has no neighbour there, so it may use all of it.
+        # A trial that leaves no headroom on a whole device has no neighbour there, so it may use all of it.
         wanted = min(with_headroom(needed, self.headroom), max(needed, has))
         for slot in self.slots:
             if (slot.gpu_memory_bytes or 0) >= wanted:
@@ -112,16 +108,16 @@ class SlotsByDecision(SlotsByConfig):
     """A slot on the CPU and one on the GPU, between which a number in the config decides.
 
     Attributes:
-        slots: That on the CPU, and that on the GPU.
-        size: The name of the number in the config; of one in a mapping inside, ``"model/batch_size"``.
-        devices: The measured sizes, ascending, and where trials of each run.
+        slots: The slot on the CPU, and the slot on the GPU.
+        size: The name of the number in the config; in a nested mapping, ``"model/batch_size"``.
+        devices: The measured sizes, ascending, with the device for trials of each.
     """
 
     size: str
     devices: tuple[tuple[PositiveCount, Device], ...] = Field(min_length=1)
 
     def min_concurrent_trials(self, num_places: int) -> int:
-        """Return how many trials run at once whatever their configs: all may be for the device with fewer slots."""
+        """Return how many trials run at once with any configs: all may need the device with fewer slots."""
         return min(num_places, *(slot.max_concurrent_trials for slot in self.slots))
 
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
@@ -131,27 +127,24 @@ class SlotsByDecision(SlotsByConfig):
         return f"the decision goes by {self.size!r}, for which {dict(config)} has no number above 0"
 
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
-        """Return the slot on the device that is better for the largest measured size up to that of the config.
+        """Return the slot on the better device for the largest measured size up to that of the config.
 
-        Below all measured sizes it is that of the smallest; of an unknown config, that on the GPU.
+        Below all measured sizes the smallest counts. A config without a size gets the GPU.
         """
+        on_cpu, on_gpu = self.slots
         size = self._size_of(config)
         if size is None:
-            return self.slots[-1]
+            return on_gpu
         up_to = [device for measured, device in self.devices if measured <= size]
-        return self.slots[_ORDER.index(up_to[-1] if up_to else self.devices[0][1])]
+        return on_gpu if (up_to[-1] if up_to else self.devices[0][1]) == "GPU" else on_cpu
 
     def _size_of(self, config: Mapping[str, Any]) -> float | None:
         size = numbers(flat(config)).get(self.size)
         return size if size is not None and size > 0 else None
 
 
-_ORDER: Final[tuple[Device, ...]] = ("CPU", "GPU")
-"""That of the slots of a decision."""
-
-
 def with_headroom(needed_bytes: int, headroom: float) -> int:
-    """Return so many bytes and ``headroom`` of them, rounded up."""
+    """Return the bytes with the headroom, rounded up."""
     return math.ceil(needed_bytes * (1 + headroom))
 
 

@@ -1,15 +1,14 @@
 """The answer of a policy: what a trial reserves, how many run at once, and why.
 
-A plan is a value; what Ray takes is computed from it. The methods that return objects of Ray's public API import Ray
-when they are called, so that planning needs no Ray.
+The methods that return objects of Ray's public API import Ray when they are called, so that planning needs no Ray.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields as fields_of
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.plan.gpu_memory_profile import safe_overhead_bytes
@@ -32,6 +31,24 @@ if TYPE_CHECKING:
 _MOST_SHOWN: Final = 8
 """Slot types that ``explain`` names one by one."""
 
+_MAX_CALLS: Final[dict[str, dict[str, int]]] = {"process": {}, "release": {"max_calls": 1}, "keep": {"max_calls": 0}}
+"""How many calls a task's process serves, by ``reuse``. In Ray 0 means any number, and by default tasks with GPUs have
+1 (``RemoteFunction.__init__``)."""
+
+
+class NodeNote(str):
+    """A reason that describes the nodes, whatever is planned on them: a policy around others gives it once."""
+
+    __slots__ = ()
+
+
+def _keep_note(value: object, handler: ValidatorFunctionWrapHandler) -> Any:
+    return value if isinstance(value, NodeNote) else handler(value)
+
+
+Reason = Annotated[str, WrapValidator(_keep_note)]
+"""A sentence on how a plan came about."""
+
 
 class TrialPlan(ShownValue):
     """What a policy decided.
@@ -42,22 +59,21 @@ class TrialPlan(ShownValue):
         slots: The slot types, the best first.
         limited_by: What stops one more trial: a resource by Ray's name, or the field of a policy.
         reasons: How the plan came about, a sentence each.
-        nodes_to_add: Nodes that the autoscaler must add before all the trials can run, by the name of their type;
-            empty: the alive nodes hold them.
-        by_config: What each trial gets by its config, where that is known; the first of ``slots`` is then good for
-            every config that was measured. ``None``: all trials get the same.
+        nodes_to_add: Nodes that the autoscaler must add before all trials can run, by node type; empty: none.
+        by_config: The slot of each trial by its config; the first of ``slots`` is then enough for every measured
+            config. ``None``: all trials get the same.
         fewer_than_fit: Whether fewer trials may run at once than Ray would place by their resources alone.
-        left_free: What the policy leaves free for others, of all nodes together.
-        divides_cpus: Whether the policy divided the CPUs of a node by its slots, as it was not told how many to give.
-        common: What every trial gets in a run by hand, where the nodes differ and each has slots of its own; ``None``:
-            what the first of ``slots`` says.
+        left_free: What the policy leaves free for others, on all nodes together.
+        divides_cpus: Whether the policy divided the CPUs of a node by its slots, because no number was given.
+        common: The slot of every trial in a run without ``PolicyScheduler``, if each type of node has its own slots;
+            ``None``: the first of ``slots``.
     """
 
     _view: ClassVar = "tune_policies.views.tables:plan_view"
 
     slots: tuple[TrialSlot, ...] = Field(min_length=1)
     limited_by: str
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     nodes_to_add: dict[str, PositiveCount] = Field(default_factory=dict)
     by_config: SlotsByProfile | SlotsByDecision | None = None
     fewer_than_fit: bool = False
@@ -67,7 +83,7 @@ class TrialPlan(ShownValue):
 
     @property
     def common_slot(self) -> TrialSlot:
-        """What a trial gets if its slot is not known: what all get if all get the same, else the first slot type."""
+        """The slot of a trial whose slot is not known: that of all if all get the same, else the first slot type."""
         return self.slots[0] if self.common is None or len(self.slots) == 1 else self.common
 
     @property
@@ -77,12 +93,12 @@ class TrialPlan(ShownValue):
 
     @property
     def num_workers(self) -> int:
-        """Train workers in each trial, the fewest where they may grow; 0: the trial itself trains."""
+        """Train workers in each trial, the fewest if they may grow; 0: the trial itself trains."""
         return self.common_slot.num_workers
 
     @property
     def max_workers(self) -> int | None:
-        """To how many Train workers a trial may grow while the others have their fewest; ``None``: it may not."""
+        """The Train workers to which a trial may grow while the others have their fewest; ``None``: it may not."""
         return self.common_slot.max_workers
 
     @property
@@ -137,7 +153,7 @@ class TrialPlan(ShownValue):
 
     @property
     def reuse(self) -> Literal["process", "release"]:
-        """What becomes of a Ray task's process after it, for ``remote_options``: it is used again, or it ends.
+        """The ``reuse`` of ``remote_options`` that is right for tasks of this plan.
 
         Frameworks keep devices and their memory until the process ends, so a task with devices should release them.
         """
@@ -145,13 +161,13 @@ class TrialPlan(ShownValue):
 
     @property
     def max_concurrent_trials(self) -> int:
-        """How many trials run at once, in slots of all types; where configs decide, if all trials took the least."""
+        """How many trials run at once, in slots of all types; if configs decide, with the smallest configs."""
         at_once = self._num_places
         return at_once if self.by_config is None else max(at_once, self.by_config.max_concurrent_trials)
 
     @property
     def min_concurrent_trials(self) -> int:
-        """How many trials run at once whatever their configs, of those that were measured."""
+        """How many trials run at once with any configs that were measured."""
         at_once = self._num_places
         return at_once if self.by_config is None else self.by_config.min_concurrent_trials(at_once)
 
@@ -163,8 +179,8 @@ class TrialPlan(ShownValue):
     def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
         """What ``tune.run(resources_per_trial=…)`` and ``tune.with_resources`` take.
 
-        A dict, or where nodes are selected by label a ``PlacementGroupFactory``: Tune takes labels in no other form.
-        Where trials get what their configs need, it is enough for every config that was measured.
+        It is a dict, or a ``PlacementGroupFactory`` if nodes are selected by label. If configs decide what trials get,
+        it is enough for every measured config.
         """
         return self.common_slot.resources_per_trial
 
@@ -198,33 +214,28 @@ class TrialPlan(ShownValue):
         return ScalingConfig(**fields, **kwargs)
 
     def tune_run_kwargs(self) -> dict[str, Any]:
-        """Return what ``tune.run`` takes for the plan without a ``PolicyScheduler``.
+        """Return ``resources_per_trial`` and ``max_concurrent_trials`` for ``tune.run`` without a ``PolicyScheduler``.
 
         ``tune.run(train_fn, **plan.tune_run_kwargs())``. Nothing sets up the processes of such a run: GPU memory is not
         limited, trials without a GPU see all GPUs, and all trials get ``common_slot``.
-
-        Returns:
-            ``resources_per_trial`` and ``max_concurrent_trials``.
         """
-        return {
-            "resources_per_trial": self.resources_per_trial,
-            "max_concurrent_trials": self.max_concurrent_trials,
-        }
+        return {"resources_per_trial": self.resources_per_trial, "max_concurrent_trials": self.max_concurrent_trials}
 
-    def remote_options(self, reuse: Literal["process", "release"] = "process") -> dict[str, Any]:
+    def remote_options(self, reuse: Literal["process", "release", "keep"] = "process") -> dict[str, Any]:
         """Return what ``@ray.remote(**options)`` and ``.options(**options)`` take, for one worker of the plan.
 
         Args:
-            reuse: ``"process"`` for actors, which keep their data on the device, and for ``.options``.
-                ``"release"`` for tasks that must give the device back: their process ends after one call
-                (``max_calls=1``), which Ray takes in the decorator of a task only. ``plan.reuse`` says which is right
-                for tasks of this plan. Of itself Ray ends the process after a task with GPUs, and after no other.
+            reuse: Whether the process of a task serves more than one call. ``"process"`` leaves this to Ray, which ends
+                the process of a task with GPUs after one call, and reuses all others. It is for actors, which keep
+                their process, and for ``.options``. ``"release"`` ends the process after one call (``max_calls=1``),
+                which releases the device's memory. ``"keep"`` reuses the process of a task with GPUs, too
+                (``max_calls=0``). Ray accepts these two in the decorator of a task only.
 
         Raises:
-            InvalidResourcesError: ``reuse`` is neither.
+            InvalidResourcesError: ``reuse`` is none of them.
         """
-        if reuse not in ("process", "release"):
-            raise InvalidResourcesError(f"reuse must be 'process' or 'release', got {reuse!r}")
+        if reuse not in _MAX_CALLS:
+            raise InvalidResourcesError(f"reuse must be 'process', 'release' or 'keep', got {reuse!r}")
         worker = self.worker
         options: dict[str, Any] = {
             "num_cpus": from_ticks(to_ticks(worker.cpus)),
@@ -238,15 +249,15 @@ class TrialPlan(ShownValue):
             options["accelerator_type"] = self.accelerator_type
         if self.label_selector:
             options["label_selector"] = dict(self.label_selector)
-        return options | ({"max_calls": 1} if reuse == "release" else {})
+        return options | _MAX_CALLS[reuse]
 
     def num_waves(self, num_trials: int) -> int:
-        """Return how many rounds ``num_trials`` trials take, if all last equally long."""
+        """Return how many waves ``num_trials`` trials take, if all last equally long."""
         num_trials = check_count(num_trials, least=0, name="num_trials")
         return -(-num_trials // self.max_concurrent_trials)
 
     def capped(self, max_concurrent_trials: int, *, limited_by: str, reasons: tuple[str, ...] = ()) -> "TrialPlan":
-        """Return a plan with no more trials at once than that; the better slots are kept first."""
+        """Return a plan with at most ``max_concurrent_trials`` trials at once, in the better slots first."""
         if self.max_concurrent_trials <= max_concurrent_trials:
             return self
         slots, left = [], max_concurrent_trials
@@ -254,29 +265,22 @@ class TrialPlan(ShownValue):
             if left:
                 slots.append(slot.capped(left))
                 left -= slots[-1].max_concurrent_trials
-        changes: dict[str, Any] = {
-            "slots": tuple(slots),
-            "limited_by": limited_by,
-            "reasons": (*self.reasons, *reasons),
-            "fewer_than_fit": True,
-        }
-        if self.by_config is not None:
-            changes["by_config"] = self.by_config.with_slots(lambda slot: slot.capped(max_concurrent_trials))
-        return self.model_copy(update=changes)
+        by_config = self.by_config and self.by_config.with_slots(lambda slot: slot.capped(max_concurrent_trials))
+        changes = {"slots": tuple(slots), "limited_by": limited_by, "by_config": by_config, "fewer_than_fit": True}
+        return self.model_copy(update=changes | {"reasons": (*self.reasons, *reasons)})
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialPlan":
-        """Return the same plan, placed only on nodes that the selector selects beside what it selected before."""
+        """Return the same plan, placed only on nodes that match this selector and its own."""
         return self.with_slots(lambda slot: slot.on_nodes(label_selector))
 
     def with_slots(self, change: Callable[[TrialSlot], TrialSlot]) -> "TrialPlan":
         """Return the same plan with each of its slots changed."""
-        by_config = None if self.by_config is None else self.by_config.with_slots(change)
-        common = None if self.common is None else change(self.common)
+        by_config, common = self.by_config and self.by_config.with_slots(change), self.common and change(self.common)
         changes = {"slots": tuple(map(change, self.slots)), "by_config": by_config, "common": common}
         return self.model_copy(update=changes)
 
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
-        """Return what a trial with this config gets.
+        """Return the slot of a trial with this config.
 
         Raises:
             InfeasibleRequestError: It is known to need more GPU memory than any device has.
@@ -298,9 +302,9 @@ class TrialPlan(ShownValue):
         return self.model_copy(update={"reasons": (*reasons, *self.reasons)})
 
     def bundles(self, num_trials: int) -> list[Bundle]:
-        """Return what ``num_trials`` trials reserve, drivers and workers, in the better slots first.
+        """Return the bundles of ``num_trials`` trials, with drivers and workers, in the better slots first.
 
-        More trials than the plan runs at once are counted as a trial of which the slot is not known.
+        Trials beyond those that run at once count with ``common_slot``.
 
         Raises:
             InvalidResourcesError: They need more than 100,000 bundles.
@@ -320,7 +324,7 @@ class TrialPlan(ShownValue):
         return bundles + self.common_slot.bundles() * left
 
     def plot(self, capacity: "ClusterCapacity") -> "Picture":
-        """Return a picture of the cluster with the plan's slots in it: what stays idle, and what stops one more trial.
+        """Return a picture of the plan's slots in the cluster, of what stays idle, and what stops one more trial.
 
         A notebook shows the picture; ``plan.plot(capacity).save("plan.svg")`` writes it.
 
@@ -330,7 +334,7 @@ class TrialPlan(ShownValue):
         Raises:
             InvalidResourcesError: The plan was made for another cluster.
         """
-        picture = import_module("tune_policies.views.plan_picture")  # which knows plans, as all that shows them
+        picture = import_module("tune_policies.views.plan_picture")  # which imports plans
         return cast("Picture", picture.draw_plan(self, capacity))
 
     def explain(self, capacity: "ClusterCapacity | None" = None) -> str:
@@ -339,7 +343,7 @@ class TrialPlan(ShownValue):
         For workers that share a GPU, the text says how much of their GPU memory remains for tensors.
 
         Args:
-            capacity: The cluster for which the plan was made: the text then lists what stays idle, too.
+            capacity: The cluster for which the plan was made; the text then also lists what stays idle.
 
         Raises:
             InvalidResourcesError: The plan was made for another cluster.
@@ -353,7 +357,9 @@ class TrialPlan(ShownValue):
             lines += [f"  at most {slot.max_concurrent_trials} with {slot}" for slot in self.by_config.slots]
         elif len(self.slots) > 1:
             shown, rest = self.slots[:_MOST_SHOWN], self.slots[_MOST_SHOWN:]
-            lines += [f"  {slot.max_concurrent_trials} with {slot}{_speed(slot)}" for slot in shown]
+            for slot in shown:
+                speed = "" if slot.speed is None else f" (speed {slot.speed:g})"
+                lines.append(f"  {slot.max_concurrent_trials} with {slot}{speed}")
             if rest:
                 number = sum(slot.max_concurrent_trials for slot in rest)
                 lines.append(f"  {number} in {counted(len(rest), 'further slot type')}")
@@ -365,7 +371,7 @@ class TrialPlan(ShownValue):
         lines += (f"  - {reason}" for reason in (*self._for_tensors(), *self.reasons))
         if capacity is not None:
             idle = import_module("tune_policies.placement.idle")  # which imports plans
-            left = [part for part in idle.idle(capacity, self) if part.reason != idle.ROUNDING]
+            left = [part for part in idle.idle(capacity, self) if part.why is not idle.Why.ROUNDING]
             lines += ["stays idle:", *(f"  {part}" for part in left)] if left else ["nothing stays idle"]
         return "\n".join(map(one_line, lines))
 
@@ -383,12 +389,8 @@ class TrialPlan(ShownValue):
                 yield f"{tensors}, after an overhead of {format_bytes(overhead)}"
 
 
-def _speed(slot: TrialSlot) -> str:
-    return "" if slot.speed is None else f" (speed {slot.speed:g})"
-
-
 _FIRST_WITH_SLICES: Final = (2, 60)
-"""Older versions reserve one slice at most, and take the number in a pod type for chips where it counts cores."""
+"""Older versions reserve at most one slice, and take the number of cores in a pod type for a number of chips."""
 
 
 def _check_scaling_fields(fields: Mapping[str, Any], known: Collection[str], version: str) -> None:

@@ -1,6 +1,6 @@
-"""A slot: what a trial reserves where it runs, and the same as Tune, Train and the autoscaler take it.
+"""A slot: what a trial reserves, in the forms that Tune, Train and the autoscaler take.
 
-What makes objects of Ray's public API imports Ray when it is called, so that planning needs no Ray.
+Methods that return objects of Ray's public API import Ray when they are called, so that planning needs no Ray.
 """
 
 from collections.abc import Mapping
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 _FINEST: Final = 2**40
 """Floats add up multiples of 1 / 2**40 without an error, as far as 8,192."""
 
-
 SLOT_ATTRIBUTE: Final = "policy_slot"
-"""Under this name a trial, and what Tune reserves for it, have the trial's slot as JSON."""
+"""The attribute of a trial, and of its placement group factory, with the trial's slot as JSON."""
 
 WorkerNodes = tuple[tuple[str, PositiveCount], ...]
 """The identifiers of nodes, and how many Train workers of a trial are on each."""
@@ -50,20 +49,20 @@ class TrialSlot(Value):
     """One type of slot in which a trial can run, and how many such slots there are.
 
     Attributes:
-        trial: Reserved by Tune for the trainable: all of it when ``num_workers`` is 0, else only what a
-            waiting Train driver holds.
-        max_concurrent_trials: How many slots of this type there are.
-        num_workers: Train workers in each trial, the fewest where they may grow; 0: the trial itself trains.
-        max_workers: To how many workers a trial may grow while the others have their fewest; ``None``: it may not.
-        max_workers_alone: To how many it may grow if no other trial runs.
+        trial: Reserved by Tune for the trainable: all of it if ``num_workers`` is 0, else only the resources of the
+            Train driver.
+        max_concurrent_trials: The number of slots of this type.
+        num_workers: Train workers in each trial, the fewest if they may grow; 0: the trial itself trains.
+        max_workers: The workers to which a trial may grow while the others have their fewest; ``None``: it may not.
+        max_workers_alone: The workers to which it may grow if no other trial runs.
         per_worker: Reserved by Train for each of its workers.
         gpu_memory_bytes: GPU memory that a worker may use on each of its devices; ``None``: not known.
-        gpu_overhead_bytes: The part of it that is left for what a worker's frameworks use outside their allocators;
-            ``None``: the worker finds out.
+        gpu_overhead_bytes: The part of it for what a worker's frameworks use outside their allocators; ``None``: the
+            worker finds out.
         measured_with: The versions of Ray and the frameworks with which both were measured, by name; empty: not known.
         accelerator_type: Ray's name of the device type that workers are placed on; ``None``: any.
-        topology: TPU slices of this topology are reserved as a whole for each trial; ``None``: no slices.
-        label_selector: Ray's label selector, by which trials and workers are placed on some nodes only; empty: any.
+        topology: The topology of the TPU slices that each trial reserves as a whole; ``None``: no slices.
+        label_selector: Ray's label selector for trials and workers; empty: any node.
         speed: How fast a trial runs here, compared with the other slots of a plan, in any unit; ``None``: not known.
         worker_nodes: The nodes of its Train workers, and how many are on each; empty: Train chooses. They are known for
             trials in a plan with several slot types.
@@ -104,8 +103,13 @@ class TrialSlot(Value):
         return self.per_worker if self.num_workers else self.trial
 
     @property
+    def has_device(self) -> bool:
+        """Whether the processes that train have a GPU or another accelerator."""
+        return bool(DEVICE_RESOURCES & self.worker.ticks.keys())
+
+    @property
     def is_elastic(self) -> bool:
-        """Whether a trial may have more Train workers than it begins with."""
+        """Whether a trial may get more Train workers than it starts with."""
         return self.max_workers is not None and self.max_workers > self.num_workers
 
     @property
@@ -115,7 +119,7 @@ class TrialSlot(Value):
 
     @property
     def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
-        """What Tune takes for a trial in this slot: a dict, or with label selectors a ``PlacementGroupFactory``."""
+        """What Tune takes for a trial: a dict, or a ``PlacementGroupFactory`` if there is a label selector."""
         return self.placement_group_factory() if self.label_selector else self.trial_amounts
 
     def placement_group_factory(
@@ -124,23 +128,23 @@ class TrialSlot(Value):
         """Return what Tune reserves for a trial, on the nodes that the label selector selects.
 
         Args:
-            node_id: The only node on which it may be; ``None``: any.
-            worker_nodes: The nodes on which its Train workers are to be; empty: as this slot says.
+            node_id: The only node for the trial; ``None``: any.
+            worker_nodes: The nodes for its Train workers; empty: those of this slot.
         """
         from ray.tune import PlacementGroupFactory
 
         selector = self.label_selector if node_id is None else merged(self.label_selector, {NODE_ID: node_id})
         labels = {"bundle_label_selector": [dict(selector)]} if selector else {}
         factory = PlacementGroupFactory([self._trial_bundle], **labels)
-        # Tune brings what a trial reserves into the trial's process, which can learn there which slot it has. It also
-        # saves it with the experiment, which must open without this package: so it is a text.
+        # Tune carries this into the trial's process, which reads its slot there. Tune also saves it with the
+        # experiment, which must open without this package, so it is a text.
         slot = self.model_copy(update={"worker_nodes": worker_nodes}) if worker_nodes else self
         setattr(factory, SLOT_ATTRIBUTE, slot.to_json())
         return factory
 
     @property
     def trial_amounts(self) -> dict[str, float]:
-        """What Tune reserves for a trial, by Tune's names of the resources, wherever it is placed."""
+        """What Tune reserves for a trial on any node, by Tune's names of the resources."""
         lower_case = {"CPU": "cpu", "GPU": "gpu"}
         # Tune gives a trial without "cpu" no CPU, but one that names nothing at all gets a whole CPU.
         return {"cpu": 0} | {lower_case.get(name, name): amount for name, amount in self._trial_bundle.items()}
@@ -150,17 +154,17 @@ class TrialSlot(Value):
         return _ray_amounts(self.trial) | ({} if self.num_workers else self._of_type)
 
     def with_type(self, bundle: Mapping[str, float]) -> dict[str, float]:
-        """Return a bundle that a trial asks for by itself; if it has a device, with what it takes of its type."""
+        """Return a bundle of the user's own; if it has a device, with the resource of the device type."""
         return {**bundle, **(self._of_type if DEVICE_RESOURCES & bundle.keys() else {})}
 
     @property
     def _of_type(self) -> dict[str, float]:
-        """What each worker takes of its device type."""
+        """The resource of the device type that each worker reserves."""
         name = self.accelerator_type
         return {} if name is None else {ACCELERATOR_TYPE_PREFIX + name: ACCELERATOR_TYPE_AMOUNT}
 
     def bundles(self) -> list[Bundle]:
-        """Return what one trial reserves, bundle by bundle, as Ray's autoscaler counts it: a driver first."""
+        """Return the bundles of one trial as Ray's autoscaler counts them, the driver first."""
         worker, driver = (
             {name: each if name == "memory" else _that_adds_up(each) for name, each in resources.ticks.items()}
             for resources in (self.worker, self.trial)
@@ -185,7 +189,10 @@ class TrialSlot(Value):
         if self.is_elastic:
             amounts = fields["resources_per_worker"]
             for name in amounts.keys() - {"memory"}:
-                if not _is_small_share(ticks := to_ticks(amounts[name])):
+                ticks = to_ticks(amounts[name])
+                # If Ray's rounding took a tick from a small share, one more would fit on a device.
+                is_small = ticks < TICKS and TICKS // max(1, ticks - 1) > TICKS // max(1, ticks)
+                if not is_small:
                     amounts[name] = _that_adds_up(ticks)
             fields["num_workers"] = (self.num_workers, self.max_workers)
         if self.accelerator_type is not None:
@@ -201,7 +208,7 @@ class TrialSlot(Value):
 
     @property
     def _worker_selectors(self) -> list[dict[str, str]]:
-        """The label selector of each worker, or one for all; empty: none has any."""
+        """The label selectors of the workers, or one for all; empty: none."""
         on_nodes = [
             merged(self.label_selector, {NODE_ID: node_id})
             for node_id, count in self.worker_nodes
@@ -210,7 +217,7 @@ class TrialSlot(Value):
         return on_nodes or ([dict(self.label_selector)] if self.label_selector else [])
 
     def capped(self, max_concurrent_trials: int) -> "TrialSlot":
-        """Return the same slot for at most so many trials at once."""
+        """Return the same slot for at most ``max_concurrent_trials`` trials at once."""
         fewer = min(self.max_concurrent_trials, max_concurrent_trials)
         changes = {"max_concurrent_trials": fewer}
         if self.max_workers is not None and self.max_workers_alone is not None:
@@ -219,10 +226,9 @@ class TrialSlot(Value):
         return self.model_copy(update=changes)
 
     def with_more(self, reserved: Mapping[str, float]) -> "TrialSlot":
-        """Return the slot as a trial has it that trains by itself and reserves more: it may have run out of memory.
+        """Return the slot of a trial that reserves more, such as after it ran out of memory; it has no Train workers.
 
-        Args:
-            reserved: What the trial reserves, by Ray's names.
+        ``reserved`` are the amounts that the trial reserves, by Ray's names.
         """
         trial, gpu_memory_bytes = self.trial, self.gpu_memory_bytes
         for name in sorted({"memory", *trial.ticks} & reserved.keys()):
@@ -237,11 +243,11 @@ class TrialSlot(Value):
         return self.model_copy(update={"trial": trial, "gpu_memory_bytes": gpu_memory_bytes})
 
     def of_fixed_size(self) -> "TrialSlot":
-        """Return the same slot, but its trials do not grow: each keeps the fewest of its workers."""
+        """Return the same slot without elastic workers: each trial keeps its fewest workers."""
         return self.model_copy(update={"max_workers": None, "max_workers_alone": None})
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialSlot":
-        """Return the same slot, kept to nodes that this selector and its own select."""
+        """Return the same slot, placed only on nodes that match this selector and its own."""
         return self.model_copy(update={"label_selector": merged(self.label_selector, label_selector)})
 
     def __str__(self) -> str:
@@ -266,15 +272,10 @@ def _ray_amounts(resources: Resources) -> dict[str, float]:
 
 
 def _that_adds_up(ticks: int) -> float:
-    """Return the amount, less by so little that nothing more fits, as a number that floats add up without an error.
+    """Return a slightly smaller amount that floats add up without an error.
 
-    Ray adds up what elastic workers reserve and divides the sum by one of them, in floats: of five times 0.2 it counts
-    four, and waits for ever where five are the fewest. The autoscaler takes bundle after bundle from a node in floats:
-    of 20 bundles of 0.2 it finds room for 19 on 4 GPUs, and v2, which launches for all or for none, launches nothing.
+    Ray divides the sum of what elastic workers reserve by one of them, in floats: it counts five times 0.2 as four, and
+    waits indefinitely if five are the fewest. The autoscaler subtracts bundles from a node in floats: of 20 bundles of
+    0.2 it places 19 on 4 GPUs, and v2, which launches nodes for all bundles or none, launches nothing.
     """
     return from_ticks(ticks) if ticks % TICKS == 0 else ticks * _FINEST // TICKS / _FINEST
-
-
-def _is_small_share(ticks: int) -> bool:
-    """Return whether one more of a share fits on a device where it loses a tick, as Ray rounds it down."""
-    return ticks < TICKS and TICKS // max(1, ticks - 1) > TICKS // max(1, ticks)

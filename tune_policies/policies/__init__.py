@@ -8,6 +8,7 @@ from tune_policies.policies.capped import CappedPolicy
 from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.even_split import EvenSplitPolicy
 from tune_policies.policies.first_feasible import FirstFeasiblePolicy
+from tune_policies.policies.free_capacity import FreeCapacityPolicy
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.mixed import MixedPolicy
@@ -23,6 +24,7 @@ __all__ = [
     "CpuPolicy",
     "EvenSplitPolicy",
     "FirstFeasiblePolicy",
+    "FreeCapacityPolicy",
     "GpuMemoryPolicy",
     "GpuPolicy",
     "MixedPolicy",

@@ -1,4 +1,4 @@
-"""Counts the nodes that the autoscaler can still add, beside those that are alive."""
+"""Plans with the nodes that the autoscaler can still add."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,15 +20,15 @@ from tune_policies.values.resources import Count
 from tune_policies.values.value import Value
 
 _MOST_COUNTED: Final = 10_000
-"""No cluster grows by more: KubeRay's default limit, 2147483647, means that there is none."""
+"""No cluster grows by more nodes; KubeRay's default limit, 2147483647, means "unlimited"."""
 
 
 class AutoscalingPolicy(WrappingPolicy):
-    """Counts the nodes that the autoscaler can still add beside those that are alive.
+    """Counts the nodes that the autoscaler can still add as well as those that are alive.
 
-    ``nodes_to_add`` of the plan names the fewest nodes that its trials need. Trials without devices get nodes with
+    ``nodes_to_add`` of the plan has the fewest nodes that its trials need. Trials without devices get nodes with
     devices only if no other type holds them. Ray adds the nodes when trials wait for them, or when ``request_capacity``
-    asks for them. If several types hold a trial, Ray may choose others than the plan.
+    asks for them. If several node types hold a trial, Ray may choose others than the plan.
 
     Attributes:
         inner: The policy that decides everything else.
@@ -64,7 +64,7 @@ class AutoscalingPolicy(WrappingPolicy):
     def _plan_with(
         self, capacity: ClusterCapacity, most: dict[str, int], limit: int
     ) -> tuple[TrialPlan, dict[str, int]]:
-        """Return the plan with the nodes that may be added, and how many these are of each type."""
+        """Return the plan with the nodes that may be added, and their number by type."""
         plan = self.inner.plan(capacity.with_nodes_added(most))
         found, chosen = self._plan_within(plan, capacity, most, most, limit)
         fewer = most_for_devices(plan.slots, capacity, most)
@@ -78,16 +78,16 @@ class AutoscalingPolicy(WrappingPolicy):
     def _plan_within(
         self, plan: TrialPlan, capacity: ClusterCapacity, most: dict[str, int], wanted: dict[str, int], limit: int
     ) -> tuple[TrialPlan, dict[str, int]]:
-        """Return the plan with the wanted nodes, as far as the limit allows; ``plan`` is that with the most."""
+        """Return the plan with the wanted nodes as far as the limit allows; ``plan`` is the plan with the most."""
         chosen = wanted
         if sum(wanted.values()) > limit:
-            # What the trials need is known now, and with it the types that hold the most of them.
+            # ``plan`` says what the trials need, and so which types hold the most of them.
             by_slot = (types_that_hold(slot, capacity, slot.max_concurrent_trials) for slot in plan.slots)
             chosen = nodes_within_limits(wanted, dict.fromkeys(each.name for types in by_slot for each in types), limit)
         return (plan if chosen == most else self.inner.plan(capacity.with_nodes_added(chosen))), chosen
 
     def _plan_without(self, capacity: ClusterCapacity, error: InfeasibleRequestError) -> TrialPlan:
-        """Return the plan for the alive nodes alone, for which a trial may fit though none does with added nodes."""
+        """Return the plan for the alive nodes alone, on which a trial may fit although none does with added nodes."""
         try:
             plan = self.inner.plan(capacity)
         except InfeasibleRequestError:
@@ -98,7 +98,7 @@ class AutoscalingPolicy(WrappingPolicy):
         fewest = fewest_nodes(plan, capacity, most)
         if fewest == most or self._holds(plan, capacity, fewest):
             return fewest
-        # The inner policy leaves something free, so the trials alone do not say how many nodes it takes.
+        # The inner policy leaves something free, so the trials alone do not determine the number of nodes.
         steps = [name for name in {**fewest, **most} for _ in range(most[name])]
         first = {name: steps.index(name) for name in set(steps)}
 

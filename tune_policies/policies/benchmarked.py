@@ -1,6 +1,6 @@
 """Small trials on the CPU, large ones on the GPU, as benchmarks decided."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Annotated, Final
@@ -42,19 +42,19 @@ class BenchmarkedPolicy(ResourcePolicy):
     """Each trial on the device that benchmarks found better for its size, by a number in its config.
 
     The largest measured size up to a trial's own decides: the trial runs on the GPU if that was surely better, else on
-    the CPU. A size below all measured ones counts as the smallest. A trial whose config lacks the number runs on the
-    GPU. If the cluster has slots on only one of the two, all trials run there.
+    the CPU. Below all measured sizes, the smallest decides. A trial whose config lacks the number runs on the GPU. If
+    the cluster has slots on only one of the two, all trials run there.
 
     Attributes:
-        decision: What ``tune-policies bench decide`` wrote; it may be given by position.
-        workload: Which of the decision's workloads to go by; ``None``: the only one.
+        decision: The result of ``tune-policies bench decide``; it may be passed by position.
+        workload: The workload of the decision to use; ``None``: the only one.
         size: The name of the number in the config, such as ``"batch_size"``; inside a mapping, ``"model/batch_size"``.
-        gpu: What a trial on the GPU gets.
-        cpu: What a trial on the CPU gets. Give it as many CPUs as were measured; with others the decision may be wrong.
-        objective: What to save, the ``"time"`` or the ``"cost"`` of a trial.
+        gpu: The policy for trials on the GPU.
+        cpu: The policy for trials on the CPU. With other CPUs than were measured, the decision may be wrong.
+        objective: What to minimize, the ``"time"`` or the ``"cost"`` of a trial.
         max_age_days: The most days from the measurement to the reading of the cluster; ``None``: any age.
-        accept_other_hardware: Whether to go by a decision that was measured on another GPU or CPU than the cluster has.
-        accept_other_versions: Whether to go by one that was measured with other versions. A run compares them.
+        accept_other_hardware: Whether to use a decision that was measured on another GPU or CPU than the cluster has.
+        accept_other_versions: Whether to use one that was measured with other versions, which a run compares.
 
     Raises:
         InvalidResourcesError: A field is wrong, the workload was not decided, or there are no prices for the cost.
@@ -145,13 +145,13 @@ class BenchmarkedPolicy(ResourcePolicy):
         return both.model_copy(update={"limited_by": gpu.limited_by, "reasons": reasons, "by_config": by_config})
 
     def _on_one(self, capacity: ClusterCapacity, device: Device, error: InfeasibleRequestError) -> TrialPlan:
-        """Return the plan where the cluster has slots on one of the two devices only.
+        """Return the plan if the cluster has slots on one of the two devices only.
 
         Raises:
-            InfeasibleRequestError: There are none at all.
+            InfeasibleRequestError: There are no slots at all.
         """
         plan = plan_first_feasible((self.gpu, self.cpu), capacity)
-        if device == "CPU":  # of the other, the reason stands there already
+        if device == "CPU":  # the plan already has the reason why there is no GPU slot
             return plan.with_reasons("all trials run on the CPU, whatever was decided: there is no GPU slot")
         return plan.with_reasons(f"all trials run on the GPU, whatever was decided: there is no CPU slot: {error}")
 
@@ -176,19 +176,19 @@ class BenchmarkedPolicy(ResourcePolicy):
         yield f"measured on {made:%Y-%m-%d}"
 
     def _about_hardware(self, capacity: ClusterCapacity, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
-        """Yield what the user should know of the devices.
+        """Yield notes about the devices.
 
         Raises:
-            InfeasibleRequestError: They are not those on which was measured.
+            InfeasibleRequestError: They are not those of the measurement.
         """
-        gpus = _models((node.accelerator_type for node in _nodes_for(gpu, capacity)), gpu.accelerator_type)
-        cpus = _models(node.cpu_model for slot in (cpu, gpu) for node in _nodes_for(slot, capacity))
+        nodes = {"GPU": [*_nodes_for(gpu, capacity)], "CPU": [*_nodes_for(cpu, capacity), *_nodes_for(gpu, capacity)]}
+        gpus = {gpu.accelerator_type} if gpu.accelerator_type else {node.accelerator_type for node in nodes["GPU"]}
         for what, measured, found in (
             ("GPU", self.decision.accelerator_type, gpus),
-            ("CPU", self.decision.cpu_model, cpus),
+            ("CPU", self.decision.cpu_model, {node.cpu_model for node in nodes["CPU"]}),
         ):
-            others = sorted(found - {measured})
-            if measured is None or not found:
+            others = sorted(name for name in found if name not in (None, measured))
+            if measured is None or found <= {None}:
                 yield f"it is not known whether the {what}s are those of the measurement"
             elif others and self.accept_other_hardware:
                 yield f"measured on {measured}, and accepted for {shorten_names(others)}"
@@ -212,12 +212,8 @@ def _nodes_for(slot: TrialSlot, capacity: ClusterCapacity) -> Iterator[NodeCapac
     yield from (node for node in nodes if is_selected(node.ray_labels))
 
 
-def _models(names: Iterable[str | None], only: str | None = None) -> set[str]:
-    return {only} if only is not None else {name for name in names if name is not None}
-
-
 def _what_was_decided(decided: WorkloadDecision, size: str, objective: Objective) -> Iterator[str]:
-    """Yield which sizes run where, and what of it was not measured."""
+    """Yield which sizes run on which device, and the range that was measured."""
     runs = [(device, list(each)) for device, each in groupby(decided.sizes, lambda each: each.device(objective))]
     for at, (device, sizes) in enumerate(runs):
         above = f"from {size} {sizes[0].size} on" if at else ""
@@ -229,7 +225,7 @@ def _what_was_decided(decided: WorkloadDecision, size: str, objective: Objective
 
 
 def _about_threads(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
-    """Yield where trials get other CPUs than were measured with."""
+    """Yield on which device trials get other CPUs than were measured."""
     for device, slot, times in (
         ("CPU", cpu, [each.cpu for each in decided.sizes]),
         ("GPU", gpu, [each.gpu for each in decided.sizes]),
@@ -244,7 +240,7 @@ def _about_threads(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) ->
 
 
 def _about_share(decided: WorkloadDecision, gpu: TrialSlot) -> Iterator[str]:
-    """Yield whether trials share a GPU that one had to itself when it was measured."""
+    """Yield whether trials share a GPU although a whole one was measured."""
     measured = {each.gpu.device for each in decided.sizes}
     if gpu.worker.gpus < 1 and "gpu" in measured:
         yield (

@@ -1,21 +1,16 @@
-"""What a worker gets: an equal share of a device, and the CPUs beside it where the user leaves them to the policy.
+"""What a worker gets: an equal share of a device, and CPUs if the user leaves them to the policy.
 
-CPUs must not strand a device: a GPU for which its node has no CPU left serves no trial. Where nodes differ, what suits
-all of them wastes most of the better ones, so each type of node has slots of its own.
+CPUs must not strand a device: a GPU whose node has no CPU left serves no trial. If nodes differ, a slot that suits all
+of them wastes most of the better ones, so each type of node has slots of its own.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
-from tune_policies.placement.packing import (
-    Request,
-    count_trials,
-    device_slots,
-    workers_on_node,
-)
+from tune_policies.placement.packing import Request, count_trials, device_slots, workers_on_node
 from tune_policies.plan.build_plan import about_gpu_memory, about_host_memory, about_the_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
@@ -23,20 +18,41 @@ from tune_policies.values.resources import MOST, TICKS, amount_of, from_ticks, t
 from tune_policies.values.value import counted
 
 _DRAG: Final = 20
-"""Nodes with at most one of so many slots do not decide how many CPUs the workers on all the other nodes get."""
+"""Nodes with at most one of so many slots do not decide how many CPUs the workers on all other nodes get."""
+
+
+class Selection(NamedTuple):
+    """Nodes on which every worker gets the same share of a device.
+
+    Attributes:
+        groups: The nodes, by shape.
+        accelerator_type: The device type to pass to Ray; ``None``: none.
+        label_selector: Keeps Ray to these nodes if no device type sets them apart; empty: nothing needs to.
+        share_ticks: Devices of a worker, in ticks of 1/10 000.
+    """
+
+    groups: tuple[NodeGroup, ...]
+    accelerator_type: str | None = None
+    label_selector: Mapping[str, str] = {}
+    share_ticks: int = TICKS
+
+    @property
+    def memory_bytes(self) -> int:
+        """GPU memory of the smallest device; 0: not known of all."""
+        return share_of_gpu_memory(self.groups, TICKS) or 0
+
+    def where(self, holds: Callable[[NodeCapacity], bool]) -> "Selection":
+        """Keep the nodes for which ``holds`` is true. The others must have no room for the work anyway."""
+        return self._replace(groups=tuple(group for group in self.groups if holds(group.node)))
 
 
 def equal_device_share(most_per_device: int, most_devices: float) -> int:
-    """Return the share of a device with which at most so many workers are on one, in ticks.
+    """Return the share of a device with which a device holds at most ``most_per_device`` workers, in ticks.
 
-    Ray's scheduler and autoscaler add up the shares of a node, but each share must find its place on one
-    device. With ``floor(10 000 / k)`` for everybody both counts agree; with anything else Ray admits a trial
-    that no device can hold, and it waits for ever. On a node with many devices and a large k, what rounding
-    loses on each device adds up to one share too many; then a smaller k is taken.
-
-    Args:
-        most_per_device: Workers on one device at the most.
-        most_devices: Devices of the node that has the most.
+    Ray's scheduler and autoscaler add up the shares of a node, but each share must fit one device. With
+    ``floor(10 000 / k)`` for all workers both counts agree. With other shares Ray admits a trial that no device can
+    hold, and the trial stays pending indefinitely. On a node with many devices and a large k, rounding losses add up
+    to one share too many, so k is then smaller. ``most_devices`` is the largest number of devices of a node.
     """
     devices = to_ticks(most_devices) // TICKS
     for k in range(min(most_per_device, TICKS), 0, -1):
@@ -50,14 +66,13 @@ def equal_device_share(most_per_device: int, most_devices: float) -> int:
 def cpus_that_strand_no_device(groups: Collection[NodeGroup], request: Request, resource: str) -> float:
     """Return CPUs per worker such that the devices run out first, on every node or on nearly all.
 
-    The node with the fewest CPUs per slot decides. But nodes with at most a twentieth of the slots are left out where
-    all others then get twice as many CPUs or more. The number is whole, as threads are, or below 1 if need be. A node
-    without CPUs is often a head that is kept free. It counts only where all nodes are so: Ray places no worker with a
-    CPU there.
+    The node with the fewest CPUs per slot decides. But nodes with at most a twentieth of the slots are left out if
+    all others then get at least twice as many CPUs. The number is whole, as threads are, or below 1. A node without
+    CPUs, often a head node, counts only if no node has CPUs.
 
     Args:
-        groups: Nodes, at least one with room for such a worker. Those without do not count.
-        request: What a trial needs; its CPUs take no part.
+        groups: Nodes, at least one of which has room for such a worker.
+        request: What a trial needs; its CPUs are ignored.
         resource: Ray's name of the devices.
     """
     share = request.worker.ticks[resource]
@@ -83,7 +98,7 @@ def _whole_or_part(ticks: int) -> float:
 
 
 def nodes_with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int = 1) -> tuple[NodeGroup, ...]:
-    """Return the nodes that have CPUs; all nodes, if none with CPUs has room for such a share of the devices."""
+    """Return the nodes that have CPUs, or all nodes if no node with CPUs has room for such a share of a device."""
     groups = tuple(groups)
     kept = tuple(group for group in groups if group.node.resources.cpus > 0)
     has_room = any(device_slots(node.amounts.get(resource, 0), share_ticks) for node, _ in kept)
@@ -91,15 +106,15 @@ def nodes_with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int
 
 
 def share_of_gpu_memory(groups: Iterable[NodeGroup], share_ticks: int) -> int | None:
-    """Return the GPU memory of such a share of the smallest device, in bytes; ``None``: some device is not known."""
+    """Return the GPU memory of a share of the smallest device, in bytes; ``None``: that of some device is unknown."""
     memories = [node.smallest_gpu_memory_bytes for node, _ in groups]
     known = [memory for memory in memories if memory is not None]
-    # Not share_ticks / 10 000 of it: a third is 0.3333 to Ray, and the rest of the device would go to waste.
+    # Not share_ticks / 10 000 of it: Ray counts a third as 0.3333, so the rest of the device would be wasted.
     return min(known) // max(1, TICKS // share_ticks) if known and len(known) == len(memories) else None
 
 
 def about_equal_cpus(nodes: Iterable[NodeCapacity], request: Request, resource: str) -> str:
-    """Return how the CPUs of a worker came about, where a policy chose them: those of a node, divided by its slots."""
+    """Return how a policy chose the CPUs of a worker: those of a node, divided by its slots."""
     share, cpus = request.worker.ticks[resource], request.worker.cpus
     found = {(node.resources.cpus, device_slots(node.amounts.get(resource, 0), share)) for node in nodes}
     per_slot = {(has, slots): to_ticks(has) // slots for has, slots in found if slots}
@@ -114,10 +129,8 @@ def about_equal_cpus(nodes: Iterable[NodeCapacity], request: Request, resource: 
 
 
 def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: float) -> Iterator[str]:
-    """Yield how many nodes with devices have fewer CPUs than a worker gets, and what takes them in, if some have."""
-    left_out = [
-        group for group in groups if group.node.resources.ticks.get(resource) and group.node.resources.cpus < cpus
-    ]
+    """Yield how many nodes with devices have fewer CPUs than a worker gets, and how trials could use them."""
+    left_out = [each for each in groups if each.node.resources.ticks.get(resource) and each.node.resources.cpus < cpus]
     with_few = sum(count for node, count in left_out if node.resources.cpus)
     with_none = sum(count for node, count in left_out if not node.resources.cpus)
     if with_few:
@@ -132,90 +145,64 @@ def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: f
         )
 
 
-class AlikeNodes(NamedTuple):
-    """Nodes on which every worker gets the same share of a device.
-
-    Attributes:
-        groups: The nodes, by shape.
-        share_ticks: Devices of a worker, in ticks of 1/10 000.
-        accelerator_type: The device type to tell Ray; ``None``: none.
-        label_selector: Sets these nodes apart from those where a worker gets less; empty: nothing need do so.
-    """
-
-    groups: Sequence[NodeGroup]
-    share_ticks: int
-    accelerator_type: str | None = None
-    label_selector: Mapping[str, str] = {}
-
-
 def with_own_slots(
     plan: TrialPlan,
     capacity: ClusterCapacity,
     request: Request,
-    nodes: Iterable[AlikeNodes],
+    nodes: Sequence[Selection],
     *,
     resource: str,
     choose_cpus: bool,
     reasons: Iterable[str] = (),
 ) -> TrialPlan:
-    """Return the plan with slots that suit each type of node; ``plan`` itself where these are no better.
+    """Return the plan with slots that suit each type of node, or ``plan`` itself if these are no better.
 
-    They are better if more trials run at once, or as many and some get more. Train's workers stay with ``plan``: a
-    trial may have some on nodes of each type.
+    They are better if more trials run at once, or as many and some get more. A plan with Train workers stays as it is,
+    because the workers of a trial may be on nodes of several types.
 
     Args:
         plan: The plan that gives all trials the same.
         capacity: The cluster.
-        request: What a trial needs; its share and, with ``choose_cpus``, its CPUs take no part.
-        nodes: Those to use, the best first. Each is in one entry at most.
+        request: What a trial needs; its share and, with ``choose_cpus``, its CPUs are ignored.
+        nodes: The nodes to use, the best first. Each is in one entry at most.
         resource: Ray's name of the devices.
-        choose_cpus: Whether the CPUs are the policy's choice: those of each type of node then go to its own slots.
+        choose_cpus: Whether the slots of each type of node divide its CPUs.
         reasons: How the slots came about.
     """
     if request.num_workers:
         return plan
-    nodes = tuple(nodes)
     choose_cpus = choose_cpus and plan.worker.cpus > 0  # else no node with room has any
     found = [each for alike in nodes for each in _slots_on(alike, request, resource, choose_cpus=choose_cpus)]
     slots = [slot for _, slot in sorted(found, key=itemgetter(0))]
     common, count = plan.slots[0], sum(slot.max_concurrent_trials for slot in slots)
-    is_more = count > plan.max_concurrent_trials
-    gives_more = count == plan.max_concurrent_trials and any(_has_more(slot, common) for slot in slots)
-    if len(slots) < 2 or count > MOST or not (is_more or gives_more):
+    has_more = any(
+        slot.worker.cpus > common.worker.cpus or (slot.gpu_memory_bytes or 0) > (common.gpu_memory_bytes or 0)
+        for slot in slots
+    )
+    is_better = count > plan.max_concurrent_trials or (count == plan.max_concurrent_trials and has_more)
+    if len(slots) < 2 or count > MOST or not is_better:
         return plan
     groups = [group for alike in nodes for group in alike.groups]
     own = f"each type of node has slots that suit it; without run, tuner or PolicyScheduler, every trial gets {common}"
-    return TrialPlan(
-        slots=tuple(slots),
-        common=common,
-        limited_by=plan.limited_by,
-        reasons=(
-            *reasons,
-            own,
-            *about_gpu_memory(groups),
-            *about_host_memory(groups, request),
-            *about_the_nodes(capacity),
-        ),
-    )
-
-
-def _has_more(slot: TrialSlot, common: TrialSlot) -> bool:
-    return slot.worker.cpus > common.worker.cpus or (slot.gpu_memory_bytes or 0) > (common.gpu_memory_bytes or 0)
+    notes = (*about_gpu_memory(groups), *about_host_memory(groups, request), *about_the_nodes(capacity))
+    return TrialPlan(slots=tuple(slots), common=common, limited_by=plan.limited_by, reasons=(*reasons, own, *notes))
 
 
 def _slots_on(
-    alike: AlikeNodes, request: Request, resource: str, *, choose_cpus: bool
+    alike: Selection, request: Request, resource: str, *, choose_cpus: bool
 ) -> Iterator[tuple[bool, TrialSlot]]:
     """Yield the slots of these nodes, those with the most CPUs first, and whether their nodes are still to be added.
 
-    In this order each type fills its own nodes: on nodes with fewer CPUs it would strand devices, so it goes there
-    last, and nodes with more are full.
+    In this order each slot type fills its own nodes first: on nodes with fewer CPUs it would strand devices.
     """
     worker = request.worker.with_ticks(resource, alike.share_ticks)
     request = request.model_copy(update={"worker": worker, "accelerator_type": alike.accelerator_type})
     groups_with: dict[tuple[float, bool], list[NodeGroup]] = {}
     for group in alike.groups:
-        cpus = _own_cpus(group, request) if choose_cpus else worker.cpus
+        cpus = worker.cpus
+        if choose_cpus:  # of each worker on a node that is full of workers; 0: it has no room or no CPUs
+            workers = workers_on_node(group.node, request.with_cpus(0))
+            cpus = _whole_or_part(to_ticks(group.node.resources.cpus) // workers) if workers else 0
         if (cpus or not choose_cpus) and workers_on_node(group.node, request.with_cpus(cpus)):
             groups_with.setdefault((cpus, group.node.is_expected), []).append(group)
     _join_those_to_come(groups_with, alike.share_ticks)
@@ -234,10 +221,10 @@ def _slots_on(
 
 
 def _join_those_to_come(groups_with: dict[tuple[float, bool], list[NodeGroup]], share_ticks: int) -> None:
-    """Give nodes that are still to be added slots of one type with the alive ones where these are the same.
+    """Give nodes that are still to be added the slot type of the alive ones if both get the same.
 
-    Once all are alive, shares of two types could not have a node in common. In one type, they must still not take nodes
-    that are meant for more, or for fewer CPUs.
+    Once all are alive, shares of two types could not have a node in common. But a type must not take nodes that are
+    meant for more, or for fewer CPUs.
     """
     fewest = min((cpus for cpus, is_expected in groups_with if not is_expected), default=None)
     most = max((cpus for cpus, is_expected in groups_with if is_expected), default=None)
@@ -246,9 +233,3 @@ def _join_those_to_come(groups_with: dict[tuple[float, bool], list[NodeGroup]], 
     alive, to_come = groups_with[fewest, False], groups_with[fewest, True]
     if share_ticks < TICKS or share_of_gpu_memory(alive, TICKS) == share_of_gpu_memory(to_come, TICKS):
         groups_with[fewest, False] = [*alive, *groups_with.pop((fewest, True))]
-
-
-def _own_cpus(group: NodeGroup, request: Request) -> float:
-    """Return the CPUs of each worker on such a node, if all the room for them is used; 0: it has none."""
-    workers = workers_on_node(group.node, request.with_cpus(0))
-    return _whole_or_part(to_ticks(group.node.resources.cpus) // workers) if workers else 0

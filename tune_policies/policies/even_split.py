@@ -34,12 +34,11 @@ from tune_policies.values.value import counted
 
 
 class EvenSplitPolicy(ResourcePolicy):
-    """Divides what the cluster has among the trials, as evenly as its nodes and devices allow.
+    """Divides the cluster among the trials, as evenly as its nodes and devices allow.
 
-    All trials run at once if each can have at least ``min_cpus`` and ``min_gpus``. If not, they run in waves, as few as
-    possible. The fewest trials that must run at once for so few waves then divide the cluster, first its GPUs and then
-    its CPUs. For example, 20 trials in 3 waves need 7 at once, so each gets what 7 at once can have. If more trials of
-    that size fit, more run at once.
+    All trials run at once if each can have at least ``min_cpus`` and ``min_gpus``. If not, they run in as few waves as
+    possible. The fewest trials at once for that number of waves divide the cluster, first its GPUs and then its CPUs.
+    For example, 20 trials in 3 waves need 7 at once. If more trials of that size fit, more run at once.
 
     Attributes:
         num_trials: Trials of the whole experiment.
@@ -74,7 +73,7 @@ class EvenSplitPolicy(ResourcePolicy):
         if fit == 0:
             raise infeasible(groups, least)
         waves = -(-self.num_trials // fit)
-        at_once = -(-self.num_trials // waves)  # so many must run at once, or there is a further wave
+        at_once = -(-self.num_trials // waves)  # with fewer at once, there is a further wave
         share = self._largest_share(groups, at_once)
         request = self._request(self._largest_cpus(groups, share, at_once), share)
         reasons = [f"the cluster divided among {counted(self.num_trials, 'trial')}: {request.worker} per worker"]
@@ -112,7 +111,7 @@ class EvenSplitPolicy(ResourcePolicy):
             return TICKS * largest(whole, int(most), lambda gpus: fits(gpus * TICKS))
         if least >= TICKS:
             return least
-        # The share of k workers to a device is smaller, the larger k is; the least of all is known to fit.
+        # A larger number k of workers per device means a smaller share, and the smallest share fits.
         too_few = largest(1, TICKS // least, lambda k: not fits(equal_device_share(k, most)))
         return max(least, equal_device_share(too_few + 1, most))
 

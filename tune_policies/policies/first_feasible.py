@@ -40,12 +40,12 @@ class FirstFeasiblePolicy(ResourcePolicy):
         """Return the policy that tries ``other`` last, after all of these."""
         if not isinstance(other, ResourcePolicy):
             return NotImplemented
-        # What comes last is what is left to do, so no number of trials is asked of it.
+        # The last choice is the last resort, so it has no minimum number of trials.
         return FirstFeasiblePolicy(*(self.policies if self.min_trials == 1 else (self,)), other)
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
-        """What is tried in turn, without further choices inside."""
+        """The choices of all policies, in turn."""
         choices = tuple(choice for policy in self.policies for choice in policy.choices)
         if self.min_trials == 1:
             return choices
@@ -84,13 +84,13 @@ def plan_first_feasible(
         except InfeasibleRequestError as error:
             errors.append(error)
             notes.append(why_not(policy, error))
-    if most_at_once and len(errors) > 1:  # then how near each choice came is the answer
+    if most_at_once and len(errors) > 1:
         raise InfeasibleRequestError.of_each(errors).told(suggestion=_fewer(most_at_once))
     raise InfeasibleRequestError.of_choices(errors)
 
 
 def why_not(policy: ResourcePolicy, error: InfeasibleRequestError) -> str:
-    """Return why a choice does not fit, for the plan of a later one: it does not advise to take a fallback."""
+    """Return why a choice does not fit, without the advice to take a fallback."""
     return f"not {type(policy).__name__}: {error.told(fallback='')}"
 
 

@@ -6,11 +6,10 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.packing import Request
 from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import (
-    AlikeNodes,
+    Selection,
     about_nodes_without_cpus,
     equal_device_share,
     nodes_with_cpus,
@@ -19,15 +18,12 @@ from tune_policies.policies.equal_shares import (
 from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
     GpuTypesPolicy,
-    Selection,
     about_listed_nodes,
     alike_in_memory,
-    alike_nodes,
     gpus_of_type,
     plan_gpu_share,
     select_gpus,
     selections_of,
-    with_labels,
 )
 from tune_policies.policies.policy import WantedCustom
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
@@ -37,7 +33,6 @@ from tune_policies.values.resources import (
     GpuAmount,
     Memory,
     PositiveCount,
-    Resources,
     WorkerCount,
     format_amount,
     from_ticks,
@@ -87,30 +82,27 @@ class GpuPolicy(GpuTypesPolicy):
     same_for_all: bool = False
 
     def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
-        plans, shortages = [], []
+        plans, errors = [], []
+        choose_cpus = self.cpus is None
         for selection in self._selections(capacity, accelerator_type):
+            request = self._request(from_ticks(self._share(selection)))
+            reasons = self._reasons(capacity, selection, accelerator_type)
             try:
-                plans.append((self._plan_selection(capacity, selection, accelerator_type), selection))
+                plan = plan_gpu_share(capacity, selection, request, choose_cpus=choose_cpus, reasons=reasons)
+                plans.append((plan, selection, request, reasons))
             except InfeasibleRequestError as error:
-                shortages.append(error)
+                errors.append(error)
         if not plans:
-            raise shortages[0] if shortages else self._none_is_large_enough(capacity, accelerator_type)
-        plan, selection = max(plans, key=lambda each: each[0].max_concurrent_trials)  # the first of the best
-        plan = with_labels(plan, capacity, selection)
+            raise errors[0] if errors else self._none_is_large_enough(capacity, accelerator_type)
+        plan, selection, request, reasons = max(plans, key=lambda each: each[0].max_concurrent_trials)  # the first best
         if self.same_for_all:
             return plan
-        share = self._share(selection)
-        nodes = tuple(self._alike_nodes(capacity, selection, accelerator_type, share))
-        reasons = self._reasons(capacity, selection, accelerator_type, share)
-        return with_own_slots(
-            plan,
-            capacity,
-            self._request(from_ticks(share)),
-            nodes,
-            resource="GPU",
-            choose_cpus=self.cpus is None,
-            reasons=[*reasons, *about_listed_nodes(nodes)],
-        )
+        share, nodes = to_ticks(request.worker.gpus), [selection]
+        if share < TICKS:  # nodes on which a share is as much GPU memory; a worker with whole GPUs has all of theirs
+            nodes = [select_gpus(capacity, groups, accelerator_type) for groups in alike_in_memory(selection)]
+        nodes = [each._replace(share_ticks=share) for each in nodes]
+        reasons = [*reasons, *about_listed_nodes(nodes)]
+        return with_own_slots(plan, capacity, request, nodes, resource="GPU", choose_cpus=choose_cpus, reasons=reasons)
 
     def _selections(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Iterator[Selection]:
         usable = gpus_of_type(capacity, accelerator_type)
@@ -120,24 +112,14 @@ class GpuPolicy(GpuTypesPolicy):
             usable = usable._replace(groups=nodes_with_cpus(usable.groups, "GPU", to_ticks(self.gpus)))
         return selections_of(capacity, usable, int(self.min_gpu_memory))
 
-    def _plan_selection(
-        self, capacity: ClusterCapacity, selection: Selection, accelerator_type: str | None
-    ) -> TrialPlan:
-        share = self._share(selection)
-        request = self._request(from_ticks(share))
-        reasons = self._reasons(capacity, selection, accelerator_type, share)
-        return plan_gpu_share(capacity, selection, request, choose_cpus=self.cpus is None, reasons=reasons)
-
     def _share(self, selection: Selection) -> int:
         """Return the share of each worker in ticks."""
         wish = to_ticks(self.gpus)
         most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
         return equal_device_share(TICKS // wish, most_devices) if wish < TICKS else wish
 
-    def _reasons(
-        self, capacity: ClusterCapacity, selection: Selection, accelerator_type: str | None, share: int
-    ) -> list[str]:
-        reasons = []
+    def _reasons(self, capacity: ClusterCapacity, selection: Selection, accelerator_type: str | None) -> list[str]:
+        reasons, share = [], self._share(selection)
         if self.min_gpu_memory is not None:
             found = describe_gpus(selection.groups)
             reasons.append(f"GPUs with at least {format_bytes(int(self.min_gpu_memory))}: {found}")
@@ -151,20 +133,6 @@ class GpuPolicy(GpuTypesPolicy):
                 "and with unequal shares a trial may wait for ever"
             )
         return reasons
-
-    def _alike_nodes(
-        self, capacity: ClusterCapacity, selection: Selection, accelerator_type: str | None, share: int
-    ) -> Iterator[AlikeNodes]:
-        """Yield the nodes on which a share is as much GPU memory; a worker with whole GPUs has all of theirs anyway."""
-        if share >= TICKS:
-            yield alike_nodes(capacity, selection, share)
-            return
-        for groups in alike_in_memory(selection):
-            yield alike_nodes(capacity, select_gpus(capacity, groups, accelerator_type), share)
-
-    def _request(self, gpus: float) -> Request:
-        worker = Resources(cpus=self.cpus or 0, gpus=gpus, memory_bytes=self.memory, custom=self.custom)
-        return Request(worker=worker, num_workers=self.num_workers)
 
     def _none_is_large_enough(self, capacity: ClusterCapacity, accelerator_type: str | None) -> InfeasibleRequestError:
         wish = {"accelerator_type": accelerator_type, "gpu_memory_bytes": self.min_gpu_memory}

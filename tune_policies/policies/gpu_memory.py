@@ -1,44 +1,34 @@
-"""As many trials on a GPU as its memory holds; with a profile, slots of several sizes.
-
-By a profile each config gets the smallest slot that is enough for it.
-"""
+"""As many trials on a GPU as its memory holds; with a profile, each config gets the smallest slot that is enough."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from typing import Final, Self
 
 from pydantic import Field, model_validator
 
 from tune_policies.cluster.accelerators import may_be_nvidia
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
-from tune_policies.placement.packing import DRIVER_BYTES, Request, count_trials, holds
+from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
+from tune_policies.placement.packing import DRIVER_BYTES, count_trials, holds
 from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
-from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
+from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan.slots_by_config import Headroom, SlotsByProfile, with_headroom
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.policies.equal_shares import equal_device_share, nodes_with_cpus, with_own_slots
+from tune_policies.policies.equal_shares import Selection, equal_device_share, nodes_with_cpus, with_own_slots
 from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
     GpuTypesPolicy,
-    Selection,
     about_listed_nodes,
-    alike_nodes,
     each_once,
     gpu_memory_of,
     gpus_of_type,
     gpus_with_memory,
-    labels_of,
     plan_gpu_share,
     select_gpus,
     selections_of,
     sized_for,
-    with_labels,
 )
 from tune_policies.policies.policy import WantedCustom
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
@@ -58,10 +48,10 @@ from tune_policies.values.units import MOST_BYTES, format_bytes, format_request,
 from tune_policies.values.value import counted, shorten_names
 
 _MOST_SIZES: Final = 12
-"""Each size costs a plan; with twelve a trial gets a sixth more than it needs in the mean, from 1 to 80 GiB."""
+"""Each size costs a plan. With twelve sizes from 1 to 80 GiB, the mean trial gets a sixth more than it needs."""
 
 _NEAR: Final = 1.1
-"""Sizes that differ by less than this factor need no other one between them."""
+"""There is no further size between two sizes that differ by less than this factor."""
 
 _MOST_NAMED: Final = 8
 """Of more measured configs, only those that need the least and the most are named."""
@@ -71,15 +61,14 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     """As many workers on a GPU as its memory holds: 2 of 6 GiB on a 16 GiB card, 13 on an 80 GiB one.
 
     If GPUs differ, each size has slots of its own, with its own share. With Train workers or ``same_for_all``, every
-    trial must get the same. Then the policy compares three choices: all GPUs, with the share that fits the smallest;
-    only those with more memory; or the GPUs of one type. It takes the one that runs the most trials at once, and says
-    which devices it leaves out.
+    trial gets the same. Then the policy compares all GPUs with the share that fits the smallest, GPUs with more memory,
+    and the GPUs of each type. It takes the choice that runs the most trials at once, and lists the other devices.
 
     With a profile instead of an amount, each trial gets what its own config needs: see ``TrialPlan.by_config``.
 
     Attributes:
-        gpu_memory: GPU memory that one worker needs in all, its framework's own use included: bytes, or a text
-            such as ``"6GiB"``. This or ``profile`` is needed.
+        gpu_memory: GPU memory that one worker needs in all, including its framework's own use: bytes, or a text such as
+            ``"6GiB"``. This or ``profile`` is needed.
         profile: What was measured, config by config.
         headroom: How much more a worker gets than the profile says: 0.1 is a tenth more.
         cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its GPU slots. If every trial
@@ -126,49 +115,40 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             return measured._plan_by_profile(self.profile, capacity, measured._usable(capacity, accelerator_type))
         usable = self._usable(capacity, accelerator_type)
         needed = int(self.gpu_memory or 0)
-        plan, choice = self._best(capacity, usable, needed)
-        plan = with_labels(plan, capacity, choice)
+        plan, _ = self._best(capacity, usable, needed)
         return plan if self.same_for_all else self._with_own_slots(plan, capacity, usable, needed)
 
     def _with_own_slots(self, plan: TrialPlan, capacity: ClusterCapacity, usable: Selection, needed: int) -> TrialPlan:
-        """Return the plan with as many workers on each device as its own memory holds, if that is better."""
+        """Return the plan with as many workers on each device as its memory holds, if that is better."""
         groups_with: dict[int, list[NodeGroup]] = {}
         for group in usable.groups:
             if fit := gpu_memory_of(group.node) // needed:
                 share = equal_device_share(min(fit, self.max_trials_per_gpu or fit), group.node.resources.gpus)
                 groups_with.setdefault(share, []).append(group)
         nodes = [
-            alike_nodes(capacity, select_gpus(capacity, groups, usable.accelerator_type), share)
+            select_gpus(capacity, groups, usable.accelerator_type)._replace(share_ticks=share)
             for share, groups in sorted(groups_with.items())
         ]
-        enough = [group for each in nodes for group in each.groups]
         on_each = ", ".join(
-            f"{TICKS // each.share_ticks} on a GPU of {_to_text(smallest, needed)}"
+            f"{TICKS // each.share_ticks} on a GPU of {_to_text(each.memory_bytes, needed)}"
             for each in nodes
-            if (smallest := Selection(tuple(each.groups)).memory_bytes)
+            if each.memory_bytes
         )
         capped = f", with max_trials_per_gpu={self.max_trials_per_gpu}" if self.max_trials_per_gpu else ""
         reasons = [
             f"{format_bytes(needed)} a worker: {on_each}{capped}",
-            *self._left_out(capacity, usable, Selection(tuple(enough))),
+            *self._left_out(capacity, usable, Selection(tuple(group for each in nodes for group in each.groups))),
             *about_listed_nodes(nodes),
         ]
-        return with_own_slots(
-            plan,
-            capacity,
-            self._request(1),
-            nodes,
-            resource="GPU",
-            choose_cpus=self.cpus is None,
-            reasons=reasons,
-        )
+        request, choose_cpus = self._request(1), self.cpus is None
+        return with_own_slots(plan, capacity, request, nodes, resource="GPU", choose_cpus=choose_cpus, reasons=reasons)
 
     def _with_measured_memory(
         self, profile: GpuMemoryProfile, capacity: ClusterCapacity, accelerator_type: str | None
     ) -> Self:
-        """Return the policy with the host memory that was measured, where none is asked for.
+        """Return the policy with the measured host memory if it has none.
 
-        With headroom, but no more than the largest node has, if that is enough, beside a Train driver.
+        The headroom is cut to what the largest node has beside a Train driver.
         """
         needed = profile.host_memory_bytes
         if self.memory is not None or needed is None:
@@ -179,60 +159,66 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return self.model_copy(update={"memory": min(with_headroom(needed, self.headroom), max(needed, most))})
 
     def _plan_by_profile(self, profile: GpuMemoryProfile, capacity: ClusterCapacity, usable: Selection) -> TrialPlan:
-        """Return the plan whose first slot is enough for every measured config, with smaller slots for smaller ones.
+        """Return the plan whose first slot is enough for every measured config, with smaller slots for smaller configs.
 
         Raises:
             InfeasibleRequestError: No device holds the largest of the configs that ran.
         """
         sizes = {gpu_memory_of(node) for node, _ in usable.groups}
         largest_device = max(sizes, default=0)
-        gpu_models = _models(capacity.nodes_of(usable.groups))
+        nodes = capacity.nodes_of(usable.groups)
+        gpu_models = {gpu.name if gpu else None for node in nodes for gpu in node.devices or (None,)}
         overhead = profile.overhead_bytes(gpu_models)
         ran = [profile.gpu_memory_bytes(each.config, overhead) for each in profile.measurements if not each.ran_out]
         held = [needed for needed in ran if needed is not None]
         not_held = [each.total_bytes for each in profile.measurements if each.ran_out]
-        if not held:  # so only a larger device may do, and as a whole
+        if not held:  # only a larger whole device may be enough
             held = [max(max(not_held) + 1, largest_device)]
-        # With headroom, but no more than a device has, if that is enough.
+        # The headroom is cut to what a device has.
         wanted = sorted({min(with_headroom(each, self.headroom), max(each, largest_device)) for each in held})
         plan, selection = self._best(capacity, usable, wanted[-1])
         selections = [selection]
-        if len(sizes) > 1:  # small configs may do with small devices, and unknown ones are best off on the largest
+        if len(sizes) > 1:  # small devices may be enough for small configs, and unknown configs need the largest
             for needed in (wanted[0], largest_device):
                 with suppress(InfeasibleRequestError):  # too few devices of that size for all workers of a trial
                     selections.append(self._best(capacity, usable, needed)[1])
-        told = [(each, labels_of(capacity, each)) for each in each_once(selections)]
-        first = plan.slots[0].on_nodes(told[0][1])
+        selections = list(each_once(selections))
+        first = plan.slots[0]
         slots = {first.gpu_memory_bytes or 0: first}
         for size in _spread(wanted, largest_device):
             fitting = []
-            for choice, labels in told:
+            for choice in selections:
                 with suppress(InfeasibleRequestError):  # too few whole GPUs are there, or not with the CPUs
                     if choice.memory_bytes >= size:
-                        fitting.append(self._plan_choice(capacity, usable, choice, size).slots[0].on_nodes(labels))
+                        fitting.append(self._plan_choice(capacity, usable, choice, size).slots[0])
             if fitting:
                 most = max(fitting, key=lambda slot: slot.max_concurrent_trials)
                 slots.setdefault(most.gpu_memory_bytes or 0, most)
         overheads = {"gpu_overhead_bytes": overhead, "measured_with": profile.versions}
         sized = tuple(slot.model_copy(update=overheads) for _, slot in sorted(slots.items()))
         by_config = SlotsByProfile(profile=profile, headroom=self.headroom, slots=sized)
+        ran_out = [
+            f"{counted(len(not_held), 'config')} ran out of {format_bytes(most)}, the whole GPU: not counted"
+            for most in sorted(not_held)[-1:]
+        ]
+        largest = sized[-1]
+        share = f"{format_amount(largest.worker.gpus)} GPU per worker, the most there is for each"
         reasons = [
             _what_was_measured(profile, held, self.headroom),
-            *_what_ran_out(not_held),
+            *ran_out,
             *_what_they_get(by_config),
-            *about_listed_nodes(alike_nodes(capacity, each, TICKS) for each, _ in told),
+            *about_listed_nodes(selections),
             *profile.reasons,
             *_where_it_was_not_measured(profile, gpu_models, overhead),
             *self._about_host_memory(profile),
-            f"a config without a measurement or formula gets {_whole(by_config.slots[-1])}",
+            f"a config without a measurement or formula gets {share if largest.shares_gpu else 'a whole GPU'}",
             *(f"for the largest: {reason}" for reason in plan.reasons),
         ]
-        # Slots of GPUs are of one type, so the plan has this one alone.
         changes = {"slots": (first.model_copy(update=overheads),), "by_config": by_config, "reasons": tuple(reasons)}
         return plan.model_copy(update=changes)
 
     def _about_host_memory(self, profile: GpuMemoryProfile) -> Iterator[str]:
-        """Yield where the host memory of a trial comes from, if it reserves any."""
+        """Yield where the host memory of a trial comes from, if it was measured."""
         if self.memory is not None and profile.host_memory_bytes is not None:
             yield (
                 f"{format_bytes(int(self.memory))} of host memory per worker; at most "
@@ -240,49 +226,38 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             )
 
     def _best(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> tuple[TrialPlan, Selection]:
-        """Return the plan for workers that need so many bytes each, and the devices that it uses.
-
-        The plan has no labels yet: see :func:`with_labels`.
-        """
-        simple = list(selections_of(capacity, usable, needed))
-        if not simple:
+        """Return the plan for workers that need so many bytes each, and the devices that it uses."""
+        choices = list(selections_of(capacity, usable, needed))
+        if not choices:
             raise self._infeasible(capacity, usable, needed)
-        bounded: list[tuple[int, Callable[[], Selection]]] = [
-            (self._most(_num_devices(choice.groups), choice.memory_bytes, needed), partial(Selection, *choice))
-            for choice in simple
-        ]
-        for least, num_devices in _by_least_memory(usable.groups, needed):
-            with_more = partial(gpus_with_memory, capacity, usable, least)
-            bounded.append((self._most(num_devices, least, needed), with_more))
+        simplest = choices[0]
+        # Fewer devices of more memory each may hold more.
+        choices += (gpus_with_memory(capacity, usable, size) for size in _larger_sizes(usable.groups, needed))
+        bounded = [(self._most(choice, needed), choice) for choice in choices if choice.groups]
         found: list[tuple[tuple[object, ...], Selection]] = []
         most = 1
-        for by_devices, select in sorted(bounded, key=itemgetter(0), reverse=True):
-            if by_devices < most:
+        for bound, choice in sorted(bounded, key=itemgetter(0), reverse=True):
+            if bound < most:
                 break
-            choice = select()
-            if not choice.groups:
-                continue
             share = self._share(choice, needed)
-            if (count := self._count(capacity, choice, share)) >= most:
+            request, _ = sized_for(choice, self._request(from_ticks(share)), choose_cpus=self.cpus is None)
+            count = count_trials(choice.groups if choice.label_selector else capacity.groups, request)
+            if count >= most:
                 most = count
                 # Ties go to the larger share, then to the simplest: all devices, one type by name, a choice by label.
-                tie = (-share, choice.by_label, choice.accelerator_type or "", choice.memory_bytes)
+                tie = (-share, bool(choice.label_selector), choice.accelerator_type or "", choice.memory_bytes)
                 found.append(((-count, *tie), choice))
-        best = min(found, key=itemgetter(0))[1] if found else simple[0]
+        best = min(found, key=itemgetter(0))[1] if found else simplest
         return self._plan_choice(capacity, usable, best, needed), best
 
-    def _most(self, num_devices: int, memory_bytes: int, needed: int) -> int:
-        """Return how many trials so many devices hold at the most, each of them of so much memory."""
-        fit = memory_bytes // needed
+    def _most(self, choice: Selection, needed: int) -> int:
+        """Return the most trials that the devices of a choice can hold by their memory."""
+        fit = choice.memory_bytes // needed
+        num_devices = sum(count * int(node.resources.gpus) for node, count in choice.groups)
         return num_devices * min(fit, self.max_trials_per_gpu or fit) // max(1, fewest_workers(self.num_workers))
 
-    def _count(self, capacity: ClusterCapacity, choice: Selection, share: int) -> int:
-        """Return how many trials run at once on the devices of a choice."""
-        request, _ = sized_for(choice, self._request(from_ticks(share)), choose_cpus=self.cpus is None)
-        return count_trials(choice.groups if choice.by_label else capacity.groups, request)
-
     def _share(self, choice: Selection, needed: int) -> int:
-        """Return the share of a device that so many bytes are on the smallest of a choice, in ticks."""
+        """Return the share of the smallest device of a choice that has ``needed`` bytes, in ticks."""
         fit = choice.memory_bytes // needed
         most_devices = max(node.resources.gpus for node, _ in choice.groups)
         return equal_device_share(min(fit, self.max_trials_per_gpu or fit), most_devices)
@@ -294,14 +269,13 @@ class GpuMemoryPolicy(GpuTypesPolicy):
 
     def _plan_choice(self, capacity: ClusterCapacity, usable: Selection, choice: Selection, needed: int) -> TrialPlan:
         smallest, share = choice.memory_bytes, self._share(choice, needed)
-        fit, k = smallest // needed, TICKS // share
-        is_capped = self.max_trials_per_gpu is not None and self.max_trials_per_gpu < fit
+        is_capped = self.max_trials_per_gpu is not None and self.max_trials_per_gpu < smallest // needed
+        capped = f", with max_trials_per_gpu={self.max_trials_per_gpu}" if is_capped else ""
+        on_each = f"{counted(TICKS // share, 'worker')} on a GPU of {_to_text(smallest, needed)}"
         reasons = [
-            f"{format_bytes(needed)} a worker: {counted(k, 'worker')} on a GPU of "
-            f"{_to_text(smallest, needed)}"
-            + (f", with max_trials_per_gpu={self.max_trials_per_gpu}" if is_capped else "")
+            f"{format_bytes(needed)} a worker: {on_each}{capped}",
+            *self._left_out(capacity, usable, choice),
         ]
-        reasons += self._left_out(capacity, usable, choice)
         request = self._request(from_ticks(share))
         plan = plan_gpu_share(capacity, choice, request, choose_cpus=self.cpus is None, reasons=reasons)
         if is_capped and plan.limited_by == "GPU":
@@ -323,14 +297,10 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         of_what = "CPUs" if self.memory is None else "CPUs or host memory"
         return [*reasons, f"left out for want of {of_what}: {without_cpus}"] if without_cpus else reasons
 
-    def _request(self, gpus: float) -> Request:
-        worker = Resources(cpus=self.cpus or 0, gpus=gpus, memory_bytes=self.memory, custom=self.custom)
-        return Request(worker=worker, num_workers=self.num_workers)
-
     def _infeasible(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> InfeasibleRequestError:
         wish = {"accelerator_type": usable.accelerator_type, "gpu_memory_bytes": needed, "is_any_share": True}
         request = self._request(1).model_copy(update=wish)
-        # Where no GPU has the CPUs, its memory may still be what is short of most.
+        # If no GPU node has the CPUs, the GPU memory may be too small as well.
         there = usable if usable.groups else gpus_of_type(capacity, usable.accelerator_type)
         memories = [node.smallest_gpu_memory_bytes for node, _ in there.groups]
         is_too_small = all(memory is not None and memory < needed for memory in memories)
@@ -364,31 +334,14 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         )
 
 
-def _models(nodes: Iterable[NodeCapacity]) -> set[str | None]:
-    unknown = (None,)
-    return {name for node in nodes for name in ([each.name for each in node.devices or ()] or unknown)}
-
-
-def _num_devices(groups: Iterable[NodeGroup]) -> int:
-    return sum(count * int(node.resources.gpus) for node, count in groups)
-
-
-def _by_least_memory(groups: Iterable[NodeGroup], needed: int) -> Iterator[tuple[int, int]]:
-    """Yield sizes of devices, and how many devices have as much memory or more.
-
-    Fewer devices of more memory each may hold more. Of sizes that hold as many, the smallest has the most devices.
-    """
-    devices_of: Counter[int] = Counter()
-    for group in groups:
-        devices_of[gpu_memory_of(group.node)] += _num_devices([group])
-    sizes = sorted((size for size in devices_of if size > needed), reverse=True)
-    least_with = {size // needed: size for size in sizes}  # the last is the smallest
-    at_least = dict(zip(sizes, accumulate(devices_of[size] for size in sizes), strict=True))
-    yield from ((least, at_least[least]) for least in [*least_with.values()][:-1])
+def _larger_sizes(groups: Iterable[NodeGroup], needed: int) -> list[int]:
+    """Return sizes of devices that hold more workers than the smallest; of those that hold as many, the smallest."""
+    sizes = sorted({size for node, _ in groups if (size := gpu_memory_of(node)) > needed}, reverse=True)
+    return list({size // needed: size for size in sizes}.values())[:-1]
 
 
 def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
-    """Yield sizes from the smallest that is wanted to the largest device: the wanted ones, and some between."""
+    """Yield the wanted sizes, the size of the largest device, and some sizes between."""
     sizes = sorted({*wanted, largest_device})
     if len(sizes) > _MOST_SIZES:
         last = len(sizes) - 1
@@ -402,24 +355,16 @@ def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
     yield from sizes
 
 
-def _what_ran_out(not_held: list[int]) -> Iterator[str]:
-    if not_held:
-        yield f"{counted(len(not_held), 'config')} ran out of {format_bytes(max(not_held))}, the whole GPU: not counted"
-
-
 def _what_they_get(by_config: SlotsByProfile) -> Iterator[str]:
-    """Yield what the measured configs get, those with the least and the most first where there are many."""
-    ran = sorted(
-        (each for each in by_config.profile.measurements if not each.ran_out), key=lambda each: each.total_bytes
-    )
+    """Yield what the measured configs get; of many, only those with the least and the most."""
+    ran = [each for each in by_config.profile.measurements if not each.ran_out]
+    ran.sort(key=lambda each: each.total_bytes)
     for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):
+        needed = by_config.needed_bytes(each.config) or 0
+        is_more = format_bytes(needed) != format_bytes(each.total_bytes)  # by another overhead
+        counts = f", {format_bytes(needed)} counted" if is_more else ""
         with suppress(InfeasibleRequestError):
-            yield f"{_need(by_config, each)}, so {amount_of(by_config.slot_for(each.config).worker.gpus, 'GPU')}"
-
-
-def _whole(largest: TrialSlot) -> str:
-    share = format_amount(largest.worker.gpus)
-    return f"{share} GPU per worker, the most there is for each" if largest.shares_gpu else "a whole GPU"
+            yield f"{each}{counts}, so {amount_of(by_config.slot_for(each.config).worker.gpus, 'GPU')}"
 
 
 def _where_it_was_not_measured(
@@ -434,13 +379,6 @@ def _where_it_was_not_measured(
         )
 
 
-def _need(by_config: SlotsByProfile, measured: GpuMemoryMeasurement) -> str:
-    """Return what was measured, and what is counted, where another overhead makes that more."""
-    needed = by_config.needed_bytes(measured.config) or 0
-    more = format_bytes(needed) != format_bytes(measured.total_bytes)
-    return f"{measured}, {format_bytes(needed)} counted" if more else str(measured)
-
-
 def _what_was_measured(profile: GpuMemoryProfile, held: list[int], headroom: float) -> str:
     on = f" on {', '.join(profile.gpu_models)}" if profile.gpu_models else ""
     least, most = format_bytes(min(held)), format_bytes(max(held))
@@ -452,6 +390,6 @@ def _what_was_measured(profile: GpuMemoryProfile, held: list[int], headroom: flo
 
 
 def _to_text(device_bytes: int, needed: int) -> str:
-    """Return the size of a device with the digits that show why no more workers fit: 19.99 GiB hold no 4 of 5 GiB."""
+    """Return the size of a device with enough digits to show why no more workers fit, as 4 of 5 GiB in 19.99 GiB."""
     texts = [format_bytes(device_bytes, digits) for digits in (1, 2, 3)]
     return next((text for text in texts if parse_bytes(text) // needed == device_bytes // needed), texts[-1])

@@ -1,13 +1,13 @@
 """Which GPUs a policy uses: all, those of one type, or those with enough memory, and how Ray is kept to them.
 
-Ray hands out any GPU unless it is told a device type or a label. So a selection that leaves GPUs out also says what to
-tell Ray, the simplest that sets its nodes apart.
+Ray hands out any GPU unless a request names a device type or a label. So a selection that leaves GPUs out also has the
+simplest condition that sets its nodes apart.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -18,7 +18,7 @@ from tune_policies.placement.packing import Request, as_told_apart, workers_on_n
 from tune_policies.plan.build_plan import build_plan, describe_gpus
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import (
-    AlikeNodes,
+    Selection,
     about_equal_cpus,
     about_nodes_without_cpus,
     cpus_that_strand_no_device,
@@ -26,9 +26,9 @@ from tune_policies.policies.equal_shares import (
     share_of_gpu_memory,
 )
 from tune_policies.policies.first_feasible import plan_first_feasible
-from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.policies.policy import ResourcePolicy, WantedCustom
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.resources import TICKS, Amount, Memory, PositiveCount, WorkerCount, to_ticks
+from tune_policies.values.resources import TICKS, Amount, Memory, PositiveCount, Resources, WorkerCount, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted, shorten
 
@@ -57,23 +57,24 @@ AcceleratorTypes = Annotated[str | tuple[str, ...], BeforeValidator(_wishes), Af
 
 
 _ALIKE: Final = 0.95
-"""From so large a part of the GPU memory of another on, a device is as good as that one."""
+"""A device with at least this fraction of another's GPU memory counts as good as that one."""
 
 
 class GpuTypesPolicy(ResourcePolicy):
     """A policy for GPUs that may name several device types, of which it takes the first that fits."""
 
-    if TYPE_CHECKING:  # each policy has the fields, after its own amounts, as people write and read them
+    if TYPE_CHECKING:  # each policy declares these fields itself, after its own amounts and with its own docstring
         cpus: Amount | None = None
         accelerator_type: AcceleratorTypes | None = None
         num_workers: WorkerCount = 0
         memory: Memory | None = None
         min_trials: PositiveCount = 1
+        custom: WantedCustom = {}
         same_for_all: bool = False
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
-        """One policy for each type that is wished for."""
+        """One policy for each device type."""
         if self.accelerator_type is None or isinstance(self.accelerator_type, str):
             return (self,)
         return tuple(self.model_copy(update={"accelerator_type": name}) for name in self.accelerator_type)
@@ -95,7 +96,7 @@ class GpuTypesPolicy(ResourcePolicy):
     def _or_without_cpus(
         self, error: InfeasibleRequestError, capacity: ClusterCapacity, accelerator_type: str | None
     ) -> InfeasibleRequestError:
-        """Return the error, which also says so where GPU nodes without CPUs, which are left out, would do."""
+        """Return the error, with a hint if the trials would fit GPU nodes without CPUs."""
         if self.cpus is not None:
             return error
         try:
@@ -108,11 +109,15 @@ class GpuTypesPolicy(ResourcePolicy):
     def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
         """Return the plan on devices of one type; ``None``: of any."""
 
+    def _request(self, gpus: float) -> Request:
+        worker = Resources(cpus=self.cpus or 0, gpus=gpus, memory_bytes=self.memory, custom=self.custom)
+        return Request(worker=worker, num_workers=self.num_workers)
+
 
 def _about_more_elsewhere(
     plan: TrialPlan, further: Iterable[ResourcePolicy], capacity: ClusterCapacity
 ) -> Iterator[str]:
-    """Yield which of the further types would run the most trials at once, if it would run more than the plan."""
+    """Yield which of the further types would run the most trials at once, if that is more than the plan runs."""
     most = plan
     for choice in further:
         with suppress(InfeasibleRequestError):
@@ -125,35 +130,10 @@ def _about_more_elsewhere(
         )
 
 
-class Selection(NamedTuple):
-    """GPU nodes to plan on.
-
-    Attributes:
-        groups: The nodes, by shape.
-        accelerator_type: The device type to tell Ray; ``None``: tell it none.
-        by_label: Whether to tell Ray the nodes by label, as no device type sets them apart from the other nodes.
-    """
-
-    groups: tuple[NodeGroup, ...]
-    accelerator_type: str | None = None
-    by_label: bool = False
-
-    @property
-    def memory_bytes(self) -> int:
-        """GPU memory of the smallest device; 0: not known of all."""
-        return share_of_gpu_memory(self.groups, TICKS) or 0
-
-    def where(self, holds: Callable[[NodeCapacity], bool]) -> "Selection":
-        """Keep the nodes for which ``holds`` is true. The others must have no room for the work anyway."""
-        return self._replace(groups=tuple(group for group in self.groups if holds(group.node)))
-
-
 def plan_gpu_share(
-    capacity: ClusterCapacity, selection: Selection, request: Request, *, choose_cpus: bool, reasons: Iterable[str] = ()
+    capacity: ClusterCapacity, selection: Selection, request: Request, *, choose_cpus: bool, reasons: Iterable[str]
 ) -> TrialPlan:
-    """Return the plan for workers with a share of a GPU each, or whole ones, on the selected nodes.
-
-    The plan has no labels yet: see :func:`with_labels`.
+    """Return the plan for workers that each have whole GPUs or a share of one, on the selected nodes.
 
     Args:
         capacity: The cluster.
@@ -170,9 +150,8 @@ def plan_gpu_share(
     usable = with_room.where(lambda node: node.resources.cpus >= request.worker.cpus)
     notes = list(reasons)
     if choose_cpus and usable.groups:
-        cpus = request.worker.cpus
         notes.append(about_equal_cpus((node for node, _ in with_room.groups), request, "GPU"))
-        notes += about_nodes_without_cpus(with_room.groups, "GPU", cpus)
+        notes += about_nodes_without_cpus(with_room.groups, "GPU", request.worker.cpus)
     memory = share_of_gpu_memory(usable.groups, share_ticks)
     if share_ticks < TICKS and usable.groups:
         notes.append(
@@ -180,15 +159,16 @@ def plan_gpu_share(
             if memory is None
             else f"{format_bytes(memory)} of GPU memory per worker: its share of the smallest device in use"
         )
-    groups = selection.groups if selection.by_label else None
+    groups = selection.groups if selection.label_selector else None
     if choose_cpus and not usable.groups:  # no node has room for the share: look for what would work on nodes with CPUs
         groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")
     plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), notes, groups=groups)
-    return plan.model_copy(update={"divides_cpus": choose_cpus})
+    plan = plan.model_copy(update={"divides_cpus": choose_cpus})
+    return plan.on_nodes(dict(selection.label_selector)) if selection.label_selector else plan
 
 
 def sized_for(selection: Selection, request: Request, *, choose_cpus: bool) -> tuple[Request, Selection]:
-    """Return what each worker asks for on the selected nodes, and those that have room for it, be it without CPUs."""
+    """Return the request of each worker on the selected nodes, and the nodes with room for it, CPUs aside."""
     with_room = selection.where(lambda node: workers_on_node(node, request) > 0)
     request = request.model_copy(update={"accelerator_type": selection.accelerator_type})
     if choose_cpus and with_room.groups:
@@ -197,21 +177,20 @@ def sized_for(selection: Selection, request: Request, *, choose_cpus: bool) -> t
 
 
 def gpus_of_type(capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
-    """Return the nodes with GPUs; of one device type only, if it is given."""
+    """Return the nodes with GPUs, of one device type if it is given."""
     return Selection(tuple(capacity.gpu_groups(accelerator_type)), accelerator_type)
 
 
 def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int) -> Iterator[Selection]:
-    """Yield selections of devices with so much memory, each once, those first that are the simplest to tell Ray.
+    """Yield selections of devices with so much memory, each once, in the order of how simple they are for Ray.
 
-    They are: all usable GPUs, those of each type, and those that labels set apart.
+    They are all usable GPUs, those of each type, and those that labels set apart.
     """
     choices = [usable]
     if usable.accelerator_type is None:
         names = sorted({node.accelerator_type for node, _ in usable.groups if node.accelerator_type})
-        of_types = (Selection(tuple(capacity.gpu_groups(name)), name) for name in names)
-        usable_shapes = {node.shape for node, _ in usable.groups}
-        choices += [choice.where(lambda node: node.shape in usable_shapes) for choice in of_types]
+        shapes = {node.shape for node, _ in usable.groups}
+        choices += [gpus_of_type(capacity, name).where(lambda node: node.shape in shapes) for name in names]
     choices.append(gpus_with_memory(capacity, usable, least_bytes))
     yield from (choice for choice in each_once(choices) if choice.memory_bytes >= least_bytes)
 
@@ -240,11 +219,11 @@ def each_once(selections: Iterable[Selection]) -> Iterator[Selection]:
 def select_gpus(
     capacity: ClusterCapacity, groups: Iterable[NodeGroup], accelerator_type: str | None = None
 ) -> Selection:
-    """Return a selection of these GPU nodes, with the simplest thing that keeps Ray off all other GPU nodes.
+    """Return a selection of these GPU nodes, with the simplest condition that keeps Ray off all other GPU nodes.
 
-    If there are no others, that is nothing but the type that the user wishes for. Else it is the one device type of the
-    nodes, or else labels. A list of node identifiers cannot name nodes that are still to be added, so these are
-    left out unless the label of their device type sets them apart.
+    If there are no others, the condition is only the type that the user wishes for. Else it is the one device type of
+    the nodes, or a label selector: by the label of device types, which nodes that start later have too, or else by a
+    list of nodes. A list cannot name nodes that are still to be added, so these are then left out.
     """
     groups = tuple(groups)
     chosen = {node.node_id for node, _ in groups}
@@ -254,14 +233,17 @@ def select_gpus(
         return Selection(groups, accelerator_type)
     if len(types) == 1 and None not in types and not types & others:
         return Selection(groups, types.pop())
-    if any(node.is_expected for node, _ in groups) and _types_that_tell(capacity, groups) is None:
+    if (labels := _labels_of_types(capacity, groups)) is not None:
+        return Selection(groups, accelerator_type, {ACCELERATOR_TYPE: is_one_of(labels)})
+    if any(node.is_expected for node, _ in groups):
         alive = (group for group in groups if not group.node.is_expected)
         return select_gpus(capacity, alive, accelerator_type)
-    return Selection(groups, accelerator_type, by_label=True)
+    nodes = {NODE_ID: is_one_of(node.node_id for node in capacity.nodes_of(groups))}
+    return Selection(groups, accelerator_type, nodes)
 
 
-def _types_that_tell(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> set[str] | None:
-    """Return the device types that Ray's label gives to these nodes and to no others; ``None``: there are none such."""
+def _labels_of_types(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> set[str] | None:
+    """Return the labels of device types that only these nodes have; ``None``: the labels do not set them apart."""
     groups = tuple(groups)
     chosen = {node.node_id for node, _ in groups}
     others = (group for group in capacity.groups if group.node.node_id not in chosen)
@@ -272,9 +254,9 @@ def _types_that_tell(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> 
 
 
 def alike_in_memory(selection: Selection) -> Iterator[list[NodeGroup]]:
-    """Yield the nodes by the GPU memory of their devices, the most first; last those of which it is not known.
+    """Yield the nodes by the GPU memory of their devices, the most first, those of unknown memory last.
 
-    Devices of one model differ by some MiB from driver to driver, so nodes with nearly the same are taken together.
+    Devices of one model differ by some MiB from driver to driver, so nodes with nearly the same memory are together.
     """
     alike: list[NodeGroup] = []
     for group in sorted(selection.groups, key=lambda group: gpu_memory_of(group.node), reverse=True):
@@ -286,31 +268,8 @@ def alike_in_memory(selection: Selection) -> Iterator[list[NodeGroup]]:
         yield alike
 
 
-def alike_nodes(capacity: ClusterCapacity, selection: Selection, share_ticks: int) -> AlikeNodes:
-    """Return the nodes of a selection, on which each worker gets such a share."""
-    return AlikeNodes(selection.groups, share_ticks, selection.accelerator_type, labels_of(capacity, selection))
-
-
-def with_labels(plan: TrialPlan, capacity: ClusterCapacity, selection: Selection) -> TrialPlan:
-    """Return the plan with the labels that keep Ray to the selected nodes, if it needs any."""
-    return plan.on_nodes(labels) if (labels := labels_of(capacity, selection)) else plan
-
-
-def labels_of(capacity: ClusterCapacity, selection: Selection) -> dict[str, str]:
-    """Return the conditions on labels that keep Ray to the selected nodes; empty: it needs none.
-
-    The label of device types comes first, as nodes that start later have it too. Where it does not set the nodes apart,
-    the selector lists the nodes.
-    """
-    if not selection.by_label:
-        return {}
-    if (types := _types_that_tell(capacity, selection.groups)) is not None:
-        return {ACCELERATOR_TYPE: is_one_of(types)}
-    return {NODE_ID: is_one_of(node.node_id for node in capacity.nodes_of(selection.groups))}
-
-
-def about_listed_nodes(nodes: Iterable[AlikeNodes]) -> Iterator[str]:
-    """Yield which GPUs nodes have that a selector lists by their identifiers: these say nothing to a reader."""
-    for alike in nodes:
-        if NODE_ID in alike.label_selector:
-            yield f"nodes with {format_selector(alike.label_selector)}: {describe_gpus(alike.groups)}"
+def about_listed_nodes(selections: Iterable[Selection]) -> Iterator[str]:
+    """Yield which GPUs the nodes have that a selector lists by identifiers, which say nothing to a reader."""
+    for selection in selections:
+        if NODE_ID in selection.label_selector:
+            yield f"nodes with {format_selector(selection.label_selector)}: {describe_gpus(selection.groups)}"

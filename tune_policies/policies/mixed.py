@@ -1,7 +1,8 @@
 """Slots of several types at once: quarter GPUs beside CPU slots, A100s beside L4s."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Final, NamedTuple, Self
@@ -12,16 +13,17 @@ from tune_policies.cluster.capacity import ClusterCapacity, ReducedNodes, nodes_
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
 from tune_policies.placement.layout import FilledSlots, RemainingCapacity
 from tune_policies.placement.packing import as_told_apart
-from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.build_plan import about_the_nodes
+from tune_policies.plan.trial_plan import NodeNote, TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, with_inner
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.resources import MOST, PositiveCount, Speed, fewest_workers
+from tune_policies.values.resources import MOST, Speed, fewest_workers
 from tune_policies.values.value import Value
 
 _SLOWEST: Final = sys.float_info.min
-"""The slowest speed of a slot type that is told from another's."""
+"""The lowest speed of a slot type that differs from 0."""
 
 
 class MixedPolicy(ResourcePolicy):
@@ -77,9 +79,8 @@ class MixedPolicy(ResourcePolicy):
         if all(getattr(each, "memory", None) is None for each in inside):
             has_workers = any(fewest_workers(getattr(each, "num_workers", 0)) for each in inside)
             plan = self._plan(as_told_apart(capacity, memory=None, num_workers=int(has_workers)))
-            if all(
-                slot.worker.memory_bytes is None and (has_workers or not slot.num_workers) for slot in plan.slots
-            ):  # else a user's policy decides otherwise
+            # A user's own policy may ask for memory or workers that no field shows.
+            if all(slot.worker.memory_bytes is None and (has_workers or not slot.num_workers) for slot in plan.slots):
                 return plan
         return self._plan(capacity)
 
@@ -101,11 +102,23 @@ class MixedPolicy(ResourcePolicy):
             raise InfeasibleRequestError.of_each(errors)
         if len(found) == 1:
             return found[0].alone().with_reasons(*notes)
+        for given in found:
+            of_plan = (reason for reason in given.plan.reasons if not isinstance(reason, NodeNote))
+            notes += (f"{type(given.policy).__name__}: {reason}" for reason in of_plan)
+        slots = [slot for given in found for slot in given.slots]
+        notes += about_the_nodes(capacity)
+        if any(slot.max_workers is not None for slot in slots):
+            notes.append(
+                "each trial keeps its fewest workers: slots of other types have the room into which it could grow"
+            )
+        nodes_to_add: Counter[str] = Counter()
+        for given in found:
+            nodes_to_add.update(given.plan.nodes_to_add)
         return TrialPlan(
-            slots=tuple(slot.of_fixed_size() for given in found for slot in given.slots),
+            slots=tuple(slot.of_fixed_size() for slot in slots),
             limited_by=found[-1].plan.limited_by,
-            reasons=(*notes, *_reasons(found), *_about_growth(found)),
-            nodes_to_add=_sum(given.plan.nodes_to_add for given in found),
+            reasons=tuple(notes),
+            nodes_to_add=dict(nodes_to_add),
             fewer_than_fit=any(given.plan.fewer_than_fit for given in found),
         )
 
@@ -115,10 +128,10 @@ class _PolicySlots(NamedTuple):
 
     Attributes:
         policy: The policy.
-        plan: Its plan on what was left.
+        plan: Its plan on the remaining capacity.
         slots: The slots of the plan that have a place, at least one.
-        without_place: A sentence for each of its slots that has no place.
-        filled: The last of the slots in their places, from which follows what remains.
+        without_place: A sentence for each slot of the plan that has no place.
+        filled: The last of the slots in their places.
     """
 
     policy: ResourcePolicy
@@ -126,11 +139,6 @@ class _PolicySlots(NamedTuple):
     slots: tuple[TrialSlot, ...]
     without_place: tuple[str, ...]
     filled: FilledSlots
-
-    @property
-    def num_trials(self) -> int:
-        """How many trials run at once in its slots."""
-        return sum(slot.max_concurrent_trials for slot in self.slots)
 
     def with_speed(self, speed: float) -> Self:
         """Return the same with this speed for the first slot, and the others in proportion to it."""
@@ -141,7 +149,7 @@ class _PolicySlots(NamedTuple):
         return self._replace(slots=tuple(slots))
 
     def alone(self) -> TrialPlan:
-        """Return the plan where no other policy has a place: on the whole cluster, which no slots share."""
+        """Return the plan if no other policy has a place."""
         speed = self.slots[0].speed
         if speed is None:
             return self.plan
@@ -171,7 +179,7 @@ def _next_slots(policy: ResourcePolicy, left: RemainingCapacity) -> _PolicySlots
                 error.short_of,
                 "Ask for the same share, or give this policy a device type or nodes of its own.",
             ) from error
-    return max(found, key=lambda given: given.num_trials)
+    return max(found, key=lambda given: sum(slot.max_concurrent_trials for slot in given.slots))
 
 
 def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> _PolicySlots:
@@ -220,27 +228,3 @@ def _check_slices(plan: TrialPlan, left: RemainingCapacity) -> None:
                 "TPU slices",
                 "Put the policy of the slices first.",
             )
-
-
-def _reasons(found: list[_PolicySlots]) -> Iterator[str]:
-    """Yield each reason after the name of its policy, and a reason that all policies give once."""
-    common = set.intersection(*(set(given.plan.reasons) for given in found))
-    for given in found:
-        for reason in given.plan.reasons:
-            if reason not in common:
-                yield f"{type(given.policy).__name__}: {reason}"
-    yield from (reason for reason in found[0].plan.reasons if reason in common)
-
-
-def _about_growth(found: Iterable[_PolicySlots]) -> Iterator[str]:
-    """Yield that no trial grows, where trials could: the next policies have what one leaves free."""
-    if any(slot.max_workers is not None for given in found for slot in given.slots):
-        yield "each trial keeps its fewest workers: slots of other types have the room into which it could grow"
-
-
-def _sum(added: Iterable[dict[str, PositiveCount]]) -> dict[str, PositiveCount]:
-    total: dict[str, PositiveCount] = {}
-    for each in added:
-        for name, number in each.items():
-            total[name] = total.get(name, 0) + number
-    return total

@@ -8,8 +8,8 @@ module imports the package's own policies first, so no later class can take one 
 import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
 from inspect import isabstract
+from itertools import chain
 from typing import Annotated, Any, Final, Self
 
 from pydantic import (
@@ -30,14 +30,12 @@ from tune_policies.values.resources import CustomAmounts
 from tune_policies.values.value import Value, kind_of, shorten, suggest
 
 _DEEPEST: Final = 32
-"""So many policies may be inside one another: each costs some ten calls inside calls, of which Python allows 1000."""
-
+"""How deep policies may be nested: each level costs some ten nested calls, of which Python allows 1000."""
 
 _MOST_POLICIES: Final = 256
-"""So many policies may be in one, each counted as often as it is inside: all of them may have to plan."""
+"""How many policies may be in one: all of them may have to plan."""
 
 _TOO_DEEP: Final = f"more than {_DEEPEST} policies are inside one another: leave some of them out"
-
 
 _CLASSES: Final[dict[str, type["ResourcePolicy"]]] = {}
 """The classes of policies by name. They are registered one by one, because a refused class may still exist."""
@@ -72,9 +70,9 @@ class ResourcePolicy(Value):
     @property
     def inner_policies(self) -> tuple["ResourcePolicy", ...]:
         """The policies among its fields."""
-        values = (getattr(self, name) for name in type(self).model_fields)
-        each = (value if isinstance(value, tuple) else (value,) for value in values)
-        return tuple(found for values in each for found in values if isinstance(found, ResourcePolicy))
+        values = [getattr(self, name) for name in type(self).model_fields]
+        parts = chain.from_iterable(value if isinstance(value, tuple) else (value,) for value in values)
+        return tuple(part for part in parts if isinstance(part, ResourcePolicy))
 
     @abstractmethod
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -86,7 +84,7 @@ class ResourcePolicy(Value):
         """
 
     def copy(self, *, include: Any = None, exclude: Any = None, update: Any = None, deep: bool = False) -> Self:
-        """Raise ``InvalidResourcesError``: Tune copies what ``resources_per_trial`` is given, which takes no policy."""
+        """Raise ``InvalidResourcesError``, because Tune copies its ``resources_per_trial``, which takes no policy."""
         raise InvalidResourcesError(
             f"{type(self).__name__} is a policy, and resources_per_trial takes amounts: use "
             "run(train_fn, policy), or tune.run(train_fn, scheduler=PolicyScheduler(policy)). To change a field of a "
@@ -99,7 +97,7 @@ class ResourcePolicy(Value):
         return (self,)
 
     def __or__(self, other: "ResourcePolicy") -> "ResourcePolicy":
-        """Return the policy that takes this one, or where that does not fit, ``other``: ``FirstFeasiblePolicy``."""
+        """Return the ``FirstFeasiblePolicy`` that takes ``other`` if this policy does not fit."""
         if not isinstance(other, ResourcePolicy):
             return NotImplemented
         # By name, because that class derives from this one. No other class can have the name.
@@ -129,28 +127,25 @@ class ResourcePolicy(Value):
             InvalidResourcesError: ``text`` is not JSON, or not this policy.
         """
         try:
-            return cls.from_dict(parse_json(text))
-        except RecursionError as error:
-            raise InvalidResourcesError(f"{cls.__name__}: {_TOO_DEEP}") from error
+            data = parse_json(text)
         except ValueError as error:
-            if isinstance(error, InvalidResourcesError):
-                raise
-            if "recursion limit" in str(error):  # of the parser, which is deeper than policies may be
-                raise InvalidResourcesError(f"{cls.__name__}: {_TOO_DEEP}") from error
-            raise InvalidResourcesError(f"{cls.__name__}: this is not JSON: {error}") from error
+            # The parser allows more levels than policies may have, and says so in its message alone.
+            why = _TOO_DEEP if "recursion limit" in str(error) else f"this is not JSON: {error}"
+            raise InvalidResourcesError(f"{cls.__name__}: {why}") from error
+        return cls.from_dict(data)
 
     @model_serializer(mode="wrap")
     def _with_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {"kind": type(self).__name__, **serialize(self)}
 
 
-def _check_size(policy: object) -> None:
+def _check_size(policy: object, deepest: int = _DEEPEST) -> None:
     """Check that a policy, or the plain data of one, is neither too deep nor too large."""
     try:
         depth, number = _size(policy, {}, tuple(policies_by_kind()))
     except RecursionError:
         raise InvalidResourcesError(_TOO_DEEP) from None
-    if depth > _DEEPEST:
+    if depth > deepest:
         raise InvalidResourcesError(_TOO_DEEP)
     if number > _MOST_POLICIES:
         raise InvalidResourcesError(
@@ -159,7 +154,7 @@ def _check_size(policy: object) -> None:
 
 
 def _size(data: object, known: dict[int, tuple[int, int]], kinds: tuple[str, ...]) -> tuple[int, int]:
-    """Return how deep policies are in one another, and how many there are; one that is inside twice counts twice."""
+    """Return how deep policies are nested, and how many there are; one that is inside twice counts twice."""
     if id(data) in known:
         return known[id(data)]
     match data:
@@ -176,23 +171,11 @@ def _size(data: object, known: dict[int, tuple[int, int]], kinds: tuple[str, ...
     return known[id(data)]
 
 
-_depth: Final = ContextVar("depth", default=0)
-"""Around how many policies the one that is built stands."""
-
-
 def _policy(value: object) -> ResourcePolicy:
     if isinstance(value, ResourcePolicy):
         return value
-    depth = _depth.get() + 1
-    if depth >= _DEEPEST:  # before what is inside is built: each around it would build it again, to say what is wrong
-        raise InvalidResourcesError(_TOO_DEEP)
-    if depth == 1:
-        _check_size(value)
-    token = _depth.set(depth)
-    try:
-        return _build(value)
-    finally:
-        _depth.reset(token)
+    _check_size(value, _DEEPEST - 1)  # before it is built, because each level builds it again to explain an error
+    return _build(value)
 
 
 InnerPolicy = Annotated[SerializeAsAny[ResourcePolicy], BeforeValidator(_policy)]
@@ -200,9 +183,10 @@ InnerPolicy = Annotated[SerializeAsAny[ResourcePolicy], BeforeValidator(_policy)
 
 
 class WrappingPolicy(ResourcePolicy):
-    """A policy around another, which may be given by position: so each subclass has an ``__init__``.
+    """A policy around another.
 
-    It calls ``Value.__init__``, as checkers know what ``super()`` takes to be ``inner`` alone.
+    Each subclass has an ``__init__`` so that ``inner`` can be passed by position. It calls ``Value.__init__``, because
+    for type checkers ``super().__init__`` takes ``inner`` alone.
 
     Attributes:
         inner: The policy that decides everything else.
@@ -210,21 +194,13 @@ class WrappingPolicy(ResourcePolicy):
 
     inner: InnerPolicy
 
-    def copy(self, *, include: Any = None, exclude: Any = None, update: Any = None, deep: bool = False) -> Self:
-        """Raise ``InvalidResourcesError``: Tune copies what ``resources_per_trial`` is given, which takes no policy."""
-        raise InvalidResourcesError(
-            f"{type(self).__name__} is a policy, and resources_per_trial takes amounts: use "
-            "run(train_fn, policy), or tune.run(train_fn, scheduler=PolicyScheduler(policy)). To change a field of a "
-            "policy, use model_copy(update={…})"
-        )
-
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
         """The same around each of the inner policy's choices."""
-        inside = self.inner.choices  # asked for once: else each policy around another asks twice as often
-        if inside == (self.inner,):
+        choices = self.inner.choices
+        if choices == (self.inner,):
             return (self,)
-        return tuple(self.model_copy(update={"inner": choice}) for choice in inside)
+        return tuple(self.model_copy(update={"inner": choice}) for choice in choices)
 
 
 def with_inner(policies: Iterable[ResourcePolicy]) -> Iterator[ResourcePolicy]:
@@ -266,7 +242,7 @@ def policies_by_kind() -> dict[str, type[ResourcePolicy]]:
 
 
 def _checked(plan: Callable[[Any, ClusterCapacity], TrialPlan]) -> Callable[[Any, ClusterCapacity], TrialPlan]:
-    """Return the method ``plan`` of a policy, which raises if it returns something else than a plan."""
+    """Return the ``plan`` method of a policy with a check that it returns a plan."""
 
     @functools.wraps(plan)
     def checked(self: ResourcePolicy, capacity: ClusterCapacity) -> TrialPlan:
@@ -305,4 +281,4 @@ def _no_devices(amounts: dict[str, float]) -> dict[str, float]:
 
 
 WantedCustom = Annotated[CustomAmounts, AfterValidator(_no_devices)]
-"""Amounts of other Ray resources by their names: neither devices, nor what has a field of its own."""
+"""Amounts of other Ray resources by name, without devices and resources that have a field of their own."""

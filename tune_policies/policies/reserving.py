@@ -1,7 +1,6 @@
 """Room that trials leave free on the cluster, or on each GPU, for what else runs there."""
 
 import math
-from collections import Counter
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -11,11 +10,11 @@ from tune_policies.cluster.labels import NODE_ID, is_none_of, matcher
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.packing import as_told_apart, count_trials, largest, request_of, subtract, workers_on_node
 from tune_policies.plan.build_plan import about_gpu_memory, about_the_nodes
-from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_plan import NodeNote, TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, Amount, Count, Memory, Resources, from_ticks, to_ticks
+from tune_policies.values.resources import TICKS, Amount, Count, Memory, Resources, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value, counted
 
@@ -25,15 +24,14 @@ Node = TypeVar("Node", NodeCapacity, NodeTypeCapacity)
 class ReservingPolicy(WrappingPolicy):
     """Leaves a part of the cluster free for others.
 
-    What is left free comes from as few nodes as possible, and from nodes without GPUs first, unless GPUs are left free
-    too. If nodes with devices must give CPUs, the policy makes a second plan, in which more nodes give some. It takes
-    the second plan if trials use more devices in it, and no fewer run at once.
-    ``run`` and ``tuner`` start no more trials than planned; to ``tune.run`` and ``Tuner`` pass
-    ``max_concurrent_trials``. If trials take shares of a GPU, Ray may spread them: as much is left free, but
-    perhaps no whole device.
+    As few nodes as possible give it, nodes without GPUs first unless GPUs are left free too. If nodes with devices must
+    give CPUs, a second plan takes some from more nodes. The policy returns the second plan if its trials use more
+    devices, and no fewer run at once. ``run`` and ``tuner`` start no more trials than planned; to ``tune.run`` and
+    ``Tuner`` pass ``max_concurrent_trials``. Ray may spread trials with shares of a GPU, so perhaps no whole device
+    stays free.
 
-    GPU memory is left free on every GPU. It is for programs outside Ray, which Ray does not see: trials share the rest.
-    A trial with a whole GPU has no limit, so nothing holds it to the rest.
+    GPU memory is left free on every GPU for programs outside Ray, and trials share the rest. A trial with a whole GPU
+    has no limit, so it may use all of it.
 
     Attributes:
         inner: The policy that plans with the rest.
@@ -105,19 +103,21 @@ class ReservingPolicy(WrappingPolicy):
             notes.append("Ray may spread the shares, so as much GPU stays free in sum, but perhaps no whole GPU")
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
             notes.append("host memory of some nodes is not known, so it may not be left free")
-        of_rest = set(about_the_nodes(rest))  # it has less of some nodes than Ray counts there, so it does not tell all
-        reasons = (*notes, *(each for each in plan.reasons if each not in of_rest), *about_the_nodes(capacity))
-        changes = {"reasons": reasons, "fewer_than_fit": True, "left_free": _sum(plan.left_free, wish)}
-        plan = plan.with_slots(lambda slot: _kept_off_small_devices(slot, capacity)).model_copy(update=changes)
+        # The rest has less of some nodes than Ray counts there, so notes about it are not right for the cluster.
+        of_plan = (reason for reason in plan.reasons if not isinstance(reason, NodeNote))
+        reasons = (*notes, *of_plan, *about_the_nodes(capacity))
+        left_free = plan.left_free
+        for name, ticks in wish.ticks.items():
+            left_free = left_free.with_ticks(name, left_free.ticks.get(name, 0) + ticks)
+        changes = {"reasons": reasons, "fewer_than_fit": True, "left_free": left_free}
+        plan = plan.with_slots(lambda slot: kept_off_small_devices(slot, capacity)).model_copy(update=changes)
         plan = plan.model_copy(update={"limited_by": _limited_by(plan, capacity, wish)})
-        if len(plan.slots) == 1:
-            return plan
-        # Slots of several types have places of their own, which are chosen on all of the cluster.
-        return _placed(plan, capacity)
+        # Slots of several types have places of their own, which are chosen on the whole cluster.
+        return plan if len(plan.slots) == 1 else _placed(plan, capacity)
 
 
 def _limited_by(plan: TrialPlan, capacity: ClusterCapacity, wish: Resources) -> str:
-    """Return what stops one more trial: of what is left free, that without which more such trials would run."""
+    """Return what stops one more trial: the resource that is left free, if more trials would run with it."""
     slot, request = plan.slots[0], request_of(plan.slots[0])
     if len(plan.slots) > 1 or plan.limited_by in wish.ticks or plan.limited_by not in request.worker.ticks:
         return plan.limited_by
@@ -130,18 +130,11 @@ def _limited_by(plan: TrialPlan, capacity: ClusterCapacity, wish: Resources) -> 
     return plan.limited_by
 
 
-def _sum(one: Resources, other: Resources) -> Resources:
-    ticks = Counter(one.ticks)
-    ticks.update(other.ticks)
-    cpus, gpus = from_ticks(ticks["CPU"]), from_ticks(ticks["GPU"])
-    return Resources(cpus=cpus, gpus=gpus, memory_bytes=ticks["memory"] or None)
-
-
 def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
-    """Return the plan with the slots that have a place on the cluster, and a reason for those that have none.
+    """Return the plan with the slots that have a place on the cluster, and a reason for the others.
 
     Raises:
-        InfeasibleRequestError: None has a place.
+        InfeasibleRequestError: No slot has a place.
     """
     layout = place_slots(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))  # and on no others that may come
     counts = [layout.count(slot_type) for slot_type in range(len(plan.slots))]
@@ -161,10 +154,10 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
     return plan.model_copy(update={"slots": slots}).with_reasons(*missing)
 
 
-def _kept_off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
+def kept_off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
     """Return the slot with the GPU nodes excluded whose devices are too small for its workers.
 
-    The inner policy has not seen them, where all that would hold a worker there is left free. But Ray sees them.
+    The inner policy does not see a node that leaves all its room free, but Ray does.
     """
     if slot.gpu_memory_bytes is None:
         return slot
@@ -182,10 +175,10 @@ def _kept_off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> Trial
 
 
 def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacity]:
-    """Yield ``capacity`` less ``wish`` from few nodes; where these have devices, also with CPUs from more nodes.
+    """Yield ``capacity`` less ``wish`` from few nodes; if these have devices, also with CPUs from more nodes.
 
     Raises:
-        InfeasibleRequestError: The cluster does not have so much.
+        InfeasibleRequestError: The cluster has less.
     """
     changed = _reduced(capacity, wish)
     yield capacity.replacing(changed)
@@ -197,7 +190,7 @@ def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacit
 
 
 def _most_kept_per_device(capacity: ClusterCapacity, cpus: int) -> int:
-    """Return how many CPUs each device can keep where others get so many, all in ticks; from 1 on whole CPUs."""
+    """Return how many CPUs each device can keep if ``cpus`` are left free, in ticks, whole CPUs above 1."""
     nodes = [(group.num_nodes, group.node.resources.ticks.get("CPU", 0), group.node) for group in capacity.groups]
     has = [(count, ticks, _num_devices(node)) for count, ticks, node in nodes]
 
@@ -213,7 +206,7 @@ def _num_devices(node: NodeCapacity) -> int:
 
 
 def _devices_used(plan: TrialPlan) -> int:
-    """Return how many ticks of devices the trials have that run at once."""
+    """Return the devices of all trials that run at once, in ticks."""
     return sum(
         slot.max_concurrent_trials * max(1, slot.num_workers) * slot.worker.ticks.get(name, 0)
         for slot in plan.slots
@@ -222,27 +215,24 @@ def _devices_used(plan: TrialPlan) -> int:
 
 
 def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int = 0) -> dict[str, NodeCapacity]:
-    """Return the nodes from which ``wish`` comes, less that, by their identifiers.
+    """Return by node ID what remains of the nodes that give ``wish``.
 
-    Args:
-        capacity: The cluster.
-        wish: What is left free.
-        kept_per_device: CPUs that a node keeps for each of its devices, in ticks.
+    A node keeps ``kept_per_device`` ticks of CPUs for each of its devices.
 
     Raises:
-        InfeasibleRequestError: The cluster does not have so much.
+        InfeasibleRequestError: The cluster has less.
     """
     left = dict(wish.ticks)
 
     def preference(node: NodeCapacity) -> tuple[object, ...]:
         has = _takeable(node, kept_per_device)
         alone = all(has.get(name, 0) >= amount for name, amount in wish.ticks.items())
-        # One node that can give it all; then CPUs that serve no GPU; then the node that keeps the most.
+        # One node that can give all; then CPUs that serve no GPU; then the node that keeps the most.
         return (not alone, has.get("GPU", 0), -has.get("CPU", 0))
 
     kept: dict[str, NodeCapacity] = {}
     seen = as_told_apart(capacity, memory=wish.memory_bytes, num_workers=0)
-    # What others use too is taken for one with the most host memory among those that are not told apart.
+    # Alike nodes count with the most host memory among them, so the amount is subtracted from the exact node.
     exact = {} if seen is capacity else {node.node_id: node for node in capacity.nodes}
     alike = (sorted(nodes, key=lambda node: node.node_id) for nodes in seen.nodes_by_shape.values())
     for nodes in sorted(alike, key=lambda nodes: (preference(nodes[0]), nodes[0].node_id)):
@@ -253,22 +243,16 @@ def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int
                 break
             left = {name: amount - taken[name] for name, amount in left.items()}
             kept[node.node_id] = subtract(node, taken)
-    memory_known = all(node.resources.memory_bytes is not None for node, _ in capacity.groups)
-    if not memory_known:
+    if any(node.resources.memory_bytes is None for node, _ in capacity.groups):
         left.pop("memory", None)
-    short_of = sorted(name for name, amount in left.items() if amount > 0)
-    if short_of:
-        raise InfeasibleRequestError(
-            f"{wish} left free beside it",
-            "the whole cluster has less",
-            short_of[0],
-            "Leave less free, or add nodes.",
-        )
+    if short_of := sorted(name for name, amount in left.items() if amount > 0):
+        asked, hint = f"{wish} left free beside it", "Leave less free, or add nodes."
+        raise InfeasibleRequestError(asked, "the whole cluster has less", short_of[0], hint)
     return kept
 
 
 def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCapacity:
-    """Return ``capacity`` with so much less memory on each GPU of which the memory is known, those to come too.
+    """Return ``capacity`` with ``less_bytes`` less memory on each GPU of known memory, also of nodes to be added.
 
     Raises:
         InfeasibleRequestError: A GPU does not have more.

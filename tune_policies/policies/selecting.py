@@ -14,7 +14,7 @@ from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.value import Value, counted
 
 _SHORT_ID: Final = 8
-"""Digits of a node ID that Ray's own lists show."""
+"""The digits of a node ID that Ray's own lists show."""
 
 
 class SelectingPolicy(WrappingPolicy):
@@ -75,7 +75,7 @@ class SelectingPolicy(WrappingPolicy):
         return plan.on_nodes(selector) if plan.topology is None else _of_slices(plan, capacity, chosen)
 
     def _excluded(self, capacity: ClusterCapacity) -> tuple[list[str], list[str]]:
-        """Return the nodes to exclude, and a note for each name to exclude that no node has."""
+        """Return the nodes to exclude, and a note for each name that no node has."""
         heads = [node.node_id for node in capacity.nodes if node.is_head]
         excluded, found = heads if self.exclude_head else [], set()
         names = {_plain(name): name for name in self.exclude_nodes}
@@ -98,7 +98,7 @@ def _plain(name: str) -> str:
 
 
 def _of_slices(plan: TrialPlan, capacity: ClusterCapacity, chosen: ClusterCapacity) -> TrialPlan:
-    """Return a plan on whole TPU slices, if Ray Train, which reserves them by itself, could take no excluded slice.
+    """Return a plan on whole TPU slices if no slice is left out.
 
     Raises:
         InfeasibleRequestError: Slices are left out, and Train takes no label selector that would keep it off them.

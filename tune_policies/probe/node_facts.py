@@ -1,103 +1,300 @@
-"""Reads the machine it runs on: its GPUs, its CPUs and which it may use, and what its autoscaler was configured with.
+"""Reads the machine it runs on: GPUs, CPUs, memory, frameworks, and the configuration of its autoscaler.
 
-``read_node`` runs on other nodes, where this package may be missing: each function imports all that it needs itself,
-and returns plain data.
+It travels with ``probe.nvml`` to nodes where this package may be missing, and is a program of its own. It needs
+nothing but Python, returns plain data, and imports no framework, which would cost seconds and GPU memory.
 """
 
-from tune_policies.probe.nvml import NvmlError, read_gpus
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import sys
+from pathlib import Path
+
+from tune_policies.probe.nvml import NvmlError, read_driver, read_gpus
+
+# What must agree between nodes, because values travel between them.
+_PACKAGES = ("ray", "torch", "tensorflow", "jax", "numpy", "tune-policies")
+
+_CPU_FEATURES = (
+    *("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"),
+    *("sve", "sve2", "bf16", "i8mm"),  # ARM
+)
+
+# By which AMD's and Intel's GPUs are hidden, with those of an older Ray.
+_DEVICE_VARIABLES = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR")
+
+# The distributions that contain the package ``tensorflow``: of all, of AMD, and of Google for its TPUs.
+_TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "rocm-tensorflow", "tensorflow-tpu")
 
 
 def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:
-    """Return ``gpus``, ``usable_cpus``, ``cpu_model``, and ``monitor`` where the autoscaler of ``session`` runs.
+    """Return what planning needs: ``gpus``, ``usable_cpus``, ``cpu_model`` and the autoscaler's ``monitor``.
 
-    A part that cannot be read is ``None``; why the GPUs could not be stands under ``gpu_error``.
+    A part that cannot be read is ``None``; ``gpu_error`` says why the GPUs could not be read.
 
     Args:
         with_gpus: Whether to read the GPUs.
         session: The cluster whose autoscaler is looked for; ``None``: none is.
     """
-    facts: dict[str, object] = {"gpus": None, "gpu_error": None, "monitor": None}
+    facts: dict[str, object] = {"gpus": None, "gpu_error": None, "monitor": session and read_monitor(session)}
     facts |= {"usable_cpus": read_usable_cpus(), "cpu_model": read_cpu_model()}
     if with_gpus:
         try:
             facts["gpus"] = read_gpus()
         except NvmlError as error:  # the node still counts
             facts["gpu_error"] = str(error)
-    if session is not None:
-        facts["monitor"] = read_monitor(session)
     return facts
+
+
+def read_machine() -> dict[str, object]:
+    """Return what the doctor needs: the fields of its ``NodeFacts`` that the machine itself has."""
+    installed = installed_versions()
+    return {
+        "versions": {
+            "Python": platform.python_version(),
+            **{name: installed[name] for name in _PACKAGES if name in installed},
+        },
+        "frameworks": [*_torch(installed), *_tensorflow(installed), *_jax(installed)],
+        **_nvidia(),
+        "num_nvidia_on_pci": _num_nvidia_on_pci(),
+        "has_amd_driver": Path("/dev/kfd").exists(),
+        "visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "device_variables": {name: os.environ[name] for name in _DEVICE_VARIABLES if name in os.environ},
+        "cpu_limits": _cpu_limits(),
+        "memory_bytes": min(filter(None, (host_memory_bytes(), cgroup_memory_bytes()))),
+        "shm_bytes": _shm_bytes(),
+    }
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the version of each installed distribution by its name in lower case; the first on the path counts."""
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name:  # what a broken installation leaves behind has none
+            found.setdefault(name.lower().replace("_", "-"), distribution.version)
+    return found
+
+
+def _torch(installed: dict[str, str]) -> list[dict[str, object]]:
+    build = _text_of("torch", "version.py")
+    if build is None:
+        return []
+    # As in: cuda: Optional[str] = '12.8'
+    found = dict(re.findall(r"^(cuda|hip|xpu)\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", build, re.MULTILINE))
+    return [
+        {
+            "name": "torch",
+            "version": installed.get("torch", "unknown"),
+            "cuda": found.get("cuda"),
+            "rocm": found.get("hip"),
+            "xpu": found.get("xpu"),
+        }
+    ]
+
+
+def _tensorflow(installed: dict[str, str]) -> list[dict[str, object]]:
+    build = _text_of("tensorflow", "python/platform/build_info.py")
+    if build is None:
+        return []
+    is_cuda = re.search(r"'is_cuda_build', True", build) is not None
+    is_rocm = re.search(r"'is_rocm_build', True", build) is not None
+    cuda = re.search(r"'cuda_version', '([\d.]+)'", build)
+    versions = [version for name, version in installed.items() if name in _TENSORFLOW]
+    return [
+        {
+            "name": "tensorflow",
+            "version": versions[0] if versions else "unknown",
+            "cuda": (cuda[1] if cuda else "of unknown version") if is_cuda else None,
+            "rocm": "of unknown version" if is_rocm else None,
+            "missing": "cuDNN" if is_cuda and not _has_cudnn(installed) else None,
+        }
+    ]
+
+
+def _jax(installed: dict[str, str]) -> list[dict[str, object]]:
+    if "jaxlib" not in installed:
+        return []
+
+    def plugin(family: str) -> str | None:
+        found = [match[1] for name in installed if (match := re.fullmatch(rf"jax-{family}(\d*)-plugin", name))]
+        return max(found, key=int) if found and all(found) else None
+
+    return [{"name": "jax", "version": installed["jaxlib"], "cuda": plugin("cuda"), "rocm": plugin("rocm")}]
+
+
+def _text_of(package: str, file: str) -> str | None:
+    """Return the text of a package's file without importing it."""
+    try:
+        spec = importlib.util.find_spec(package)
+        places = list(spec.submodule_search_locations or ()) if spec else []
+        return Path(places[0], file).read_text(encoding="utf-8") if places else None
+    except (OSError, ValueError, ImportError):
+        return None
+
+
+def _has_cudnn(installed: dict[str, str]) -> bool:
+    if any(name.startswith("nvidia-cudnn") for name in installed):
+        return True
+    listed = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
+    usual = ["/usr/lib", "/usr/lib64", "/usr/local/cuda/lib64", *map(str, Path("/usr/lib").glob("*-linux-gnu"))]
+    return any(_has_file(folder, "libcudnn.so*") for folder in [*listed, *usual])
+
+
+def _has_file(folder: str, pattern: str) -> bool:
+    try:
+        return any(True for _ in Path(folder).glob(pattern))
+    except (OSError, ValueError):  # the name is none that a folder can have
+        return False
+
+
+def _nvidia() -> dict[str, object]:
+    try:
+        found = read_driver()
+    except NvmlError as error:
+        return {"nvml_error": str(error)}
+    # The clock and the power limit are not checked.
+    fields = ("index", "name", "uuid", "memory_bytes", "used_bytes", "is_mig")
+    return {**found, "gpus": [{field: gpu[field] for field in fields} for gpu in found["gpus"]]}
+
+
+def _num_nvidia_on_pci() -> int:
+    def has(device: Path, file: str, beginning: str) -> bool:
+        try:
+            return (device / file).read_text().startswith(beginning)
+        except OSError:
+            return False
+
+    # Vendor NVIDIA, class "display controller".
+    devices = Path("/sys/bus/pci/devices").glob("*")
+    return sum(has(device, "vendor", "0x10de") and has(device, "class", "0x03") for device in devices)
 
 
 def read_usable_cpus(root: str = "/") -> float | None:
     """Return how many CPUs this process may use: the least of cgroup quota, CPU affinity and Slurm's share.
 
-    Ray itself registers the least of the machine's CPUs, the quota at the root of the cgroup tree that it sees (v1
-    ``cpu.cfs_quota_us``, v2 ``cpu.max``; rounded down to whole CPUs) and the cpuset of cgroup v1
-    (``ray._private.utils.get_num_cpus``, 2.50 and 2.60). It knows neither the quota of a nested group, nor the CPU
-    affinity, nor Slurm, nor the cpuset of cgroup v2, which shows in the affinity.
+    Ray itself registers the least of the machine's CPUs, the quota at the root of the cgroup tree that it sees, rounded
+    down to whole CPUs, and the cpuset of cgroup v1 (``ray._private.utils.get_num_cpus``, 2.50 and 2.60). It ignores the
+    quota of a nested group, the CPU affinity, Slurm, and the cpuset of cgroup v2, which the affinity shows.
 
     Args:
-        root: Folder that holds ``proc`` and ``sys``.
+        root: Folder that contains ``proc`` and ``sys``.
     """
-    import os
-    from pathlib import Path
+    return min(_cpu_limits(root).values(), default=None)
 
-    def quota(group: Path) -> float | None:
-        try:
-            if (group / "cpu.max").exists():  # v2: "150000 100000", or "max 100000" without a limit
-                limit, period = (group / "cpu.max").read_text().split()
-            else:  # v1: -1 without a limit
-                limit = (group / "cpu.cfs_quota_us").read_text()
-                period = (group / "cpu.cfs_period_us").read_text()
-            return float(limit) / float(period) if float(limit) > 0 else None
-        except (OSError, ValueError):
-            return None
 
-    limits: list[float | None] = []
+def _cpu_limits(root: str = "/") -> dict[str, float]:
+    limits: dict[str, float] = {}
     if hasattr(os, "sched_getaffinity"):  # Linux
-        limits.append(len(os.sched_getaffinity(0)))
-    # Slurm sets it where a task was given CPUs of its own; it binds the task to them only where it is configured to.
-    share = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    limits.append(float(share) if share.isdecimal() and 0 < float(share) < 1e6 else None)
-    try:
-        lines = (Path(root) / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        number, controllers, path = line.split(":", 2)  # "0::/user.slice" in v2, "4:cpu,cpuacct:/docker/1a2b" in v1
-        if number != "0" and "cpu" not in controllers.split(","):
-            continue
-        top = Path(root) / "sys/fs/cgroup" / ("cpu" if controllers else "")
-        group = top / path.lstrip("/")
-        # Each group above limits, too. In a container the path may be the host's: then only the top is there.
-        limits += [quota(folder) for folder in (group, *group.parents) if folder == top or top in folder.parents]
-    return min((limit for limit in limits if limit is not None), default=None)
+        limits["CPU affinity"] = len(os.sched_getaffinity(0))
+    if quotas := [quota for folder in _cgroups("cpu", root) if (quota := _quota(folder)) is not None]:
+        limits["cgroup quota"] = min(quotas)
+    # Slurm sets it for a task with CPUs of its own, but binds the task to them only if it is configured to.
+    slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    if slurm.isdecimal() and 0 < float(slurm) < 1e6:
+        limits["SLURM_CPUS_PER_TASK"] = float(slurm)
+    return limits
 
 
 def read_cpu_model(root: str = "/") -> str | None:
-    """Return what Linux calls the CPU; ``None``: it does not say, as on ARM, or this is no Linux.
+    """Return Linux's name of the CPU; ``None``: it has none, as on ARM, or this is no Linux.
 
     Args:
-        root: Folder that holds ``proc``.
+        root: Folder that contains ``proc``.
     """
-    from pathlib import Path
+    return _cpu_info(root, "model name")
 
+
+def read_cpu_labels(root: str = "/") -> dict[str, str]:
+    """Return labels for this node with the features of its CPU by which numerical code differs in speed.
+
+    They have Linux's names of the features, as ``lscpu`` shows them: ``{"cpu-avx512f": "true"}``.
+
+    Args:
+        root: Folder that contains ``proc``.
+    """
+    features = (_cpu_info(root, "flags") or _cpu_info(root, "Features") or "").split()  # of x86, of ARM
+    return {f"cpu-{name}": "true" for name in _CPU_FEATURES if name in features}
+
+
+def _cpu_info(root: str, key: str) -> str | None:
+    """Return a field of the first CPU in Linux's list."""
     try:
         lines = (Path(root) / "proc/cpuinfo").read_text().splitlines()
     except OSError:
         return None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+    return next(
+        (value.strip() for name, _, value in (line.partition(":") for line in lines) if name.strip() == key), None
+    )
+
+
+def host_memory_bytes() -> int:
+    """Return the memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def cgroup_memory_bytes() -> int | None:
+    """Return what the cgroups allow this process; ``None``: they set no limit below the machine's memory."""
+    limits = [
+        limit
+        for folder in _cgroups("memory")
+        for file in ("memory.max", "memory.limit_in_bytes")  # of version 2, of version 1
+        for limit in _numbers(folder / file)
+    ]
+    return min((limit for limit in limits if limit < host_memory_bytes()), default=None)
+
+
+def _cgroups(controller: str, root: str = "/") -> list[Path]:
+    """Return the folders of the process's own cgroup and of all around it, each of which may set a limit."""
+    try:
+        lines = Path(root, "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    top = Path(root, "sys/fs/cgroup")
+    folders = []
+    for line in lines:  # "0::/user.slice" in version 2, "4:cpu,cpuacct:/docker/1a2b" in version 1
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mounts = [top / controllers, top / controller] if controllers else [top, top / "unified"]
+        inner = Path(path.strip("/"))
+        # In a container the path may be the host's, while the container's own cgroup is mounted at the root.
+        folders += [mount / part for mount in mounts for part in (inner, *inner.parents)]
+    return folders
+
+
+def _quota(folder: Path) -> float | None:
+    """Return the CPUs that a cgroup allows, of version 2 or 1; ``None``: it sets no limit."""
+    numbers = _numbers(folder / "cpu.max")
+    numbers = numbers or _numbers(folder / "cpu.cfs_quota_us") + _numbers(folder / "cpu.cfs_period_us")
+    return numbers[0] / numbers[1] if len(numbers) == 2 else None
+
+
+def _numbers(file: Path) -> list[int]:
+    """Return the numbers above 0 in a file of a cgroup; "max" and -1 mean that there is no limit."""
+    try:
+        return [int(word) for word in file.read_text().split() if word.isdigit() and int(word) > 0]
+    except (OSError, ValueError):
+        return []
+
+
+def _shm_bytes() -> int | None:
+    try:
+        system = os.statvfs("/dev/shm")  # noqa: S108
+    except OSError:
+        return None
+    return system.f_frsize * system.f_blocks
 
 
 def read_monitor(session: str) -> dict[str, object] | None:
-    """Return the ``config`` with which the monitor of ``session`` scales here; ``None``: it does not run here.
+    """Return the ``config`` of the autoscaler of ``session``; ``None``: its monitor does not run here.
 
-    ``config`` is ``None`` where it scales nothing. The file also holds keys and passwords: only what says which nodes
-    there could be is returned. Where it cannot be read, ``error`` says why.
+    ``config`` is ``None`` if it scales nothing, or if it cannot be read for the reason in ``error``. The file also has
+    keys and passwords, so only what says which nodes could be added is returned.
     """
-    import os
-    from pathlib import Path
-
     import yaml
 
     for process in Path("/proc").glob("[0-9]*/cmdline"):
@@ -128,3 +325,7 @@ def read_monitor(session: str) -> dict[str, object] | None:
             return {"path": path, "config": None, "error": f"{type(error).__name__}: {why}"}
         return {"path": path, "config": {**config, "available_node_types": types}, "error": None}
     return None
+
+
+if __name__ == "__main__":
+    json.dump(read_machine(), sys.stdout)

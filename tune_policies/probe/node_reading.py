@@ -1,50 +1,59 @@
-"""Reads nodes at once, each by a task pinned to it."""
+"""Runs a function of ``node_facts`` on nodes of the cluster, by a task pinned to each."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import ray
-from pydantic import JsonValue
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.probe import node_facts, nvml
 from tune_policies.ray_compat.connection import sent_by_value
 
-Facts = dict[str, JsonValue]
-"""What ``node_facts.read_node`` returns."""
+Facts = dict[str, Any]
+"""The plain data that a function of ``node_facts`` returns."""
 
 
-def read_nodes(
-    nodes: Iterable[NodeCapacity], *, session: str | None, deadline: float
+def run_on_nodes(
+    function: Callable[..., Facts],
+    arguments: Mapping[str, Mapping[str, Any]],
+    *,
+    timeout_s: float,
+    late: str,
+    at_once: int | None = None,
 ) -> tuple[dict[str, Facts], dict[str, str]]:
-    """Return what was read by node id, and of the other nodes why nothing was.
+    """Return the result of ``function`` by node ID, and for the other nodes the reason of the failure.
 
     Args:
-        nodes: The nodes to read, the GPUs of those that have some.
-        session: The cluster whose autoscaler is looked for at its head; ``None``: it is not.
-        deadline: When to stop waiting, by ``time.monotonic``.
+        function: A function of ``node_facts``.
+        arguments: The keyword arguments of the function on each node, by node ID.
+        timeout_s: Deadline of each node from the start of its task, in seconds.
+        late: The reason of a node that misses it.
+        at_once: How many nodes run the function at the same time; ``None``: all.
     """
-    with sent_by_value(nvml, node_facts):  # so that a node needs nothing but Ray
-        read = ray.remote(num_cpus=0, max_retries=0)(node_facts.read_node)
-        tasks = {
-            read.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False)).remote(
-                with_gpus=node.resources.gpus > 0, session=session if node.is_head else None
-            ): node.node_id
-            for node in nodes
-        }
     found: dict[str, Facts] = {}
     failures: dict[str, str] = {}
-    if not tasks:
-        return found, failures
-    ready, late = ray.wait(list(tasks), num_returns=len(tasks), timeout=max(0.0, deadline - time.monotonic()))
-    for task in ready:
-        try:
-            found[tasks[task]] = ray.get(task)
-        except RayError as error:
-            failures[tasks[task]] = str(error).strip().splitlines()[-1]
-    for task in late:
-        ray.cancel(task, force=True)
-        failures[tasks[task]] = "no answer in time"
+    running: dict[Any, tuple[str, float]] = {}  # task → node and deadline
+    waiting = list(arguments)
+    with sent_by_value(nvml, node_facts):  # so that a node needs nothing but Ray; for as long as tasks are made
+        task_of = ray.remote(num_cpus=0, max_retries=0)(function)
+        while waiting or running:
+            while waiting and (at_once is None or len(running) < at_once):
+                node_id = waiting.pop()
+                pinned = task_of.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False))
+                running[pinned.remote(**arguments[node_id])] = (node_id, time.monotonic() + timeout_s)
+            first_deadline = min(deadline for _, deadline in running.values())
+            ready, _ = ray.wait(list(running), timeout=max(0.0, first_deadline - time.monotonic()))
+            for task in ready:
+                node_id, _ = running.pop(task)
+                try:
+                    found[node_id] = ray.get(task)
+                except RayError as error:
+                    failures[node_id] = str(error).strip().splitlines()[-1]
+            now = time.monotonic()
+            for task in [task for task, (_, deadline) in running.items() if deadline <= now]:
+                # It is not cancelled: if its result arrives at the same moment, Ray aborts the program.
+                node_id, _ = running.pop(task)
+                failures[node_id] = late
     return found, failures

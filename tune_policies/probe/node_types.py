@@ -1,7 +1,7 @@
 """Turns the configuration of Ray's autoscaler into the nodes that it could still add.
 
-Keys and their meaning are those of a Ray cluster YAML: ``max_workers`` counts worker nodes, never the head; a type
-without one of its own has the cluster's, but the head's type has 0.
+The keys are those of a Ray cluster YAML: ``max_workers`` counts worker nodes, never the head; a type without one has
+the cluster's, but the head's type has 0.
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ _TYPES: Final = "available_node_types"
 def addable_node_types(
     config: object, workers_by_type: Mapping[str, int], *, source: str
 ) -> tuple[NodeTypeCapacity, ...]:
-    """Return a row for each node type of which at least one more node could be added, in the order of the names.
+    """Return the node types of which at least one more node could be added, by name.
 
     Args:
         config: The configuration: ``available_node_types``, ``head_node_type``, ``max_workers``.
-        workers_by_type: Worker nodes of each type that run. Those on their way are still to come.
+        workers_by_type: Running worker nodes of each type.
         source: Where the configuration comes from, for messages.
 
     Raises:
@@ -49,15 +49,10 @@ def addable_node_types(
 
 
 def addable_nodes(config: object, num_workers: int, *, source: str) -> int:
-    """Return how many nodes of all types together may still be added.
-
-    Args:
-        config: The configuration, for its ``max_workers``.
-        num_workers: All worker nodes that run.
-        source: Where the configuration comes from, for messages.
+    """Return how many nodes of all types together may still be added to ``num_workers`` running ones.
 
     Raises:
-        InvalidResourcesError: ``max_workers`` is missing or not a count.
+        InvalidResourcesError: ``max_workers`` of the configuration is missing or not a count.
     """
     return max(0, _max_workers(config, source) - num_workers)
 
@@ -73,9 +68,7 @@ def _max_workers(config: object, source: str) -> int:
 
 
 def _mapping(config: object, key: str | None, source: str) -> dict[Any, Any]:
-    found = config
-    if key is not None:
-        found = _mapping(config, None, source).get(key)
+    found = config if key is None else _mapping(config, None, source).get(key)
     if not isinstance(found, dict) or (key is not None and not found):
         what = f"{source}: {key}" if key else source
         raise InvalidResourcesError(
@@ -103,7 +96,7 @@ def _to_node_type(name: str, node_type: dict[str, Any], more: int, key: str) -> 
             name=name,
             resources=to_resources(amounts),
             max_nodes_to_add=more,
-            # Not from a label: work for a type asks for the resource, and the autoscaler goes by what stands here.
+            # Not from a label, because requests for a type and the autoscaler use the resource.
             accelerator_type=accelerator_type_of(amounts),
             labels=labels,
         )
@@ -112,17 +105,17 @@ def _to_node_type(name: str, node_type: dict[str, Any], more: int, key: str) -> 
 
 
 _HEAD: Final = "headgroup"
-"""What Ray's autoscaler calls the head's node type."""
+"""The head's node type in Ray's autoscaler."""
 
 
 def load_cluster_config(path: str | Path) -> dict[str, Any]:
     """Return the configuration as Ray's autoscaler takes it.
 
-    Of a KubeRay manifest with several documents the RayCluster counts, or the RayJob or RayService that holds one.
+    In a KubeRay manifest with several documents the RayCluster counts, or the RayJob or RayService that contains one.
     Without ``enableInTreeAutoscaling`` KubeRay starts no autoscaler, so nothing can be added.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, is not YAML, or holds neither; the message names the file.
+        InvalidResourcesError: The file cannot be read, is not YAML, or has no cluster; the message names the file.
     """
     found = find_cluster(path)
     if not isinstance(found, ClusterInFile):

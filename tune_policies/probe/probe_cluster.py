@@ -1,8 +1,8 @@
-"""Reads all of a Ray cluster that planning needs: nodes, their GPUs and usable CPUs, and what could still be added.
+"""Reads what planning needs of a Ray cluster: nodes, their GPUs and usable CPUs, and what could still be added.
 
-This module puts together what the others read: ``cluster_state`` (from the GCS), ``node_reading`` (on the nodes, of
-which ``sampling`` chooses some) and ``cluster_config`` and ``node_types`` (what the autoscaler may add). Totals count,
-not what is free just now: Ray reports less than is free while placement groups are pending.
+The state comes from the GCS (``ray_compat.gcs``), facts from the nodes that ``sampling`` selects (``node_reading``),
+and the nodes that the autoscaler may add from its configuration (``node_types``). Plans use totals, because Ray
+under-reports what is free while placement groups are pending.
 """
 
 import time
@@ -19,7 +19,8 @@ from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.probe.node_reading import Facts, read_nodes
+from tune_policies.probe.node_facts import read_node
+from tune_policies.probe.node_reading import Facts, run_on_nodes
 from tune_policies.probe.node_types import addable_node_types, addable_nodes, load_cluster_config
 from tune_policies.probe.sampling import (
     NodeFacts,
@@ -36,14 +37,14 @@ from tune_policies.values.errors import InvalidResourcesError, ProbeError
 
 
 class ProbeWarning(UserWarning):
-    """A part of the cluster could not be read; the capacity says "not known" there. A program is told each once."""
+    """A part of the cluster could not be read, and is ``None`` in the capacity. Each warning is given once."""
 
 
-_told: Final[set[str]] = set()
-"""The warnings that were given. Python's own register is emptied whenever any code changes the filters of warnings."""
+_warned: Final[set[str]] = set()
+"""The warnings given so far. Python clears its own register whenever any code changes the warning filters."""
 
-_printed: Final[set[str]] = set()
-"""The plans that were printed, as they explain themselves."""
+_printed: Final[list[TrialPlan]] = []
+"""The plans that were printed."""
 
 
 def probe_cluster(
@@ -91,9 +92,9 @@ def probe_cluster(
         readings.warnings.append(f"What the autoscaler could add is not known: {error}")
         node_types, max_nodes_to_add = None, None
     for text in readings.warnings:
-        if text not in _told:
+        if text not in _warned:
             warnings.warn(text, ProbeWarning, stacklevel=2)
-            _told.add(text)
+            _warned.add(text)
     return ClusterCapacity(
         nodes=tuple(_with_facts(node, readings.facts.get(node.node_id)) for node in state.nodes),
         draining=state.draining,
@@ -106,8 +107,8 @@ def probe_cluster(
 def plan_on_cluster(policy: ResourcePolicy, *, timeout_s: float = 30.0) -> TrialPlan:
     """Plan on the cluster that the program's runs will use, and print the plan.
 
-    Where the program is not connected to a Ray, it connects as Tune and Train would, and stays connected: a run that
-    follows starts no second Ray, and finds the very capacity that was planned with.
+    If the program is not connected to a Ray, it connects as Tune and Train would, and stays connected, so that the run
+    that follows uses the same Ray.
 
     Args:
         policy: What to plan by.
@@ -121,18 +122,19 @@ def plan_on_cluster(policy: ResourcePolicy, *, timeout_s: float = 30.0) -> Trial
     capacity = probe_cluster(timeout_s=timeout_s)
     plan = policy.plan(capacity)
     print(plan.explain(capacity))
-    _printed.add(plan.explain())
+    if plan not in _printed:
+        _printed.append(plan)
     return plan
 
 
 def is_printed(plan: TrialPlan) -> bool:
     """Return whether ``plan_on_cluster`` has printed the plan in this program."""
-    return plan.explain() in _printed
+    return plan in _printed
 
 
 @dataclass
 class _Readings:
-    """What was read on the nodes; the monitor is the autoscaler's process, at the head."""
+    """What was read on the nodes; ``monitor`` describes the autoscaler's process on the head node."""
 
     facts: dict[str, NodeFacts] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -141,7 +143,12 @@ class _Readings:
 
     def read(self, nodes: Iterable[NodeCapacity], session: str, deadline: float) -> None:
         of_id = {node.node_id: node for node in nodes}
-        found, failures = read_nodes(of_id.values(), session=session, deadline=deadline)
+        arguments = {
+            node_id: {"with_gpus": node.resources.gpus > 0, "session": session if node.is_head else None}
+            for node_id, node in of_id.items()
+        }
+        timeout_s = deadline - time.monotonic()
+        found, failures = run_on_nodes(read_node, arguments, timeout_s=timeout_s, late="no answer in time")
         self.failures |= failures
         for node_id, facts in found.items():
             self.monitor = self.monitor or facts["monitor"]
@@ -180,10 +187,10 @@ def _to_devices(node: NodeCapacity, facts: Facts) -> tuple[tuple[GpuDevice, ...]
 
 
 def _addable(state: ClusterState, monitor: Any) -> tuple[tuple[NodeTypeCapacity, ...], int | None]:
-    """Return what could be added.
+    """Return the node types that could be added, and the most nodes of all types.
 
     Raises:
-        InvalidResourcesError: There is an autoscaler, and what it could add is not known.
+        InvalidResourcesError: There is an autoscaler whose configuration is not known.
     """
     if monitor is None:
         if not state.has_autoscaler:

@@ -1,7 +1,7 @@
-"""Which nodes are read by a task of their own, for which others they speak, and what it means if one was not read.
+"""Selects the nodes to read, and applies what was read to similar nodes.
 
-Up to a hundred nodes each is read. In a larger cluster nodes are alike in kinds, so a few of each kind are read, and
-all of a kind only where those differ.
+Up to a hundred nodes are all read. In a larger cluster, a few nodes of each kind are read, and all of a kind only if
+those differ.
 """
 
 from collections import Counter, defaultdict
@@ -14,14 +14,14 @@ from tune_policies.values.resources import Amount
 from tune_policies.values.value import Value
 
 MAX_NODES_READ: Final = 100
-"""Most nodes of a cluster that are all read, and most that are read at first in a larger one."""
+"""The most nodes that are all read, and that are read first in a larger cluster."""
 READS_PER_KIND: Final = 3
 
 _NAMED: Final = 3
-"""So many nodes a warning names for one reason."""
+"""How many nodes a warning names for one reason."""
 
 _MAX_LABEL_VALUES: Final = 10
-"""A label with more values in one cluster tells nodes apart (``ray.io/node-id``, host names, racks), not kinds."""
+"""A label with more values in one cluster identifies nodes (``ray.io/node-id``, host names, racks), not kinds."""
 
 
 class NodeFacts(Value):
@@ -38,9 +38,9 @@ class NodeFacts(Value):
     cpu_model: str | None = None
 
     def of_another(self) -> "NodeFacts":
-        """Return what these facts say of a node of the same kind: devices have identifiers of their own.
+        """Return the facts that apply to a node of the same kind: not UUIDs, nor the model of the CPUs.
 
-        Nor is the model of the CPUs said of another: one type of a cloud's machines may have several.
+        One machine type of a cloud may have several models.
         """
         devices = self.devices and tuple(d.model_copy(update={"uuid": None}) for d in self.devices)
         return NodeFacts(devices=devices, usable_cpus=self.usable_cpus)
@@ -50,11 +50,12 @@ Kind = tuple[NodeCapacity, ...]
 
 
 def group_kinds(nodes: Sequence[NodeCapacity], memory_of_type: Callable[[str | None], int | None]) -> list[Kind]:
-    """Return the nodes that something must be read of, in groups that should be alike, the largest first.
+    """Return the nodes to read, in groups of similar nodes, the largest group first.
 
     Args:
         nodes: All nodes that take work.
-        memory_of_type: GPU memory by accelerator type, where it is known: in a large cluster it saves the reading.
+        memory_of_type: Returns the GPU memory of an accelerator type if it is known. A large cluster's nodes of that
+            type are then not read.
     """
     if len(nodes) <= MAX_NODES_READ:
         return [(node,) for node in nodes]
@@ -70,7 +71,7 @@ def group_kinds(nodes: Sequence[NodeCapacity], memory_of_type: Callable[[str | N
             node.accelerator_type or "",
             has.cpus,
             has.gpus,
-            # Machines of one kind differ by some MiB: a quarter of a power of two tells kinds apart.
+            # Machines of one kind differ by some MiB, so memory counts in quarters of a power of two.
             round(4 * log2(has.memory_bytes)) if has.memory_bytes else 0,
             tuple((name, amount) for name, amount in sorted(has.custom.items()) if custom[name] > 1),
             tuple(item for item in sorted(node.labels.items()) if len(values[item[0]]) <= _MAX_LABEL_VALUES),
@@ -84,18 +85,18 @@ def group_kinds(nodes: Sequence[NodeCapacity], memory_of_type: Callable[[str | N
 
 
 def first_reads(kinds: Iterable[Kind], heads: Iterable[NodeCapacity]) -> list[NodeCapacity]:
-    """Return a few nodes of each kind, and the head, at which alone the autoscaler can be read."""
+    """Return a few nodes of each kind, and the head nodes, on which alone the autoscaler can be read."""
     few = [node for kind in kinds for node in kind[:READS_PER_KIND]][:MAX_NODES_READ]
     return [*few, *(head for head in heads if head not in few)]
 
 
 def second_reads(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts]) -> list[NodeCapacity]:
-    """Return the nodes that were not read yet, of each kind whose first ones differ."""
+    """Return the unread nodes of each kind whose first nodes differ."""
     return [node for kind in kinds if len(_findings(kind, facts)) > 1 for node in kind[READS_PER_KIND:]]
 
 
 def spread_facts(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts]) -> dict[str, NodeFacts]:
-    """Return ``facts`` and, where all that were read of a kind agree, the same for the rest of it."""
+    """Return ``facts``, and the same for the unread nodes of each kind whose read nodes agree."""
     known = dict(facts)
     for kind in kinds:
         findings = _findings(kind, facts)
@@ -105,7 +106,7 @@ def spread_facts(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts]) -> dict[
 
 
 def unread(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts], failures: Mapping[str, str]) -> dict[str, str]:
-    """Return for each node of which nothing is known why: its own reason, else that of a node of its kind."""
+    """Return the reason why each node was not read: its own, or that of a node of its kind."""
     reasons = dict(failures)
     for kind in kinds:
         of_kind = next((failures[node.node_id] for node in kind if node.node_id in failures), "too many kinds of node")
@@ -114,7 +115,7 @@ def unread(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts], failures: Mapp
 
 
 def about_unread(nodes: Iterable[NodeCapacity], failures: Mapping[str, str]) -> Iterator[str]:
-    """Yield what failures to read nodes mean for a plan; ``nodes`` have the facts that were read."""
+    """Yield what unread nodes mean for a plan; ``nodes`` have the facts that were read."""
     reasons: dict[str, dict[str, str]] = defaultdict(dict)
     for node in nodes:
         if node.node_id not in failures:
@@ -130,7 +131,7 @@ def about_unread(nodes: Iterable[NodeCapacity], failures: Mapping[str, str]) -> 
 
 
 def _explain(reasons: Mapping[str, str]) -> str:
-    """Return each reason once, with the first nodes that it holds for."""
+    """Return each reason once, with its first nodes."""
     nodes = defaultdict(list)
     for node_id, why in sorted(reasons.items()):
         nodes[why].append(node_id[:8])

@@ -1,8 +1,8 @@
-"""Talks to Ray's autoscaler: whether there is one, what it is asked for, and what it reports.
+"""Finds Ray's autoscaler, requests nodes from it, and reads its reports.
 
-Ray has a public way to ask (``request_resources``), and none to hear the answer. Autoscaler v2 reports to Ray's control
-store (GCS), where ``ray status`` reads it; v1 leaves a JSON text in Ray's internal key-value store. This module alone
-reads them. It is the same in Ray 2.50 and 2.60 unless said.
+Ray has a public API for requests (``request_resources``), but none for reports. Autoscaler v2 reports to the GCS, where
+``ray status`` reads it, and v1 writes JSON into Ray's internal key-value store. The private parts are the same in Ray
+2.50 and 2.60 unless noted.
 """
 
 import inspect
@@ -40,18 +40,12 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 _FIRST_REPORT_S: Final = 6.0
-"""Both versions report every 5 s (``AUTOSCALER_UPDATE_INTERVAL_S``), the first time soon after the cluster starts."""
+"""Both versions report every 5 s (``AUTOSCALER_UPDATE_INTERVAL_S``), for the first time soon after the start."""
 _RPC_TIMEOUT_S: Final = 10
 
 
 class Launch(NamedTuple):
-    """The launch of one node.
-
-    Attributes:
-        node_type: The name of the type.
-        started_at: When it was asked for, in seconds of the head node's clock.
-        error: Why it failed, as far as the autoscaler says; empty where it did not fail.
-    """
+    """The launch of a node. ``started_at`` is in seconds of the head node's clock, and ``error`` may be empty."""
 
     node_type: str
     started_at: float
@@ -59,16 +53,16 @@ class Launch(NamedTuple):
 
 
 class LaunchReport(NamedTuple):
-    """What one round of the autoscaler did.
+    """The report of a round of the autoscaler.
 
     Attributes:
-        number: Differs from round to round.
-        answers: Whether the round knew what was asked for.
-        pending: Nodes that are being launched, by the name of their type.
-        launches: Those that are being launched, where it is said when they were started.
-        failures: Those that failed: the autoscaler keeps them for as long as it runs, or for half an hour.
-        refused: Whether it says that what was asked for can never be met.
-        time: When this was written, in seconds of the head node's clock; ``None``: not said.
+        number: Differs between rounds.
+        answers: Whether the round took the request into account.
+        pending: Nodes that are being launched, by node type.
+        launches: Nodes that are being launched, if the report has their start times.
+        failures: Failed launches, which the autoscaler keeps while it runs, or for half an hour.
+        refused: Whether the autoscaler reports that it can never satisfy the request.
+        time: The time of the report in seconds of the head node's clock, if it has one.
     """
 
     number: float
@@ -81,7 +75,7 @@ class LaunchReport(NamedTuple):
 
 
 class Autoscaler(ABC):
-    """The autoscaler of the cluster that the program is connected to."""
+    """The autoscaler of the program's cluster. All methods raise a ``ProbeError`` if Ray cannot be reached."""
 
     version: int
 
@@ -89,11 +83,7 @@ class Autoscaler(ABC):
         self._request: Counter[str] = Counter()
 
     def request(self, bundles: list[Bundle]) -> None:
-        """Ask for nodes that hold all bundles at once, instead of what anybody asked for before; empty: for none.
-
-        Raises:
-            ProbeError: Ray went away.
-        """
+        """Request nodes for all bundles at once, which replaces all earlier requests of any program."""
         arguments: dict[str, Any] = {"bundles": [bundle.resources for bundle in bundles]}
         if any(bundle.label_selector for bundle in bundles):
             if self.version == 1 or "bundle_label_selectors" not in inspect.signature(request_resources).parameters:
@@ -104,84 +94,72 @@ class Autoscaler(ABC):
             try:
                 request_resources(**arguments)
             except TypeError:
-                # Those before 2.56 take whole numbers only, and hand them to this, which takes fractions.
+                # Before Ray 2.56 it takes only whole numbers, and calls this function, which takes fractions.
                 commands.request_resources(**arguments)
         self._request = counted(bundles)
         self._asked()
 
     @abstractmethod
     def requested(self) -> Counter[str]:
-        """Return what is asked for now, by whomever, as :func:`counted` does.
-
-        Raises:
-            ProbeError: Ray went away.
-        """
+        """Return the current request of any program as :func:`counted` does."""
 
     @abstractmethod
     def report(self) -> LaunchReport | None:
-        """Return what the autoscaler said last; ``None``: nothing yet.
-
-        Raises:
-            ProbeError: Ray went away.
-        """
+        """Return the last report, or ``None`` if there is none yet."""
 
     @abstractmethod
     def _asked(self) -> None:
-        """Remember from when on a report answers the request."""
+        """Remember which reports answer the request."""
 
 
 class AutoscalerV2(Autoscaler):
-    """Says what it launches, which launches failed, and which requests it can never meet."""
+    """Reports launches, failed launches, and infeasible requests."""
 
     version = 2
     _version_asked = 0
 
     def requested(self) -> Counter[str]:
-        """Return what is asked for now; see :meth:`Autoscaler.requested`."""
+        """Return the current request; see :meth:`Autoscaler.requested`."""
         return _constraints(_status().cluster_resource_state.cluster_resource_constraints)
 
     def report(self) -> LaunchReport | None:
-        """Return what the autoscaler said last; see :meth:`Autoscaler.report`."""
+        """Return the last report; see :meth:`Autoscaler.report`."""
         state = _status().autoscaling_state
         if not state.last_seen_cluster_resource_state_version:
             return None
         pending: Counter[str] = Counter()
-        for waiting in state.pending_instance_requests:
-            pending[waiting.ray_node_type_name] += waiting.count
+        for requested in state.pending_instance_requests:
+            pending[requested.ray_node_type_name] += requested.count
         for starting in state.pending_instances:
             pending[starting.ray_node_type_name] += 1
-        failures = Counter(
-            Launch(each.ray_node_type_name, each.start_ts, each.reason) for each in state.failed_instance_requests
-        )
+        failed, waiting = state.failed_instance_requests, state.pending_instance_requests
+        # An earlier request may still be there.
+        infeasible = _constraints(state.infeasible_cluster_resource_constraints)
         return LaunchReport(
             number=state.last_seen_cluster_resource_state_version,
             answers=state.last_seen_cluster_resource_state_version > self._version_asked,
             pending=pending,
-            launches=frozenset(
-                Launch(each.ray_node_type_name, each.request_ts) for each in state.pending_instance_requests
-            ),
-            failures=failures,
-            # What was asked for before may still stand there.
-            refused=bool(self._request)
-            and _constraints(state.infeasible_cluster_resource_constraints) == self._request,
+            launches=frozenset(Launch(each.ray_node_type_name, each.request_ts) for each in waiting),
+            failures=Counter(Launch(each.ray_node_type_name, each.start_ts, each.reason) for each in failed),
+            refused=bool(self._request) and infeasible == self._request,
         )
 
     def _asked(self) -> None:
-        # Each reading of the cluster's state has a number: a round that read a later one knows the request.
+        # A round that read a later version of the cluster's state has read the request.
         self._version_asked = _status().cluster_resource_state.cluster_resource_state_version
 
 
 class AutoscalerV1(Autoscaler):
-    """Says what it launches; of failures only those that its provider explains, and of refusals nothing."""
+    """Reports launches and those failures that its provider explains, but no infeasible requests."""
 
     version = 1
 
     def requested(self) -> Counter[str]:
-        """Return what is asked for now; see :meth:`Autoscaler.requested`."""
+        """Return the current request; see :meth:`Autoscaler.requested`."""
         return Counter(_name_of(bundle) for bundle in json.loads(_read(AUTOSCALER_RESOURCE_REQUEST_CHANNEL) or b"[]"))
 
     def report(self) -> LaunchReport | None:
-        """Return what the autoscaler said last; see :meth:`Autoscaler.report`."""
+        """Return the last report; see :meth:`Autoscaler.report`."""
         status = json.loads(_read(DEBUG_AUTOSCALING_STATUS) or b"{}")
         said = status.get("autoscaler_report")
         if not said:
@@ -204,16 +182,16 @@ class AutoscalerV1(Autoscaler):
         )
 
     def _asked(self) -> None:
-        """Do nothing: each report names the request that it knows."""
+        """Do nothing, because each report contains the request."""
 
 
-def find_autoscaler(wait_s: float = _FIRST_REPORT_S) -> Autoscaler | None:
-    """Return the autoscaler of the cluster that the program is connected to; ``None``: nothing adds nodes there.
+def find_autoscaler() -> Autoscaler | None:
+    """Return the autoscaler of the program's cluster, or ``None`` if nothing adds nodes.
 
-    A cluster that has just started may not say yet; then it is given ``wait_s`` seconds.
+    If the cluster has just started, wait for its first report.
 
     Raises:
-        ProbeError: The program is not connected to Ray, or Ray went away.
+        ProbeError: The program is not connected to Ray, or Ray cannot be reached.
     """
     if not ray.is_initialized():
         raise ProbeError("this program is not connected to a Ray: call ray.init() before")
@@ -223,10 +201,10 @@ def find_autoscaler(wait_s: float = _FIRST_REPORT_S) -> Autoscaler | None:
     with ray_errors():
         started_here = ray._private.worker._global_node
         if started_here is not None and started_here.head and not started_here._ray_params.autoscaling_config:
-            return None  # a Ray of this program alone
-        # Asked anew: Ray remembers the answer of the first cluster that a process was connected to.
+            return None  # this program has started the Ray
+        # Ray caches the answer of the first cluster of a process.
         autoscaler: Autoscaler = AutoscalerV2() if is_autoscaler_v2(fetch_from_server=True) else AutoscalerV1()
-    deadline = time.monotonic() + wait_s
+    deadline = time.monotonic() + _FIRST_REPORT_S
     while (is_one := _adds_nodes(autoscaler)) is None:
         if time.monotonic() >= deadline:
             return None
@@ -235,9 +213,9 @@ def find_autoscaler(wait_s: float = _FIRST_REPORT_S) -> Autoscaler | None:
 
 
 def _adds_nodes(autoscaler: Autoscaler) -> bool | None:
-    """Return whether it is more than Ray's monitor, which looks on where there is no autoscaler; ``None``: unsaid."""
+    """Return whether it is more than Ray's monitor, which also runs without an autoscaler; ``None`` if unknown."""
     if autoscaler.version == 2:
-        # Only what an autoscaler launches, and its head, has a number or a type in the cloud.
+        # Only the nodes of an autoscaler, and its head, have an instance ID or a type.
         nodes = _status().cluster_resource_state.node_states
         return any(node.instance_id or node.ray_node_type_name for node in nodes)
     said = json.loads(_read(DEBUG_AUTOSCALING_STATUS) or b"{}").get("autoscaler_report") or {}
@@ -246,7 +224,7 @@ def _adds_nodes(autoscaler: Autoscaler) -> bool | None:
 
 
 def counted(bundles: list[Bundle]) -> Counter[str]:
-    """Return how often each bundle comes. Without labels, which Ray's versions write in several ways."""
+    """Count equal bundles, without labels, whose format depends on Ray's version."""
     return Counter(_name_of(bundle.resources) for bundle in bundles)
 
 
@@ -256,7 +234,7 @@ def _name_of(resources: Mapping[str, float]) -> str:
 
 @contextmanager
 def ray_errors() -> Iterator[None]:
-    """Turn what Ray raises when it cannot be reached, or is another one than was tried, into a ``ProbeError``."""
+    """Convert errors of a Ray that cannot be reached, or that lacks private parts, to a ``ProbeError``."""
     try:
         yield
     except AttributeError as error:
@@ -289,14 +267,13 @@ def _constraints(constraints: Any) -> Counter[str]:
 def start_coordinator_here() -> None:
     """Start Ray Train's ``AutoscalingCoordinator`` on this program's node, if this Ray has one and it does not run yet.
 
-    A Train run starts it on the node of its driver and leaves it there. Where the driver is a trial on a worker node,
-    that node is never idle again. A cluster has one such actor, which stays where it was started first, and Ray has no
-    public way to say where.
+    A Train run would start it on the node of its driver, which may be a trial on a worker node. The actor stays there,
+    so that node would never become idle. Ray has no public way to choose the node.
     """
     try:
         from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
             get_or_create_autoscaling_coordinator,
         )
-    except ImportError:  # before Ray 2.53, whose Train asks the autoscaler for nothing
+    except ImportError:  # before Ray 2.53, Train requests nothing from the autoscaler
         return
     get_or_create_autoscaling_coordinator()

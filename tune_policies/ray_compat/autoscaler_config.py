@@ -1,40 +1,25 @@
-"""Asks Ray's autoscaler, without running it, how it reads a RayCluster.
+"""Reads a RayCluster as Ray's autoscaler reads it, by a private function of Ray, which has no public one.
 
-That is private to Ray; there is no public way. This module alone calls it, so that a new Ray fails here. It is the same
-in Ray 2.50 and 2.60. What Ray makes of a foreign text can be any error: each is made a ``ValueError``.
+The function is the same in Ray 2.50 and 2.60. Any error of Ray becomes a ``ValueError``.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final
 
 _GROUP_DEFAULTS: Final = {"replicas": 0, "minReplicas": 0, "maxReplicas": 2147483647, "numOfHosts": 1}
-"""What KubeRay's RayCluster definition fills in where a worker group says nothing."""
-
-
-def cluster_yaml_schema() -> Path | None:
-    """Return where the JSON schema of ``ray up``'s files is; ``None``: there is no Ray, or none that has one.
-
-    Ray checks a file by it, and documents the fields, not the schema. Imports no Ray. So since Ray 2.50.
-    """
-    spec = find_spec("ray")
-    if spec is None or spec.origin is None:
-        return None
-    file = Path(spec.origin).parent / "autoscaler" / "ray-schema.json"
-    return file if file.is_file() else None
+"""The defaults of a worker group in KubeRay's definition of a RayCluster."""
 
 
 def read_ray_cluster(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the autoscaler's configuration of a RayCluster, in which KubeRay's defaults are filled in.
+    """Return the autoscaler's configuration of a RayCluster with KubeRay's defaults.
 
-    Whether KubeRay starts an autoscaler at all, ``enableInTreeAutoscaling``, is not in it.
+    It does not say whether KubeRay starts an autoscaler (``enableInTreeAutoscaling``).
 
     Raises:
-        ValueError: Ray cannot read it; the message is Ray's.
+        ValueError: Ray cannot read it. The message is Ray's.
     """
-    from tune_policies.ray_compat.version import needs_of_ray  # here, as the rest of this module imports no Ray
+    from tune_policies.ray_compat.version import needs_of_ray  # the rest of this module does not import Ray
 
     with needs_of_ray("reading the node types of a RayCluster"):
         from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
@@ -50,7 +35,7 @@ def read_ray_cluster(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def errors_of_ray_as_value_errors() -> Iterator[None]:
-    """Make a ``ValueError`` of whatever Ray raises at a foreign configuration."""
+    """Convert any error of Ray to a ``ValueError``."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Connects to the Ray that is to be probed, and leaves it again. Nothing waits for long where no Ray answers."""
+"""Connects the program to a Ray, without a long wait if no Ray answers."""
 
 import re
 import socket
@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 import ray
 
@@ -15,7 +15,7 @@ from tune_policies.files.child_python import child_python
 from tune_policies.ray_compat.version import Gone, warn_of_untried_ray
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 
-try:  # where a Ray runs on this machine there is no public way to ask
+try:  # Ray has no public API to find a running Ray
     from ray._private import services
 except ImportError as error:
     services = Gone(error, "finding a Ray that runs (call ray.init() yourself, and nothing needs it)")
@@ -34,10 +34,10 @@ except ImportError:  # a Ray without a Ray Client
 
 
 class _WithoutWorkingFolder(JobConfig):  # type: ignore[misc]  # Ray has no types
-    """A job whose workers look for modules where they are installed, and not in the driver's working folder.
+    """A job whose workers do not import modules from the driver's working folder.
 
-    Ray sends the folder's name to all workers unless they have a working folder of their own. Of that it asks this one
-    method, in 2.50 and 2.60, and there is no public way to say so.
+    Ray 2.50 and 2.60 send the folder's name to all workers unless this method says that they have one of their own.
+    There is no public option.
     """
 
     def _runtime_env_has_working_dir(self) -> bool:
@@ -48,7 +48,7 @@ _CONNECT: Final = "import ray, sys; ray.init(address=sys.argv[1], logging_level=
 
 
 def find_ray(address: str | None) -> str | None:
-    """Return where the Ray is that ``ray.init(address)`` would connect to; ``None`` where it would find none.
+    """Return the address of the Ray to which ``ray.init(address)`` would connect, or ``None``.
 
     Raises:
         InvalidResourcesError: ``address`` is empty.
@@ -57,7 +57,7 @@ def find_ray(address: str | None) -> str | None:
         raise InvalidResourcesError("the address of Ray is empty: name host:port or ray://host:port, or leave it out")
     found = address
     if address in (None, "auto"):
-        # As ray.init does: a Ray may have gone since. Ray 2.50 remembers none.
+        # As in ray.init, because a Ray may have stopped since. Ray 2.50 has no cache.
         getattr(services.find_gcs_addresses, "cache_clear", lambda: None)()
         with suppress(ConnectionError):  # "auto", and no Ray runs
             found = services.get_ray_address_from_environment(address, None)
@@ -68,17 +68,16 @@ def find_ray(address: str | None) -> str | None:
 def connection(
     address: str | None, timeout_s: float, *, local: str, uses_working_folder: bool = True
 ) -> Iterator[None]:
-    """Stay connected to a Ray for the time of the block: the program's, else the one named, else one that is found.
+    """Connect to a Ray for the time of the block: the program's, the one at ``address``, or one that is found.
 
     Args:
         address: As for ``ray.init``.
-        timeout_s: Deadline for a Ray that is named or found to answer, in seconds.
-        local: What the caller does where the address is ``"local"``, for messages.
-        uses_working_folder: Whether workers import modules of the working folder, as those of a user's trainables; what
-            only reads a cluster runs nothing that lies there.
+        timeout_s: Deadline for a named or found Ray to answer, in seconds.
+        local: The effect of the address ``"local"``, for messages.
+        uses_working_folder: Whether workers import modules from the working folder, such as a user's trainables.
 
     Raises:
-        InvalidResourcesError: ``address`` is empty, or none that Ray could have.
+        InvalidResourcesError: ``address`` is empty or invalid.
         ProbeError: The program is connected to another Ray, none answers in time, or none can be started.
     """
     warn_of_untried_ray()
@@ -91,15 +90,10 @@ def connection(
         yield
         return
     found = find_ray(address)
-    if found is not None:
-        _check_reachable(found, timeout_s, local)
-    try:
-        # Through Ray Client, workers have no working folder of this machine.
-        is_here = not (found or "").startswith("ray://")
-        job = _WithoutWorkingFolder() if is_here and not uses_working_folder else None
-        ray.init(address=found or address, job_config=job, logging_level="ERROR", log_to_driver=False)
-    except Exception as error:  # a Ray that does not start says so by a plain `Exception`
-        raise ProbeError(f"cannot connect to Ray, or start one: {error}") from error
+    # Through Ray Client, workers do not have a working folder of this machine.
+    is_here = not (found or "").startswith("ray://")
+    job = _WithoutWorkingFolder() if is_here and not uses_working_folder else None
+    _init(found, timeout_s, local, address=found or address, job_config=job, logging_level="ERROR", log_to_driver=False)
     try:
         yield
     finally:
@@ -107,38 +101,39 @@ def connection(
 
 
 def connect(timeout_s: float) -> None:
-    """Connect the program to the Ray that Tune and Train would use, and stay connected: one that runs, else a new one.
+    """Connect the program to a running Ray or a new one, as Tune and Train do.
 
     Raises:
         ProbeError: None answers in time, or none can be started.
     """
     warn_of_untried_ray()
-    if ray.is_initialized():
-        return
-    found = find_ray(None)
+    if not ray.is_initialized():
+        _init(find_ray(None), timeout_s, "starts a Ray on this machine")
+
+
+def _init(found: str | None, timeout_s: float, local: str, **options: Any) -> None:
     if found is not None:
-        _check_reachable(found, timeout_s, "starts a Ray on this machine")
+        _check_reachable(found, timeout_s, local)
     try:
-        ray.init()
-    except Exception as error:  # a Ray that does not start says so by a plain `Exception`
+        ray.init(**options)
+    except Exception as error:  # Ray raises a plain `Exception` if it cannot start
         raise ProbeError(f"cannot connect to Ray, or start one: {error}") from error
 
 
 def is_through_client() -> bool:
-    """Return whether the program reaches its cluster through a Ray Client (``ray://``), of which Ray asks itself so.
+    """Return whether the program uses a Ray Client (``ray://``), through which it cannot read the GCS.
 
-    Then the GCS and its tables cannot be read from here, and there is no public question. So since Ray 2.50.
+    Ray has no public function for this. The private one is the same since Ray 2.50.
     """
     return ray_client is not None and bool(ray_client.is_connected())
 
 
 @contextmanager
 def sent_by_value(*modules: ModuleType) -> Iterator[None]:
-    """For the time of the block let tasks carry these modules, so that a node needs nothing but Ray to run them.
+    """Send these modules with tasks for the time of the block, so that a node needs only Ray to run them.
 
-    Ray's public way, ``py_modules`` of a runtime environment, sets up each node anew, in seconds, and where none was
-    asked for before, through an agent that a plain install may lack. The method is cloudpickle's own, of which Ray
-    ships a copy (2.50 and 2.60).
+    Ray's public way, ``py_modules`` of a runtime environment, takes seconds on each node and may need an agent that a
+    plain install lacks. The function is cloudpickle's, of which Ray ships a copy (2.50 and 2.60).
     """
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
@@ -150,10 +145,10 @@ def sent_by_value(*modules: ModuleType) -> Iterator[None]:
 
 
 def _check_reachable(address: str, timeout_s: float, local: str) -> None:
-    """Raise ``ProbeError`` unless a Ray answers at ``address`` in time.
+    """Raise a ``ProbeError`` unless a Ray answers at ``address`` in time.
 
-    ``ray.init`` retries for minutes where nothing answers, cannot be interrupted, and may end the process. So
-    the first try is made by a child process, which can be.
+    A child process tries first, because ``ray.init`` retries for minutes, cannot be interrupted, and may end the
+    process.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     hint = (
@@ -183,7 +178,7 @@ def _check_reachable(address: str, timeout_s: float, local: str) -> None:
 
 
 def _is_host(name: str) -> bool:
-    """Return whether a name can be looked up: ``a..b`` cannot, and ``socket`` says so by a ``UnicodeError``."""
+    """Return whether a name can be looked up. For others such as ``a..b``, ``socket`` raises a ``UnicodeError``."""
     try:
         return name.isprintable() and bool(name.encode("idna"))
     except UnicodeError:
@@ -191,8 +186,8 @@ def _is_host(name: str) -> bool:
 
 
 def last_error(stderr: bytes) -> str:
-    """Return the message with which a Python program ended, in one line."""
+    """Return the last error message of a Python program in one line."""
     lines = stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-    # The message follows the last line of the traceback, which is indented as all of it.
+    # The lines of the traceback before the message are indented.
     start = max((i for i, line in enumerate(lines) if re.match(r"[\w.]+: ", line)), default=len(lines) - 1)
     return " ".join(line.strip() for line in lines[start:])

@@ -1,12 +1,10 @@
-"""Reads from Ray's GCS: nodes, what they have and use, what the autoscaler has on its way, actors, placement groups.
+"""Reads nodes, their resources, pending nodes, actors and placement groups from Ray's GCS.
 
-The GCS holds the state of a cluster, with or without an autoscaler. What an autoscaler *could* add is not there: v1
-leaves the names and numbers of what it started under a key, v2 reports what is pending, and the configuration that
-``report_cluster_config`` would take is reported by neither (seen with Ray 2.60).
+The GCS does not contain what an autoscaler *could* add: v1 stores the nodes that it started under a key, v2 reports
+pending nodes, and neither reports the configuration that ``report_cluster_config`` would accept (Ray 2.60).
 
-Actors and placement groups are in tables. Ray's public way to them, ``ray.util.state``, asks the dashboard, which a
-plain install does not have, and says less: neither who owns an actor nor whose a placement group is. The tables are
-what the dashboard asks itself; they cannot be asked through a Ray Client.
+Ray's public API for actors and placement groups, ``ray.util.state``, needs the dashboard, which a plain install does
+not have, and lacks the owners. The tables that the dashboard reads are not available through a Ray Client.
 
 All messages are the same in Ray 2.50 and 2.60.
 """
@@ -40,34 +38,30 @@ except ImportError as error:
     GetClusterStatusReply = NodeStatus = Gone(error, _STATUS)
 try:
     from ray._private.state import actors as actors_as_dicts
-    from ray._private.state import available_resources_per_node
+    from ray._private.state import available_resources_per_node, jobs
     from ray._private.state import state as ray_state
     from ray.core.generated.gcs_pb2 import ActorTableData, PlacementGroupTableData
 except ImportError as error:
-    actors_as_dicts = available_resources_per_node = ray_state = Gone(error, _TABLES)
+    actors_as_dicts = available_resources_per_node = jobs = ray_state = Gone(error, _TABLES)
     ActorTableData = PlacementGroupTableData = Gone(error, _TABLES)
 
 MIRRORED_TYPE: Final = re.compile(r"node_[0-9a-f]{56}")
-"""The type of a node that nothing scales: without a configuration Ray's monitor calls each node by its own identifier.
-
-So does ``format_readonly_node_type`` in ``ray.autoscaler._private.util``. A user's own type may be called ``node_1``.
-"""
+"""The type of a node without an autoscaler: Ray's monitor names each node by its identifier, as does
+``format_readonly_node_type`` in ``ray.autoscaler._private.util``. A user's own type may be called ``node_1``."""
 
 
 @dataclass(frozen=True)
 class ClusterState:
-    """What the GCS said at one moment.
+    """The state of a cluster in the GCS.
 
     Attributes:
         session: The name of the cluster's session.
-        nodes: The alive nodes that take work; nothing was asked of the nodes themselves.
-        draining: Alive nodes that are being drained.
-        workers_by_type: For each of the autoscaler's node types, the worker nodes that run.
-        num_workers: All worker nodes that run. Those on their way are still to come.
-        has_autoscaler: Whether an autoscaler with node types reports. Each head runs a monitor that reports; without a
-            configuration it only mirrors the nodes, each as a type of its own.
-        may_have_autoscaler: Whether there may be one all the same: version 2 reports no types before it adds a node to
-            a cluster whose head was started by hand.
+        nodes: The alive nodes that accept work, and are not ``draining``.
+        workers_by_type: The number of running worker nodes by node type of the autoscaler.
+        num_workers: The number of running worker nodes.
+        has_autoscaler: Whether an autoscaler with node types reports.
+        may_have_autoscaler: Whether there may be an autoscaler. If the head was started by hand, version 2 reports no
+            types before it adds a node.
     """
 
     session: str
@@ -80,10 +74,10 @@ class ClusterState:
 
 
 def read_cluster_state(timeout_s: float) -> ClusterState:
-    """Ask the GCS of the Ray that the program is connected to.
+    """Read the state from the GCS of the program's Ray.
 
     Raises:
-        ProbeError: It does not answer within ``timeout_s`` seconds.
+        ProbeError: The GCS does not answer within ``timeout_s`` seconds.
     """
     try:
         with needs_of_ray(_STATUS):
@@ -97,12 +91,12 @@ def read_cluster_state(timeout_s: float) -> ClusterState:
 
 @dataclass(frozen=True)
 class Demand:
-    """What the nodes of a cluster have, and what waits for it.
+    """The resources of a cluster, and the demand for them.
 
     Attributes:
-        node_totals: What each alive node has, by its identifier and Ray's names, those of placement groups among them.
-        waiting: The resources of each kind of task and actor that waits.
-        is_growing: Whether the autoscaler has nodes on their way.
+        node_totals: The resources of each alive node, including those of placement groups, by identifier.
+        waiting: The resources of each kind of waiting task and actor.
+        is_growing: Whether the autoscaler is launching nodes.
     """
 
     node_totals: Mapping[str, dict[str, float]]
@@ -111,9 +105,9 @@ class Demand:
 
 
 def read_demand(timeout_s: float) -> Demand:
-    """Ask the GCS what waits. Not through a Ray Client; a call that hangs is the caller's own thread's.
+    """Read the demand from the GCS, not through a Ray Client. The call may hang.
 
-    Ray prints the same in ``ray status``, and has no public way to it.
+    ``ray status`` prints the same, but Ray has no public API for it.
     """
     with needs_of_ray(_STATUS):
         status, _ = fetch(ray.get_runtime_context().gcs_address, timeout_s)
@@ -131,13 +125,13 @@ def read_demand(timeout_s: float) -> Demand:
 
 
 def fetch(gcs_address: str | None, timeout_s: float) -> tuple[bytes, bytes | None]:
-    """Return the cluster's status, and what a v1 autoscaler reports, both as the GCS sends them.
+    """Return the cluster's status and the report of a v1 autoscaler as the GCS sends them.
 
-    Runs in the program, or where a cluster is reached through a Ray Client (``ray://``) as a task: only there the GCS
-    can be reached. So it imports all that it needs itself. ``ray.nodes()`` knows neither use nor draining.
+    Through a Ray Client (``ray://``) this runs as a task, because only the cluster can reach the GCS. So it imports
+    everything itself. ``ray.nodes()`` has neither use nor draining.
     """
     import ray
-    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # as ray.autoscaler.v2.sdk: no public way
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # as in ray.autoscaler.v2.sdk
 
     gcs = GcsClient(address=gcs_address or ray.get_runtime_context().gcs_address)
     status = gcs.get_cluster_status(timeout_s=timeout_s)
@@ -151,14 +145,14 @@ def _fetch_by_task(timeout_s: float) -> Any:
 
 
 def _fetch_by_thread(timeout_s: float) -> Any:
-    """Connecting to a GCS that died retries for a minute in spite of any timeout: so a thread waits for it."""
+    """Fetch in a thread, because a connection to a dead GCS is retried for a minute in spite of the timeout."""
     address = ray.get_runtime_context().gcs_address
     answers: SimpleQueue[Any] = SimpleQueue()
 
     def answer() -> None:
         try:
             answers.put(fetch(address, timeout_s))
-        except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+        except Exception as error:  # noqa: BLE001 - raised in the waiting thread
             answers.put(error)
 
     threading.Thread(target=answer, daemon=True).start()
@@ -170,7 +164,7 @@ def _fetch_by_thread(timeout_s: float) -> Any:
 
 @collector_paused()
 def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
-    """Return what a ``GetClusterStatusReply`` and the report of autoscaler v1, empty if it runs not, say together."""
+    """Combine a ``GetClusterStatusReply`` and the report of autoscaler v1, which is empty if it does not run."""
     alive = [node for node in reply.cluster_resource_state.node_states if node.status != NodeStatus.DEAD]
     workers = [node for node in alive if HEAD_RESOURCE not in node.total_resources]
     running = Counter(node.ray_node_type_name for node in workers if node.ray_node_type_name)
@@ -182,7 +176,7 @@ def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
         session=reply.cluster_resource_state.cluster_session_name,
         nodes=tuple(_to_node(node) for node in alive if node.status != NodeStatus.DRAINING),
         draining=tuple(_to_node(node) for node in alive if node.status == NodeStatus.DRAINING),
-        # Under v1 nodes do not say their type, only its report does.
+        # Under v1 only the report has the types of nodes.
         workers_by_type=Counter(running | reported),
         num_workers=len(workers),
         has_autoscaler=has_v1 or (is_v2 and any(node.ray_node_type_name for node in alive)),
@@ -191,7 +185,7 @@ def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
 
 
 def _joined_under_v1(report: dict[str, Any], heads: Iterable[str]) -> Counter[str]:
-    """Count the worker nodes that autoscaler v1 started and that run."""
+    """Count the running worker nodes that autoscaler v1 started, by type."""
     joined = Counter(report.get("active_nodes") or {})
     for address in heads:
         joined[(report.get("node_type_mapping") or {}).get(address, "")] -= 1
@@ -217,28 +211,19 @@ def _to_node(node: Any) -> NodeCapacity:
 
 
 _STRATEGIES: Final = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
-"""By the numbers in Ray's ``PlacementStrategy``."""
+"""In the order of Ray's ``PlacementStrategy``."""
 
 
 @dataclass(frozen=True)
 class ActorRecord:
-    """An actor that is alive. Identifiers are in hexadecimal, and empty where there is none.
+    """An actor that is alive. Identifiers are in hexadecimal, or empty.
 
-    Attributes:
-        actor_id: Its own.
-        class_name: Its class, without the module.
-        module: Where its class is defined.
-        job_id: The program that started it.
-        started_at: When it started, in seconds since 1970.
-        process_id: The worker process that it is.
-        owner_process_id: The worker process that started it.
-        node_id: Where it runs.
-        group_id: The placement group in which it is.
-        resources: What it holds, by Ray's names.
-        is_detached: Whether it outlives its program.
+    ``started_at`` is in seconds since 1970. ``process_id`` is its worker process, and ``owner_process_id`` the worker
+    process that started it.
     """
 
     actor_id: str
+    name: str
     class_name: str
     module: str
     job_id: str
@@ -251,17 +236,16 @@ class ActorRecord:
     is_detached: bool
 
     def is_lasting(self, job_id: str) -> bool:
-        """Return whether, to that program, nothing is known to end the actor.
+        """Return whether the actor may live as long as the program of ``job_id``.
 
-        One of another program ends with that, which may be soon, unless it is detached. One of Ray Data ends with its
-        dataset.
+        An actor of another program may end sooner unless it is detached, and one of Ray Data ends with its dataset.
         """
         return (self.is_detached or self.job_id == job_id) and not self.module.startswith("ray.data.")
 
 
 @dataclass(frozen=True)
 class BundleRecord:
-    """A bundle of a placement group: what it holds, where (empty: nowhere yet), and on which nodes it may be."""
+    """A bundle of a placement group. ``node_id`` is empty until the bundle is placed."""
 
     resources: Mapping[str, float]
     node_id: str
@@ -270,20 +254,11 @@ class BundleRecord:
 
 @dataclass(frozen=True)
 class GroupRecord:
-    """A placement group, which may wait or be removed.
-
-    Attributes:
-        group_id: Its identifier, in hexadecimal.
-        creator_id: The actor that made it; empty: a program or a task did.
-        is_pending: Whether it waits for its resources.
-        is_created: Whether it has them all.
-        is_removed: Whether it is gone.
-        is_detached: Whether it outlives its program.
-        strategy: How its bundles may be placed, by Ray's name.
-        bundles: What it is of.
-    """
+    """A placement group. ``creator_id`` is the actor that created it, and empty for a program or a task."""
 
     group_id: str
+    name: str
+    job_id: str
     creator_id: str
     is_pending: bool
     is_created: bool
@@ -294,36 +269,24 @@ class GroupRecord:
 
 
 def living_actors() -> list[ActorRecord]:
-    """Return the actors of all programs that are alive.
+    """Return the living actors of all programs.
 
     Raises:
-        RayError: Ray went away.
-        RuntimeError: Ray went away.
+        RayError: Ray cannot be reached, here and in the functions below.
+        RuntimeError: Ray cannot be reached.
     """
     return [_to_actor(ActorTableData.FromString(each)) for each in _accessor().get_actor_table(None, "ALIVE")]
 
 
 def placement_groups() -> list[GroupRecord]:
-    """Return the placement groups of all programs.
-
-    Raises:
-        RayError: Ray went away.
-        RuntimeError: Ray went away.
-    """
+    """Return the placement groups of all programs."""
     table = _accessor().get_placement_group_table()
     return [_to_group(PlacementGroupTableData.FromString(each)) for each in table]
 
 
 def is_dead_actor_of(class_name: str, actor_id: str) -> bool:
-    """Return whether an actor of that class is known to have died; ``False`` for one that is not known at all.
-
-    Raises:
-        RayError: Ray went away.
-        RuntimeError: Ray went away.
-    """
-    if not actor_id:
-        return False
-    info = _accessor().get_actor_info(ray.ActorID.from_hex(actor_id))
+    """Return whether an actor of that class is known to have died."""
+    info = _accessor().get_actor_info(ray.ActorID.from_hex(actor_id)) if actor_id else None
     if info is None:
         return False
     actor = ActorTableData.FromString(info)
@@ -331,12 +294,12 @@ def is_dead_actor_of(class_name: str, actor_id: str) -> bool:
 
 
 def remove_group(group_id: str) -> None:
-    """Remove a placement group of whichever program. The public way takes a handle, which only its maker has."""
+    """Remove a placement group of any program. Ray's public API needs a handle, which only the creator has."""
     remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group_id)))
 
 
 def dead_actors(error: object) -> Iterator[str]:
-    """Yield the identifiers of the actors of whose death an error tells: a trial's, or Ray Train's workers."""
+    """Yield the identifiers of the actors, such as workers of Ray Train, that died according to an error."""
     failures = getattr(error, "worker_failures", None)  # of Ray Train's WorkerGroupError, by rank
     for each in (error, *(failures.values() if isinstance(failures, dict) else ())):
         died = getattr(each, "health_check_failure", each)
@@ -346,17 +309,27 @@ def dead_actors(error: object) -> Iterator[str]:
 
 
 def node_of_actor(actor_id: str) -> str | None:
-    """Return the identifier of the node where an actor runs or ran; ``None``: it is not known.
+    """Return the identifier of the node where an actor runs or ran, or ``None`` if it is not known.
 
-    Ray's error of a lost actor names the node in words only, and only once Ray counts it as dead.
+    The error of a lost actor has the node only in its text, and only after Ray counts it as dead.
     """
     return actors_as_dicts(actor_id).get("Address", {}).get("NodeID") or None
 
 
 def free_by_node() -> dict[str, dict[str, float]]:
-    """Return what is not reserved, by node and Ray's names. The public ``available_resources`` is a sum over all."""
+    """Return the free resources of each node. Ray's public ``available_resources`` is a sum over all nodes."""
     free: dict[str, dict[str, float]] = available_resources_per_node()
     return free
+
+
+def programs() -> dict[str, str]:
+    """Return the command lines of all programs that were connected, by their job IDs.
+
+    Raises:
+        RayError: Ray went away.
+        RuntimeError: Ray went away.
+    """
+    return {each["JobID"]: f"{each['Entrypoint'] or 'a program'} (pid {each['DriverPid']})" for each in jobs()}
 
 
 def _accessor() -> Any:
@@ -368,13 +341,14 @@ def _accessor() -> Any:
 
 
 def _hex(identifier: bytes) -> str:
-    """Return an identifier in hexadecimal; empty for none, which Ray writes as nothing or as all ones."""
+    """Return an identifier in hexadecimal. Ray writes a missing identifier as nothing or as all ones."""
     return "" if not identifier.strip(b"\xff") else identifier.hex()
 
 
 def _to_actor(actor: Any) -> ActorRecord:
     return ActorRecord(
         actor_id=actor.actor_id.hex(),
+        name=actor.name,
         class_name=actor.class_name,
         module=actor.function_descriptor.python_function_descriptor.module_name,
         job_id=actor.job_id.hex(),
@@ -391,6 +365,8 @@ def _to_actor(actor: Any) -> ActorRecord:
 def _to_group(group: Any) -> GroupRecord:
     return GroupRecord(
         group_id=group.placement_group_id.hex(),
+        name=group.name,
+        job_id=group.creator_job_id.hex(),
         creator_id=_hex(group.creator_actor_id),
         is_pending=group.state == PlacementGroupTableData.PENDING,
         is_created=group.state == PlacementGroupTableData.CREATED,

@@ -1,12 +1,11 @@
 """Detects whether the kernel killed a process because of a lack of host memory.
 
-Such a process leaves no error: Ray reports that this may have been the reason, or a crash. But the kernel counts the
-processes that it kills. So each process of a trial notes the count of its node when it begins. When a process has died,
-its note is compared with the count of its node. If the kernel has killed any process there in the meantime, the process
-counts as killed by the kernel.
+Such a process leaves no error, and Ray only reports that this may have been the reason. But the kernel counts the
+processes that it kills. So each process of a trial notes the count of its node when it starts. If the count is higher
+after the process has died, the process counts as killed by the kernel.
 
-The notes are in the GCS, because a process takes with it what it knows, and Ray has no public place for a value of a
-process. Each process has a note of its own, under its node, its actor, its process ID and its start time.
+The notes are in the GCS, because Ray has no public store that outlives a process. The key of a note has the node, the
+actor, the process ID and the start time.
 """
 
 import functools
@@ -41,10 +40,7 @@ _KEPT_DEAD: Final = 64
 
 
 def read_kernel_kills() -> int | None:
-    """Return how many processes the kernel of this machine has killed because of a lack of memory.
-
-    ``None``: the kernel does not count them.
-    """
+    """Return how many processes the kernel has killed for lack of memory, or ``None`` if it does not count."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
@@ -65,7 +61,7 @@ def note_kernel_kills() -> None:
 
 
 def _started_at(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since the machine did, or ``None`` if there is no such process."""
+    """Return when a process started, in clock ticks since the machine started, or ``None`` without such a process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -73,19 +69,16 @@ def _started_at(pid: int) -> int | None:
     return int(stat.rpartition(")")[2].split()[19])  # its name, in parentheses, may contain anything
 
 
-@functools.cache  # once in each process is enough
+@functools.cache  # once in each process
 def _remove_old_notes(notes_of_node: str) -> None:
     for key in old_notes(_internal_kv_list(notes_of_node), _started_at, _KEPT_DEAD):
         _internal_kv_del(key)
 
 
 def old_notes(keys: Iterable[bytes], started_at: Callable[[int], int | None], kept: int) -> list[bytes]:
-    """Return the notes of dead processes, except the ``kept`` processes that started last.
+    """Return the keys of the notes of dead processes, except the ``kept`` processes that started last.
 
-    Args:
-        keys: The keys of the notes of a node.
-        started_at: Returns when the process with an ID started, or ``None`` if there is none.
-        kept: How many notes of dead processes stay.
+    ``started_at`` returns when the process with an ID started, or ``None`` if there is none.
     """
     dead = []
     for key in keys:

@@ -1,7 +1,7 @@
-"""A run of Ray Train's version 2, from inside: its callbacks, its workers' reports, its files, and its end.
+"""Private parts of Ray Train's version 2: callbacks, reports of workers, files of a run, and its abortion.
 
-The names of version 2 are taken from where they are defined: ``ray.train`` has them only where version 2 is active, and
-that one is told from the other is part of what is asked here. All of it is the same in Ray 2.50 and 2.60 unless said.
+The names are imported from where they are defined, because ``ray.train`` has them only if version 2 is active. They are
+the same in Ray 2.50 and 2.60 unless noted.
 """
 
 import copy
@@ -69,54 +69,52 @@ __all__ = [
     "with_run_config",
     "worker_amounts",
 ]
-# The callbacks: the public UserCallback hears of reports and failures alone, not of the controller's start, of a group
-# of workers that is about to start, nor of a worker before its loop.
+# The public UserCallback has no hooks for the start of the controller, of a group of workers, and of a worker.
 
 CONTROLLER_CLASS: Final = "TrainController"
-"""The class of a run's controller, by which its actor is known in Ray's tables."""
+"""The class of a run's controller in Ray's tables."""
 
 REPORT_INTERVAL_VARIABLE: Final = HEALTH_CHECK_INTERVAL_S_ENV_VAR
-"""Ray's variable for how often Train's controller asks each worker how it is, and takes one report of it."""
+"""Ray's variable for the interval in which Train's controller polls each worker for a report."""
 
 _BEGAN: Final = ".began.json"
-"""The file in the folder of a trial's Train run with the checkpoint and the ``TrialStart`` with which the run began."""
+"""The file in the folder of a trial's Train run with its first checkpoint and ``TrialStart``."""
 
 _NAME_OF_NONE_GIVEN: Final = "ray_train_run-"
 
 
 def is_version_2(trainer: Callable[..., Any]) -> bool:
-    """Return whether a trainer is of Ray Train's version 2, and that version is the active one.
+    """Return whether a trainer is of Ray Train's version 2, and that version is active.
 
-    Ray has no public question for either. Of JAX there is no older trainer, but the configs beside it are those of the
-    version that is active.
+    Ray has no public function for either. JAX has no older trainer, but the configs are those of the active version.
     """
     warn_of_untried_ray()
     return trainer.__module__.startswith("ray.train.v2.") and bool(RunConfig == ray.train.RunConfig)
 
 
 def with_run_config(trainer: Any, run_config: RunConfig) -> Any:
-    """Return a copy of a trainer with another run config, which Ray keeps in two places.
+    """Return a copy of a trainer with another run config, which Ray stores in two places.
 
-    No trainer has a public way to change one. To make it anew would ask for all arguments, of which Ray keeps not all.
+    Trainers have no public way to change it, and do not store all arguments that a new trainer needs.
     """
     changed = copy.copy(trainer)
     changed.run_config = run_config
-    # `replace` would make the run another one: its identifier is not among the arguments.
+    # `replace` would change the run's identifier, which is not among the arguments.
     changed.train_run_context = copy.copy(trainer.train_run_context)
     object.__setattr__(changed.train_run_context, "run_config", run_config)
     return changed
 
 
 def worker_amounts(scaling_config: Any) -> dict[str, float]:
-    """Return what Ray asks for a worker, by its names: with the default of a CPU or a GPU, and the device type.
+    """Return Ray's request for a worker, including the default of a CPU or a GPU and the device type.
 
-    The public field is ``None`` where the user gave nothing.
+    The public field is ``None`` by default.
     """
     return {name: each for name, each in scaling_config._resources_per_worker_not_none.items() if each}
 
 
 def is_named(run_config: RunConfig) -> bool:
-    """Return whether a user has named the run. Ray fills in a name of its own, and does not say that it did."""
+    """Return whether a user has named the run, and not Ray."""
     return not run_config.name.startswith(_NAME_OF_NONE_GIVEN)
 
 
@@ -127,8 +125,8 @@ class TrialStart(NamedTuple):
     ``repr`` of a function or an object may contain its address.
 
     Attributes:
-        trial_id: Tune's identifier of the trial, which Tune keeps if it restores the trial.
-        program: An identifier of the program that runs the trial. The program that restores a trial has another one.
+        trial_id: Tune's identifier of the trial, which stays the same when Tune restores the trial.
+        program: An identifier of the program that runs the trial.
         config: A digest of the trial's config without addresses, which is comparable within a program.
     """
 
@@ -138,7 +136,7 @@ class TrialStart(NamedTuple):
 
     @classmethod
     def of(cls, trial_id: str, program: str, config: dict[str, Any]) -> Self:
-        """Return the start of a trial with this config."""
+        """Return the start of a trial with a config."""
         try:
             text = re.sub(r"\bat 0x[0-9A-Fa-f]+", "", repr(config))
         except Exception:  # noqa: BLE001  # the objects in a config may be of any class
@@ -157,14 +155,14 @@ class TrialStart(NamedTuple):
 def unheard_reports(
     run_config: RunConfig, checkpoint: Checkpoint | None, start: TrialStart
 ) -> list[tuple[dict[str, Any], Checkpoint]]:
-    """Return the reports after ``checkpoint`` of the earlier run in the same folder, each with its own checkpoint.
+    """Return the reports of the earlier run in the same folder after ``checkpoint``, each with its checkpoint.
 
-    Train writes an account at each report. Tune saves the state of all trials every ten seconds or less often, so a
-    trial of a program that was killed is restored from an earlier checkpoint than the last.
+    Train writes an account at each report, but Tune saves the state of trials at most every ten seconds. So a trial of
+    a killed program is restored from an older checkpoint than the last.
 
-    The list ends before a report that has no checkpoint, because Tune counts reports. It is empty if the earlier run
-    began from another checkpoint, as that of a trial that now exploits another one, or if ``start`` does not continue
-    it. Before Ray 2.54 it is always empty, because Train's account does not number the reports.
+    The list ends before a report without a checkpoint, because Tune counts reports. It is empty if the earlier run
+    started from another checkpoint, for instance because the trial now exploits another one, or if ``start`` does not
+    continue it. Before Ray 2.54 it is always empty, because Train's account does not number reports.
     """
     try:
         began, account = (_read_json(run_config, name) for name in (_BEGAN, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME))
@@ -182,15 +180,15 @@ def unheard_reports(
             lambda index: filesystem.get_file_info(results[index][1]).type == FileType.Directory, following
         )
         return [(results[index][0], Checkpoint(results[index][1], filesystem)) for index in there]
-    except Exception:  # noqa: BLE001  # each filesystem has errors of its own, and without the list the trial goes on too
+    except Exception:  # noqa: BLE001  # filesystems have errors of their own, and the trial can run without the list
         return []
 
 
 def begin_account(run_config: RunConfig, checkpoint: Checkpoint | None, start: TrialStart) -> None:
-    """Remove Train's account of an earlier run in the same folder, and save how the next run begins.
+    """Remove Train's account of an earlier run in the same folder, and save how the next run starts.
 
-    Ray reads the account unasked. But Tune decides from which checkpoint a trial resumes, which may be another trial's.
-    Tune may also have deleted checkpoints that are in the account, without which Train would not start.
+    Ray always reads the account. But Tune decides from which checkpoint a trial resumes, which may be another trial's,
+    and may have deleted checkpoints in the account, without which Train would not start.
     """
     filesystem = run_config.storage_context.storage_filesystem
     for name in (_BEGAN, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME):
@@ -210,9 +208,9 @@ def _read_json(run_config: RunConfig, name: str) -> Any:
 
 
 def start_from_checkpoint(checkpoint: Checkpoint) -> None:
-    """Let ``ray.train.get_checkpoint()`` return ``checkpoint`` in this worker, where the run has none of its own.
+    """Make ``ray.train.get_checkpoint()`` return ``checkpoint`` in this worker, unless the run has its own.
 
-    Ray Train has no public way to begin a run from another's checkpoint.
+    Ray Train has no public way to start a run from another run's checkpoint.
     """
     context = get_train_context()
     if context.checkpoint is None:
@@ -220,13 +218,9 @@ def start_from_checkpoint(checkpoint: Checkpoint) -> None:
 
 
 def add_to_reports(change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
-    """Let ``change`` see the metrics of each ``ray.train.report`` of this worker, and return what is reported.
+    """Replace the metrics of each ``ray.train.report`` of this worker by the result of ``change``.
 
-    Ray Train has no public hook between a worker's report and the trainer. The object behind ``ray.train.report`` is
-    meant to be put in place by ``set_train_fn_utils`` before the user's function runs, as Ray itself does.
-
-    Returns:
-        Whether it will; ``False``: this is no worker, or another Ray, and reports stay plain.
+    Ray Train has no public hook for this. Returns ``False`` outside of a worker, and with another Ray.
     """
     try:
         from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
@@ -244,12 +238,10 @@ def add_to_reports(change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
 
 
 def use_cpu_without_gpu() -> bool:
-    """Let ``ray.train.torch`` prepare models and batches for the CPU in a worker whose PyTorch sees no GPU.
+    """Make ``ray.train.torch`` prepare models and batches for the CPU if PyTorch sees none of Ray's GPUs.
 
-    It goes by the GPUs that Ray has counted, also where only Ray counts them, and knows no setting for that.
-
-    Returns:
-        Whether it will; ``False``: PyTorch sees a GPU, Ray gave none, or nobody has imported PyTorch.
+    It relies on Ray's GPUs, which may only be logical, and has no setting for this. Returns ``False`` if PyTorch sees a
+    GPU, Ray assigned none, or PyTorch is not imported.
     """
     torch = sys.modules.get("torch")
     if torch is None or torch.cuda.is_available() or not ray.get_gpu_ids():
@@ -257,26 +249,26 @@ def use_cpu_without_gpu() -> bool:
     from ray.air._internal import device_manager  # imports PyTorch
 
     device_manager._torch_device_manager = device_manager.CPUTorchDeviceManager()
-    os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"  # as Ray has set it for Hugging Face, before the loop runs
+    os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"  # Ray has set it for Hugging Face before the loop runs
     return True
 
 
 def error_in_worker(failure: Any) -> Any:
-    """Return what a worker's loop raised, of what a ``WorkerGroupError`` names. Before Ray 2.55 it is wrapped again."""
+    """Return the error of a worker's loop from that in a ``WorkerGroupError``, which is wrapped before Ray 2.55."""
     return getattr(failure, "_base_exc", failure)
 
 
 def run_id_of(controller: Any) -> str:
-    """Return the identifier of a run's controller by its handle, of which Ray has no public question."""
+    """Return the identifier of a run's controller, for which Ray has no public function."""
     return str(controller._actor_id.hex())
 
 
 def abort_run(controller: Any, timeout_s: float) -> None:
-    """Ask a run's controller to end its workers, its helpers and itself; wait so long for it at most.
+    """Make a run's controller terminate its workers, its helpers and itself, within ``timeout_s``.
 
-    It is what Ray calls upon an interrupt in ``fit``. A controller that is merely killed leaves its helpers.
+    Ray calls the same method after an interrupt in ``fit``. If the controller were killed, its helpers would stay.
     """
     try:
         ray.get(controller.abort.remote(), timeout=timeout_s)
     except RayError:
-        return  # its way to end, or it was too busy, or it is dead
+        return  # the controller has ended, or did not answer in time

@@ -42,7 +42,7 @@ class FailureHook(Protocol):
         """Return whether Tune requeues a failed trial without counting the failure.
 
         Raises:
-            InfeasibleRequestError: The trial ran out of memory and cannot get more, so it fails for good.
+            InfeasibleRequestError: The trial cannot get what it needs to continue, so it fails for good.
         """
 
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
@@ -71,7 +71,7 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
                 state.requeued_by = next((each for each in state.hooks if each.should_requeue(self, exc)), None)
         except InfeasibleRequestError as error:
             state.why_not_requeued = str(error)
-            _logger.error("%s ran out of memory and fails: %s", self, state.why_not_requeued)
+            _logger.error("%s is not requeued and fails: %s", self, state.why_not_requeued)
             _note(exc, state.why_not_requeued)
         except Exception:  # an error in a hook must not stop the other trials
             _logger.exception("%s is left to Tune because the decision whether to requeue it failed", self)

@@ -144,6 +144,10 @@ class TuneQueue:
         unused = [group for groups in manager._request_to_ready_pgs.values() for group in groups]
         return [group.id.hex() for group in (*manager._pg_to_staging_future, *unused, *self._groups_of_pending())]
 
+    def own_groups(self) -> set[str]:
+        """Return the IDs of all placement groups of the run, whether they are requested or in use."""
+        return {group.id.hex() for group in self._controller._actor_manager._resource_manager._pg_to_request}
+
     def _groups_of_pending(self) -> dict[Any, Trial]:
         """Return the placement groups of processes that have not started yet."""
         live = self._controller._actor_manager._live_actors_to_ray_actors_resources

@@ -5,6 +5,7 @@ Ray keeps the label selectors and other arguments of a ``PlacementGroupFactory``
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
@@ -103,3 +104,17 @@ def remember_slot(trial: Trial, slot: TrialSlot) -> None:
     """Save ``slot`` with ``trial``, so that a restored trial still has it."""
     setattr(trial, SLOT_ATTRIBUTE, slot.to_json())  # Tune saves all attributes of a trial as JSON, with the experiment
     trial.invalidate_json_state()
+
+
+_FALLBACK: Final = "policy_fallback"
+
+
+def remember_fallback(trial: Trial) -> None:
+    """Save with ``trial`` that it could not use its device, so that a restored trial does not try again."""
+    setattr(trial, _FALLBACK, True)
+    trial.invalidate_json_state()
+
+
+def has_fallen_back(trial: Trial) -> bool:
+    """Return whether ``trial`` could not use its device, which may be from before a restore."""
+    return bool(getattr(trial, _FALLBACK, False))

@@ -53,7 +53,7 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
     same = Counter(str(to_resources(bundle)) for bundle in group.bundles)
     asked = " + ".join(text if count == 1 else f"{count} × ({text})" for text, count in same.items())
     devices = {name for bundle in group.bundles for name in bundle if name in DEVICE_RESOURCES}
-    fitting = [slot for slot in plan.slots if bool(DEVICE_RESOURCES & slot.worker.ticks.keys()) == bool(devices)]
+    fitting = [slot for slot in plan.slots if slot.has_device == bool(devices)]
     if not fitting:
         raise InvalidResourcesError(
             f"the policy plans trials {'without' if devices else 'with'} a GPU, but the trainable reserves "

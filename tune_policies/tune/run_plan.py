@@ -22,12 +22,14 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.layout import Placement, place_slots
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import SLOT_ATTRIBUTE
-from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.policies.free_capacity import FreeCapacityPolicy, free_part
+from tune_policies.policies.policy import ResourcePolicy, with_inner
 from tune_policies.probe.probe_cluster import plan_on_cluster, probe_cluster
 from tune_policies.ray_compat.gcs import dead_actors, node_of_actor, read_cluster_state
 from tune_policies.ray_compat.tune_controller import actor_of
 from tune_policies.ray_compat.tune_request import bundles_of, reservation_of, with_selectors
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
+from tune_policies.values.resources import Resources
 from tune_policies.values.units import is_number
 from tune_policies.values.value import Value, counted
 
@@ -189,6 +191,9 @@ def _is_dead(node: Mapping[str, Any]) -> bool:
     return True
 
 
+_WITHOUT_DEVICE: Final = "without a device"
+"""The key of the slot of trials that cannot use their device."""
+
 _AVOID_LOST_NODE_S: Final = 60.0
 """How long a node that lost a trial gets no other. By then Ray counts the node as dead, or it answers again."""
 
@@ -231,6 +236,9 @@ class RunPlan:
         self._probed: ClusterCapacity | None = None
         self._own_slots: dict[Hashable, OwnSlot] = {}
         self.have_nodes_changed = False
+        policies = [] if self._policy is None else with_inner([self._policy])
+        self._is_on_free = any(isinstance(each, FreeCapacityPolicy) for each in policies)
+        self._in_use: dict[str, Resources | None] = {}
         self._lost_nodes: dict[str, float] = {}
         self._wait_for_nodes_s = wait_for_nodes_s
         self._infeasible: InfeasibleRequestError | None = None
@@ -290,10 +298,8 @@ class RunPlan:
             InfeasibleRequestError: The cluster does not have room for one such trial.
         """
         if asked not in self._own_slots:
-            if self._probed is None:
-                self._probed = probe_cluster()
             try:
-                slot = slot_of_bundles(self.plan, reservation_of(asked), self._probed)
+                slot = slot_of_bundles(self.plan, reservation_of(asked), self._read_devices())
             except InvalidResourcesError as error:
                 if not self.have_nodes_changed:
                     raise
@@ -309,11 +315,40 @@ class RunPlan:
             self._own_slots[asked] = OwnSlot(slot, factory)
         return self._own_slots[asked]
 
+    def slot_without_device(self) -> OwnSlot:
+        """Return the slot of a trial that cannot use its device: that of the first choice of the policy without one.
+
+        Raises:
+            InfeasibleRequestError: No such choice fits.
+        """
+        if _WITHOUT_DEVICE not in self._own_slots:
+            capacity = self._read_devices()
+            errors = []
+            for choice in self._policy.choices if self._policy else ():
+                try:
+                    slot = choice.plan(capacity).common_slot
+                except InfeasibleRequestError as error:
+                    errors.append(error)
+                    continue
+                if not slot.has_device:
+                    self._own_slots[_WITHOUT_DEVICE] = OwnSlot(slot, slot.placement_group_factory())
+                    return self._own_slots[_WITHOUT_DEVICE]
+            raise InfeasibleRequestError(
+                "a slot without a device", "no choice of the policy has one", "CPU", "Add a choice: | CpuPolicy()."
+            ) from (errors[-1] if errors else None)
+        return self._own_slots[_WITHOUT_DEVICE]
+
+    def _read_devices(self) -> ClusterCapacity:
+        if self._probed is None:
+            self._probed = probe_cluster()
+        return self._probed
+
     def follow_nodes(self) -> bool:
         """Bring the plan up to date with the nodes; return whether placements were made anew. Does not wait."""
         if self._policy is not None or len(self.plan.slots) > 1:
             if self._capacity is None:
                 self._capacity = self._watch.read_now() or ClusterCapacity()
+                self._in_use = {node.node_id: node.in_use for node in self._capacity.nodes}
             elif (capacity := self._watch.changed()) is not None:
                 self._plan_anew(capacity)
         if self._placements is not None:
@@ -332,6 +367,10 @@ class RunPlan:
 
     def _plan_anew(self, capacity: ClusterCapacity) -> None:
         why = _what_changed(self._capacity, capacity)
+        # What is in use now includes the run's own trials, so what others used as the run began counts.
+        capacity = capacity.with_nodes(
+            node.model_copy(update={"in_use": self._in_use.get(node.node_id)}) for node in capacity.nodes
+        )
         self._capacity = capacity
         self.have_nodes_changed = True
         if self._policy is not None:
@@ -358,6 +397,8 @@ class RunPlan:
 
     def _place_slots(self, capacity: ClusterCapacity) -> tuple[Placement, ...]:
         slots = self.plan.slots
+        if self._is_on_free:
+            capacity = free_part(capacity)
         if len(slots) == 1 or len(capacity.nodes) <= 1:
             return tuple(_anywhere(slot_type, slot.max_concurrent_trials) for slot_type, slot in enumerate(slots))
         layout = place_slots(slots, capacity)

@@ -1,16 +1,16 @@
-"""What can go wrong, named by what the caller should do about it.
+"""The errors of this package, named by what the caller should do about them.
 
 ::
 
     ResourcePolicyError
-    ├── InvalidResourcesError (ValueError)   the amounts make no sense: fix the call
-    ├── InfeasibleRequestError               sound amounts, the cluster is too small: ask for less, or add nodes
+    ├── InvalidResourcesError (ValueError)   the amounts are invalid: fix the call
+    ├── InfeasibleRequestError               the cluster is too small for the request: ask for less, or add nodes
     ├── ProbeError                           the cluster or a GPU could not be read: start Ray, check the driver
-    │   └── RayVersionError                  this Ray lacks what a feature needs: install one that was tried
-    ├── MemoryLimitError                     the GPU-memory limit could not be applied: too late, or no device
-    └── MeasurementError                     a model or a trial failed while its memory was found out: fix it
+    │   └── RayVersionError                  this Ray lacks what a feature needs: install a tried version
+    ├── MemoryLimitError                     the GPU memory limit could not be applied: too late, or no device
+    └── MeasurementError                     a model or a trial failed while its memory was measured: fix it
 
-Ray carries errors between processes, so each keeps all its data in ``args`` and survives pickling.
+Ray sends errors between processes, so each keeps all its data in ``args`` and can be pickled.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,17 +19,17 @@ from typing import Final
 from tune_policies.values.sanitize import shortened
 
 _MOST_CHOICES: Final = 5
-"""So many choices of a policy are named in an error."""
+"""The most choices of a policy that an error names."""
 
 
 class ResourcePolicyError(Exception):
-    """Anything that this package raises on purpose."""
+    """The base class of all errors of this package."""
 
     def __str__(self) -> str:
         return shortened(self._message())
 
     def _message(self) -> str:
-        """Return the message in full length; a subclass that builds its message overrides this method."""
+        """Return the whole message. A subclass that builds its message overrides this method."""
         return super().__str__()
 
 
@@ -37,23 +37,22 @@ class InvalidResourcesError(ResourcePolicyError, ValueError):
     """The amounts, or the fields of a policy, are invalid on every cluster.
 
     Attributes:
-        mistakes: For each wrong field of a value the message, and the fields that exist; empty for other errors.
+        mistakes: The message for each wrong field of a value, and the fields that exist; empty for other errors.
     """
 
     mistakes: tuple[tuple[str, str], ...] = ()
 
 
 class InfeasibleRequestError(ResourcePolicyError):
-    """The request is sound, but not even one trial fits the cluster.
+    """The request is valid, but not even one trial fits the cluster.
 
     Attributes:
-        asked: What one trial needs, as text: ``"2 CPUs, 1 GPU"``.
-        offered: What the best node (or the cluster) has, as text.
-        short_of: Name of the resource that is missing, spelled as in Ray: ``"GPU"``, ``"CPU"``,
-            ``"memory"``, a custom resource, or ``"GPU memory"``.
+        asked: The needs of one trial as text, such as ``"2 CPUs, 1 GPU"``.
+        offered: The resources of the best node (or of the cluster) as text.
+        short_of: The missing resource by Ray's name, or ``"GPU memory"``.
         suggestion: The nearest request that would work, and what else can be done.
-        tried: The errors of each choice, where several were tried in turn.
-        fallback: Which policy to take instead; empty: the error advises none.
+        tried: The errors of all choices, if several were tried in turn.
+        fallback: The policy to use instead, or an empty text.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class InfeasibleRequestError(ResourcePolicyError):
         tried: "tuple[InfeasibleRequestError, ...]" = (),
         fallback: str = "",
     ) -> None:
-        # A subclass may also be an error of Ray's, whose constructor takes other arguments.
+        # A subclass may also inherit from an error of Ray, whose constructor takes other arguments.
         Exception.__init__(self, asked, offered, short_of, suggestion, tried, fallback)
         self.asked = asked
         self.offered = offered
@@ -77,7 +76,7 @@ class InfeasibleRequestError(ResourcePolicyError):
     def told(
         self, *, offered: str | None = None, suggestion: str | None = None, fallback: str | None = None
     ) -> "InfeasibleRequestError":
-        """Return the same error in other words."""
+        """Return the same error with other texts."""
         return InfeasibleRequestError(
             self.asked,
             self.offered if offered is None else offered,
@@ -89,7 +88,7 @@ class InfeasibleRequestError(ResourcePolicyError):
 
     @classmethod
     def of_choices(cls, errors: "Sequence[InfeasibleRequestError]") -> "InfeasibleRequestError":
-        """Return the error of several choices that names what the last one was offered; of one alone, its own."""
+        """Return one error for several choices, which says what the last choice was offered."""
         if len(errors) == 1:
             return errors[0]
         asked = _first(" or else ", (error.asked for error in errors))
@@ -99,7 +98,7 @@ class InfeasibleRequestError(ResourcePolicyError):
 
     @classmethod
     def of_each(cls, errors: "Sequence[InfeasibleRequestError]") -> "InfeasibleRequestError":
-        """Return the error that says of each of several choices why it does not fit; of one alone, its own."""
+        """Return one error for several choices, which says why each choice does not fit."""
         if len(errors) == 1:
             return errors[0]
         offered = _first("; ", (f"for {error.asked}: {error.offered}" for error in errors))
@@ -111,7 +110,7 @@ class InfeasibleRequestError(ResourcePolicyError):
 
 
 def _first(between: str, texts: Iterable[str]) -> str:
-    """Join the first texts, each once, and count the others."""
+    """Join the first different texts, and count the others."""
     each = list(dict.fromkeys(texts))
     others = [f"{len(each) - _MOST_CHOICES} more"] if len(each) > _MOST_CHOICES else []
     return between.join([*each[:_MOST_CHOICES], *others])
@@ -122,18 +121,18 @@ class ProbeError(ResourcePolicyError):
 
 
 class RayVersionError(ProbeError):
-    """The Ray that is installed lacks something that a feature needs and that is private to Ray."""
+    """The installed Ray lacks a private part of Ray that a feature needs."""
 
 
 class MemoryLimitError(ResourcePolicyError):
-    """A GPU-memory limit could not be applied, so the trial must not run beside its neighbours."""
+    """A GPU memory limit could not be applied, so the trial must not run beside others."""
 
 
 class MeasurementError(ResourcePolicyError):
-    """The GPU memory of a model or of some trials could not be found out, as they failed.
+    """The GPU memory of a model or of some trials could not be measured because they failed.
 
     Attributes:
-        profile: A ``GpuMemoryProfile`` of those that did not fail; ``None``: there are none.
+        profile: The ``GpuMemoryProfile`` of the trials that did not fail, or ``None``.
     """
 
     def __init__(self, message: str, profile: object = None) -> None:

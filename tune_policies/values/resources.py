@@ -1,61 +1,60 @@
-"""Amounts of schedulable hardware, in the ticks in which Ray counts them.
+"""Amounts of schedulable hardware in ticks of 1/10,000, the unit in which Ray counts them.
 
-Ray keeps whole ticks of 1/10 000. Amounts are compared and divided in ticks here too: in floats,
-``1.0 // 0.1`` is 9, and a trial would lose its tenth slice of a GPU.
+Amounts are compared and divided in ticks. With floats, ``1.0 // 0.1`` is 9, so a trial would lose its tenth slice of a
+GPU.
 """
 
 import math
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from numbers import Integral
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import Field, WithJsonSchema
-from pydantic_core import core_schema
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.units import MIB, MOST_BYTES, format_bytes, is_number, parse_bytes, parse_memory
-from tune_policies.values.value import Checked, Value, shorten
+from tune_policies.values.value import Value, checked, shorten
 
 TICKS: Final = 10_000
 """Ticks in one whole CPU, GPU or custom resource (``RESOURCE_UNIT_SCALING`` in Ray)."""
 
 Amounts = dict[str, int]
-"""Ticks by Ray's name of the resource, but ``memory`` in bytes."""
+"""Ticks by Ray's name of the resource, and ``memory`` in bytes."""
 
 MOST_AT_ONCE: Final = 100_000
-"""The most trials, or bundles, for which nodes are designed or requested: the work grows with their number."""
+"""The most trials, or bundles, for which nodes are designed or requested, because the work grows with their number."""
 
 MOST: Final = 10**11
-"""Above this, floats no longer tell one tick from the next."""
+"""Floats above this number do not distinguish adjacent ticks."""
 
 _FIELDS: Final = {
     "CPU": "use cpus=",
     "GPU": "use gpus=",
     "memory": "use memory=, in Resources memory_bytes=",
 }
-"""Names of Ray's that no custom resource has, and what to do instead."""
+"""Names that no custom resource may have, and what to do instead."""
 
 
 def to_ticks(amount: float) -> int:
-    """Return ``amount`` in whole ticks, rounded down as Ray does.
+    """Return ``amount`` in whole ticks, rounded down as in Ray.
 
-    0.57 is 5700 ticks, although ``0.57 * 10_000`` is a little less in floats.
+    0.57 is 5700 ticks, although ``0.57 * 10_000`` is slightly less in floats.
     """
     return math.floor(round(amount * TICKS, 4))
 
 
 def from_ticks(ticks: int) -> float:
-    """Return the amount that Ray reads as exactly ``ticks``; an ``int`` where it is whole."""
+    """Return the amount that Ray reads as exactly ``ticks``; an ``int`` if it is whole."""
     if ticks % TICKS == 0:
         return ticks // TICKS
     amount = ticks / TICKS
-    # Ray truncates `amount * 10_000`: 0.0384 would come out one tick short, and a 27th trial would fit.
+    # Ray truncates `amount * 10_000`, so 0.0384 would lose a tick, and a 27th trial would fit.
     return amount if int(amount * TICKS) == ticks else math.nextafter(amount, math.inf)
 
 
 def ray_ticks(amounts: Mapping[str, float]) -> Amounts:
-    """Return amounts by Ray's names, which are in units and ``memory`` in bytes, in ticks."""
+    """Return in ticks the amounts by Ray's names, which are in units, and ``memory`` in bytes."""
     return {name: int(amount) if name == "memory" else to_ticks(amount) for name, amount in amounts.items()}
 
 
@@ -67,16 +66,17 @@ def check_amount(amount: object, *, name: str) -> float:
     """
     if not is_number(amount):
         raise InvalidResourcesError(f"{name} must be a number, got {amount!r}")
-    if not 0 <= amount <= MOST:  # which nan is not either
+    if not 0 <= amount <= MOST:  # also true of nan
         raise InvalidResourcesError(f"{name} must be a finite number from 0 to {MOST:.0e}, got {shorten(amount)}")
     amount = float(amount)
-    if amount > 0 and to_ticks(amount) == 0:
+    ticks = to_ticks(amount)
+    if amount > 0 and ticks == 0:
         raise InvalidResourcesError(f"{name} must be 0.0001 or more, as Ray counts in such steps: got {amount!r}")
-    return to_ticks(amount) / TICKS
+    return ticks / TICKS
 
 
 def check_gpus(amount: object, *, name: str = "gpus") -> float:
-    """Return ``amount`` if Ray can hand it out: a fraction of one GPU, or whole GPUs.
+    """Return ``amount`` if Ray can allocate it: a fraction of one GPU, or whole GPUs.
 
     Raises:
         InvalidResourcesError: It is not an amount, or above 1 and not whole.
@@ -95,7 +95,7 @@ def check_count(value: object, *, least: int, name: str, most: int = MOST) -> in
     Raises:
         InvalidResourcesError: It is not.
     """
-    if not is_number(value) or not isinstance(value, Integral) or value < least:
+    if not is_number(value) or not isinstance(value, int | Integral) or value < least:
         raise InvalidResourcesError(f"{name} must be a whole number, {least} or above, got {shorten(value)}")
     if value > most:
         raise InvalidResourcesError(f"{name} must be at most {most:,}, got {shorten(value)}")
@@ -116,16 +116,8 @@ def _workers(value: object, *, name: str) -> int | tuple[int, int]:
 
 
 def fewest_workers(num_workers: int | tuple[int, int]) -> int:
-    """Return with how many Train workers a trial begins."""
+    """Return the number of Train workers with which a trial starts."""
     return num_workers if isinstance(num_workers, int) else num_workers[0]
-
-
-def _used_bytes(value: object, *, name: str) -> int:
-    if not is_number(value) or not isinstance(value, Integral) or not 0 <= value <= MOST_BYTES:
-        raise InvalidResourcesError(
-            f"{name} must be a whole number of bytes, 0 or above and below 2**63, got {shorten(value)}"
-        )
-    return int(value)
 
 
 def _speed(value: object, *, name: str) -> float:
@@ -147,61 +139,40 @@ def _custom(value: object, *, name: str) -> object:
     return {each: amount for each, amount in checked.items() if amount > 0}
 
 
-def _number(least: int, most: int = MOST) -> Any:
-    return core_schema.int_schema(strict=True, ge=least, le=most)
-
-
-# The first step refuses texts, and the second all that is not whole; `multiple_of` would take 1e-9 for 0.
-_WHOLE_NUMBER: Final = core_schema.chain_schema(
-    [core_schema.float_schema(strict=True), core_schema.int_schema(ge=0, le=MOST)]
-)
-
-Amount = Annotated[float, Checked(check_amount, _WHOLE_NUMBER)]
+Amount = Annotated[float, checked(check_amount)]
 """A number of units, 0 or above, in whole ticks of 0.0001."""
-GpuAmount = Annotated[float, Checked(check_gpus, _WHOLE_NUMBER)]
+GpuAmount = Annotated[float, checked(check_gpus)]
 """A number of GPUs: a fraction up to 1, whole above."""
-Bytes = Annotated[int, Checked(parse_bytes, _number(1, MOST_BYTES)), WithJsonSchema({"type": "integer", "minimum": 1})]
+Bytes = Annotated[int, Field(ge=1), checked(parse_bytes)]
 """Bytes above 0 that were read or computed."""
-Memory = Annotated[
-    int | str,
-    Checked(parse_memory, _number(MIB, MOST_BYTES)),
-    WithJsonSchema({"type": ["integer", "string"], "minimum": MIB}),
-]
-"""Memory that somebody asks for: a text such as ``"6GiB"``, or bytes from 1 MiB on. Kept as a number of bytes."""
-UsedBytes = Annotated[
-    int,
-    Checked(_used_bytes, _number(0, MOST_BYTES)),
-    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MOST_BYTES}),
-]
+Memory = Annotated[int | str, checked(parse_memory), WithJsonSchema({"type": ["integer", "string"], "minimum": MIB})]
+"""Memory that a user asks for: a text such as ``"6GiB"``, or bytes from 1 MiB on. Stored as a number of bytes."""
+UsedBytes = Annotated[int, Field(ge=0, le=MOST_BYTES), checked(check_count, least=0, most=MOST_BYTES)]
 """Bytes that were measured, 0 or above."""
-Count = Annotated[
-    int, Checked(partial(check_count, least=0), _number(0)), WithJsonSchema({"type": "integer", "minimum": 0})
-]
+Count = Annotated[int, Field(ge=0), checked(check_count, least=0)]
 """A whole number, 0 or above."""
-CustomAmounts = Annotated[dict[str, float], Checked(_custom, core_schema.dict_schema(strict=True, max_length=0))]
-"""Amounts of other Ray resources by their names, those of 0 left out."""
-Speed = Annotated[float, Checked(_speed, core_schema.float_schema(strict=True, gt=0, le=MOST))]
-"""How fast something runs compared with something else: a number above 0."""
-WorkerCount = Annotated[int | tuple[int, int], Checked(_workers, _number(0))]
-"""Train workers of a trial; a pair is the fewest and the most, between which Ray Train chooses while the trial runs."""
-PositiveCount = Annotated[
-    int, Checked(partial(check_count, least=1), _number(1)), WithJsonSchema({"type": "integer", "minimum": 1})
-]
+PositiveCount = Annotated[int, Field(ge=1), checked(check_count, least=1)]
 """A whole number, 1 or above."""
+CustomAmounts = Annotated[dict[str, float], checked(_custom)]
+"""Amounts of other Ray resources by their names, without those of 0."""
+Speed = Annotated[float, checked(_speed)]
+"""How fast something runs compared with something else: a number above 0."""
+WorkerCount = Annotated[int | tuple[int, int], checked(_workers)]
+"""Train workers of a trial. A pair is the fewest and the most, between which Ray Train chooses while the trial runs."""
 
 
 class Resources(Value):
-    """An amount of hardware: what a node has, or what a trial or worker reserves.
+    """The hardware that a node has, or that a trial or worker reserves.
 
     Attributes:
         cpus: Logical CPUs.
         gpus: Logical GPUs: a fraction up to 1, whole above.
-        memory_bytes: Host memory. ``None`` on a node: not known; in a request: none reserved.
-        custom: Any other Ray resource by its name, for instance ``{"TPU": 4}``.
+        memory_bytes: Host memory. ``None`` means that it is not known on a node, and that a request reserves none.
+        custom: Other Ray resources by name, such as ``{"TPU": 4}``.
 
     Raises:
-        InvalidResourcesError: An amount is negative, not finite, not a number, finer than 0.0001, or a
-            fraction of GPUs above 1.
+        InvalidResourcesError: An amount is negative, not finite, not a number, finer than 0.0001, or a fraction of GPUs
+            above 1.
     """
 
     cpus: Amount = 0
@@ -211,7 +182,7 @@ class Resources(Value):
 
     @cached_property
     def ticks(self) -> Amounts:
-        """Everything above 0 by Ray's name: ticks of 1/10 000, but ``memory`` in bytes."""
+        """All amounts above 0 by Ray's names, in ticks of 1/10,000, and ``memory`` in bytes."""
         amounts = {"CPU": to_ticks(self.cpus), "GPU": to_ticks(self.gpus), "memory": self.memory_bytes or 0}
         amounts |= {name: to_ticks(amount) for name, amount in self.custom.items()}
         return {name: amount for name, amount in amounts.items() if amount > 0}
@@ -224,7 +195,7 @@ class Resources(Value):
         return ", ".join(parts) or "nothing"
 
     def with_ticks(self, name: str, ticks: int) -> "Resources":
-        """Return a copy with another amount of one resource, by Ray's name: in ticks, but ``memory`` in bytes."""
+        """Return a copy with another amount of the resource with Ray's name, in ticks, or bytes of ``memory``."""
         match name:
             case "CPU":
                 return self.replaced(cpus=from_ticks(ticks))
@@ -236,16 +207,16 @@ class Resources(Value):
                 return self.replaced(custom={**self.custom, name: from_ticks(ticks)})
 
     def replaced(self, **changes: float | dict[str, float] | None) -> "Resources":
-        """Return a copy with some fields changed, checked like a new one."""
+        """Return a copy with some fields changed, which are validated."""
         return Resources(**{**self.model_dump(), **changes})
 
 
 def format_amount(amount: float) -> str:
-    """Return ``amount`` without the digits that floats add: ``"0.5"``, ``"4"``."""
+    """Return ``amount`` without the digits that floats add, such as ``"0.5"`` or ``"4"``."""
     return f"{round(amount, 4):g}" if amount < 100_000 else f"{amount:.0f}"
 
 
 def amount_of(amount: float, name: str) -> str:
-    """Return the amount of a resource for people: ``"1 CPU"``, ``"0.5 GPU"``, ``"8 CPUs"``, ``"2 neuron_cores"``."""
+    """Return the amount of a resource as text: ``"1 CPU"``, ``"0.5 GPU"``, ``"8 CPUs"``, ``"2 neuron_cores"``."""
     has_plural = name.endswith("PU") and not 0 < amount <= 1
     return f"{format_amount(amount)} {name}{'s' if has_plural else ''}"

@@ -1,15 +1,14 @@
-"""Texts on their way out: names, errors and files come from anywhere, and may not steer who reads them.
+"""Makes texts from outside safe to print: names, errors and files must not control a terminal or a build service.
 
-What has no glyph is written as an escape: characters that move a cursor, colour or hide what follows, turn the
-direction of writing, or end a line. The escapes are those of JSON, so JSON stays what it is. Nothing is left that the
-services that run builds take for a command of theirs.
+Characters without a glyph are written as the escapes of JSON: those that move a cursor, set colors, hide text, change
+the writing direction, or end a line. Commands of build services are broken up.
 
-A text that is put into a line passes :func:`one_line` there, as only the writer knows its own line breaks from others'.
-It is also shortened there, as every error is, because a label of 100,000 characters must not fill a screen or a log.
-All that a command prints passes :func:`printable` once more in ``terminal``. What is secret passes neither:
-:func:`redacted`.
+:func:`one_line` prepares a text for a place in a line and shortens it, because a label of 100,000 characters must not
+fill a screen or a log. ``terminal`` passes all output of a command through :func:`printable`. :func:`redacted` removes
+secrets.
 """
 
+import json
 import re
 from collections.abc import Collection
 from typing import Annotated, Final
@@ -17,10 +16,10 @@ from typing import Annotated, Final
 from pydantic import AfterValidator
 
 LEFT_OUT: Final = "(left out)"
-"""In the place of a text that is not published."""
+"""Replaces a text that is not published."""
 
 _MOST_IN_WORD: Final = 400
-"""More characters than a path in a message usually has, in a word between two blanks."""
+"""More characters than a path in a message usually has."""
 _MOST_IN_LINE: Final = 4000
 _LONG_WORD: Final = re.compile(rf"(?<!\S)\S{{{_MOST_IN_WORD + 1},}}+")
 _LONG_LINE: Final = re.compile(rf"^.{{{_MOST_IN_LINE + 1},}}+", re.MULTILINE)
@@ -28,15 +27,15 @@ _LONG_LINE: Final = re.compile(rf"^.{{{_MOST_IN_LINE + 1},}}+", re.MULTILINE)
 _NOT_ASCII: Final = re.compile(r"[^ -~]")
 _NOT_ASCII_TEXT: Final = re.compile(r"[^\n\t -~]")
 _STYLE_OR_NOT_ASCII: Final = re.compile(r"\x1b\[[0-9;?]*[A-HJKhlm]|[^\n\r\t -~]")
-"""What Rich writes to a terminal (colours, and for a bar of progress: moves of the cursor) is one match."""
+"""A color or a cursor movement of Rich is one match."""
 
 _COMMAND_OF_LINE: Final = re.compile(r"^([^\S\n]*+):(?=:)", re.MULTILINE)
-"""GitHub runs ``::add-mask::x`` where a line begins with it."""
+"""GitHub runs a line that begins with ``::add-mask::x``."""
 _COMMAND_ANYWHERE: Final = re.compile(r"##(?=\w*+\[)")
-"""GitHub's older form ``##[add-mask]x``, and ``##vso[...]`` and ``##teamcity[...]``, wherever they stand."""
+"""``##[add-mask]x`` (GitHub's older form), ``##vso[...]`` and ``##teamcity[...]``, anywhere in a line."""
 
 _QUOTED: Final = r"""(?:(?P<slashes>\\*)(?P<quote>["'])(?s:.{0,1000}?)(?<!\\)(?P=slashes)(?P=quote))+"""
-"""A value in quotes, which backslashes precede if a text of JSON is within another. YAML doubles a quote in it."""
+"""A quoted value. Backslashes precede the quotes of JSON in a JSON text, and YAML doubles a quote in a value."""
 _BLOCK: Final = r"(?:[|>][\d+-]{0,2}[^\S\n]*(?:\n[^\S\n]+[^\n]*)+)"
 """A value of several lines in YAML."""
 _SPACE: Final = r"(?:\s|\\[nrt])*+"
@@ -44,7 +43,7 @@ _NAME: Final = (
     r"(?:(?i:password|passwd|passphrase|pwd|secret|token|credential|authorization|(?:api|access|private)[ _-]?key)"
     r"|KEY|PASS(?![A-Z]))[\w-]{0,64}+"
 )
-"""What a name contains, and the rest of it, if its value is secret."""
+"""A part of a name whose value is secret, and the rest of the name."""
 _SECRETS: Final = (
     (re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]+"), r"\1***"),
     (re.compile(rf"({_NAME}=)(?=\S)(?:{_QUOTED}|\S+)"), r"\1***"),
@@ -52,15 +51,15 @@ _SECRETS: Final = (
     (re.compile(rf"""(?<![\w-])(--[\w-]{{0,64}}?{_NAME}(?:\\*["'])?,?\s+(?!\\*["']?-))(?:{_QUOTED}|\S+)"""), r"\1***"),
     (re.compile(r"((?i:bearer|basic)\s+)[\w.~+/=-]{8,}+"), r"\1***"),
 )
-"""Secrets by the text before them. If it is not certain where a secret ends, more is left out."""
+"""Secrets by the text before them. If the end of a secret is uncertain, more is left out."""
 
 _SIGNED_IN: Final = re.compile(r"://[^/@:]*[:@]")
 
 
 def shortened(text: str) -> str:
-    """Return the text with the middle of each very long word and each very long line left out.
+    """Return the text without the middle of very long words and lines.
 
-    Both ends stay, because a message begins with what is wrong and ends with what to do.
+    Both ends stay, because a message begins with the problem and ends with the solution.
     """
     if len(text) <= _MOST_IN_WORD:
         return text
@@ -74,32 +73,30 @@ def _without_middle(text: str, mark: str, most: int) -> str:
 
 
 def one_line(text: object) -> str:
-    r"""Return a text from outside for a place in a line: a line break in it is ``\n``, and it is :func:`shortened`."""
+    r"""Return a text from outside for a place in a line, :func:`shortened` and with ``\n`` for line breaks."""
     plain = str(text)
     return shortened(_commandless(plain if plain.isprintable() else _NOT_ASCII.sub(_escaped, plain)))
 
 
 def printable(text: str, *, is_styled: bool = False) -> str:
-    """Return a text of lines with an escape for all that is no glyph, no line's end and no tab.
+    """Return a text with escapes for characters without a glyph, other than line breaks and tabs.
 
-    Args:
-        text: What is to be printed.
-        is_styled: Whether Rich has written it: then its colours, and its bars of progress, are left in.
+    ``is_styled`` keeps the colors and progress bars of Rich.
     """
     return _commandless((_STYLE_OR_NOT_ASCII if is_styled else _NOT_ASCII_TEXT).sub(_escaped, text))
 
 
 def indented(text: object) -> str:
-    """Return a message of one or several lines, in which no line but the first begins at the left."""
+    """Return a message in which all lines but the first are indented."""
     first, *others = str(text).splitlines() or [""]
     return "\n".join([one_line(first), *(f"  {one_line(line).strip()}" for line in others)])
 
 
 def redacted(text: str) -> str:
-    """Return the text without what looks like a secret.
+    """Return the text without parts that look like secrets.
 
-    That is the user and password in a URL (``user:password@``), and the values of ``token=``, ``--api-key``,
-    ``password:``, ``Bearer``, and of all variables with KEY, PASS, PWD, SECRET or TOKEN in their names.
+    These are the user and password in a URL (``user:password@``), and the values of ``token=``, ``--api-key``,
+    ``password:``, ``Bearer``, and of variables with KEY, PASS, PWD, SECRET or TOKEN in their names.
     """
     text = re.sub(r"\S+", _without_user, text) if "@" in text else text
     for secret, instead in _SECRETS:
@@ -108,7 +105,7 @@ def redacted(text: str) -> str:
 
 
 def _without_user(word: re.Match[str]) -> str:
-    """Return a word without the user and password of the URLs in it: a password may contain ``/``, ``:`` and ``@``."""
+    """Return a word without the user and password in a URL. A password may contain ``/``, ``:`` and ``@``."""
     text = word[0]
     end = text.rfind("@")
     found = _SIGNED_IN.search(text, 0, end + 1)
@@ -133,15 +130,13 @@ _WORDS: Final = frozenset(
     """,
     )
 )
-"""The words that are left in a text without names. All others may be names of hosts, labels, resources or slices."""
+"""The words that :func:`without_names` keeps. Others may be names of hosts, labels, resources or slices."""
 
 
 def without_names(text: str, known: Collection[str]) -> str:
     """Return a text of this package with ``(left out)`` for each word that may be a name in the user's cluster.
 
-    Args:
-        text: A reason, a slot, or a plan. Numbers and common words stay.
-        known: Names that stay, such as those of device types.
+    Numbers, common words and the ``known`` names stay.
     """
 
     def shown(word: re.Match[str]) -> str:
@@ -157,14 +152,8 @@ Redacted = Annotated[str, AfterValidator(redacted)]
 
 
 def escape(character: str) -> str:
-    r"""Return a character as JSON may write it: ``"\\n"``, ``"\\u202e"``."""
-    if character in "\n\r\t":
-        return {"\n": r"\n", "\r": r"\r", "\t": r"\t"}[character]
-    code = ord(character)
-    if code > 0xFFFF:  # JSON has two halves for it
-        high, low = divmod(code - 0x10000, 0x400)
-        return rf"\u{0xD800 + high:04x}\u{0xDC00 + low:04x}"
-    return rf"\u{code:04x}"
+    r"""Return a character as the escape of JSON, such as ``"\\n"`` or ``"\\u202e"``."""
+    return json.dumps(character)[1:-1]
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -1,8 +1,7 @@
 """Amounts of memory as people write them: ``"6GiB"``, ``"500 MB"``, or a number of bytes.
 
-Parsing is pydantic's ``ByteSize``: decimal units (kB, MB, GB, TB) are powers of 1000, binary ones
-(KiB, MiB, GiB, TiB) powers of 1024. Without the B (``"6Gi"``, ``"500M"``) they are as Kubernetes writes them, and mean
-the same.
+Pydantic's ``ByteSize`` parses them: decimal units (kB, MB, GB, TB) are powers of 1000, binary ones (KiB, MiB, GiB, TiB)
+powers of 1024. Kubernetes writes the same units without the B (``"6Gi"``, ``"500M"``).
 """
 
 import re
@@ -18,23 +17,23 @@ MIB: Final = 2**20
 GIB: Final = 2**30
 
 MOST_BYTES: Final = 2**63 - 1
-"""What Ray can count."""
+"""The most that Ray can count."""
 
 _BYTE_SIZE: Final = TypeAdapter(ByteSize)
 
 _WHOLE_TEXT: Final = re.compile(r"(?:\d++(?:\.\d++)?|\.\d++)\s*+\w*+")
-"""What pydantic reads of a text. It lets be what follows, and would take ``"50%"`` for 50 bytes.
+"""A text that pydantic reads to its end. Pydantic ignores the rest of other texts and reads ``"50%"`` as 50 bytes.
 
-Nothing is given back here (``++``): a word character may be a digit, and a long text would take for ever.
+The quantifiers do not backtrack (``++``), because a long text of digits would take very long otherwise.
 """
 
 _BINARY_OF_KUBERNETES: Final = re.compile(r".*[\d.\s][KMGTPE]i")
 
 _OF_DOCKER: Final = re.compile(r".*[\d.\s][Kmgtpe]")
-"""What pydantic reads as decimal is binary in Docker, and ``m`` is a thousandth in Kubernetes: so it is not read."""
+"""Rejected units. Pydantic reads them as decimal, Docker as binary, and ``m`` is a thousandth in Kubernetes."""
 
 _LONGEST: Final = 100
-"""Characters of an amount: more than any has."""
+"""The most characters of an amount."""
 
 
 def parse_bytes(amount: object, *, name: str = "memory") -> int:
@@ -42,33 +41,36 @@ def parse_bytes(amount: object, *, name: str = "memory") -> int:
 
     Args:
         amount: A number of bytes, or a text with a unit such as ``"6GiB"``.
-        name: What is being read, for the message.
+        name: The name of the amount in the message.
 
     Raises:
         InvalidResourcesError: ``amount`` cannot be read, or is not above 0.
     """
-    hint = (
+    try:
+        number = _read_text(amount) if isinstance(amount, str) else amount
+        if is_number(number) and 1 <= number <= MOST_BYTES:
+            return int(number)
+    except (ValidationError, OverflowError, ValueError):
+        pass
+    raise InvalidResourcesError(
         f"{name} must be above 0: a number of bytes, or a number with a unit "
-        "(B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or Ki, Mi, Gi, k, M, G as in Kubernetes) as in '6GiB'"
+        "(B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or Ki, Mi, Gi, k, M, G as in Kubernetes) as in '6GiB'; "
+        f"got {shorten(amount)}"
     )
-    if isinstance(amount, str):
-        try:
-            text = amount.strip()
-            if len(amount) > _LONGEST or not _WHOLE_TEXT.fullmatch(text) or _OF_DOCKER.fullmatch(text):
-                raise ValueError
-            amount = _BYTE_SIZE.validate_python(f"{text}B" if _BINARY_OF_KUBERNETES.fullmatch(text) else text)
-        except (ValidationError, OverflowError, ValueError):
-            raise InvalidResourcesError(f"{hint}; got {shorten(amount)}") from None
-    if not is_number(amount) or not 1 <= amount <= MOST_BYTES:
-        raise InvalidResourcesError(f"{hint}; got {shorten(amount)}")
-    return int(amount)
+
+
+def _read_text(text: str) -> int:
+    stripped = text.strip()
+    if len(text) > _LONGEST or not _WHOLE_TEXT.fullmatch(stripped) or _OF_DOCKER.fullmatch(stripped):
+        raise ValueError
+    return _BYTE_SIZE.validate_python(f"{stripped}B" if _BINARY_OF_KUBERNETES.fullmatch(stripped) else stripped)
 
 
 def parse_memory(amount: object, *, name: str = "memory") -> int:
-    """Return the bytes of memory that somebody asks for, 1 MiB or more.
+    """Return the memory that a user asks for, in bytes.
 
     Raises:
-        InvalidResourcesError: ``amount`` cannot be read, or is so little that a unit was forgotten.
+        InvalidResourcesError: ``amount`` cannot be read, or is below 1 MiB, so that its unit is probably missing.
     """
     found = parse_bytes(amount, name=name)
     if found < MIB:
@@ -81,12 +83,12 @@ def parse_memory(amount: object, *, name: str = "memory") -> int:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether ``value`` is a real number, of Python or of NumPy; a truth value is none."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Return whether ``value`` is a real number of Python or NumPy, and not a bool."""
+    return isinstance(value, int | float | Real) and not isinstance(value, bool)
 
 
 def format_request(amount: int) -> str:
-    """Return a text that :func:`parse_bytes` reads as ``amount``, or as a little less: ``"40537MiB"``."""
+    """Return a text that :func:`parse_bytes` reads as ``amount`` or slightly less, such as ``"40537MiB"``."""
     if amount < MIB:
         return str(amount)
     return f"{amount // GIB}GiB" if amount % GIB == 0 else f"{amount // MIB}MiB"

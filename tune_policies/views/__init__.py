@@ -1,1 +1,1 @@
-"""How values look: tables in a terminal and in a notebook, and the picture of a plan."""
+"""Shows values: tables in terminals and notebooks, and the picture of a plan."""

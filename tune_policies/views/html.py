@@ -1,4 +1,4 @@
-"""Tables and lines as HTML for a notebook: the same that a terminal shows, with the notebook's own font and colours."""
+"""Converts tables and lines to HTML for notebooks, in the notebook's own font and colours."""
 
 from collections.abc import Iterator
 from html import escape
@@ -11,7 +11,7 @@ from tune_policies.values.sanitize import printable
 
 
 def to_html(view: RenderableType) -> str:
-    """Return a table, a text, or a group of them, as HTML. All texts in it are texts of the page."""
+    """Return a table, a text, or a group of them, as HTML. All texts are escaped."""
     return "\n".join(_parts(view))
 
 
@@ -28,7 +28,7 @@ def _parts(view: RenderableType) -> Iterator[str]:
 
 def _table(table: Table) -> Iterator[str]:
     styles = [f'style="text-align: {"right" if each.justify == "right" else "left"}"' for each in table.columns]
-    if table.title:  # no caption: that is as narrow as the table
+    if table.title:  # not a caption, which would be as narrow as the table
         yield f'<p style="margin: 0.3em 0; font-weight: bold">{_text(table.title)}</p>'
     yield '<div style="overflow-x: auto"><table>'
     heads = (f"<th {style}>{_text(each.header)}</th>" for each, style in zip(table.columns, styles, strict=True))

@@ -1,7 +1,7 @@
-"""The picture of a plan: nodes and devices with the slots in them, what stays idle, and what stops one more trial.
+"""Draws a plan: nodes and devices with the slots in them, what stays idle, and what stops one more trial.
 
-Nodes that are alike, and hold the same, are one card with their number. ``placement`` decides where the slots are. A
-slot type has a colour and a number, and an idle part is a dashed outline.
+Equal nodes with equal slots are one card with their number. ``placement`` decides where the slots are. A slot type has
+a colour and a number, and an idle part is a dashed outline.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
-from tune_policies.placement.idle import ROUNDING, idle
+from tune_policies.placement.idle import Why, idle
 from tune_policies.placement.layout import NodeWorkers, workers_on_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
@@ -24,7 +24,7 @@ _MOST_CARDS: Final = 16
 _MOST_IN_ROW: Final = 4
 _MOST_CELLS: Final = 40
 _MOST_DEVICES: Final = 8
-"""Of a node: where there are more, those that hold the same are one box with their number."""
+"""The most devices of a node that are drawn one by one. Of more, equal ones are one box with their number."""
 
 _GAP: Final = 6.0
 _BOX: Final = 14.0
@@ -38,7 +38,7 @@ def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
         InvalidResourcesError: It was made for another cluster.
     """
     shown = _asked(plan) | {"memory"}  # but not what marks a node, such as the name of a slice
-    left = [part for part in idle(capacity, plan) if part.reason != ROUNDING and part.resource in shown]
+    left = [part for part in idle(capacity, plan) if part.why is not Why.ROUNDING and part.resource in shown]
     nodes = workers_on_nodes(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))
     for slot_type, slot in enumerate(plan.slots):
         wanted = slot.max_concurrent_trials * max(1, slot.num_workers)
@@ -70,7 +70,7 @@ def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
 
 
 def _label(slot_type: int) -> str:
-    return f"type {slot_type + 1}"  # a letter such as A would look like part of a device type such as A100
+    return f"type {slot_type + 1}"  # a letter such as A could be taken for a device type such as A100
 
 
 def _color(slot_type: int) -> str:
@@ -89,14 +89,14 @@ def _draw_slot_types(column: Column, plan: TrialPlan) -> None:
 
 
 class _Card(NamedTuple):
-    """Nodes that look the same, and what each of them holds."""
+    """Nodes that look the same, and the number of workers of each slot type on each node."""
 
     nodes: tuple[NodeCapacity, ...]
     workers: tuple[int, ...]
 
 
 def _cards(nodes: list[NodeWorkers], plan: TrialPlan) -> list[_Card]:
-    """Return the cards: alive nodes first, and those with the most in use first."""
+    """Return the cards: alive nodes first, then by use."""
 
     def looks(each: NodeWorkers) -> tuple[object, ...]:
         node, amounts = each.node, _shown(each.node, plan)
@@ -113,7 +113,7 @@ def _cards(nodes: list[NodeWorkers], plan: TrialPlan) -> list[_Card]:
 
 
 def _shown(node: NodeCapacity, plan: TrialPlan) -> dict[str, int]:
-    """Return the resources that are drawn: CPUs, devices, and what a slot asks for; devices first."""
+    """Return the resources that are drawn, devices first: devices, CPUs, and what a slot requests."""
     names = [name for name in node.resources.ticks if name in _asked(plan)]
     names.sort(key=lambda name: (name not in DEVICE_RESOURCES, name != "CPU", name))
     return {name: node.resources.ticks[name] for name in names}
@@ -128,7 +128,7 @@ def _amount(name: str, ticks: int) -> str:
 
 
 def _about(node: NodeCapacity) -> str:
-    """Return what the node is: ``"32 CPUs, 2 GPUs (A100, 80 GiB)"``."""
+    """Return a description of a node: ``"32 CPUs, 2 GPUs (A100, 80 GiB)"``."""
     parts = [amount_of(node.resources.cpus, "CPU")]
     memory = node.smallest_gpu_memory_bytes
     models = sorted({device.name for device in node.devices or ()})
@@ -198,13 +198,9 @@ def _draw_bar(column: Column, has: int, needed: list[int], workers: tuple[int, .
 
 
 class _Device(NamedTuple):
-    """One device, or several that one worker has as a whole.
+    """One device, or ``number`` devices of one worker, with ``taken`` workers and ``room`` for as many.
 
-    Attributes:
-        number: Of devices.
-        slot_type: Of what it holds; ``None``: nothing.
-        taken: Workers on it; of a worker with several devices, 1.
-        room: For how many workers there is room.
+    ``slot_type`` is that of the workers, or ``None`` if the device is idle.
     """
 
     number: int
@@ -214,7 +210,7 @@ class _Device(NamedTuple):
 
     @property
     def holds(self) -> str:
-        """What it holds, in words."""
+        """Its workers, in words."""
         if self.slot_type is None:
             return "idle"
         free = f", {self.room - self.taken} free" if self.taken < self.room else ""

@@ -1,8 +1,8 @@
-"""A small kit for pictures as SVG: texts that fit, boxes, and one column that grows downward.
+"""Draws pictures as SVG: texts that fit, boxes, and a column that grows downward.
 
-A picture is as wide as a phone and brings its own ground, so that it is read in a dark notebook as on a white page. The
-colours are after Okabe and Ito, which the colour-blind tell apart; whoever draws adds a label to each. All texts are
-escaped here. Widths are estimated for DejaVu Sans, as wide as system fonts get.
+A picture is as wide as a phone and has its own background, so that it is readable in dark notebooks and on white pages.
+The colours are after Okabe and Ito, for colour-blind readers. All texts are escaped. Text widths are estimated for
+DejaVu Sans, which is as wide as system fonts get.
 """
 
 import unicodedata
@@ -13,7 +13,7 @@ from typing import Final
 from tune_policies.values.sanitize import one_line
 
 WIDTH: Final = 360
-"""Of a picture, in its own pixels: shown on a phone of 320, a text of 12.5 still has 11."""
+"""Width of a picture in pixels. On a phone with 320 pixels, a text of 12.5 still has 11."""
 
 MARGIN: Final = 12
 INNER: Final = WIDTH - 2 * MARGIN
@@ -41,11 +41,7 @@ def _style() -> str:
 
 
 class Picture:
-    """A picture that a notebook shows, and that is saved as SVG.
-
-    Attributes:
-        svg: The picture as text.
-    """
+    """A picture that a notebook shows, with its SVG text in ``svg``."""
 
     def __init__(self, svg: str) -> None:
         self.svg = svg
@@ -54,16 +50,12 @@ class Picture:
         return self.svg
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the picture to a file.
-
-        Args:
-            path: Its name, which ends in ``.svg``.
-            force: Whether to replace an SVG file that exists.
+        """Write the picture to a file that ends in ``.svg``; ``force`` replaces an existing SVG file.
 
         Raises:
-            InvalidResourcesError: It has another ending, it is there and not to be replaced, or it cannot be written.
+            InvalidResourcesError: It has another ending, exists and may not be replaced, or cannot be written.
         """
-        # Who only looks at a picture needs no writer of files.
+        # Imported here because notebooks that only show the picture do not need it.
         from tune_policies.files.writing import write_new
         from tune_policies.values.errors import InvalidResourcesError
 
@@ -74,40 +66,40 @@ class Picture:
 
 
 class Column:
-    """What is drawn from top to bottom. ``y`` is where the next part begins."""
+    """A column that is drawn from top to bottom. ``y`` is where the next part begins."""
 
     def __init__(self) -> None:
         self.y = float(MARGIN)
         self._parts: list[str] = []
 
     def text(self, x: float, text: str, *, size: float = SMALL, style: str = "", at_end: bool = False) -> None:
-        """Write a text in the line that begins at ``y``, without moving on."""
+        """Draw a text in the line at ``y``, without advancing."""
         anchor = ' text-anchor="end"' if at_end else ""
         place = f'x="{x:g}" y="{self.y + size:g}" font-size="{size:g}"{anchor}'
         self._parts.append(f'<text {place} class="{style}">{escape(one_line(text))}</text>')
 
     def lines(self, text: str, *, x: float = MARGIN, size: float = SMALL, style: str = "", most: int = 6) -> None:
-        """Write a text in as many lines as it takes, and move on below it."""
+        """Draw a text in up to ``most`` lines, and advance below it."""
         for each in wrapped(text, WIDTH - MARGIN - x, size, most):
             self.text(x, each, size=size, style=style)
             self.y += size * 1.35
 
     def box(self, x: float, width: float, height: float, style: str, *, radius: float = 2) -> None:
-        """Draw a box whose top is at ``y``, without moving on."""
+        """Draw a box whose top is at ``y``, without advancing."""
         place = f'x="{x:g}" y="{self.y:g}" width="{max(width, 0.5):g}" height="{height:g}" rx="{radius:g}"'
         self._parts.append(f'<rect {place} class="{style}"/>')
 
     def mark(self) -> int:
-        """Return where parts go that are to lie behind what is drawn from now on."""
+        """Return the position for :meth:`box_behind`."""
         return len(self._parts)
 
     def box_behind(self, mark: int, top: float, style: str) -> None:
-        """Draw a box as wide as the column behind what was drawn since ``mark``, from ``top`` down to ``y``."""
+        """Draw a box as wide as the column, from ``top`` down to ``y``, behind everything drawn since ``mark``."""
         place = f'x="{MARGIN / 2:g}" y="{top:g}" width="{WIDTH - MARGIN:g}" height="{self.y - top:g}" rx="5"'
         self._parts.insert(mark, f'<rect {place} class="{style}"/>')
 
     def picture(self, label: str) -> Picture:
-        """Return what was drawn."""
+        """Return the picture, with a label for screen readers."""
         height = self.y + MARGIN
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="tp" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" '
@@ -123,7 +115,7 @@ _WIDE: Final = frozenset("mwMW@%")
 
 
 def text_width(text: str, size: float) -> float:
-    """Return how wide a text is at most, in pixels."""
+    """Return an upper bound of the width of a text, in pixels."""
     return sum(map(_em, text)) * size
 
 
@@ -140,7 +132,7 @@ def _em(character: str) -> float:
 
 
 def fitted(text: str, width: float, size: float = SMALL) -> str:
-    """Return the text, cut where it is too long for a line."""
+    """Return the text in one line, cut if it is too wide."""
     plain = one_line(text)
     if text_width(plain, size) <= width:
         return plain
@@ -153,7 +145,7 @@ def fitted(text: str, width: float, size: float = SMALL) -> str:
 
 
 def wrapped(text: str, width: float, size: float = SMALL, most: int = 6) -> list[str]:
-    """Return the lines of a text, broken at spaces, or within a word that is too long; of too many, the first."""
+    """Return the first ``most`` lines of a text, broken at spaces, or within words that are too wide."""
     lines: list[str] = []
     left = one_line(text)[:4000]
     while left and len(lines) < most:

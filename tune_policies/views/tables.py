@@ -1,6 +1,6 @@
-"""Values as tables and lines: of a cluster, a plan and a decision.
+"""Shows clusters, plans and decisions as tables and lines.
 
-Labels and resources of a cluster's own have names of any length, so they stand below its tables, not in columns.
+Labels and custom resources have names of any length, so they are below the tables and not in columns.
 """
 
 from collections import defaultdict
@@ -23,14 +23,14 @@ from tune_policies.values.units import format_bytes, format_money
 from tune_policies.values.value import counted, shorten_names
 
 _NOT_REPEATED: Final = frozenset({"ray.io/node-id", "ray.io/accelerator-type"})
-"""Labels that are not shown: a node's own identifier, and the type, which has a column."""
+"""Labels that are not shown: the node's identifier, and the type, which has a column."""
 
 _NO_LIMIT: Final = 2**30
-"""From so many nodes on there is no limit: KubeRay's default is 2147483647, from which running nodes are taken."""
+"""From this number of nodes on there is no limit: KubeRay's default is 2147483647 minus the running nodes."""
 
 
 def cluster_view(capacity: ClusterCapacity) -> RenderableType:
-    """Return the tables and the lines that ``tune-policies probe`` shows."""
+    """Return the tables and lines of ``tune-policies probe``."""
     parts: list[RenderableType] = [_nodes(capacity.nodes)]
     if capacity.draining:
         names = sorted(node.address or node.node_id[:8] for node in capacity.draining)
@@ -46,7 +46,7 @@ def cluster_view(capacity: ClusterCapacity) -> RenderableType:
 def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
     shapes: dict[tuple[str, ...], list[NodeCapacity]] = defaultdict(list)
     for node in nodes:
-        # Ray counts as memory what was free as the node started, which differs among nodes that are alike.
+        # Ray's memory is what was free when the node started, which differs among equal nodes.
         has_memory = "" if node.resources.memory_bytes else "not known"
         shapes[(*_columns(node), has_memory, _others(node))].append(node)
     table = empty_table(
@@ -96,7 +96,7 @@ def _columns(node: NodeCapacity) -> tuple[str, ...]:
 
 
 def _host_memory(*each: Resources) -> str:
-    """Return the memory of one node, or of nodes that are alike: ``"14.7 to 14.9 GiB"``."""
+    """Return the memory of one node, or of equal nodes: ``"14.7 to 14.9 GiB"``."""
     amounts = [has.memory_bytes for has in each if has.memory_bytes]
     if not amounts:
         return "not known"
@@ -118,7 +118,7 @@ def _custom(has: Resources) -> str:
 
 
 def _in_use(nodes: Iterable[NodeCapacity]) -> Text:
-    """Return what is reserved on all the nodes together."""
+    """Return the reserved resources of all nodes together."""
     total: dict[str, int] = defaultdict(int)
     for node in nodes:
         if node.in_use is None:
@@ -141,7 +141,7 @@ def _details(named: str, labels: Mapping[str, str], others: str) -> str:
 
 
 def plan_view(plan: TrialPlan) -> RenderableType:
-    """Return the slots of a plan as a table, and below it what limits it, which nodes it adds and why it came about."""
+    """Return the slots of a plan as a table, and below it its limits, the nodes that it adds, and its reasons."""
     title, *rest = plan.explain().splitlines()
     slots = plan.slots if plan.by_config is None else plan.by_config.slots
     rows = [_slot_columns(slot) for slot in slots]
@@ -172,7 +172,7 @@ def _slot_columns(slot: TrialSlot) -> dict[str, str]:
 
 
 def comparison_view(comparison: PolicyComparison) -> RenderableType:
-    """Return a table with a column for each policy, and a row for each fact that is known of one of them."""
+    """Return a table with a column for each policy and a row for each fact."""
     columns = [_compared_columns(each, comparison.currency) for each in comparison.policies]
     table = empty_table("", "", *(each.policy for each in comparison.policies))
     for heading in columns[0]:
@@ -200,7 +200,7 @@ def _compared_columns(compared: ComparedPolicy, currency: str) -> dict[str, list
 
 
 def decision_view(decision: Decision) -> RenderableType:
-    """Return a row for each workload and size, and below from which size on a GPU is the answer, and since when."""
+    """Return a row for each workload and size, and below from which size on a GPU pays, and when it was measured."""
     costs = ("Cheaper", "CPU cost", "GPU cost") if decision.has_prices else ()
     headings = ("Workload", "Size", "Faster", "GPU speed-up", "Trial on CPU", "Trial on GPU", *costs)
     table = empty_table("GPU or CPU", *headings)

@@ -90,10 +90,11 @@ def _written_again_and_again(writer: Writer, folder: Path, rivals: int) -> Itera
 
 
 def _write_for_ever(writer: Writer, folder: Path, rival: int, tell: int) -> None:
+    parent = os.getppid()
     try:
         os.write(tell, b".")
         version = rival
-        while True:
+        while os.getppid() == parent:
             with suppress(InvalidResourcesError):  # of a rival that was first
                 writer.write(folder, version % NUM_VERSIONS)
             version += 1

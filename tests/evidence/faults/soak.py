@@ -21,12 +21,8 @@ from ray import tune
 from ray._private.state import actors
 from ray.util.placement_group import placement_group_table
 
-from tests.evidence.plans.autoscaling_cluster import (
-    AutoscalingCluster,
-    autoscaling_cluster,
-    node_type,
-    processes_of,
-)
+from tests.evidence.guard import processes_with
+from tests.evidence.plans.autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
 from tune_policies import CpuPolicy, PolicyScheduler, probe_cluster, request_capacity
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, empty_table
@@ -74,7 +70,7 @@ def held(cluster: AutoscalingCluster, temporary: Path) -> Held:
         groups=sum(each["state"] != "REMOVED" for each in placement_group_table().values()),
         actors=sum(each["State"] != "DEAD" for each in actors().values()),
         requests=0 if autoscaler is None else autoscaler.requested().total(),
-        processes=len(processes_of(cluster.modes.parent)),
+        processes=len(processes_with("RAY_TMPDIR", str(cluster.modes.parent))),
     )
 
 

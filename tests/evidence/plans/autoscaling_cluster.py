@@ -20,6 +20,7 @@ import ray
 
 from tune_policies.files.child_python import child_python
 
+from ..guard import end_processes
 from .launching import LAUNCHED
 
 _ROOT: Final = Path(__file__).parents[3]
@@ -167,25 +168,5 @@ def _end(head: "subprocess.Popen[bytes]", folder: Path) -> None:
     head.send_signal(signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         head.wait(_END_S)
-    deadline = time.monotonic() + _END_S
-    while processes := processes_of(folder):
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"processes {processes} of {folder} do not end")
-        time.sleep(0.05)
+    end_processes("RAY_TMPDIR", str(folder))
     head.wait()
-
-
-def processes_of(folder: Path) -> list[int]:
-    """Return the processes that were started with this folder for their files, which those of no other cluster were."""
-    mark = f"RAY_TMPDIR={folder}".encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        # One that has ended meanwhile, or belongs to somebody else, cannot be read; of one that waits to be reaped
-        # nothing is left to read.
-        with contextlib.suppress(OSError):
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found

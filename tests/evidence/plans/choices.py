@@ -10,13 +10,16 @@ MOST_REPETITIONS: Final = len(DEVICE_TYPES) - 1
 
 
 class Scenario(StrEnum):
-    """What an autoscaling cluster answers to a wish for a GPU."""
+    """What a cluster answers to a wish for a GPU: an autoscaling one, or one whose GPUs are there already."""
 
     NO_AUTOSCALER = "no-autoscaler"
     NO_SUCH_TYPE = "no-such-type"
     LAUNCH_FAILS = "launch-fails"
     LAUNCH_HANGS = "launch-hangs"
     NODE_STARTS = "node-starts"
+    GPU_FREE = "gpu-free"
+    GPU_BUSY = "gpu-busy"
+    GPU_ABSENT = "gpu-absent"
 
 
 class Arm(StrEnum):

@@ -18,6 +18,7 @@ from tune_policies.benchmarks.record.machine import describe_machine, own_comman
 from tune_policies.files.terminal import TextConsole, TextTable
 from tune_policies.kuberay.design.catalog import HEAD
 from tune_policies.kuberay.design.cheapest_nodes import NodePool
+from tune_policies.kuberay.design.cluster_spec import head_of
 from tune_policies.policies.policy import ResourcePolicy
 
 _PER_GPU: Final = {"T4": 0.5, "L4": 0.8, "A10G": 1.0, "V100": 3.1, "A100": 4.1, "A100-80G": 5.1, "H100": 12.3}
@@ -79,7 +80,7 @@ def draw_policies(rng: random.Random) -> Iterator[tuple[str, ResourcePolicy]]:
 def compare(rng: random.Random) -> Iterator[Priced]:
     """Yield what the policies of one catalogue cost. Those of which no trial fits are left out."""
     catalog, num_trials = draw_catalog(rng), rng.choice((1, 3, 8, 20, 50, 100))
-    pool = NodePool({each.name: each for each in catalog.nodes}, HEAD)
+    pool = NodePool({each.name: each for each in catalog.nodes}, head_of(HEAD))
     prices = {each.name: each.price_per_hour or 0 for each in catalog.nodes}
     combinations = [
         (sum(prices[name] * number for name, number in zip(pool.most, numbers, strict=True)), numbers)

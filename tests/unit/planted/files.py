@@ -21,40 +21,38 @@ _ANCHORED = """\
                 limits: *amounts
 """
 
+_RETIRED = """\
+image: rayproject/ray:2.0.0
+idleTimeoutMinutes: 5
+headPodType: rayHeadType
+podTypes:
+  rayHeadType: {CPU: 1, memory: 4Gi, rayResources: {CPU: 0}}
+  rayGPUWorkerType:
+    minWorkers: 1
+    maxWorkers: 5
+    CPU: 3
+    GPU: 1
+    memory: 50Gi
+    rayResources: {Disk: 5}
+"""
+_RETIRED_CLUSTER = """\
+apiVersion: cluster.ray.io/v1
+kind: RayCluster
+spec:
+  podTypes: [{name: head-node, podConfig: {apiVersion: v1, kind: Pod}}]
+"""
+
 LAUNCHERS = (
-    plant("an unknown field", LAUNCHER, "idle_timeout_minutes", "idle_timeout_minute",
-          "launcher-refused", "idle_timeout_minute"),
-    plant("an unknown field of a node type", LAUNCHER, "min_workers", "min_worker", "launcher-refused", "min_worker"),
-    plant("a node type without a machine", LAUNCHER, "    node_config:\n      InstanceType: g6.xlarge\n", "",
-          "launcher-refused", "  l4:"),
-    plant("a head that is no node type", LAUNCHER, "head_node_type: head", "head_node_type: heads",
-          "launcher-refused", "head_node_type"),
-    plant("no head", LAUNCHER, "head_node_type: head\n", "", "launcher-refused", "available_node_types"),
-    plant("a head of Rays before 2.0", LAUNCHER, "auth:", "head_node: {InstanceType: m5.large}\nauth:",
-          "launcher-refused", "head_node: {"),
-    plant("a provider that Ray no longer has", LAUNCHER, "type: aws", "type: kubernetes",
-          "launcher-refused", "type: kubernetes"),
-    plant("node types for machines that are there", LAUNCHER, "type: aws\n  region: us-west-2",
-          "type: local\n  head_ip: 10.0.0.1\n  worker_ips: [10.0.0.2]", "launcher-refused",
-          "available_node_types"),
-    plant("machines without addresses", LAUNCHER[: LAUNCHER.index("head_node_type")], "type: aws\n  region: us-west-2",
-          "type: local\n  head_ip: 10.0.0.1", "launcher-refused", "provider:"),
     plant("a minimum above the maximum", LAUNCHER, "min_workers: 0", "min_workers: 5",
           "launcher-min-above-max", "min_workers: 5"),
-    plant("minima above the maximum of all", LAUNCHER.replace("max_workers: 6", "max_workers: 1"), "min_workers: 0",
-          "min_workers: 2", "launcher-refused", "max_workers: 1"),
     plant("no maximum of all", LAUNCHER, "max_workers: 6\n", "", "launcher-limit-left-out", "cluster_name"),
     plant("a GPU in lower case", LAUNCHER, "GPU: 1", "gpu: 1", "launcher-resource-spelling", "gpu: 1"),
     plant("an image for the launcher without CUDA", LAUNCHER, "2.60.0-gpu", "2.60.0",
           "launcher-image-without-cuda", "image:"),
-    plant("more GPUs than the machine has", LAUNCHER, "GPU: 1", "GPU: 4", "launcher-more-gpus-than-machine", "GPU: 4"),
-    plant("nodes that go at once", LAUNCHER, "minutes: 2", "minutes: 0", "launcher-goes-at-once", "idle_timeout"),
-    plant("GPU nodes that idle for hours", LAUNCHER, "minutes: 2", "minutes: 120",
-          "launcher-idles-long", "idle_timeout"),
-    plant("GPU nodes that are always there", LAUNCHER, "min_workers: 0", "min_workers: 1",
-          "launcher-devices-always-there", "min_workers: 1"),
     plant("a head that takes trials", LAUNCHER, "resources: {CPU: 0}", "resources: {CPU: 2}",
           "launcher-head-takes-trials", "  head:"),
+    plant("a Ray of 2023 for the launcher", LAUNCHER, "ray:2.60.0-gpu", "ray-ml:2.6.3-gpu",
+          "launcher-ray-not-supported", "image:"),
     plant("half a GPU per node", LAUNCHER, "GPU: 1", "GPU: 0.5", "wrong-field", "GPU: 0.5"),
 )  # fmt: skip
 
@@ -62,8 +60,6 @@ OF_VALUES = (
     plant("half a CPU in the values", VALUES, 'cpu: "8"', "cpu: 500m", "cpus-rounded-up", "cpu: 500m"),
     plant("a GPU in the values that Kubernetes is not asked for", VALUES, _LIMIT, 'nvidia.com/gpu: "1"',
           "device-request-differs", _LIMIT),
-    plant("GPU nodes of the values that are always there", VALUES, "minReplicas: 0", "minReplicas: 1",
-          "devices-always-there", "minReplicas"),
     plant("a slice of a GPU in the values that the autoscaler does not count",
           VALUES.replace(_LIMIT, 'nvidia.com/mig-1g.10gb: "2"'), "replicas: 0", "replicas: 0",
           "device-not-counted", "nvidia.com/mig"),
@@ -76,6 +72,14 @@ OF_VALUES = (
           "chart-key-unknown", "restartPolicies"),
     plant("a key of the top that is nearly one", VALUES, "worker:\n", "workers: {}\nworker:\n",
           "chart-key-unknown", "workers: {}"),
+)  # fmt: skip
+
+RETIRED = (
+    Planted("a pod type of the retired operator", _RETIRED, "retired-operator", 6),
+    Planted("a time-out of the retired operator", _RETIRED, "retired-operator", 2),
+    Planted("a cluster of the retired operator", _RETIRED_CLUSTER, "retired-operator", 4),
+    plant("amounts of the retired operator in new values", VALUES, "replicas: 0", "rayResources: {Disk: 1}",
+          "retired-operator", "rayResources"),
 )  # fmt: skip
 
 INPUTS = (
@@ -115,4 +119,4 @@ INPUTS = (
           "cpus-rounded-up", "limits: *amounts", after=_CPU),
 )  # fmt: skip
 
-MISTAKES = (*LAUNCHERS, *OF_VALUES, *INPUTS)
+MISTAKES = (*LAUNCHERS, *OF_VALUES, *RETIRED, *INPUTS)

@@ -1,30 +1,26 @@
 """Mistakes in how groups grow, in TPU slices, in what Kueue queues, and what the operator refuses."""
 
 from tests.unit.planted.planting import plant
-from tests.unit.planted.sound import CLUSTER, JOB, QUEUED, TPU
+from tests.unit.planted.sound import CLUSTER, QUEUED, TPU
 
 _L4, _CPU = "groupName: l4\n", "groupName: cpu"
 _PARAMS = "rayStartParams: {}"
-_AMOUNTS = 'requests:\n                  cpu: "4"\n                  memory: '
 _QUEUED_GROUP = QUEUED[QUEUED.index("      - groupName: cpu") :]
 _NO_REQUESTS = _QUEUED_GROUP[: _QUEUED_GROUP.index("                resources:")]
+_AMOUNTS = 'requests:\n                  cpu: "4"\n                  memory: '
 
 SCALING = (
     plant("GPU nodes that are always there", CLUSTER, "minReplicas: 0", "minReplicas: 1",
           "devices-always-there", "minReplicas", after=_L4),
+    plant("GPU nodes that idle for hours", CLUSTER, "idleTimeoutSeconds: 60", "idleTimeoutSeconds: 7200",
+          "idles-long", "idleTimeoutSeconds"),
+    plant("GPU nodes of one group that idle for hours", CLUSTER, "maxReplicas: 4",
+          "maxReplicas: 4\n      idleTimeoutSeconds: 7200", "idles-long", "idleTimeoutSeconds: 7200", after=_L4),
     plant("GPU nodes that nothing adds", CLUSTER, "enableInTreeAutoscaling: true", "enableInTreeAutoscaling: false",
           "never-grows", "maxReplicas: 4"),
     plant("GPU nodes without an upper bound", CLUSTER, "      maxReplicas: 4\n", "",
           "no-upper-bound", "- groupName: l4", after="workerGroupSpecs"),
-    plant("nodes that go at once", CLUSTER, "idleTimeoutSeconds: 60", "idleTimeoutSeconds: 0",
-          "goes-at-once", "idleTimeoutSeconds"),
-    plant("nodes of one group that go at once", CLUSTER, "maxReplicas: 9",
-          "maxReplicas: 9\n      idleTimeoutSeconds: 1", "goes-at-once", "idleTimeoutSeconds", after=_CPU),
-    plant("GPU nodes that idle for hours", CLUSTER, "idleTimeoutSeconds: 60", "idleTimeoutSeconds: 7200",
-          "idles-long", "idleTimeoutSeconds"),
     plant("a head that takes trials", CLUSTER, 'num-cpus: "0"', 'num-cpus: "2"', "head-takes-trials", "num-cpus"),
-    plant("a head with a GPU", CLUSTER, "memory: 8Gi\n", 'memory: 8Gi\n                nvidia.com/gpu: "1"\n',
-          "head-with-devices", 'nvidia.com/gpu: "1"'),
     plant("half a CPU, which Ray counts as one", CLUSTER, 'cpu: "4"', 'cpu: "500m"',
           "cpus-rounded-up", "500m", after=_CPU),
     plant("memory that Kubernetes does not keep", CLUSTER, _AMOUNTS + "16Gi", _AMOUNTS + "4Gi",
@@ -51,8 +47,6 @@ QUEUES = (
           "kueue-autoscaling", "enableInTreeAutoscaling"),
     plant("a cluster that outlives its job in a queue", QUEUED, "  shutdownAfterJobFinishes: true\n", "",
           "kueue-cluster-stays", "spec:"),
-    plant("a cluster that is told to outlive its job in a queue", QUEUED, "shutdownAfterJobFinishes: true",
-          "shutdownAfterJobFinishes: false", "kueue-cluster-stays", "shutdownAfterJobFinishes"),
     plant("a pod in a queue that asks for nothing", QUEUED.replace(_QUEUED_GROUP, _NO_REQUESTS), "replicas: 9",
           "replicas: 9", "kueue-no-requests", "- name: ray-worker", after=_CPU),
 )  # fmt: skip
@@ -66,8 +60,6 @@ OPERATOR = (
           after="NVIDIA-L4"),
     plant("a group with the head's name", CLUSTER, "groupName: cpu", "groupName: headgroup", "group-name-twice",
           "groupName: headgroup"),
-    plant("CPUs in two places", CLUSTER, _PARAMS, 'rayStartParams: {num-cpus: "4"}\n      resources: {CPU: "4"}',
-          "resources-twice", "num-cpus", after=_CPU),
     plant("labels where KubeRay does not take them", CLUSTER, _PARAMS, "rayStartParams: {labels: a=b}",
           "labels-in-start-params", "rayStartParams", after=_CPU),
     plant("pods that start again under autoscaler v2", CLUSTER, "restartPolicy: Never", "restartPolicy: Always",
@@ -84,10 +76,8 @@ OPERATOR = (
           "idleTimeoutSeconds: 60", "group-idle-without-v2", "idleTimeoutSeconds", after=_CPU),
     plant("options of an autoscaler that is off", CLUSTER, "enableInTreeAutoscaling: true",
           "enableInTreeAutoscaling: false", "autoscaler-options-unused", "autoscalerOptions"),
-    plant("a job with nothing to run", JOB, "entrypoint: python tune.py", 'entrypoint: ""', "job-entrypoint",
-          "entrypoint"),
     plant("half a GPU for Ray to start with", CLUSTER, _PARAMS, 'rayStartParams: {num-gpus: "0.5"}',
           "start-param-not-whole", "num-gpus", after=_L4),
 )  # fmt: skip
 
-MISTAKES = (*SCALING, *TPUS, *QUEUES, *OPERATOR)
+MISTAKES = (*SCALING, *QUEUES, *TPUS, *OPERATOR)

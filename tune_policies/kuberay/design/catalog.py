@@ -1,7 +1,7 @@
 """The list of nodes that a user writes: the nodes that exist or can be rented, how many of each, and their prices.
 
-Every command that needs nodes accepts this list: ``plan --cluster`` plans on these nodes, ``cluster --nodes`` chooses
-among them, and ``plan --cluster FILE --nodes`` reads their prices.
+``plan --cluster`` plans on these nodes, ``cluster --nodes`` chooses among them, and ``plan --cluster FILE --nodes``
+reads their prices.
 """
 
 import itertools
@@ -33,11 +33,7 @@ _KEY: Final = re.compile(r"[a-zA-Z0-9]([-._a-zA-Z0-9]{0,61}[a-zA-Z0-9])?")
 
 
 def check_dns_label(name: str) -> str:
-    """Return ``name`` if Kubernetes takes it in the names of pods.
-
-    Raises:
-        InvalidResourcesError: It does not; the message names the nearest that it takes.
-    """
+    """Return ``name``, or raise :class:`InvalidResourcesError` if it cannot be part of the name of a pod."""
     if not _DNS_LABEL.fullmatch(name):
         near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-0123456789")[:63]
         hint = f"; such as {near!r}" if near else ""
@@ -45,13 +41,6 @@ def check_dns_label(name: str) -> str:
             f"name {shorten(name)} must have small letters, digits and '-', a letter first, and at most 63{hint}"
         )
     return name
-
-
-NodeTypeName = Annotated[str, AfterValidator(check_dns_label)]
-"""A DNS label, as Kubernetes needs it in the names of pods."""
-
-Day = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
-"""A day, as ``2026-11-21``."""
 
 
 def _labels(labels: dict[str, str]) -> dict[str, str]:
@@ -92,14 +81,7 @@ def _node_resources(amounts: dict[str, float]) -> dict[str, float]:
 
 
 class Toleration(Value):
-    """What lets a pod onto a tainted node; fields as in Kubernetes.
-
-    Attributes:
-        key: Of the taint.
-        operator: ``"Exists"``, or ``"Equal"`` with a value.
-        value: Of the taint.
-        effect: ``"NoSchedule"``, ``"PreferNoSchedule"`` or ``"NoExecute"``; ``None``: each of them.
-    """
+    """A toleration of a pod, with the fields of Kubernetes. An ``effect`` of ``None`` matches all effects."""
 
     key: str
     operator: Literal["Exists", "Equal"] = "Exists"
@@ -117,33 +99,36 @@ class Toleration(Value):
 
 
 class NodeType(Value):
-    """One type of node, and how many such nodes there are.
+    """A type of node, and the number of such nodes.
 
     Attributes:
-        count: The number of these nodes. ``None``: a plan counts one node (one slice of a TPU), and a design may use as
-            many as the trials need.
+        count: The number of these nodes. If it is ``None``, a plan counts one node or one TPU slice, and a design uses
+            as many nodes as the trials need.
+        min_nodes: The nodes that a designed cluster always keeps. If it is above 0, the cluster has a group of this
+            type even if the trials do not need it.
         name: A DNS label, which also names the worker group. By default, the catalogue names it after its devices.
-        cpus: CPUs that Ray counts on it: whole, because KubeRay's autoscaler reads no fractions.
-        memory: Host memory: a text such as ``"32GiB"``, or bytes. ``None``: not known; a design needs it.
-        gpus: Whole GPUs.
-        gpu_memory: Memory of each GPU, such as ``"39GiB"``; ``None``: the least of its device type.
+        cpus: CPUs that Ray counts. They are whole, because KubeRay's autoscaler reads no fractions.
+        memory: Host memory: a text such as ``"32GiB"``, or bytes. A design requires it.
+        gpu_memory: Memory of each GPU, such as ``"39GiB"``; ``None`` for the least of its device type.
         custom: Devices of other families by Ray's resource, such as ``{"TPU": 4}``, and any other resource.
-        accelerator_type: Ray's name of its device type; ``None``: it has no devices, or any.
-        topology: Of its TPU slices, such as ``"4x4"``; the nodes of a slice come and go together.
-        device_key: Under which name Kubernetes counts its devices; ``None``: as the device plugin of its family does.
-            For parts of GPUs: ``"nvidia.com/mig-1g.10gb"``, ``"nvidia.com/gpu.shared"``.
-        price_per_hour: Of one node, in the catalogue's currency; ``None``: not known.
-        labels: Ray's node labels, beside that of its device type.
-        node_selector: Kubernetes labels of the nodes on which its pods run, beside those of its device type.
-        tolerations: Taints that its pods tolerate, beside those of its device family.
-        node_config: What Ray's launcher passes to the cloud, such as ``{"InstanceType": "g6.xlarge"}``.
+        accelerator_type: Ray's name of its device type; ``None`` for no devices or any type.
+        topology: The topology of its TPU slices, such as ``"4x4"``. The nodes of a slice are added and removed
+            together.
+        device_key: The resource by which Kubernetes counts its devices; by default that of the family's device plugin.
+            Parts of GPUs have ``"nvidia.com/mig-1g.10gb"`` or ``"nvidia.com/gpu.shared"``.
+        price_per_hour: The price of one node in the catalogue's currency, if known.
+        labels: Ray's node labels, in addition to that of its device type.
+        node_selector: Kubernetes labels of the nodes for its pods, in addition to those of its device type.
+        tolerations: Tolerations of its pods, in addition to those of its device family.
+        node_config: Passed to the cloud by Ray's launcher, such as ``{"InstanceType": "g6.xlarge"}``.
 
     Raises:
-        InvalidResourcesError: A field is wrong, or the fields do not go together.
+        InvalidResourcesError: A field is wrong, or the fields contradict each other.
     """
 
     count: PositiveCount | None = None
-    name: NodeTypeName = ""
+    min_nodes: Count = 0
+    name: Annotated[str, AfterValidator(check_dns_label)] = ""
     cpus: PositiveCount
     memory: Memory | None = None
     gpus: Count = 0
@@ -205,35 +190,49 @@ class NodeType(Value):
             )
         return self
 
+    @model_validator(mode="after")
+    def _minimum_must_be_possible(self) -> Self:
+        if self.count is not None and self.min_nodes > self.count:
+            raise InvalidResourcesError(
+                f"{self._called} has min_nodes={self.min_nodes} above count={self.count}: raise count, or lower "
+                "min_nodes"
+            )
+        if self.min_nodes % self.num_hosts:
+            raise InvalidResourcesError(
+                f"min_nodes={self.min_nodes} of {self._called} is not a number of whole {self.topology} slices: write "
+                f"a multiple of {self.num_hosts}"
+            )
+        return self
+
     @property
     def _called(self) -> str:
         return f"node type {self.name!r}" if self.name else "a node type"
 
     @property
     def resources(self) -> Resources:
-        """What Ray counts on one node."""
+        """The amounts that Ray counts on one node."""
         return Resources(cpus=self.cpus, gpus=self.gpus, memory_bytes=self.memory, custom=self.custom)
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes a plan counts."""
+        """The number of nodes that a plan counts."""
         return self.num_hosts if self.count is None else self.count
 
     @property
     def devices(self) -> dict[str, float]:
-        """Its devices by Ray's resource: empty, or of one kind."""
+        """Its devices by Ray's resource: of one kind, or empty."""
         amounts = {"GPU": self.gpus, **self.custom}
         return {name: amount for name, amount in amounts.items() if amount > 0 and name in DEVICE_RESOURCES}
 
     @property
     def gpu_parts(self) -> tuple[GpuDevice, ...] | None:
-        """Its GPUs, if they are parts of GPUs; ``None``: they are whole."""
+        """Its GPUs if they are parts of GPUs, or ``None`` if they are whole."""
         keys = () if self.device_key is None else (self.device_key,)
         return parts_of_gpus(keys, self.node_selector, self.gpus) if self.gpus else None
 
     @property
     def known_gpus(self) -> tuple[GpuDevice, ...] | None:
-        """Its GPUs, if their memory is known without reading it: from ``gpu_memory``, or from the name of a part."""
+        """Its GPUs if their memory is known, from ``gpu_memory`` or the name of a MIG profile."""
         if self.gpu_memory is None or not self.gpus:
             return self.gpu_parts
         name = self.accelerator_type or "GPU"
@@ -241,20 +240,20 @@ class NodeType(Value):
 
     @property
     def num_hosts(self) -> int:
-        """Nodes that come and go together: the hosts of a TPU slice, else 1."""
+        """The nodes that are added and removed together: the hosts of a TPU slice, else 1."""
         if self.topology is None or self.accelerator_type is None:
             return 1
         return SliceShape(self.topology, self.accelerator_type).chips // int(self.custom["TPU"])
 
     @property
     def ray_labels(self) -> dict[str, str]:
-        """Ray's node labels, with that of the device type, which Ray gives to a node whose devices it has detected."""
+        """Ray's node labels, with that of the device type, which Ray adds when it detects the devices."""
         own = {} if self.accelerator_type is None else {ACCELERATOR_TYPE: self.accelerator_type}
         return {**own, **self.labels}
 
 
 def node_type_name(cpus: int, resource: str | None, devices: int, accelerator_type: str | None, *more: str) -> str:
-    """Return a name for a node type without one: ``"a100-x4"`` after its devices, or ``"cpu-16"``."""
+    """Return a default name for a node type: ``"a100-x4"`` after its devices, or ``"cpu-16"``."""
     what = accelerator_type or resource
     if what is None:
         return f"cpu-{cpus}"
@@ -262,7 +261,7 @@ def node_type_name(cpus: int, resource: str | None, devices: int, accelerator_ty
 
 
 def _named(node_types: tuple[NodeType, ...]) -> tuple[NodeType, ...]:
-    """Return the node types with a name for each that has none."""
+    """Return the node types, each with a name."""
     taken = {each.name for each in node_types}
     named = []
     for each in node_types:
@@ -282,18 +281,18 @@ class NodeCatalog(Value):
 
     Attributes:
         nodes: The types of worker nodes, each with its ``count``; at most 200.
-        head: The head node, which runs no trials and therefore has no devices; ``None``: a small one, see :data:`HEAD`.
-        currency: Of the prices.
+        head: The head node; by default a small node, :data:`HEAD`. It runs trials only if it has devices.
+        currency: The currency of the prices.
         date: The date of the prices, such as ``2026-11-21``.
 
     Raises:
-        InvalidResourcesError: A field is wrong, or a name comes twice.
+        InvalidResourcesError: A field is wrong, or two node types have the same name.
     """
 
     nodes: Annotated[tuple[NodeType, ...], Field(max_length=200), AfterValidator(_named)]
     head: NodeType | None = None
     currency: str = "USD"
-    date: Day | None = None
+    date: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")] | None = None
 
     @model_validator(mode="after")
     def _node_types_must_go_together(self) -> Self:
@@ -306,11 +305,9 @@ class NodeCatalog(Value):
                 f"each node type needs a name of its own, but {twice[0]!r} comes twice"
                 + (", once as the head's" if twice[0] == head.name else "")
             )
-        if head.devices:
-            raise InvalidResourcesError(
-                f"the head runs no trials, so its {', '.join(head.devices)} would be idle: list a head without devices"
-            )
-        for each in self.nodes:
+        if head.min_nodes or head.num_hosts > 1:
+            raise InvalidResourcesError("a cluster has one head: leave min_nodes and slices of several hosts out")
+        for each in (head, *self.nodes):
             if each.gpu_parts is not None and each.gpus > 1:
                 # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: CUDA shows a process one instance at the
                 # most, and of time slices several may be the same GPU, but Ray counts on devices 0 to n - 1.
@@ -327,7 +324,7 @@ class NodeCatalog(Value):
 
     @property
     def price_per_hour(self) -> float | None:
-        """The price of all nodes, and of the head if it has one; ``None``: the price of a node is not known."""
+        """The price of all nodes, and of the head if known; ``None`` if the price of a worker node is unknown."""
         total = (self.head and self.head.price_per_hour) or 0.0
         for each in self.nodes:
             if each.price_per_hour is None:
@@ -337,32 +334,31 @@ class NodeCatalog(Value):
 
 
 HEAD = NodeType(name="head", cpus=2, memory=8 * 2**30)
-"""A head node that only manages: Ray's own processes need about so much."""
-
+"""A head node for Ray's own processes alone."""
 
 _MIG_KEY: Final = re.compile(r"nvidia\.com/mig-(.+)")
 _PROFILE: Final = re.compile(r"\d+g\.(\d{1,9})gb\b.*")
 """A profile's name ends with its nominal memory: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/."""
 
 _MIG_MARGIN: Final = 0.05
-"""The part of the nominal size that a MIG instance may lack: ``nvidia-smi mig -lgip`` lists ``1g.18gb`` of an H200 with
-16.00 GiB, 4.6 % less than 18 GB."""
+"""The fraction of its nominal size that a MIG instance may lack. ``nvidia-smi mig -lgip`` lists ``1g.18gb`` of an H200
+with 16.00 GiB, 4.6 % less than 18 GB."""
 
 _GKE_PROFILE: Final = "cloud.google.com/gke-gpu-partition-size"
 _GKE_SHARING: Final = "cloud.google.com/gke-gpu-sharing-strategy"
-"""GKE keeps the key ``nvidia.com/gpu`` and labels the nodes."""
+"""GKE uses the key ``nvidia.com/gpu`` and labels the nodes."""
 
 
 def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int) -> tuple[GpuDevice, ...] | None:
-    """Return what a pod with so many parts of GPUs has as its devices; ``None``: its GPUs are whole.
+    """Return the devices of a pod with ``number`` parts of GPUs, or ``None`` if its GPUs are whole.
 
     Each MIG instance has its own memory: the nominal size less ``_MIG_MARGIN``. Time slices share the memory of one
-    GPU with other pods, so there are no devices to count on.
+    GPU with other pods, so their memory is unknown and there are no devices.
 
     Args:
-        keys: Under which names Kubernetes counts what the pod asks for.
+        keys: The resources that the pod requests from Kubernetes.
         selector: The node selector of the pod.
-        number: How many parts.
+        number: The number of parts.
     """
     if _GKE_SHARING in selector or any(key.endswith(".shared") for key in keys):
         return ()

@@ -1,17 +1,18 @@
-"""The cheapest nodes on which so many trials in slots of one type run at once.
+"""Chooses the cheapest nodes on which a number of trials in slots of one type run at once.
 
-What a trial reserves may depend on the nodes. Where each type of node has slots of its own, a node holds what the
-policy plans on it alone. Where all trials get the same, the node with the fewest CPUs for each GPU may decide their
-CPUs, and the GPU with the least memory their share. So this module counts in several ways: what each node type holds by
-itself, and how many of the slots that the policy makes on any one of them. For each way it finds the cheapest nodes
-that hold the trials, and then the policy itself says whether the trials fit these nodes.
+What a trial reserves may depend on the nodes. If each node type has its own slots, a node holds what the policy plans
+on it alone. If all trials get the same, the node with the fewest CPUs for each GPU may decide their CPUs, and the GPU
+with the least memory their share. So this module counts in several ways: the trials on each node type alone, and the
+workers of each slot that the policy makes on any of them. For each way it finds the cheapest nodes, and the policy
+checks whether the trials fit them.
 
-Nodes are counted in units: a node, or all hosts of a TPU slice, which come and go together.
+Nodes are counted in units: a node, or all hosts of a TPU slice.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cmp_to_key, reduce
+from fractions import Fraction
+from functools import reduce
 from math import gcd
 from typing import Final, NamedTuple, Self
 
@@ -26,41 +27,37 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, Resources, to_ticks
+from tune_policies.values.resources import TICKS, to_ticks
 
 Units = Mapping[str, int]
-"""How many units of each node type, by its name."""
+"""The number of units by the name of the node type."""
 
 MOST_NODES_OF_TYPE: Final = 10_000
 _MOST_NODES: Final = 100_000
 _LEAST_LIMIT: Final = 1000
-"""A cluster has at most so many nodes of a type, and in all. If there are many types, each may have 1,000."""
+"""The most nodes of a type, and of all types together. Each of many types may have at least 1,000."""
 
 _NO_LIMIT: Final = 1_000
-"""How many units of a node type may be used if its ``count`` is not given."""
+"""The most units of a node type without a ``count``."""
 
 _PER_MONEY: Final = 10**6
-"""Prices are added up in whole millionths, so that sums that are the same compare as the same."""
+"""Prices are added up in whole millionths, so that equal sums compare as equal."""
 
 
 class NodePool(NamedTuple):
-    """Node types, and what else the cluster has.
-
-    Attributes:
-        node_types: By name.
-        head: Without CPUs for trials; its host memory is for Train drivers.
-    """
+    """The available node types by name, the head, and the units that always exist."""
 
     node_types: Mapping[str, NodeType]
-    head: NodeType
+    head: NodeCapacity
+    least: Units = {}  # noqa: RUF012 - nothing changes it
 
     def of(self, holds: Callable[[NodeType], bool]) -> Self:
-        """Return the same with some of the node types only."""
+        """Return the pool with only the node types for which ``holds`` returns true."""
         return self._replace(node_types={name: each for name, each in self.node_types.items() if holds(each)})
 
     @property
     def most(self) -> dict[str, int]:
-        """How many units there can be."""
+        """The most units of each node type."""
         limit = min(MOST_NODES_OF_TYPE, max(_LEAST_LIMIT, _MOST_NODES // max(1, len(self.node_types))))
         return {
             name: min(each.count or _NO_LIMIT * each.num_hosts, limit) // each.num_hosts
@@ -77,29 +74,39 @@ class NodePool(NamedTuple):
         return tuple(self.group(name, 1).spec.nodes(self.node_types[name].num_hosts, is_expected=True))
 
     def group(self, name: str, units: int) -> DesignedGroup:
-        """Return the worker group of so many units."""
+        """Return the worker group of a number of units."""
         node_type = self.node_types[name]
-        hosts = node_type.num_hosts
-        return DesignedGroup(node_type=node_type, max_nodes=units * hosts, num_hosts=hosts)
+        hosts, least = node_type.num_hosts, min(units, self.least.get(name, 0))
+        return DesignedGroup(node_type=node_type, min_nodes=least * hosts, max_nodes=units * hosts, num_hosts=hosts)
+
+    def with_least(self, units: Units) -> dict[str, int]:
+        """Return the units, with at least those that always exist."""
+        return {name: max(units.get(name, 0), self.least.get(name, 0)) for name in sorted({**units, **self.least})}
 
     def capacity(self, units: Units, *, is_expected: bool = True) -> ClusterCapacity:
-        """Return the cluster with so many units. They are still to be added, unless ``is_expected`` is false."""
-        head = NodeCapacity(node_id="head", resources=Resources(memory_bytes=self.head.memory), is_head=True)
-        groups = (self.group(name, number) for name, number in sorted(units.items()) if number)
-        nodes = (node for group in groups for node in group.spec.nodes(group.max_nodes, is_expected=is_expected))
-        return ClusterCapacity().with_nodes((head, *nodes))
+        """Return the cluster with these units and those that always exist.
+
+        The others are still to be added unless ``is_expected`` is false.
+        """
+        groups = [self.group(name, number) for name, number in self.with_least(units).items() if number]
+        nodes = (
+            node.model_copy(update={"is_expected": is_expected and at >= group.min_nodes})
+            for group in groups
+            for at, node in enumerate(group.spec.nodes(group.max_nodes))
+        )
+        return ClusterCapacity().with_nodes((self.head, *nodes))
 
     def plan(self, policy: ResourcePolicy, units: Units) -> TrialPlan | None:
-        """Return what the policy plans on so many units; ``None``: not even one trial fits."""
+        """Return the policy's plan on these units, or ``None`` if not even one trial fits."""
         try:
             return policy.plan(self.capacity(units))
         except InfeasibleRequestError:
             return None
 
     def cost(self, name: str, *, uses_devices: bool) -> tuple[int, ...]:
-        """Return what a unit costs, what counts most first.
+        """Return the cost of a unit, to be compared in order.
 
-        The parts are: nodes without a price where others have one, the price, idle devices, and nodes.
+        The parts are nodes without a price if others have one, the price, idle devices, and nodes.
         """
         node_type = self.node_types[name]
         price = node_type.price_per_hour
@@ -108,30 +115,22 @@ class NodePool(NamedTuple):
         return tuple(part * node_type.num_hosts for part in each)
 
     def price_per_hour(self, units: Units) -> float | None:
-        """Return what so many units cost an hour; ``None``: a price is not known."""
-        prices = [
-            None
-            if (price := self.node_types[name].price_per_hour) is None
-            else price * self.group(name, number).max_nodes
-            for name, number in units.items()
-            if number
-        ]
-        known = [price for price in prices if price is not None]
-        return round(sum(known), 6) if len(known) == len(prices) else None
+        """Return the price of these units for an hour, or ``None`` if a price is unknown."""
+        total = 0.0
+        for name, number in units.items():
+            node_type = self.node_types[name]
+            if number and node_type.price_per_hour is None:
+                return None
+            total += (node_type.price_per_hour or 0) * number * node_type.num_hosts
+        return round(total, 6)
 
 
 _SPARE: Final = (0, 1, 2, 4, 8, 16, 32, 64)
-"""Workers for which there is room beside the trials, until the policy is content: some leave something free."""
+"""Additional workers to make room for, one after the other, because some policies leave resources free."""
 
 
 class NodeChoice(NamedTuple):
-    """Nodes for the trials of one policy.
-
-    Attributes:
-        units: How many of each type.
-        plan: What the policy plans on them.
-        num_trials: How many of the trials run there at once.
-    """
+    """Nodes for the trials of one policy, its plan on them, and the number of trials that run there at once."""
 
     units: Units
     plan: TrialPlan
@@ -139,23 +138,23 @@ class NodeChoice(NamedTuple):
 
 
 def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> NodeChoice:
-    """Return the cheapest nodes on which ``num_trials`` run at once, or as many as can.
+    """Return the cheapest nodes on which ``num_trials`` trials run at once, or as many trials as possible.
 
     Args:
-        policy: Not one of several policies at once.
+        policy: A policy without several slot types.
         pool: The node types.
-        most: How many units there can be of each.
-        num_trials: How many trials.
+        most: The most units of each.
+        num_trials: The number of trials.
 
     Raises:
-        InfeasibleRequestError: Not even one trial fits with all of them.
+        InfeasibleRequestError: Not even one trial fits on all units.
     """
     most = {name: number for name, number in sorted(most.items()) if number and name in pool.node_types}
     try:
         return _of_all(policy, pool, most, num_trials)
     except InfeasibleRequestError:
-        # Ray cannot tell parts of GPUs from whole ones of their type: trials that need more memory than some of them
-        # have can only get nodes of one kind.
+        # Ray does not distinguish parts of GPUs from whole GPUs of their type. If some have too little memory, trials
+        # can only use nodes of one kind.
         found = list(_of_one_kind_of_gpu(policy, pool, most, num_trials))
         if not found:
             raise
@@ -190,17 +189,13 @@ def _of_all(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
 
 
 def _enough(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> tuple[dict[str, int], TrialPlan]:
-    """Return enough units and the plan on them. If no number is enough, return all units that help.
-
-    Raises:
-        InfeasibleRequestError: Not even one trial fits.
-    """
+    """Return enough units and the plan on them. If no number is enough, return all units that help."""
     number, before = 1, 0
     while True:
         units = {name: min(number, limit) for name, limit in most.items()}
         plan = pool.plan(policy, units)
         if plan is None:
-            if number == 1:  # mostly more will not help, and that is soon known
+            if number == 1:  # usually no number of nodes helps
                 try:
                     policy.plan(pool.capacity(most))
                 except InfeasibleRequestError as error:
@@ -208,20 +203,14 @@ def _enough(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
         elif plan.min_concurrent_trials >= num_trials or units == most:
             return units, plan
         elif plan.min_concurrent_trials == before and number >= 2 * request_of(plan.slots[0]).processes:
-            return units, plan  # every unit that was added would hold a worker: the policy itself allows no more
+            return units, plan  # each added unit holds a worker, so the policy allows no more
         else:
             before = plan.min_concurrent_trials
         number *= 2
 
 
 class _Count(NamedTuple):
-    """One way of counting how much the node types hold.
-
-    Attributes:
-        in_unit: How many workers a unit of each type holds.
-        per_trial: Workers of a trial.
-        uses_devices: Whether workers have devices.
-    """
+    """One way of counting: the workers in a unit of each type, the workers of a trial, and whether they use devices."""
 
     in_unit: Mapping[str, int]
     per_trial: int
@@ -234,21 +223,19 @@ def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan
     if plan.num_workers == 0:
         in_unit = {name: 0 if one is None else one.min_concurrent_trials for name, one in alone.items()}
         yield _Count(in_unit, 1, _uses_devices(plan.slots[0]))
-    slots = [_alike(slot) for slot in (*_slots(policy, pool, most), *plan.slots, plan.common_slot)]
+    found: list[TrialSlot] = []
+    for name, number in most.items():
+        with suppress(InfeasibleRequestError):
+            found += _enough(policy, pool, {name: number}, 1)[1].slots
+    found += [*plan.slots, plan.common_slot]
+    slots = [slot.of_fixed_size().model_copy(update={"max_concurrent_trials": 1}) for slot in found]
     if len({slot.worker.cpus for slot in slots}) > 1:
-        # The CPUs are the policy's choice, and give way where a node has few, so that none of its devices is stranded.
+        # The policy chooses the CPUs, and reduces them on nodes with few, so that none of their devices is stranded.
         slots += [_without_cpus(slot) for slot in slots if _uses_devices(slot)]
     for at, slot in enumerate(slots):
         if slot not in slots[:at]:
             in_unit = {name: workers_in_unit(pool.unit(name), slot) for name in most}
             yield _Count(in_unit, request_of(slot).processes, _uses_devices(slot))
-
-
-def _slots(policy: ResourcePolicy, pool: NodePool, most: Units) -> Iterator[TrialSlot]:
-    """Yield the slots that the policy makes on nodes of one type."""
-    for name, number in most.items():
-        with suppress(InfeasibleRequestError):
-            yield from _enough(policy, pool, {name: number}, 1)[1].slots
 
 
 def _without_cpus(slot: TrialSlot) -> TrialSlot:
@@ -259,7 +246,7 @@ def _without_cpus(slot: TrialSlot) -> TrialSlot:
 def _covers(
     pool: NodePool, most: Units, counts: Sequence[_Count], target: int, spare: int
 ) -> list[tuple[tuple[int, ...], dict[str, int]]]:
-    """Return the cheapest numbers of units for each way of counting, each once, and what they cost: those first."""
+    """Return the cheapest units for each way of counting with their cost, in the order of the cost."""
     found: dict[tuple[tuple[str, int], ...], tuple[int, ...]] = {}
     for count in counts:
         costs = {name: pool.cost(name, uses_devices=count.uses_devices) for name in most}
@@ -275,13 +262,8 @@ def _cost(units: Units, pool: NodePool, *, uses_devices: bool) -> tuple[int, ...
     return tuple(sum(parts) for parts in zip(*costs, strict=True))
 
 
-def _alike(slot: TrialSlot) -> TrialSlot:
-    """Return the slot without how many there are."""
-    return slot.of_fixed_size().model_copy(update={"max_concurrent_trials": 1})
-
-
 def workers_in_unit(unit: Sequence[NodeCapacity], slot: TrialSlot) -> int:
-    """Return how many workers of ``slot`` Ray may place on a unit."""
+    """Return how many workers of a slot Ray can place on a unit."""
     is_selected = matcher(slot.label_selector)
     usable = [node for node in unit if is_selected(node.ray_labels) and _has_memory(node, slot)]
     if slot.topology is not None:
@@ -290,7 +272,7 @@ def workers_in_unit(unit: Sequence[NodeCapacity], slot: TrialSlot) -> int:
 
 
 def _has_memory(node: NodeCapacity, slot: TrialSlot) -> bool:
-    """Return whether the node's GPUs have the memory on which the slot counts."""
+    """Return whether the node's GPUs have the memory of the slot."""
     if slot.gpu_memory_bytes is None or not slot.worker.gpus:
         return True
     per_device = max(1, TICKS // to_ticks(slot.worker.gpus))
@@ -302,7 +284,7 @@ def _uses_devices(slot: TrialSlot) -> bool:
 
 
 def _trimmed(policy: ResourcePolicy, pool: NodePool, units: Units, target: int) -> NodeChoice:
-    """Return the choice without the units that the trials do not need, the dearest first."""
+    """Return the choice without the units that the trials do not need."""
 
     def holds(fewer: Units) -> bool:
         found = pool.plan(policy, fewer)
@@ -314,14 +296,7 @@ def _trimmed(policy: ResourcePolicy, pool: NodePool, units: Units, target: int) 
 
 
 def trimmed(units: Units, pool: NodePool, *, uses_devices: bool, holds: Callable[[Units], bool]) -> dict[str, int]:
-    """Drop the units that are not needed, the dearest first.
-
-    Args:
-        units: With which it ``holds``.
-        pool: The node types.
-        uses_devices: Whether all of the trials do.
-        holds: Whether some of the units are enough.
-    """
+    """Drop the units without which ``holds`` stays true, the most expensive first."""
     kept = dict(units)
     for name in sorted(kept, key=lambda name: (pool.cost(name, uses_devices=uses_devices), name), reverse=True):
 
@@ -334,17 +309,16 @@ def trimmed(units: Units, pool: NodePool, *, uses_devices: bool, holds: Callable
 
 
 _Link = tuple["_Link | None", str, int]
-"""How a cost came about: what was before, and then how many of what."""
+"""The items behind a cost: the items before, then a name and its number."""
 
 
 class Item(NamedTuple):
-    """What can be taken several times.
+    """An item of the knapsack problem. Of equal covers, the first by name is chosen.
 
     Attributes:
-        name: Its name. Ties go to the first by name.
-        holds: How many one piece holds.
-        most: How many pieces there can be.
-        cost: Of one piece, what counts most first; no part is below 0.
+        holds: What one piece contributes to the cover.
+        most: The most pieces.
+        cost: The cost of one piece: parts of at least 0, to be compared in order.
     """
 
     name: str
@@ -354,7 +328,7 @@ class Item(NamedTuple):
 
 
 def cheapest_cover(items: Sequence[Item], needed: int) -> dict[str, int] | None:
-    """Return how many of each item hold ``needed`` at the lowest cost; ``None``: all of them together do not.
+    """Return the pieces of each item that hold ``needed`` at the lowest cost, or ``None`` if all pieces do not.
 
     This is the bounded knapsack problem in its covering form. Dynamic programming over what is still missing solves it
     exactly.
@@ -375,32 +349,25 @@ def cheapest_cover(items: Sequence[Item], needed: int) -> dict[str, int] | None:
 
 
 def _surely(items: Sequence[Item], needed: int) -> dict[str, int]:
-    """Return how many of each item belong to some cheapest set, so that no search need find them.
+    """Return pieces of each item that belong to some cheapest set, so that the search need not find them.
 
-    Take an item that holds n, and any n pieces of others: some of these together hold a multiple of n. Where they cost
+    Take an item that holds n, and any n pieces of others: some of these together hold a multiple of n. If they cost
     more for what they hold, pieces of the item can replace them. Some cheapest set is left when no more can be
     replaced. It has fewer than n pieces of worse items, or nearly all pieces of this one.
     """
     largest = max(item.holds for item in items)
     counts, by_better = {}, 0
-    for item in sorted(items, key=cmp_to_key(_compare)):
+    for item in sorted(items, key=lambda item: [Fraction(cost, item.holds) for cost in item.cost]):
         by_need = -(-(needed - by_better - item.holds * largest) // item.holds)
         counts[item.name] = max(0, min(item.most - largest, by_need))
         by_better += item.holds * item.most
     return counts
 
 
-def _compare(one: Item, other: Item) -> int:
-    """Return below 0 if one costs less than the other for what it holds, above 0 if it costs more."""
-    costs = [cost * other.holds for cost in one.cost]
-    others = [cost * one.holds for cost in other.cost]
-    return (costs > others) - (costs < others)
-
-
 def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
     if needed <= 0:
         return {}
-    # No cheapest set has more things than are needed, so with such a base the first number of a cost counts most.
+    # A cheapest set has at most as many pieces as are needed, so numbers with this base compare as the tuples do.
     base = 1 + needed * max(max(item.cost) for item in items)
     unknown: tuple[int, _Link | None] | None = None
     found = [unknown] * (needed + 1)
@@ -424,9 +391,9 @@ def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
 
 
 def _portions(item: Item, needed: int) -> Iterator[tuple[int, range]]:
-    """Yield portions of an item that add up to every number of it, and the order in which to go through each.
+    """Yield portions that add up to every number of pieces, each with the order of the search.
 
-    Upwards a portion may be taken again and again, downwards once only.
+    In ascending order a portion can be used repeatedly, in descending order once.
     """
     if item.most * item.holds >= needed + item.holds:
         yield 1, range(1, needed + 1)

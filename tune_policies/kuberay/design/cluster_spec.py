@@ -1,4 +1,4 @@
-"""A cluster as its file describes it: the head, and worker groups that grow and shrink. Policies plan on it."""
+"""The clusters that files describe: a head and worker groups that grow and shrink. Policies plan on them."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Self
@@ -13,26 +13,24 @@ from tune_policies.values.resources import Count, PositiveCount, Resources
 from tune_policies.values.value import Value, counted
 
 MOST_NODES: Final = 10_000
-"""The most nodes that a plan may list. KubeRay's default limit of 2147483647 means "no limit"."""
+"""The most nodes that a plan lists. KubeRay's default limit of 2147483647 means "no limit"."""
 
 
 class WorkerGroup(Value):
-    """Workers of one kind.
+    """A group of equal worker nodes.
 
     Attributes:
-        name: Of the group, or of the node type.
-        resources: What Ray counts on one node.
-        min_nodes: So many are always there.
-        max_nodes: So many may be there.
-        start_nodes: So many are there at first; ``None``: as many as always.
-        num_hosts: Nodes that come and go together, as the hosts of a TPU slice; the numbers of nodes are its multiples.
-        accelerator_type: Ray's name of the device type; ``None``: not known.
-        devices: Its GPUs, if their memory is known, as that of parts of GPUs is; ``None``: not known.
-        is_type_counted: Whether the autoscaler knows the type, so that work which asks for it makes nodes come.
+        resources: The amounts that Ray counts on one node.
+        start_nodes: The number of nodes at the start; ``None`` for ``min_nodes``.
+        num_hosts: The nodes that are added and removed together, such as the hosts of a TPU slice. All numbers of nodes
+            are multiples of it.
+        accelerator_type: Ray's name of the device type, if known.
+        devices: The GPUs of one node, if their memory is known.
+        is_type_counted: Whether the autoscaler adds nodes for a request of the device type.
         labels: Ray's node labels.
-        topology: Of its TPU slices.
-        price_per_hour: Of one node; ``None``: not known.
-        idle_timeout_s: After so many seconds without work a node goes; ``None``: as the cluster says.
+        topology: The topology of TPU slices.
+        price_per_hour: The price of one node, if known.
+        idle_timeout_s: Seconds after which an idle node is removed; ``None`` for the cluster's timeout.
     """
 
     name: str
@@ -60,7 +58,7 @@ class WorkerGroup(Value):
 
     @classmethod
     def of(cls, node_type: NodeType, **numbers: int) -> Self:
-        """Return a group of nodes of one type; ``numbers`` are the fields that count nodes."""
+        """Return a group of nodes of one type. ``numbers`` are the fields that count nodes."""
         return cls(
             name=node_type.name,
             resources=node_type.resources,
@@ -73,13 +71,13 @@ class WorkerGroup(Value):
         )
 
     def nodes(self, number: int, *, is_expected: bool = False) -> Iterator[NodeCapacity]:
-        """Yield so many nodes of the group, as Ray will know them.
+        """Yield nodes of the group as Ray counts them.
 
-        The hosts of a TPU slice have the labels that Google and Ray give them, so that a plan finds whole slices.
+        The hosts of a TPU slice have the labels of GKE and Ray, so that a plan finds whole slices.
 
         Args:
-            number: How many; a slice that is not complete is of no use.
-            is_expected: Whether they are still to be added.
+            number: The number of nodes.
+            is_expected: Whether the nodes are still to be added.
         """
         alike = NodeCapacity(
             node_id=self.name,
@@ -113,22 +111,25 @@ class WorkerGroup(Value):
         return {"labels": {**labels, **self.labels}, "resources": self.resources.replaced(custom=custom)}
 
 
+def head_of(node_type: NodeType) -> NodeCapacity:
+    """Return the head node as Ray counts it. Without devices, it has memory for Train's drivers, and no CPUs."""
+    if not node_type.devices:
+        return NodeCapacity(node_id="head", resources=Resources(memory_bytes=node_type.memory), is_head=True)
+    (node,) = WorkerGroup.of(node_type, max_nodes=1).nodes(1)
+    return node.model_copy(update={"node_id": "head", "is_head": True})
+
+
 class DesignedGroup(Value):
-    """A worker group of a cluster that was designed: nodes of one type of the catalogue.
+    """A worker group of a designed cluster: nodes of one type of the catalogue.
 
     Attributes:
-        node_type: Their type.
-        min_nodes: So many are always there.
-        max_nodes: So many may be there.
-        start_nodes: So many are there at first.
-        num_hosts: Nodes that come and go together.
-        trials_at_once: How many trials all of its nodes hold.
+        num_hosts: The nodes that are added and removed together.
+        trials_at_once: The number of trials that all of its nodes hold.
     """
 
     node_type: NodeType
     min_nodes: Count = 0
     max_nodes: PositiveCount
-    start_nodes: Count = 0
     num_hosts: PositiveCount = 1
     trials_at_once: Count = 0
 
@@ -141,26 +142,25 @@ class DesignedGroup(Value):
 
     @property
     def spec(self) -> WorkerGroup:
-        """The group as a file of it is to be read again."""
-        numbers = ("min_nodes", "max_nodes", "start_nodes", "num_hosts")
-        return WorkerGroup.of(self.node_type, **{name: getattr(self, name) for name in numbers})
+        """The group as it is read from the written file."""
+        numbers = {"min_nodes": self.min_nodes, "start_nodes": self.min_nodes, "max_nodes": self.max_nodes}
+        return WorkerGroup.of(self.node_type, num_hosts=self.num_hosts, **numbers)
 
 
 class ClusterSpec(Value):
-    """A cluster that is to be.
+    """A cluster as its file describes it.
 
     Attributes:
-        name: Of the cluster.
-        head: What Ray counts on the head node; 0 CPUs: it takes no work.
-        groups: The workers.
-        max_nodes: The most workers of all groups together; ``None``: each group's limit is the only one.
-        is_autoscaling: Whether an autoscaler adds nodes; else the numbers stay as they are at first.
-        idle_timeout_s: After so many seconds without work a node goes; ``None``: as Ray does, 60 s on Kubernetes.
-        assumptions: What its file leaves open, and what it was taken for, a sentence each.
+        head: The head as Ray counts it. With 0 CPUs, it runs no trials.
+        groups: The worker groups.
+        max_nodes: The most worker nodes of all groups together; ``None`` for no such limit.
+        is_autoscaling: Whether an autoscaler adds nodes. Otherwise the numbers stay as they are at the start.
+        idle_timeout_s: Seconds after which an idle node is removed; ``None`` for Ray's default, 60 s on Kubernetes.
+        assumptions: Sentences about defaults that are counted because the file leaves them open.
     """
 
     name: str = "cluster"
-    head: Resources = Field(default_factory=Resources)
+    head: NodeCapacity = NodeCapacity(node_id="head", resources=Resources(), is_head=True)
     groups: tuple[WorkerGroup, ...] = ()
     max_nodes: Count | None = None
     is_autoscaling: bool = True
@@ -176,8 +176,8 @@ class ClusterSpec(Value):
 
     @property
     def capacity(self) -> ClusterCapacity:
-        """The cluster with the nodes that are always there, and what its autoscaler could add to them."""
-        nodes = [NodeCapacity(node_id="head", resources=self.head, is_head=True)]
+        """The nodes that always exist, and the node types that the autoscaler can add."""
+        nodes = [self.head]
         rows = []
         for group in self.groups:
             always = group.min_nodes if self.is_autoscaling else max(group.min_nodes, group.start_nodes or 0)
@@ -202,7 +202,7 @@ Nodes = ClusterCapacity | NodeCatalog | ClusterSpec
 
 
 def capacity_of(nodes: Nodes) -> ClusterCapacity:
-    """Return the nodes as a policy sees them. The head of a list of nodes has host memory and no CPUs.
+    """Return the nodes for a policy.
 
     Raises:
         InvalidResourcesError: A list has more than :data:`MOST_NODES` nodes.
@@ -216,6 +216,5 @@ def capacity_of(nodes: Nodes) -> ClusterCapacity:
     groups = [(WorkerGroup.of(each, max_nodes=each.num_nodes), each.num_nodes) for each in nodes.nodes]
     listed = [node for group, number in groups for node in group.nodes(number)]
     if nodes.head is not None:
-        resources = Resources(memory_bytes=nodes.head.memory)
-        listed.append(NodeCapacity(node_id=nodes.head.name, resources=resources, is_head=True))
+        listed.append(head_of(nodes.head).model_copy(update={"node_id": nodes.head.name}))
     return ClusterCapacity(nodes=tuple(listed))

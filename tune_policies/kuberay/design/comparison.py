@@ -1,4 +1,4 @@
-"""Compares policies on one cluster: what a trial gets under each, how many run at once, what is idle, and the price."""
+"""Compares policies on one cluster: the slots, the trials at once, the idle resources and the price under each."""
 
 from collections.abc import Iterable
 from typing import ClassVar, Final
@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 from tune_policies.kuberay.design.catalog import NodeCatalog
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, Nodes, capacity_of
 from tune_policies.kuberay.design.forecast import Stage, forecast_trials
-from tune_policies.placement.idle import ROUNDING, Idle, idle
+from tune_policies.placement.idle import Idle, Why, idle
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import Count
@@ -16,12 +16,12 @@ NO_TRIAL_FITS: Final = "one trial needs {asked}, but {offered}: short of {short_
 
 
 class ComparedPolicy(Stage):
-    """One policy on the cluster. If an autoscaler adds nodes, this is the policy at the maximum.
+    """One policy on the cluster, with all nodes that an autoscaler can add.
 
     Attributes:
         policy: Its name, such as that of its file.
-        idle: What its plan leaves unused.
-        num_waves: How many waves all trials take; ``None``: not asked, or no trial fits.
+        idle: The resources that its plan leaves unused.
+        num_waves: The waves that all trials take; ``None`` if their number is not given, or no trial fits.
     """
 
     policy: str
@@ -30,19 +30,13 @@ class ComparedPolicy(Stage):
 
     @property
     def price_of_trial_hour(self) -> float | None:
-        """The price of one trial for an hour if all slots are in use; ``None``: not known."""
+        """The price of one trial for an hour if all slots are in use, or ``None`` if unknown."""
         trials = self.trials_at_once
         return None if self.price_per_hour is None or not trials else self.price_per_hour / trials
 
 
 class PolicyComparison(ShownValue):
-    """Several policies on the same cluster.
-
-    Attributes:
-        policies: In the order in which they were given.
-        currency: Of the prices.
-        cautions: What may turn out differently, a sentence each.
-    """
+    """Several policies on the same cluster, with the currency of the prices and sentences of caution."""
 
     _view: ClassVar = "tune_policies.views.tables:comparison_view"
 
@@ -66,10 +60,10 @@ def compare_policies(
     """Plan for the same cluster with each policy. A policy under which no trial fits gets the reason.
 
     Args:
-        policies: Each with its name.
+        policies: The policies, each with its name.
         nodes: The cluster.
-        catalog: Has the prices for a cluster's file. A list of nodes has its own.
-        num_trials: How many trials there are in all; ``None``: as many as fit.
+        catalog: The prices for a cluster's file. A list of nodes has its own.
+        num_trials: The number of all trials.
     """
     prices = nodes if isinstance(nodes, NodeCatalog) else catalog
     capacity = capacity_of(nodes)
@@ -86,7 +80,7 @@ def compare_policies(
         except InfeasibleRequestError as error:
             return ComparedPolicy(policy=name, nodes={}, why_not=NO_TRIAL_FITS.format_map(vars(error)))
         plan = stage.plan
-        left = () if plan is None else tuple(each for each in idle(capacity, plan) if each.reason != ROUNDING)
+        left = () if plan is None else tuple(each for each in idle(capacity, plan) if each.why is not Why.ROUNDING)
         waves = None if plan is None or num_trials is None else plan.num_waves(num_trials)
         return ComparedPolicy(policy=name, idle=left, num_waves=waves, **dict(stage))
 

@@ -1,9 +1,8 @@
-"""Designs a cluster: the worker groups that a policy's trials need, of the nodes that there could be.
+"""Designs a cluster: the worker groups that a policy's trials need, of the nodes that are available.
 
-For users without a catalogue there are default nodes. The policy says what a trial needs by its plan for the smallest
-node on which one runs. The default nodes are the smallest that leave nothing idle. For trials with devices, a node has
-one device, or as many as a worker has. For trials on CPUs, it has up to 16 CPUs. It has 4 GiB of memory for each CPU,
-which clouds sell as general purpose, or more where trials ask for more.
+Without a catalogue, the nodes are the smallest that leave nothing idle. A node for trials with devices has one device,
+or the devices of one worker. A node for trials on CPUs has up to 16 CPUs. It has 4 GiB of memory for each CPU, which
+clouds sell as general purpose, or more if the trials need more.
 """
 
 import math
@@ -17,7 +16,7 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, DEVICE_RESOURC
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType, node_type_name
 from tune_policies.kuberay.design.cheapest_nodes import MOST_NODES_OF_TYPE, NodePool, Units, workers_in_unit
-from tune_policies.kuberay.design.cluster_spec import ClusterSpec, DesignedGroup
+from tune_policies.kuberay.design.cluster_spec import ClusterSpec, DesignedGroup, head_of
 from tune_policies.kuberay.design.slot_choices import (
     ChosenNodes,
     Measured,
@@ -25,6 +24,7 @@ from tune_policies.kuberay.design.slot_choices import (
     nodes_for,
     policies_by_slot,
     shares_of,
+    without_unused,
 )
 from tune_policies.placement.layout import RemainingCapacity
 from tune_policies.placement.packing import largest
@@ -42,10 +42,10 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from tune_policies.values.resources import MOST_AT_ONCE, TICKS, PositiveCount, Resources, check_count, to_ticks
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import GIB, format_money
-from tune_policies.values.value import Value, counted, shorten, shorten_names
+from tune_policies.values.value import Value, counted, shorten, shorten_names, suggest
 
 _CPUS_PER_DEVICE: Final = 8
-"""Where a policy leaves them to the nodes."""
+"""CPUs of a node if the policy leaves them to the nodes."""
 
 _CPU_NODE: Final = 16
 """CPUs of a node without devices, unless a worker has more."""
@@ -57,32 +57,18 @@ _HINT: Final = "give a catalogue of the nodes that there could be"
 
 
 class _Worker(NamedTuple):
-    """What a node is made for.
+    """The worker for which a default node is made. With devices and without CPUs, it uses all CPUs of the node."""
 
-    Attributes:
-        cpus: Of one worker; ``None``: what is left to each.
-        resource: Ray's resource of its devices; ``None``: it has none.
-        devices: Of one worker, below 1 a part of one.
-        accelerator_type: Ray's name of the type.
-        topology: Of its TPU slices.
-        memory_bytes: Host memory of one worker.
-        custom: Other resources of one worker.
-    """
-
-    cpus: float | None
-    resource: str | None = None
-    devices: float = 0
-    accelerator_type: str | None = None
+    amounts: Resources
+    accelerator_type: str | None
     topology: str | None = None
-    memory_bytes: int | None = None
-    custom: Mapping[str, float] = {}
 
 
 def default_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalog, tuple[str, ...]]:
     """Return nodes that suit the first choice of a policy, and a sentence about each.
 
     Raises:
-        InvalidResourcesError: It cannot be told; the message says why.
+        InvalidResourcesError: The policy does not determine the nodes.
     """
     node_types: dict[str, NodeType] = {}
     for inner in policies_by_slot(policy.choices[0]):
@@ -99,18 +85,19 @@ def default_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalo
 def _worker(policy: ResourcePolicy) -> _Worker:
     match policy:
         case AcceleratorPolicy() if policy.topology is not None:  # slices have labels, which no imagined node has
-            kind = (policy.resource, policy.amount, policy.accelerator_type, policy.topology)
-            return _Worker(policy.cpus, *kind, memory_bytes=int(policy.memory or 0) or None)
+            custom = {policy.resource: policy.amount}
+            amounts = Resources(cpus=policy.cpus or 0, memory_bytes=int(policy.memory or 0) or None, custom=custom)
+            return _Worker(amounts, policy.accelerator_type, policy.topology)
         case GpuPolicy():
             if policy.min_gpu_memory is not None:
                 _check_memory(policy, int(policy.min_gpu_memory), _one_type(policy.accelerator_type))
         case GpuMemoryPolicy():
             _check_memory(policy, int(policy.gpu_memory or 1), _one_type(policy.accelerator_type))
-            if policy.gpu_memory is None:  # a profile: what fits one device is what fits
+            if policy.gpu_memory is None:  # with a profile, a trial has what fits one device
                 measured = policy.profile.host_memory_bytes if policy.profile is not None else None
                 memory = int(policy.memory or measured or 0) or None
-                one_type = _one_type(policy.accelerator_type)
-                return _Worker(policy.cpus, "GPU", 1, one_type, memory_bytes=memory, custom=policy.custom)
+                amounts = Resources(cpus=policy.cpus or 0, gpus=1, memory_bytes=memory, custom=policy.custom)
+                return _Worker(amounts, _one_type(policy.accelerator_type))
         case SelectingPolicy() if policy.label_selector:
             raise InvalidResourcesError(f"which nodes have the labels of a SelectingPolicy is not known: {_HINT}")
         case WrappingPolicy():
@@ -118,13 +105,7 @@ def _worker(policy: ResourcePolicy) -> _Worker:
     plan = plan_on_smallest_node(policy.plan)
     if plan is None:
         raise InvalidResourcesError(f"which nodes suit a {type(policy).__name__} is not known: {_HINT}")
-    slot = plan.slots[0]
-    amounts, custom = slot.worker, dict(slot.worker.custom)
-    resource = next((name for name in amounts.ticks if name in DEVICE_RESOURCES), None)
-    devices = amounts.gpus if resource == "GPU" else custom.pop(str(resource), 0)
-    # No CPUs beside devices means as many as the nodes have.
-    cpus = None if resource is not None and amounts.cpus == 0 else amounts.cpus
-    return _Worker(cpus, resource, devices, slot.accelerator_type, memory_bytes=amounts.memory_bytes, custom=custom)
+    return _Worker(plan.slots[0].worker, plan.slots[0].accelerator_type)
 
 
 def _one_type(wish: str | tuple[str, ...] | None) -> str | None:
@@ -148,27 +129,26 @@ def _check_memory(policy: ResourcePolicy, needed: int, accelerator_type: str | N
 
 
 def _node_type(worker: _Worker, num_trials: int) -> NodeType:
-    devices, workers = _devices(worker)
-    if worker.resource is None:
-        cpus = worker.cpus or 1
-        workers = max(1, min(int(_CPU_NODE / cpus), num_trials))
-        num_cpus = math.ceil(round(workers * cpus, 4))
-    elif worker.cpus is None:
-        num_cpus = _CPUS_PER_DEVICE * devices
+    amounts = worker.amounts
+    by_name = {"GPU": amounts.gpus, **amounts.custom}
+    resource = next((name for name, amount in by_name.items() if amount and name in DEVICE_RESOURCES), None)
+    if resource is None:
+        cpus_each = amounts.cpus or 1
+        devices, workers = 0, max(1, min(int(_CPU_NODE / cpus_each), num_trials))
+        cpus = _rounded_up(workers * cpus_each)
     else:
-        num_cpus = max(1, math.ceil(round(workers * worker.cpus, 4)))
-    # Beside the trials there is a little room for Train's drivers.
-    memory = max(num_cpus * _BYTES_PER_CPU, workers * (worker.memory_bytes or 0) + GIB)
-    custom = {name: float(math.ceil(round(workers * amount, 4))) for name, amount in worker.custom.items()}
-    if worker.resource not in (None, "GPU"):
-        custom[str(worker.resource)] = devices
+        devices, workers = _devices_and_workers(worker, by_name[resource])
+        cpus = _rounded_up(workers * amounts.cpus) or _CPUS_PER_DEVICE * devices
+    custom = {name: float(_rounded_up(workers * each)) for name, each in amounts.custom.items() if name != resource}
+    if resource not in (None, "GPU"):
+        custom[str(resource)] = devices
+    topology = [worker.topology] if worker.topology else []
     return NodeType(
-        name=node_type_name(
-            num_cpus, worker.resource, devices, worker.accelerator_type, *([worker.topology] if worker.topology else [])
-        ),
-        cpus=num_cpus,
-        memory=memory,
-        gpus=devices if worker.resource == "GPU" else 0,
+        name=node_type_name(cpus, resource, devices, worker.accelerator_type, *topology),
+        cpus=cpus,
+        # Train's drivers need some memory beside the trials.
+        memory=max(cpus * _BYTES_PER_CPU, workers * (amounts.memory_bytes or 0) + GIB),
+        gpus=devices if resource == "GPU" else 0,
         custom=custom,
         accelerator_type=worker.accelerator_type,
         topology=worker.topology,
@@ -176,17 +156,17 @@ def _node_type(worker: _Worker, num_trials: int) -> NodeType:
     )
 
 
-def _devices(worker: _Worker) -> tuple[int, int]:
-    """Return how many devices a node has, and how many workers they are for."""
-    if worker.resource is None:
-        return 0, 1
+def _rounded_up(amount: float) -> int:
+    return math.ceil(round(amount, 4))
+
+
+def _devices_and_workers(worker: _Worker, devices: float) -> tuple[int, int]:
+    """Return the numbers of devices and workers of a node for a worker with so many devices."""
     if worker.topology is not None and worker.accelerator_type is not None:
         shape = SliceShape(worker.topology, worker.accelerator_type)
         chips = shape.chips if shape.has_one_host else 4
-        return chips, max(1, chips // int(worker.devices))
-    if worker.devices < 1:
-        return 1, TICKS // to_ticks(worker.devices)
-    return int(worker.devices), 1
+        return chips, max(1, chips // int(devices))
+    return (1, TICKS // to_ticks(devices)) if devices < 1 else (int(devices), 1)
 
 
 _CLUSTER_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")
@@ -195,7 +175,7 @@ _CLUSTER_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")
 def _name(name: str) -> str:
     if not _CLUSTER_NAME.fullmatch(name):
         raise InvalidResourcesError(
-            # KubeRay puts the names of its pods and services together from it.
+            # KubeRay makes the names of its pods and services from it.
             f"name {shorten(name)} must have small letters, digits and '-', a letter first, and at most 53 of them"
         )
     return name
@@ -205,22 +185,21 @@ class ClusterDesign(Value):
     """The cluster that a policy's trials need.
 
     Attributes:
-        name: Of the cluster: a DNS label of at most 53 characters.
-        head: The head node.
-        groups: At least one for each slot type.
-        trials: The plan of the trials on it.
-        num_trials: How many trials are to run.
-        idle_timeout_s: After so many seconds without work a node goes.
-        price_per_hour: Of all nodes at their most, with the head where its price is told; ``None``: that of some worker
-            is not known.
-        hours: How long all the trials take, as benchmarks measured; ``None``: not known.
-        currency: Of the price.
-        reasons: How it came about, a sentence each.
+        name: A DNS label of at most 53 characters.
+        groups: At least one group for each slot type, unless the head has room for its trials.
+        trials: The plan of the trials on the cluster.
+        num_trials: The requested number of trials.
+        idle_timeout_s: Seconds after which an idle node is removed.
+        price_per_hour: The price of the largest size of the cluster, with the head if its price is known. It is
+            ``None`` if the price of a worker is unknown.
+        hours: The measured duration of all trials, if known.
+        currency: The currency of the price.
+        reasons: Sentences about the choice of the nodes.
     """
 
     name: Annotated[str, AfterValidator(_name)]
     head: NodeType
-    groups: tuple[DesignedGroup, ...] = Field(min_length=1)
+    groups: tuple[DesignedGroup, ...]
     trials: TrialPlan
     num_trials: PositiveCount
     idle_timeout_s: Annotated[int, Field(ge=0)] = 60
@@ -230,27 +209,34 @@ class ClusterDesign(Value):
     reasons: tuple[str, ...] = ()
 
     @property
+    def node_types(self) -> tuple[NodeType, ...]:
+        """The node types of the head and of the groups."""
+        return (self.head, *(group.node_type for group in self.groups))
+
+    @property
     def spec(self) -> ClusterSpec:
-        """The cluster as a file of it is to be read again. Its head has host memory, for Train drivers, and no CPU."""
+        """The cluster as it is read from the written file."""
         return ClusterSpec(
             name=self.name,
-            head=Resources(memory_bytes=self.head.memory),
+            head=head_of(self.head),
             groups=tuple(group.spec for group in self.groups),
             idle_timeout_s=self.idle_timeout_s,
         )
 
     @property
     def price(self) -> float | None:
-        """What all the trials cost together, if every node stays until the last of them ends; ``None``: not known."""
+        """The price of all trials if every node stays until the last trial ends, or ``None`` if unknown."""
         return None if self.price_per_hour is None or self.hours is None else self.price_per_hour * self.hours
 
     def explain(self) -> str:
-        """Return the design as text: the groups, how many trials run on them, what limits them, the cost, and why."""
+        """Return the design as text: the groups, the trials on them, their limit, the cost, and the reasons."""
         most = self.trials.min_concurrent_trials
-        at_first = "no worker node" if all(group.min_nodes == 0 for group in self.groups) else "some worker nodes"
+        always = sum(group.min_nodes for group in self.groups)
+        at_first = counted(always, "worker node") if always else "no worker node"
         limit = "" if most >= self.num_trials else f"; limited by {self.trials.limited_by}"
         lines = [
             f"room for {most} of {counted(self.num_trials, 'trial')} at once, {at_first} at first{limit}",
+            *([f"  {self.head.name}, which runs trials too: {self.head.resources}"] if self.head.devices else []),
             *(f"  {group}" for group in self.groups),
             *(f"  each trial: {slot}" for slot in self.trials.slots),
             self._cost(),
@@ -278,35 +264,38 @@ def design_cluster(
     workload: str | None = None,
     size: float | None = None,
     name: str = "tune",
+    min_nodes: Mapping[str, int] | None = None,
 ) -> ClusterDesign:
     """Design the worker groups on which ``num_trials`` trials run at once, or as many as policy and catalogue allow.
 
-    They are the cheapest by the prices of the catalogue; without prices, as few nodes as hold the trials. Where the
-    policy has slots of several types, each type has its share of the trials and its own cheapest nodes. All groups
-    scale from zero.
+    The groups are the cheapest by the prices of the catalogue. Without prices, they have the fewest nodes. If the
+    policy has several slot types, each type has its share of the trials and its own cheapest nodes. Groups scale from
+    zero, unless their node type has ``min_nodes``. Nodes that always exist, and a head with devices, take trials first.
 
     Args:
-        policy: What a trial gets. Of several choices, the first under which a trial fits counts.
-        catalog: The nodes that there could be; ``None``: nodes that suit the policy.
-        num_trials: How many trials are to run at once, 100,000 at most.
-        decision: What benchmarks measured. Where the policy has slots or choices on GPU and CPU, trials go where a
-            trial costs the least.
-        workload: For which of the decision's workloads; ``None``: for the only one.
-        size: For trials of which size; ``None``: of the largest that was measured.
-        name: Of the cluster: a DNS label.
+        policy: The policy. Of several choices, it uses the first under which a trial fits.
+        catalog: The available nodes; by default nodes that suit the policy.
+        num_trials: The number of trials to run at once, at most 100,000.
+        decision: The result of benchmarks. If the policy has slots or choices on GPU and CPU, trials run where a trial
+            costs the least.
+        workload: The workload of the decision; ``None`` for the only one.
+        size: The size of the trials; ``None`` for the largest measured size.
+        name: The name of the cluster, a DNS label.
+        min_nodes: The nodes to keep of some node types, by name. They replace ``min_nodes`` of the catalogue.
 
     Raises:
-        InvalidResourcesError: An argument is wrong, or there is no catalogue, and the policy does not say enough to
-            choose nodes for it.
-        InfeasibleRequestError: Not even one trial fits the nodes that there could be.
+        InvalidResourcesError: An argument is wrong, or the policy does not determine nodes without a catalogue.
+        InfeasibleRequestError: Not even one trial fits the available nodes.
     """
     num_trials = check_count(num_trials, least=1, most=MOST_AT_ONCE, name="num_trials")
     measured = None if decision is None else Measured.of(decision, workload, size)
     notes: tuple[str, ...] = ()
     if catalog is None:
         catalog, notes = default_catalog(policy, num_trials)
-    pool = NodePool({each.name: each for each in catalog.nodes}, catalog.head or HEAD)
-    if unknown := [name for name, each in {**pool.node_types, "head": pool.head}.items() if each.memory is None]:
+    node_types, head = _with_min_nodes(catalog, min_nodes or {}), catalog.head or HEAD
+    least = {name: each.min_nodes // each.num_hosts for name, each in node_types.items() if each.min_nodes}
+    pool = NodePool(node_types, head_of(head), least)
+    if unknown := [name for name, each in {**node_types, "head": head}.items() if each.memory is None]:
         raise InvalidResourcesError(
             f"the memory of {shorten_names(unknown)} is not known, and a pod must request it: write what the node "
             "offers to pods, such as memory: 64GiB"
@@ -314,33 +303,39 @@ def design_cluster(
     chosen = _within_limit(policy, pool, num_trials, measured)
     uncapped = chosen.policy.plan(pool.capacity(chosen.units))
     by_group = _trials_by_group(uncapped, pool, chosen.units)
-    to_add = {each: pool.group(each, units).max_nodes for each, units in chosen.units.items()}
+    groups = [pool.group(each, units) for each, units in chosen.units.items()]
+    to_add = {each.node_type.name: number for each in groups if (number := each.max_nodes - each.min_nodes)}
     plan = uncapped.capped(num_trials, limited_by="num_trials").model_copy(update={"nodes_to_add": to_add})
-    groups = tuple(
-        pool.group(each, units).model_copy(update={"trials_at_once": by_group[each]})
-        for each, units in chosen.units.items()
-    )
     trial_s = None if measured is None else measured.trial_s(plan, pool, chosen.units)
     workers_price = pool.price_per_hour(chosen.units)
     return ClusterDesign(
         name=name,
-        head=pool.head,
-        groups=groups,
+        head=head,
+        groups=tuple(each.model_copy(update={"trials_at_once": by_group[each.node_type.name]}) for each in groups),
         trials=plan,
         num_trials=num_trials,
-        price_per_hour=None if workers_price is None else workers_price + (pool.head.price_per_hour or 0),
+        price_per_hour=None if workers_price is None else workers_price + (head.price_per_hour or 0),
         hours=None if trial_s is None else plan.num_waves(num_trials) * trial_s / 3600,
         currency=catalog.currency,
         reasons=(*notes, *chosen.notes, *_why(plan, pool, chosen, num_trials, policy)),
     )
 
 
-def _within_limit(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> ChosenNodes:
-    """Return the choice for as many trials as an ``AutoscalingPolicy`` around the policy allows nodes for.
+def _with_min_nodes(catalog: NodeCatalog, min_nodes: Mapping[str, int]) -> dict[str, NodeType]:
+    """Return the node types by name, with these minimum numbers."""
+    node_types = {each.name: each for each in catalog.nodes}
+    for name, number in min_nodes.items():
+        if name not in node_types:
+            raise InvalidResourcesError(
+                f"min_nodes names {shorten(name)}, which is not a node type{suggest(name, node_types) or '.'} "
+                f"Node types: {shorten_names(list(node_types))}"
+            )
+        node_types[name] = NodeType(**{**dict(node_types[name]), "min_nodes": number})
+    return node_types
 
-    Raises:
-        InfeasibleRequestError: Not even one trial fits.
-    """
+
+def _within_limit(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> ChosenNodes:
+    """Return the nodes for the most trials within ``max_nodes_to_add`` of an ``AutoscalingPolicy``."""
     if not isinstance(policy, AutoscalingPolicy):
         return _choose(policy, pool, num_trials, measured)
     most, inner = policy.max_nodes_to_add, policy.inner
@@ -361,10 +356,27 @@ def _within_limit(policy: ResourcePolicy, pool: NodePool, num_trials: int, measu
 
 
 def _num_nodes(pool: NodePool, units: Units) -> int:
-    return sum(pool.group(name, number).max_nodes for name, number in units.items())
+    """Return the number of nodes to add."""
+    groups = [pool.group(name, number) for name, number in units.items()]
+    return sum(group.max_nodes - group.min_nodes for group in groups)
 
 
 def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> ChosenNodes:
+    """Return the cheapest nodes, without those whose trials run on the head and the nodes that always exist."""
+    if not pool.least and not pool.head.resources.cpus:
+        return _cheapest(policy, pool, num_trials, measured)
+    head = pool.head.model_copy(update={"resources": Resources(memory_bytes=pool.head.resources.memory_bytes)})
+    try:
+        chosen = _cheapest(policy, NodePool(pool.node_types, head), num_trials, measured)
+    except InfeasibleRequestError:
+        if pool.plan(policy, {}) is None:
+            raise
+        chosen = ChosenNodes(policy, {})
+    units = pool.with_least(chosen.units)
+    return chosen._replace(units=pool.with_least(without_unused(chosen.policy, units, pool, num_trials)))
+
+
+def _cheapest(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> ChosenNodes:
     if measured is not None and (best := choose_by_decision(policy, pool, num_trials, measured)) is not None:
         return best
     errors: list[InfeasibleRequestError] = []
@@ -383,7 +395,7 @@ def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: M
 
 
 def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str, int]:
-    """Return how many trials of the plan run on each group; those whose workers span groups count in none."""
+    """Return the trials on each group. Trials whose workers span groups do not count."""
     counts = dict.fromkeys(units, 0)
     left = RemainingCapacity.all_of(pool.capacity(units, is_expected=False))
     for slot in plan.slots:
@@ -392,22 +404,25 @@ def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str,
             for name, number in units.items():
                 counts[name] += workers_in_unit(pool.unit(name), slot) * number // slot.num_workers
         for node_id, count in on_nodes.items():
-            if node_id is not None:
-                counts[node_id.rpartition("-")[0]] += count
+            if node_id not in (None, "head"):
+                counts[str(node_id).rpartition("-")[0]] += count
     return counts
 
 
 def _why(
     plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int, policy: ResourcePolicy
 ) -> Iterator[str]:
-    """Yield why these nodes, and not others or more."""
-    names = shorten_names([counted(number, f"{name} node") for name, number in plan.nodes_to_add.items()])
+    """Yield the reasons for these nodes and their number."""
+    groups = [pool.group(name, number) for name, number in chosen.units.items()]
+    names = shorten_names([counted(each.max_nodes, f"{each.node_type.name} node") for each in groups])
+    names += (" and the head" if names else "the head") if pool.head.resources.cpus else ""
     if not pool.has_prices:
         how = "the fewest that hold them, as no prices are known"
     elif pool.price_per_hour(chosen.units) is None:
         how = "nodes with a price do not hold them all, so others are taken, too"
     else:
         how = "the cheapest that hold them" + (", for each kind" if len(plan.slots) > 1 else "")
+        how += ", beside those that always exist" if pool.least else ""
     at_once = plan.min_concurrent_trials
     yield f"{counted(at_once, 'trial')} on {names}: {how}"
     yield from _by_price(plan, pool, chosen)
@@ -425,7 +440,7 @@ def _why(
 
 
 def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int) -> str | None:
-    """Return the nodes of the one type in use on which all trials fit; ``None``: more of them do not help."""
+    """Return how many nodes of the only type in use hold all trials, or ``None`` if more nodes do not help."""
     if len(chosen.units) != 1:
         return None
     ((name, units),) = chosen.units.items()
@@ -437,7 +452,7 @@ def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_t
 
 
 def _by_price(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iterator[str]:
-    """Yield what a trial's place costs on each node type that has one, where there are several."""
+    """Yield the price of a trial on each of several node types."""
     if len(plan.slots) > 1 or len(pool.node_types) == 1:
         return
     slot = plan.slots[0]

@@ -1,37 +1,36 @@
-"""How Kubernetes counts devices: under which key, on which tainted nodes, and by which labels it tells their types.
+"""How Kubernetes counts devices: their resources, the taints of their nodes, and the labels of their types.
 
-Ray's reader of RayClusters counts a limit as GPUs where its key ends in ``gpu``, and as TPUs under ``google.com/tpu``;
-all other keys it passes over (``ray.autoscaler._private.kuberay.autoscaling_config``, Ray 2.60), so that the amount
-must be told to it in another place. The sources of the keys are in the rows.
+Ray's reader of RayClusters counts a limit as GPUs if its key ends in ``gpu``, and as TPUs under ``google.com/tpu``. It
+ignores all other keys (``ray.autoscaler._private.kuberay.autoscaling_config``, Ray 2.60), so their amounts must be
+written in another field.
 """
 
 import re
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from tune_policies.cluster.accelerators import FAMILIES, families_of
 from tune_policies.cluster.tpu_slices import TOPOLOGIES, SliceShape
-from tune_policies.kuberay.design.catalog import NodeType
+from tune_policies.kuberay.design.catalog import NodeType, Toleration
 from tune_policies.values.errors import InvalidResourcesError
 
-Platform = Literal["gke", "karpenter", "gpu-operator"]
-"""Who labels the nodes by device type: Google's GKE, Karpenter on AWS, or NVIDIA's GPU operator."""
+Platform = Literal["gke", "eks", "aks", "karpenter", "gpu-operator"]
+"""What labels the nodes by device type: GKE, managed node groups of EKS, AKS, Karpenter, or NVIDIA's GPU operator."""
 
 
 class DevicePlugin(NamedTuple):
-    """What makes the devices of one family known to Kubernetes.
+    """The plugin that makes the devices of one family known to Kubernetes.
 
     Attributes:
-        family: Vendor and device, as the family calls itself.
-        key: The resource of pods; ``None``: no plugin counts them under a documented key.
-        source: Where the key is documented.
-        other_keys: A pattern of further keys of such devices, as of parts of them.
-        own_taint: Of nodes with such devices, where it has another name than the key.
+        family: Vendor and device, as in ``FAMILIES``.
+        key: The resource of pods; ``None`` if no plugin has a documented one.
+        other_keys: A pattern of further resources of such devices, for example parts of them.
+        own_taint: The taint of nodes with such devices, if it is not named after the key.
     """
 
     family: str
     key: str | None
-    source: str
-    other_keys: str = "(?!)"  # which no key matches
+    other_keys: str = "(?!)"  # matches no key
     own_taint: str | None = None
 
     @property
@@ -43,40 +42,33 @@ class DevicePlugin(NamedTuple):
         return self.own_taint or self.key
 
 
-_NEURON: Final = "https://awsdocs-neuron.readthedocs-hosted.com/en/latest/containers/kubernetes-getting-started.html"
-_GAUDI: Final = "https://docs.habana.ai/en/latest/Orchestration/Gaudi_Kubernetes/Device_Plugin_for_Kubernetes.html"
-_INTEL: Final = "https://intel.github.io/intel-device-plugins-for-kubernetes/cmd/gpu_plugin/README.html"
-_METAX: Final = "MetaX's device plugin, as HAMi's documentation on MetaX devices names it (https://project-hami.io)"
-_RBLN: Final = "https://docs.rbln.ai/latest/software/system_management/kubernetes/device_plugin.html"
-_FURIOSA: Final = "https://developer.furiosa.ai/latest/en/cloud_native_toolkit/kubernetes/device_plugin.html"
-_TT: Final = "https://docs.tenstorrent.com/tt-dra-driver: given out by resource claims, not by an amount"
-_NVIDIA_PLUGIN: Final = "https://github.com/NVIDIA/k8s-device-plugin"
-
 DEVICE_PLUGINS: Final = (
-    DevicePlugin("NVIDIA GPU", "nvidia.com/gpu", _NVIDIA_PLUGIN, r"nvidia\.com/(gpu\.shared|mig-.+)"),
-    DevicePlugin("AMD GPU", "amd.com/gpu", "https://github.com/ROCm/k8s-device-plugin"),
-    DevicePlugin("Intel GPU", "gpu.intel.com/i915", _INTEL, r"gpu\.intel\.com/xe"),  # the other is the kernel's driver
-    DevicePlugin("Apple GPU", None, "no plugin: Kubernetes has no nodes with macOS"),
-    DevicePlugin("MetaX GPU", "metax-tech.com/gpu", _METAX),
+    # https://github.com/NVIDIA/k8s-device-plugin
+    DevicePlugin("NVIDIA GPU", "nvidia.com/gpu", r"nvidia\.com/(gpu\.shared|mig-.+)"),
+    # https://github.com/ROCm/k8s-device-plugin
+    DevicePlugin("AMD GPU", "amd.com/gpu"),
+    # https://intel.github.io/intel-device-plugins-for-kubernetes/cmd/gpu_plugin/README.html, for both kernel drivers
+    DevicePlugin("Intel GPU", "gpu.intel.com/i915", r"gpu\.intel\.com/xe"),
+    DevicePlugin("Apple GPU", None),  # Kubernetes has no nodes with macOS
+    # MetaX's device plugin, as HAMi's documentation on MetaX devices names it (https://project-hami.io)
+    DevicePlugin("MetaX GPU", "metax-tech.com/gpu"),
+    # https://awsdocs-neuron.readthedocs-hosted.com/en/latest/containers/kubernetes-getting-started.html
     DevicePlugin(
-        "AWS Neuron",
-        "aws.amazon.com/neuroncore",
-        _NEURON,
-        r"aws\.amazon\.com/neuron(device)?",
-        own_taint="aws.amazon.com/neuron",
+        "AWS Neuron", "aws.amazon.com/neuroncore", r"aws\.amazon\.com/neuron(device)?", "aws.amazon.com/neuron"
     ),
-    DevicePlugin("Google TPU", "google.com/tpu", "https://cloud.google.com/kubernetes-engine/docs/how-to/tpus"),
-    DevicePlugin("Intel Gaudi", "habana.ai/gaudi", _GAUDI),
-    DevicePlugin(
-        "Huawei Ascend",
-        "huawei.com/Ascend910",
-        "https://gitcode.com/Ascend/mind-cluster (Ascend Device Plugin)",
-        r"huawei\.com/(Ascend|npu).*",
-    ),
-    DevicePlugin("Rebellions RBLN", "rebellions.ai/npu", _RBLN, r"rebellions\.ai/.+"),  # ATOM before plugin 0.4
-    DevicePlugin("FuriosaAI NPU", "furiosa.ai/rngd", _FURIOSA, r"furiosa\.ai/.+"),
-    DevicePlugin("Mobilint NPU", None, "no key is documented"),
-    DevicePlugin("Tenstorrent NPU", None, _TT),
+    # https://cloud.google.com/kubernetes-engine/docs/how-to/tpus
+    DevicePlugin("Google TPU", "google.com/tpu"),
+    # https://docs.habana.ai/en/latest/Orchestration/Gaudi_Kubernetes/Device_Plugin_for_Kubernetes.html
+    DevicePlugin("Intel Gaudi", "habana.ai/gaudi"),
+    # https://gitcode.com/Ascend/mind-cluster (Ascend Device Plugin)
+    DevicePlugin("Huawei Ascend", "huawei.com/Ascend910", r"huawei\.com/(Ascend|npu).*"),
+    # https://docs.rbln.ai/latest/software/system_management/kubernetes/device_plugin.html; ATOM before plugin 0.4
+    DevicePlugin("Rebellions RBLN", "rebellions.ai/npu", r"rebellions\.ai/.+"),
+    # https://developer.furiosa.ai/latest/en/cloud_native_toolkit/kubernetes/device_plugin.html
+    DevicePlugin("FuriosaAI NPU", "furiosa.ai/rngd", r"furiosa\.ai/.+"),
+    DevicePlugin("Mobilint NPU", None),
+    # https://docs.tenstorrent.com/tt-dra-driver: allocated by resource claims, not by an amount
+    DevicePlugin("Tenstorrent NPU", None),
 )
 """A row for each family, in the order of the families."""
 
@@ -84,8 +76,9 @@ _PLUGIN_OF: Final = {plugin.family: plugin for plugin in DEVICE_PLUGINS}
 _RESOURCE_OF: Final = {str(family): family.resource for family in FAMILIES}
 
 
+@lru_cache(maxsize=1000)
 def ray_resource(key: str) -> str | None:
-    """Return Ray's resource of devices that Kubernetes counts as ``key``; ``None``: they are no known devices."""
+    """Return Ray's resource for a resource of Kubernetes, or ``None`` if it does not count devices."""
     if key.endswith("gpu"):  # as Ray's reader has it, whoever makes them
         return "GPU"
     known = (each for each in DEVICE_PLUGINS if key == each.key or re.fullmatch(each.other_keys, key))
@@ -94,14 +87,17 @@ def ray_resource(key: str) -> str | None:
 
 GKE_TPU_TOPOLOGY: Final = "cloud.google.com/gke-tpu-topology"
 GKE_TPU_TYPE: Final = "cloud.google.com/gke-tpu-accelerator"
-_GKE_TPU_TYPES: Final = {
-    "TPU-V4": "tpu-v4-podslice",
-    "TPU-V5P": "tpu-v5p-slice",
-    "TPU-V5LITEPOD": "tpu-v5-lite-podslice",
-    "TPU-V6E": "tpu-v6e-slice",
-    "TPU-V7X": "tpu7x",
+TPU_TYPES: Final = {
+    "tpu-v4-podslice": "TPU-V4",
+    "tpu-v5p-slice": "TPU-V5P",
+    "tpu-v5-lite-device": "TPU-V5LITEPOD",
+    "tpu-v5-lite-podslice": "TPU-V5LITEPOD",
+    "tpu-v6e-slice": "TPU-V6E",
+    "tpu7x": "TPU-V7X",
 }
-"""What Ray on Kubernetes knows (``ray.autoscaler._private.kuberay.utils``): TPUs are on GKE alone."""
+"""Ray's names of GKE's TPUs (``gke_tpu_accelerator_to_generation`` in ``ray.autoscaler._private.kuberay.utils``)."""
+
+_GKE_TPU_TYPES: Final = {device: name for name, device in TPU_TYPES.items()}
 
 _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
     # https://cloud.google.com/kubernetes-engine/docs/concepts/gpus; "A100" alone is the smaller.
@@ -124,6 +120,20 @@ _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
             "RTX-PRO-6000": "nvidia-rtx-pro-6000",
         },
     ),
+    # EKS sets no label for the type. This is the label by which the Cluster Autoscaler finds GPUs, with the values that
+    # it lists (cluster-autoscaler/cloudprovider/aws/README.md and aws_cloud_provider.go in kubernetes/autoscaler), and
+    # others like them. The user sets it.
+    "eks": (
+        "k8s.amazonaws.com/accelerator",
+        {name: f"nvidia-{name.lower()}" for name in ("A10G", "L4", "L40S", "A100-80G", "H100", "H200", "B200")}
+        | {name: f"nvidia-tesla-{name.lower()}" for name in ("K80", "P100", "V100", "T4", "A100")}
+        | {"A100-40G": "nvidia-tesla-a100"},
+    ),
+    # https://learn.microsoft.com/en-us/azure/aks/use-labels: AKS labels all nodes with NVIDIA's GPUs alike.
+    "aks": (
+        "kubernetes.azure.com/accelerator",
+        {name: "nvidia" for family in FAMILIES if family.vendor == "NVIDIA" for name in family.types},
+    ),
     # https://karpenter.sh/docs/reference/instance-types
     "karpenter": (
         "karpenter.k8s.aws/instance-gpu-name",
@@ -140,20 +150,39 @@ _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
 }
 
 
+AKS_GPU_TAINT: Final = Toleration(key="sku", operator="Equal", value="gpu")
+"""The taint that Azure recommends for node pools with GPUs.
+
+Source: https://learn.microsoft.com/en-us/azure/aks/operator-best-practices-advanced-scheduler
+"""
+
+NODE_POOLS: Final[dict[Platform | None, str]] = {
+    # https://cloud.google.com/kubernetes-engine/docs/how-to/cluster-autoscaler
+    "gke": "create a node pool for each group (gcloud container node-pools create POOL --enable-autoscaling "
+    "--total-min-nodes 0 --total-max-nodes N …), or turn on node auto-provisioning",
+    # https://docs.aws.amazon.com/eks/latest/eksctl/autoscaling.html
+    "eks": "run the Cluster Autoscaler, and create a managed node group for each group, with minSize 0, maxSize N, the "
+    "taint nvidia.com/gpu:NoSchedule, as label what the group's nodeSelector says, and both as tags of its Auto "
+    "Scaling group (propagateASGTags in eksctl)",
+    # https://learn.microsoft.com/en-us/azure/aks/cluster-autoscaler
+    "aks": "create a node pool for each group (az aks nodepool add --enable-cluster-autoscaler --min-count 0 "
+    "--max-count N --node-taints sku=gpu:NoSchedule …)",
+    # https://karpenter.sh/docs/concepts/nodepools/
+    "karpenter": "a NodePool of Karpenter must allow machines with these GPUs, and its limits must have room for all "
+    "nodes",
+    "gpu-operator": "run an autoscaler of nodes, or have N nodes for each group",
+    None: "run an autoscaler of nodes, or have N nodes for each group",
+}
+"""What lets a platform add ``N`` nodes for each worker group."""
+
+
 def gpu_node_label(platform: Platform) -> str:
-    """Return the label that every node with NVIDIA's GPUs has, and no other."""
+    """Return the label that only nodes with NVIDIA's GPUs have."""
     return "nvidia.com/gpu.present" if platform == "gpu-operator" else _TYPE_LABELS[platform][0]
 
 
 class PodDevices(NamedTuple):
-    """Devices of one family in a pod.
-
-    Attributes:
-        resource: Ray's name.
-        amount: How many.
-        key: Kubernetes' name.
-        plugin: What makes them known to it.
-    """
+    """Devices of one family in a pod, with Ray's ``resource`` and Kubernetes' ``key``."""
 
     resource: str
     amount: int
@@ -162,19 +191,17 @@ class PodDevices(NamedTuple):
 
     @property
     def is_seen_by_ray(self) -> bool:
-        """Whether Ray's reader counts them by their key alone."""
+        """Whether Ray's reader of RayClusters counts them by their key."""
         if self.resource == "GPU":
             return self.key.endswith("gpu")
         return self.resource == "TPU" and self.key == "google.com/tpu"
 
 
 def devices_of(node_type: NodeType) -> PodDevices | None:
-    """Return the devices of a pod that fills a node of this type; ``None``: it has none.
-
-    GPUs whose family neither type nor key tells are NVIDIA's.
+    """Return the devices of a pod that fills a node of this type, or ``None``. GPUs are NVIDIA's by default.
 
     Raises:
-        InvalidResourcesError: There is no known key for them, or the key is that of others.
+        InvalidResourcesError: Kubernetes has no known key for the devices, or the key is that of another family.
     """
     for resource, amount in node_type.devices.items():
         families, device_key = families_of(resource), node_type.device_key
@@ -185,7 +212,8 @@ def devices_of(node_type: NodeType) -> PodDevices | None:
         if node_type.accelerator_type is not None:
             family = str(next(each for each in families if node_type.accelerator_type in each.types))
         else:
-            family = next((name for name in map(str, families) if name == keyed), str(families[0]))
+            names = [str(each) for each in families]
+            family = keyed if keyed in names else names[0]
         if keyed not in (None, family):
             raise InvalidResourcesError(
                 f"node type {node_type.name!r} has devices of {family}, but its device_key {device_key!r} "
@@ -195,22 +223,20 @@ def devices_of(node_type: NodeType) -> PodDevices | None:
         key = device_key or plugin.key
         if key is None:
             raise InvalidResourcesError(
-                f"node type {node_type.name!r}: Kubernetes has no known key for devices of {plugin.family} "
-                f"({plugin.source}); name the key of your cluster as device_key"
+                f"node type {node_type.name!r}: Kubernetes has no known key for devices of {plugin.family}; name the "
+                "key of your cluster as device_key"
             )
         return PodDevices(resource, int(amount), key, plugin)
     return None
 
 
 def type_selector(node_type: NodeType, platform: Platform | None) -> dict[str, str]:
-    """Return the labels of Kubernetes' nodes that have the devices of this type; empty: no label is known.
+    """Return the labels that select Kubernetes nodes with the devices of this type, empty if none is known.
 
-    Args:
-        node_type: Of the node.
-        platform: Who labels the nodes; ``None``: nobody. TPUs are told by GKE's labels in any case.
+    TPUs have GKE's labels on any platform.
 
     Raises:
-        InvalidResourcesError: It has TPUs of a type or an amount that GKE does not have.
+        InvalidResourcesError: GKE has no TPUs of this type or amount.
     """
     if node_type.custom.get("TPU"):
         return _tpu_selector(node_type)

@@ -1,4 +1,4 @@
-"""Forecasts a policy's trials on a cluster before it exists: how many run at its minimum and at its maximum."""
+"""Forecasts how many of a policy's trials run on a cluster at its minimum and at its maximum, before it exists."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
@@ -22,13 +22,13 @@ from tune_policies.values.value import Value, counted
 
 
 class Stage(Value):
-    """What runs on the cluster while it has so many nodes.
+    """The trials on the cluster at one size.
 
     Attributes:
-        nodes: Workers by their group.
-        plan: Of the trials there; ``None``: not one fits.
-        why_not: Why not one fits.
-        price_per_hour: Of these nodes and the head; ``None``: not known.
+        nodes: The number of worker nodes by group.
+        plan: The plan of the trials; ``None`` if no trial fits.
+        why_not: The reason if no trial fits.
+        price_per_hour: The price of these nodes and the head, if known.
     """
 
     nodes: dict[str, Count]
@@ -38,20 +38,20 @@ class Stage(Value):
 
     @property
     def trials_at_once(self) -> int:
-        """How many trials run."""
+        """The number of trials that run at once."""
         return 0 if self.plan is None else self.plan.max_concurrent_trials
 
 
 class TrialForecast(Value):
-    """How many of a policy's trials run on a cluster, with which nodes, and what these cost.
+    """The trials of a policy that run on a cluster, with the nodes and their price.
 
     Attributes:
-        cluster: Its name.
-        at_minimum: With the nodes that are always there.
-        at_maximum: With all that the autoscaler adds for trials.
-        for_trials: With the nodes that the wanted number of trials needs; ``None``: it needs as many as the maximum.
-        currency: Of the prices.
-        cautions: What may turn out differently, a sentence each.
+        cluster: The name of the cluster.
+        at_minimum: The nodes that always exist.
+        at_maximum: All nodes that the autoscaler adds for trials.
+        for_trials: The nodes for the requested number of trials; ``None`` if it needs as many as the maximum.
+        currency: The currency of the prices.
+        cautions: Sentences about what may be different on the real cluster.
     """
 
     cluster: str
@@ -97,14 +97,14 @@ def forecast_trials(
     """Forecast how many trials run on a cluster at its minimum and at its maximum, and what it costs.
 
     Args:
-        policy: Decides what a trial gets.
-        cluster: As its file describes it.
-        catalog: Has the prices; ``None``: costs are not told.
-        num_trials: How many trials are to run; ``None``: as many as fit.
+        policy: The policy of the trials.
+        cluster: The cluster as its file describes it.
+        catalog: The prices of the nodes.
+        num_trials: The number of trials to run; ``None`` for as many as fit.
 
     Raises:
         InfeasibleRequestError: Not one trial fits at the maximum.
-        InvalidResourcesError: The cluster has too many nodes to look at.
+        InvalidResourcesError: The cluster has more than 10,000 nodes at its minimum.
     """
     priced = cluster if catalog is None else with_prices(cluster, catalog)
     head_price = None if catalog is None or catalog.head is None else catalog.head.price_per_hour
@@ -119,7 +119,6 @@ def forecast_trials(
     try:
         at_maximum = stage(most := _at_most(policy, cluster, capacity))
     except InfeasibleRequestError as error:
-        # What the cluster's file leaves open may be why nothing fits.
         suggestion = " ".join((error.suggestion, *(f"Note that {each}." for each in cluster.assumptions)))
         raise error.told(suggestion=suggestion) from error
     try:
@@ -142,7 +141,7 @@ def forecast_trials(
 
 
 def _always(cluster: ClusterSpec) -> dict[str, int]:
-    """Return the workers that are always there, by group."""
+    """Return the number of workers that always exist, by group."""
     autoscales = cluster.is_autoscaling
     nodes = {group.name: group.min_nodes if autoscales else group.start_nodes or 0 for group in cluster.groups}
     if sum(nodes.values()) > MOST_NODES:
@@ -158,7 +157,7 @@ def _at_most(policy: ResourcePolicy, cluster: ClusterSpec, capacity: ClusterCapa
     total = sum(group.max_nodes for group in cluster.groups)
     if not cluster.is_autoscaling or not growing or total > min(cluster.max_nodes or total, MOST_NODES):
         return AutoscalingPolicy(policy).plan(capacity)
-    # Hosts that come together are told apart only where they are there, so all are taken for alive.
+    # A plan distinguishes the slices of alive hosts only, so all hosts count as alive.
     numbers = {group.name: group.max_nodes for group in cluster.groups}
     plan = policy.plan(_with_nodes(cluster, numbers))
     for group in cluster.groups:
@@ -168,7 +167,7 @@ def _at_most(policy: ResourcePolicy, cluster: ClusterSpec, capacity: ClusterCapa
 
 
 def _with_nodes(cluster: ClusterSpec, numbers: Mapping[str, int]) -> ClusterCapacity:
-    """Return the cluster with so many nodes of each group alive."""
+    """Return the cluster with these numbers of alive nodes."""
     groups = (
         group.model_copy(update=dict.fromkeys(("min_nodes", "start_nodes"), numbers[group.name]))
         for group in cluster.groups
@@ -179,7 +178,7 @@ def _with_nodes(cluster: ClusterSpec, numbers: Mapping[str, int]) -> ClusterCapa
 def _fewest(
     policy: ResourcePolicy, cluster: ClusterSpec, group: WorkerGroup, numbers: Mapping[str, int], num_trials: int
 ) -> int:
-    """Return the fewest nodes of one group with which as many trials run, while the other groups stay as they are."""
+    """Return the fewest nodes of one group with which as many trials run, without changes of other groups."""
 
     def holds(number: int) -> bool:
         try:
@@ -222,10 +221,10 @@ def _prices_missing(cluster: ClusterSpec, catalog: NodeCatalog | None, head_pric
 
 
 def with_prices(spec: ClusterSpec, catalog: NodeCatalog) -> ClusterSpec:
-    """Return the cluster with the price of a node in each group of which the catalogue has one.
+    """Return the cluster with the prices of the catalogue.
 
-    A group costs what the node type of its name costs, else what the smallest does that has the same devices, of the
-    same type where both tell, and no fewer CPUs.
+    A group has the price of the node type with its name, else of the smallest one with the same devices, the same
+    device type if both have one, and no fewer CPUs.
     """
     named = {each.name: each for each in catalog.nodes}
     groups = []

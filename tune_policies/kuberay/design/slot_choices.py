@@ -1,6 +1,6 @@
-"""Which slots trials run in, and the cheapest nodes for slots of several types, such as quarter GPUs and CPUs.
+"""Chooses the cheapest nodes for slots of several types, such as quarter GPUs and CPUs.
 
-Where benchmarks measured the trials, the slots are those in which a trial costs the least.
+If benchmarks measured the trials, the slots are those in which a trial costs the least.
 """
 
 import math
@@ -23,11 +23,11 @@ from tune_policies.values.value import shorten_names
 
 
 class Share(NamedTuple):
-    """How many of the trials the slots of one type are to hold.
+    """The trials for the slots of one type.
 
     Attributes:
-        policy: Plans slots of that type alone.
-        num_trials: How many trials are to run there at once; 0: only those that other slots cannot hold.
+        policy: The policy for this type alone.
+        num_trials: The trials to run there at once; 0 for only those that other slots cannot hold.
     """
 
     policy: ResourcePolicy
@@ -35,10 +35,10 @@ class Share(NamedTuple):
 
 
 def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
-    """Return how many trials each type of slots is to hold, the best type first.
+    """Return the trials for each slot type, the best type first.
 
-    The slots of a mixed policy share the trials by their speeds, or evenly where these are not known. Where a trial's
-    config decides, each type may have to hold all trials.
+    The slots of a mixed policy share the trials by their speeds, or evenly if these are unknown. If a trial's config
+    decides, each type may have to hold all trials.
     """
     if isinstance(policy, MixedPolicy):
         parts = divided(num_trials, policy.speeds or (1.0,) * len(policy.policies))
@@ -54,12 +54,12 @@ def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
 
 
 def policies_by_slot(policy: ResourcePolicy) -> tuple[ResourcePolicy, ...]:
-    """Return a policy for each type of slots, the best first."""
+    """Return a policy for each slot type, the best first."""
     return tuple(share.policy for share in shares_of(policy, 0))
 
 
 def divided(number: int, weights: Sequence[float]) -> list[int]:
-    """Divide ``number`` into whole parts by weight, each at least 1 where there are enough; the first get the rest."""
+    """Divide ``number`` into whole parts by weight, each at least 1 if possible. The first get the rest."""
     least = [1 if at < number else 0 for at in range(len(weights))]
     free = number - sum(least)
     parts = [one + int(free * weight / sum(weights)) for one, weight in zip(least, weights, strict=True)]
@@ -69,13 +69,7 @@ def divided(number: int, weights: Sequence[float]) -> list[int]:
 
 
 class ChosenNodes(NamedTuple):
-    """Nodes that hold the trials of a policy, in slots of one type or several.
-
-    Attributes:
-        policy: The choice of the user's policy that is taken.
-        units: How many units of each node type.
-        notes: What the user should know, a sentence each.
-    """
+    """Nodes that hold the trials of ``policy``, a choice of the user's policy, and notes for the user."""
 
     policy: ResourcePolicy
     units: Units
@@ -83,9 +77,9 @@ class ChosenNodes(NamedTuple):
 
 
 def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, num_trials: int) -> ChosenNodes:
-    """Return the cheapest nodes on which each type of slots holds its share of ``num_trials`` trials.
+    """Return the cheapest nodes on which each slot type holds its share of ``num_trials`` trials.
 
-    Trials for which one type has no room go to the others, the best first.
+    Trials for which one type has no room run in the others, the best first.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
@@ -107,12 +101,12 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
         each.plan.num_workers for each in chosen
     ]:
         fewer = _without_spare(policy, together, units, pool, chosen)
-        return ChosenNodes(policy, _without_unused(policy, fewer, pool, num_trials), notes)
-    return ChosenNodes(policy, _without_unused(policy, units, pool, num_trials), notes)
+        return ChosenNodes(policy, without_unused(policy, fewer, pool, num_trials), notes)
+    return ChosenNodes(policy, without_unused(policy, units, pool, num_trials), notes)
 
 
 class _Filling:
-    """Chooses nodes for one share after the other. A share is known by its index."""
+    """Chooses nodes for one share after the other. A share is identified by its index."""
 
     def __init__(self, shares: Sequence[Share], pool: NodePool) -> None:
         self._shares = shares
@@ -128,7 +122,7 @@ class _Filling:
         return self.choices[at].num_trials if at in self.choices else 0
 
     def fill(self, at: int, num_trials: int) -> None:
-        """Choose nodes for so many trials of a share, unless it has them."""
+        """Choose nodes for a number of trials of a share, unless it has them."""
         if num_trials <= self.num_trials(at) or at in self.errors:
             return
         taken = self.units(without=at)
@@ -148,7 +142,7 @@ class _Filling:
 def _without_spare(
     policy: ResourcePolicy, plan: TrialPlan, units: Units, pool: NodePool, chosen: Sequence[NodeChoice]
 ) -> dict[str, int]:
-    """Drop units where slots of one type also fit on the nodes of another, and each type still holds its share."""
+    """Drop units that are not needed because slots of one type also fit on the nodes of another."""
     least = [min(slot.max_concurrent_trials, of.num_trials) for slot, of in zip(plan.slots, chosen, strict=True)]
 
     def holds(fewer: Units) -> bool:
@@ -160,8 +154,8 @@ def _without_spare(
     return trimmed(units, pool, uses_devices=True, holds=holds)
 
 
-def _without_unused(policy: ResourcePolicy, units: Units, pool: NodePool, num_trials: int) -> dict[str, int]:
-    """Drop units without which so many trials get the same: the better slots may have room for all of them."""
+def without_unused(policy: ResourcePolicy, units: Units, pool: NodePool, num_trials: int) -> dict[str, int]:
+    """Drop units without which the trials get the same slots, because the better slots have room for all."""
 
     def slots(some: Units) -> tuple[TrialSlot, ...]:
         plan = pool.plan(policy, some)
@@ -172,12 +166,12 @@ def _without_unused(policy: ResourcePolicy, units: Units, pool: NodePool, num_tr
 
 
 class Measured(NamedTuple):
-    """What was decided for trials of one workload and size.
+    """The decision for trials of one workload and size.
 
     Attributes:
-        at: The measured size that counts.
-        accelerator_type: Of the GPUs on which was measured; ``None``: not known.
-        has_prices: Whether what trials cost was decided, too.
+        at: The nearest measured size.
+        accelerator_type: The type of the measured GPUs, if known.
+        has_prices: Whether the decision has the costs of trials.
     """
 
     at: SizeDecision
@@ -186,10 +180,10 @@ class Measured(NamedTuple):
 
     @classmethod
     def of(cls, decision: Decision, workload: str | None, size: float | None) -> Self:
-        """Return what was decided for a size; ``None``: for the largest that was measured.
+        """Return the decision for a size; ``None`` for the largest measured size.
 
         Raises:
-            InvalidResourcesError: Nothing was decided for the workload, or the size is none.
+            InvalidResourcesError: The decision does not have the workload, or the size is wrong.
         """
         if size is not None and not 0 < size < math.inf:
             raise InvalidResourcesError(f"size must be above 0, and finite, got {size:g}")
@@ -198,7 +192,7 @@ class Measured(NamedTuple):
         return cls(at, decision.accelerator_type, decision.has_prices)
 
     def times(self, slot: TrialSlot) -> DeviceTimes | None:
-        """Return what trials cost in such slots; ``None``: it was not measured, as with several workers or devices."""
+        """Return the measured times in a slot, or ``None``, for example with several workers or devices."""
         if slot.num_workers > 1 or slot.worker.gpus > 1:
             return None
         if slot.worker.gpus:
@@ -207,7 +201,7 @@ class Measured(NamedTuple):
         return None if DEVICE_RESOURCES & slot.worker.ticks.keys() else self.at.cpu
 
     def pool(self, pool: NodePool) -> NodePool:
-        """Return the node types without GPUs of other types, or in parts, on which trials were not measured."""
+        """Return the pool without GPUs of other types or in parts, which were not measured."""
 
         def is_measured(each: NodeType) -> bool:
             return self.accelerator_type in (None, each.accelerator_type) and each.gpu_parts is None
@@ -215,7 +209,7 @@ class Measured(NamedTuple):
         return pool.of(lambda each: not each.gpus or is_measured(each))
 
     def trial_s(self, plan: TrialPlan, pool: NodePool, units: Units) -> float | None:
-        """Return how many seconds the slowest trial of a plan takes on some nodes; ``None``: it was not measured."""
+        """Return the seconds of the slowest trial of a plan on these nodes, or ``None`` if it was not measured."""
         if units.keys() - self.pool(pool).node_types.keys():
             return None
         times = [self.times(slot) for slot in plan.slots]
@@ -238,10 +232,10 @@ class _Candidate(NamedTuple):
 def choose_by_decision(
     policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured
 ) -> ChosenNodes | None:
-    """Return nodes for the slots in which a trial costs the least; ``None``: there is nothing to choose from.
+    """Return nodes for the slots in which a trial costs the least, or ``None`` if fewer than two were measured.
 
-    The best slot type has all trials; those for which it has no room go to the others. Without prices the decision's
-    own answer counts: the device that costs less, if it has prices, else the faster.
+    The best slot type has all trials; those for which it has no room run in the others. If prices of nodes are
+    missing, the decision chooses: the cheaper device if it has prices, else the faster.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.

@@ -1,23 +1,16 @@
-"""Makes the changes that findings bring, in a YAML text or its file, and keeps everything else as it is written.
+"""Applies the edits of findings to a YAML text or its file, and leaves everything else as it is written.
 
-ruamel.yaml edits a document with its comments, but may write untouched lines in another form than they had. So only the
-lines that an edit changes are taken from it.
-
-What was changed is read again. A change that would do more than it says is not made, as where a part has an anchor that
-others use.
+Each edit replaces only the characters of the part that it changes, so comments, quotes and blank lines stay. The result
+is read again. An edit that changes more than it should is not applied, such as one in a part whose anchor others use.
 """
 
 import difflib
-import io
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path as FilePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import yaml
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.error import YAMLError
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString, ScalarString, SingleQuotedScalarString
 
 from tune_policies.files.reading import UnreadableFileError, read_bytes
 from tune_policies.files.writing import replace_file
@@ -26,176 +19,162 @@ from tune_policies.kuberay.lint.crd import CrdSet
 from tune_policies.kuberay.lint.linting import lint_text
 from tune_policies.kuberay.lint.rule import Edit, Finding
 from tune_policies.kuberay.reading.documents import GZIP
+from tune_policies.kuberay.writing.block_yaml import dump
 from tune_policies.values.errors import InvalidResourcesError
 
-_INDENTS = ((2, 2, 0), (2, 4, 2), (4, 4, 2), (4, 4, 0), (4, 6, 4), (4, 8, 4))
-"""How far mappings and lists stand in, and how far the dash of a list: the usual styles."""
+
+class _MarkingLoader(yaml.SafeLoader):
+    """Composes nodes with their places in the text. An alias is a node of its own, with its own place."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.get_event()  # type: ignore[no-untyped-call]
+            return yaml.ScalarNode("alias", event.anchor, event.start_mark, event.end_mark)
+        return super().compose_node(parent, index)
 
 
-def _rewritten(text: str, edits: Sequence[tuple[int, Edit]]) -> list[str]:
-    """Return the text with changes made: what it may become, the best form first.
+_Splice: TypeAlias = tuple[int, int, str]
+"""The start and the end of a part of the text, and the text that replaces it."""
 
-    Whether it has come to mean more than that the caller must see: a part may have an anchor that others use.
+
+def _edited(text: str, edits: Sequence[tuple[int, Edit]]) -> str:
+    """Return the text with edits applied. Only reading the result shows whether it means what it should.
 
     Args:
         text: The text.
-        edits: Each with the number of its document, from 0, among those that are not empty.
+        edits: The edits, each with the index of its document among those that are not empty.
 
     Raises:
-        ruamel.yaml.error.YAMLError: The editor does not read the text.
-        LookupError: There is no such part.
-        TypeError: A part is not what its path takes it for.
+        yaml.YAMLError: The text is not YAML.
+        LookupError: The text has no such part.
     """
-    plain = text.replace("\r\n", "\n")
-    editor = YAML()
-    editor.preserve_quotes = True
-    editor.width = 2**20
-    documents = list(editor.load_all(plain))
-    before = _in_nearest_style(editor, documents, plain)
-    filled = [number for number, each in enumerate(documents) if each is not None]
-    for number, edit in edits:
-        _made(documents[filled[number]], edit)
-    after = _dumped(editor, documents)
-    line_end = "\r" if "\r\n" in text else ""
-    forms = [_patched(text.split("\n"), before, after, line_end, above_comments=above) for above in (True, False)]
-    return [form for form in forms if form is not None]
+    nodes = [node for node in yaml.compose_all(text, Loader=_MarkingLoader) if not _is_null(node)]
+    splices = [_splice(text, nodes[document], edit) for document, edit in edits]
+    splices.sort(key=lambda splice: splice[:2])
+    for start, end, new in reversed(splices):
+        text = text[:start] + new + text[end:]
+    return text
 
 
-def _unshared(value: Any) -> Any:
-    """Return a copy in which nothing is shared, as it is where there are aliases."""
-    if isinstance(value, dict):
-        return {key: _unshared(each) for key, each in value.items()}
-    return [_unshared(each) for each in value] if isinstance(value, list) else value
+def _splice(text: str, node: Any, edit: Edit) -> _Splice:
+    for depth, step in enumerate(edit.path, start=1):
+        parent, entries, rest = node, _entries(node), edit.path[depth:]
+        at = next((number for number, entry in enumerate(entries) if entry.step == step), None)
+        if at is None:
+            return _added(text, parent, entries, step, _nested(rest, edit.value))
+        if edit.value is None and not rest:
+            return _removed(text, parent, entries, at)
+        node = entries[at].value
+        if _is_null(node):
+            return _replaced(text, node, _nested(rest, edit.value))
+    return _replaced(text, node, edit.value)
 
 
-def _made(data: Any, edit: Edit) -> Any:
-    """Make a change in a document, and return it; the place after a list's last one adds to it."""
+class _Entry(NamedTuple):
+    """An entry of a mapping or a list, and the index in the text at which it starts."""
+
+    step: str | int
+    start: int
+    value: Any
+
+
+def _entries(node: Any) -> list[_Entry]:
+    if isinstance(node, yaml.MappingNode):
+        return [_Entry(key.value, key.start_mark.index, value) for key, value in node.value]
+    if isinstance(node, yaml.SequenceNode):
+        return [_Entry(number, value.start_mark.index, value) for number, value in enumerate(node.value)]
+    raise LookupError("a scalar has no parts")
+
+
+def _is_null(node: Any) -> bool:
+    return bool(node.tag == "tag:yaml.org,2002:null")
+
+
+def _nested(path: Sequence[str | int], value: Any) -> Any:
+    """Return what must be written at a part that is missing, so that ``value`` has the rest of its path."""
+    for step in reversed(path):
+        value = [value] if isinstance(step, int) else {step: value}
+    return value
+
+
+def _end(text: str, node: Any) -> int:
+    """Return the index after the last character of a part. The end mark of a block is behind its comments."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        return _end(text, _entries(node)[-1].value)
+    return len(text[: node.end_mark.index].rstrip())
+
+
+def _replaced(text: str, node: Any, value: Any) -> _Splice:
+    start, end = node.start_mark.index, _end(text, node)
+    if start >= end:  # nothing stands behind the colon
+        return end, end, f" {dump(value, is_flow=True)}"
+    return start, end, dump(value, is_flow=True)
+
+
+def _added(text: str, parent: Any, entries: Sequence[_Entry], step: str | int, value: Any) -> _Splice:
+    """Add an entry behind the last one."""
+    addition = [value] if isinstance(step, int) else {step: value}
+    if parent.flow_style:
+        end = _end(text, entries[-1].value) if entries else parent.end_mark.index - 1
+        return end, end, (", " if entries else "") + dump(addition, is_flow=True)[1:-1]
+    first = entries[0].start if isinstance(step, str) else text.rindex("-", 0, entries[0].start)
+    indent = " " * (first - _line_start(text, first))
+    line_end = "\r\n" if "\r\n" in text else "\n"
+    end = _next_line(text, _end(text, entries[-1].value))
+    before = "" if text[:end].endswith("\n") else line_end
+    return end, end, before + "".join(f"{indent}{line}{line_end}" for line in dump(addition).splitlines())
+
+
+def _removed(text: str, parent: Any, entries: Sequence[_Entry], at: int) -> _Splice:
+    start, end = entries[at].start, _end(text, entries[at].value)
+    if len(entries) == 1:
+        return start, end, "" if parent.flow_style else "{}"
+    if not parent.flow_style and not text[_line_start(text, start) : start].strip():
+        return _line_start(text, start), _next_line(text, end), ""
+    return (start, entries[1].start, "") if at == 0 else (_end(text, entries[at - 1].value), end, "")
+
+
+def _line_start(text: str, index: int) -> int:
+    return text.rfind("\n", 0, index) + 1
+
+
+def _next_line(text: str, index: int) -> int:
+    return text.find("\n", index) + 1 or len(text)
+
+
+def _apply_to_data(data: Any, edit: Edit) -> None:
     part = data
-    for here, below in zip(edit.path, edit.path[1:], strict=False):
+    for here, below in pairwise(edit.path):
         if isinstance(here, str) and part.get(here) is None:
-            part[here] = _commented([] if isinstance(below, int) else {}, part)
+            part[here] = [] if isinstance(below, int) else {}
         part = part[here]
     last = edit.path[-1]
     if edit.value is None:
         del part[last]
     elif isinstance(part, list) and last == len(part):
-        part.append(_commented(edit.value, part))
+        part.append(edit.value)
     else:
-        old = part.get(last) if isinstance(part, dict) else part[last]
-        part[last] = _commented(edit.value, part, old)
-    return data
+        part[last] = edit.value
 
 
-def _commented(value: Any, into: Any, old: Any = None) -> Any:
-    """Return a value as the editor has it, with the quotes of what it replaces; plain data stay plain."""
-    if not isinstance(into, CommentedMap | CommentedSeq):
-        return value
+def _unshared(value: Any) -> Any:
+    """Return a copy in which nothing is shared, although the text has aliases."""
     if isinstance(value, dict):
-        return CommentedMap({key: _commented(each, into) for key, each in value.items()})
-    if isinstance(value, list):
-        return CommentedSeq([_commented(each, into) for each in value])
-    if not isinstance(value, str):
-        return value
-    if isinstance(old, ScalarString) and "\n" not in value:
-        return type(old)(value)
-    if "\\" in value or '"' in value:
-        return SingleQuotedScalarString(value)
-    return value if _is_plain(value) else DoubleQuotedScalarString(value)
-
-
-def _is_plain(text: str) -> bool:
-    """Return whether a text can stand without quotes."""
-    try:
-        return bool(yaml.safe_load(f"- {text}\n") == [text])
-    except yaml.YAMLError:
-        return False
-
-
-def _in_nearest_style(editor: YAML, documents: list[Any], text: str) -> list[str]:
-    """Give the editor the style that comes nearest to the text's, and return the text as it then writes it."""
-    lines = set(text.split("\n"))
-    forms = []
-    for number, (mapping, sequence, offset) in enumerate(_INDENTS):
-        editor.indent(mapping=mapping, sequence=sequence, offset=offset)
-        written = _dumped(editor, documents)
-        forms.append((len(set(written) - lines), number, written))
-        if written == text.split("\n"):
-            break
-    _, best, written = min(forms)
-    mapping, sequence, offset = _INDENTS[best]
-    editor.indent(mapping=mapping, sequence=sequence, offset=offset)
-    return written
-
-
-def _dumped(editor: YAML, documents: list[Any]) -> list[str]:
-    written = io.StringIO()
-    editor.dump_all(documents, written)
-    return written.getvalue().split("\n")
-
-
-def _patched(
-    text: list[str], before: list[str], after: list[str], line_end: str, *, above_comments: bool
-) -> str | None:
-    """Carry what differs between two forms of a text over to the text; ``None``: its lines are not found in it."""
-    places = _places(text, before)
-    patched = list(text)
-    operations = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-    for tag, first, end, new_first, new_end in reversed(operations):
-        if tag == "equal":
-            continue
-        near = first - 1 if first == end else first  # what is added is written as the line above it
-        if near not in places or (first < end and places.get(end - 1) != places[first] + end - 1 - first):
-            return None
-        start = places[near] + (first == end)
-        stop = start + end - first
-        further = _indent(text[places[near]]) - _indent(before[near])
-        new = [
-            f"{' ' * max(0, _indent(line) + further)}{line.lstrip(' ')}{line_end}"
-            if line.strip()
-            else f"{line}{line_end}"
-            for line in after[new_first:new_end]
-        ]
-        if first == end and above_comments:
-            while start > 0 and _is_comment(patched[start - 1]):
-                start = stop = start - 1
-        lost = [line for line in patched[start:stop] if _is_comment(line) and line not in new]
-        patched[start:stop] = [*new, *lost]
-    return "\n".join(patched)
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))
-
-
-def _is_comment(line: str) -> bool:
-    return not line.strip() or line.lstrip().startswith("#")
-
-
-def _places(text: list[str], before: list[str]) -> dict[int, int]:
-    """Return where each line of the written form stands in the text; those that are cut otherwise are left out."""
-    if len(text) == len(before):
-        return {number: number for number in range(len(before))}
-    written, found = (["".join(line.split()) for line in lines] for lines in (before, text))
-    blocks = difflib.SequenceMatcher(None, written, found, autojunk=False).get_matching_blocks()
-    return {first + number: place + number for first, place, size in blocks for number in range(size)}
+        return {key: _unshared(each) for key, each in value.items()}
+    return [_unshared(each) for each in value] if isinstance(value, list) else value
 
 
 _MAX_ROUNDS = 10
-"""A change may bring up the next finding, and two for the same part are made one after the other."""
+"""An edit may bring up the next finding, and two edits of the same part are applied one after the other."""
 
-_MAX_LINES = 5000
-"""To compare two texts takes time by the square of their lines, which is some ten seconds here."""
+_MAX_LINES = 50_000
+"""Fixes that cannot be applied together compose the whole text several times."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Fixed(NamedTuple):
-    """A text after its changes.
-
-    Attributes:
-        text: The text.
-        changes: What was mended, in order.
-    """
+    """A text after its fixes, and the findings that were fixed, in order."""
 
     text: str
     changes: tuple[Finding, ...]
@@ -204,14 +183,14 @@ class Fixed(NamedTuple):
 def fix_text(
     text: str, source: str, crds: CrdSet | None = None, name: str | None = None, *, unsafe: bool = False
 ) -> Fixed:
-    """Return the text with all safe changes made; asked again, it finds none to make.
+    """Return the text with all safe fixes applied. A second call finds nothing more to fix.
 
     Args:
         text: The text.
-        source: The name under which findings tell of it.
-        crds: Also check against these definitions.
-        name: Check the cluster, job or service of this name alone.
-        unsafe: Make those changes too that may change what runs.
+        source: The file name in findings.
+        crds: Definitions to check against in addition.
+        name: The only cluster, job or service to fix; ``None`` fixes all.
+        unsafe: Also apply the fixes that may change what runs.
     """
     changes: list[Finding] = []
     for _ in range(_MAX_ROUNDS):
@@ -225,30 +204,8 @@ def fix_text(
     return Fixed(text, tuple(changes))
 
 
-def check_fixable(path: FilePath) -> None:
-    """Make sure that changes can be written to a file; one that cannot be read is a finding, and no error here.
-
-    Raises:
-        InvalidResourcesError: It is gzipped, very long, or what is piped in.
-    """
-    if str(path) == "-":
-        raise InvalidResourcesError("--fix changes files, so it cannot fix what is piped in: name the file")
-    content = _content(path)
-    if content.startswith(GZIP):
-        raise InvalidResourcesError(f"--fix writes plain text, and {path} is gzipped: unpack it first")
-    if content.count(b"\n") > _MAX_LINES:
-        raise InvalidResourcesError(f"--fix takes minutes for more than {_MAX_LINES:,} lines: split {path}")
-
-
 class FixedFile(NamedTuple):
-    """A file's content before and after its changes, which nobody has written yet.
-
-    Attributes:
-        path: The file.
-        before: What is in it.
-        after: What would be.
-        changes: What is mended, in order.
-    """
+    """The content of a file before and after its fixes, which are not written yet."""
 
     path: FilePath
     before: bytes
@@ -264,10 +221,10 @@ class FixedFile(NamedTuple):
         return list(difflib.unified_diff(before, after, name, name, lineterm=""))
 
     def write(self) -> None:
-        """Write the changes, at once or not at all.
+        """Replace the file atomically.
 
         Raises:
-            InvalidResourcesError: The file cannot be written, as when it is read-only or was changed meanwhile.
+            InvalidResourcesError: The file cannot be written, for example because it has changed in the meantime.
         """
         if self.changes:
             replace_file(self.path, self.after, expected=self.before)
@@ -276,19 +233,23 @@ class FixedFile(NamedTuple):
 def fixed_file(
     path: FilePath, crds: CrdSet | None = None, name: str | None = None, *, unsafe: bool = False
 ) -> FixedFile:
-    """Return a file with all safe changes made, and write nothing.
+    """Return a file with its fixes as :func:`fix_text` applies them, and write nothing.
 
-    Args:
-        path: The file.
-        crds: Also check against these definitions.
-        name: Check the cluster, job or service of this name alone.
-        unsafe: Make those changes too that may change what runs.
+    A file that cannot be read has no fixes, because that is a finding.
 
     Raises:
-        InvalidResourcesError: It is gzipped, very long, or what is piped in.
+        InvalidResourcesError: The file is gzipped, has too many lines, or is stdin.
     """
-    check_fixable(path)
-    content = _content(path)
+    if str(path) == "-":
+        raise InvalidResourcesError("--fix changes files, so it cannot fix what is piped in: name the file")
+    try:
+        content = read_bytes(path)
+    except UnreadableFileError:
+        return FixedFile(path, b"", b"", ())
+    if content.startswith(GZIP):
+        raise InvalidResourcesError(f"--fix writes plain text, and {path} is gzipped: unpack it first")
+    if content.count(b"\n") > _MAX_LINES:
+        raise InvalidResourcesError(f"--fix takes minutes for more than {_MAX_LINES:,} lines: split {path}")
     mark = _BYTE_ORDER_MARK if content.startswith(_BYTE_ORDER_MARK) else b""
     try:
         text = content.removeprefix(mark).decode("utf-8")
@@ -298,52 +259,53 @@ def fixed_file(
     return FixedFile(path, content, mark + fixed.text.encode("utf-8"), fixed.changes)
 
 
-def _content(path: FilePath) -> bytes:
-    """Return what is in a file; nothing, where it cannot be read, which is a finding."""
-    try:
-        return read_bytes(path)
-    except UnreadableFileError:
-        return b""
-
-
 def _without_conflicts(findings: Sequence[Finding]) -> list[Finding]:
-    """Return those that touch different parts; the others are found again when these are mended."""
+    """Return findings that edit different parts. Linting again finds the others."""
     kept: list[Finding] = []
     touched: set[tuple[str | int, ...]] = set()
+    above: set[tuple[str | int, ...]] = set()
     for finding in findings:
-        # Of a list the whole, where the places of others may change.
+        # An edit of an item touches its whole list, because it may move the other items.
         ends = [(each.path, -1 if isinstance(each.path[-1], int) else None) for each in finding.edits]
         paths = {(finding.document, *path[:end]) for path, end in ends}
-        if not any(one[: len(other)] == other[: len(one)] for one in paths for other in touched):
+        prefixes = {path[:end] for path in paths for end in range(len(path) + 1)}
+        if touched.isdisjoint(prefixes) and above.isdisjoint(paths):
             touched |= paths
+            above |= prefixes
             kept.append(finding)
     return kept
 
 
 def _apply(text: str, findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
-    """Make all changes at once, or where that does not work one by one those that do."""
-    changed = _changed(text, findings) if findings else None
-    if changed is not None:
+    """Apply all findings at once or, if that fails, each half of them by itself."""
+    if not findings:
+        return text, []
+    if (changed := _changed(text, findings)) is not None:
         return changed, list(findings)
-    done = []
-    for finding in findings if len(findings) > 1 else ():
-        if (changed := _changed(text, [finding])) is not None:
-            text = changed
-            done.append(finding)
-    return text, done
+    if len(findings) == 1:
+        return text, []
+    half = len(findings) // 2
+    text, first = _apply(text, findings[:half])
+    text, second = _apply(text, findings[half:])
+    return text, first + second
 
 
 def _changed(text: str, findings: Sequence[Finding]) -> str | None:
-    """Return the text with the changes; ``None``: they cannot be made, or not without changing more."""
+    """Return the text with the edits, or ``None`` if they cannot be applied without changing more."""
     edits = [(finding.document, edit) for finding in findings for edit in finding.edits]
-    wanted = _data(text) or []
+    wanted, changed = _data(text) or [], text
     try:
-        for number, edit in edits:
-            wanted[number] = _made(_unshared(wanted[number]), edit)
-        forms = _rewritten(text, edits)
-    except (YAMLError, LookupError, TypeError, AttributeError, ValueError):  # a part that only we, or it, can see
+        for number in {number for number, _ in edits}:
+            wanted[number] = _unshared(wanted[number])
+        # A mapping must not be empty while one of its keys is renamed, so removals come last.
+        for is_removal in (False, True):
+            some = [(number, edit) for number, edit in edits if (edit.value is None) == is_removal]
+            for number, edit in some:
+                _apply_to_data(wanted[number], edit)
+            changed = _edited(changed, some) if some else changed
+    except (yaml.YAMLError, LookupError, TypeError, AttributeError, ValueError):  # a part that only one of both finds
         return None
-    return next((form for form in forms if form != text and _data(form) == wanted), None)
+    return changed if changed != text and _data(changed) == wanted else None
 
 
 def _data(text: str) -> list[Any] | None:

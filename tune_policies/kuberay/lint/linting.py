@@ -1,4 +1,4 @@
-"""Reads files and asks all rules. A file that cannot be read is a finding like any other."""
+"""Checks files by all rules. A file that cannot be read is a finding, and no error."""
 
 import json
 from collections.abc import Iterator
@@ -24,15 +24,15 @@ from tune_policies.values.errors import InvalidResourcesError
 
 
 def lint_file(path: str | FilePath, crds: CrdSet | None = None, name: str | None = None) -> list[Finding]:
-    """Return what is wrong with a file, by line.
+    """Return the findings in a file, by line.
 
     Args:
-        path: The file, plain or gzipped; ``-`` is what is piped in.
-        crds: Also check against these definitions.
-        name: Of the one cluster, job or service to look at; ``None``: all of the file.
+        path: The file, plain or gzipped; ``-`` is stdin.
+        crds: Definitions to check against in addition.
+        name: The name of the only cluster, job or service to check; ``None`` checks all.
 
     Raises:
-        InvalidResourcesError: There is none of the name; the message lists those that there are.
+        InvalidResourcesError: The file has no cluster of this name.
     """
     try:
         text = read_text(path)
@@ -44,11 +44,7 @@ def lint_file(path: str | FilePath, crds: CrdSet | None = None, name: str | None
 
 
 def lint_text(text: str, source: str, crds: CrdSet | None = None, name: str | None = None) -> list[Finding]:
-    """Return what is wrong with a text, by line; ``source`` is the name under which findings tell of it.
-
-    Raises:
-        InvalidResourcesError: There is no cluster of the name; the message lists those that there are.
-    """
+    """Return the findings in a text as :func:`lint_file` does. They name ``source`` as the file."""
     try:
         documents = read_documents(text, source)
     except DocumentError as error:
@@ -92,7 +88,7 @@ def _asked(
     crds: CrdSet | None,
     lines: list[str],
 ) -> Iterator[tuple[Rule, Found]]:
-    """Yield what the reader finds, by the definition of the kind or else by the names that are known, and the rules."""
+    """Yield what the reader of files, the definitions or the known field names, and the rules find."""
     for problem in problems:
         edits = _edits_of(problem, manifest, lines)
         yield WRONG_FIELD, Found(problem.path, problem.message, edits=edits, is_safe=True)
@@ -111,7 +107,7 @@ def _asked(
 
 
 def _edits_of(problem: FieldProblem, manifest: Document, lines: list[str]) -> tuple[Edit, ...]:
-    """Return the change where quotes are all that is wrong, as the message says."""
+    """Return the edit if only quotes are wrong, as the message says."""
     value = at(manifest.data, problem.path)
     if isinstance(value, str) and problem.message.endswith("leave the quotes out"):
         return (Edit(problem.path, int(value)),)

@@ -1,4 +1,4 @@
-"""What a rule is, what it finds, and how the rules of a chapter are written down."""
+"""Rules, their findings, and the decorators that make rules of functions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
@@ -14,7 +14,7 @@ from tune_policies.values.sanitize import shortened
 from tune_policies.values.value import Value
 
 Severity = Literal["error", "warning", "note"]
-"""An error keeps the cluster from working as it is written; a warning may; a note is worth knowing."""
+"""With an error, the cluster does not work as its file says. With a warning, it may not."""
 
 RAY_CLUSTER = "RayCluster"
 RAY_JOB = "RayJob"
@@ -24,40 +24,38 @@ VALUES = "values"
 """Values of KubeRay's chart ``ray-cluster``."""
 CLUSTER_YAML = "cluster-yaml"
 """The file of ``ray up``."""
+RETIRED_VALUES = "retired-values"
+"""Values of the chart of Ray's own operator, which KubeRay has replaced."""
 
 
 def document_type(document: Document) -> str | None:
-    """Return of which type a document is; ``None``: no rule is for it."""
+    """Return the type of a document, or ``None`` if no rule checks it."""
     data = document.data
     if isinstance(data, Mapping) and data.get("kind") in (RAY_CLUSTER, RAY_JOB, RAY_SERVICE, RAY_CRON_JOB):
         return str(data["kind"])
     if is_cluster_yaml(data):
         return CLUSTER_YAML
-    return VALUES if is_chart_values(data) else None
+    if is_chart_values(data):
+        return VALUES
+    is_retired = isinstance(data, Mapping) and "kind" not in data and isinstance(data.get("podTypes"), Mapping)
+    return RETIRED_VALUES if is_retired else None
 
 
 class Edit(NamedTuple):
-    """A change that mends something.
-
-    Attributes:
-        path: What is changed.
-        value: To what; ``None``: it is removed.
-    """
+    """A change of the part at ``path``. A ``value`` of ``None`` removes the part."""
 
     path: Path
     value: Any
 
 
 class Found(NamedTuple):
-    """What a rule says: a finding without what the rule says already.
+    """What a rule's check returns: a :class:`Finding` without the fields of the rule and the file.
 
     Attributes:
-        path: Where: from the cluster's ``spec`` on for rules of clusters and groups, else from the document's top.
-        message: What is wrong, with the value.
-        fix: What to write instead.
-        edits: Changes that mend it; their paths start as ``path`` does.
-        is_safe: The changes leave what runs as it is: without them Kubernetes or Ray refuses the file, or makes the
-            same of it anyway, whatever the versions.
+        path: Starts at the cluster's ``spec`` in rules for clusters and groups, else at the document's root. The paths
+            of ``edits`` start there, too.
+        is_safe: Whether the edits keep what runs: without them, Kubernetes and Ray either refuse the file or use the
+            same values, in every version.
     """
 
     path: Path
@@ -67,27 +65,25 @@ class Found(NamedTuple):
     is_safe: bool = False
 
     def moved(self, path_of: Callable[[Path], Path]) -> "Found":
-        """Return the same, at other places."""
+        """Return the same with ``path_of`` applied to each path."""
         edits = tuple(Edit(path_of(each.path), each.value) for each in self.edits)
         return self._replace(path=path_of(self.path), edits=edits)
 
 
 class Finding(Value):
-    """One thing that is wrong.
+    """A mistake in a file.
 
     Attributes:
-        rule: Its name, such as ``"min-above-max"``.
-        severity: How bad it is.
-        source: The file.
-        document: Which of the file's documents, from 0; those that are empty do not count.
-        line: The line, from 1.
-        path: Where in the document.
+        rule: The name of the rule, such as ``"min-above-max"``.
+        source: The name of the file.
+        document: The index of the document in the file, without empty documents.
+        line: The line in the file, from 1.
+        path: The keys and indices that lead to the part of the document.
         message: What is wrong, with the value.
         why: Why it matters.
         fix: What to write instead.
-        edits: The changes that mend it; empty: a person must decide.
-        is_safe: What runs stays as it is, so that ``--fix`` makes the changes; others it makes with
-            ``--unsafe-fixes`` alone.
+        edits: The changes that ``--fix`` applies; empty if a person must decide.
+        is_safe: Whether the edits keep what runs. Other edits need ``--unsafe-fixes``.
     """
 
     rule: str
@@ -111,11 +107,9 @@ class Rule(NamedTuple):
     """A rule.
 
     Attributes:
-        name: Its name.
-        severity: How bad it is.
         why: Why it matters.
-        source: Where it is written, or which code acts so.
-        check: Finds what breaks it in a document with some clusters; ``None``: the reader of files does.
+        source: The documentation, or the code, that it follows.
+        check: Checks a document and the clusters in it; ``None`` if the reader of files finds the mistakes.
     """
 
     name: str
@@ -126,16 +120,15 @@ class Rule(NamedTuple):
 
 
 class RuleBook(list[Rule]):
-    """The rules of a chapter, in the order in which they are written.
+    """The rules of one subject.
 
-    Each method makes a rule of a function that finds what breaks it. The docstring of the function is for who reads
-    the finding: it says why the rule matters.
+    The methods are decorators that add a rule. The docstring of the decorated function is the rule's ``why``.
     """
 
     def of_documents(
         self, types: tuple[str, ...], name: str, severity: Severity, source: str
     ) -> Callable[[_CheckT[Document]], _CheckT[Document]]:
-        """Make a rule of a function that checks a whole document of these types, see :func:`document_type`."""
+        """Add a rule that checks whole documents of these types, see :func:`document_type`."""
 
         def add(check: _CheckT[Document]) -> _CheckT[Document]:
             def of_document(document: Document, _: Sequence[ClusterInFile]) -> Iterator[Found]:
@@ -149,7 +142,7 @@ class RuleBook(list[Rule]):
     def of_each(
         self, parts_of: Callable[[ClusterInFile], Iterable[_PartT]], name: str, severity: Severity, source: str
     ) -> Callable[[_CheckT[_PartT]], _CheckT[_PartT]]:
-        """Make a rule of a function that checks some parts of a cluster on Kubernetes, such as each of its groups."""
+        """Add a rule that checks some parts of each cluster on Kubernetes, such as its groups."""
 
         def add(check: _CheckT[_PartT]) -> _CheckT[_PartT]:
             def of_clusters(_: Document, clusters: Sequence[ClusterInFile]) -> Iterator[Found]:

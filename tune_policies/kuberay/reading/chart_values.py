@@ -1,9 +1,9 @@
 """Reads values of KubeRay's chart ``ray-cluster`` as the RayCluster that the chart makes of them.
 
-After the chart's template and default values (https://github.com/ray-project/kuberay/tree/v1.7.0/helm-chart/ray-cluster).
-Values do not say for which version of the chart they are, so the defaults are those of 1.6 and 1.7; older charts give
-the head 2G, and the groups 1G and at most 3 replicas. The chart gives groups no top-level ``resources`` and ``labels``:
-there ``rayStartParams`` alone tell Ray.
+This follows the chart's template and default values
+(https://github.com/ray-project/kuberay/tree/v1.7.0/helm-chart/ray-cluster). Values do not name the version of the
+chart, so the defaults are those of 1.6 and 1.7. Older charts give the head 2G, and the groups 1G and at most 3
+replicas. The chart has no ``resources`` and ``labels`` of groups, so only ``rayStartParams`` reach Ray.
 """
 
 import json
@@ -37,14 +37,8 @@ _GROUP_DEFAULTS: Final[dict[str, Any]] = {"maxReplicas": 5, "resources": _amount
 _WORKER_DEFAULTS: Final = {"groupName": "workergroup", "replicas": 1, "minReplicas": 1, **_GROUP_DEFAULTS}
 _SMALL_GROUP_DEFAULTS: Final = {"disabled": True, "replicas": 0, "minReplicas": 0, **_GROUP_DEFAULTS}
 
-_OLD_MOST: Final = 3
-"""``maxReplicas`` before the chart's version 1.6."""
-
-_WITH_DEFAULTS: Final = (("worker",), (_GROUPS, "smallGroup"))
-"""The groups that the chart has defaults for."""
-
 _OF_CLUSTER: Final = ("rayVersion", "enableInTreeAutoscaling", "autoscalerOptions")
-"""What the chart has under ``head``, but is the whole cluster's."""
+"""Fields of the cluster that the chart has under ``head``."""
 
 _OF_GROUP: Final = (
     *("replicas", "minReplicas", "maxReplicas", "numOfHosts", "idleTimeoutSeconds", "suspend", "headService"),
@@ -63,16 +57,16 @@ _OTHERS: Final = (
 _KNOWN: Final = frozenset((*_OF_CLUSTER, *_OF_GROUP, *_OF_CONTAINER, *_OF_POD, *_OTHERS))
 
 _WORKER: Final = "ray-worker"
-"""The container of workers that Ray runs in."""
+"""The name of Ray's container in workers."""
 
 _FOR_ZERO: Final = {"maxReplicas": 2147483647, "numOfHosts": 1}
-"""What the chart writes for a 0, as Helm's ``default`` takes it for nothing."""
+"""What the chart writes for a 0, because Helm's ``default`` replaces it."""
 
 _OF_RAY: Final = frozenset({"groupName", "rayStartParams", "initArgs", "minReplicas", "maxReplicas", "containerEnv"})
 
 
 class _Group(NamedTuple):
-    """A group of the values: its name, where it stands, and what it holds, with the chart's defaults filled in."""
+    """A group of the values: its name, its path, and its values with the chart's defaults."""
 
     name: str
     path: Path
@@ -80,7 +74,7 @@ class _Group(NamedTuple):
 
 
 def is_chart_values(data: object) -> bool:
-    """Return whether a document is values of the chart. Other charts have a ``worker`` too, so it needs Ray's keys."""
+    """Return whether a document is values of the chart. Other charts have a ``worker`` without Ray's keys, too."""
     if not isinstance(data, dict) or "kind" in data:
         return False
     worker = data.get("worker")
@@ -92,7 +86,7 @@ def is_chart_values(data: object) -> bool:
 
 
 def read_chart_values(values: dict[str, Any]) -> tuple[list[ClusterInFile], list[FieldProblem]]:
-    """Return the cluster that the chart makes of the values, and the fields that are not as they must be."""
+    """Return the cluster that the chart makes of the values, and the wrong fields."""
     if wrong := _not_mappings(values):
         return [], wrong
     head = _Group("head", ("head",), _merged(_HEAD_DEFAULTS, values.get("head")))
@@ -104,33 +98,7 @@ def read_chart_values(values: dict[str, Any]) -> tuple[list[ClusterInFile], list
         return [], problems
     names = {"name": values.get("fullnameOverride") or None, "annotations": values.get("annotations")}
     metadata, wrong = read_part(Metadata, {**names, "labels": values.get("labels")})
-    left = _left_to_the_chart(values, workers)
-    return [ClusterInFile("values", metadata or Metadata(), spec, places.of, left)], [*problems, *wrong]
-
-
-def _left_to_the_chart(values: dict[str, Any], workers: list[_Group]) -> tuple[str, ...]:
-    """Return, as a sentence, which defaults are counted that older versions of the chart have otherwise."""
-    memory = ("resources", "limits", "memory")
-    is_autoscaling = (values.get("head") or {}).get("enableInTreeAutoscaling") is True
-    changed: list[Path] = [("head", *memory)]
-    for group in workers:
-        if group.path in _WITH_DEFAULTS:
-            changed += [(*group.path, *memory)]
-            # It matters where the number grows, or is more than the older default.
-            replicas = _unquoted(group.values.get("replicas"))
-            is_more = isinstance(replicas, int) and replicas > _OLD_MOST
-            changed += [(*group.path, "maxReplicas")] if is_autoscaling or is_more else []
-    missing = [".".join(map(str, path)) for path in changed if not _is_given(values, path)]
-    named = ", ".join(missing)
-    return (f"the values leave {named} to the chart: its defaults since version 1.6 are counted",) if named else ()
-
-
-def _is_given(values: Any, path: Path) -> bool:
-    for key in path:
-        if not isinstance(values, dict) or key not in values:
-            return False
-        values = values[key]
-    return True
+    return [ClusterInFile("values", metadata or Metadata(), spec, places.of)], [*problems, *wrong]
 
 
 def _not_mappings(values: dict[str, Any]) -> list[FieldProblem]:
@@ -146,7 +114,7 @@ def _not_mappings(values: dict[str, Any]) -> list[FieldProblem]:
 
 
 def _workers(values: dict[str, Any]) -> list[_Group]:
-    """Return the groups that are not disabled, in the order in which the chart writes them."""
+    """Return the enabled groups in the order of the chart."""
     more = values.get(_GROUPS) or {}
     defaults = {"smallGroup": _SMALL_GROUP_DEFAULTS}
     groups = [_Group(name, (_GROUPS, name), _merged(defaults.get(name, {}), more[name])) for name in sorted(more)]
@@ -156,7 +124,7 @@ def _workers(values: dict[str, Any]) -> list[_Group]:
 
 
 def _merged(defaults: dict[str, Any], given: object) -> dict[str, Any]:
-    """Return the values as Helm merges them: mappings key by key, of which a null drops the default."""
+    """Return the values as Helm merges them: mappings by key, with a null to drop a default."""
     if not isinstance(given, dict):
         return defaults
     found = dict(defaults)
@@ -199,7 +167,7 @@ def _group_spec(values: dict[str, Any], group: _Group, container_name: str) -> d
 
 
 def _unquoted(value: Any) -> Any:
-    """Return a count as the chart writes it: without quotes."""
+    # The chart writes counts without quotes.
     return int(value) if isinstance(value, str) and value.isdecimal() and value.isascii() else value
 
 
@@ -221,9 +189,9 @@ def _common_env(values: dict[str, Any]) -> list[Any]:
 
 
 def unknown_keys(values: dict[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Yield the keys of groups that the chart does not read, and of the top those near to one that it reads.
+    """Yield the keys of groups that the chart does not read, and keys at the top that are nearly one of its own.
 
-    Helm passes over them. At the top, other charts may have values of their own.
+    Other charts may have values at the top.
     """
     for key in values.keys() - _TOP_KEYS:
         if near := suggest(key, _TOP_KEYS):
@@ -238,7 +206,7 @@ def unknown_keys(values: dict[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 class _Places:
-    """Where in the values each part of the RayCluster comes from."""
+    """The paths in the values from which the parts of the RayCluster come."""
 
     def __init__(self, head: _Group, workers: list[_Group], common_env: list[Any]) -> None:
         self._of: dict[Path, Path] = {
@@ -250,7 +218,7 @@ class _Places:
             self._add(("workerGroupSpecs", number), group, common_env)
 
     def of(self, part: Path) -> Path:
-        """Return the place in the values of a part of the cluster's ``spec``."""
+        """Return the path in the values of a part of the cluster's ``spec``."""
         for end in range(len(part), 0, -1):
             if (place := self._of.get(part[:end])) is not None:
                 return (*place, *part[end:])
@@ -267,7 +235,7 @@ class _Places:
             (*ray, "image"): (*path, "image", "tag") if group.values.get("image") else ("image", "tag"),
             (*ray, "env"): (*path, "containerEnv"),
             (*top, "rayStartParams"): (*path, params),
-            # The chart gives groups no fields of their own for these.
+            # The chart has no fields for these.
             (*top, "resources"): (*path, "rayStartParams", "resources"),
             (*top, "labels"): (*path, "rayStartParams", "labels"),
         }
@@ -275,7 +243,7 @@ class _Places:
             self._of[*top, "groupName"] = path
         for number in range(num_common):
             self._of[*ray, "env", number] = ("common", "containerEnv", number)
-        for number in range(len(own_env) + 1 if isinstance(own_env, list) else 1):  # also where one may be added
+        for number in range(len(own_env) + 1 if isinstance(own_env, list) else 1):  # also the place to add one
             self._of[*ray, "env", num_common + number] = (*path, "containerEnv", number)
         for number in range(len(sidecars) if isinstance(sidecars, list) else 0):
             self._of[*pod, "containers", number + 1] = (*path, "sidecarContainers", number)

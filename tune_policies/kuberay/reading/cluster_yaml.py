@@ -1,7 +1,7 @@
-"""Reads Ray's own cluster YAML, the file of ``ray up``, with what Ray fills in where the file says nothing.
+"""Reads Ray's own cluster YAML, the file of ``ray up``, with Ray's defaults.
 
-After ``prepare_config`` of ``ray.autoscaler._private.util``: at the top, what the file leaves out is as in the defaults
-of its provider; nothing is merged below the top.
+As in ``prepare_config`` of ``ray.autoscaler._private.util``, missing fields at the top have the defaults of the
+provider. Nothing is merged below the top.
 
 Field names are those of https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html.
 """
@@ -20,11 +20,11 @@ NodeCount = Annotated[int, Field(ge=0)]
 
 
 class YamlNodeType(Part):
-    """One kind of node.
+    """A node type.
 
     Attributes:
-        resources: What Ray counts on it; what they leave out, Ray looks up by the instance type, for AWS alone.
-        max_workers: ``None``: as many as the cluster may have.
+        resources: The amounts that Ray counts. On AWS, Ray looks up missing ones by the instance type.
+        max_workers: The most nodes; ``None`` for the limit of the cluster.
     """
 
     resources: dict[str, NodeCount] | None = None
@@ -36,12 +36,7 @@ class YamlNodeType(Part):
 
 
 class ClusterYaml(Part):
-    """A cluster as ``ray up`` starts it.
-
-    Attributes:
-        max_workers: ``None``: the file does not say, and its provider has no default.
-        provider: Where the nodes come from.
-    """
+    """A cluster as ``ray up`` starts it. ``max_workers`` is ``None`` if neither the file nor its provider has it."""
 
     cluster_name: str | None = None
     max_workers: NodeCount | None = None
@@ -53,24 +48,15 @@ class ClusterYaml(Part):
 
 NODE_TYPES: Final = "available_node_types"
 
-OLD_FIELDS: Final = ("head_node", "worker_nodes")
-"""Fields of Rays before 2.0: Ray drops them where they are empty, and else refuses the file."""
-
 LOCAL: Final = "local"
-"""The provider of machines that are there already, which are listed by their addresses."""
+"""The provider of existing machines, which are listed by their addresses."""
 
 LOCAL_TYPE: Final = "local.cluster.node"
-"""The one node type that Ray makes for all machines of a local cluster."""
+"""The node type that Ray makes for all machines of a local cluster."""
 
 
 class ProviderDefaults(NamedTuple):
-    """What Ray fills in for a provider.
-
-    Attributes:
-        max_workers: Of the cluster; ``None``: there is no default, and Ray fails without one.
-        head_node_type: The name of the head's type.
-        node_types: Where the file has none; ``None``: there is no default.
-    """
+    """Ray's defaults for a provider. If ``max_workers`` is ``None``, Ray fails without it."""
 
     max_workers: int | None = None
     head_node_type: str = "ray.head.default"
@@ -107,10 +93,10 @@ PROVIDERS: Final = {
         ("external", "aliyun", "kuberay", "fake_multinode", "fake_multinode_docker", LOCAL), ProviderDefaults()
     ),
 }
-"""All providers of Ray. Of those of which most files are, the node types are known too."""
+"""All providers of Ray, with the node types of the usual ones."""
 
 FILLS_RESOURCES: Final = "aws"
-"""The provider whose nodes Ray looks up by their instance type: what ``resources`` leaves out, it has from there."""
+"""The provider for which Ray looks up missing ``resources`` by the instance type."""
 
 
 def is_cluster_yaml(data: object) -> bool:
@@ -122,13 +108,13 @@ def is_cluster_yaml(data: object) -> bool:
 
 
 def provider_of(data: Mapping[str, Any]) -> str:
-    """Return the type of the provider; empty: the file has none."""
+    """Return the type of the provider, empty if the file has none."""
     provider = data.get("provider")
     return str(provider.get("type", "")) if isinstance(provider, dict) else ""
 
 
 def with_defaults(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the file's data with what Ray fills in; where there is no default, nothing."""
+    """Return the file's data with Ray's defaults."""
     provider = provider_of(data)
     if provider == LOCAL:
         return {**data, **_of_machines(data)}
@@ -142,7 +128,7 @@ def with_defaults(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_machines(data: dict[str, Any]) -> dict[str, Any]:
-    """Return what Ray makes of a list of machines: one node type, of which all are to be there unless it says less."""
+    """Return what Ray makes of a list of machines: one node type, with all machines unless the file has fewer."""
     if data.get(NODE_TYPES):
         return {}
     provider, least, most = data["provider"], data.get("min_workers"), data.get("max_workers")
@@ -155,21 +141,12 @@ def _of_machines(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_cluster_yaml(data: object) -> tuple[ClusterYaml | None, list[FieldProblem]]:
-    """Return the cluster, and the fields that are not as they must be."""
+    """Return the cluster, and the wrong fields."""
     return read_part(ClusterYaml, with_defaults(data) if isinstance(data, dict) else data)
 
 
-def old_field_problems(data: Mapping[str, Any]) -> list[FieldProblem]:
-    """Return the fields of Rays before 2.0 for which Ray refuses the file."""
-    # Without node types, it fails where one of them is missing, even if the other is empty.
-    given = [key for key in OLD_FIELDS if key in data]
-    is_half = NODE_TYPES not in data and provider_of(data) != LOCAL and len(given) == 1
-    message = f"is of Rays before 2.0: move it to a node type under {NODE_TYPES}, as its node_config"
-    return [FieldProblem((key,), f"{key} {message}") for key in given if data[key] or is_half]
-
-
 def assumptions(data: Mapping[str, Any]) -> list[str]:
-    """Return what the file leaves open and Ray fills in, a sentence each."""
+    """Return a sentence about each default that matters to a plan."""
     provider = provider_of(data)
     defaults = PROVIDERS.get(provider, ProviderDefaults())
     found = []
@@ -183,47 +160,60 @@ def assumptions(data: Mapping[str, Any]) -> list[str]:
 _INSTANCE_TYPE: Final = "InstanceType"
 
 _FOR_OBJECTS: Final = 0.3
-"""The part of a worker's memory that Ray keeps for its object store (``DEFAULT_OBJECT_STORE_MEMORY_PROPORTION``)."""
+"""The fraction of a worker's memory for Ray's object store (``DEFAULT_OBJECT_STORE_MEMORY_PROPORTION``)."""
 
 _WITH_DEVICES: Final = re.compile(r"(g|gr|p|dl|trn|inf|vt)\d")
-"""How the names of AWS' instance types with accelerators begin."""
+"""The prefixes of AWS' instance types with accelerators."""
 
 
 class InstanceTypes(NamedTuple):
-    """What the nodes of one cluster have, where the file leaves that to Ray.
+    """The resources of the nodes of one cluster.
 
-    For AWS, Ray looks up the instance type as the cluster starts, and adds what ``resources`` leaves out
+    For AWS, Ray looks up the instance type when the cluster starts, and adds missing ``resources``
     (``fillout_available_node_types_resources`` of ``ray.autoscaler._private.aws.node_provider``). Here the catalogue
-    stands for AWS. For other providers Ray looks nothing up.
-
-    Attributes:
-        provider: Where the machines come from; empty: the file does not say.
-        catalog: Has the instance types; ``None``: none is known.
+    stands for AWS. For other providers, Ray looks nothing up.
     """
 
     provider: str
     catalog: NodeCatalog | None = None
 
     def amounts(self, node_type: YamlNodeType, *, is_head: bool = False) -> dict[str, int]:
-        """Return the amounts by Ray's resource that Ray counts on a node, as far as they are known.
-
-        Args:
-            node_type: What the file says of it.
-            is_head: Of the head's memory Ray looks nothing up.
-        """
-        machine = self._machine(node_type)
-        looked_up = {} if machine is None else _looked_up(machine, is_head=is_head)
-        return {**looked_up, **(node_type.resources or {})}
+        """Return the known amounts of a node by Ray's resource. Ray does not look up the memory of the head."""
+        given, machine = node_type.resources or {}, self._machine(node_type)
+        if machine is None:
+            return dict(given)
+        amounts = {"CPU": machine.cpus, **{name: int(amount) for name, amount in machine.devices.items()}}
+        if machine.accelerator_type is not None:
+            amounts[ACCELERATOR_TYPE_PREFIX + machine.accelerator_type] = 1
+        if machine.memory is not None and not is_head:
+            amounts["memory"] = int(int(machine.memory) * (1 - _FOR_OBJECTS))
+        return amounts | given
 
     def why_unknown(self, name: str, node_type: YamlNodeType) -> str | None:
-        """Return why a node type's amounts are not known, and what to write; ``None``: they are."""
+        """Return why the resources of a node type are unknown and what to write, or ``None`` if they are known."""
         amounts = self.amounts(node_type)
         if "CPU" in amounts or (amounts and self.provider != FILLS_RESOURCES):
             return None
-        return f"the node type {name!r} has no {'CPU in its ' if amounts else ''}{self._why(node_type)}"
+        instance = node_type.node_config.get(_INSTANCE_TYPE)
+        if self.provider == LOCAL:
+            why = (
+                "resources, which Ray reads from each machine when it starts: run `probe --json` there and "
+                "plan for its output, or write a list of nodes"
+            )
+        elif self.provider != FILLS_RESOURCES:
+            why = "resources: write what a node will have, which Ray finds out for AWS alone before a node starts"
+        elif not isinstance(instance, str):
+            why = f"resources, and its node_config no {_INSTANCE_TYPE} by which AWS could fill them in: write resources"
+        else:
+            unknown = "" if self.catalog is None else ", which the list of nodes does not have"
+            why = (
+                f"resources in the file: AWS fills them in by the instance type {instance}{unknown}; give --nodes a "
+                "list of nodes that has it, or write resources"
+            )
+        return f"the node type {name!r} has no {'CPU in its ' if amounts else ''}{why}"
 
     def assumptions(self, node_types: Mapping[str, YamlNodeType]) -> Iterator[str]:
-        """Yield what is looked up beside what the file says and is not known here, a sentence for each node type."""
+        """Yield a sentence about each node type to which AWS adds devices that are not counted."""
         for name, each in node_types.items():
             instance = each.node_config.get(_INSTANCE_TYPE)
             is_open = self.provider == FILLS_RESOURCES and "GPU" not in (each.resources or {})
@@ -234,38 +224,10 @@ class InstanceTypes(NamedTuple):
                 )
 
     def _machine(self, node_type: YamlNodeType) -> NodeType | None:
-        """Return the catalogue's row of the instance type, by its ``node_config`` or by its name."""
+        """Return the catalogue's row of the instance type, by its ``node_config`` or its name."""
         instance = node_type.node_config.get(_INSTANCE_TYPE)
         if self.provider != FILLS_RESOURCES or self.catalog is None or not isinstance(instance, str):
             return None
         rows = {each.name: each for each in self.catalog.nodes}
         configured = (each for each in self.catalog.nodes if each.node_config.get(_INSTANCE_TYPE) == instance)
         return next(configured, rows.get(instance.replace(".", "-")))
-
-    def _why(self, node_type: YamlNodeType) -> str:
-        if self.provider == LOCAL:
-            return (
-                "resources, which Ray reads from each machine when it starts: run `probe --json` there and "
-                "plan for its output, or write a list of nodes"
-            )
-        if self.provider != FILLS_RESOURCES:
-            return "resources: write what a node will have, which Ray finds out for AWS alone before a node starts"
-        instance = node_type.node_config.get(_INSTANCE_TYPE)
-        if not isinstance(instance, str):
-            return (
-                f"resources, and its node_config no {_INSTANCE_TYPE} by which AWS could fill them in: write resources"
-            )
-        unknown = "" if self.catalog is None else ", which the list of nodes does not have"
-        return (
-            f"resources in the file: AWS fills them in by the instance type {instance}{unknown}; give --nodes a "
-            "list of nodes that has it, or write resources"
-        )
-
-
-def _looked_up(machine: NodeType, *, is_head: bool) -> dict[str, int]:
-    amounts = {"CPU": machine.cpus, **{name: int(amount) for name, amount in machine.devices.items()}}
-    if machine.accelerator_type is not None:
-        amounts[ACCELERATOR_TYPE_PREFIX + machine.accelerator_type] = 1
-    if is_head or machine.memory is None:
-        return amounts
-    return {**amounts, "memory": int(int(machine.memory) * (1 - _FOR_OBJECTS))}

@@ -1,13 +1,14 @@
-"""Reads the documents of a file, and finds the Ray clusters in them, whichever of KubeRay's kinds they are.
+"""Reads files, and finds the Ray clusters in the manifests and chart values of KubeRay.
 
-Kinds that are not Ray's are let through: a file may hold a ConfigMap beside its cluster. Ray's own cluster YAML is read
-by :mod:`tune_policies.kuberay.reading.cluster_yaml`.
+Kinds that are not Ray's are ignored, because a file may have a ConfigMap beside its cluster. Ray's own cluster YAML is
+read by :mod:`tune_policies.kuberay.reading.cluster_yaml`.
 """
 
 import gzip
 import io
 import sys
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any, Final
@@ -27,11 +28,8 @@ from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import kind_of, shorten, suggest
 
 GZIP: Final = b"\x1f\x8b"
-"""How a gzipped file begins."""
+"""The first bytes of a gzipped file."""
 
-_MAX_BYTES: Final = MAX_CHARACTERS  # UTF-8 has no fewer bytes than characters
-
-_GROUP: Final = "ray.io"
 _VERSIONS: Final = ("ray.io/v1", "ray.io/v1alpha1")
 
 _PLACES: Final[dict[str, Path]] = {
@@ -40,33 +38,33 @@ _PLACES: Final[dict[str, Path]] = {
     "RayService": ("spec", "rayClusterConfig"),
     "RayCronJob": ("spec", "jobTemplate", "rayClusterSpec"),
 }
-"""Where each kind of KubeRay's has the specification of its cluster."""
+"""The path of the cluster's specification in each kind of KubeRay's."""
 
 
 def read_text(path: str | FilePath, times: int = 1) -> str:
     """Return the text of a file, unpacked if it is gzipped.
 
     Args:
-        path: The file; ``-`` is what is piped in.
+        path: The file; ``-`` is stdin.
         times: How many times as large as a manifest it may be.
 
     Raises:
-        DocumentError: It is too long unpacked, is no text in UTF-8, or does not unpack.
-        InvalidResourcesError: It cannot be read, or is too long.
+        DocumentError: The unpacked text is too long, or not UTF-8.
+        InvalidResourcesError: The file cannot be read, or is too long.
     """
-    source, max_bytes = str(path), _MAX_BYTES * times
+    source, max_bytes = str(path), MAX_CHARACTERS * times  # UTF-8 has no fewer bytes than characters
     if source == "-":
         try:
             data = sys.stdin.buffer.read(max_bytes + 1)
-        except (AttributeError, OSError, ValueError) as error:  # it was closed, before this program began or since
+        except (AttributeError, OSError, ValueError) as error:  # stdin is closed
             raise InvalidResourcesError("nothing is piped in to read") from error
     else:
         data = read_bytes(path, max_bytes=max_bytes)
     if data.startswith(GZIP) and len(data) <= max_bytes:
         try:
-            with gzip.open(io.BytesIO(data)) as file:  # which takes a limit, as gzip.decompress does not
+            with gzip.open(io.BytesIO(data)) as file:  # unlike gzip.decompress, it takes a limit
                 data = file.read(max_bytes + 1)
-        except (OSError, EOFError, zlib.error) as error:  # no gzip, cut off, or spoilt
+        except (OSError, EOFError, zlib.error) as error:
             raise DocumentError(source, 1, f"cannot be unpacked as gzip: {error}") from error
     if len(data) > max_bytes:
         raise DocumentError(source, 1, f"more than {max_bytes:,} bytes: keep only what is needed")
@@ -74,26 +72,30 @@ def read_text(path: str | FilePath, times: int = 1) -> str:
 
 
 def manifests_in(document: Document) -> Iterator[tuple[Path, Document]]:
-    """Yield the document, or what is in it where it is a list as of ``kubectl get``, each with where it stands."""
+    """Yield a document, or the items of a list as ``kubectl get`` writes it, each with its path."""
     data = document.data
     items = data.get("items") if isinstance(data, Mapping) and data.get("kind") == "List" else None
     if not isinstance(items, list):
         yield (), document
         return
-    parts: list[tuple[dict[Path, int], dict[Path, int]]] = [({}, {}) for _ in items]
-    for which, places in enumerate((document.lines, document.repeated)):
-        for path, line in places.items():
-            if path[:1] == ("items",) and isinstance(number := path[1] if len(path) > 1 else None, int):
-                parts[number][which][path[2:]] = line
-    for number, (item, (lines, repeated)) in enumerate(zip(items, parts, strict=True)):
+    lines, repeated = (_by_item(places) for places in (document.lines, document.repeated))
+    for number, item in enumerate(items):
         if isinstance(item, dict):
-            yield ("items", number), Document(item, lines, document.source, repeated)
+            yield ("items", number), Document(item, lines[number], document.source, repeated[number])
+
+
+def _by_item(places: Mapping[Path, int]) -> defaultdict[str | int, dict[Path, int]]:
+    found = defaultdict[str | int, dict[Path, int]](dict)
+    for path, line in places.items():
+        if path[:1] == ("items",) and len(path) > 1:
+            found[path[1]][path[2:]] = line
+    return found
 
 
 def clusters_in(manifest: Document) -> tuple[list[ClusterInFile], list[FieldProblem]]:
-    """Return the cluster of KubeRay's in a manifest, and the fields that are not as they must be.
+    """Return the cluster of KubeRay's in a manifest, and its wrong fields.
 
-    There is none in a RayJob that chooses a cluster that runs.
+    A RayJob that selects a running cluster has none.
     """
     data = manifest.data
     if not isinstance(data, dict):
@@ -104,7 +106,7 @@ def clusters_in(manifest: Document) -> tuple[list[ClusterInFile], list[FieldProb
         return read_chart_values(data) if is_chart_values(data) else ([], [])
     kind, version = data.get("kind"), data.get("apiVersion")
     if not isinstance(kind, str) or kind not in _PLACES:
-        is_of_ray = isinstance(version, str) and version.partition("/")[0] == _GROUP
+        is_of_ray = isinstance(version, str) and version.startswith("ray.io/")
         hint = suggest(kind, _PLACES) if isinstance(kind, str) else ""
         message = f"kind {shorten(kind)} is not one of KubeRay's{hint or ': it has ' + ', '.join(_PLACES)}"
         return [], [FieldProblem(("kind",), message)] if is_of_ray else []
@@ -125,7 +127,7 @@ def _cluster_of(kind: str, manifest: dict[str, Any]) -> tuple[list[ClusterInFile
             path = place[:number]
             return [], [*problems, FieldProblem(path, f"{path[-1]} must be a mapping, got {shorten(spec)}")]
         if spec.get(key) is None:
-            if not spec.get("clusterSelector"):  # else a job for a cluster that runs
+            if not spec.get("clusterSelector"):  # which selects a running cluster
                 problems.append(FieldProblem(place[: number + 1], f"{key} is missing: it says what the cluster is"))
             return [], problems
         spec = spec[key]
@@ -137,7 +139,7 @@ def _cluster_of(kind: str, manifest: dict[str, Any]) -> tuple[list[ClusterInFile
 
 
 def name_of(manifest: Document) -> str | None:
-    """Return the name of a cluster, job or service; empty: it has none; ``None``: the manifest is of something else."""
+    """Return the name of a cluster, job or service, empty if it has none, or ``None`` for other documents."""
     data = manifest.data
     if not isinstance(data, Mapping):
         return None
@@ -154,11 +156,7 @@ def name_of(manifest: Document) -> str | None:
 
 
 def check_name(name: str, manifests: Iterable[Document], source: str) -> None:
-    """Make sure that one of the manifests has the name.
-
-    Raises:
-        InvalidResourcesError: None has; the message lists the names that there are.
-    """
+    """Raise :class:`InvalidResourcesError` unless one of the manifests has the name."""
     names = [found for each in manifests if (found := name_of(each))]
     if name not in names:
         listed = ", ".join(map(shorten, names)) or "none with a name"

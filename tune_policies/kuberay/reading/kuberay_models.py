@@ -1,9 +1,7 @@
-"""The fields of KubeRay's manifests that decide what Ray sees of a cluster, and what is wrong with one that is read.
+"""Models of the fields of KubeRay's manifests that decide what Ray sees of a cluster, and problems in these fields.
 
-All other fields are let through.
-
-Written after KubeRay's API reference (https://ray-project.github.io/kuberay/reference/api/) and Kubernetes' own. Names
-are those of the manifests. Amounts stay as they are written: see :func:`parse_quantity`.
+They follow KubeRay's API reference (https://ray-project.github.io/kuberay/reference/api/) and Kubernetes', and accept
+all other fields. Amounts stay as they are written, see :func:`parse_quantity`.
 """
 
 import json
@@ -35,17 +33,16 @@ _LONGEST: Final = 100  # characters: Kubernetes keeps less than 2**63, to the na
 
 
 def parse_quantity(quantity: str | float) -> Fraction:
-    """Return the exact amount of Kubernetes, such as ``"500m"`` or ``"64Gi"``; of memory in bytes.
+    """Return an amount of Kubernetes, such as ``"500m"`` or ``"64Gi"``, as an exact number; memory in bytes.
 
-    The grammar is that of https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/: a decimal
-    number, then nothing, one of the letters above, or an exponent.
+    The grammar is that of https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/.
 
     Raises:
-        InvalidResourcesError: It is no amount of Kubernetes, or below 0; the message names the way out.
+        InvalidResourcesError: The text is not an amount of Kubernetes, or is below 0.
     """
     if isinstance(quantity, float) and quantity.is_integer():
         quantity = int(quantity)
-    text = quantity if isinstance(quantity, str) else shorten(quantity)  # of which one with thousands of digits is none
+    text = quantity if isinstance(quantity, str) else shorten(quantity)
     found = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None:
         raise InvalidResourcesError(f"{shorten(quantity)} is not an amount as Kubernetes writes it{_hint(text)}")
@@ -54,12 +51,10 @@ def parse_quantity(quantity: str | float) -> Fraction:
 
 
 def ray_amount(quantity: str | float) -> int:
-    """Return the amount as Ray's autoscaler counts it: whole, rounded up, so that ``"500m"`` is 1.
-
-    As ``_round_up_k8s_quantity`` of ``ray.autoscaler._private.kuberay.autoscaling_config`` does.
+    """Return an amount rounded up, as Ray's autoscaler counts it (``_round_up_k8s_quantity``), so that ``"500m"`` is 1.
 
     Raises:
-        InvalidResourcesError: It is no amount of Kubernetes, or below 0.
+        InvalidResourcesError: The text is not an amount of Kubernetes, or is below 0.
     """
     return math.ceil(parse_quantity(quantity))
 
@@ -78,7 +73,7 @@ def _check_quantity(value: object) -> object:
     if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError("must be an amount, such as '4', '500m' or '16Gi'")
     if isinstance(value, float) and not value.is_integer():
-        # The definition has x-kubernetes-int-or-string, which a fraction is not.
+        # The definition has x-kubernetes-int-or-string.
         raise ValueError(f'must be a whole number or a text, got {value!r}: write "{value!r}", in quotes')
     parse_quantity(value)
     return value
@@ -89,33 +84,33 @@ Quantity = Annotated[str | int | float, BeforeValidator(_check_quantity)]
 
 
 class Part(BaseModel):
-    """A part of a manifest, of which only some fields are known here."""
+    """A part of a manifest, with the fields that matter here."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
     @model_validator(mode="before")
     @classmethod
     def _null_is_nothing(cls, data: object) -> object:
-        # Kubernetes drops a null where the definition allows none, and fills in its default.
+        # Kubernetes replaces a null by the default.
         return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
 class ContainerResources(Part):
-    """What a container may use at the most, and what is kept for it."""
+    """The limits and requests of a container."""
 
     limits: dict[str, Quantity] = Field(default_factory=dict)
     requests: dict[str, Quantity] = Field(default_factory=dict)
 
 
 class EnvironmentVariable(Part):
-    """A variable of a container."""
+    """An environment variable of a container."""
 
     name: str
     value: str | None = None
 
 
 class Container(Part):
-    """A container; in a pod of Ray's, the first is the one that Ray runs in."""
+    """A container. Ray runs in the first one of a pod."""
 
     name: str
     image: str | None = None
@@ -124,7 +119,7 @@ class Container(Part):
 
 
 class Toleration(Part):
-    """A taint that a pod tolerates."""
+    """A toleration of a pod."""
 
     key: str | None = None
     operator: str | None = None
@@ -133,7 +128,7 @@ class Toleration(Part):
 
 
 class PodSpec(Part):
-    """A pod."""
+    """The specification of a pod."""
 
     containers: list[Container] = Field(min_length=1)
     nodeSelector: dict[str, str] = Field(default_factory=dict)  # noqa: N815 - KubeRay's and Kubernetes' names
@@ -152,7 +147,7 @@ class Metadata(Part):
 
 
 class PodTemplate(Part):
-    """Of what the pods of a group are made."""
+    """The template of the pods of a group."""
 
     metadata: Metadata = Field(default_factory=Metadata)
     spec: PodSpec
@@ -168,7 +163,7 @@ class HeadGroup(Part):
 
 
 class WorkerGroupSpec(HeadGroup):
-    """Workers of one kind; defaults are those of the definition."""
+    """A worker group with the defaults of the definition."""
 
     groupName: str  # noqa: N815
     replicas: int = 0
@@ -176,20 +171,18 @@ class WorkerGroupSpec(HeadGroup):
     maxReplicas: int = 2147483647  # noqa: N815
     numOfHosts: int = 1  # noqa: N815
     idleTimeoutSeconds: int | None = None  # noqa: N815
-    priority: int | None = None
     suspend: bool | None = None
 
 
 class AutoscalerOptions(Part):
-    """How the autoscaler works."""
+    """The options of the autoscaler."""
 
     version: str | None = None
     idleTimeoutSeconds: int | None = None  # noqa: N815
-    upscalingMode: str | None = None  # noqa: N815
 
 
 class RayClusterSpec(Part):
-    """A RayCluster, or what a RayJob or a RayService starts."""
+    """The specification of a RayCluster, or of the cluster of a RayJob or a RayService."""
 
     rayVersion: str | None = None  # noqa: N815
     enableInTreeAutoscaling: bool | None = None  # noqa: N815
@@ -200,33 +193,28 @@ class RayClusterSpec(Part):
 
 
 class FieldProblem(NamedTuple):
-    """A field that is not as it must be: where, and why."""
+    """The path of a wrong field, and what is wrong."""
 
     path: Path
     message: str
 
     def below(self, top: Path) -> "FieldProblem":
-        """Return the same of a part that stands at ``top``."""
+        """Return the problem of a part with its path from the document's root."""
         return self._replace(path=(*top, *self.path))
 
 
 class ClusterInFile(NamedTuple):
-    """A RayCluster in a document, by itself or in a RayJob or a RayService, or made of the values of the chart.
+    """A RayCluster in a manifest or in values of the chart.
 
     Attributes:
         document_type: ``"RayCluster"``, ``"RayJob"``, ``"RayService"``, ``"RayCronJob"`` or ``"values"``.
-        metadata: Of the document.
-        spec: Of the cluster.
-        path_of: Where a part of the specification stands, by where it would stand in a RayCluster's ``spec``: the
-            chart's values have other places.
-        assumptions: What the file leaves open, and what it was taken for, a sentence each.
+        path_of: Returns the path in the document for a path in a RayCluster's ``spec``.
     """
 
     document_type: str
     metadata: Metadata
     spec: RayClusterSpec
     path_of: Callable[[Path], Path]
-    assumptions: tuple[str, ...] = ()
 
 
 _WHOLE: Final = "-?(0|[1-9][0-9]{0,18})"  # 010 may be 8, and no count has more digits
@@ -235,10 +223,9 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
 def read_part(model: type[_ModelT], data: object) -> tuple[_ModelT | None, list[FieldProblem]]:
-    """Return a part as its model has it, and what is wrong with it by where it stands in the part.
+    """Return a part as its model, or ``None`` if a field is wrong, and the problems.
 
-    What only lacks its quotes is a problem, but is read as the text, so that what else is wrong shows too; with any
-    other problem there is no part.
+    A number without its quotes is a problem, but is read as the text.
     """
     try:
         return model.model_validate(data), []
@@ -256,7 +243,7 @@ def read_part(model: type[_ModelT], data: object) -> tuple[_ModelT | None, list[
 
 
 def _lacks_quotes(detail: Any) -> bool:
-    """Return whether it is a number where a text is due, or an amount such as ``cpu: 0.5``."""
+    """Return whether the value is a number instead of a text, or an amount such as ``cpu: 0.5``."""
     if detail["type"] == "value_error":
         return isinstance(detail["input"], float)
     return detail["type"] == "string_type" and isinstance(detail["input"], int | float)
@@ -279,7 +266,7 @@ _EXPECTED: Final = {
     "bool_type": "true or false",
     "list_type": "a list",
 }
-"""What must stand where pydantic finds these types of errors."""
+"""The expected value by pydantic's type of error."""
 
 
 def _explain(detail: Any) -> str:

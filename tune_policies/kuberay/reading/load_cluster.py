@@ -1,17 +1,16 @@
-"""Loads the nodes to plan for, whichever format their file has.
+"""Loads the nodes to plan for from a file of any format.
 
-A file is a list of nodes that a user has written (``NodeCatalog``), a cluster that ``probe --json`` has saved
-(``ClusterCapacity``), or a file of KubeRay or Ray's cluster launcher (``ClusterSpec``: what Ray counts on each node,
-and how many nodes there may be).
+A file is a list of nodes (``NodeCatalog``), the output of ``probe --json`` (``ClusterCapacity``), or a file of KubeRay
+or of Ray's cluster launcher (``ClusterSpec``).
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Final
 
-from tune_policies.cluster.capacity import ClusterCapacity, accelerator_type_of, to_resources
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, accelerator_type_of, to_resources
 from tune_policies.files.plain_data import (
     MAX_PARTS,
     MAX_RECORD_PARTS,
@@ -31,30 +30,27 @@ from tune_policies.kuberay.reading.cluster_yaml import (
     YamlNodeType,
     assumptions,
     is_cluster_yaml,
-    old_field_problems,
     provider_of,
     read_cluster_yaml,
 )
 from tune_policies.kuberay.reading.documents import check_name, clusters_in, manifests_in, name_of, read_text
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, FieldProblem, HeadGroup, WorkerGroupSpec
-from tune_policies.kuberay.reading.ray_counts import device_type, ray_counts, says_cpus, slice_shape, started_counts
+from tune_policies.kuberay.reading.ray_counts import device_type, names_cpus, ray_counts, slice_shape, started_counts
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import Resources
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import kind_of, shorten
 
 HEAD_UNKNOWN: Final = "the head is counted without CPUs, as its file does not say what it has"
 
 _FIRST_WITH_GROUP_RESOURCES: Final = (2, 51)
-"""Before, Ray's autoscaler passes over the field ``resources`` of a group. Labels reach the nodes through KubeRay."""
+"""Older autoscalers ignore the field ``resources`` of a group. KubeRay passes its labels to the nodes."""
 
 
 def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
-    """Return a cluster of KubeRay's as Ray counts it: its autoscaler, or without one the nodes as they start.
+    """Return a cluster of KubeRay's as its autoscaler counts it or, without an autoscaler, as its nodes start.
 
     Raises:
-        InvalidResourcesError: Ray cannot tell what a node has, or the numbers of a group do not agree; the message
-            names the group.
+        InvalidResourcesError: Ray cannot count a node's resources, or the numbers of a group contradict each other.
     """
     spec = cluster.spec
     is_autoscaling = spec.enableInTreeAutoscaling is True
@@ -66,13 +62,9 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
             return started_counts(group)
         return ray_counts(group if reads_resources else group.model_copy(update={"resources": {}}))
 
-    assumptions = list(cluster.assumptions)
-    if is_autoscaling or says_cpus(spec.headGroupSpec):
-        with _naming("the head"):
-            head = to_resources(counts(spec.headGroupSpec))
-    else:
-        head = Resources()
-        assumptions.append(HEAD_UNKNOWN)
+    is_head_known = is_autoscaling or names_cpus(spec.headGroupSpec)
+    with _naming("the head"):
+        head = _head(spec.headGroupSpec, counts(spec.headGroupSpec) if is_head_known else {})
     options = spec.autoscalerOptions
     return ClusterSpec(
         name=cluster.metadata.name or "cluster",
@@ -80,7 +72,19 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
         groups=tuple(_group(each, counts) for each in spec.workerGroupSpecs),
         is_autoscaling=is_autoscaling,
         idle_timeout_s=options.idleTimeoutSeconds,
-        assumptions=tuple(assumptions),
+        assumptions=() if is_head_known else (HEAD_UNKNOWN,),
+    )
+
+
+def _head(group: HeadGroup, amounts: Mapping[str, int]) -> NodeCapacity:
+    pod, gpus = group.template.spec, amounts.get("GPU", 0)
+    return NodeCapacity(
+        node_id="head",
+        resources=to_resources(amounts),
+        accelerator_type=device_type(amounts, group.labels, pod.nodeSelector) if amounts else None,
+        labels=group.labels,
+        devices=parts_of_gpus(pod.containers[0].resources.limits, pod.nodeSelector, gpus) if gpus else None,
+        is_head=True,
     )
 
 
@@ -90,10 +94,10 @@ def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]
         pod, gpus = group.template.spec, amounts.get("GPU", 0)
         shape = slice_shape(group) if "TPU" in amounts else None
         if shape is not None:
-            # The autoscaler counts it on every host, or no slice would come; of the hosts that are there one has it.
+            # The autoscaler counts it on every host, but only one host of a running slice has it.
             amounts.pop(shape.head_resource, None)
         most = max(group.minReplicas, group.maxReplicas)
-        # KubeRay brings the number within its limits, and a suspended group has no pods.
+        # KubeRay clamps the number to its limits, and a suspended group has no pods.
         start = 0 if group.suspend else min(most, max(group.minReplicas, group.replicas))
         return WorkerGroup(
             name=group.groupName,
@@ -117,13 +121,12 @@ def yaml_to_cluster_spec(
     """Return the cluster of a cluster YAML as Ray's autoscaler counts it.
 
     Args:
-        cluster: As it was read, with Ray's defaults.
-        catalog: Has what the machines are, where Ray looks that up by their instance type; ``None``: nothing does.
-        assumptions: What the file leaves open, and what it was taken for, a sentence each.
+        cluster: The file with Ray's defaults.
+        catalog: The machines of instance types, which Ray looks up in the cloud.
+        assumptions: Sentences about defaults that are counted.
 
     Raises:
-        InvalidResourcesError: Something is missing that Ray finds out only from the cloud, or the numbers of a node
-            type do not agree; the message names the node type.
+        InvalidResourcesError: The resources of a node type are unknown, or its numbers contradict each other.
     """
     types = cluster.available_node_types
     head = cluster.head_node_type
@@ -144,7 +147,15 @@ def yaml_to_cluster_spec(
         raise InvalidResourcesError("\n".join(unknown))
     minutes = cluster.idle_timeout_minutes
     with _naming(f"the node type {head!r}"):
-        of_head = to_resources({} if head_unknown else instance_types.amounts(types[head], is_head=True))
+        amounts = {} if head_unknown else instance_types.amounts(types[head], is_head=True)
+        labels = types[head].labels
+        of_head = NodeCapacity(
+            node_id="head",
+            resources=to_resources(amounts),
+            accelerator_type=device_type(amounts, labels, {}),
+            labels=labels,
+            is_head=True,
+        )
     return ClusterSpec(
         name=cluster.cluster_name or "cluster",
         head=of_head,
@@ -178,23 +189,18 @@ def _naming(part: str) -> Iterator[None]:
         raise InvalidResourcesError(f"{part}: {error}") from error
 
 
-_MOST_PROBLEMS: Final = 10
-
-
 def load_cluster(path: str | FilePath, *, name: str | None = None, catalog: NodeCatalog | None = None) -> ClusterSpec:
     """Return the cluster that a manifest, values of KubeRay's chart or a cluster YAML describes, as Ray counts it.
 
     Args:
-        path: The file, plain or gzipped; ``-`` is what is piped in.
-        name: Of the cluster, job or service, where the file has several; ``None``: it has one.
-        catalog: Has what machines are of which a cluster YAML names the instance type alone.
+        path: The file, plain or gzipped; ``-`` is stdin.
+        name: The name of the cluster, job or service, if the file has several.
+        catalog: The machines of instance types, for a cluster YAML.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, holds no cluster or several, or a field is wrong; the message
-            names the file and the line.
+        InvalidResourcesError: The file cannot be read, has no cluster or several, or a field is wrong.
     """
-    text = read_text(path)
-    return _to_spec(_find_in(read_documents(text, str(path)), str(path), name), str(path), catalog)
+    return _to_spec(_find_in(read_documents(read_text(path), str(path)), str(path), name), str(path), catalog)
 
 
 def _to_spec(found: ClusterInFile | Document, path: str, catalog: NodeCatalog | None) -> ClusterSpec:
@@ -202,7 +208,6 @@ def _to_spec(found: ClusterInFile | Document, path: str, catalog: NodeCatalog | 
         if isinstance(found, ClusterInFile):
             return to_cluster_spec(found)
         cluster, problems = read_cluster_yaml(found.data)
-        problems += old_field_problems(found.data)
         if cluster is None or problems:
             raise _wrong([(found, problem) for problem in problems])
         return yaml_to_cluster_spec(cluster, catalog, assumptions(found.data))
@@ -216,23 +221,15 @@ _TIMES: Final = 7
 
 
 def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCatalog | None = None) -> Nodes:
-    """Return the nodes that a file describes, in any format that ``--cluster`` accepts.
+    """Return the nodes of a file in any format that ``--cluster`` accepts; arguments and errors as in ``load_cluster``.
 
-    Args:
-        path: The file, plain or gzipped; ``-`` is stdin.
-        name: The name of the cluster, job or service, if the file of a cluster has several.
-        catalog: Has the machines of instance types, for a cluster YAML.
-
-    Raises:
-        InvalidResourcesError: The file cannot be read, has no such format, or a field is wrong.
+    A list of nodes and a saved cluster accept no name.
     """
-    source = str(path)
-    text = read_text(path, times=_TIMES)
-    data: object = None
+    source, text = str(path), read_text(path, times=_TIMES)
     documents: tuple[Document, ...] = ()
-    with suppress(ValueError):
-        data = parse_json(text)  # a saved cluster may be longer than YAML may be
-    if data is None:
+    try:
+        data: object = parse_json(text)  # a saved cluster may be longer than YAML may be
+    except ValueError:
         documents = read_documents(text, source)
         data = documents[0].data if len(documents) == 1 else None
     found = format_of(data)
@@ -262,14 +259,13 @@ def load_capacity(path: str | FilePath, *, name: str | None = None) -> ClusterCa
     return capacity_of(read_nodes(path, name=name))
 
 
-def find_cluster(path: str | FilePath, name: str | None = None) -> ClusterInFile | Document:
-    """Return the one cluster of a file, or that of a name: of KubeRay's as it is read, of a cluster YAML its document.
+def find_cluster(path: str | FilePath) -> ClusterInFile | Document:
+    """Return the only cluster of a file: the parsed cluster of KubeRay's, or the document of a cluster YAML.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, holds no cluster or several, or a field of KubeRay's is wrong;
-            the message names the file and the line.
+        InvalidResourcesError: The file cannot be read, has no cluster or several, or a field of KubeRay's is wrong.
     """
-    return _find_in(read_documents(read_text(path), str(path)), str(path), name)
+    return _find_in(read_documents(read_text(path), str(path)), str(path), None)
 
 
 def _find_in(documents: Sequence[Document], path: str, name: str | None) -> ClusterInFile | Document:
@@ -303,6 +299,9 @@ def _find_in(documents: Sequence[Document], path: str, name: str | None) -> Clus
             f"(available_node_types), but holds {len(found)} (found: {_listed(manifests) or 'nothing'})",
         )
     return found[0]
+
+
+_MOST_PROBLEMS: Final = 10
 
 
 def _listed(manifests: list[Document]) -> str:

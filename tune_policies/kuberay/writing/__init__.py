@@ -5,7 +5,7 @@ from typing import Final
 
 from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
-from tune_policies.kuberay.design.device_plugins import devices_of, type_selector
+from tune_policies.kuberay.design.device_plugins import NODE_POOLS, devices_of, type_selector
 from tune_policies.kuberay.reading.ray_counts import check_resource_name
 from tune_policies.kuberay.writing.block_yaml import to_block_yaml
 from tune_policies.kuberay.writing.manifests import cluster_yaml, has_nvidia, helm_values, node_selector, ray_cluster
@@ -22,13 +22,13 @@ _WRITERS = {"kuberay": ray_cluster, "kuberay-helm": helm_values, "cluster-yaml":
 
 
 def write_cluster(design: ClusterDesign, options: WriteOptions | None = None) -> str:
-    """Return the text of a file; the same for the same design. Comments in it have fields that the user may fill in.
+    """Return the text of the file. Optional fields stand in comments.
 
     Raises:
-        InvalidResourcesError: KubeRay or Ray could not run such a cluster; the message says why.
+        InvalidResourcesError: KubeRay or Ray could not run such a cluster.
     """
     options = options or WriteOptions()
-    for node in (design.head, *(group.node_type for group in design.groups)):
+    for node in design.node_types:
         for name in node.custom:
             check_resource_name(name)
     _check_that_labels_are_seen(design, options)
@@ -62,12 +62,16 @@ def _check_that_ray_knows_the_tpus(design: ClusterDesign, options: WriteOptions)
 
 
 def _selected_alike(nodes: Sequence[NodeType], options: WriteOptions) -> list[list[str]]:
-    """Return the names of node types whose pods select the same nodes."""
-    names: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    """Return the names of node types of several sizes whose pods select the same nodes."""
+    found: dict[tuple[tuple[str, str], ...], list[NodeType]] = {}
     for node in nodes:
         if selector := node_selector(node, options.platform):
-            names.setdefault(tuple(sorted(selector.items())), []).append(node.name)
-    return [each for each in names.values() if len(each) > 1]
+            found.setdefault(tuple(sorted(selector.items())), []).append(node)
+    return [
+        [node.name for node in alike]
+        for alike in found.values()
+        if any(node.resources != alike[0].resources for node in alike)
+    ]
 
 
 def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
@@ -75,10 +79,10 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
     waiting = "" if at_once >= design.num_trials else f", of which {at_once} run at once: the others wait"
     yield f"Written by tune-policies: a Ray cluster for {counted(design.num_trials, 'trial')}{waiting}."
     yield from design.reasons
-    nodes = [group.node_type for group in design.groups]
+    nodes = design.node_types
     if options.format == "cluster-yaml":
         yield "provider and node_config are the cloud's: fill in what is missing."
-        if empty := [node.name for node in (design.head, *nodes) if not node.node_config]:
+        if empty := [node.name for node in nodes if not node.node_config]:
             yield (
                 f"Nothing tells the cloud which machines are {shorten_names(empty)}: name them in node_config, such as "
                 "{InstanceType: g6.xlarge}."
@@ -89,6 +93,9 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
         "A pod asks for all CPUs and all memory of its node type. If Kubernetes has less allocatable on the machine, "
         "the pod waits for ever."
     )
+    if design.groups:
+        pools = NODE_POOLS[options.platform]
+        yield f"A pod waits until Kubernetes has a node for it. With N as maxReplicas of a group: {pools}."
     if options.image is None:
         yield (
             "Ray's images have neither tune-policies nor a framework such as torch: name an image that has both, or "

@@ -1,5 +1,6 @@
-"""Writes plain data as YAML that people read: in blocks, in the order given, with a comment above."""
+"""Writes plain data as readable YAML: in blocks, in the given order, with comments."""
 
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -8,14 +9,14 @@ from typing import Any, Final, TypeAlias
 import yaml
 
 Path: TypeAlias = tuple[str | int, ...]
-"""Where a part stands: the keys and indices that lead to it."""
+"""The keys and indices that lead to a part."""
 
 Optional: TypeAlias = dict[Path, Iterable[str]]
-"""Lines of YAML that the reader may want, by the path of the part above which they stand."""
+"""Optional lines of YAML, by the path of the part above which they stand in comments."""
 
 _WIDTH: Final = 120
 _MAY_BE_ANOTHER_TYPE: Final = re.compile(r"[-+.]?\d.*|[yn~]", re.IGNORECASE)
-"""Plain texts that PyYAML reads as such, but Kubernetes may not: ``1e3``, ``y``; and texts that look like numbers."""
+"""Texts that Kubernetes may read as another type, such as ``1e3`` and ``y``, and texts that look like numbers."""
 
 
 class _BlockDumper(yaml.SafeDumper):
@@ -29,7 +30,6 @@ def _represent_text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
     lines = data.split("\n")
     if len(lines) > 1 and all(line.isprintable() for line in lines):
         return dumper.represent_scalar(tag, data, style="|")
-    # Of line breaks there are more than one kind; in double quotes each is escaped.
     is_plain = resolved == tag and data.isprintable() and not _MAY_BE_ANOTHER_TYPE.fullmatch(data)
     return dumper.represent_scalar(tag, data, style=None if is_plain else '"')
 
@@ -37,15 +37,17 @@ def _represent_text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
 _BlockDumper.add_representer(str, _represent_text)
 
 
-def to_block_yaml(data: Mapping[str, Any], comments: Iterable[str], optional: Optional) -> str:
-    """Return the text of one document.
+def dump(data: Any, *, is_flow: bool = False) -> str:
+    """Return plain data as YAML: in blocks, or in one line as part of a flow."""
+    if not is_flow:
+        return yaml.dump(data, Dumper=_BlockDumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
+    in_list = yaml.dump([data], Dumper=_BlockDumper, sort_keys=False, default_flow_style=True, width=math.inf)
+    return in_list.strip()[1:-1]
 
-    Args:
-        data: Mappings, lists, texts, numbers, truth values.
-        comments: What stands above it, a paragraph each.
-        optional: They stand above the parts as comments, as deep as the part.
-    """
-    body = yaml.dump(data, Dumper=_BlockDumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
+
+def to_block_yaml(data: Mapping[str, Any], comments: Iterable[str], optional: Optional) -> str:
+    """Return one document as text, with paragraphs of comments above, and optional lines above their parts."""
+    body = dump(data)
     root = yaml.compose(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     lines = body.split("\n")
     above = sorted(((_position(root, path), texts) for path, texts in optional.items()), key=lambda each: each[0])
@@ -55,7 +57,7 @@ def to_block_yaml(data: Mapping[str, Any], comments: Iterable[str], optional: Op
 
 
 def _position(node: Any, path: Path) -> tuple[int, int]:
-    """Return the line and the column where the part at the path begins, with its key or its dash."""
+    """Return the line and the column of a part's key or dash."""
     mark = node.start_mark
     for step in path:
         if isinstance(node, yaml.SequenceNode):

@@ -1,11 +1,11 @@
-"""The design of a cluster as plain data: for KubeRay, for its chart ``ray-cluster``, and for Ray's own launcher.
+"""The design of a cluster as plain data for KubeRay, its chart ``ray-cluster``, and Ray's own launcher.
 
-On Kubernetes each pod fills a node of its type, and tells Ray what it has: after KubeRay's API reference
-(https://ray-project.github.io/kuberay/reference/api/), for KubeRay 1.5 and later. The cluster YAML of ``ray up`` is
-after https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html. What it leaves out, Ray takes
-from the defaults of the provider.
+On Kubernetes each pod fills a node of its type. The manifests follow KubeRay's API reference
+(https://ray-project.github.io/kuberay/reference/api/) for KubeRay 1.5 and later. The cluster YAML follows
+https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html, and leaves out Ray's defaults.
 """
 
+import shlex
 from typing import Any, Final
 
 import yaml
@@ -14,14 +14,20 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_R
 from tune_policies.kuberay.design.catalog import NodeType, Toleration
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
-from tune_policies.kuberay.design.device_plugins import Platform, devices_of, gpu_node_label, type_selector
-from tune_policies.kuberay.reading.ray_counts import quoted, quoted_amounts
+from tune_policies.kuberay.design.device_plugins import (
+    AKS_GPU_TAINT,
+    Platform,
+    devices_of,
+    gpu_node_label,
+    type_selector,
+)
+from tune_policies.kuberay.reading.ray_counts import quoted_amounts
 from tune_policies.kuberay.writing.block_yaml import Optional, Path
 from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.values.errors import InvalidResourcesError
 
 _NO_GPU: Final = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
-"""NVIDIA's container runtime shows all its GPUs to a pod that asks for none, unless it is told not to."""
+"""Without it, NVIDIA's container runtime shows all GPUs of the node to a pod that requests none."""
 
 _NOT_EVICTED: Final = {
     # https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md
@@ -29,10 +35,10 @@ _NOT_EVICTED: Final = {
     # https://karpenter.sh/docs/concepts/disruption/#pod-level-controls
     "karpenter.sh/do-not-disrupt": "true",
 }
-"""Nodes go when Ray has taken their pods away, and not while a trial runs on them."""
+"""Kubernetes must not remove a node while a trial runs on it."""
 
 _DISK: Final = "10Gi"
-"""Logs, packages of the runtime environment, and objects that do not fit the memory; every usual node has so much."""
+"""For logs, packages of the runtime environment, and spilled objects."""
 
 _SHARED_MEMORY: Final = "shared-memory"
 
@@ -42,17 +48,7 @@ _UNITS: Final = (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 def _pod_template(
     node_type: NodeType, options: WriteOptions, container: str, *, is_beside_nvidia: bool
 ) -> dict[str, Any]:
-    """Return the pods of a node type, for the field ``template`` of a group.
-
-    Args:
-        node_type: Of the node that a pod fills.
-        options: How the cluster is to be written.
-        container: The name of Ray's container.
-        is_beside_nvidia: Whether pods of the cluster have NVIDIA's GPUs.
-
-    Raises:
-        InvalidResourcesError: Kubernetes does not know its devices.
-    """
+    """Return the pod template of a node type. ``container`` is the name of Ray's container."""
     devices = devices_of(node_type)
     amounts = {"cpu": str(node_type.cpus), "memory": _quantity(int(node_type.memory or 0))}
     tolerations = [*node_type.tolerations]
@@ -61,6 +57,8 @@ def _pod_template(
         if devices.plugin.taint is not None:
             tolerations.insert(0, Toleration(key=devices.plugin.taint))
     has_cuda = has_nvidia(node_type)
+    if has_cuda and options.platform == "aks":
+        tolerations.insert(1, AKS_GPU_TAINT)
     ray = {
         "name": container,
         "image": options.image_of(has_cuda=has_cuda),
@@ -69,43 +67,34 @@ def _pod_template(
         "volumeMounts": [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}],  # noqa: S108 - of the pod alone
     }
     parts = {
-        # Autoscaler v2 counts a pod that starts again as the node that it was.
+        # Autoscaler v2 counts a restarted pod as the same node.
         "restartPolicy": "Never",
         "nodeSelector": node_selector(node_type, options.platform),
         "affinity": _off_gpu_nodes(node_type, options.platform) if is_beside_nvidia else {},
         "tolerations": [each.model_dump(exclude_none=True) for each in dict.fromkeys(tolerations)],
         "containers": [_without_empty(ray)],
-        # The memory of the pod bounds it anyway, as what is in it counts there.
+        # Its content counts as memory of the pod.
         "volumes": [{"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": amounts["memory"]}}],
     }
     return {"metadata": {"annotations": dict(_NOT_EVICTED)}, "spec": _without_empty(parts)}
 
 
 def has_nvidia(node_type: NodeType) -> bool:
-    """Return whether its pods have NVIDIA's GPUs, or parts of them.
-
-    Raises:
-        InvalidResourcesError: Kubernetes does not know its devices.
-    """
+    """Return whether its pods have NVIDIA's GPUs, or parts of them."""
     devices = devices_of(node_type)
     return devices is not None and devices.plugin.family == "NVIDIA GPU"
 
 
 def _off_gpu_nodes(node_type: NodeType, platform: Platform | None) -> dict[str, Any]:
-    """Return what keeps pods without devices off nodes with GPUs that have no taint: no pod for all would fit there."""
-    if platform is None or node_type.devices or node_type.node_selector:  # the user has said where
+    """Return the affinity that keeps pods without devices off nodes with GPUs, which may have no taint."""
+    if platform is None or node_type.devices or node_type.node_selector:  # the user has chosen the nodes
         return {}
     has_none = {"matchExpressions": [{"key": gpu_node_label(platform), "operator": "DoesNotExist"}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [has_none]}}}
 
 
 def _optional_fields(pod: Path, container: Path) -> Optional:
-    """Return what a platform's owner may fill in.
-
-    Args:
-        pod: Where the pod's fields are.
-        container: Where those of Ray's container are.
-    """
+    """Return the optional fields of a pod and its Ray container, which stand at these paths."""
     return {
         (*pod, "restartPolicy"): (
             "serviceAccountName: tune  # one that there is, and that may read the data and write the results",
@@ -120,7 +109,7 @@ def _optional_fields(pod: Path, container: Path) -> Optional:
 
 
 def node_selector(node_type: NodeType, platform: Platform | None) -> dict[str, str]:
-    """Return the labels of the nodes on which its pods run: those of its device type, and the user's."""
+    """Return the labels that select nodes for its pods: those of its device type, and the user's."""
     return type_selector(node_type, platform) | node_type.node_selector
 
 
@@ -136,13 +125,13 @@ def _quantity(number_of_bytes: int) -> str:
 
 
 def unseen_amounts(node_type: NodeType) -> dict[str, int]:
-    """Return what Ray's autoscaler does not find in the limits of a pod, by Ray's names.
+    """Return the amounts, by Ray's resource, that Ray's autoscaler does not read from the limits of a pod.
 
-    A node with devices adds ``accelerator_type:…`` itself when it starts; before, the autoscaler must know of it, or it
-    launches no node for a trial that asks for the type.
+    A node adds ``accelerator_type:…`` when it starts. The autoscaler needs it before, to launch nodes for trials that
+    request the type.
 
     Raises:
-        InvalidResourcesError: Kubernetes does not know its devices, or KubeRay would take a resource for another.
+        InvalidResourcesError: KubeRay would take a custom resource for one of Ray's own.
     """
     devices = devices_of(node_type)
     found = {devices.resource: devices.amount} if devices is not None and not devices.is_seen_by_ray else {}
@@ -160,27 +149,27 @@ def unseen_amounts(node_type: NodeType) -> dict[str, int]:
 
 
 def as_start_params(amounts: dict[str, int]) -> dict[str, str]:
-    """Return amounts as parameters of ``ray start``, where a group has no field for them."""
+    """Return amounts as parameters of ``ray start``."""
     others = {name: amount for name, amount in amounts.items() if name != "GPU"}
     params = {"num-gpus": str(amounts["GPU"])} if "GPU" in amounts else {}
     return params | ({"resources": quoted_amounts(others)} if others else {})
 
 
 _LONGEST_JOB_NAME: Final = 47
-"""KubeRay makes names of services and jobs from it, which may have 63 (``ValidateRayClusterMetadata`` and its like)."""
+"""KubeRay adds to it for services and jobs, whose names have at most 63 (``ValidateRayClusterMetadata``)."""
 
 _HEAD_GROUP: Final = "headgroup"
-"""What KubeRay and Ray call the head's group."""
+"""The name of the head's group in KubeRay and Ray."""
 
 _KEPT_AFTER_JOB_S: Final = 300
-"""So long one can still look at the dashboard."""
+"""Time to look at the dashboard."""
 
 
 def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str, Any], Optional]:
-    """Return the manifest of a design, a RayCluster or with ``options.job`` a RayJob, and what may be filled in.
+    """Return a RayCluster or, with ``options.job``, a RayJob, and its optional fields.
 
     Raises:
-        InvalidResourcesError: KubeRay could not run it: a name, an amount, or devices that Kubernetes does not know.
+        InvalidResourcesError: KubeRay could not run it because of a name, an amount or unknown devices.
     """
     kind = "RayCluster" if options.job is None else "RayJob"
     if kind == "RayJob" and len(design.name) > _LONGEST_JOB_NAME:
@@ -216,15 +205,15 @@ def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str,
 
 def _spec(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
     check_group_names(design, _HEAD_GROUP)
-    is_beside_nvidia = any(has_nvidia(group.node_type) for group in design.groups)
+    is_beside_nvidia = any(map(has_nvidia, design.node_types))
+    # Without devices, no trial runs beside Ray's own processes.
+    head = _amount_fields(design.head, options) if design.head.devices else {"rayStartParams": {"num-cpus": "0"}}
     return {
         "rayVersion": options.ray_version,
         "enableInTreeAutoscaling": True,
         "autoscalerOptions": {"version": "v2", "idleTimeoutSeconds": design.idle_timeout_s},
-        "headGroupSpec": {
-            "rayStartParams": {"num-cpus": "0"},  # no trial takes the room of Ray's own processes
-            "template": _pod_template(design.head, options, "ray-head", is_beside_nvidia=is_beside_nvidia),
-        },
+        "headGroupSpec": head
+        | {"template": _pod_template(design.head, options, "ray-head", is_beside_nvidia=is_beside_nvidia)},
         "workerGroupSpecs": [
             _worker_group(group, options, is_beside_nvidia=is_beside_nvidia) for group in design.groups
         ],
@@ -232,11 +221,7 @@ def _spec(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
 
 
 def check_group_names(design: ClusterDesign, head: str) -> None:
-    """Check that each group has a name of its own.
-
-    Raises:
-        InvalidResourcesError: Two groups, or a group and the head, have the same.
-    """
+    """Raise :class:`InvalidResourcesError` if two groups, or a group and the head, have the same name."""
     names = [head, *(group.node_type.name for group in design.groups)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidResourcesError(
@@ -246,24 +231,31 @@ def check_group_names(design: ClusterDesign, head: str) -> None:
 
 def _worker_group(group: DesignedGroup, options: WriteOptions, *, is_beside_nvidia: bool) -> dict[str, Any]:
     node_type = group.node_type
-    unseen = unseen_amounts(node_type)
     spec: dict[str, Any] = {
         "groupName": node_type.name,
-        "replicas": _replicas(group, max(group.start_nodes, group.min_nodes)),
+        "replicas": _replicas(group, group.min_nodes),
         "minReplicas": _replicas(group, group.min_nodes),
         "maxReplicas": _replicas(group, group.max_nodes),
     }
     if group.num_hosts > 1:
         spec["numOfHosts"] = group.num_hosts
-    if labels := node_type.ray_labels:  # Ray adds that of its device type only when the node has started
-        spec["labels"] = labels
-    if options.ray_reads_group_fields:
-        if unseen:
-            spec["resources"] = {name: str(amount) for name, amount in unseen.items()}
-        spec["rayStartParams"] = {}
-    else:
-        spec["rayStartParams"] = as_start_params(unseen)
+    spec |= _amount_fields(node_type, options)
     return spec | {"template": _pod_template(node_type, options, "ray-worker", is_beside_nvidia=is_beside_nvidia)}
+
+
+def _amount_fields(node_type: NodeType, options: WriteOptions) -> dict[str, Any]:
+    """Return the fields of a group that state its labels and amounts for Ray."""
+    amounts, labels = unseen_amounts(node_type), node_type.ray_labels
+    states_gpus = options.num_gpus and node_type.gpus > 0
+    if states_gpus:
+        amounts["GPU"] = node_type.gpus
+    # Ray adds the label of the device type only when the node starts.
+    fields: dict[str, Any] = {"labels": labels} if labels else {}
+    # KubeRay refuses amounts in both fields.
+    if options.ray_reads_group_fields and not states_gpus:
+        resources = {name: str(amount) for name, amount in amounts.items()}
+        return fields | ({"resources": resources} if resources else {}) | {"rayStartParams": {}}
+    return fields | {"rayStartParams": as_start_params(amounts)}
 
 
 def _replicas(group: DesignedGroup, nodes: int) -> int:
@@ -276,10 +268,10 @@ def _replicas(group: DesignedGroup, nodes: int) -> int:
 
 
 def helm_values(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str, Any], Optional]:
-    """Return the design as values for KubeRay's chart ``ray-cluster``, and what may be filled in.
+    """Return the design as values for KubeRay's chart ``ray-cluster``, and the optional fields.
 
     The chart has no field for a group's ``resources`` and ``labels`` (https://github.com/ray-project/kuberay/pull/4550),
-    so amounts that Ray does not see go through ``rayStartParams``. What it calls ``resources`` is the container's.
+    so ``rayStartParams`` have the amounts. The ``resources`` of the chart are those of the container.
 
     Raises:
         InvalidResourcesError: KubeRay could not run it.
@@ -292,7 +284,7 @@ def helm_values(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str,
         "fullnameOverride": design.name,
         "image": _chart_image(head),
         "head": {field: spec[field] for field in head_fields} | _chart_group(head),
-        # The chart's own group: what is needed stands below, by name.
+        # The chart's default group
         "worker": {"disabled": True},
         "additionalWorkerGroups": {
             group["groupName"]: {
@@ -321,12 +313,8 @@ def _chart_group(group: dict[str, Any]) -> dict[str, Any]:
         "annotations": template["metadata"]["annotations"],
         "restartPolicy": pod["restartPolicy"],
         "containerEnv": container.get("env"),
-        "resources": container["resources"],
-        "volumeMounts": container["volumeMounts"],
-        "nodeSelector": pod.get("nodeSelector"),
-        "affinity": pod.get("affinity"),
-        "tolerations": pod.get("tolerations"),
-        "volumes": pod["volumes"],
+        **{field: container[field] for field in ("resources", "volumeMounts")},
+        **{field: pod.get(field) for field in ("nodeSelector", "affinity", "tolerations", "volumes")},
     }
     return {key: value for key, value in values.items() if value is not None}
 
@@ -340,10 +328,10 @@ def _chart_image(group: dict[str, Any]) -> dict[str, str]:
 
 
 def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str, Any], Optional]:
-    """Return the configuration of Ray's launcher, and what may be filled in.
+    """Return the configuration of Ray's launcher, and the optional fields.
 
     Raises:
-        InvalidResourcesError: The launcher could not start it: a name comes twice, or nodes come several at once.
+        InvalidResourcesError: Two groups have the same name, or a group has TPU slices of several hosts.
     """
     check_group_names(design, design.head.name)
     for group in design.groups:
@@ -355,10 +343,9 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str
     optional: Optional = {
         ("head_node_type",): ("file_mounts: {~/code: .}  # the folder of your program, on every node",)
     }
-    # Both make all nodes run the same Ray; an image has the packages, too.
     software: dict[str, Any] = {"docker": {"image": options.image, "container_name": "ray_container"}}
     if options.image is None:
-        software = {"setup_commands": [f"pip install {quoted(f'ray[default,tune,train]=={options.ray_version}')}"]}
+        software = {"setup_commands": [f"pip install {shlex.quote(f'ray[default,tune,train]=={options.ray_version}')}"]}
         optional["setup_commands", 0] = ("- pip install --requirement ~/code/requirements.txt",)
     config = {
         "cluster_name": design.name,
@@ -368,10 +355,11 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str
         **software,
         "head_node_type": design.head.name,
         "available_node_types": {
-            # Without CPUs it takes no trials; memory is what Train's drivers hold.
+            # Without CPUs it runs no trials. Train's drivers use the memory.
             design.head.name: {
                 "max_workers": 0,
-                "resources": {"CPU": 0, "memory": design.head.memory},
+                "resources": _amounts(design.head) if design.head.devices else {"CPU": 0, "memory": design.head.memory},
+                **({"labels": labels} if (labels := design.head.ray_labels) else {}),
                 "node_config": design.head.node_config,
             }
         }

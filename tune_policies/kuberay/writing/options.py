@@ -1,4 +1,4 @@
-"""How a cluster is to be written."""
+"""The options of a written cluster."""
 
 import re
 from typing import Any, Final, Literal, Self
@@ -6,20 +6,20 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tune_policies.kuberay.design.device_plugins import Platform
-from tune_policies.kuberay.reading.ray_counts import check_image
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.ray_versions import OLDEST_TRIED
 from tune_policies.values.value import Value, shorten
 
 Format = Literal["kuberay", "kuberay-helm", "cluster-yaml"]
 """A manifest for KubeRay, values for its chart ``ray-cluster``, or a cluster YAML for Ray's own launcher."""
 
 _VERSION: Final = re.compile(r"([0-9]+)\.([0-9]+)\.[0-9]+((a|b|rc|\.post|\.dev)[0-9]+)*")
-"""In full: Ray's images have tags of three numbers, and the chart would make a number of ``2.60``."""
-
-_OLDEST: Final = (2, 50)
+"""Ray's images have tags of three numbers, and the chart would read ``2.60`` as a number."""
 
 _PYTHON: Final = "py311"
-"""An image of Ray's has this project's oldest Python only if its tag says so: else it has 3.10, or an older one."""
+"""This project's oldest Python. Images of Ray without it in the tag have 3.10 or older."""
+
+_IMAGE: Final = re.compile(r"[a-z0-9][a-z0-9._:/@-]*", re.ASCII | re.IGNORECASE)
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -27,22 +27,25 @@ _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://.+", re.DOTALL)
 
 
 class WriteOptions(Value):
-    """How a cluster is to be written.
+    """The options of a written cluster.
 
     Attributes:
-        format: As what.
-        ray_version: Which Ray runs on it: that of the program that uses it, 2.50.0 or newer.
-        image: The container image of all pods; ``None``: Ray's own with Python 3.11, and with CUDA where there are
-            NVIDIA's GPUs. It has neither this project nor a framework.
-        job: A command that is to run on the cluster, which then goes: a RayJob is written; ``None``: a RayCluster.
-            The head's shell reads it. Its code and packages are in the image, or come by ``runtime_env``.
-        runtime_env: Of the job, as Ray has it: ``{"working_dir": "s3://bucket/code.zip", "pip": ["tune-policies"]}``.
-        namespace: In which Kubernetes makes it; ``None``: in that of who applies the manifest.
-        platform: By whose labels Kubernetes finds nodes with a device type; ``None``: by those of the catalogue alone.
-        provider: Where Ray's launcher starts nodes, as in its cluster YAML.
+        format: The format of the file.
+        ray_version: The Ray of the cluster, 2.50.0 or newer. It must be that of the program that uses it.
+        image: The container image of all pods. By default, it is Ray's own with Python 3.11, and with CUDA for NVIDIA's
+            GPUs, which has neither this project nor a framework.
+        job: A command for the head's shell. With it, a RayJob is written, whose cluster ends with the command. The
+            image or ``runtime_env`` must have its code and packages.
+        runtime_env: Ray's runtime environment of the job, such as
+            ``{"working_dir": "s3://bucket/code.zip", "pip": ["tune-policies"]}``.
+        namespace: The namespace in Kubernetes; by default that of the user who applies the manifest.
+        platform: The platform whose labels select nodes by device type; ``None`` for those of the catalogue alone.
+        num_gpus: Also write the GPUs of a node as ``num-gpus`` of ``ray start``, for clusters on which Ray or KubeRay
+            counts them wrongly.
+        provider: The provider in the cluster YAML of Ray's launcher.
 
     Raises:
-        InvalidResourcesError: An option is wrong, or the options do not go together.
+        InvalidResourcesError: An option is wrong, or the options contradict each other.
     """
 
     format: Format = "kuberay"
@@ -52,6 +55,7 @@ class WriteOptions(Value):
     runtime_env: dict[str, Any] | None = None
     namespace: str | None = None
     platform: Platform | None = "gke"
+    num_gpus: bool = False
     provider: dict[str, Any] = Field(default_factory=lambda: {"type": "aws", "region": "us-west-2"})
 
     @field_validator("ray_version")
@@ -59,15 +63,17 @@ class WriteOptions(Value):
     def _must_be_a_version(cls, value: str) -> str:
         if not _VERSION.fullmatch(value):
             raise InvalidResourcesError(f"ray_version must be a version in full, such as 2.60.0, got {shorten(value)}")
-        if _minor(value) < _OLDEST:
+        if _minor(value) < OLDEST_TRIED:
             raise InvalidResourcesError(f"ray_version must be 2.50.0 or newer, as plans need it, got {value}")
         return value
 
     @field_validator("image")
     @classmethod
     def _must_be_an_image(cls, value: str | None) -> str | None:
-        if value is not None:
-            check_image(value)
+        if value is not None and not _IMAGE.fullmatch(value):
+            raise InvalidResourcesError(
+                f"image {shorten(value)} does not name a container image: write one such as 'registry.example/me/ray:1'"
+            )
         return value
 
     @field_validator("namespace")
@@ -84,7 +90,7 @@ class WriteOptions(Value):
     def _must_reach_the_cluster(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is None:
             return None
-        # It quotes the whole as Go does, with double quotes: BuildJobSubmitCommand in KubeRay's common/job.go.
+        # KubeRay quotes it as Go does, with double quotes: BuildJobSubmitCommand in common/job.go.
         if wrong := next((text for text in _texts(value) if "$" in text or "`" in text), None):
             raise InvalidResourcesError(
                 f"the runtime environment has {shorten(wrong)}, of which KubeRay's shell would run or replace a part: "
@@ -104,6 +110,10 @@ class WriteOptions(Value):
             if getattr(self, name) is not None and self.format != "kuberay":
                 hint = " (helm install --namespace)" if (name, self.format) == ("namespace", "kuberay-helm") else ""
                 raise InvalidResourcesError(f"a {name} is written as format 'kuberay' only, got {self.format!r}{hint}")
+        if self.num_gpus and self.format == "cluster-yaml":
+            raise InvalidResourcesError(
+                "num_gpus is for Kubernetes: a cluster YAML states the GPUs of each node anyway"
+            )
         if self.runtime_env is not None and self.job is None:
             raise InvalidResourcesError("a runtime environment is a job's: name the job's command")
         if self.job is not None and self.image is None and self.runtime_env is None:

@@ -1,4 +1,4 @@
-"""What is wrong with a machine or a cluster for GPU work: facts of each node → a pure diagnosis → findings.
+"""What is wrong with a machine or a cluster for GPU work.
 
-``node_reader`` runs on the nodes, ``cluster_reader`` sends it there; ``node_checks`` is pure.
+``cluster_reader`` collects the facts of each node; ``node_checks`` is pure and turns facts into findings.
 """

@@ -1,16 +1,17 @@
-"""What the doctor knows of a node, of which ``None`` is not known, and what can be wrong there: a check is a function.
+"""The facts of a node, in which ``None`` means "not known", and the checks of the doctor.
 
-Checks take facts and yield findings; nothing else.
+A check is a function that takes facts and yields findings.
 """
 
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from pydantic import Field
 
+from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.values.resources import format_amount
 from tune_policies.values.sanitize import LEFT_OUT, Redacted
 from tune_policies.values.units import GIB, format_bytes
@@ -18,15 +19,15 @@ from tune_policies.values.value import Value, shorten_names
 
 
 class Gpu(Value):
-    """One physical GPU, as NVIDIA's driver sees it.
+    """One physical GPU of NVIDIA's driver.
 
     Attributes:
         index: Its number on the node, from 0.
         name: The model.
         uuid: The driver's identifier.
-        memory_bytes: Total GPU memory; ``None``: the driver does not tell.
-        used_bytes: What is in use of it, by whomever; ``None``: the driver does not tell.
-        is_mig: Whether it is cut into MIG devices.
+        memory_bytes: Total GPU memory.
+        used_bytes: GPU memory in use by any process.
+        is_mig: Whether it is partitioned into MIG devices.
     """
 
     index: int
@@ -45,7 +46,7 @@ class Framework(Value):
         version: Its version.
         cuda: The CUDA version it was built with.
         rocm: The same for AMD's ROCm.
-        xpu: The same for Intel's.
+        xpu: The same for Intel's XPU.
         missing: A library that it needs on a GPU and that is not installed.
     """
 
@@ -58,7 +59,7 @@ class Framework(Value):
 
     @property
     def is_cpu_build(self) -> bool:
-        """Whether it can use no GPU at all."""
+        """Whether it can use no GPU."""
         return not (self.cuda or self.rocm or self.xpu)
 
 
@@ -84,19 +85,20 @@ class NodeFacts(Value):
     """What was read on one node.
 
     Attributes:
-        name: By which the user knows it: its IP address, or the beginning of Ray's identifier.
+        name: Its IP address, with the beginning of Ray's node ID if several nodes have that address.
         ray: What Ray counts there; ``None``: no Ray runs.
         failure: Why it was not read; everything below is then not known.
-        versions: Versions of what must agree on all nodes, by package; a missing one is not installed.
-        frameworks: The frameworks that are installed.
+        versions: Versions of packages that must agree on all nodes.
+        frameworks: The installed frameworks.
         driver_version: Version of NVIDIA's driver.
         cuda_version: The newest CUDA version that the driver can run.
         nvml_error: Why NVIDIA's driver does not answer.
         gpus: The GPUs of NVIDIA's driver; ``None``: it does not answer.
         num_nvidia_on_pci: NVIDIA's GPUs on the PCI bus, with or without a driver.
-        has_amd_driver: Whether AMD's compute driver is there.
+        has_amd_driver: Whether AMD's compute driver is loaded.
         visible_devices: The node's ``CUDA_VISIBLE_DEVICES``; ``None``: not set.
-        cpu_limits: CPUs that the node's processes may use, by what limits them.
+        device_variables: The variables that hide AMD's and Intel's GPUs, by name; empty: none is set.
+        cpu_limits: CPUs that the node's processes may use, by the kind of limit.
         memory_bytes: Host memory.
         shm_bytes: Size of ``/dev/shm``.
     """
@@ -113,6 +115,7 @@ class NodeFacts(Value):
     num_nvidia_on_pci: int = 0
     has_amd_driver: bool = False
     visible_devices: str | None = None
+    device_variables: dict[str, str] = Field(default_factory=dict)
     cpu_limits: dict[str, float] = Field(default_factory=dict)
     memory_bytes: int | None = None
     shm_bytes: int | None = None
@@ -129,21 +132,14 @@ class NodeFacts(Value):
 
 
 class Severity(StrEnum):
-    """Whether work goes wrong, or it is only worth knowing."""
+    """A problem fails work; a note is only worth knowing."""
 
     PROBLEM = "problem"
     NOTE = "note"
 
 
 class Finding(Value):
-    """One thing that was found.
-
-    Attributes:
-        severity: How bad it is.
-        what: What was found.
-        hint: What to do about it.
-        nodes: Where, by the names of the nodes.
-    """
+    """One finding, what to do about it, and the names of the nodes."""
 
     severity: Severity
     what: str
@@ -155,9 +151,9 @@ class Diagnosis(Value):
     """What the doctor looked at, and what it found.
 
     Attributes:
-        address: The Ray that was looked at; ``None``: this machine alone, as no Ray runs.
+        address: The address of Ray; ``None``: no Ray runs, so only this machine was read.
         nodes: The facts of each node.
-        findings: What follows from them, the problems first.
+        findings: The findings, the problems first.
     """
 
     address: str | None
@@ -166,32 +162,32 @@ class Diagnosis(Value):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing is wrong; notes are not."""
+        """Whether there is no problem."""
         return not any(finding.severity is Severity.PROBLEM for finding in self.findings)
 
     def redacted(self) -> "Diagnosis":
-        """Return the same without addresses, variables and what errors say: to be published."""
-        nodes = tuple(
-            node.model_copy(
-                update={
-                    "name": f"node-{number}",
-                    "failure": node.failure and LEFT_OUT,
-                    "nvml_error": node.nvml_error and LEFT_OUT,
-                    "visible_devices": node.visible_devices and LEFT_OUT,
-                }
-            )
-            for number, node in enumerate(self.nodes, 1)
-        )
-        names = {node.name: new.name for node, new in zip(self.nodes, nodes, strict=True)}
+        """Return the same without addresses, variables and error messages, so that it can be published."""
+        names = {node.name: f"node-{number}" for number, node in enumerate(self.nodes, 1)}
+        private = ("failure", "nvml_error", "visible_devices")
+        changes: list[dict[str, Any]] = [
+            {name: LEFT_OUT for name in private if getattr(node, name)}
+            | {"device_variables": dict.fromkeys(node.device_variables, LEFT_OUT)}
+            for node in self.nodes
+        ]
+        nodes = [
+            node.model_copy(update={"name": names[node.name], **change})
+            for node, change in zip(self.nodes, changes, strict=True)
+        ]
         findings = [self._redacted_finding(each, names) for each in self.findings]
         address = self.address and LEFT_OUT
-        return self.model_copy(update={"address": address, "nodes": nodes, "findings": tuple(findings)})
+        return self.model_copy(update={"address": address, "nodes": tuple(nodes), "findings": tuple(findings)})
 
     def _redacted_finding(self, finding: Finding, names: Mapping[str, str]) -> Finding:
         texts = [finding.what, finding.hint]
         said = {each for node in self.nodes for each in (node.failure, node.nvml_error) if each}
-        # In quotes: a digit stands in other texts, too.
+        # In quotes, because a digit is in other texts, too.
         said |= {repr(node.visible_devices) for node in self.nodes if node.visible_devices}
+        said |= {repr(value) for node in self.nodes for value in node.device_variables.values()}
         # A name may begin with another one: 10.0.0.12 and 10.0.0.1.
         by_length = sorted(names.items(), key=lambda each: len(each[0]), reverse=True)
         for old, new in (*dict.fromkeys(said, LEFT_OUT).items(), *by_length):
@@ -200,28 +196,19 @@ class Diagnosis(Value):
         return finding.model_copy(update={"what": texts[0], "hint": texts[1], "nodes": nodes})
 
 
-def merge(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return equal findings of many nodes as one, the problems first."""
-    nodes: dict[tuple[Severity, str, str], list[str]] = {}
-    for found in findings:
-        nodes.setdefault((found.severity, found.what, found.hint), []).extend(found.nodes)
-    merged = [
-        Finding(severity=severity, what=what, hint=hint, nodes=tuple(sorted(set(names))))
-        for (severity, what, hint), names in nodes.items()
-    ]
-    return tuple(sorted(merged, key=lambda found: found.severity is Severity.NOTE))
-
-
 Check = Callable[[NodeFacts], Iterator[Finding]]
 
 _NOT_NVIDIA: Final = ("AMD-", "Intel-", "MXC", "Apple-", "M1", "M2", "M3", "M4")
-"""Beginnings of Ray's names of GPU types that have another driver than NVIDIA's."""
+"""Prefixes of Ray's names of GPU types of other vendors than NVIDIA."""
 
 _GPU_BUILD: Final = {
     "torch": "install a build for the node's GPUs, as https://pytorch.org/get-started/locally says",
     "tensorflow": "pip install 'tensorflow[and-cuda]'",
     "jax": "pip install 'jax[cuda13]', or the plugin for the node's GPUs",
 }
+
+_DEVICE: Final = re.compile(r"\d+(\.\d+)?|GPU-\w+")
+"""One device in ``ROCR_VISIBLE_DEVICES`` or ``ONEAPI_DEVICE_SELECTOR``: its number, with a tile, or its UUID."""
 
 _SHM: Final = "/dev/shm"  # noqa: S108
 
@@ -233,7 +220,6 @@ def check_answer(node: NodeFacts) -> Iterator[Finding]:
     """A node that was not read."""
     if node.failure is not None:
         yield _problem(
-            node,
             f"the node was not read: {node.failure}",
             "check whether it is overloaded or going down, or give it longer with --timeout-s",
         )
@@ -247,15 +233,14 @@ def check_driver(node: NodeFacts) -> Iterator[Finding]:
     why = f"NVIDIA's driver does not answer ({node.nvml_error})"
     install = "install the driver until `nvidia-smi` works there; start a container with --gpus=all"
     if node.declared_gpus and node.num_nvidia_on_pci:
-        yield _problem(node, f"{_ray_counts(node)}, and there are {on_bus}, but {why}", install)
+        yield _problem(f"{_ray_counts(node)}, and there are {on_bus}, but {why}", install)
     elif node.declared_gpus:
         yield _problem(
-            node,
             f"{_ray_counts(node)} that do not exist: {why}, and the PCI bus has no NVIDIA GPU",
             f"start Ray there without --num-gpus; if there are GPUs, {install}",
         )
     elif node.num_nvidia_on_pci:
-        yield _note(node, f"{on_bus}, but {why}", f"to use them, {install}")
+        yield _note(f"{on_bus}, but {why}", f"to use them, {install}")
 
 
 def check_count(node: NodeFacts) -> Iterator[Finding]:
@@ -263,7 +248,7 @@ def check_count(node: NodeFacts) -> Iterator[Finding]:
     if not node.gpus:
         if node.gpus is not None and node.declared_gpus and not _is_of_another_vendor(node):
             hint = "start Ray there without --num-gpus, or give the container its GPUs"
-            yield _problem(node, f"{_ray_counts(node)} that do not exist: NVIDIA's driver lists none", hint)
+            yield _problem(f"{_ray_counts(node)} that do not exist: NVIDIA's driver lists none", hint)
         return
     visible = _visible(node)
     if visible is None:  # by MIG devices, which Ray may count or not
@@ -272,15 +257,42 @@ def check_count(node: NodeFacts) -> Iterator[Finding]:
     if visible < there:
         what = f"CUDA_VISIBLE_DEVICES={node.visible_devices!r} hides {there - visible} of {_gpus(there)}"
         say = _note if visible else _problem
-        yield say(node, what, "to use them all, unset it before Ray starts there")
+        yield say(what, "to use them all, unset it before Ray starts there")
     if node.ray is None:
         return
     if node.declared_gpus > visible:
         hint = f"start Ray there without --num-gpus, or with --num-gpus={visible}"
-        yield _problem(node, f"{_ray_counts(node)}, but only {visible} can be used", hint)
+        yield _problem(f"{_ray_counts(node)}, but only {visible} can be used", hint)
     elif node.declared_gpus < visible:
         hint = "fine if the others are not for Ray; else start Ray there without --num-gpus"
-        yield _note(node, f"{_ray_counts(node)} of the {visible} that can be used", hint)
+        yield _note(f"{_ray_counts(node)} of the {visible} that can be used", hint)
+
+
+def check_device_variables(node: NodeFacts) -> Iterator[Finding]:
+    """GPUs of AMD and Intel that are hidden by a variable of an older Ray."""
+    installed = node.versions.get("ray")
+    for family in FAMILIES:
+        former, ours = family.former_variable, family.visibility_variable
+        if former is None or ours is None or (installed is not None and is_older(installed, former.until)):
+            continue
+        value = node.device_variables.get(former.name, "")
+        # ROCR takes UUIDs, too. "level_zero:gpu" selects a back end, and no device.
+        devices = [each for each in value.removeprefix("level_zero:").split(",") if _DEVICE.fullmatch(each)]
+        if not devices or node.gpus:  # beside NVIDIA's GPUs Ray counts no others
+            continue
+        say = _problem if node.declared_gpus or node.has_amd_driver else _note
+        own = node.device_variables.get(ours)
+        if own is None:
+            yield say(
+                f"{former.name}={value!r} is set, and {ours} is not: from Ray {former.until} on, {former.consequence}",
+                f"before Ray starts there, write `export {ours}=…` with the devices, and `unset {former.name}`",
+            )
+        elif any(each.isdecimal() and int(each) >= len(devices) for each in own.split(",")):
+            yield say(
+                f"{ours}={own!r} names GPUs that are hidden: it counts the {len(devices)} that {former.name}={value!r} "
+                "leaves from 0 on",
+                f"before Ray starts there, write `unset {former.name}`",
+            )
 
 
 def check_frameworks(node: NodeFacts) -> Iterator[Finding]:
@@ -291,13 +303,12 @@ def check_frameworks(node: NodeFacts) -> Iterator[Finding]:
     for framework in node.frameworks:
         named = f"{framework.name} {framework.version}"
         if framework.is_cpu_build:
-            yield _problem(node, f"{named} is a build for CPUs, {where}", _GPU_BUILD[framework.name])
+            yield _problem(f"{named} is a build for CPUs, {where}", _GPU_BUILD[framework.name])
         elif framework.missing:
             what = f"{named} finds no {framework.missing} and runs on CPUs, {where}"
-            yield _problem(node, what, _GPU_BUILD[framework.name])
+            yield _problem(what, _GPU_BUILD[framework.name])
         elif (needed := _driver_needed(node, framework)) is not None:
             yield _problem(
-                node,
                 f"{named} is built for CUDA {framework.cuda}, which needs NVIDIA's driver {needed} or newer; "
                 f"{node.driver_version} is installed",
                 f"update the driver, or install a {framework.name} that is built for CUDA {node.cuda_version} or older",
@@ -308,9 +319,9 @@ def check_mig(node: NodeFacts) -> Iterator[Finding]:
     """GPUs that are cut into MIG devices."""
     cut = [gpu for gpu in node.gpus or () if gpu.is_mig]
     if cut and "MIG-" not in (node.visible_devices or ""):
+        gpus = ("GPU " if len(cut) == 1 else "GPUs ") + ", ".join(str(gpu.index) for gpu in cut)
         yield _problem(
-            node,
-            f"MIG mode is on for {_indices(cut)}: a process gets one MIG device, but plans count all of a GPU's memory",
+            f"MIG mode is on for {gpus}: a process gets one MIG device, but plans count all of a GPU's memory",
             "name the MIG devices in CUDA_VISIBLE_DEVICES before Ray starts (`nvidia-smi -L` lists them), or switch "
             "MIG off with `nvidia-smi -mig 0`",
         )
@@ -328,9 +339,9 @@ def check_used_memory(node: NodeFacts) -> Iterator[Finding]:
     )
     hint = "find them with `nvidia-smi` and end them, or hide those GPUs from Ray with CUDA_VISIBLE_DEVICES"
     if node.ray is None:
-        yield _note(node, f"processes hold GPU memory: {amounts}", hint)
+        yield _note(f"processes hold GPU memory: {amounts}", hint)
     elif node.ray.gpus:
-        yield _problem(node, f"Ray has handed out no GPU, but processes hold GPU memory: {amounts}", hint)
+        yield _problem(f"Ray has handed out no GPU, but processes hold GPU memory: {amounts}", hint)
 
 
 def check_cpus(node: NodeFacts) -> Iterator[Finding]:
@@ -340,7 +351,6 @@ def check_cpus(node: NodeFacts) -> Iterator[Finding]:
     name, limit = min(node.cpu_limits.items(), key=lambda item: (item[1], item[0]))
     if node.ray.cpus > limit:
         yield _problem(
-            node,
             f"Ray counts {format_amount(node.ray.cpus)} CPUs, but the {name} allows {format_amount(limit)}",
             f"start Ray there with --num-cpus={max(1, int(limit))}, or raise the limit",
         )
@@ -351,7 +361,6 @@ def check_type(node: NodeFacts) -> Iterator[Finding]:
     if node.declared_gpus and node.ray is not None and node.ray.accelerator_type is None:
         models = ", ".join(sorted({gpu.name for gpu in node.gpus or ()}))
         yield _note(
-            node,
             "Ray knows no accelerator type of its GPUs" + (f" ({models})" if models else ""),
             "a policy with an accelerator_type does not use the node; to name its type, start Ray there with "
             """--resources='{"accelerator_type:A100": 1}'""",
@@ -365,7 +374,6 @@ def check_shm(node: NodeFacts) -> Iterator[Finding]:
     wanted = node.ray.object_store_bytes if node.ray else min((node.memory_bytes or 0) * 3 // 10, _RAY_NEEDS_SHM_UP_TO)
     if wanted is not None and node.shm_bytes < wanted:
         yield _problem(
-            node,
             f"{_SHM} has {format_bytes(node.shm_bytes)}, but Ray's object store takes {format_bytes(wanted)}: it lies "
             "on a disk, which is slow",
             f"enlarge {_SHM} (--shm-size of a container), or start Ray with a smaller --object-store-memory",
@@ -376,6 +384,7 @@ NODE_CHECKS: Final[tuple[Check, ...]] = (
     check_answer,
     check_driver,
     check_count,
+    check_device_variables,
     check_frameworks,
     check_mig,
     check_used_memory,
@@ -385,12 +394,12 @@ NODE_CHECKS: Final[tuple[Check, ...]] = (
 )
 
 
-def _problem(node: NodeFacts, what: str, hint: str) -> Finding:
-    return Finding(severity=Severity.PROBLEM, what=what, hint=hint, nodes=(node.name,))
+def _problem(what: str, hint: str) -> Finding:
+    return Finding(severity=Severity.PROBLEM, what=what, hint=hint)
 
 
-def _note(node: NodeFacts, what: str, hint: str) -> Finding:
-    return Finding(severity=Severity.NOTE, what=what, hint=hint, nodes=(node.name,))
+def _note(what: str, hint: str) -> Finding:
+    return Finding(severity=Severity.NOTE, what=what, hint=hint)
 
 
 def _ray_counts(node: NodeFacts) -> str:
@@ -399,10 +408,6 @@ def _ray_counts(node: NodeFacts) -> str:
 
 def _gpus(count: float) -> str:
     return f"{format_amount(count)} {'GPU' if count == 1 else 'GPUs'}"
-
-
-def _indices(gpus: list[Gpu]) -> str:
-    return ("GPU " if len(gpus) == 1 else "GPUs ") + ", ".join(str(gpu.index) for gpu in gpus)
 
 
 def _is_of_another_vendor(node: NodeFacts) -> bool:
@@ -470,14 +475,25 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 _MAY_DIFFER: Final = frozenset({"numpy", "NVIDIA driver"})
-"""What usually works together in different versions, so that a difference is only worth a note."""
+"""Packages that usually work together in different versions, so that a difference is only a note."""
 
 
 def diagnose(nodes: Iterable[NodeFacts]) -> tuple[Finding, ...]:
     """Return what is wrong on these nodes, the problems first; equal findings of many nodes are one."""
     nodes = tuple(nodes)
-    findings = [finding for check in NODE_CHECKS for node in nodes for finding in check(node)]
-    return merge([*findings, *_differing_versions(nodes), *_no_gpus(nodes)])
+    names: dict[tuple[Severity, str, str], set[str]] = defaultdict(set)
+    for check in NODE_CHECKS:
+        for node in nodes:
+            for found in check(node):
+                names[found.severity, found.what, found.hint].add(node.name)
+    findings = [
+        Finding(severity=severity, what=what, hint=hint, nodes=tuple(sorted(found)))
+        for (severity, what, hint), found in names.items()
+    ]
+    findings += _differing_versions(nodes)
+    if nodes and not any(node.has_gpus or node.failure or node.num_nvidia_on_pci for node in nodes):
+        findings.append(_note("no GPUs here: trials run on CPUs", "nothing to do, unless there should be some"))
+    return tuple(sorted(findings, key=lambda found: found.severity is Severity.NOTE))
 
 
 def _differing_versions(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
@@ -500,14 +516,5 @@ def _differing_versions(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
             severity=Severity.NOTE if package in _MAY_DIFFER else Severity.PROBLEM,
             what=f"{package} differs between nodes: {listed}",
             hint="install one version everywhere, best by one image for all nodes",
-            nodes=tuple(name for _, names in versions_with_nodes[1:] for name in names),
-        )
-
-
-def _no_gpus(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
-    if nodes and not any(node.has_gpus or node.failure or node.num_nvidia_on_pci for node in nodes):
-        yield Finding(
-            severity=Severity.NOTE,
-            what="no GPUs here: trials run on CPUs",
-            hint="nothing to do, unless there should be some",
+            nodes=tuple(sorted(name for _, names in versions_with_nodes[1:] for name in names)),
         )

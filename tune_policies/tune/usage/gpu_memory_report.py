@@ -1,11 +1,12 @@
-"""How the GPU memory of a run looks: a line and a bar for each trial, advice, or a picture (by matplotlib).
+"""The view of a run's GPU memory: a line and a bar for each trial, advice, or a picture by matplotlib.
 
-The advice is on how many trials would fit on a GPU, and what went wrong.
+The advice says how many trials would fit on a GPU, and what went wrong.
 """
 
 import io
 from collections import defaultdict
 from collections.abc import Iterator
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,13 +24,28 @@ from tune_policies.values.value import counted, shorten_names
 from .gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage, needed_bytes, rests_on_assumption
 from .resource_usage import ResourceUsage, resource_usage_view
 
-_NOTHING_TOLD: Final = (
+_NOTHING_REPORTED: Final = (
     "no trial reports what it used: only trials that have a GPU and run under a PolicyScheduler do. With "
     "resources_per_trial alone, nothing limits a trial's GPU memory"
 )
 
 HEADROOM: Final = 0.1
-"""What a trial gets above the most that it used, as a fraction of that."""
+"""How much more than its peak a trial should get, as a fraction of the peak."""
+
+
+class Verdict(Enum):
+    """How a process kept to its share."""
+
+    WITHIN = auto()
+    BEYOND = auto()
+    OUT_OF_MEMORY = auto()
+
+    @classmethod
+    def of(cls, usage: GpuMemoryUsage) -> "Verdict":
+        """Return the verdict on a process."""
+        if usage.num_ooms:
+            return cls.OUT_OF_MEMORY
+        return cls.BEYOND if usage.share_kept is False else cls.WITHIN
 
 
 def device_bytes(usage: GpuMemoryUsage) -> int | None:
@@ -40,24 +56,24 @@ def device_bytes(usage: GpuMemoryUsage) -> int | None:
 
 
 def share_or_device_bytes(usage: GpuMemoryUsage) -> int:
-    """Return what the process may use: its share, or where it has none the device; 0: not known."""
+    """Return what the process may use: its share, or the device if it has none; 0: not known."""
     return usage.share_bytes or device_bytes(usage) or 0
 
 
 def share_text(usage: GpuMemoryUsage) -> str:
-    """Return the share in bytes, or in GPUs where its size is not known and for whole GPUs."""
+    """Return the share in bytes, or in GPUs if its size is not known or the GPUs are whole."""
     if usage.share_bytes:
         return format_bytes(usage.share_bytes)
     return amount_of(usage.gpus, "GPU") if usage.gpus else "not known"
 
 
 def advise(run: RunUsage, record: ResourceUsage | None = None) -> list[str]:
-    """Return advice about the run, each item a sentence; nothing where its record says that no trial had a GPU."""
+    """Return advice about the run, each item a sentence; nothing if its record shows that no trial had a GPU."""
     known = [trial for trial in run.trials if trial.usage is not None]
     if _is_without_gpus(run, record):
         return []
     if not known:
-        return [_NOTHING_TOLD]
+        return [_NOTHING_REPORTED]
     return [*_advise_on_share(known), *_advise_on_outgrown_shares(known), *_advise_on_problems(known)]
 
 
@@ -79,15 +95,12 @@ def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
     ran_out = sum(usage.num_ooms > 0 for usage in usages)
     if ran_out:
         has = f"{ran_out} of {counted(len(usages), 'trial')} ran out of {_gib(share)} GiB"
-        yield (
-            f"{has}: {_trials_per_gpu(now - 1)} instead of {now}"
-            if now > 1
-            else f"{has}, a whole GPU: take a larger one"
-        )
+        fewer = f": {_trials_per_gpu(now - 1)} instead of {now}"
+        yield has + (fewer if now > 1 else ", a whole GPU: take a larger one")
         return
     needs = [need for need in (needed_bytes(usage) for usage in usages) if need]
     if not needs or gpus > 1:
-        return  # nobody knows how much of several GPUs a trial needs on each
+        return  # how much a trial needs on each of several GPUs is not known
     peak = max(needs)
     fit = min(int(device / (peak * (1 + HEADROOM))), TICKS)
     said = f"peak {_gib(peak)} of {_gib(share)} GiB"
@@ -142,7 +155,7 @@ def _gib(amount: int) -> str:
 
 
 _BAR: Final = 40
-"""Characters of a bar that fills the share."""
+"""The length of a bar that fills the share, in characters."""
 
 
 def _is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:
@@ -170,7 +183,7 @@ def _gpu_memory_view(run: RunUsage) -> RenderableType:
 
 
 def _bars(run: RunUsage) -> list[RenderableType]:
-    """Return the picture of what was used against the shares; nothing, where nothing is known."""
+    """Return the bars of peaks against shares; nothing if nothing is known."""
     view = empty_table("Used of the share", "Trial", "", "")
     for trial in run.trials:
         had, need = (trial.usage and amount(trial.usage) for amount in (share_or_device_bytes, needed_bytes))
@@ -189,7 +202,6 @@ def _cells(usage: GpuMemoryUsage) -> list[RenderableType]:
     ]
     return [
         share_text(usage),
-        # Each framework has its own limit; nobody uses two, as a rule.
         Text("\n".join(limits) or "none"),
         _known(peak),
         _known(usage.process_bytes),
@@ -208,17 +220,21 @@ def _known(amount: int | None) -> str:
 
 
 _MOST_NAMES: Final = 60
-"""Names of more trials than that would overlap, so none is written."""
+"""The names of more trials would overlap, so the picture has none."""
 
-_COLOURS: Final = {"within its share": "#4878a8", "beyond its share": "#c44e52", "ran out of memory": "#dd8452"}
+_LOOKS: Final = {
+    Verdict.WITHIN: ("within its share", "#4878a8"),
+    Verdict.BEYOND: ("beyond its share", "#c44e52"),
+    Verdict.OUT_OF_MEMORY: ("ran out of memory", "#dd8452"),
+}
 
 
 def plot_usage(run: RunUsage, file: Path, *, force: bool = False) -> None:
-    """Write the plot to ``file``; the format is that of its suffix, such as ``.png`` or ``.svg``.
+    """Write the plot to ``file``, in the format of its suffix, such as ``.png`` or ``.svg``.
 
     Raises:
-        InvalidResourcesError: There is no matplotlib, or nothing to plot, or ``file`` is there (``force`` replaces it)
-            or cannot be written.
+        InvalidResourcesError: matplotlib is not installed, there is nothing to plot, or ``file`` exists (``force``
+            replaces it) or cannot be written.
     """
     try:
         from matplotlib.figure import Figure
@@ -244,10 +260,10 @@ def _draw(axes: Any, rows: list[tuple[str, GpuMemoryUsage]]) -> None:
 
     places = range(len(rows))
     shares = [share_or_device_bytes(usage) / GIB for _, usage in rows]
-    verdicts = [_verdict(usage) for _, usage in rows]
+    verdicts = [Verdict.of(usage) for _, usage in rows]
     axes.barh(places, shares, color="none", edgecolor="0.3", linewidth=1)
     used = [(needed_bytes(usage) or 0) / GIB for _, usage in rows]
-    axes.barh(places, used, height=0.55, color=[_COLOURS[verdict] for verdict in verdicts])
+    axes.barh(places, used, height=0.55, color=[_LOOKS[verdict][1] for verdict in verdicts])
     axes.invert_yaxis()
     # A pair of dollars would be read as a formula.
     names = [one_line(name).replace("$", r"\$") for name, _ in rows]
@@ -256,13 +272,8 @@ def _draw(axes: Any, rows: list[tuple[str, GpuMemoryUsage]]) -> None:
     axes.margins(y=0.01)
     axes.set_ylabel("" if named else counted(len(rows), "trial"))
     axes.set_xlabel("GPU memory of a trial, GiB")
-    handles = [Patch(facecolor=colour, label=name) for name, colour in _COLOURS.items() if name in verdicts]
+    looks = [_LOOKS[verdict] for verdict in Verdict if verdict in verdicts]
+    handles = [Patch(facecolor=colour, label=name) for name, colour in looks]
     share = Patch(facecolor="none", edgecolor="0.3", label="its share")
     axes.figure.legend(handles=[*handles, share], loc="outside upper center", ncols=4, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _verdict(usage: GpuMemoryUsage) -> str:
-    if usage.num_ooms:
-        return "ran out of memory"
-    return "beyond its share" if usage.share_kept is False else "within its share"

@@ -1,8 +1,7 @@
-"""What a process used of its share of GPU memory; and what a run's trials used, by the files of Ray Tune or Ray Train.
+"""What a process used of its share of GPU memory, and what a run's trials used, from the files of Tune or Train.
 
-A trial gets one record for all its results: the most of each figure that grows, and the last of all others. A trial
-that was started again with a larger share gets a record for each share. Files that were cut off as their run ended, and
-lines that are no record, are skipped.
+A trial has one record for each share that it had, with the largest value of each growing figure and the last value of
+all others. Truncated files and lines that are not records are skipped.
 """
 
 import io
@@ -11,6 +10,7 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
@@ -24,16 +24,16 @@ from tune_policies.values.units import MIB
 from tune_policies.values.value import ShownValue, Value
 
 GPU_MEMORY_KEY: Final = "gpu_memory"
-"""The one key under which a trial's result says what it used."""
+"""The key of the record in a trial's result."""
 
 USAGE_NOTE: Final = f"{GPU_MEMORY_KEY}: "
-"""How the line of an error begins that says what its trial had used, in JSON."""
+"""The prefix of the line of an error that has the trial's record as JSON."""
 
 WORKER_FILES: Final = f"{GPU_MEMORY_KEY}-*.json"
-"""The files in the folder of a run or a trial that have each a process's record."""
+"""The files of the records of processes, in the folder of a run or a trial."""
 
 ASSUMED: Final = "the reserved peak and an overhead that is only assumed"
-"""What ``share_kept`` rests on where the driver does not count by process, and nobody measured the overhead."""
+"""The source of ``share_kept`` if the driver does not count by process, and the overhead was not measured."""
 
 
 def _from_lines(value: object) -> object:
@@ -48,29 +48,28 @@ def _from_named_lines(value: object) -> object:
 
 
 _Texts = Annotated[tuple[str, ...], BeforeValidator(_from_lines)]
-"""Texts; in a result they are the lines of one."""
+"""Texts; a result has them as the lines of one text."""
 
 
 class GpuMemoryUsage(Value):
-    """What a process used of its share of GPU memory, all its devices together.
+    """What a process used of its share of GPU memory, on all its devices together.
 
     Attributes:
-        pid: The number of the process.
-        gpus: GPUs that Ray gave the process: a share of one, or whole ones; ``None``: not known.
+        pid: The ID of the process.
+        gpus: GPUs of the process: a share of one, or whole ones; ``None``: not known.
         device_bytes: The memory of one of its devices; ``None``: not known.
-        share_bytes: What the process may use in all; ``None``: whole GPUs, or a share whose size is not known.
-        limit_bytes: What its frameworks' allocators were limited to, by framework.
-        peak_allocated_bytes: The most that tensors took; ``None``: no framework can tell.
-        peak_reserved_bytes: The most that allocators held; ``None``: no framework can tell.
-        process_bytes: What the process holds on the device by the driver's own count, all included; ``None``: the
-            driver cannot say.
-        overhead_bytes: What the frameworks use outside their allocators; ``None``: not known.
-        num_ooms: How often an allocation was refused for want of memory.
+        share_bytes: The memory that the process may use; ``None``: whole GPUs, or a share whose size is not known.
+        limit_bytes: The limits of its frameworks' allocators, by framework.
+        peak_allocated_bytes: The peak of tensors; ``None``: not known.
+        peak_reserved_bytes: The peak of allocators; ``None``: not known.
+        process_bytes: All memory of the process by the driver's count; ``None``: not known.
+        overhead_bytes: The memory of frameworks outside their allocators; ``None``: not known.
+        num_ooms: How often an allocation was refused because memory ran out.
         share_kept: Whether the process stayed within its share; ``None``: not known.
-        left_over_bytes: What an earlier trial in this process had left behind and did not release.
-        isolation: What holds the process to its share, such as ``"framework"`` or ``"mps"``; ``None``: nothing does.
-        not_enforceable: Frameworks in use that know no limit.
-        warnings: What makes a limit void although you asked to run on; and what else a reader should know.
+        left_over_bytes: Memory that an earlier trial in this process did not release.
+        isolation: What enforces the share, such as ``"framework"`` or ``"mps"``; ``None``: nothing does.
+        not_enforceable: Frameworks in use that have no limit.
+        warnings: Why a limit is void although you chose to continue, and other notes.
         sources: How each figure was measured, by its field.
     """
 
@@ -94,8 +93,8 @@ class GpuMemoryUsage(Value):
     def to_result(self) -> dict[str, Any]:
         """Return the record as a part of a result: always the same keys, with a number or a text each.
 
-        TensorBoard's logger wants to draw each list, and warns where it holds texts. ``progress.csv`` has a column for
-        each key of a mapping, and has those of the first result, also where a trial goes on with another share.
+        TensorBoard's logger draws each list, and warns about texts in it. ``progress.csv`` has a column for each key of
+        a mapping in the first result, also if a trial continues with another share.
         """
         lines = {
             "limit_bytes": [f"{name}: {amount}" for name, amount in self.limit_bytes.items()],
@@ -108,15 +107,10 @@ class GpuMemoryUsage(Value):
 
 
 def needed_bytes(usage: GpuMemoryUsage) -> int | None:
-    """Return the most that the whole process took on a device, its frameworks' own use included; ``None``: not known.
-
-    The allocator's peak alone would be too little where the driver does not count: memory outside the allocator counts.
-    """
+    """Return the peak of the whole process on a device, including its frameworks' own use; ``None``: not known."""
     peak = usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
-    amounts = [peak + (usage.overhead_bytes or 0)] if peak else []
-    if usage.process_bytes is not None:
-        amounts.append(usage.process_bytes)
-    return max(amounts, default=None)
+    amounts = (peak and peak + (usage.overhead_bytes or 0), usage.process_bytes)
+    return max((amount for amount in amounts if amount), default=usage.process_bytes)
 
 
 def rests_on_assumption(usage: GpuMemoryUsage) -> bool:
@@ -125,7 +119,7 @@ def rests_on_assumption(usage: GpuMemoryUsage) -> bool:
 
 
 def worker_file(rank: int, pid: int) -> str:
-    """Return the name of a process's file; a worker that was started again has another process."""
+    """Return the name of a process's file; each restart of a worker is another process."""
     return WORKER_FILES.replace("*", f"{rank}-{pid}")
 
 
@@ -143,7 +137,7 @@ _GROWING_FIELDS: Final = (
 
 
 _MAX_RESULTS_BYTES: Final = 128 * MIB
-"""Of what Tune writes of one trial: a hundred thousand results, as a rule."""
+"""The most that is read of a trial, usually a hundred thousand results."""
 
 _TIME_SUFFIX: Final = re.compile(r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d$")
 
@@ -152,9 +146,9 @@ class TrialUsage(Value):
     """What one trial used.
 
     Attributes:
-        name: The trial's, as its folder is called, without the time.
-        usage: The most that it used, of the largest share that it had; ``None``: it left no record, as without a GPU.
-        of_smaller_shares: What it had used of each smaller share, the smallest first.
+        name: The name of the trial's folder, without the time.
+        usage: The record for its largest share; ``None``: it left no record, as without a GPU.
+        of_smaller_shares: The records for smaller shares, the smallest first.
     """
 
     name: str
@@ -163,23 +157,19 @@ class TrialUsage(Value):
 
     @property
     def usages(self) -> tuple[GpuMemoryUsage, ...]:
-        """All its records, that of the smallest share first."""
+        """All its records, the smallest share first."""
         return self.of_smaller_shares if self.usage is None else (*self.of_smaller_shares, self.usage)
 
 
 class RunUsage(ShownValue):
-    """What the trials of one run used.
-
-    Attributes:
-        trials: In the order of their names.
-    """
+    """What the trials of one run used, in the order of their names."""
 
     _view: ClassVar = "tune_policies.tune.usage.gpu_memory_report:usage_view"
 
     trials: tuple[TrialUsage, ...]
 
     def redacted(self) -> "RunUsage":
-        """Return the same without what warnings say: to be published."""
+        """Return the same without the texts of warnings, so that it can be published."""
         return RunUsage(trials=tuple(map(_without_warnings, self.trials)))
 
 
@@ -198,7 +188,7 @@ def read_usage(folder: Path) -> RunUsage:
     if not folder.is_dir():
         raise InvalidResourcesError(f"{folder} is not a folder: name the one that a run of Tune or Train wrote")
     if not _is_trial(folder) and (any(folder.glob(WORKER_FILES)) or (folder / _TRAIN_RESULTS).is_file()):
-        # The folders in it are checkpoints. Ray keeps the metrics of those alone, and of the first worker.
+        # The folders in it are checkpoints. Ray keeps only their metrics, and only of the first worker.
         reported = [*_usages_in_checkpoints(folder / _TRAIN_RESULTS), *_usages_in_worker_files(folder)]
         return RunUsage(trials=(_trial_usage(folder.resolve().name, reported),))
     trials = [child for child in sorted(folder.iterdir()) if _is_trial(child)]
@@ -212,14 +202,14 @@ def read_usage(folder: Path) -> RunUsage:
 
 
 def merge_usages(found: Sequence[GpuMemoryUsage]) -> GpuMemoryUsage:
-    """Return one record for several with the same share: the most of each figure that grows, the last of all others."""
+    """Return one record for several with the same share: the largest growing figures, and the last of all others."""
     changes: dict[str, Any] = {}
     for name in _GROWING_FIELDS:
         amounts = [amount for amount in (getattr(usage, name) for usage in found) if amount is not None]
         changes[name] = max(amounts, default=None)
     kept = [usage.share_kept for usage in found if usage.share_kept is not None]
     changes["share_kept"] = all(kept) if kept else None
-    # A trial that was started again had several processes, and each counts its own.
+    # A restarted trial had several processes, each with its own count.
     of_process: dict[int | None, int] = defaultdict(int)
     for usage in found:
         of_process[usage.pid] = max(of_process[usage.pid], usage.num_ooms)
@@ -288,8 +278,6 @@ def _parse_json(text: str) -> Any:
 
 
 def _records(data: Any) -> Iterator[GpuMemoryUsage]:
-    """Yield the record that ``data`` is, if it is one: the key may be the user's own."""
-    try:
+    """Yield ``data`` as a record if it is one, because the key may be the user's own."""
+    with suppress(InvalidResourcesError):
         yield GpuMemoryUsage.from_dict(data)
-    except InvalidResourcesError:
-        return

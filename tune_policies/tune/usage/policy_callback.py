@@ -1,7 +1,4 @@
-"""A Tune callback that prints and writes what a run uses.
-
-It has the clock, the threads and the files; ``run_monitor`` follows the run.
-"""
+"""A Tune callback that prints and writes what a run uses: the clock, threads and files around ``run_monitor``."""
 
 import functools
 import logging
@@ -40,12 +37,11 @@ _logger = logging.getLogger(__name__)
 _READ_TIMEOUT_S: Final = 10.0
 _READ_EVERY_S: Final = 5.0
 _WRITE_EVERY_S: Final = 10.0
-_TELL_EVERY_S: Final = 2.0
-"""Ray hands metrics on every ten seconds, unless told otherwise."""
+_REPORT_EVERY_S: Final = 2.0
+"""By default, Ray exports metrics every ten seconds."""
 _WRITE_AFTER_FAILURE_S: Final = 1.0
-"""Tune's own state may be ten seconds old when a program is killed, and has no failures that were retried since."""
+"""Tune's own state may be ten seconds old when a program is killed, and lacks the failures retried since."""
 _END_TIMEOUT_S: Final = 10.0
-"""How long the end of a run waits for its record to be written."""
 
 _STATE_KEY: Final = "resource_usage"
 
@@ -53,7 +49,7 @@ _Hook = Callable[..., None]
 
 
 def _in_run(hook: _Hook) -> _Hook:
-    """Call ``hook`` with the run that goes on. Log an error of it and call it no more, instead of ending the run."""
+    """Call ``hook`` with the current run. Log its first error and call it no more, because it must not end the run."""
 
     @functools.wraps(hook)
     def guarded(self: "PolicyCallback", *args: Any, **kwargs: Any) -> None:
@@ -70,15 +66,13 @@ def _in_run(hook: _Hook) -> _Hook:
 
 
 class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
-    """Prints what a run of Tune uses: the plan at its start, each change of the plan, and at the end what was used.
+    """Prints what a run of Tune uses: the plan at its start, each change of the plan, and the usage at the end.
 
-    While the run goes on, Ray's metrics have its figures, for Prometheus and dashboards; see ``run_metrics``.
+    It also writes the usage to ``resource_usage.json`` in the folder of the first trial's experiment, every ten seconds
+    and at the end, and exports it as metrics of Ray (see ``run_metrics``). A restored run continues to count. An error
+    in the callback does not end the run.
 
-    It also writes this to ``resource_usage.json`` in the experiment's folder, at the end and every ten seconds. If a
-    run has several experiments, it is the folder of the first trial's. A restored run goes on counting. An error in the
-    callback does not end the run.
-
-    The plan is that of the run's ``PolicyScheduler``. In a run without one, give the callback the plan.
+    The plan is that of the run's ``PolicyScheduler``. In a run without one, pass the plan.
 
     Args:
         plan: The plan of a run without a ``PolicyScheduler``.
@@ -102,12 +96,12 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._reading: BackgroundTask[ClusterCapacity] = BackgroundTask()
         self._writing: BackgroundTask[None] = BackgroundTask()
         self._metrics: RunMetrics | None = None
-        self._began_s = self._next_read_s = self._next_write_s = self._next_tell_s = 0.0
+        self._began_s = self._next_read_s = self._next_write_s = self._next_report_s = 0.0
         self._storage: Any = None
         self._function_trainables: dict[str, bool] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a ``Tuner`` saves, without threads. :meth:`get_state` returns the counts of the run."""
+        """Return what a ``Tuner`` saves; :meth:`get_state` returns the counts of the run."""
         return {"_plan": self._plan, "_before": self._before}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -126,12 +120,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._num_trials = int(samples) if 0 < samples < math.inf else None
 
     def _begin(self, trials: Sequence[Any]) -> None:
-        """Begin to count, and print the plan unless it was printed.
-
-        Raises:
-            InvalidResourcesError: There is no plan.
-        """
-        if self._run is not None or "_begin" in self._failed_hooks or not trials:
+        """Begin to count, and print the plan unless it was printed."""
+        if self._run is not None or not trials:
             return
         scheduler = next((hook for hook in hooks_of(trials[0]) if isinstance(hook, PlanFollower)), None)
         plan = self._plan if scheduler is None else scheduler.plan
@@ -139,40 +129,37 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             raise InvalidResourcesError(
                 "PolicyCallback has no plan: start the run with scheduler=PolicyScheduler(policy), or pass the plan"
             )
-        try:
-            self._longest_trials = _longest_trials(scheduler)
-            self._run = RunMonitor(plan, scheduler, self._num_trials, self._before)
-            self._read_cluster(self._run, 0.0)
-            self._reading.wait(_READ_TIMEOUT_S)
-            self._read_cluster(self._run, 0.0)
-            if not is_printed(plan):
-                TextConsole().print(plan.explain(), soft_wrap=True, highlight=False)
-            self._begin_restored(self._run, trials)
-        except Exception as error:
-            self._failed_hooks.add("_begin")
-            if self._run is not None:
-                self._run.warn(f"the counts are not complete, as the start failed: {error}")
-            _logger.exception("the counts of what the run uses are not complete: the start failed")
+        self._run = RunMonitor(plan, scheduler, self._num_trials, self._before)
+        self._start(scheduler, trials)
+
+    @_in_run
+    def _start(self, run: RunMonitor, scheduler: PlanFollower | None, trials: Sequence[Any]) -> None:
+        for each in nested_schedulers(scheduler):
+            self._longest_trials |= longest_trials(each)
+        self._read_cluster(run, 0.0)
+        self._reading.wait(_READ_TIMEOUT_S)
+        self._read_cluster(run, 0.0)
+        if not is_printed(run.plan):
+            TextConsole().print(run.plan.explain(), soft_wrap=True, highlight=False)
+        self._begin_restored(run, trials)
 
     def _begin_restored(self, run: RunMonitor, trials: Sequence[Any]) -> None:
-        """Read what was used since Tune saved the state of a run that is restored."""
+        """Read what a restored run used since Tune saved its state."""
         saved, self._before = self._before, None
-        if saved is None:
-            return
         self._find_storage(trials)
-        if self._storage is None:
+        if saved is None or self._storage is None:
             return
         reading: BackgroundTask[ResourceUsage] = BackgroundTask()
         reading.start(partial(_read_usage, self._storage))
         reading.wait(_READ_TIMEOUT_S)
         latest = reading.take()
         if isinstance(latest, ResourceUsage) and latest.elapsed_s > saved.elapsed_s:
-            # Tune takes the trials back to where they were when it saved its state.
+            # Tune restores the trials as they were when it saved its state.
             counts = saved.trials.model_copy(update={"num_retries": latest.trials.num_retries})
             run.go_on_after(latest.model_copy(update={"trials": counts}))
 
     def on_step_begin(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
-        """Begin to count where a run is restored, so that it has trials before its first step."""
+        """Begin to count in a restored run, which has trials before its first step."""
         self._begin(trials)
 
     def on_step_end(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
@@ -182,7 +169,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     def on_experiment_end(self, trials: Sequence[Any], **info: Any) -> None:
         """Print what was used, and write it to the file."""
-        self._begin(trials)  # where nothing was left to run, there was no step
+        self._begin(trials)  # there was no step if nothing was left to run
         self._end(trials)
 
     @_in_run
@@ -194,9 +181,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             TextConsole().print(f"the plan changed ({change.why}): {first_line}", soft_wrap=True, highlight=False)
         self._read_cluster(run, now_s, at_once=bool(changes))
         self._find_storage(trials)
-        if now_s >= self._next_tell_s:
-            self._next_tell_s = now_s + _TELL_EVERY_S
-            self._tell_metrics()
+        if now_s >= self._next_report_s:
+            self._next_report_s = now_s + _REPORT_EVERY_S
+            self._report_metrics()
         if now_s >= self._next_write_s and self._storage is not None:
             self._next_write_s = now_s + _WRITE_EVERY_S
             if isinstance(failure := self._writing.take(), Exception):
@@ -207,7 +194,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def _end(self, run: RunMonitor, trials: Sequence[Any]) -> None:
         now_s = self._now_s()
         run.end(trials, now_s)
-        self._tell_metrics(is_end=True)
+        self._report_metrics(is_end=True)
         usage = run.record(now_s, is_final=True)
         TextConsole().print(resource_usage_view(usage))
         self._find_storage(trials)
@@ -215,11 +202,11 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             self._write_at_end(usage)
 
     @_in_run
-    def _tell_metrics(self, run: RunMonitor, *, is_end: bool = False) -> None:
+    def _report_metrics(self, run: RunMonitor, *, is_end: bool = False) -> None:
         if self._metrics is None and self._storage is not None:
             self._metrics = RunMetrics(str(self._storage.experiment_dir_name))
         if self._metrics is not None:
-            self._metrics.tell(run.status())
+            self._metrics.report(run.status())
             if is_end:
                 self._metrics.end()
 
@@ -243,9 +230,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     def _write_at_end(self, usage: ResourceUsage) -> None:
         deadline_s = time.monotonic() + _END_TIMEOUT_S
-        # An earlier record that is still on its way must not replace the last one.
+        # An earlier record that is still being written must not replace the last one.
         self._writing.wait(_END_TIMEOUT_S)
-        while self._writing.take() is not None:  # how earlier tries went does not matter any more
+        while self._writing.take() is not None:  # errors of earlier records do not matter any more
             pass
         self._writing.start(usage_writer(self._storage, usage.to_json()))
         is_done = self._writing.wait(max(0.1, deadline_s - time.monotonic()))
@@ -258,7 +245,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     @_in_run
     def on_trial_start(self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
-        """Count a trial from now on, whether it is new, resumes, or gets the process of another."""
+        """Count a trial that starts or resumes."""
         run.start(trial, self._now_s())
 
     @_in_run
@@ -266,8 +253,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         """Read from a result whether its trial was stopped, and how many allocations it was refused."""
-        # A function trainable ends without a last result, so a result that says "done" is of a trial that is stopped:
-        # by a scheduler, or by the user's own ``stop={…}``.
+        # A function trainable ends without a last result, so a "done" result means that a scheduler or ``stop={…}``
+        # stopped the trial.
         if result.get("done") and self._is_function(trial):
             run.complete(trial, is_stopped=True, is_at_end=self._is_at_end(trial, result))
         self._note_use(run, trial, result)
@@ -276,7 +263,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             run.count_refused_allocations(trial, usage.get("pid"), usage["num_ooms"])
             place = run.place_of(trial.trial_id)
             if self._metrics is not None and place is not None:
-                with suppress(InvalidResourcesError):  # the user's own
+                with suppress(InvalidResourcesError):  # the user's own value
                     self._metrics.set_memory(place, trial.trial_id, GpuMemoryUsage.from_dict(usage))
 
     @staticmethod
@@ -294,7 +281,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         run.complete(trial, is_stopped=False, is_at_end=self._is_at_end(trial, trial.last_result))
 
     def _is_at_end(self, trial: Any, result: Mapping[str, Any]) -> bool:
-        """Return whether no trial runs longer: by the user's own ``stop={…}``, or the scheduler's ``max_t``."""
+        """Return whether the trial has reached ``stop={…}`` or the scheduler's ``max_t``."""
         ends = (*trial.stopping_criterion.items(), *self._longest_trials.items())
         return any(name in result and result[name] >= end for name, end in ends)
 
@@ -322,18 +309,11 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         return None if self._run is None else {_STATE_KEY: self._run.record(self._now_s()).to_json()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with what was counted before."""
+        """Continue from what was counted before."""
         try:
             self._before = ResourceUsage.from_json(state[_STATE_KEY])
-        except (InvalidResourcesError, KeyError, TypeError) as error:  # of another version of this
+        except (InvalidResourcesError, KeyError, TypeError) as error:  # of another version of this package
             _logger.warning("what the run used before cannot be read, and is counted anew: %s", error)
-
-
-def _longest_trials(scheduler: Any) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for each in nested_schedulers(scheduler):
-        found |= longest_trials(each)
-    return found
 
 
 def _read_nodes() -> ClusterCapacity:
@@ -342,9 +322,9 @@ def _read_nodes() -> ClusterCapacity:
 
 
 def classify_failure(trial: Any) -> OutOfMemory:
-    """Return what the latest error of ``trial`` says about memory.
+    """Return what the latest error of ``trial`` says about memory, from the two files that Tune writes.
 
-    Tune writes the error to two files on this machine. The file with the pickled error may be of an earlier failure.
+    The file with the pickled error may be of an earlier failure.
     """
     text = _failure_text(trial)
     error = None
@@ -360,7 +340,7 @@ def _failure_text(trial: Any) -> str:
 
 
 def _last_line(trial: Any) -> str:
-    """Return the line that says what the latest error of ``trial`` was; the notes to an error stand below it."""
+    """Return the line with the latest error of ``trial``, above the notes to the error."""
     lines = (line for line in reversed(_failure_text(trial).splitlines()) if line.strip())
     return next((line for line in lines if not line.startswith(USAGE_NOTE)), "")[:200]
 
@@ -371,8 +351,5 @@ def _read_usage(storage: Any) -> ResourceUsage:
 
 
 def usage_writer(storage: Any, text: str) -> Callable[[], None]:
-    """Return a function that writes ``text`` into an experiment's folder: that of Ray's ``storage`` of any trial in it.
-
-    A reader finds the old file or the new one, never a part.
-    """
+    """Return a function that writes ``text`` whole or not at all into the experiment's folder of a trial's storage."""
     return partial(put_text, storage.storage_filesystem, f"{storage.experiment_fs_path}/{USAGE_FILE}", text)

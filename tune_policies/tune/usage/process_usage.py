@@ -1,7 +1,8 @@
-"""What the process of a trial used of its CPUs, host memory and GPU, and the request that would have been enough."""
+"""What the process of a trial used of its CPUs, host memory and GPU, and a policy that would be enough."""
 
 import math
 from collections.abc import Iterable, Sequence
+from statistics import fmean
 from typing import Final
 
 from tune_policies.values.resources import Count
@@ -15,22 +16,22 @@ HEADROOM: Final = 0.15
 """How much more than was used is advised, as a fraction of it."""
 
 _SHORTEST_S: Final = 2.0
-"""Shorter trials mostly show how long their imports take, so nothing is advised by them."""
+"""Shorter trials mostly show how long their imports take, so they do not count."""
 
 _LOW: Final = 0.5
-"""Nothing is advised to a trial that used more of its CPUs or of its GPU than this fraction."""
+"""Trials that used a larger fraction of their CPUs or their GPU get no advice."""
 
 
 class ProcessUsage(Value):
     """What one process used since its trial began there.
 
     Attributes:
-        elapsed_s: Since when, in seconds.
+        elapsed_s: Time since the trial began, in seconds.
         cpus: The CPUs that it reserves.
         cpu_s: CPU time of the process and its children, in seconds.
-        host_memory_bytes: The most host memory of the process, and of its children when they were read.
-        gpu_utilization: The mean fraction of time, from 0 to 1, in which the GPUs of the process were busy, also with
-            other processes; ``None``: not known.
+        host_memory_bytes: The peak host memory of the process and its children.
+        gpu_utilization: The mean fraction of time, from 0 to 1, in which its GPUs were busy, also with other
+            processes; ``None``: not known.
     """
 
     elapsed_s: float
@@ -41,15 +42,15 @@ class ProcessUsage(Value):
 
 
 class SlotUse(Value):
-    """What the trials in one slot type used of it, over all trials with results.
+    """What the trials with results in one slot type used.
 
     Attributes:
         num_trials: How many trials.
         cpus: The CPUs of each process.
         used_cpus: CPUs that a process used on average over its time.
-        host_memory_bytes: The most that one used.
+        host_memory_bytes: The largest peak.
         gpu_utilization: The mean over the trials, from 0 to 1; ``None``: not known.
-        gpu_memory_bytes: The most that one used on a device; ``None``: not known.
+        gpu_memory_bytes: The largest peak on a device; ``None``: not known.
     """
 
     num_trials: Count
@@ -72,32 +73,31 @@ class SlotUse(Value):
 
 
 def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | None:
-    """Return the use of a slot type by the last usage of each trial, and the GPU memory that the trial needed.
+    """Return the use of a slot type from each trial's last usage and needed GPU memory.
 
     ``None``: no trial ran long enough.
     """
     long = [(usage, gpu_bytes) for usage, gpu_bytes in usages if usage.elapsed_s >= _SHORTEST_S]
     if not long:
         return None
-    utilizations = [usage.gpu_utilization for usage, _ in long if usage.gpu_utilization is not None]
     return SlotUse(
         num_trials=len(long),
         cpus=max(usage.cpus for usage, _ in long),
         used_cpus=sum(usage.cpu_s for usage, _ in long) / sum(usage.elapsed_s for usage, _ in long),
         host_memory_bytes=max(usage.host_memory_bytes for usage, _ in long),
-        gpu_utilization=sum(utilizations) / len(utilizations) if utilizations else None,
+        gpu_utilization=mean_utilization([rate for each, _ in long if (rate := each.gpu_utilization) is not None]),
         gpu_memory_bytes=max((gpu_bytes for _, gpu_bytes in long if gpu_bytes), default=None),
     )
 
 
 def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int) -> str:
-    """Return the policy with which more such trials run at once, as a sentence; empty: the figures support none.
+    """Return a sentence with a policy that runs more such trials at once; empty: the figures support none.
 
     Args:
         use: What the trials used.
         gpus: The GPUs of a trial.
         device_bytes: The memory of its GPU; ``None``: not known.
-        at_once: How many slots of the type there are.
+        at_once: The number of slots of the type.
     """
     if gpus > 1:
         return ""  # how the work divides among several GPUs is not known
@@ -125,4 +125,4 @@ def _rounded(amount: int, step: int) -> int:
 
 def mean_utilization(samples: Sequence[float]) -> float | None:
     """Return the mean of sampled fractions; ``None``: there are none."""
-    return sum(samples) / len(samples) if samples else None
+    return fmean(samples) if samples else None

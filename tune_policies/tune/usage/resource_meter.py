@@ -1,8 +1,7 @@
-"""Meters what trials use of a cluster, what stands idle and why.
+"""Meters what trials use of a cluster, what stays idle and why.
 
-Time is counted in whole milliseconds and amounts in ticks, so that what was used and what was idle add up exactly to
-what there was. Where a trial holds more than its slot, so that less is left than a reason accounts for, that part of
-the reason is cut.
+Time is counted in whole milliseconds and amounts in ticks, so that used and idle amounts add up exactly to the total.
+If a trial reserves more than its slot, the idle amounts are cut to what is left.
 """
 
 from collections import Counter
@@ -31,17 +30,20 @@ LESS_THAN_SLOT: Final = "trials had less than the plan's slots hold"
 
 
 class SlotType(NamedTuple):
-    """A slot type: how many slots there are, and what a trial in one holds with its workers, in ticks."""
+    """The number of slots of a type, and what a trial in one reserves with its workers, in ticks."""
 
     num_slots: int
     needs: Mapping[str, int]
 
 
 class AvailableResources(NamedTuple):
-    """The resources that trials can use, in ticks, and the slot types of the plan."""
+    """The resources that trials can use, in ticks, and the slot types of the plan.
+
+    ``unplanned`` is the part that the plan does not use, by resource and reason.
+    """
 
     total: Mapping[str, int]
-    unplanned: Mapping[tuple[str, str], int]  # the part that the plan does not use, by resource and reason
+    unplanned: Mapping[tuple[str, str], int]
     slot_types: tuple[SlotType, ...]
 
 
@@ -52,7 +54,7 @@ class TrialReservation(NamedTuple):
         slot_type: The index of its slot type in the plan; ``None``: not known.
         slot: The slot as text.
         accelerator_type: Ray's name of its device type; ``None``: none, or not known.
-        amounts: What it reserves with its workers, in ticks.
+        amounts: The amounts that it and its workers reserve, in ticks.
     """
 
     slot_type: int | None
@@ -65,9 +67,9 @@ class TrialQueue(NamedTuple):
     """The trials that do not run.
 
     Attributes:
-        num_waiting: How many would run if a slot were free.
-        num_paused: How many the scheduler has paused until others are as far.
-        more_to_come: Whether the searcher will give more trials.
+        num_waiting: Trials that would run if a slot were free.
+        num_paused: Trials that the scheduler has paused until others are as far.
+        more_to_come: Whether the searcher will create more trials.
         left_idle: Slots of each type that are left idle on purpose.
     """
 
@@ -78,19 +80,19 @@ class TrialQueue(NamedTuple):
 
 
 def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> AvailableResources:
-    """Return what trials can use of ``cluster`` under ``plan``; where it is not known, the slots are all."""
+    """Return what trials can use of ``cluster`` under ``plan``; only the slots if the cluster is not known."""
     planned: Counter[str] = Counter()
     slot_types = []
     for slot in plan.slots:
         needs = Counter(slot.trial.ticks)
         needs.update({name: slot.num_workers * ticks for name, ticks in slot.per_worker.ticks.items()})
-        slot_types.append(SlotType(slot.max_concurrent_trials, _counted(needs)))
+        slot_types.append(SlotType(slot.max_concurrent_trials, counted_ticks(needs)))
         planned.update({name: slot.max_concurrent_trials * ticks for name, ticks in slot_types[-1].needs.items()})
     if cluster is None:
         return AvailableResources(dict(planned), {}, tuple(slot_types))
     total: Counter[str] = Counter()
     for node, count in cluster.groups:
-        total.update({name: count * ticks for name, ticks in _counted(node.resources.ticks).items()})
+        total.update({name: count * ticks for name, ticks in counted_ticks(node.resources.ticks).items()})
     try:
         rows = [(row.resource, row.reason, to_ticks(row.amount)) for row in idle(cluster, plan)]
     except InvalidResourcesError:  # the plan is for another cluster: nodes came or went, or are still to be added
@@ -100,11 +102,12 @@ def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> Ava
 
 
 def unplanned(why: str) -> str:
-    """Return the reason for what a plan itself leaves idle."""
+    """Return the reason for an amount that the plan leaves idle."""
     return f"not in the plan: {why}"
 
 
-def _counted(ticks: Mapping[str, int]) -> dict[str, int]:
+def counted_ticks(ticks: Mapping[str, int]) -> dict[str, int]:
+    """Return the amounts of the counted resources alone."""
     return {name: amount for name, amount in ticks.items() if name in COUNTED_RESOURCES}
 
 
@@ -137,7 +140,7 @@ def idle_by_reason(
 def _free_slots(
     available: AvailableResources, running: Collection[TrialReservation], queue: TrialQueue
 ) -> list[Counter[str]]:
-    """Return how many slots of each type are free, by reason. Waiting trials count for the better types first."""
+    """Return how many slots of each type are free, by reason. Waiting trials get the better types first."""
     busy = Counter(reservation.slot_type for reservation in running)
     waiting, paused = queue.num_waiting, queue.num_paused
     last = LAST_RUNNING if running or waiting or paused else NOTHING_RAN
@@ -154,16 +157,15 @@ def _free_slots(
     return found
 
 
-_TICK_MS_PER_HOUR: Final = TICKS * 3_600_000
-"""Ticks times milliseconds in one unit times one hour."""
 _MS_PER_HOUR: Final = 3_600_000
+_TICK_MS_PER_HOUR: Final = TICKS * _MS_PER_HOUR
 
 _Slot = tuple[str, str | None]
 """A slot type as text, and its device type."""
 
 
 class ResourceMeter:
-    """Meters what is used and what is idle; of a run that was restored, after what was metered ``before``.
+    """Meters used and idle amounts; in a restored run it continues after what was metered ``before``.
 
     Each change counts from the last moment that was metered: call :meth:`count_until` before you report a change.
     """
@@ -192,20 +194,18 @@ class ResourceMeter:
 
     @property
     def elapsed_s(self) -> float:
-        """How long the run was metered, in seconds, with the time before it was restored."""
+        """How long the run was metered, in seconds, including the time before it was restored."""
         return (self._began_ms + self._now_ms) / 1000
 
     def count_until(self, now_s: float) -> None:
-        """Meter the time up to ``now_s``, in seconds since this meter began. An earlier time changes nothing."""
+        """Meter the time up to ``now_s``, in seconds since this meter began; ignore an earlier time."""
         passed = max(0, round(now_s * 1000) - self._now_ms)
         if not passed:
             return
         self._now_ms += passed
         total, idle = self.current()
-        for name, ticks in total.items():
-            self._total[name] += ticks * passed
-        for part, ticks in idle.items():
-            self._idle[part] += ticks * passed
+        self._total.update({name: ticks * passed for name, ticks in total.items()})
+        self._idle.update({part: ticks * passed for part, ticks in idle.items()})
         for reservation in self._running.values():
             slot = (reservation.slot, reservation.accelerator_type)
             self._trial_ms[slot] += passed
@@ -234,41 +234,35 @@ class ResourceMeter:
             self._rates = None
 
     def current(self) -> tuple[Counter[str], Counter[tuple[str, str]]]:
-        """Return the ticks that there are of each resource now, and those that are idle, by resource and reason."""
-        if self._rates is None:  # worked out once for each change, not for each step of Tune's loop
-            self._rates = self._current_rates()
+        """Return the current total ticks of each resource, and the idle ticks by resource and reason."""
+        if self._rates is None:  # computed once for each change, not for each step of Tune's loop
+            running = self._running.values()
+            held: Counter[str] = Counter()
+            for reservation in running:
+                held.update(reservation.amounts)
+            # A trial may still run on a node that was read as gone, so what it reserves counts.
+            total = Counter(self._available.total) | held
+            self._rates = total, idle_by_reason(self._available, running, self._queue)
         return self._rates
-
-    def _current_rates(self) -> tuple[Counter[str], Counter[tuple[str, str]]]:
-        running = self._running.values()
-        held: Counter[str] = Counter()
-        for reservation in running:
-            held.update(reservation.amounts)
-        # A trial may still run on a node that was read as gone: what it holds is there.
-        return Counter(self._available.total) | held, idle_by_reason(self._available, running, self._queue)
 
     def record(self) -> ResourceUsage:
         """Return what was metered; callers fill in the rest of the value."""
+        names = sorted(self._total, key=lambda name: (name != "CPU", name))
         return ResourceUsage(
             elapsed_s=self.elapsed_s,
-            resources=tuple(
-                self._resource(name) for name in sorted(self._total, key=lambda name: (name != "CPU", name))
-            ),
-            slots=tuple(
-                SlotHours(
-                    slot=slot[0],
-                    accelerator_type=slot[1],
-                    num_starts=num_starts,
-                    trial_hours=self._trial_ms[slot] / _MS_PER_HOUR,
-                    hours={
-                        name: _hours(ticks)
-                        for (where, name), ticks in sorted(self._used.items(), key=str)
-                        if where == slot
-                    },
-                )
-                for slot, num_starts in self._starts.items()
-            ),
+            resources=tuple(map(self._resource, names)),
+            slots=tuple(map(self._slot, self._starts)),
             max_trials_at_once=self._max_at_once,
+        )
+
+    def _slot(self, slot: _Slot) -> SlotHours:
+        used = sorted((name, ticks) for (where, name), ticks in self._used.items() if where == slot)
+        return SlotHours(
+            slot=slot[0],
+            accelerator_type=slot[1],
+            num_starts=self._starts[slot],
+            trial_hours=self._trial_ms[slot] / _MS_PER_HOUR,
+            hours={name: _hours(ticks) for name, ticks in used},
         )
 
     def _resource(self, name: str) -> ResourceHours:

@@ -1,4 +1,4 @@
-"""What a run used of its cluster: the value in the experiment's folder, and how it looks when a run has ended."""
+"""What a run used of its cluster: the record in the experiment's folder, and its view at the end of the run."""
 
 from pathlib import Path
 from typing import ClassVar, Final, Literal
@@ -18,11 +18,11 @@ USAGE_FILE: Final = "resource_usage.json"
 """The file in the experiment's folder."""
 
 DASHBOARD: Final = Path(__file__).with_name("grafana_dashboard.json")
-"""A dashboard of Grafana for all that ``run_metrics`` tells while a run goes on."""
+"""A Grafana dashboard for the metrics of ``run_metrics``."""
 
 
 class IdleHours(Value):
-    """How long some of a resource stood idle for one reason.
+    """How long some of a resource was idle for one reason.
 
     Attributes:
         reason: Why no trial had it.
@@ -34,13 +34,13 @@ class IdleHours(Value):
 
 
 class ResourceHours(Value):
-    """What became of one resource; what was used and what was idle add up to what there was.
+    """How much of one resource was used and idle; both add up to the total.
 
     Attributes:
-        resource: Its name, as Ray spells it.
+        resource: Ray's name of it.
         total_hours: What the cluster had, in units times hours.
-        used_hours: What running trials reserved of it, with the workers that the plan gives them.
-        idle: The rest by its reasons, the most first.
+        used_hours: What running trials and their planned workers reserved, in units times hours.
+        idle: The rest by reason, the most first.
     """
 
     resource: str
@@ -50,7 +50,7 @@ class ResourceHours(Value):
 
     @property
     def used_fraction(self) -> float | None:
-        """The part that was reserved by running trials; ``None``: there was nothing, or no time passed."""
+        """The fraction that running trials reserved; ``None``: there was nothing, or no time passed."""
         return self.used_hours / self.total_hours if self.total_hours else None
 
 
@@ -60,10 +60,9 @@ class SlotHours(Value):
     Attributes:
         slot: The slot type, as text.
         accelerator_type: Ray's name of its device type; ``None``: none, or not known.
-        num_starts: How often a trial began there, or went on there.
-        trial_hours: How long trials ran there, in hours, all together: two trials of half an hour are 1.
-        hours: What they reserved of each resource, by Ray's name of it, in units times hours: two GPUs for half an hour
-            are 1.
+        num_starts: How often a trial started or resumed there.
+        trial_hours: The sum of the times that trials ran there, in hours.
+        hours: What they reserved of each resource, in units times hours.
         use: What trials used of what they reserved; ``None``: no trial ran long enough, or results do not say.
         advice: A policy with which more such trials run at once; empty: the figures support none.
     """
@@ -78,17 +77,17 @@ class SlotHours(Value):
 
 
 class TrialCounts(Value):
-    """What became of the trials of a run. Each trial counts once, but for its retries.
+    """How the trials of a run ended. Each trial counts once, except for its retries.
 
     Attributes:
-        num_finished: Those that came to their end: their own, that of ``stop={…}``, or the scheduler's ``max_t`` where
-            the callback has the scheduler. Of class trainables, those that a scheduler stopped are among these, as
-            nothing tells them apart.
+        num_finished: Trials that reached their end, ``stop={…}``, or the scheduler's ``max_t`` if the callback has the
+            scheduler. They include class trainables that a scheduler stopped, which look the same.
         num_stopped_early: Trials of a function that a scheduler or a stopper ended before.
-        num_failed: Those that ended with an error.
-        num_cut_off: Those that ended with the whole run, before they had come to their own end.
-        num_unfinished: Those that wait, run or are paused.
+        num_failed: Trials that ended with an error.
+        num_cut_off: Trials that ended with the whole run, before they had reached their own end.
+        num_unfinished: Trials that wait, run or are paused.
         num_retries: How often a trial failed and was tried again.
+        num_fallbacks: Trials that could not use their device and resumed without one.
     """
 
     num_finished: Count = 0
@@ -97,18 +96,18 @@ class TrialCounts(Value):
     num_cut_off: Count = 0
     num_unfinished: Count = 0
     num_retries: Count = 0
+    num_fallbacks: Count = 0
 
 
 class OutOfMemoryCounts(Value):
     """How often memory ran out.
 
     Attributes:
-        num_gpu_errors: Failures of trials for want of GPU memory.
-        num_host_errors: Failures of trials for want of host memory.
-        num_neighbours: Those failures in which neighbours had filled the device.
-        num_raised: How often a trial started again with more than it had when its memory ran out.
-        num_refused_allocations: Allocations that frameworks refused and of which trials' results tell. A trial may
-            have gone on after one.
+        num_gpu_errors: Failures because GPU memory ran out.
+        num_host_errors: Failures because host memory ran out.
+        num_neighbours: Failures in which neighbours had filled the device.
+        num_raised: How often a trial started again with more than before.
+        num_refused_allocations: Refused allocations in the results of trials, which may have continued.
     """
 
     num_gpu_errors: Count = 0
@@ -123,17 +122,16 @@ SpanEnd = Literal["finished", "stopped_early", "failed", "tried_again", "paused"
 
 
 class TrialSpan(Value):
-    """A trial's time in a slot, from its start there to its end there. A trial that comes back has one for each time.
+    """A trial's time in a slot. A trial that is paused or retried has several.
 
     Attributes:
         trial: The trial's name, as Tune prints it.
         slot: The slot type, as text.
-        place: Which slot of its type, from 0. A trial takes the first that is free. It does not say which device.
-        began_s: When the trial's process was there, in seconds since the run began. Of a restored run, the time between
-            its parts does not count.
+        place: Which slot of its type, from 0: the first that was free. It does not say which device.
+        began_s: When the trial's process started, in seconds since the run began, without the time between the parts
+            of a restored run.
         ended_s: When its time there ended, in the same seconds; ``None``: it runs.
-        end: ``"finished"``; ``"stopped_early"``: by a scheduler or a stopper; ``"failed"``; ``"tried_again"``: it
-            failed, and goes back; ``"paused"``: it goes back without a failure; ``"cut_off"``: with the whole run;
+        end: How its time there ended: ``"tried_again"`` after a failure, ``"cut_off"`` with the whole run;
             ``None``: it runs.
         out_of_memory: Whether it failed because memory ran out.
         error: The last line of its error; empty: it has none.
@@ -150,12 +148,12 @@ class TrialSpan(Value):
 
 
 class PlanInUse(Value):
-    """A plan, and from when on it held.
+    """A plan of a run, in force until the next.
 
     Attributes:
-        at_s: When it began to hold, in seconds since the run began.
-        why: Why it changed; empty for the first.
-        text: The plan, as it explains itself.
+        at_s: When the plan began to apply, in seconds since the run began.
+        why: Why the plan changed; empty for the first.
+        text: The explained plan.
     """
 
     at_s: float
@@ -167,20 +165,20 @@ class ResourceUsage(ShownValue):
     """What a run used of its cluster.
 
     Attributes:
-        version: Of this format.
+        version: The version of this format.
         is_final: Whether the run had ended.
-        elapsed_s: How long it has run, in seconds; of a restored run all its parts, without the time between them.
+        elapsed_s: How long the run took, in seconds, without the time between the parts of a restored run.
         resources: CPUs and devices.
         slots: What was used of each slot type.
-        trials: What became of the trials.
+        trials: How the trials ended.
         out_of_memory: How often memory ran out.
-        ran_out_with: What each trial had when its memory ran out, by its id, until it starts again.
-        max_trials_at_once: The most that ran at once.
-        num_waves_planned: Waves that the trials would take under the last plan, if all lasted equally long; ``None``:
-            how many trials there will be is not known.
-        num_waves: Waves of the trials that ran: how many, divided by the most that ran at once.
-        plans: Each plan that held.
-        spans: Who had which slot and when, in the order of the starts: the first 2000.
+        ran_out_with: What each trial had when its memory ran out, by its ID, until it starts again.
+        max_trials_at_once: The most trials that ran at once.
+        num_waves_planned: Waves of all trials under the last plan, if all lasted equally long; ``None``: the number of
+            trials is not known.
+        num_waves: The number of trials that ran, divided by the most at once.
+        plans: Each plan of the run.
+        spans: The first 2000 spans, in the order of their starts.
         warnings: What could not be counted, and why.
     """
 
@@ -203,29 +201,35 @@ class ResourceUsage(ShownValue):
 
     def redacted(self) -> "ResourceUsage":
         """Return the record without names of the cluster, errors and warnings, so that it can be published."""
-        texts = dict.fromkeys([*(each.slot for each in self.slots), *(each.slot for each in self.spans)])
-        # The numbers keep slot types apart that differ in names only.
-        public = ((text, public_text(text), number) for number, text in enumerate(texts, 1))
-        slot_names = {text: shown if shown == text else f"{shown} #{number}" for text, shown, number in public}
+        texts = [*(each.slot for each in self.slots), *(each.slot for each in self.spans)]
+        slot_names: dict[str, str] = {}
+        for number, text in enumerate(dict.fromkeys(texts), 1):
+            # The numbers tell slot types apart that differ in names only.
+            slot_names[text] = text if public_text(text) == text else f"{public_text(text)} #{number}"
+        plans = ({"why": public_text(each.why), "text": public_text(each.text)} for each in self.plans)
+        spans = ({"slot": slot_names[each.slot], "error": each.error and LEFT_OUT} for each in self.spans)
         changes = {
             "resources": tuple(map(_public_resource, self.resources)),
             "slots": tuple(_public_slot(each, slot_names[each.slot]) for each in self.slots),
             "ran_out_with": {},
-            "plans": tuple(
-                each.model_copy(update={"why": public_text(each.why), "text": public_text(each.text)})
-                for each in self.plans
-            ),
-            "spans": tuple(
-                each.model_copy(update={"slot": slot_names[each.slot], "error": LEFT_OUT if each.error else ""})
-                for each in self.spans
-            ),
+            "plans": tuple(plan.model_copy(update=each) for plan, each in zip(self.plans, plans, strict=True)),
+            "spans": tuple(span.model_copy(update=each) for span, each in zip(self.spans, spans, strict=True)),
             "warnings": (LEFT_OUT,) * len(self.warnings),
         }
         return self.model_copy(update=changes)
 
     @property
+    def idle_rows(self) -> tuple[tuple[str, str, str, str], ...]:
+        """The resource, reason, time and fraction of each idle part, as text."""
+        return tuple(
+            (each.resource, part.reason, format_hours(part.hours), _percent(part.hours, each.total_hours))
+            for each in self.resources
+            for part in each.idle
+        )
+
+    @property
     def summary(self) -> tuple[str, ...]:
-        """What became of the trials, and of the plan, in lines."""
+        """How the trials ended and the plan changed, in lines."""
         planned = "" if self.num_waves_planned is None else f"{self.num_waves_planned} planned, "
         at_once = counted(self.max_trials_at_once, "trial")
         trial_s = 3600 * sum(slot.trial_hours for slot in self.slots)
@@ -241,7 +245,7 @@ class ResourceUsage(ShownValue):
 
 
 def _public_resource(each: ResourceHours) -> ResourceHours:
-    idle = tuple(part.model_copy(update={"reason": public_text(part.reason)}) for part in each.idle)
+    idle = tuple(IdleHours(reason=public_text(part.reason), hours=part.hours) for part in each.idle)
     return each.model_copy(update={"resource": public_text(each.resource), "idle": idle})
 
 
@@ -252,7 +256,7 @@ def _public_slot(each: SlotHours, slot: str) -> SlotHours:
 
 
 def resource_usage_view(usage: ResourceUsage) -> RenderableType:
-    """Return the tables and lines that are printed at the end."""
+    """Return the tables and lines that are printed at the end of a run."""
     names = [each.resource for each in usage.resources]
     there = empty_table(f"What was used in {format_hours(usage.elapsed_s / 3600)}", "Resource", "There", "Used", "Idle")
     slots = empty_table("In each slot type", "Slot", "Type", "Starts", "Trials", *names)
@@ -261,9 +265,8 @@ def resource_usage_view(usage: ResourceUsage) -> RenderableType:
         used = each.used_fraction
         share = "-" if used is None else f"{1 - used:.0%}"
         there.add_row(each.resource, format_hours(each.total_hours), format_hours(each.used_hours), share)
-        for part in each.idle:
-            part_share = f"{part.hours / each.total_hours:.1%}" if each.total_hours else "-"
-            idle.add_row(each.resource, format_hours(part.hours), part_share, part.reason)
+    for resource, reason, time, share in usage.idle_rows:
+        idle.add_row(resource, time, share, reason)
     for slot in usage.slots:
         hours = [format_hours(slot.hours.get(name, 0)) for name in names]
         device = slot.accelerator_type or "-"
@@ -279,6 +282,10 @@ def resource_usage_view(usage: ResourceUsage) -> RenderableType:
     return Group(*parts, "", *uses, *(line(f"- {text}") for text in usage.summary))
 
 
+def _percent(part: float, total: float) -> str:
+    return f"{part / total:.1%}" if total else "-"
+
+
 def _trials(trials: TrialCounts) -> str:
     counts = {
         "finished": trials.num_finished,
@@ -288,22 +295,24 @@ def _trials(trials: TrialCounts) -> str:
         "not ended": trials.num_unfinished,
     }
     text = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "none"
-    return f"{text}; {counted(trials.num_retries, 'failure')} tried again" if trials.num_retries else text
+    if trials.num_retries:
+        text += f"; {counted(trials.num_retries, 'failure')} tried again"
+    return f"{text}; {trials.num_fallbacks} fell back to no device" if trials.num_fallbacks else text
 
 
 def _out_of_memory(counts: OutOfMemoryCounts) -> str:
-    parts = []
-    if counts.num_gpu_errors:
-        parts.append(f"{counted(counts.num_gpu_errors, 'failure')} for want of GPU memory")
-    if counts.num_host_errors:
-        parts.append(f"{counted(counts.num_host_errors, 'failure')} for want of host memory")
-    if counts.num_neighbours:
-        parts.append(f"{counts.num_neighbours} of them as neighbours had filled the device")
-    if counts.num_raised:
-        parts.append(f"{counted(counts.num_raised, 'trial')} started again with more")
-    if counts.num_refused_allocations:
-        parts.append(f"{counted(counts.num_refused_allocations, 'allocation')} refused, as results tell")
-    return "; ".join(parts) or "never"
+    refused = counted(counts.num_refused_allocations, "allocation")
+    parts = (
+        (counts.num_gpu_errors, f"{counted(counts.num_gpu_errors, 'failure')} for want of GPU memory"),
+        (counts.num_host_errors, f"{counted(counts.num_host_errors, 'failure')} for want of host memory"),
+        (counts.num_neighbours, f"{counts.num_neighbours} of them as neighbours had filled the device"),
+        (counts.num_raised, f"{counted(counts.num_raised, 'trial')} started again with more"),
+        (
+            counts.num_refused_allocations,
+            f"{refused} refused, as results tell",
+        ),
+    )
+    return "; ".join(text for count, text in parts if count) or "never"
 
 
 def format_hours(hours: float) -> str:

@@ -1,7 +1,7 @@
-"""The figures of a run as metrics of Ray, which its agents hand to Prometheus and so to Ray's dashboard and Grafana.
+"""Exports the figures of a run as metrics of Ray, for Prometheus, Ray's dashboard and Grafana.
 
-Ray puts ``ray_`` before each name, and ``_total`` behind that of a counter. A tag is a run, a slot type, a place in
-it, a resource, a reason or a state, and never a trial: of those a run may have any number, and Prometheus keeps each.
+Ray puts ``ray_`` before each name, and ``_total`` behind that of a counter. No tag is a trial, because a run may have
+any number of trials and Prometheus keeps each value of a tag.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from .run_monitor import RunStatus
 
 
 class MetricName(NamedTuple):
-    """A metric: its name, what it counts, and the tags that it has beside ``run``."""
+    """A metric: its name, its description, and its tags besides ``run``."""
 
     name: str
     about: str
@@ -40,7 +40,7 @@ GAUGES: Final = (SLOTS, SLOTS_IN_USE, RESOURCES, IDLE, TRIALS, MEMORY, MEMORY_SH
 COUNTERS: Final = (OUT_OF_MEMORY, RETRIES)
 
 MOST_PLACES: Final = 64
-"""The GPU memory of so many places of each slot type is told."""
+"""How many places of each slot type have metrics of GPU memory."""
 
 _OUT_OF_MEMORY_KINDS: Final = {
     "num_gpu_errors": "GPU memory",
@@ -60,7 +60,7 @@ _Series = tuple[MetricName, tuple[str, ...]]
 
 
 def gauges_of(status: RunStatus) -> dict[_Series, float]:
-    """Return the values of all gauges but those of memory."""
+    """Return the values of all gauges except those of memory."""
     values: dict[_Series, float] = {}
     for slot, (number, num_busy) in status.slots.items():
         values[SLOTS, (slot,)] = number
@@ -72,7 +72,7 @@ def gauges_of(status: RunStatus) -> dict[_Series, float]:
 
 
 def counts_of(status: RunStatus) -> dict[_Series, float]:
-    """Return what the counters have counted up to now."""
+    """Return the values of the counters."""
     ooms = status.out_of_memory.model_dump()
     counts: dict[_Series, float] = {
         (OUT_OF_MEMORY, (kind,)): ooms[field] for field, kind in _OUT_OF_MEMORY_KINDS.items()
@@ -81,7 +81,7 @@ def counts_of(status: RunStatus) -> dict[_Series, float]:
 
 
 class RunMetrics:
-    """Hands the figures of one run to Ray."""
+    """Exports the figures of one run to Ray."""
 
     def __init__(self, run: str) -> None:
         self._run = run
@@ -90,16 +90,16 @@ class RunMetrics:
             for kind, names in ((Gauge, GAUGES), (Counter, COUNTERS))
             for each in names
         }
-        self._told: dict[_Series, float] = {}
+        self._reported: dict[_Series, float] = {}
         self._memory: dict[tuple[str, int], tuple[str, GpuMemoryUsage]] = {}
 
     def set_memory(self, place: tuple[str, int], trial_id: str, usage: GpuMemoryUsage) -> None:
-        """Keep what the trial in a place of a slot type has used."""
+        """Set the GPU memory of the trial in a place of a slot type."""
         if place[1] < MOST_PLACES:
             self._memory[place] = (trial_id, usage)
 
-    def tell(self, status: RunStatus) -> None:
-        """Tell Ray how the run stands: all gauges, and by how much the counters have grown."""
+    def report(self, status: RunStatus) -> None:
+        """Set all gauges, and increase the counters."""
         gauges = gauges_of(status)
         for (slot, place), (trial_id, usage) in self._memory.items():
             if status.trial_at.get((slot, place)) == trial_id:
@@ -107,20 +107,20 @@ class RunMetrics:
                 gauges[MEMORY_SHARE, (slot, str(place))] = share_or_device_bytes(usage)
         self._set(gauges)
         for series, count in counts_of(status).items():
-            if (more := count - self._told.get(series, 0)) > 0:
+            if (more := count - self._reported.get(series, 0)) > 0:
                 self._metrics[series[0].name].inc(more, tags=self._tags(series))
-                self._told[series] = count
+                self._reported[series] = count
 
     def end(self) -> None:
-        """Tell that nothing runs any more: a process that goes on would tell the last figures for ever."""
+        """Set all gauges to 0, because a process that continues would report the last figures indefinitely."""
         self._set({})
 
     def _set(self, gauges: Mapping[_Series, float]) -> None:
-        # What was told before and is not there any more, such as a reason or a trial's memory, is 0 from now on.
-        gone = {series: 0.0 for series in self._told if series[0] in GAUGES and series not in gauges}
+        # A series that is gone, such as a reason or a trial's memory, is 0 from now on.
+        gone = {series: 0.0 for series in self._reported if series[0] in GAUGES and series not in gauges}
         for series, value in (gone | dict(gauges)).items():
             self._metrics[series[0].name].set(value, tags=self._tags(series))
-            self._told[series] = value
+            self._reported[series] = value
 
     def _tags(self, series: _Series) -> dict[str, str]:
         metric, values = series

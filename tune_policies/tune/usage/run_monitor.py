@@ -1,4 +1,4 @@
-"""Follows one run of Tune: reads its trials, meters what they use, counts how they end, and puts the record together.
+"""Follows one run of Tune: meters what its trials use, counts how they end, and builds the record.
 
 This module reads Tune's trials, but imports nothing of Tune or Ray. Callers pass the time in.
 """
@@ -24,6 +24,7 @@ from .resource_meter import (
     TrialQueue,
     TrialReservation,
     available_resources,
+    counted_ticks,
 )
 from .resource_usage import OutOfMemoryCounts, PlanInUse, ResourceUsage, SlotHours, SpanEnd, TrialCounts, TrialSpan
 
@@ -36,18 +37,18 @@ Outcome = Literal["finished", "stopped_early", "failed", "cut_off"]
 """How a trial ends."""
 
 _MOST_SPANS: Final = 2000
-"""So many are kept, as the record is written every few seconds, perhaps to far storage."""
+"""The record is written every few seconds, perhaps to remote storage, so the number of spans is limited."""
 
 
 class RunStatus(NamedTuple):
     """What a run uses at one moment.
 
     Attributes:
-        slots: How many of each slot type there are, and how many of them hold a trial.
-        trial_at: The id of the trial in each place of each slot type.
-        available: Of each resource, what there is.
-        idle: What no trial holds, by resource and reason.
-        trials: What became of the trials.
+        slots: The number of slots of each type, and how many of them have a trial.
+        trial_at: The ID of the trial in each place of each slot type.
+        available: The total of each resource.
+        idle: The amounts that no trial reserves, by resource and reason.
+        trials: How the trials ended.
         out_of_memory: How often memory ran out.
     """
 
@@ -57,6 +58,14 @@ class RunStatus(NamedTuple):
     idle: Mapping[tuple[str, str], float]
     trials: TrialCounts
     out_of_memory: OutOfMemoryCounts
+
+
+class _Use(NamedTuple):
+    """What the process of a trial has used so far, and the slot type of the trial if it is known."""
+
+    slot: TrialSlot | None
+    process: ProcessUsage
+    gpu_memory: GpuMemoryUsage | None
 
 
 @runtime_checkable
@@ -74,31 +83,38 @@ class PlanFollower(Protocol):
     def slot_of(self, trial: Any) -> TrialSlot | None:
         """Return the slot that ``trial`` has, or had last."""
 
+    @property
+    def num_fallbacks(self) -> int:
+        """The number of trials that could not use their device and run without one."""
+
     def slots_left_idle(self) -> dict[int, int]:
         """Return how many free slots of each type are left idle."""
 
 
 class RunMonitor:
-    """Follows a run from its start, or from where it was restored, after what was counted ``before``.
+    """Follows a run from its start, or in a restored run after what was counted ``before``.
 
-    ``num_trials`` is how many there will be; ``None``: not known. Without a ``scheduler`` the plan stays.
+    ``num_trials`` is the number of trials of the whole run, if it is known. Without a ``scheduler`` the plan stays.
     """
 
     def __init__(
-        self, plan: TrialPlan, scheduler: "PlanFollower | None", num_trials: int | None, before: ResourceUsage | None
+        self, plan: TrialPlan, scheduler: PlanFollower | None, num_trials: int | None, before: ResourceUsage | None
     ) -> None:
         self.plan = plan
         self._scheduler = scheduler
         self._num_trials = num_trials
         self._cluster: ClusterCapacity | None = None
-        self._outcome_of: dict[str, Outcome] = {}  # the first that is said of a trial, until it starts again
+        self._outcome_of: dict[str, Outcome] = {}  # the first outcome of each trial, until it starts again
         self._amounts: dict[str, Mapping[str, float]] = {}
         self._refused: Counter[tuple[str, object]] = Counter()
         self._open_spans: dict[str, TrialSpan] = {}
-        self._used: dict[tuple[str, str], tuple[ProcessUsage, GpuMemoryUsage | None]] = {}  # by slot type and trial
+        self._slot_types: dict[str, TrialSlot | None] = {}  # the slot type in which each running trial is
+        self._used: dict[tuple[str, str], _Use] = {}  # by the text of the slot type and trial
         self._failures: dict[str, dict[str, Any]] = {}  # how the open span of a trial will end
         self._num_changes = len(scheduler.changes) if scheduler else 0
-        self._queue = TrialQueue(_num_waiting_at_first(plan, num_trials, before))
+        # Trials wait before Tune's first step, in which it creates or restores them.
+        num_waiting = plan.max_concurrent_trials if num_trials is None else num_trials
+        self._queue = TrialQueue(num_waiting if before is None else before.trials.num_unfinished)
         self._known_ids: set[str] = set()
         self._waiting: dict[str, Any] = {}
         self._running: dict[str, Any] = {}
@@ -106,7 +122,7 @@ class RunMonitor:
         self.go_on_after(before)
 
     def go_on_after(self, before: ResourceUsage | None) -> None:
-        """Count from now on after what was counted ``before``, instead of all that was counted so far."""
+        """Continue from what was counted ``before``, and drop all that was counted so far."""
         first_reason = "" if before is None else "the run was restored"
         self._meter = ResourceMeter(before)
         self._meter.set_queue(self._queue)
@@ -127,11 +143,11 @@ class RunMonitor:
         if not self._plans or self._plans[-1].text != text:  # a run may be restored under the plan that it had
             self._plans.append(PlanInUse(at_s=self._meter.elapsed_s, why=why, text=text))
         self._meter.set_available(available_resources(plan, self._cluster))
-        if any(slot.is_elastic for slot in plan.slots):  # Train alone knows how many there are
+        if any(slot.is_elastic for slot in plan.slots):
             self.warn("of a trial whose Train workers may grow in number, only the fewest workers are counted")
 
     def read_cluster(self, cluster: ClusterCapacity, now_s: float) -> None:
-        """Use what the cluster has from now on."""
+        """Meter by the resources of ``cluster`` from now on."""
         if self._cluster is None or cluster.nodes != self._cluster.nodes:
             self._meter.count_until(now_s)
             self._cluster = cluster
@@ -143,7 +159,7 @@ class RunMonitor:
             self._warnings.append(text)
 
     def step(self, trials: Sequence[Any], now_s: float) -> Sequence[PlanInUse]:
-        """Read the trials after a step of Tune; return how the plan changed since the last step."""
+        """Read the trials after a step of Tune, and return the plans that replaced the last one since."""
         self._find_new(trials)
         ended = [trial for trial in self._running.values() if trial.status != _RUNNING]
         num_plans = len(self._plans)
@@ -165,7 +181,7 @@ class RunMonitor:
 
     def _find_new(self, trials: Sequence[Any]) -> None:
         self._trials = trials
-        # At each step of Tune's loop, with thousands of trials: only as many as are new are looked for.
+        # This runs at each step of Tune's loop, perhaps with thousands of trials, so it stops after the new ones.
         num_new = len(trials) - len(self._known_ids)
         for trial in reversed(trials):  # Tune puts new trials, and those that it retries, at the end of its list
             if num_new <= 0:
@@ -183,7 +199,7 @@ class RunMonitor:
         if trial.status in (_PENDING, _PAUSED):
             self._waiting[trial.trial_id] = trial
         elif trial.status == _TERMINATED:
-            self._outcome_of.setdefault(trial.trial_id, "cut_off")  # unless Tune has said before how it ended
+            self._outcome_of.setdefault(trial.trial_id, "cut_off")  # unless a hook has reported another outcome
 
     def _end_span(self, trial: Any) -> None:
         span = self._open_spans.pop(trial.trial_id, None)
@@ -200,7 +216,7 @@ class RunMonitor:
             self.warn(f"the trials' times in their slots are kept of the first {_MOST_SPANS} only")
 
     def place_of(self, trial_id: str) -> tuple[str, int] | None:
-        """Return the slot type in which a trial runs, and which of them; ``None``: it does not run."""
+        """Return the slot type and the place of a trial; ``None``: it does not run."""
         span = self._open_spans.get(trial_id)
         return None if span is None else (span.slot, span.place)
 
@@ -211,7 +227,7 @@ class RunMonitor:
                 num_waiting += 1
             elif trial.status == _PAUSED:
                 num_paused += 1
-            elif trial.status != _RUNNING:  # Tune tells of a start before it sets the status
+            elif trial.status != _RUNNING:  # Tune reports a start before it sets the status
                 del self._waiting[trial_id]
                 if trial.status == _TERMINATED:
                     self._outcome_of.setdefault(trial_id, "cut_off")
@@ -219,7 +235,7 @@ class RunMonitor:
         return TrialQueue(num_waiting, num_paused, more, self._scheduler.slots_left_idle() if self._scheduler else {})
 
     def start(self, trial: Any, now_s: float) -> None:
-        """Meter ``trial``, which starts in a new process or in a used one."""
+        """Meter ``trial``, which starts in a new process or in a reused one."""
         self._meter.count_until(now_s)
         self._end_span(trial)  # it may end and start again within one step
         self._waiting.pop(trial.trial_id, None)
@@ -242,18 +258,18 @@ class RunMonitor:
         ticks = {name: to_ticks(amount) for name, amount in amounts.items() if name in COUNTED_RESOURCES and amount > 0}
         text = ", ".join(amount_of(amount, name) for name, amount in sorted(amounts.items())) or "nothing"
         slot = self._slot_of(trial, ticks)
+        self._slot_types[trial.trial_id] = slot and _without_node(slot)
         if slot is None:
             return TrialReservation(None, text, None, ticks)
         slot = _without_node(slot)
         grown = slot if slot.num_workers else slot.with_more(amounts)
-        if ticks == _trial_ticks(grown):  # else it was given other resources by hand
+        if ticks == counted_ticks(grown.trial.ticks):  # else it was given other resources by hand
             text = str(grown)
-        for name, each in slot.per_worker.ticks.items():
-            if name in COUNTED_RESOURCES:
-                ticks[name] = ticks.get(name, 0) + slot.num_workers * each
-        kinds = [_without_node(each) for each in self.plan.slots]
-        kind = kinds.index(slot) if slot in kinds else None
-        return TrialReservation(kind, text, slot.accelerator_type or self._only_type(ticks), ticks)
+        for name, each in counted_ticks(slot.per_worker.ticks).items():
+            ticks[name] = ticks.get(name, 0) + slot.num_workers * each
+        types = [_without_node(each) for each in self.plan.slots]
+        slot_type = types.index(slot) if slot in types else None
+        return TrialReservation(slot_type, text, slot.accelerator_type or self._only_type(ticks), ticks)
 
     def _slot_of(self, trial: Any, ticks: Mapping[str, int]) -> TrialSlot | None:
         if self._scheduler is not None:
@@ -266,7 +282,7 @@ class RunMonitor:
         if len(self.plan.slots) == 1:
             return self.plan.slots[0]
         known = (*self.plan.slots, self.plan.common_slot)
-        return next((slot for slot in known if _trial_ticks(slot) == ticks), None)
+        return next((slot for slot in known if counted_ticks(slot.trial.ticks) == ticks), None)
 
     def _only_type(self, ticks: Mapping[str, int]) -> str | None:
         if self._cluster is None or not ticks.keys() - {"CPU"}:
@@ -275,12 +291,12 @@ class RunMonitor:
         return types.pop() if len(types) == 1 else None
 
     def complete(self, trial: Any, *, is_stopped: bool, is_at_end: bool = False) -> None:
-        """Record that ``trial`` finished, or was stopped, which is early unless its last result ``is_at_end``."""
+        """Record that ``trial`` finished, or was stopped: early, unless its last result ``is_at_end``."""
         is_early = not is_at_end and (is_stopped or trial.trial_id in self._waiting)  # a paused one
         self._outcome_of.setdefault(trial.trial_id, "stopped_early" if is_early else "finished")
 
     def fail(self, trial: Any, out_of_memory: OutOfMemory, error: str = "", *, is_requeued: bool) -> None:
-        """Record that ``trial`` failed, for want of memory or not, with the last line of its error."""
+        """Record that ``trial`` failed, with the last line of its error."""
         self._failures[trial.trial_id] = {
             "end": "tried_again" if is_requeued else "failed",
             "out_of_memory": out_of_memory.kind != "none",
@@ -296,7 +312,7 @@ class RunMonitor:
             self._ooms["num_neighbours"] += out_of_memory.cause == "neighbour"
 
     def count_refused_allocations(self, trial: Any, process: object, num_so_far: int) -> None:
-        """Record how many allocations were refused so far to a process of ``trial``."""
+        """Record how many allocations a process of ``trial`` was refused so far."""
         more = num_so_far - self._refused[trial.trial_id, process]
         if more > 0:
             self._refused[trial.trial_id, process] += more
@@ -305,18 +321,21 @@ class RunMonitor:
     def note_use(self, trial: Any, usage: ProcessUsage, gpu_memory: GpuMemoryUsage | None) -> None:
         """Record what the process of ``trial`` has used so far."""
         if (span := self._open_spans.get(trial.trial_id)) is not None:
-            self._used[span.slot, trial.trial_id] = usage, gpu_memory
+            use = _Use(self._slot_types[trial.trial_id], usage, gpu_memory)
+            self._used[span.slot, trial.trial_id] = use
 
     def _with_use(self, slot: SlotHours) -> SlotHours:
-        used = [pair for (name, _), pair in self._used.items() if name == slot.slot]
-        use = use_of_slot((usage, None if gpu is None else needed_bytes(gpu)) for usage, gpu in used)
+        used = [use for (text, _), use in self._used.items() if text == slot.slot]
+        use = use_of_slot((each.process, needed_bytes(each.gpu_memory) if each.gpu_memory else None) for each in used)
         if use is None:
             return slot
-        same = [each for each in self.plan.slots if str(_without_node(each)) == slot.slot]
+        types = [each.slot for each in used]
+        same = [each for each in self.plan.slots if _without_node(each) in types]
+        devices = (each.gpu_memory.device_bytes for each in used if each.gpu_memory)
         text = advice(
             use,
             gpus=max((each.worker.gpus for each in same), default=0),
-            device_bytes=min((gpu.device_bytes for _, gpu in used if gpu and gpu.device_bytes), default=None),
+            device_bytes=min((device for device in devices if device), default=None),
             at_once=sum(each.max_concurrent_trials for each in same),
         )
         return slot.model_copy(update={"use": use, "advice": text if same else ""})
@@ -368,8 +387,8 @@ class RunMonitor:
     def _trial_counts(self) -> TrialCounts:
         """Return how many trials ended in which way.
 
-        Tune's status does not tell which terminated trials were stopped early or cut off. Those recorded here, and in
-        a restored run those of its earlier record, were. The others finished.
+        Tune's status does not show which terminated trials were stopped early or cut off. The hooks and, in a restored
+        run, the earlier record do; the others finished.
         """
         statuses = Counter(trial.status for trial in self._trials)
         outcomes = Counter(self._outcome_of.values())
@@ -383,23 +402,12 @@ class RunMonitor:
             num_cut_off=cut_off,
             num_unfinished=len(self._trials) - terminated - failed,
             num_retries=self._num_retries,
+            num_fallbacks=0 if self._scheduler is None else self._scheduler.num_fallbacks,
         )
 
 
-def _num_waiting_at_first(plan: TrialPlan, num_trials: int | None, before: ResourceUsage | None) -> int:
-    """Return how many trials wait before Tune's first step, in which it makes or restores them."""
-    if before is not None:
-        return before.trials.num_unfinished
-    return plan.max_concurrent_trials if num_trials is None else num_trials
-
-
-def _trial_ticks(slot: TrialSlot) -> dict[str, int]:
-    """Return what the trial itself holds in ``slot``, without its workers, in ticks."""
-    return {name: ticks for name, ticks in slot.trial.ticks.items() if name in COUNTED_RESOURCES}
-
-
 def _without_node(slot: TrialSlot) -> TrialSlot:
-    """Return ``slot`` on any node, with a count of one: a scheduler may have chosen the node for a trial."""
+    """Return the type of ``slot``: on any node, because a scheduler may have chosen one, and with a count of one."""
     selector = {name: value for name, value in slot.label_selector.items() if name != NODE_ID}
     changes = {"label_selector": selector, "max_concurrent_trials": 1, "worker_nodes": ()}
     return slot.model_copy(update=changes)

@@ -1,4 +1,4 @@
-"""The page of one run: what to change first, then its plan, who had which slot when, GPU memory, and what went wrong.
+"""The page of one run: advice, the plan, which trial had which slot and when, failures, and GPU memory.
 
 Its pictures are plain SVG, as wide and with texts as large as those of the benchmarks' report.
 """
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from tune_policies.files.html_page import Content, Picture, Section, Table, colour_variable
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
-from tune_policies.placement.idle import LEFT_FREE
+from tune_policies.placement.idle import Why
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted
 
-from .gpu_memory_report import advise, share_or_device_bytes, share_text
+from .gpu_memory_report import Verdict, advise, share_or_device_bytes, share_text
 from .gpu_memory_usage import GpuMemoryUsage, RunUsage, needed_bytes
 from .resource_meter import unplanned
 from .resource_usage import USAGE_FILE, ResourceUsage, TrialSpan, format_hours
@@ -25,19 +25,23 @@ if TYPE_CHECKING:
 _WIDTH: Final = 420
 _FONT: Final = 11.5
 _LETTER: Final = 6.6
-"""A wide guess of how wide a letter of that size is."""
+"""An upper bound of the mean width of a letter of that size."""
 _MUCH: Final = 0.2
-"""A reason for which so much stood idle is worth a word at the top."""
+"""The advice names a reason for which at least this fraction was idle."""
+_NO_RECORD: Final = f"The folder has no {USAGE_FILE}: a run with PolicyCallback records which trial had which slot."
 _MOST_LANES: Final = 300
 _MOST_TRIALS: Final = 60
-"""So many trials have a bar of GPU memory: those that came nearest to their share."""
+"""How many trials have a bar of GPU memory: those that came nearest to their share."""
 
 _BLUE, _ORANGE, _GREEN, _PINK, _OLIVE, _GREY = (
     f"var({colour_variable(colour)})" for colour in ("#0072B2", "#D55E00", "#008A65", "#B8578D", "#8A7A00", "#707070")
 )
-_OUT_OF_MEMORY: Final = "out of memory"
-_BEYOND: Final = "beyond its share"
-_WITHIN: Final = "within its share"
+_OUT_OF_MEMORY: Final = ("out of memory", _ORANGE)
+_VERDICTS: Final = {
+    Verdict.WITHIN: ("within its share", _BLUE),
+    Verdict.BEYOND: ("beyond its share", _PINK),
+    Verdict.OUT_OF_MEMORY: _OUT_OF_MEMORY,
+}
 _ENDS: Final = {
     "finished": ("finished", _BLUE),
     "stopped_early": ("stopped early", _GREEN),
@@ -47,7 +51,7 @@ _ENDS: Final = {
     "tried_again": ("failed", _PINK),
     "failed": ("failed", _PINK),
 }
-"""How a span ended, in words and in colour."""
+"""The text and the colour of each end of a span."""
 
 
 def read_record(folder: Path) -> ResourceUsage | None:
@@ -61,7 +65,7 @@ def read_record(folder: Path) -> ResourceUsage | None:
 
 
 def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Content:
-    """Return what the page says; what is not known is said, too."""
+    """Return the content of the page."""
     advice = [*advise(run, usage), *(_advise_on_idle(usage) if usage else ())]
     details = [counted(len(run.trials), "trial")]
     if usage is not None:
@@ -72,7 +76,7 @@ def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Con
         details=f"{'; '.join(details)}.",
         sections=(
             Section("Advice", tuple(map(_sentence, advice)) or ("None.",)),
-            *([_plan(usage), _slots(usage), _failures(usage)] if usage is not None else [_without_record()]),
+            *([_plan(usage), _slots(usage), _failures(usage)] if usage else [Section("Plan and slots", (_NO_RECORD,))]),
             _memory(run),
         ),
     )
@@ -80,7 +84,7 @@ def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Con
 
 def _advise_on_idle(usage: ResourceUsage) -> Iterator[str]:
     for each in usage.resources:
-        unwanted = [part for part in each.idle if part.reason != unplanned(LEFT_FREE)]
+        unwanted = [part for part in each.idle if part.reason != unplanned(Why.LEFT_FREE)]
         for part in unwanted[:1]:
             if each.total_hours and (share := part.hours / each.total_hours) >= _MUCH:
                 yield f"{share:.0%} of the {each.resource} time stood idle for one reason: {part.reason}"
@@ -88,11 +92,6 @@ def _advise_on_idle(usage: ResourceUsage) -> Iterator[str]:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def _without_record() -> Section:
-    text = f"The folder has no {USAGE_FILE}: a run with PolicyCallback records which trial had which slot."
-    return Section("Plan and slots", (text,))
 
 
 def _plan(usage: ResourceUsage) -> Section:
@@ -106,18 +105,8 @@ def _plan(usage: ResourceUsage) -> Section:
 
 
 def _slots(usage: ResourceUsage) -> Section:
-    idle = tuple(
-        (
-            each.resource,
-            part.reason,
-            format_hours(part.hours),
-            f"{part.hours / each.total_hours:.1%}" if each.total_hours else "-",
-        )
-        for each in usage.resources
-        if each.total_hours
-        for part in each.idle
-    )
-    tables = (Table("What stood idle", ("Resource", "Reason", "Time", "Share"), idle, num_texts=2),) if idle else ()
+    idle = Table("What stood idle", ("Resource", "Reason", "Time", "Share"), usage.idle_rows, num_texts=2)
+    tables = (idle,) if usage.idle_rows else ()
     if not usage.spans or not usage.elapsed_s:
         return Section("Slots", ("No trial ran.",), tables=tables)
     lanes = list(dict.fromkeys((span.slot, span.place) for span in sorted(usage.spans, key=_lane)))
@@ -145,19 +134,17 @@ def _timeline(usage: ResourceUsage, lanes: Sequence[tuple[str, int]]) -> "Markup
     scale = _WIDTH / usage.elapsed_s
     for span in spans:
         end_s = usage.elapsed_s if span.ended_s is None else span.ended_s
-        kind, colour = _ENDS[span.end]
-        kind, colour = (_OUT_OF_MEMORY, _ORANGE) if span.out_of_memory else (kind, colour)
+        kind, colour = _OUT_OF_MEMORY if span.out_of_memory else _ENDS[span.end]
         about = f"{span.trial}: {_time(span.began_s)} to {_time(end_s)}, {kind} {span.error}"
         left, width = span.began_s * scale, max((end_s - span.began_s) * scale - 0.5, 0.8)
         drawing.bar(left, top_of[_lane(span)] + row * 0.1, width, row * 0.8, colour, about)
-        if kind in (_OUT_OF_MEMORY, "failed"):
+        if span.end in ("failed", "tried_again"):
             drawing.cross(left + width, top_of[_lane(span)] + row / 2, min(row * 0.3, 4))
     for plan in usage.plans[1:]:
         drawing.line(plan.at_s * scale, 0, plan.at_s * scale, top, f"the plan changed: {plan.why}")
     drawing.time_axis(usage.elapsed_s, top)
-    kinds = {_OUT_OF_MEMORY: _ORANGE} if any(span.out_of_memory for span in spans) else {}
-    kinds |= {_ENDS[span.end][0]: _ENDS[span.end][1] for span in spans if not span.out_of_memory}
-    drawing.legend(kinds, top + 36)
+    kinds = sorted(spans, key=lambda span: not span.out_of_memory)
+    drawing.legend(dict(_OUT_OF_MEMORY if span.out_of_memory else _ENDS[span.end] for span in kinds), top + 36)
     return drawing.svg("Who had which slot and when")
 
 
@@ -205,7 +192,7 @@ def _memory_row(name: str, usage: GpuMemoryUsage) -> tuple[str, ...]:
     is_judged = needed or usage.num_ooms or usage.share_kept is not None
     return (
         name,
-        _verdict(usage) if is_judged else "not known",
+        _VERDICTS[Verdict.of(usage)][0] if is_judged else "not known",
         share_text(usage),
         format_bytes(needed) if needed else "not known",
         f"{needed / has:.0%}" if needed and has else "-",
@@ -217,24 +204,17 @@ def _memory_bars(rows: Sequence[tuple[str, GpuMemoryUsage, int, int]]) -> "Marku
     drawing, row, names_end = _Drawing(), 22.0, 150.0
     most = max(max(needed, has) for _, _, needed, has in rows)
     scale = (_WIDTH - names_end - 40) / most
-    colours = {_WITHIN: _BLUE, _BEYOND: _PINK, _OUT_OF_MEMORY: _ORANGE}
     for number, (name, usage, needed, has) in enumerate(rows):
         top = number * row
         drawing.text(0, top + 15, name, most=int(names_end / _LETTER))
-        verdict = _verdict(usage)
+        verdict, colour = _VERDICTS[Verdict.of(usage)]
         about = f"{name}: {format_bytes(needed)} of {format_bytes(has)}, {verdict}"
-        drawing.bar(names_end, top + 4, max(needed * scale, 0.8), row - 8, colours[verdict], about)
+        drawing.bar(names_end, top + 4, max(needed * scale, 0.8), row - 8, colour, about)
         drawing.frame(names_end, top + 2, has * scale, row - 4)
         drawing.text(names_end + max(needed, has) * scale + 5, top + 15, f"{needed / has:.0%}")
-    verdicts = {_verdict(usage) for _, usage, _, _ in rows}
-    drawing.legend({name: colour for name, colour in colours.items() if name in verdicts}, len(rows) * row + 6)
+    verdicts = {Verdict.of(usage) for _, usage, _, _ in rows}
+    drawing.legend(dict(look for verdict, look in _VERDICTS.items() if verdict in verdicts), len(rows) * row + 6)
     return drawing.svg("GPU memory against shares")
-
-
-def _verdict(usage: GpuMemoryUsage) -> str:
-    if usage.num_ooms:
-        return _OUT_OF_MEMORY
-    return _BEYOND if usage.share_kept is False else _WITHIN
 
 
 def _time(seconds: float) -> str:
@@ -242,7 +222,7 @@ def _time(seconds: float) -> str:
 
 
 def _ticks(end: float) -> Iterator[float]:
-    """Yield the ticks of an axis of seconds: at whole seconds, minutes or hours, and four at most."""
+    """Yield at most five ticks of an axis of seconds, at whole seconds, minutes or hours."""
     unit = 3600 if end >= 4 * 3600 else 60 if end >= 240 else 1
     steps = (unit * step * 10**power for power in range(-3, 9) for step in (1, 2, 5))
     step = next(step for step in steps if end / step <= 4)

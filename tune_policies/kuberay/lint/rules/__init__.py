@@ -1,7 +1,7 @@
-"""All rules, a chapter for each subject: what keeps trials from what a cluster's file seems to give them.
+"""All rules, a module for each subject, about what keeps trials from the resources that a cluster's file promises.
 
-Written after the code of KubeRay 1.5 to 1.7 and of Ray's autoscaler; a message or a reason names the version where they
-differ. What KubeRay's operator says by itself, and what does not concern trials, has no rule.
+The rules follow the code of KubeRay 1.5 to 1.7 and of Ray's autoscaler. Most mistakes that Kubernetes, KubeRay's
+operator or ``ray up`` report themselves have no rule, and neither have those that do not concern trials.
 """
 
 from typing import Final
@@ -33,7 +33,7 @@ KEY_TWICE: Final = Rule(
 )
 
 READER_RULES: Final = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, MISSPELLED, AGAINST_DEFINITION, KEY_TWICE)
-"""What the reader of files finds by itself."""
+"""The rules of the reader of files."""
 
 RULES: Final = (
     *devices.RULES,
@@ -43,7 +43,7 @@ RULES: Final = (
     *documents.RULES,
     *launcher.RULES,
 )
-"""All others, in the order in which they are asked."""
+"""All other rules."""
 
 
 def all_rules() -> tuple[Rule, ...]:

@@ -1,17 +1,14 @@
-"""Rules for CPUs, host memory and ``rayStartParams``: what Ray counts, and what Kubernetes keeps."""
+"""Rules for CPUs, host memory and ``rayStartParams``."""
 
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
 from typing import Any, Final
 
 from tune_policies.files.plain_data import parse_json
 from tune_policies.files.yaml_documents import Path
-from tune_policies.kuberay.design.device_plugins import ray_resource
 from tune_policies.kuberay.lint.rule import Edit, Found, RuleBook
 from tune_policies.kuberay.lint.rules.cluster_parts import (
     READER,
     START,
-    VALIDATION,
     Group,
     exact,
     extra,
@@ -20,7 +17,7 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     workers_of,
 )
 from tune_policies.kuberay.reading.kuberay_models import HeadGroup, Quantity, WorkerGroupSpec
-from tune_policies.kuberay.reading.ray_counts import is_resource_name, quoted_amounts, read_start_resources
+from tune_policies.kuberay.reading.ray_counts import is_resource_name, quoted_amounts
 from tune_policies.values.value import shorten, suggest
 
 RULES: Final = RuleBook()
@@ -28,8 +25,6 @@ RULES: Final = RuleBook()
 _SHM: Final = "/dev/shm"  # noqa: S108 - a place in the pods
 
 _WHOLE: Final = ("num-cpus", "num-gpus", "memory", "object-store-memory")
-
-_COUNTED: Final = ("num-cpus", "num-gpus", "memory", "resources")
 
 OPTIONS: Final = frozenset(
     {"address", "autoscaling-config", "block", "cgroup-path", "dashboard-agent-grpc-port"}
@@ -43,7 +38,7 @@ OPTIONS: Final = frozenset(
     | {"runtime-env-agent-port", "system-config", "system-reserved-cpu", "system-reserved-memory", "temp-dir"}
     | {"tracing-startup-hook", "verbose", "worker-port-list"}
 )
-"""All options of ``ray start``, those that its help hides too, of Ray 2.50 to 2.60."""
+"""All options of ``ray start`` in Ray 2.50 to 2.60, with hidden ones."""
 
 
 @RULES.of_each(groups_of, "no-cpus", "error", f"{READER} (_get_num_cpus)")
@@ -55,7 +50,7 @@ def _no_cpus(at: Group[HeadGroup]) -> Iterator[Found]:
 
 
 def _counted_cpus(at: Group[HeadGroup]) -> tuple[Path, Quantity] | None:
-    """Return what Ray counts CPUs by, as its reader does."""
+    """Return the amount of CPUs that Ray's reader counts, with its path."""
     if told := at.amount("CPU", "num-cpus"):
         return told
     asked = {**at.container.resources.requests, **at.container.resources.limits}
@@ -84,7 +79,7 @@ def _is_whole(text: str) -> bool:
 def _resources_quoted(at: Group[HeadGroup]) -> Iterator[Found]:
     """Ray's autoscaler and the shell of the pod each take quotes away before they read the JSON."""
     text = at.spec.rayStartParams.get("resources")
-    if text is None or (problem := _problem_of_resources(text, at.is_autoscaling)) is None:
+    if text is None or not at.is_autoscaling or (problem := _problem_of_resources(text)) is None:
         return
     where = (*at.path, "rayStartParams", "resources")
     amounts = _plain_amounts(text)
@@ -98,13 +93,8 @@ def _resources_quoted(at: Group[HeadGroup]) -> Iterator[Found]:
     )
 
 
-def _problem_of_resources(text: str, has_autoscaler: bool) -> str | None:
-    """Read it as Ray's autoscaler does: without its first and last character, and without backslashes.
-
-    Without an autoscaler only the shell and ``ray start`` read it.
-    """
-    if not has_autoscaler:
-        return None if read_start_resources(text) is not None else "the shell and ray start make nothing of it"
+def _problem_of_resources(text: str) -> str | None:
+    """Return why Ray's autoscaler cannot read a text, from which it drops the outer characters and all backslashes."""
     try:
         found = parse_json(text[1:-1].replace("\\", ""))
     except ValueError:
@@ -120,7 +110,7 @@ def _is_amount(value: object) -> bool:
 
 
 def _plain_amounts(text: str) -> dict[str, int] | None:
-    """Return what is meant where only the outer pair of quotes is missing, and no name could be a command."""
+    """Return the amounts if only the outer quotes are missing, and the names are safe in a shell."""
     try:
         found = parse_json(text)
     except ValueError:
@@ -137,16 +127,6 @@ def _unknown(at: Group[HeadGroup]) -> Iterator[Found]:
             message = f"{at} has {name!r} in rayStartParams{suggest(name.replace('_', '-'), OPTIONS)}"
             fix = "write an option of ray start without its dashes in front"
             yield Found((*at.path, "rayStartParams", name), message, fix)
-
-
-@RULES.of_each(groups_of, "resources-twice", "error", f"{VALIDATION} (validateRayGroupResources)")
-def _resources_twice(at: Group[HeadGroup]) -> Iterator[Found]:
-    """From KubeRay 1.5 on the operator refuses a group that says its resources in two places."""
-    if at.spec.resources and (said := [key for key in _COUNTED if at.spec.rayStartParams.get(key)]):
-        message = f"{at} has resources and also rayStartParams {', '.join(said)}"
-        yield Found(
-            (*at.path, "rayStartParams", said[0]), message, "keep one of the two: resources, from KubeRay 1.5 on"
-        )
 
 
 _CONFIG: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/config.html#resources"
@@ -181,23 +161,6 @@ def _memory_not_told(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
         yield Found(path, f"{at} has no memory limit", "write the memory under limits and requests")
 
 
-@RULES.of_each(
-    groups_of,
-    "request-above-limit",
-    "error",
-    "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/",
-)
-def _request_above_limit(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Kubernetes refuses the pod."""
-    for path, container in at.containers:
-        limits, requests = container.resources.limits, container.resources.requests
-        for key in sorted(key for key in limits.keys() & requests.keys() if ray_resource(key) is None):
-            most, asked = exact(limits[key]), exact(requests[key])
-            if most is not None and asked is not None and asked > most:
-                message = f"{at} requests {requests[key]} {key} with a limit of {limits[key]}"
-                yield Found((*path, "resources", "requests", key), message, "raise the limit, or lower the request")
-
-
 @RULES.of_each(workers_of, "workers-without-cpus", "warning", START)
 def _workers_without_cpus(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """A trial asks for a CPU unless it says otherwise, so it never runs there, not even for the GPUs."""
@@ -208,7 +171,7 @@ def _workers_without_cpus(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
 
 def _shared_memory(at: Group[HeadGroup]) -> tuple[Path, Mapping[str, Any]] | None:
-    """Return the volume that a group mounts at ``/dev/shm``, where it is an ``emptyDir``; KubeRay mounts one else."""
+    """Return the path and the fields of the ``emptyDir`` at ``/dev/shm``. Without a volume, KubeRay mounts one."""
     mounts = extra(at.container, "volumeMounts")
     names = [
         mapping(each).get("name")
@@ -231,36 +194,3 @@ def _shm_on_disk(at: Group[HeadGroup]) -> Iterator[Found]:
         message = f"{_SHM} of {at} is an emptyDir without medium: Memory, which is on the node's disk"
         fix = "write emptyDir: {medium: Memory}, or leave the volume and its mount to KubeRay"
         yield Found(volume[0], message, fix)
-
-
-@RULES.of_each(groups_of, "shm-too-small", "warning", "determine_plasma_store_config in ray._private.services")
-def _shm_too_small(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray's object store then goes to /tmp, on the disk, and above 10 GB ray start stops instead."""
-    path, directory = _shared_memory(at) or ((), {})
-    limit = directory.get("sizeLimit")
-    size = exact(limit) if isinstance(limit, str | int) else None
-    is_elsewhere = (
-        "plasma-directory" in at.spec.rayStartParams or "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE" in at.environment
-    )
-    if size is None or directory.get("medium") != "Memory" or is_elsewhere:
-        return
-    memory = exact(at.container.resources.limits.get("memory"))
-    store = exact(at.spec.rayStartParams.get("object-store-memory"))
-    if store is None and memory is not None:
-        store = default_object_store(memory, size)
-    if store is not None and store > size:
-        message = f"{_SHM} of {at} has {limit}, and Ray's object store takes {int(store):,} bytes"
-        fix = "leave sizeLimit out: the memory limit of the pod bounds it too"
-        yield Found((*path, "emptyDir", "sizeLimit"), message, fix)
-
-
-def default_object_store(memory: Fraction, shared: Fraction) -> Fraction:
-    """Return how large Ray makes its object store where nobody says, in bytes.
-
-    Source: ``resolve_object_store_memory`` in ``ray._private.utils``. Up to 10 GB it does not look at what is shared.
-
-    Args:
-        memory: Of the container, in bytes.
-        shared: In ``/dev/shm``, in bytes.
-    """
-    return min(memory * 3 / 10, Fraction(200 * 10**9), max(Fraction(10**10), shared * 95 / 100))

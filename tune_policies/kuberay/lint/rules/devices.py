@@ -1,4 +1,4 @@
-"""Rules for devices: which Kubernetes gives to a pod, how many Ray believes to have, and whole slices of TPUs."""
+"""Rules for devices in the requests of pods and in Ray's amounts, and for TPU slices."""
 
 import math
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
 from tune_policies.cluster.tpu_slices import TOPOLOGIES
-from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, ray_resource
+from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, TPU_TYPES, ray_resource
 from tune_policies.kuberay.lint.rule import VALUES, Edit, Found, RuleBook
 from tune_policies.kuberay.lint.rules.cluster_parts import (
     READS_GROUP_FIELDS,
@@ -16,11 +16,10 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     extra,
     groups_of,
     ray_version_of,
-    tells_type,
     workers_of,
 )
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
-from tune_policies.kuberay.reading.ray_counts import TPU_TYPES, ray_counts
+from tune_policies.kuberay.reading.ray_counts import NEURON_CHIPS, ray_counts
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import suggest
 
@@ -29,10 +28,6 @@ RULES: Final = RuleBook()
 _KUBERNETES: Final = "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources"
 
 _READER: Final = "ray.autoscaler._private.kuberay.autoscaling_config"
-
-_NEURON_CHIPS: Final = ("aws.amazon.com/neuron", "aws.amazon.com/neurondevice")
-"""Keys that count chips; Ray counts cores, of which chips have two or more
-(https://awsdocs-neuron.readthedocs-hosted.com/en/latest/containers/kubernetes-getting-started.html)."""
 
 _GPU_PAGE: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/gpu.html"
 
@@ -46,7 +41,6 @@ def _requested_without_limit(at: Group[HeadGroup]) -> Iterator[Found]:
         asked, path = container.resources, (*container_path, "resources")
         for key in devices_of(container).keys() - asked.limits.keys():
             amount = asked.requests[key]
-            # A mapping that is missing is written whole.
             edit = Edit((*path, "limits", key), amount) if asked.limits else Edit((*path, "limits"), {key: amount})
             message = f"{at} requests {amount} {key} and has no limit for it"
             yield Found((*path, "requests", key), message, f'write {key}: "{amount}" under limits too', (edit,), True)
@@ -82,11 +76,11 @@ def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
     It adds no node of this group for a trial that needs the device, so the trial waits for ever.
     """
     if not at.is_autoscaling:
-        return  # Ray counts what it finds where a node starts: only a node that is still to come is misread
+        return  # Ray counts the devices of a node when it starts
     try:
         counted = ray_counts(at.spec)
     except InvalidResourcesError:
-        return  # other rules say why it cannot tell
+        return  # another rule reports it
     for key, amount in at.devices.items():
         resource = ray_resource(key)
         if resource is not None and resource not in counted:
@@ -96,11 +90,11 @@ def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
 
 
 def _tell(at: Group[HeadGroup], resource: str, key: str, amount: str) -> tuple[str, tuple[Edit, ...]]:
-    """Return how to tell Ray of a resource, in words and as a change, in the one place where the group tells others."""
+    """Return the fix and the edits that tell Ray the amount of a resource, in the field that the group uses already."""
     resources, params = at.spec.resources, at.spec.rayStartParams
     if resource == "GPU" and not resources:
         return f'write num-gpus: "{amount}" under rayStartParams', (_entry(at, "rayStartParams", "num-gpus", amount),)
-    is_chips = key in _NEURON_CHIPS
+    is_chips = key in NEURON_CHIPS
     what = f"the cores of its {amount} Neuron chips (two each on Inf2 and Trn1)" if is_chips else f"the {amount}"
     version = ray_version_of(at.cluster)
     if at.cluster.document_type == VALUES or (version is not None and version < READS_GROUP_FIELDS):
@@ -113,7 +107,7 @@ def _tell(at: Group[HeadGroup], resource: str, key: str, amount: str) -> tuple[s
 
 
 def _entry(at: Group[HeadGroup], field: Literal["resources", "rayStartParams"], key: str, value: str) -> Edit:
-    """Return the change that writes an entry, and the mapping too where it is missing."""
+    """Return the edit that adds an entry to a field, which may be missing."""
     if getattr(at.spec, field):
         return Edit((*at.path, field, key), value)
     return Edit((*at.path, field), {key: value})
@@ -131,10 +125,10 @@ def misspelled_resources(
     """Yield the resources that are Ray's in another spelling.
 
     Args:
-        name: How a message calls what has them.
-        path: Where they stand.
-        amounts: By name.
-        others: Further names of Ray's by their small letters.
+        name: The name of the group or node type in messages.
+        path: The path of the amounts.
+        amounts: The amounts by name.
+        others: More names of Ray's, by their lower-case form.
     """
     known = _SPELLINGS | dict(others)
     for given, amount in amounts.items():
@@ -146,16 +140,12 @@ def misspelled_resources(
 
 
 class _ToldGpus(NamedTuple):
-    """A group whose GPUs Ray is told: where, how many, and how many Kubernetes gives to its Ray container."""
+    """A group that tells Ray its GPUs: the path and the number, and the number that its Ray container requests."""
 
     at: Group[HeadGroup]
     path: tuple[str | int, ...]
     told: int
     there: int
-
-    def found(self) -> Found:
-        message = f"Ray is told of {self.told} GPUs in {self.at}, of which Kubernetes gives {self.there} to each pod"
-        return Found(self.path, message, f'write "{self.there}", or ask Kubernetes for {self.told}')
 
 
 def _told_gpus(cluster: ClusterInFile) -> Iterator[_ToldGpus]:
@@ -167,7 +157,7 @@ def _told_gpus(cluster: ClusterInFile) -> Iterator[_ToldGpus]:
 
 
 def _gpus(at: Group[HeadGroup]) -> int | None:
-    """Return how many GPUs Kubernetes gives to the Ray container; ``None``: that is not told, or told elsewhere."""
+    """Return the number of GPUs that the Ray container requests, or ``None`` if unknown."""
     if has_other_gpus(at):
         return None
     amounts = [exact(amount) for key, amount in at.devices.items() if ray_resource(key) == "GPU"]
@@ -176,17 +166,21 @@ def _gpus(at: Group[HeadGroup]) -> int | None:
 
 
 def has_other_gpus(at: Group[HeadGroup]) -> bool:
-    """Return whether it may have GPUs by resource claims, or from schedulers that share GPUs out by themselves."""
+    """Return whether the group may have GPUs from resource claims or from a scheduler that shares GPUs."""
     asked = at.container.resources
     others = (*asked.limits, *asked.requests, *at.spec.template.metadata.annotations)
     return bool(extra(asked, "claims")) or any("gpu" in name and ray_resource(name) is None for name in others)
 
 
-@RULES.of_each(_told_gpus, "more-gpus-than-there-are", "error", _GPU_PAGE)
-def _more_gpus_than_there_are(gpus: _ToldGpus) -> Iterator[Found]:
-    """Ray hands out devices that are not there, and the trials that get them fail."""
-    if 0 < gpus.there < gpus.told:
-        yield gpus.found()
+@RULES.of_each(_told_gpus, "gpus-differ-from-limit", "warning", _GPU_PAGE)
+def _gpus_differ_from_limit(gpus: _ToldGpus) -> Iterator[Found]:
+    """Ray counts the stated number. With more than the pod gets, trials fail, and with fewer, GPUs stay idle.
+
+    To state the number is right if the device plugin counts wrongly.
+    """
+    if gpus.there not in (0, gpus.told):
+        message = f"Ray is told of {gpus.told} GPUs in {gpus.at}, of which Kubernetes gives {gpus.there} to each pod"
+        yield Found(gpus.path, message, f'write "{gpus.there}", unless the device plugin counts wrongly')
 
 
 @RULES.of_each(_told_gpus, "gpus-without-device", "warning", _GPU_PAGE)
@@ -196,42 +190,6 @@ def _gpus_without_device(gpus: _ToldGpus) -> Iterator[Found]:
         message = f"Ray is told of {gpus.told} GPUs in {gpus.at}, whose Ray container asks Kubernetes for none"
         fix = f'write nvidia.com/gpu: "{gpus.told}", or the key of another maker, under the limits'
         yield Found(gpus.path, message, fix)
-
-
-@RULES.of_each(groups_of, "type-without-device", "warning", _GPU_PAGE)
-def _type_without_device(at: Group[HeadGroup]) -> Iterator[Found]:
-    """A trial that asks for the type may have such a node added, and finds no device there."""
-    asked = [{**each.resources.limits, **each.resources.requests} for _, each in at.containers]
-    has_devices = any("/" in key for amounts in asked for key in amounts)  # of any maker: not all keys are known
-    if tells_type(at) and not has_devices and not has_other_gpus(at) and at.amount("GPU", "num-gpus") is None:
-        message = f"{at} has the name of a device type, and asks Kubernetes for no device"
-        yield Found(
-            at.path, message, 'write its key under the limits, such as nvidia.com/gpu: "1", or leave the type out'
-        )
-
-
-@RULES.of_each(_told_gpus, "fewer-gpus-than-there-are", "warning", _GPU_PAGE)
-def _fewer_gpus_than_there_are(gpus: _ToldGpus) -> Iterator[Found]:
-    """You pay for the other GPUs, and no trial ever gets them."""
-    if gpus.told < gpus.there:
-        yield gpus.found()
-
-
-@RULES.of_each(groups_of, "device-beside-ray", "warning", f"_get_ray_resources_from_group_spec in {_READER}")
-def _device_beside_ray(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray runs in the first container; it neither sees nor counts the devices of others."""
-    for path, container in at.containers if not at.devices else ():
-        for key in sorted(devices_of(container)):
-            message = f"{key} goes to the container {container.name!r} of {at}, not to Ray's"
-            yield Found(path, message, f"ask for {key} in the first container, {at.container.name!r}")
-
-
-@RULES.of_each(groups_of, "several-kinds-of-devices", "warning", f"_get_num_gpus in {_READER}")
-def _several_kinds(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray's autoscaler counts only the first kind of GPU that it meets, and Ray finds one kind on a node."""
-    if len(keys := sorted(at.devices)) > 1:
-        message = f"{at} has devices of several kinds: {', '.join(keys)}"
-        yield Found(at.key_path(keys[1]), message, "make a group of each")
 
 
 @RULES.of_each(
@@ -258,15 +216,13 @@ def _several_parts(at: Group[HeadGroup]) -> Iterator[Found]:
             yield Found(at.key_path(key), message, fix)
 
 
-# On Google's clusters, selectors, topology and hosts of TPU slices must agree, or no slice starts.
-
 _TPU: Final = "google.com/tpu"
 
 _GKE: Final = "https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus"
 
 
 class _Slices(NamedTuple):
-    """A group of TPU slices, and the chips of one host."""
+    """A group of TPU slices, with the chips of one host."""
 
     at: Group[WorkerGroupSpec]
     chips: int

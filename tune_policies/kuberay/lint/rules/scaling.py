@@ -1,10 +1,10 @@
-"""Rules for how groups grow and shrink: their numbers, who reads their labels, what idles, and Kueue's queues."""
+"""Rules for the sizes of groups, for the autoscaler, and for idle nodes."""
 
 from collections.abc import Iterator
 from typing import Final
 
 from tune_policies.cluster.labels import check_selector, is_label_value
-from tune_policies.files.yaml_documents import Document
+from tune_policies.files.yaml_documents import Document, Path
 from tune_policies.kuberay.lint.rule import RAY_JOB, VALUES, Edit, Found, RuleBook
 from tune_policies.kuberay.lint.rules.cluster_parts import (
     API,
@@ -24,17 +24,19 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
 )
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import counted
 
 RULES: Final = RuleBook()
 
 _AUTOSCALING: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/configuring-autoscaling.html"
 
-_NO_LIMIT: Final = 2147483647
-"""What KubeRay's definition writes where ``maxReplicas`` is left out."""
+_UNREAD_BEFORE: Final = "https://github.com/ray-project/ray/pull/57260"
 
-_SHORT_S: Final = 10
+_NO_LIMIT: Final = 2147483647
+"""The default of ``maxReplicas``."""
+
 _LONG_S: Final = 1800
-"""An idle GPU costs as much as a busy one; half an hour is longer than any node takes to start."""
+"""Longer than a node takes to start."""
 
 
 @RULES.of_each(workers_of, "min-above-max", "error", f"{VALIDATION} (ValidateRayClusterSpec)")
@@ -89,7 +91,6 @@ def _name_twice(cluster: ClusterInFile) -> Iterator[Found]:
 @RULES.of_each(groups_of, "restart-policy-v2", "error", f"{VALIDATION} (ValidateRayClusterSpec)")
 def _restart_policy(at: Group[HeadGroup]) -> Iterator[Found]:
     """Autoscaler v2 expects a pod to be one node for all its life, so the operator refuses pods that start again."""
-    # What Ray's version makes of the autoscaler does not count there.
     is_v2 = at.is_autoscaling and at.cluster.spec.autoscalerOptions.version == "v2"
     if is_v2 and at.pod.restartPolicy not in (None, "", "Never"):
         path = (*at.pod_path, "restartPolicy")
@@ -108,7 +109,7 @@ def _idle_without_v2(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     version = spec.autoscalerOptions.version
     if at.spec.idleTimeoutSeconds is None or version == "v2" or variable in ("1", "true"):
         return
-    # Ray takes v2 anyway where nothing says which.
+    # Ray uses v2 by default.
     is_free = at.is_autoscaling and not version and variable is None
     yield Found(
         (*at.path, "idleTimeoutSeconds"),
@@ -130,12 +131,24 @@ def _options_unused(cluster: ClusterInFile) -> Iterator[Found]:
 
 @RULES.of_each(workers_of, "devices-always-there", "note", _AUTOSCALING)
 def _always_there(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """Nodes with devices cost as much without work."""
+    """You pay for nodes with devices even if no trial uses them."""
     if at.is_autoscaling and at.devices and at.spec.minReplicas > 0:
-        nodes = at.spec.minReplicas * at.spec.numOfHosts
-        message = f"{at} keeps {nodes} {'node' if nodes == 1 else 'nodes'} with devices, also without work"
-        fix = "write minReplicas: 0, and the autoscaler adds them when trials ask"
-        yield Found((*at.path, "minReplicas"), message, fix)
+        nodes = counted(at.spec.minReplicas * at.spec.numOfHosts, "node")
+        fix = "write minReplicas: 0, and the autoscaler adds nodes for waiting trials"
+        yield Found((*at.path, "minReplicas"), f"{at} always keeps {nodes} with devices", fix)
+
+
+@RULES.of_each(the_cluster, "idles-long", "note", _AUTOSCALING)
+def _idles_long(cluster: ClusterInFile) -> Iterator[Found]:
+    """An idle device costs as much as a busy one."""
+    workers = [at for at in workers_of(cluster) if at.devices] if is_autoscaling(cluster) else []
+    timeouts: list[tuple[Path, int | None]] = [(at.path, at.spec.idleTimeoutSeconds) for at in workers]
+    if any(seconds is None for _, seconds in timeouts):
+        timeouts.append((("autoscalerOptions",), cluster.spec.autoscalerOptions.idleTimeoutSeconds))
+    for path, seconds in timeouts:
+        if seconds is not None and seconds > _LONG_S:
+            path = (*path, "idleTimeoutSeconds")
+            yield Found(path, f"an idle node with devices is removed after {seconds} s", "write a few minutes")
 
 
 @RULES.of_each(workers_of, "never-grows", "note", _AUTOSCALING)
@@ -156,36 +169,6 @@ def _no_upper_bound(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
         yield Found((*at.path, "maxReplicas"), message, "write the most that you want to pay for")
 
 
-def _timeouts(cluster: ClusterInFile) -> Iterator[tuple[Found, int, bool]]:
-    """Yield for each idle time-out a finding to fill in, the seconds, and whether it is of nodes with devices."""
-    if not is_autoscaling(cluster):
-        return
-    workers = workers_of(cluster)
-    if (of_all := cluster.spec.autoscalerOptions.idleTimeoutSeconds) is not None:
-        found = Found(("autoscalerOptions", "idleTimeoutSeconds"), f"an idle node is removed after {of_all} s")
-        yield found, of_all, any(at.devices for at in workers)
-    for at in workers:
-        if (own := at.spec.idleTimeoutSeconds) is not None:
-            found = Found((*at.path, "idleTimeoutSeconds"), f"an idle node of {at} is removed after {own} s")
-            yield found, own, bool(at.devices)
-
-
-@RULES.of_each(_timeouts, "goes-at-once", "warning", _AUTOSCALING)
-def _goes_at_once(timeout: tuple[Found, int, bool]) -> Iterator[Found]:
-    """A node is removed in the moment between two trials, and the next one waits until it is there again."""
-    found, seconds, _ = timeout
-    if seconds < _SHORT_S:
-        yield found._replace(fix="write 60, or as long as trials take to follow one another")
-
-
-@RULES.of_each(_timeouts, "idles-long", "note", _AUTOSCALING)
-def _idles_long(timeout: tuple[Found, int, bool]) -> Iterator[Found]:
-    """An idle device costs as much as a busy one."""
-    found, seconds, has_devices = timeout
-    if seconds > _LONG_S and has_devices:
-        yield found._replace(fix="write a few minutes")
-
-
 @RULES.of_each(
     the_cluster,
     "head-takes-trials",
@@ -199,18 +182,6 @@ def _head_works(cluster: ClusterInFile) -> Iterator[Found]:
     if any(worker.devices for worker in workers_of(cluster)) and (told is None or exact(told[1]) != 0):
         message = "the head takes trials and drivers, beside what holds the cluster together"
         yield Found(told[0] if told else at.path, message, 'write num-cpus: "0" under the rayStartParams of the head')
-
-
-@RULES.of_each(the_cluster, "head-with-devices", "note", _AUTOSCALING)
-def _head_with_devices(cluster: ClusterInFile) -> Iterator[Found]:
-    """The head never goes while the cluster is there, so you pay for its devices all the time."""
-    at = head_of(cluster)
-    for key, amount in at.devices.items() if cluster.spec.workerGroupSpecs else ():
-        message = f"the head holds {amount} {key} as long as the cluster is there"
-        yield Found(at.key_path(key), message, "move the devices to a group of workers, which can shrink to nothing")
-
-
-# Labels and resources of groups reach the autoscaler only where its Ray reads them.
 
 
 @RULES.of_each(groups_of, "labels-in-start-params", "error", f"{VALIDATION} (validateRayGroupLabels)")
@@ -237,47 +208,30 @@ def _are_labels(labels: dict[str, str]) -> bool:
     return all(map(is_label_value, labels.values()))
 
 
-@RULES.of_each(
-    workers_of,
-    "labels-without-v2",
-    "warning",
-    "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/label-based-scheduling.html",
-)
-def _labels_without_v2(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """Trials that ask for a label, such as a device type, have no node added."""
-    told, variable = at.cluster.spec.autoscalerOptions.version, head_of(at.cluster).environment.get(AUTOSCALER_V2)
-    is_v1 = told == "v1" or (variable or "").lower() in ("0", "false")
-    if at.is_autoscaling and is_v1 and at.spec.labels:
-        message = f"the autoscaler is not version 2, and ignores the labels of {at}"
-        yield Found((*at.path, "labels"), message, "write version: v2 under autoscalerOptions")
-
-
 def _unread(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], str]]:
-    """Yield the groups with the Ray whose autoscaler does not read their fields, where it is such a one."""
+    """Yield the groups, with the version of Ray, if its autoscaler does not read their fields."""
     version = ray_version_of(cluster)
     if is_autoscaling(cluster) and version is not None and version < READS_GROUP_FIELDS:
         for at in groups_of(cluster):
             yield at, f"which the autoscaler of Ray {'.'.join(map(str, version))} does not read"
 
 
-@RULES.of_each(_unread, "group-labels-unread", "note", "https://github.com/ray-project/ray/pull/57260")
+@RULES.of_each(_unread, "group-labels-unread", "note", _UNREAD_BEFORE)
 def _labels_unread(unread: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
-    """The pods have the labels, but no node is added for a trial that asks for them."""
+    """The nodes get the labels, but the autoscaler adds no node for a trial that selects them."""
     at, why = unread
     if at.spec.labels and at.path[0] != "headGroupSpec":
-        yield Found((*at.path, "labels"), f"{at} has labels, {why}", "take Ray 2.51 or newer")
+        yield Found((*at.path, "labels"), f"{at} has labels, {why}", "use Ray 2.51 or newer")
 
 
-@RULES.of_each(_unread, "group-resources-unread", "warning", "https://github.com/ray-project/ray/pull/57260")
+@RULES.of_each(_unread, "group-resources-unread", "warning", _UNREAD_BEFORE)
 def _resources_unread(unread: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
-    """The pods have these resources, but the autoscaler plans with others."""
+    """The nodes get these resources, but the autoscaler plans with others."""
     at, why = unread
     if at.spec.resources:
-        fix = "take Ray 2.51 or newer, or write rayStartParams"
+        fix = "use Ray 2.51 or newer, or write rayStartParams"
         yield Found((*at.path, "resources"), f"{at} has resources, {why}", fix)
 
-
-# Kueue queues clusters and jobs with its label.
 
 _QUEUE: Final = "kueue.x-k8s.io/queue-name"
 _ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
@@ -286,31 +240,30 @@ _KUEUE_CLUSTERS: Final = "https://kueue.sigs.k8s.io/docs/tasks/run/rayclusters/#
 
 @RULES.of_each(the_cluster, "kueue-autoscaling", "error", _KUEUE_CLUSTERS)
 def _queued_autoscaling(cluster: ClusterInFile) -> Iterator[Found]:
-    """Kueue keeps a place for what the manifest says, and refuses clusters that change by themselves."""
+    """Kueue reserves quota for the pods of the manifest, and refuses clusters that add pods themselves."""
     is_elastic = cluster.metadata.annotations.get(_ELASTIC) == "true"
     if cluster.metadata.labels.get(_QUEUE) and is_autoscaling(cluster) and not is_elastic:
-        fix = f'write the annotation {_ELASTIC}: "true", where Kueue has ElasticJobsViaWorkloadSlices, or turn it off'
+        fix = f'write the annotation {_ELASTIC}: "true" if Kueue has ElasticJobsViaWorkloadSlices, or turn it off'
         yield Found(("enableInTreeAutoscaling",), "the autoscaler is on in a cluster that Kueue queues", fix)
 
 
 @RULES.of_each(groups_of, "kueue-no-requests", "warning", _KUEUE_CLUSTERS)
-def _nothing_asked(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Kueue counts what pods ask for: one that asks for nothing takes its node past the quota."""
+def _no_requests(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Kueue counts the requests of pods. A pod without requests uses resources beyond the quota."""
     asked = at.container.resources
     if at.cluster.metadata.labels.get(_QUEUE) and not asked.requests and not asked.limits:
-        yield Found(at.container_path, f"{at} asks for nothing", "write requests of CPU and memory")
+        yield Found(at.container_path, f"{at} requests no resources", "write requests of CPU and memory")
 
 
 @RULES.of_documents(
     (RAY_JOB,), "kueue-cluster-stays", "error", "https://kueue.sigs.k8s.io/docs/tasks/run/rayjobs/#c-limitations"
 )
 def _cluster_stays(document: Document) -> Iterator[Found]:
-    """A cluster without work would keep its place in the queue, so Kueue refuses the job."""
-    labels = mapping(mapping(mapping(document.data).get("metadata")).get("labels"))
-    spec = document.data.get("spec")
-    stays = (
-        isinstance(spec, dict) and "clusterSelector" not in spec and spec.get("shutdownAfterJobFinishes") is not True
-    )
-    if labels.get(_QUEUE) and stays:
-        path, fix = ("spec", "shutdownAfterJobFinishes"), "write shutdownAfterJobFinishes: true"
-        yield Found(path, "the cluster stays when the job is done", fix, (Edit(path, True),))
+    """A cluster that outlives its job would keep its quota, so Kueue refuses the job."""
+    labels = mapping(mapping(document.data.get("metadata")).get("labels"))
+    spec = mapping(document.data.get("spec"))
+    stays = "clusterSelector" not in spec and spec.get("shutdownAfterJobFinishes") is not True
+    if spec and labels.get(_QUEUE) and stays:
+        path = ("spec", "shutdownAfterJobFinishes")
+        message = "the cluster outlives its job in a queue of Kueue"
+        yield Found(path, message, "write shutdownAfterJobFinishes: true", (Edit(path, True),))

@@ -1,0 +1,108 @@
+"""One GPU, or more nodes without GPUs: which number of nodes finishes some trials as soon, or for no more money.
+
+The GPU runs the trials one after the other. A node runs as many at once as its CPUs allow, and all nodes are paid for
+until the last trial has ended. A trial on a full node counts as fast as it was measured.
+"""
+
+import math
+from typing import Final, NamedTuple
+
+from pydantic import Field
+
+from tune_policies.plan.decision import GpuOrNodes
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import PositiveCount
+from tune_policies.values.value import Value
+
+MOST_TRIALS: Final = 100_000
+"""The most trials of a question, because every number of nodes up to that is looked at."""
+
+_ROUNDING: Final = 1e-9
+"""A time that is longer by this part counts as the same."""
+
+
+class NodesQuestion(Value):
+    """The question whether one GPU or more nodes without GPUs should run some trials.
+
+    Attributes:
+        num_trials: The number of trials of the whole run.
+        node_cpus: CPUs of a node; ``None``: those of the cluster's largest node without GPUs.
+    """
+
+    num_trials: PositiveCount = Field(le=MOST_TRIALS)
+    node_cpus: PositiveCount | None = None
+
+
+class Nodes(NamedTuple):
+    """Nodes without GPUs for some trials.
+
+    Attributes:
+        num_trials: The number of trials of the whole run.
+        node_cpus: CPUs of a node.
+        trial_cpus: CPUs of a trial.
+        price: The price of a node for an hour; ``None``: not known.
+    """
+
+    num_trials: int
+    node_cpus: int
+    trial_cpus: int
+    price: float | None = None
+
+    @property
+    def trials_per_node(self) -> int:
+        """How many trials a node runs at once."""
+        return self.node_cpus // self.trial_cpus
+
+    def against_gpu(
+        self, *, cpu_trial_s: float, gpu_trial_s: float, speedups: tuple[float, float], gpu_price: float | None = None
+    ) -> GpuOrNodes:
+        """Compare one GPU with these nodes.
+
+        Args:
+            cpu_trial_s: The time of a trial on the CPU, in seconds.
+            gpu_trial_s: The time in which the GPU finishes one trial of many, in seconds.
+            speedups: The ends of the confidence interval of ``cpu_trial_s / gpu_trial_s``.
+            gpu_price: The price of the GPU with a trial's CPUs for an hour; ``None``: not known.
+
+        Raises:
+            InvalidResourcesError: A node has no room for a trial.
+        """
+        if not self.trials_per_node:
+            raise InvalidResourcesError(
+                f"a node of {self.node_cpus} CPUs has no room for a trial, which was measured with {self.trial_cpus}: "
+                f"give --node-cpus {self.trial_cpus} or more"
+            )
+        gpu_s = self.num_trials * gpu_trial_s
+        number = self._fewest(cpu_trial_s, gpu_s)
+        low, high = (self._fewest(speedup * gpu_trial_s, gpu_s) for speedup in speedups)
+        gpu_cost = None if gpu_price is None else gpu_price * gpu_s / 3600
+        return GpuOrNodes(
+            num_trials=self.num_trials,
+            node_cpus=self.node_cpus,
+            trials_per_node=self.trials_per_node,
+            gpu_s=gpu_s,
+            gpu_cost=gpu_cost,
+            num_nodes=number,
+            low=low,
+            high=high,
+            nodes_s=None if number is None else self._seconds(number, cpu_trial_s),
+            nodes_cost=None if number is None else self._cost(number, cpu_trial_s),
+            as_cheap_up_to=None if gpu_cost is None else self._most(cpu_trial_s, gpu_cost),
+        )
+
+    def _seconds(self, number: int, trial_s: float) -> float:
+        return math.ceil(self.num_trials / (number * self.trials_per_node)) * trial_s
+
+    def _cost(self, number: int, trial_s: float) -> float | None:
+        return None if self.price is None else number * self.price * self._seconds(number, trial_s) / 3600
+
+    def _fewest(self, trial_s: float, deadline_s: float) -> int | None:
+        """Return the fewest nodes that end by the deadline, or ``None`` if one trial takes longer."""
+        in_turn = math.floor(deadline_s / trial_s * (1 + _ROUNDING))
+        return math.ceil(self.num_trials / (in_turn * self.trials_per_node)) if in_turn else None
+
+    def _most(self, trial_s: float, cost: float) -> int | None:
+        """Return the most nodes with a trial each that cost no more, or ``None`` if one node costs more."""
+        numbers = range(math.ceil(self.num_trials / self.trials_per_node), 0, -1)
+        limit = cost * (1 + _ROUNDING)
+        return next((each for each in numbers if (self._cost(each, trial_s) or math.inf) <= limit), None)

@@ -1,0 +1,134 @@
+"""Graphics and physics in PyTorch: a ray tracer, the heat equation in two and three dimensions, and gravity.
+
+Each step starts from the same state, made on the CPU, and returns the mean square of its result. The squares are
+positive, so they do not cancel out and devices agree on their mean.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from .steps import Steps, torch_device
+
+SEED: Final = 0
+NUM_UPDATES: Final = 10
+"""Updates of the heat equation in a step."""
+
+_DIFFUSION: Final = 0.1
+"""Part of a difference that flows in an update. In three dimensions, above 1/6 the explicit method is unstable."""
+
+_TIME_STEP: Final = 0.01
+_SOFTENING: Final = 0.1
+"""Keeps the force of two bodies finite, however near they are."""
+
+_SPHERES: Final = (
+    # Centre (x, y, z) and radius. The eye is at the origin and looks along z; the last sphere is the floor.
+    (0.0, 0.0, 4.0, 1.0),
+    (-1.6, 0.3, 5.0, 1.0),
+    (1.4, -0.5, 3.0, 0.5),
+    (0.6, 0.9, 3.2, 0.3),
+    (0.0, -101.0, 4.0, 100.0),
+)
+_LIGHT: Final = (0.5, 0.7, -0.5)
+"""The direction to the light."""
+
+_AMBIENT: Final = 0.1
+_SKY: Final = 0.3
+"""The brightness of a point in the shadow, and of a ray that meets nothing."""
+
+
+def raytracing(size: int, device: str) -> Steps:
+    """Render five spheres with shadows in ``size`` x ``size`` pixels, one ray each."""
+    return _from_one_state(_rendered, _rays(size), device)
+
+
+def _rays(size: int) -> Tensor:
+    """Return the directions of the rays through the pixels, one a row."""
+    pixels = (torch.arange(size) + 0.5) / size * 2 - 1
+    y, x = torch.meshgrid(-pixels, pixels, indexing="ij")
+    return normalize(torch.stack((x, y, torch.full_like(x, 1.5)), -1).reshape(-1, 3), dim=-1)
+
+
+def _rendered(rays: Tensor) -> Tensor:
+    """Return the brightness of each ray from the origin, from 0 to 1."""
+    spheres = rays.new_tensor(_SPHERES)
+    light = normalize(rays.new_tensor(_LIGHT), dim=0)
+    distance, hit = _distances(torch.zeros_like(rays), rays, spheres).min(0)
+    points = rays * distance.nan_to_num(posinf=0.0)[:, None]
+    normals = normalize(points - spheres[hit, :3], dim=-1)
+    # Slightly above its sphere, a point is not in its own shadow.
+    is_lit = _distances(points + 1e-3 * normals, light.expand_as(rays), spheres).min(0).values.isinf()
+    diffuse = (normals @ light).clamp(min=0) * is_lit
+    return torch.where(distance.isinf(), _SKY, _AMBIENT + (1 - _AMBIENT) * diffuse)
+
+
+def _distances(origins: Tensor, directions: Tensor, spheres: Tensor) -> Tensor:
+    """Return the distance of each ray to each sphere in front of it, a sphere a row, or infinity."""
+    found = []
+    for sphere in spheres:
+        to_centre = sphere[:3] - origins
+        along = (to_centre * directions).sum(-1)
+        half_chord = (sphere[3].square() - to_centre.square().sum(-1) + along.square()).clamp(min=0).sqrt()
+        distance = along - half_chord
+        found.append(torch.where((half_chord > 0) & (distance > 0), distance, torch.inf))
+    return torch.stack(found)
+
+
+def _heat(num_dimensions: int, size: int, device: str) -> Steps:
+    """Let heat flow on a periodic grid of ``size`` points in each dimension, for ``NUM_UPDATES`` updates."""
+    torch.manual_seed(SEED)
+    return _from_one_state(_diffused, torch.rand((size,) * num_dimensions), device)
+
+
+heat_2d = partial(_heat, 2)
+heat_3d = partial(_heat, 3)
+
+
+def _diffused(grid: Tensor) -> Tensor:
+    for _ in range(NUM_UPDATES):
+        flow = -2 * grid.ndim * grid
+        for dimension in range(grid.ndim):
+            flow += torch.roll(grid, 1, dimension) + torch.roll(grid, -1, dimension)
+        grid = grid + _DIFFUSION * flow
+    return grid
+
+
+def n_body(size: int, device: str) -> Steps:
+    """Move ``size`` bodies in three dimensions by the gravity of all others, and return their mean square speed."""
+    torch.manual_seed(SEED)
+    return _from_one_state(_speeds, torch.rand(size, 3), device)
+
+
+def _speeds(positions: Tensor) -> Tensor:
+    """Return the velocities after one leapfrog step from rest; the masses are 1 / number of bodies."""
+    half = 0.5 * _TIME_STEP
+    velocities = half * _accelerations(positions)
+    return velocities + half * _accelerations(positions + _TIME_STEP * velocities)
+
+
+def _accelerations(positions: Tensor) -> Tensor:
+    differences = positions - positions[:, None]
+    weights = (differences.square().sum(-1) + _SOFTENING**2) ** -1.5
+    return torch.einsum("ij,ijk->ik", weights, differences) / len(positions)
+
+
+def _from_one_state(work: Callable[[Tensor], Tensor], host: Tensor, device: str) -> Steps:
+    """Return steps that do ``work`` on a state in host memory, or on the device, and copy the result back or not."""
+    where = torch_device(device)
+    there = host.to(where)
+
+    def with_transfers() -> Tensor:
+        result = work(host.to(where))
+        result.cpu()
+        return result.square().mean()
+
+    return Steps(
+        with_transfers=with_transfers,
+        compute=lambda: work(there).square().mean(),
+        steps_per_epoch=1,
+        dtype="float32",
+    )

@@ -1,0 +1,133 @@
+"""Where others use the GPUs, a policy plans on what is free, waits for their release, or falls back to CPUs."""
+
+import threading
+import time
+
+import pytest
+import ray
+from ray import tune
+
+from tests.on_ray.rays import wait_until
+from tune_policies import (
+    CpuPolicy,
+    FreeCapacityPolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    plan_when_ready,
+    probe_cluster,
+    run,
+)
+
+RAY = {"num_cpus": 4, "num_gpus": 2}
+
+# The GPUs are simulated, so their memory cannot be read.
+pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+GPU_OR_CPU = GpuPolicy(cpus=1) | CpuPolicy(cpus=1)
+
+
+@ray.remote(num_cpus=0, num_gpus=1)
+class Server:
+    def is_there(self):
+        return True
+
+
+def wait_for_free_gpus(number=2):
+    """Wait until a probe sees that so many GPUs are free, which Ray reports with a delay."""
+
+    def are_free():
+        (node,) = probe_cluster().nodes
+        return node.in_use is not None and node.resources.gpus - node.in_use.gpus == number
+
+    wait_until(are_free)
+
+
+@pytest.fixture
+def serve():
+    """Start actors that use a GPU each until the test ends."""
+    started = []
+
+    def start(count):
+        started.extend(Server.remote() for _ in range(count))
+        ray.get([each.is_there.remote() for each in started])
+        wait_for_free_gpus(2 - len(started))
+        return started
+
+    yield start
+    for each in started:
+        ray.kill(each)
+
+
+@pytest.mark.parametrize(
+    ("num_servers", "slot", "at_once"), [(0, "1 CPU, 1 GPU", 2), (1, "1 CPU, 1 GPU", 1), (2, "1 CPU", 4)]
+)
+def test_the_plan_has_what_is_free(serve, num_servers, slot, at_once):
+    wait_for_free_gpus()
+    serve(num_servers)
+
+    plan = plan_when_ready(GPU_OR_CPU, only_free=True, timeout_s=2)
+
+    assert (str(plan.common_slot), plan.max_concurrent_trials) == (slot, at_once)
+
+
+def test_who_uses_the_gpus_is_in_the_plan_and_in_the_error(serve):
+    wait_for_free_gpus()
+    serve(2)
+    holder = "it was not released within 1 s: actor Server of this program holds 2 GPUs"
+    began_s = time.monotonic()
+
+    plan = plan_when_ready(GPU_OR_CPU, only_free=True, timeout_s=1)
+    with pytest.raises(InfeasibleRequestError) as error:
+        plan_when_ready(GpuPolicy(cpus=1), only_free=True, timeout_s=1)
+
+    assert holder in plan.explain()
+    assert holder in str(error.value)
+    assert time.monotonic() - began_s > 2  # both wait as long as they say
+
+
+@pytest.mark.rest
+def test_gpus_that_are_released_before_the_deadline_are_used(serve):
+    wait_for_free_gpus()
+    servers = serve(2)
+    release = threading.Timer(3, lambda: ray.kill(servers[0]))
+    release.start()
+    began_s = time.monotonic()
+
+    plan = plan_when_ready(GPU_OR_CPU, only_free=True, timeout_s=60)
+
+    assert (str(plan.common_slot), plan.max_concurrent_trials) == ("1 CPU, 1 GPU", 1)
+    assert 2.5 < time.monotonic() - began_s < 30
+
+
+@pytest.mark.rest
+def test_train_workers_need_free_gpus_too(serve):
+    wait_for_free_gpus()
+    serve(1)
+
+    plan = plan_when_ready(GpuPolicy(cpus=1, num_workers=2) | CpuPolicy(cpus=1), only_free=True, timeout_s=1)
+
+    assert str(plan.common_slot) == "1 CPU"
+
+
+@pytest.mark.rest
+def test_without_a_gpu_in_the_cluster_nothing_is_waited_for(serve):
+    began_s = time.monotonic()
+
+    plan = plan_when_ready(GpuPolicy(gpus=3) | CpuPolicy(cpus=1), only_free=True, timeout_s=60)
+
+    assert str(plan.common_slot) == "1 CPU"
+    assert time.monotonic() - began_s < 30
+
+
+def report(config):
+    tune.report({"loss": 1})
+
+
+def test_a_run_uses_cpus_where_others_use_all_gpus(serve, tmp_path, capsys):
+    wait_for_free_gpus()
+    serve(2)
+    policy = FreeCapacityPolicy(GpuPolicy(cpus=1)) | CpuPolicy(cpus=2)
+
+    found = run(report, policy, num_samples=2, storage_path=str(tmp_path), verbose=0)
+
+    assert [trial.last_result["slot"] for trial in found.trials] == ["2 CPUs"] * 2
+    assert "one trial needs 1 CPU, 1 GPU, but with 2 GPUs in use, the largest node offers" in capsys.readouterr().out

@@ -1,0 +1,194 @@
+"""``with_limits``: tasks and actors are limited as trials are; CuPy and NVML are stand-ins (tests/stand_ins.py)."""
+
+import os
+from contextlib import suppress
+
+import pytest
+import ray
+from threadpoolctl import threadpool_info
+
+from tests.marks import further
+from tests.on_ray.test_limits_follow import GIB, NODE
+from tune_policies import ClusterCapacity, CpuPolicy, GpuMemoryPolicy, GpuPolicy, InvalidResourcesError
+from tune_policies.trainers import gpu_memory_usage, with_limits
+
+SHARE = GpuMemoryPolicy(gpu_memory="4GiB", cpus=1).plan(ClusterCapacity.of(NODE))
+
+
+def state():
+    """What the process has, once it has imported CuPy."""
+    import cupy  # noqa: F401
+
+    usage = gpu_memory_usage()
+    return {
+        "share": usage.share_bytes,
+        "limited": [*usage.limit_bytes],
+        "device": os.environ["CUDA_VISIBLE_DEVICES"],
+        "threads": os.environ["OMP_NUM_THREADS"],
+    }
+
+
+def states():
+    yield state()
+
+
+def held(gib):
+    import cupy
+
+    return cupy.empty(gib * GIB).size
+
+
+def without_seeing_the_error():
+    os.environ["STAND_IN_ALLOCATOR"] = "another"
+    with suppress(Exception):
+        import cupy  # noqa: F401
+
+
+class Base:
+    def __init__(self, first, *, second):
+        self.of = first, second
+
+    @property
+    def both(self):
+        return self.of
+
+
+class Model(Base):
+    """Has a parent, and methods of every kind."""
+
+    def state(self):
+        return {"of": self.both, **state()}
+
+    def fails(self):
+        without_seeing_the_error()
+
+    def too_much(self):
+        return held(5)
+
+    @ray.method(num_returns=2)
+    def two(self):
+        return self.twice(1), self.of_class()
+
+    @staticmethod
+    def twice(number):
+        return 2 * number
+
+    @classmethod
+    def of_class(cls):
+        return cls.__name__
+
+
+class AsyncModel:
+    async def state(self):
+        return state()
+
+    async def states(self):
+        yield state()
+
+
+def remote(target, plan=SHARE, **options):
+    return ray.remote(**plan.remote_options(), **options)(with_limits(plan)(target))
+
+
+LIMITED = {"share": 4 * GIB, "limited": ["cupy"], "device": "0", "threads": "1"}
+
+
+def got(reference):
+    return ray.get(reference, timeout=60)
+
+
+def test_a_task_is_held_to_its_share_and_raises_what_a_trial_raises(nvml):
+    assert got(remote(state).remote()) == LIMITED
+    with pytest.raises(MemoryError, match="Out of memory allocating 5,368,709,120 bytes"):
+        got(remote(held).remote(5))
+    with pytest.raises(ray.exceptions.RayTaskError, match=r'MemoryLimitError: .*Pass on_void_limit="warn"'):
+        got(remote(without_seeing_the_error).remote())
+
+
+def test_an_actor_with_arguments_is_held_to_its_share_and_keeps_its_class(nvml):
+    actor = remote(Model).remote(1, second=2)
+
+    assert got(actor.state.remote()) == {"of": (1, 2), **LIMITED}
+    assert got(actor.two.remote()) == [2, "Model"]
+    assert got(actor.twice.remote(4)) == 8
+    with pytest.raises(MemoryError, match="Out of memory"):
+        got(actor.too_much.remote())
+    with pytest.raises(TypeError, match="missing a required argument: 'first'"):
+        remote(Model).remote()
+    ray.kill(actor)
+
+
+@pytest.mark.rest
+def test_an_actor_raises_at_its_next_method_if_it_has_caught_the_error_of_an_import(nvml):
+    actor = remote(Model).remote(1, second=2)
+
+    with pytest.raises(ray.exceptions.RayTaskError, match=r'MemoryLimitError: .*Pass on_void_limit="warn"'):
+        got(actor.fails.remote())
+    ray.kill(actor)
+
+
+@pytest.mark.rest
+def test_the_methods_of_an_async_actor_and_generators_are_held_to_the_share(nvml):
+    actor = remote(AsyncModel).remote()
+
+    assert got(actor.state.remote()) == LIMITED
+    assert [got(each) for each in actor.states.remote()] == [LIMITED]
+    assert [got(each) for each in remote(states).remote()] == [LIMITED]
+    ray.kill(actor)
+
+
+@pytest.mark.rest
+def test_the_limit_follows_what_ray_assigned(nvml):
+    twice = remote(state).options(num_gpus=2 * SHARE.trial.gpus, num_cpus=2)
+
+    assert got(twice.remote()) == {**LIMITED, "share": 8 * GIB, "threads": "2"}
+
+
+@pytest.mark.rest
+def test_a_kept_process_is_limited_anew_at_each_call(nvml):
+    def share_of_process():
+        return os.getpid(), state()["share"]
+
+    kept = ray.remote(**SHARE.remote_options(reuse="keep"))(with_limits(SHARE)(share_of_process))
+
+    (first, *shares), (second, *more) = got(kept.remote()), got(kept.options(num_gpus=0.5).remote())
+
+    assert (first, shares, more) == (second, [4 * GIB], [8 * GIB])
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("options", [{}, *further({"max_concurrency": 2})], ids=str)
+def test_every_thread_of_an_actor_has_the_threads_of_the_plan_and_no_gpu(nvml, options):
+    import torch  # loads OpenMP with the class, before the process is set up
+
+    class Threads:
+        def counts(self):
+            assert torch.__version__
+            return {pool["user_api"]: pool["num_threads"] for pool in threadpool_info()}
+
+        def gpus(self):
+            return os.environ["CUDA_VISIBLE_DEVICES"]
+
+    plan = CpuPolicy(cpus=1).plan(ClusterCapacity.of(NODE))
+    several = {"runtime_env": {"env_vars": {"OMP_NUM_THREADS": "3"}}}  # Ray leaves it so
+
+    actor = remote(Threads, plan, **several).options(**options).remote()
+
+    assert got(actor.counts.remote()) == {"blas": 1, "openmp": 1}
+    assert got(actor.gpus.remote()) == ""
+    ray.kill(actor)
+
+
+@pytest.mark.parametrize(
+    ("decorated", "message"),
+    [
+        (lambda: with_limits(SHARE)(ray.remote(state)), "is remote already: write @with_limits below @ray.remote"),
+        (lambda: with_limits(SHARE)(ray.remote(Model)), "is remote already: write @with_limits below @ray.remote"),
+        (lambda: with_limits(SHARE)(4), "with_limits takes a function or a class, got 4"),
+        (lambda: with_limits(GpuPolicy()), "with_limits takes a plan, such as plan_on_cluster"),
+    ],
+    ids=["a remote function", "a remote class", "a number", "a policy"],
+)
+def test_what_cannot_be_limited_is_refused(decorated, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        decorated()

@@ -1,0 +1,75 @@
+"""The page of Ray's GPU guides: each statement names a page and a test that exist, and its status follows from both."""
+
+import re
+
+import pytest
+
+from tests.package.test_tried_page import ROOT, functions
+
+PAGE = ROOT / "docs" / "reference" / "guides.md"
+GUIDES = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]
+TITLES = ("Statement", "Page", "Test", "Status")
+ROWS = [
+    dict(zip(TITLES, line.split(" | "), strict=True))
+    for guide in GUIDES
+    for line in re.findall(r"^\| (?!Statement )(.+) \|$", guide, re.MULTILINE)
+]
+TESTS = sorted(set(re.findall(r"`(tests/[^`]+)`", PAGE.read_text())))
+LINKS = sorted(set(re.findall(r"\]\(([^):]+)\)", PAGE.read_text())))
+NONE = "\u2013"
+
+
+def folders(row):
+    return set(re.findall(r"`tests/(\w+)/", row["Test"]))
+
+
+def is_backed(row):
+    """Whether the status follows from the page and the tests that the row names."""
+    status, _, reason = row["Status"].partition(": ")
+    has_page = row["Page"] != NONE
+    match status:
+        case "tested":
+            return has_page and folders(row) == {"on_ray"}
+        case "planned":
+            return has_page and bool(folders(row)) and "on_gpu" not in folders(row)
+        case "documented":
+            return has_page and folders(row) <= {"on_gpu"}
+        case "not covered":
+            return bool(reason) and row["Test"] == NONE
+    return False
+
+
+def anchors(page):
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_a_test_that_the_page_names_exists(test):
+    path, _, name = test.partition("::")
+
+    assert name in functions(path)
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_link_leads_to_a_page_and_its_section(link):
+    path, _, section = link.partition("#")
+    page = PAGE.parent / path
+
+    assert page.is_file()
+    assert not section or section in anchors(page)
+
+
+def test_each_status_follows_from_the_page_and_the_test_of_its_row():
+    assert [row for row in ROWS if not is_backed(row)] == []
+
+
+def test_each_guide_has_a_link_to_it_and_its_statements():
+    assert [guide for guide in GUIDES if "](https://docs.ray.io/" not in guide or "\n| " not in guide] == []
+
+
+def test_statements_are_short_and_stand_once():
+    statements = [row["Statement"] for row in ROWS]
+
+    assert [statement for statement in statements if len(statement.split()) > 15] == []
+    assert len(set(statements)) == len(statements)

@@ -1,0 +1,116 @@
+"""The processes of your own Ray tasks and actors, set up as those of trials are.
+
+Ray's resources of a task or an actor are no limit. ``with_limits`` makes the plan's limits hold in its process.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType, new_class
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from ray.actor import ActorClass
+from ray.remote_function import RemoteFunction
+
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import shorten
+
+from .gpu_memory.enforcement import require_limit
+from .gpu_memory.trial_usage import noted_on_oom
+from .process_setup import ProcessSetup, limit_options, set_num_threads_of_thread, set_up_before, wrapped_in
+
+TargetT = TypeVar("TargetT", bound=Callable[..., Any])
+
+
+def with_limits(
+    plan: TrialPlan,
+    *,
+    isolation: Literal["mps"] | None = None,
+    on_void_limit: Literal["raise", "warn"] = "raise",
+) -> Callable[[TargetT], TargetT]:
+    """Return a decorator that limits a task or an actor to what Ray assigned to it, as a trial of the plan is limited.
+
+    Write it below ``ray.remote``::
+
+        @ray.remote(**plan.remote_options())
+        @with_limits(plan)
+        def evaluate(path): ...
+
+    Before your code runs, the process gets the devices, the number of threads and the GPU memory limit of a trial. A
+    task is set up at each call, an actor before its ``__init__``. If Ray assigned another share than the plan's, such
+    as by ``.options(num_gpus=0.25)``, the limit changes with it.
+
+    Args:
+        plan: The plan whose ``remote_options()`` the task or the actor has.
+        isolation: ``"mps"``: also by NVIDIA's MPS daemon, if one answers on the node.
+        on_void_limit: What to do if a limit cannot hold: ``"raise"`` an error, or ``"warn"`` in
+            ``gpu_memory_usage()``.
+
+    Returns:
+        The decorator. It takes a function or a class, which it leaves untouched, and raises ``InvalidResourcesError``
+        for anything else.
+
+    Raises:
+        InvalidResourcesError: ``plan`` is no plan.
+        MemoryLimitError: In the process: its GPU memory cannot be limited, or others hold the memory of its share. If
+            an actor's ``__init__`` raises it, Ray raises an ``ActorDiedError`` with its text.
+    """
+    if not isinstance(plan, TrialPlan):
+        raise InvalidResourcesError(f"with_limits takes a plan, such as plan_on_cluster(policy), got {shorten(plan)}")
+    setup = ProcessSetup.for_worker(plan.common_slot, limit_options(isolation, on_void_limit))
+
+    def decorate(target: Any) -> Any:
+        if isinstance(target, (RemoteFunction, ActorClass)):
+            raise InvalidResourcesError(f"{shorten(target)} is remote already: write @with_limits below @ray.remote")
+        if isinstance(target, type):
+            return _limited_class(target, setup)
+        if not callable(target):
+            raise InvalidResourcesError(f"with_limits takes a function or a class, got {shorten(target)}")
+        return set_up_before(wrapped_in(target, _call_of_task), lambda _: setup.apply())
+
+    return decorate
+
+
+@contextmanager
+def _call_of_task(*_: Any) -> Iterator[None]:
+    yield
+    require_limit()  # your code may have caught the error of an import
+
+
+class _Actor(NamedTuple):
+    """What is done around the methods of an actor."""
+
+    setup: ProcessSetup
+
+    @contextmanager
+    def creation(self, *_: Any) -> Iterator[None]:
+        self.setup.apply()
+        with noted_on_oom():
+            yield
+            require_limit()
+
+    @contextmanager
+    def call(self, *_: Any) -> Iterator[None]:
+        set_num_threads_of_thread()  # actors with several threads run methods in others than the one of ``__init__``
+        with noted_on_oom():
+            yield
+            require_limit()
+
+
+def _limited_class(cls: type, setup: ProcessSetup) -> type:
+    actor = _Actor(setup)
+    members = {name: inspect.getattr_static(cls, name) for name in dir(cls)}
+    changes: dict[str, Any] = {
+        name: wrapped_in(member, actor.call)
+        for name, member in members.items()
+        if isinstance(member, FunctionType) and (not name.startswith("_") or name == "__call__")
+    }
+    init = members["__init__"]
+    changes["__init__"] = wrapped_in(init if isinstance(init, FunctionType) else _no_arguments, actor.creation)
+    changes |= {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return new_class(cls.__name__, (cls,), exec_body=lambda namespace: namespace.update(changes))
+
+
+def _no_arguments(self: object) -> None:
+    """Ray's own ``__init__`` of a class without one."""

@@ -1,0 +1,25 @@
+"""Recognizes the errors of a process that cannot use its device, because others hold its memory or the driver fails.
+
+The texts are those of the CUDA runtime (``cudaGetErrorString``), of PyTorch's and TensorFlow's initialization, of HIP,
+and of JAX.
+"""
+
+import re
+from typing import Final
+
+from tune_policies.oom.classify import walk_errors
+from tune_policies.values.errors import MemoryLimitError
+
+_TYPE: Final = f"{MemoryLimitError.__module__}.{MemoryLimitError.__qualname__}"
+_TEXT: Final = re.compile(
+    r"no (?:CUDA|HIP) GPUs are available|found no NVIDIA driver|NVIDIA driver on your system is too old"
+    r"|CUDA driver initialization failed|CUDA driver version is insufficient|CUDA unknown error"
+    r"|CUDA-capable device\(s\) is/are busy or unavailable|no (?:CUDA|ROCm)-capable device is detected"
+    r"|uncorrectable ECC error|failed call to cuInit|unable to initialize backend '(?:cuda|rocm|gpu)'|GPU is lost",
+    re.IGNORECASE,
+)
+
+
+def is_unusable_device(error: object) -> bool:
+    """Return whether ``error``, or an error inside it, says that the process cannot use its device. Never raises."""
+    return any(_TYPE in each.types or _TEXT.search(each.text) for each in walk_errors(error))

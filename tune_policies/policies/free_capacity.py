@@ -1,0 +1,79 @@
+"""Plans on the resources that are free, beside what others use on the cluster."""
+
+import math
+
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.placement.packing import subtract
+from tune_policies.plan.build_plan import about_the_nodes
+from tune_policies.plan.trial_plan import NodeNote, TrialPlan
+from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
+from tune_policies.policies.reserving import kept_off_small_devices
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.resources import TICKS, Amounts, Resources
+from tune_policies.values.value import Value
+
+
+class FreeCapacityPolicy(WrappingPolicy):
+    """Plans on what is free when the cluster is read.
+
+    Other policies plan on the totals of the nodes, so their trials wait until others release what they use.
+    ``FreeCapacityPolicy(GpuPolicy()) | CpuPolicy()`` uses CPUs if actors or other programs use all GPUs. A device of
+    which a part is in use counts as in use.
+
+    A run keeps to what was free when it began. ``plan_when_ready(policy, only_free=True)`` also waits for resources to
+    be released, and reserves them once to be sure.
+
+    Attributes:
+        inner: The policy that plans on the free resources.
+
+    Raises:
+        InvalidResourcesError: ``inner`` is not a policy.
+    """
+
+    def __init__(self, inner: ResourcePolicy) -> None:
+        Value.__init__(self, inner=inner)
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        in_use = Resources()
+        for node in capacity.nodes:
+            for name, ticks in _whole_devices(node).items():
+                in_use = in_use.with_ticks(name, in_use.ticks.get(name, 0) + ticks)
+        if not in_use.ticks:
+            return self.inner.plan(capacity)
+        try:
+            plan = self.inner.plan(free_part(capacity))
+        except InfeasibleRequestError as error:
+            raise error.told(
+                offered=f"with {in_use} in use, {error.offered}",
+                suggestion=f"{error.suggestion} Or wait until others release what they use.",
+            ) from error
+        of_plan = (reason for reason in plan.reasons if not isinstance(reason, NodeNote))
+        left_free = plan.left_free
+        for name, ticks in in_use.ticks.items():
+            left_free = left_free.with_ticks(name, left_free.ticks.get(name, 0) + ticks)
+        changes = {
+            "reasons": (f"{in_use} in use by others", *of_plan, *about_the_nodes(capacity)),
+            "fewer_than_fit": True,
+            "left_free": left_free,
+        }
+        return plan.with_slots(lambda slot: kept_off_small_devices(slot, capacity)).model_copy(update=changes)
+
+
+def free_part(capacity: ClusterCapacity) -> ClusterCapacity:
+    """Return the cluster with only the resources that are not in use on its nodes."""
+    changed = {node.node_id: subtract(node, ticks) for node in capacity.nodes if (ticks := _whole_devices(node))}
+    return capacity.replacing(changed) if changed else capacity
+
+
+def _whole_devices(node: NodeCapacity) -> Amounts:
+    """Return what is in use on a node, in ticks, with devices rounded up."""
+    if node.in_use is None:
+        return {}
+    totals = node.resources.ticks
+    return {
+        name: min(totals[name], math.ceil(ticks / TICKS) * TICKS if name in DEVICE_RESOURCES else ticks)
+        for name, ticks in node.in_use.ticks.items()
+        if name in totals
+    }

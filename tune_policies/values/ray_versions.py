@@ -1,0 +1,14 @@
+"""The versions of Ray with which this project was tested: the range in ``pyproject.toml``, without patch versions."""
+
+import re
+from typing import Final
+
+OLDEST_TRIED: Final = (2, 50)
+NEWEST_TRIED: Final = (2, 60)
+TRIED: Final = "2.50 to 2.60"
+
+
+def is_tried(version: str) -> bool:
+    """Return whether a version of Ray is within the tried range."""
+    numbers = re.match(r"(\d{1,9})\.(\d{1,9})", version)
+    return numbers is not None and OLDEST_TRIED <= (int(numbers[1]), int(numbers[2])) <= NEWEST_TRIED
