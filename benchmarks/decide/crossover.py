@@ -160,7 +160,7 @@ def search_to_file(wanted: Search, *, address: str | None = None, timeout_s: flo
             return compare_trials(run_set, arms, terms.steps_per_trial, same_within=terms.same_within)
 
         search(compare, wanted.sizes, wanted.settings.num_rounds)
-        # It is complete without the rounds that the search left out, so that nobody resumes it.
+        # Mark the record as complete, so that it is not resumed: the search left out the other rounds.
         whole = asked(sizes, wanted.settings.num_rounds).model_copy(update={"is_complete": True})
         write_run_set(whole, wanted.output)
         return whole

@@ -4,7 +4,7 @@ Its top level has pyperf's ``version``, ``benchmarks`` and ``metadata``, and ``t
 the whole run set, from which alone it is read. For pyperf, a benchmark is an arm in a phase, a run is a process, and
 a value is the seconds of one step.
 
-``python -m tune_policies.benchmarks.record.run_set_file`` writes the JSON schema anew.
+``python -m tune_policies.benchmarks.record.run_set_file`` rewrites the JSON schema.
 """
 
 import csv

@@ -13,10 +13,12 @@ from ray import tune
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tests.marks import further
+from tests.on_ray.rays import wait_until
 from tune_policies import (
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
+    FreeCapacityPolicy,
     GpuPolicy,
     InvalidResourcesError,
     OomRetryScheduler,
@@ -254,14 +256,22 @@ class TrainsOnWhatThereIs(tune.Trainable):
 
 @pytest.mark.rest
 @pytest.mark.parametrize("trainable", [train_on_what_there_is, TrainsOnWhatThereIs])
-def test_a_trial_that_cannot_use_its_gpu_resumes_on_cpus_and_is_counted(tmp_path, capsys, trainable):
-    policy = GpuPolicy(gpus=0.5) | CpuPolicy(cpus=2)
+@pytest.mark.parametrize(
+    ("policy", "slot"),
+    [
+        (GpuPolicy(gpus=0.5) | CpuPolicy(cpus=2), "2 CPUs"),
+        # The CPUs that the run's own trials use do not count as used by others.
+        (FreeCapacityPolicy(GpuPolicy(gpus=0.5) | CpuPolicy(cpus=4)), "4 CPUs"),
+    ],
+)
+def test_a_trial_that_cannot_use_its_gpu_resumes_on_cpus_and_is_counted(tmp_path, capsys, policy, slot, trainable):
+    wait_until(lambda: not any(node.in_use.ticks for node in probe_cluster().nodes))  # an earlier run has ended
     options = {"scheduler": PolicyScheduler(policy, falls_back=True), "callbacks": [PolicyCallback()]}
 
     trials = run(trainable, policy, tmp_path, num_samples=2, **options)
 
     assert [(trial.status, trial.num_failures, trial.last_result["slot"]) for trial in trials] == [
-        ("TERMINATED", 0, "2 CPUs")
+        ("TERMINATED", 0, slot)
     ] * 2
     assert [(trial.last_result["use_gpu"], trial.last_result["device"]) for trial in trials] == [(False, "cpu")] * 2
     usage = ResourceUsage.from_json(next(tmp_path.rglob("resource_usage.json")).read_text())

@@ -340,8 +340,14 @@ class RunPlan:
 
     def _read_devices(self) -> ClusterCapacity:
         if self._probed is None:
-            self._probed = probe_cluster()
+            self._probed = self._used_as_at_start(probe_cluster())
         return self._probed
+
+    def _used_as_at_start(self, capacity: ClusterCapacity) -> ClusterCapacity:
+        """Return the capacity with what others used when the run began, because the run's own trials use more now."""
+        return capacity.with_nodes(
+            node.model_copy(update={"in_use": self._in_use.get(node.node_id)}) for node in capacity.nodes
+        )
 
     def follow_nodes(self) -> bool:
         """Bring the plan up to date with the nodes; return whether placements were made anew. Does not wait."""
@@ -367,10 +373,7 @@ class RunPlan:
 
     def _plan_anew(self, capacity: ClusterCapacity) -> None:
         why = _what_changed(self._capacity, capacity)
-        # What is in use now includes the run's own trials, so what others used as the run began counts.
-        capacity = capacity.with_nodes(
-            node.model_copy(update={"in_use": self._in_use.get(node.node_id)}) for node in capacity.nodes
-        )
+        capacity = self._used_as_at_start(capacity)
         self._capacity = capacity
         self.have_nodes_changed = True
         if self._policy is not None:
