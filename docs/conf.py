@@ -17,7 +17,7 @@ from pygments.lexers import YamlLexer
 from sphinx.util.typing import stringify_annotation
 
 import tune_policies
-from tune_policies import trainers
+from tune_policies import testing, trainers
 from tune_policies.cli.main import app as commands
 from tune_policies.values.value import Value
 
@@ -60,7 +60,7 @@ html_theme_options = {
     "navigation_with_keys": False,
     "show_nav_level": 1,
     "show_toc_level": 2,
-    "secondary_sidebar_items": {"**": ["page-toc"], "reference/tried": []},  # there the tables need the room
+    "secondary_sidebar_items": {"**": ["page-toc"], "evidence/tested": []},  # there the tables need the room
     "header_links_before_dropdown": 7,
     "navbar_persistent": ["search-button"],
     "navbar_align": "left",
@@ -69,7 +69,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "install": [], "tutorial": [], "concepts": [], "glossary": [], "choose": []}
+html_sidebars = {"index": [], "install": [], "tutorial": [], "concepts": [], "choose": []}
 html_show_sourcelink = False
 
 autodoc_mock_imports = ["tensorflow"]  # it takes seconds, and says a lot
@@ -107,7 +107,9 @@ intersphinx_mapping = dict(_inventories())
 
 # ---- The public names ------------------------------------------------------------------------------------------------
 
-PUBLIC = {name: f"{package.__name__}.{name}" for package in (trainers, tune_policies) for name in package.__all__}
+PUBLIC = {
+    name: f"{package.__name__}.{name}" for package in (testing, trainers, tune_policies) for name in package.__all__
+}
 """Where each public name is documented: ``run`` is in both packages, and found in ``tune_policies``."""
 
 

@@ -57,3 +57,8 @@ def slice_hosts(name, *, topology="2x2x2", accelerator_type="TPU-V4", pod_type="
         )
         for i in range(num_hosts)
     ]
+
+
+def with_devices(*shapes):
+    """A cluster from (cpus, custom resources) pairs."""
+    return ClusterCapacity.of(*(Resources(cpus=cpus, custom=custom) for cpus, custom in shapes))

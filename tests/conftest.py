@@ -44,8 +44,8 @@ def environment_of_its_own():
 
 
 def pytest_collection_modifyitems(items):
-    # The longest file first: a process has a file alone, and all others would be done before it.
-    items.sort(key=lambda item: item.path.name != "test_pages.py")
+    # The longest files first: a process runs a file alone, and all others would be done before it.
+    items.sort(key=lambda item: not item.path.name.startswith("test_page"))
     for item in items:
         if item.get_closest_marker("gpu") and not _has_gpu():
             item.add_marker(pytest.mark.skip(reason="needs a GPU that torch can use"))

@@ -3,7 +3,15 @@
 from datetime import UTC, datetime
 
 from tests.clusters import GIB
-from tune_policies.benchmarks.record.run_set import Arm, Block, DeviceFound, Environment, Phase, ProcessRun, RunSet
+from tune_policies.benchmarks.record.run_set import (
+    Block,
+    Configuration,
+    DeviceFound,
+    Environment,
+    Phase,
+    ProcessRun,
+    RunSet,
+)
 
 MEASURED_AT = datetime(2026, 6, 1, tzinfo=UTC)
 START_S = {"cpu": 1.0, "gpu": 5.0, "gpu@0.25": 5.0}
@@ -20,7 +28,7 @@ def process(workload, size, device, number, **changes):
         for at in range(3)
     ]
     fields = {
-        "arm": Arm(workload=workload, size=size, device=device),
+        "configuration": Configuration(workload=workload, size=size, device=device),
         "round": number,
         "order": 0,
         "pid": 1,

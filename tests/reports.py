@@ -56,14 +56,14 @@ def a_packing_record(workload="mlp"):
     samples = [
         ThroughputSample(
             workload=workload,
-            arm=arm,
+            mode=mode,
             trials_per_gpu=number,
             num_trials=8,
             seconds=8 * 3600 / rate * factor,
             trial_seconds=(),
             losses=(),
         )
-        for (arm, number), rate in rates.items()
+        for (mode, number), rate in rates.items()
         for factor in (0.98, 1, 1.03)
     ]
     return ThroughputRecord(

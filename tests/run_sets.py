@@ -7,8 +7,8 @@ import random
 from datetime import UTC, datetime, timedelta
 
 from tune_policies.benchmarks.record.run_set import (
-    Arm,
     Block,
+    Configuration,
     DeviceFound,
     Environment,
     Failure,
@@ -37,7 +37,6 @@ ENVIRONMENT = Environment(
     platform="Linux",
     python="3.12.1",
     versions={"ray": "2.60.0", "tune-policies": "0.1.0"},
-    commit="0123456789abcdef0123456789abcdef01234567",
 )
 
 
@@ -57,26 +56,28 @@ def a_run_set(
     """Each workload and size on each of ``devices`` and on a second first one, if ``has_control``.
 
     ``devices`` are some of ``"cpu"`` and ``"gpu"``; ``spread`` is that of times, relative to them; ``fields`` are
-    further ones of a ``RunSet``. With ``has_failure`` the last arm raised in the second round.
+    further ones of a ``RunSet``. With ``has_failure`` the last configuration raised in the second round.
     """
     draw = random.Random(seed)
-    arms = [
-        Arm(workload=workload, size=size, device=device, is_control=is_control)
+    configurations = [
+        Configuration(workload=workload, size=size, device=device, is_control=is_control)
         for workload in workloads
         for size in sizes
         for device, is_control in [*((device, False) for device in devices), *((d, True) for d in devices[:1])]
         if has_control or not is_control
     ]
-    broken = [arm for arm in arms if not arm.is_control][-1]
-    failures = [Failure(arm=broken, round=1, kind="raised", message="ValueError: <no> data")] if has_failure else []
-    failed = {(failure.arm, failure.round) for failure in failures}
+    broken = [configuration for configuration in configurations if not configuration.is_control][-1]
+    failures = (
+        [Failure(configuration=broken, round=1, kind="raised", message="ValueError: <no> data")] if has_failure else []
+    )
+    failed = {(failure.configuration, failure.round) for failure in failures}
     runs = []
     for number in range(num_rounds):
-        order = draw.sample(range(len(arms)), len(arms))
+        order = draw.sample(range(len(configurations)), len(configurations))
         runs += [
-            _process(arms[index], number, place, spread, draw)
+            _process(configurations[index], number, place, spread, draw)
             for place, index in enumerate(order)
-            if (arms[index], number) not in failed
+            if (configurations[index], number) not in failed
         ]
     found = [DeviceFound(device=device, slot=f"1 {device.upper()}", at_once=2) for device in devices]
     not_there = [DeviceFound(device=device, why_missing=f"no node has a {device}") for device in missing]
@@ -89,49 +90,46 @@ def a_run_set(
         "num_rounds": num_rounds,
         "runs": tuple(runs),
         "failures": tuple(failures),
-        "noise": tuple(NoiseReading(round=number, load=0.05, cpu_mhz=2500) for number in range(num_rounds)),
+        "noise": tuple(NoiseReading(round=number, load=0.05) for number in range(num_rounds)),
         "is_complete": True,
     }
     return RunSet(**{**all_fields, **fields})
 
 
-def _process(arm, number, place, spread, draw):
-    for_itself, for_each = SECONDS[arm.device]
-    step_s = (for_itself + for_each * arm.size) * draw.lognormvariate(0, spread)
+def _process(configuration, number, place, spread, draw):
+    for_itself, for_each = SECONDS[configuration.device]
+    step_s = (for_itself + for_each * configuration.size) * draw.lognormvariate(0, spread)
     num_steps = max(1, round(0.02 / step_s))
     blocks = []
     for index in range(10):
         phase = (Phase.COMPUTE, Phase.TRANSFERS)[index % 2]
         is_warmup = index < 2
-        slower = (TRANSFER[arm.device] if phase is Phase.TRANSFERS else 1) * (1.5 if is_warmup else 1)
+        slower = (TRANSFER[configuration.device] if phase is Phase.TRANSFERS else 1) * (1.5 if is_warmup else 1)
         blocks.append(
             Block(
                 phase=phase,
                 order=index * 10 + place,
-                at_s=START_S[arm.device] + 0.1 * index,
+                at_s=START_S[configuration.device] + 0.1 * index,
                 num_steps=num_steps,
                 seconds=num_steps * step_s * slower * draw.lognormvariate(0, spread),
                 is_warmup=is_warmup,
             )
         )
-    on_gpu = arm.device == "gpu"
+    on_gpu = configuration.device == "gpu"
     return ProcessRun(
-        arm=arm,
+        configuration=configuration,
         round=number,
         order=place,
         pid=1000 + 100 * number + place,
         node="node-a",
         started_at=BEGAN + timedelta(minutes=number),
-        first_epoch_s=START_S[arm.device] * draw.lognormvariate(0, spread) + 16 * step_s,
-        start_up_s=0.6 * START_S[arm.device],
-        prepare_s=0.3 * START_S[arm.device],
+        first_epoch_s=START_S[configuration.device] * draw.lognormvariate(0, spread) + 16 * step_s,
         blocks=tuple(blocks),
         losses=(1.0, 0.5, 0.25),
-        peak_host_bytes=2**28 + 1024 * arm.size,
-        peak_gpu_bytes=2**30 + 2**16 * arm.size if on_gpu else None,
-        energy_j=300 * sum(block.seconds for block in blocks) if on_gpu else None,
+        peak_host_bytes=2**28 + 1024 * configuration.size,
+        peak_gpu_bytes=2**30 + 2**16 * configuration.size if on_gpu else None,
         num_threads=4,
         dtype="float32",
-        samples_per_step=arm.size if arm.workload == "mlp" else None,
+        samples_per_step=configuration.size if configuration.workload == "mlp" else None,
         steps_per_epoch=16,
     )

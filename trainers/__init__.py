@@ -7,25 +7,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .builders import (
+        build_jax_trainer,
+        build_lightgbm_trainer,
+        build_tensorflow_trainer,
+        build_torch_trainer,
+        build_xgboost_trainer,
+    )
+    from .current_process import gpu_memory_usage
     from .deadlock_watch import with_deadlock_check
     from .gpu_memory.calibration import calibrate_gpu_overhead
+    from .gpu_memory.counters import peak_gpu_memory_bytes
     from .gpu_memory.estimate import GpuMemoryEstimate, estimate_gpu_memory
     from .gpu_memory.limit import GpuMemoryLimit
     from .gpu_memory.measure import measure_gpu_memory, plan_by_measuring
     from .gpu_memory.overhead import Overheads, load_overheads
-    from .gpu_memory.trial_usage import gpu_memory_usage, peak_gpu_memory_bytes
-    from .jax_trainer import build_jax_trainer
-    from .lightgbm_trainer import build_lightgbm_trainer
     from .policy_scheduler import PolicyScheduler
     from .remote_process import with_limits
     from .rllib import size_algorithm
-    from .tensorflow_trainer import build_tensorflow_trainer
-    from .torch_trainer import build_torch_trainer
     from .train_in_tune import as_trainable
     from .train_loop import fit_with_oom_retry
     from .trial_process import trial_plan
     from .tune_run import applied, run, tuner
-    from .xgboost_trainer import build_xgboost_trainer
 
 __all__ = [
     "GpuMemoryEstimate",
@@ -56,32 +59,23 @@ __all__ = [
 ]
 
 _MODULES = {
-    "GpuMemoryEstimate": ".gpu_memory.estimate",
-    "GpuMemoryLimit": ".gpu_memory.limit",
-    "Overheads": ".gpu_memory.overhead",
-    "PolicyScheduler": ".policy_scheduler",
-    "applied": ".tune_run",
-    "as_trainable": ".train_in_tune",
-    "build_jax_trainer": ".jax_trainer",
-    "build_lightgbm_trainer": ".lightgbm_trainer",
-    "build_tensorflow_trainer": ".tensorflow_trainer",
-    "build_torch_trainer": ".torch_trainer",
-    "build_xgboost_trainer": ".xgboost_trainer",
-    "calibrate_gpu_overhead": ".gpu_memory.calibration",
-    "estimate_gpu_memory": ".gpu_memory.estimate",
-    "fit_with_oom_retry": ".train_loop",
-    "gpu_memory_usage": ".gpu_memory.trial_usage",
-    "load_overheads": ".gpu_memory.overhead",
-    "measure_gpu_memory": ".gpu_memory.measure",
-    "peak_gpu_memory_bytes": ".gpu_memory.trial_usage",
-    "plan_by_measuring": ".gpu_memory.measure",
-    "run": ".tune_run",
-    "size_algorithm": ".rllib",
-    "trial_plan": ".trial_process",
-    "tuner": ".tune_run",
-    "with_deadlock_check": ".deadlock_watch",
-    "with_limits": ".remote_process",
+    "current_process": ("gpu_memory_usage",),
+    "deadlock_watch": ("with_deadlock_check",),
+    "gpu_memory.calibration": ("calibrate_gpu_overhead",),
+    "gpu_memory.counters": ("peak_gpu_memory_bytes",),
+    "gpu_memory.estimate": ("GpuMemoryEstimate", "estimate_gpu_memory"),
+    "gpu_memory.limit": ("GpuMemoryLimit",),
+    "gpu_memory.measure": ("measure_gpu_memory", "plan_by_measuring"),
+    "gpu_memory.overhead": ("Overheads", "load_overheads"),
+    "policy_scheduler": ("PolicyScheduler",),
+    "remote_process": ("with_limits",),
+    "rllib": ("size_algorithm",),
+    "train_in_tune": ("as_trainable",),
+    "train_loop": ("fit_with_oom_retry",),
+    "trial_process": ("trial_plan",),
+    "tune_run": ("applied", "run", "tuner"),
 }
+"""The public names of each module, except ``builders``."""
 
 
 def __dir__() -> list[str]:
@@ -89,8 +83,9 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name], __name__), name)
+    if name in __all__:
+        module = next((module for module, names in _MODULES.items() if name in names), "builders")
+        return getattr(import_module(f".{module}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

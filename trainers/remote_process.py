@@ -1,6 +1,6 @@
-"""The processes of your own Ray tasks and actors, set up as those of trials are.
+"""Sets up the processes of your own Ray tasks and actors like those of trials.
 
-Ray's resources of a task or an actor are no limit. ``with_limits`` makes the plan's limits hold in its process.
+The resources of a task or an actor are no limit in Ray. ``with_limits`` enforces the plan's limits in its process.
 """
 
 import inspect
@@ -16,9 +16,8 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
-from .gpu_memory.enforcement import require_limit
-from .gpu_memory.trial_usage import noted_on_oom
-from .process_setup import ProcessSetup, limit_options, set_num_threads_of_thread, set_up_before, wrapped_in
+from .current_process import CURRENT
+from .process_setup import ProcessSetup, limit_options, set_up_before, wrapped_in
 
 TargetT = TypeVar("TargetT", bound=Callable[..., Any])
 
@@ -43,7 +42,7 @@ def with_limits(
 
     Args:
         plan: The plan whose ``remote_options()`` the task or the actor has.
-        isolation: ``"mps"``: also by NVIDIA's MPS daemon, if one answers on the node.
+        isolation: ``"mps"`` to let NVIDIA's MPS daemon limit the process too, if one answers on the node.
         on_void_limit: What to do if a limit cannot hold: ``"raise"`` an error, or ``"warn"`` in
             ``gpu_memory_usage()``.
 
@@ -75,27 +74,28 @@ def with_limits(
 @contextmanager
 def _call_of_task(*_: Any) -> Iterator[None]:
     yield
-    require_limit()  # your code may have caught the error of an import
+    CURRENT.require_limit()  # your code may have caught the error of an import
 
 
 class _Actor(NamedTuple):
-    """What is done around the methods of an actor."""
+    """The steps around the methods of an actor."""
 
     setup: ProcessSetup
 
     @contextmanager
     def creation(self, *_: Any) -> Iterator[None]:
         self.setup.apply()
-        with noted_on_oom():
+        with CURRENT.noted_on_oom():
             yield
-            require_limit()
+            CURRENT.require_limit()
 
     @contextmanager
     def call(self, *_: Any) -> Iterator[None]:
-        set_num_threads_of_thread()  # actors with several threads run methods in others than the one of ``__init__``
-        with noted_on_oom():
+        # An actor with several threads runs methods in other threads than that of ``__init__``.
+        CURRENT.set_num_threads_of_thread()
+        with CURRENT.noted_on_oom():
             yield
-            require_limit()
+            CURRENT.require_limit()
 
 
 def _limited_class(cls: type, setup: ProcessSetup) -> type:

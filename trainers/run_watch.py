@@ -1,8 +1,7 @@
 """Watches a Tune run for what Ray waits for silently: lost placement groups, busy devices, and stuck Train workers.
 
 A trial's function may start one of Ray's own trainers. If the policy does not reserve room for its workers, the trials
-can hold all of it themselves. ``deadlock_watch`` reads the cluster for that, and
-``tune_policies.placement.deadlock`` decides.
+can hold all of it themselves.
 """
 
 import logging
@@ -11,19 +10,19 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from tune_policies.placement.deadlock import WaitingRun, deadlock_error, stuck_runs
+from tune_policies.placement.deadlock import WaitingRun
 from tune_policies.probe.holders import format_amounts, read_holders, sum_of, what_holders_have
 from tune_policies.ray_compat.gcs import GroupRecord, placement_groups
 from tune_policies.tune.run_plan import BackgroundTask
 from tune_policies.values.errors import InfeasibleRequestError
 
-from .deadlock_watch import AddableNodes, OccupancyReader, remove_abandoned_groups
+from .occupancy import OccupancyReader, StuckRuns, remove_abandoned_groups
 
 _logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 2.0
 _PATIENCE_S: Final = 6.0
-"""How long the same runs must be stuck. A watch of their own ends one of them before, so that the others can start."""
+"""How long the same runs must be stuck. A ``DeadlockWatch`` ends one of them before, so that the others can start."""
 _MIN_WAIT_S: Final = 4.0
 """How long a placement group must wait before the watch reports who holds its resources."""
 
@@ -48,10 +47,15 @@ class RunWatch:
     def __init__(self) -> None:
         self._reading: BackgroundTask[Reading] = BackgroundTask()
         self._next_at_s = 0.0
-        self._addable = AddableNodes()
-        self._stuck: list[str] = []
-        self._stuck_since_s = 0.0
+        self._stuck = StuckRuns()
         self._waits_since_s: dict[str, float] = {}
+        self._warned: set[str] = set()
+
+    def warn_once(self, what: str, why: str = "") -> None:
+        """Log a warning, unless there was one about the same thing."""
+        if what not in self._warned:
+            self._warned.add(what)
+            _logger.warning("%s", f"{what}: {why}" if why else what)
 
     def read(self, requested_groups: Collection[str], own_groups: Collection[str]) -> Reading | None:
         """Return the latest reading once; ``None``: there is none since the last call.
@@ -66,13 +70,13 @@ class RunWatch:
             partial(self._read, frozenset(requested_groups), frozenset(own_groups))
         ):
             self._next_at_s = now_s + _INTERVAL_S
-        if isinstance(answer, Exception):  # Ray is busy, or ends just now
-            _logger.debug("what the run waits for could not be read: %s", answer)
+        if isinstance(answer, Exception):  # Ray is busy, or shuts down
+            _logger.debug("the requests of the run could not be read: %s", answer)
             return None
         return answer
 
     def _read(self, requested_groups: frozenset[str], own_groups: frozenset[str]) -> Reading:
-        remove_abandoned_groups()  # of trials that were stopped: they would hold what this run's trials need
+        remove_abandoned_groups()  # of stopped trials, which would hold the resources that this run's trials need
         groups = {group.group_id: group for group in placement_groups() if not group.is_removed}
         pending = [group for group in map(groups.get, requested_groups) if group is not None and group.is_pending]
         return Reading(requested_groups - groups.keys(), self._find_stuck(), self._find_holders(pending, own_groups))
@@ -95,26 +99,12 @@ class RunWatch:
         )
 
     def _find_stuck(self) -> dict[str, InfeasibleRequestError]:
-        view = OccupancyReader(own_id="", gang=None, is_elastic=False).read()
-        stuck = stuck_runs(view)
-        ids = [run.run_id for run in stuck]
-        if ids != self._stuck:
-            self._stuck, self._stuck_since_s = ids, time.monotonic()
-        if not stuck:
-            return {}
-        with_more = self._addable.added_to(view)  # asked before patience is over, as the first answer takes a while
-        if with_more is None or time.monotonic() - self._stuck_since_s < _PATIENCE_S:
-            return {}
-        still = stuck_runs(with_more)
-        return {
-            run.driver_id: deadlock_error(with_more, run).told(suggestion=_suggestion(run))
-            for run in stuck
-            if run in still and run.driver_id
-        }
+        found = self._stuck.errors(OccupancyReader().read(), lambda _: _PATIENCE_S)
+        return {run.driver_id: error.told(suggestion=_suggestion(run)) for run, error in found if run.driver_id}
 
 
 def _suggestion(run: WaitingRun) -> str:
-    num_workers = run.gang.num_workers if run.gang else 1
+    num_workers = len(run.gang.bundles) if run.gang else 1
     return (
         f"Give the policy num_workers={num_workers}: the plan then reserves room for the workers, and the trial itself "
         "holds next to nothing while it waits for them. Or add nodes."

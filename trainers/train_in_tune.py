@@ -1,8 +1,8 @@
 """Makes a trainable for Tune of Train runs: each trial builds a trainer, whose reports are the trial's results.
 
-Ray has ``TuneReportCallback`` for reports. With it Tune reads them while the trial's function runs, so the last ones
-may be lost or come after the trial's end, and a checkpoint is only a path among the metrics. Here the trial's own
-thread takes the reports in order until the run has ended, and the run ends when the trial ends.
+With Ray's ``TuneReportCallback``, the last reports may be lost or arrive after the trial's end, and a checkpoint is
+only a path among the metrics. Here the trial's own thread reads the reports in order until the run has ended, and the
+run ends when the trial ends.
 """
 
 import os
@@ -41,7 +41,9 @@ from tune_policies.ray_compat.train_run import (
 from tune_policies.ray_compat.tune_trial import add_mixin, report_stored_checkpoint, storage_of_session
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 
-from .deadlock_watch import remove_groups, with_deadlock_check
+from .current_process import CURRENT
+from .deadlock_watch import with_deadlock_check
+from .occupancy import remove_groups
 from .process_setup import name_of
 from .train_loop import check_train_v2, ray_trainer_class
 from .trial_process import reserved_for_trial, slot_of_reservation
@@ -49,14 +51,14 @@ from .trial_process import reserved_for_trial, slot_of_reservation
 
 @dataclass(frozen=True)
 class ControllerStarted:
-    """The run's controller has started; its workers end when it is ended."""
+    """The controller of the run has started."""
 
     controller: Any
 
 
 @dataclass(frozen=True)
 class Report:
-    """The report of the worker of rank 0, once all workers have reported. Ray's own callback takes that one too."""
+    """The report of the worker of rank 0, after all workers have reported. Ray's own callback uses it too."""
 
     metrics: dict[str, Any]
     checkpoint: Checkpoint | None
@@ -64,7 +66,7 @@ class Report:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """The last message: the run is over, with this error or without one."""
+    """The last message: the run has ended, with this error or without one."""
 
     error: BaseException | None
 
@@ -80,7 +82,7 @@ class SendReportsToTrial(ControllerCallback, ReportCallback):  # type: ignore[mi
         self._send(ControllerStarted(ray.get_runtime_context().current_actor))
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
-        """Send one report, and wait until the trial takes it: workers must not run far ahead of Tune."""
+        """Send one report, and wait until the trial reads it, because workers must not run far ahead of Tune."""
         self._send(Report(dict(metrics[0]), training_report.checkpoint))
 
     def _send(self, message: ControllerStarted | Report) -> None:
@@ -91,17 +93,16 @@ class SendReportsToTrial(ControllerCallback, ReportCallback):  # type: ignore[mi
 
 
 class StartFromCheckpoint(WorkerCallback):  # type: ignore[misc]
-    """Lets ``ray.train.get_checkpoint()`` return the checkpoint from which Tune starts the trial.
+    """Lets ``ray.train.get_checkpoint()`` return the checkpoint from which Tune starts the trial, in each worker.
 
-    Runs in each worker. Workers that Train restarts, by the run's own ``max_failures``, have a later
-    checkpoint already.
+    Workers that Train restarts because of the run's own ``max_failures`` have a later checkpoint already.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
 
     def after_init_train_context(self) -> None:
-        """Set it where the run has none of its own."""
+        """Set the checkpoint, unless the run has one of its own."""
         start_from_checkpoint(self._checkpoint)
 
 
@@ -114,7 +115,6 @@ class TrialRun:
     """Runs one trainer in a thread of its own, so that the trial's thread can report to Tune."""
 
     def __init__(self) -> None:
-        # Started now, so that it is there when Train's controller is.
         self.queue = Queue(maxsize=1, actor_options={"num_cpus": 0})
         self._controller: Any = None
         self._is_over = False
@@ -126,8 +126,7 @@ class TrialRun:
         Raises:
             SystemExit: Tune has stopped the trial.
         """
-        # Ray's default of 2 s is for hundreds of workers: with it a loop that reports more often waits, which a trial
-        # of Tune without Train does not.
+        # Ray's default of 2 s is for hundreds of workers, and delays a loop that reports more often.
         num_workers = trainer.scaling_config.num_workers
         most = num_workers[1] if isinstance(num_workers, tuple) else num_workers
         os.environ.setdefault(REPORT_INTERVAL_VARIABLE, f"{min(2.0, max(0.1, most / _POLLS_PER_S)):g}")
@@ -137,8 +136,8 @@ class TrialRun:
                 if isinstance(message, ControllerStarted):
                     self._controller = message.controller
                 else:
-                    # Waits until Tune lets the trial go on, or ends it by a SystemExit. A checkpoint stays where Train
-                    # has put it.
+                    # This waits until Tune continues the trial, or ends it by a SystemExit. A checkpoint stays in its
+                    # place.
                     if message.checkpoint is None:
                         tune.report(message.metrics)
                     else:
@@ -155,7 +154,7 @@ class TrialRun:
         return message.error
 
     def _fit(self, trainer: Any) -> None:
-        """Run the trainer, and send how it ended. That is the last message, as every report waits until it is taken."""
+        """Run the trainer, and send its end. This is the last message, because every report waits until it is read."""
         error: BaseException | None = None
         try:
             trainer.fit()
@@ -164,15 +163,15 @@ class TrialRun:
         try:
             self.queue.put(RunEnded(error))
         except RayError:
-            return  # the trial was stopped, and nobody listens any more
+            return  # the trial was stopped
 
     def end(self) -> None:
-        """End the run and its workers, and free what they hold. Any thread may call it, also twice."""
+        """End the run and its workers, and release their resources. Any thread may call this, also twice."""
         with self._lock:
             if self._is_over:
                 return
             self._is_over = True
-        ray.kill(self.queue.actor)  # whoever waits at it goes on: the trial's own thread, and Train's controller
+        ray.kill(self.queue.actor)  # ends the waits of the trial's own thread and of Train's controller
         if self._controller is None:
             return
         controller_id = run_id_of(self._controller)
@@ -183,38 +182,34 @@ class TrialRun:
         remove_groups(controller_id)
 
 
-_current: TrialRun | None = None
-"""The Train run of the trial that this process runs, or ran last."""
-
-
 class EndRunWithTrial(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
     """A mixin for the trainable that Tune makes of a function: it ends the Train run when Tune is done with the trial.
 
-    Tune calls it while the function waits at a report, or once the function has ended. Soon after, Tune kills the
-    process: too soon for the function's own thread to end what it has started.
+    Tune calls it while the function waits at a report, or after the function has ended. Soon after, Tune kills the
+    process, too soon for the function's own thread to end the run.
     """
 
     def cleanup(self) -> None:
         """End the run before the trial's process ends."""
-        _end_current()
+        _end_run()
         super().cleanup()
 
     def reset_config(self, new_config: Any) -> bool:
         """End the run before another trial uses this process."""
-        _end_current()
+        _end_run()
         return bool(super().reset_config(new_config))
 
 
-def _end_current() -> None:
-    if _current is not None:
-        _current.end()
+def _end_run() -> None:
+    if CURRENT.end_train_run is not None:
+        CURRENT.end_train_run()
 
 
 def run_config_in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig:
-    """Return the user's run config with a folder that no other trial has, in Tune's storage of the trial.
+    """Return the user's run config with a folder of its own for the trial.
 
-    Without name and storage path, that is the trial's own folder, so that the checkpoints are where Tune's would be. A
-    name becomes a folder in the trial's. A storage path of the user's gets a folder for each trial.
+    Without name and storage path, it is the trial's folder in Tune's storage. A name becomes a folder in it. A storage
+    path of the user gets a folder for each trial.
 
     Raises:
         InvalidResourcesError: Train is to delete checkpoints, but Tune decides which are kept.
@@ -287,12 +282,12 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer]) -> Callabl
 
 
 def _run_as_trial(trainer: _Trainer, start: TrialStart) -> None:
-    global _current
     of_ray = ray_trainer_class(trainer)
     if of_ray is None:
         raise InvalidResourcesError(f"build_trainer must return a trainer of Ray Train, got {trainer!r}")
     check_train_v2(of_ray)
-    run = _current = TrialRun()
+    run = TrialRun()
+    CURRENT.end_train_run = run.end
     error = run.fit(with_deadlock_check(_in_trial(trainer, run.queue, start)))
     if error is not None:
         raise _unwrap_user_error(error)

@@ -20,18 +20,24 @@ from tune_policies.tune.oom_retry_scheduler import check_growth, check_max_gpus
 from tune_policies.tune.task_watch import watch_tasks
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 
+from .current_process import CURRENT
 from .deadlock_watch import with_deadlock_watch
-from .gpu_memory.trial_usage import RunFolder, with_usage
-from .process_setup import LimitOptions, ProcessSetup, set_up_before
+from .gpu_memory.share import LimitOptions
+from .gpu_memory.trial_usage import RunFolder
+from .process_setup import ProcessSetup, set_up_before
 from .trial_process import plan_of_trial, reserved_for_trial
 
 TrainerT = TypeVar("TrainerT")
+
+_logger = logging.getLogger(__name__)
+
+_READ_TIMEOUT_S: Final = 10.0
 
 
 def build_trainer(
     trainer: Callable[..., TrainerT],
     train_loop: Callable[..., Any],
-    plan: TrialPlan | ResourcePolicy,
+    plan: TrialPlan,
     train_loop_config: dict[str, Any] | None,
     limits: LimitOptions,
     trainer_kwargs: dict[str, Any],
@@ -41,52 +47,46 @@ def build_trainer(
     Raises:
         InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` name what the plan sets, or Ray Train
             is not its version 2.
-        InfeasibleRequestError: The config is known to need more GPU memory than any device has.
     """
     check_train_v2(trainer)
-    plan = plan_for_run(plan, train_loop_config)
-    return trainer(**trainer_arguments(train_loop, plan, limits, trainer_kwargs), train_loop_config=train_loop_config)
-
-
-def trainer_arguments(
-    train_loop: Callable[..., Any], plan: TrialPlan, limits: LimitOptions, trainer_kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the arguments of a trainer whose workers are set up by ``plan`` before ``train_loop`` runs.
-
-    Raises:
-        InvalidResourcesError: The plan has no Train workers, or ``trainer_kwargs`` name what the plan sets.
-    """
     if "scaling_config" in trainer_kwargs:
         raise InvalidResourcesError("scaling_config comes from the plan: change the policy instead")
     scaling_config = plan.scaling_config()
     if reserved_for_trial() is None:  # inside a trial, the program that runs Tune watches
         watch_tasks()
-    setup = ProcessSetup.for_worker(plan.common_slot, limits)
+    return trainer(
+        **{
+            **trainer_kwargs,
+            "train_loop_per_worker": in_worker(train_loop, ProcessSetup.for_worker(plan.common_slot, limits)),
+            "scaling_config": scaling_config,
+            "run_config": with_deadlock_watch(trainer_kwargs.get("run_config")),
+        },
+        train_loop_config=train_loop_config,
+    )
+
+
+def in_worker(train_loop: Callable[..., Any], setup: ProcessSetup) -> Callable[..., Any]:
+    """Return a training loop that sets up its worker, and adds the use of its resources to its reports."""
 
     def set_up(_: Any) -> None:
         setup.apply()
-        if limits.on_void_limit == "warn" and use_cpu_without_gpu():
+        if setup.limits.on_void_limit == "warn" and use_cpu_without_gpu():
             _logger.warning("PyTorch sees none of the GPUs that Ray gave this worker, so it trains on the CPU.")
         folder = run_folder()
 
         def metrics_with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
             if folder is not None:
-                folder.keep()
-            return with_usage(metrics)
+                CURRENT.keep_usage(folder)
+            return CURRENT.with_usage(metrics)
 
         add_to_reports(metrics_with_usage)
 
-    def keep_usage() -> None:  # what came up after the last report
+    def keep_usage() -> None:  # since the last report
         folder = run_folder()
         if folder is not None:
-            folder.keep()
+            CURRENT.keep_usage(folder)
 
-    return {
-        **trainer_kwargs,
-        "train_loop_per_worker": set_up_before(train_loop, set_up, keep_usage),
-        "scaling_config": scaling_config,
-        "run_config": with_deadlock_watch(trainer_kwargs.get("run_config")),
-    }
+    return set_up_before(train_loop, set_up, keep_usage)
 
 
 def with_worker_env_vars(trainer_kwargs: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def with_worker_env_vars(trainer_kwargs: dict[str, Any], variables: Mapping[str,
     Workers need them from their start: before the user's loop runs, Ray has already imported the framework.
     """
     run_config = trainer_kwargs.get("run_config") or ray.train.RunConfig()
-    if not isinstance(run_config, RunConfig):  # the trainer itself will say what is wrong with it
+    if not isinstance(run_config, RunConfig):  # the trainer itself reports what is wrong with it
         return trainer_kwargs
     runtime_env = dict(run_config.worker_runtime_env or {})
     runtime_env["env_vars"] = {**variables, **runtime_env.get("env_vars", {})}
@@ -105,8 +105,8 @@ def with_worker_env_vars(trainer_kwargs: dict[str, Any], variables: Mapping[str,
 def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, Any] | None) -> TrialPlan:
     """Return the plan for a Train run with this config; in a trial of Tune, that of the trial's slot.
 
-    A policy plans on the program's cluster, unless the trial has a slot already.
-    Without a config, it is enough for every config that was measured.
+    A policy plans on the program's cluster, unless the trial has a slot already. Without a config, the plan is enough
+    for every config that was measured.
 
     Raises:
         InfeasibleRequestError: The config is known to need more GPU memory than any device has.
@@ -118,7 +118,7 @@ def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, 
 
 
 def run_folder() -> RunFolder | None:
-    """Return the folder for this worker's usage record; ``None``: Ray names none, as in its local mode."""
+    """Return the folder for this worker's usage record, or ``None`` if Ray names none, as in its local mode."""
     try:
         context = ray.train.get_context()
         storage = context.get_storage()
@@ -128,7 +128,7 @@ def run_folder() -> RunFolder | None:
 
 
 def ray_trainer_class(trainer: object) -> type | None:
-    """Return the class of Ray Train's of which ``trainer`` is; ``None``: it is no trainer of Ray's."""
+    """Return the class of Ray Train of which ``trainer`` is an instance, or ``None``."""
     return next((cls for cls in type(trainer).__mro__ if cls.__module__.startswith("ray.train.")), None)
 
 
@@ -141,11 +141,6 @@ def check_train_v2(trainer: Callable[..., Any]) -> None:
         raise InvalidResourcesError(
             "Ray Train version 1 is active: set RAY_TRAIN_V2_ENABLED=1 in the environment before Ray is imported"
         )
-
-
-_logger = logging.getLogger(__name__)
-
-_READ_TIMEOUT_S: Final = 10.0
 
 
 class _Trainer(Protocol):
@@ -162,33 +157,31 @@ def fit_with_oom_retry(
 ) -> Result:
     """Run a trainer; when its workers run out of memory, run it again with more for each.
 
-    Ray Train resumes from the latest checkpoint of a run with the same name and storage, so give both:
-    ``RunConfig(name=…, storage_path=…)``. Without a name, each run starts anew.
+    Ray Train resumes from the latest checkpoint of a run with the same name and storage, so pass both:
+    ``RunConfig(name=…, storage_path=…)``. Without a name, each run starts from the beginning.
 
-    Leave the run's ``max_failures`` at 0: Ray Train would retry with the share that was too small. To retry other
-    failures, call this function again with the same name and storage.
+    Leave the run's ``max_failures`` at 0, because Ray Train would retry with the share that was too small. To retry
+    other failures, call this function again with the same name and storage.
 
     Args:
         build_trainer: Returns the trainer for a plan, such as ``lambda plan: build_torch_trainer(loop, plan=plan)``.
-        plan: The plan to begin with; it has Train workers. Or a policy, which then plans on the program's cluster. In a
-            trial of Tune with a slot, the run begins with that slot, whichever plan or policy this is.
+        plan: The first plan, with Train workers, or a policy that plans on the program's cluster. In a trial of Tune
+            with a slot, the run starts with that slot.
         growth: The factor by which a worker's memory grows. A share is rounded up to the next equal part of a GPU.
         max_gpus: The most GPUs of a worker.
 
     Returns:
-        What the last ``fit()`` returned.
+        The result of the last ``fit()``.
 
     Raises:
         InfeasibleRequestError: The workers ran out of memory, and there is no more for them. Its cause is the error of
             the run.
-        InvalidResourcesError: The plan has no Train workers, or goes by configs; ``growth`` is not above 1, or
+        InvalidResourcesError: The plan has no Train workers, or depends on configs; ``growth`` is not above 1, or
             ``max_gpus`` not above 0; the trainer has a ``max_failures``, or is of Ray Train's version 1.
         ProbeError: The workers ran out of memory, and the nodes cannot be read.
         Exception: Any other failure of the run, as Ray raised it.
     """
-    plan = plan_of_trial(plan)
-    if isinstance(plan, ResourcePolicy):
-        plan = plan_on_cluster(plan)
+    plan = plan_for_run(plan, None)
     if plan.num_workers == 0:
         raise InvalidResourcesError("the plan has num_workers=0: give the policy num_workers=1 or more")
     if plan.by_config is not None:
@@ -199,15 +192,7 @@ def fit_with_oom_retry(
     growth, max_gpus = check_growth(growth), check_max_gpus(max_gpus)
     while True:
         trainer = build_trainer(plan)
-        if (of_ray := ray_trainer_class(trainer)) is not None:
-            check_train_v2(of_ray)
-        failure_config = getattr(getattr(trainer, "run_config", None), "failure_config", None)
-        if max_failures := getattr(failure_config, "max_failures", 0):
-            raise InvalidResourcesError(
-                f"the trainer has FailureConfig(max_failures={max_failures}), so Ray Train retries workers that ran "
-                "out of memory with the share that was too small: leave it at 0; to retry other failures, call "
-                "fit_with_oom_retry again with the same name and storage"
-            )
+        _check_retries(trainer)
         try:
             return trainer.fit()
         except Exception as error:
@@ -221,5 +206,17 @@ def fit_with_oom_retry(
                 larger = larger_plan(plan, found, growth=growth, max_gpus=max_gpus, nodes=nodes)
             except InfeasibleRequestError as infeasible:
                 raise infeasible from error
-            _logger.warning("the workers ran out of memory: from %s to %s each", plan.per_worker, larger.per_worker)
+            _logger.warning("the workers ran out of memory: from %s to %s each", plan.worker, larger.worker)
             plan = larger
+
+
+def _check_retries(trainer: _Trainer) -> None:
+    if (of_ray := ray_trainer_class(trainer)) is not None:
+        check_train_v2(of_ray)
+    failure_config = getattr(getattr(trainer, "run_config", None), "failure_config", None)
+    if max_failures := getattr(failure_config, "max_failures", 0):
+        raise InvalidResourcesError(
+            f"the trainer has FailureConfig(max_failures={max_failures}), so Ray Train retries workers that ran "
+            "out of memory with the share that was too small: leave it at 0; to retry other failures, call "
+            "fit_with_oom_retry again with the same name and storage"
+        )

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import ray
 from ray import tune
 
-from tune_policies.cluster.capacity import to_resources
-from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.plan.trial_slot import SLOT_ATTRIBUTE, TrialSlot
+from tune_policies.placement.trial_slot import SLOT_ATTRIBUTE, TrialSlot
 from tune_policies.ray_compat.tune_trial import (
     is_duplicate,
     is_function_class,
@@ -28,22 +26,15 @@ from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import ray_ticks
 from tune_policies.values.units import format_bytes
 
-from .gpu_memory.counters import release_unused
-from .gpu_memory.enforcement import current_limit_report
-from .gpu_memory.free_memory import end_gpu_processes, is_too_much_to_keep
-from .gpu_memory.trial_usage import (
-    RunFolder,
-    add_warnings,
-    has_warnings,
-    held_bytes,
-    noted_on_oom,
-    rebase_stats,
-    with_usage,
-)
-from .process_setup import LimitOptions, ProcessSetup, set_up_before
+from .current_process import CURRENT
+from .gpu_memory.counters import held_bytes, read_counters, release_unused
+from .gpu_memory.free_memory import is_too_much_to_keep
+from .gpu_memory.share import LimitOptions
+from .process_setup import ProcessSetup, set_up_before
 
 if TYPE_CHECKING:
-    # Each trial's process imports this module, and none of them plans.
+    # Each trial's process imports this module, and few of them need a plan.
+    from tune_policies.plan.trial_plan import TrialPlan
     from tune_policies.policies.policy import ResourcePolicy
 
 SLOT_KEY: Final = "slot"
@@ -77,7 +68,7 @@ class TrialProcess:
             cls = with_function_wrapped(cls, lambda function: set_up_before(function, self._set_up_thread))
         else:
             self._set_up()
-        with noted_on_oom():
+        with CURRENT.noted_on_oom():
             self._trainable = cls(config, **kwargs)
 
     def _set_up(self) -> None:
@@ -94,11 +85,11 @@ class TrialProcess:
         if self._unfit is not None:
             raise to_be_replaced(self._unfit)
         # Errors of a function are noted in its own thread.
-        with nullcontext() if self._is_function else noted_on_oom():
+        with nullcontext() if self._is_function else CURRENT.noted_on_oom():
             result: dict[str, Any] = self._trainable.train()
         if not isinstance(result, dict) or is_duplicate(result):  # Ray refuses a wrong result
             return result
-        return {SLOT_KEY: described_slot(self._reserved), **with_usage(result)}
+        return {SLOT_KEY: described_slot(self._reserved), **CURRENT.with_usage(result)}
 
     def train_buffered(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
         """Train several steps."""
@@ -107,36 +98,36 @@ class TrialProcess:
 
     def save(self, *args: Any, **kwargs: Any) -> Any:
         """Save a checkpoint."""
-        with noted_on_oom():
+        with CURRENT.noted_on_oom():
             return self._trainable.save(*args, **kwargs)
 
     def restore(self, *args: Any, **kwargs: Any) -> Any:
         """Restore a checkpoint."""
-        with noted_on_oom():
+        with CURRENT.noted_on_oom():
             return self._trainable.restore(*args, **kwargs)
 
     def reset(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
         """Take over the trial with ``new_config``; return whether the trainable supports that.
 
-        The limit of a class is set before its own reset allocates memory. What it keeps on the device is no leak.
+        The limit of a class is set before its own reset allocates memory. The memory that a class keeps is no leak.
         """
         self._reserved = reserved_by_config(new_config)
         storage = storage_of(self._trainable)
         if self._is_function:
-            share_bytes = getattr(current_limit_report(), "share_bytes", None)
+            share_bytes = CURRENT.limits.share_bytes if CURRENT.limits else None
             try:
                 is_reset = bool(self._trainable.reset(new_config, **kwargs))
             finally:  # a function that was stopped ends in there; the next one starts in its own thread
-                _keep_warnings(storage)
+                CURRENT.keep_warnings(storage)
             self._unfit = _why_unfit(share_bytes)
             return is_reset
-        add_warnings(end_gpu_processes())
-        _keep_warnings(storage)  # before the next trial adds its own
+        CURRENT.end_gpu_processes()
+        CURRENT.keep_warnings(storage)  # before the next trial adds its own
         self._set_up()
-        rebase_stats()
-        with noted_on_oom():
+        CURRENT.rebase_usage()
+        with CURRENT.noted_on_oom():
             is_reset = bool(self._trainable.reset(new_config, **kwargs))
-        rebase_stats()
+        CURRENT.rebase_usage()
         return is_reset
 
     def stop(self) -> None:
@@ -146,8 +137,8 @@ class TrialProcess:
         finally:
             if self._function_thread is not None:  # Ray tells the function to end, and does not wait
                 self._function_thread.join(_END_TIMEOUT_S)
-            add_warnings(end_gpu_processes())
-            _keep_warnings(storage_of(self._trainable))
+            CURRENT.end_gpu_processes()
+            CURRENT.keep_warnings(storage_of(self._trainable))
 
     def export_model(self, *args: Any, **kwargs: Any) -> Any:
         """Export the model."""
@@ -185,7 +176,7 @@ def process_class(trainable_class: type[tune.Trainable], limits: LimitOptions) -
 
 
 def slot_of_reservation(reserved: Any) -> TrialSlot | None:
-    """Return the slot that the scheduler gave a trial, from what Tune reserved for it; ``None``: no policy did."""
+    """Return the slot that a policy gave a trial, from its placement group factory, or ``None``."""
     return _parsed_slot(getattr(reserved, SLOT_ATTRIBUTE, None))
 
 
@@ -195,15 +186,16 @@ def _parsed_slot(text: str | None) -> TrialSlot | None:
 
 
 def described_slot(reserved: Any) -> str:
-    """Return what a trial has, for its results: its slot, or with more than that what it reserves."""
+    """Return the slot of a trial as text for its results. If the trial reserves more, return that instead."""
     slot = slot_of_reservation(reserved)
     if slot is None or slot.num_workers:
         return str(slot)
     has = reserved.required_resources
-    if len(reserved.bundles) > 1:  # the slot is that of the process of the trial itself
-        return str(to_resources(has))
     amounts = ray_ticks(has)
-    if any(amounts.get(name, 0) < ticks for name, ticks in slot.trial.ticks.items()):  # another scheduler changed it
+    # With several bundles, the slot is that of the trial's own process. Another scheduler may have changed the request.
+    if len(reserved.bundles) > 1 or any(amounts.get(name, 0) < ticks for name, ticks in slot.trial.ticks.items()):
+        from tune_policies.cluster.capacity import to_resources
+
         return str(to_resources(has))
     return str(slot.with_more(has))
 
@@ -213,17 +205,19 @@ _OF_SLOT: Final = "the trial's slot"
 PlanT = TypeVar("PlanT", bound="TrialPlan | ResourcePolicy")
 
 
-def plan_of_trial(plan: PlanT) -> PlanT | TrialPlan:
+def plan_of_trial(plan: PlanT) -> "PlanT | TrialPlan":
     """Return the plan of the slot of the trial in this process; outside of a trial under a policy, ``plan`` itself.
 
     A plan with one slot type stays as it is: it may give a retry more than the trial's slot has.
     """
+    from tune_policies.plan.trial_plan import TrialPlan
+
     is_decided = isinstance(plan, TrialPlan) and plan.by_config is None and len(plan.slots) == 1
     slot = None if is_decided else slot_of_reservation(reserved_for_trial())
     return plan if slot is None else TrialPlan(slots=(slot,), limited_by=_OF_SLOT)
 
 
-def trial_plan() -> TrialPlan:
+def trial_plan() -> "TrialPlan":
     """Return the plan of the trial whose function calls this: one slot, with ``use_gpu`` and the rest of a plan.
 
     ``train_on_gpu(config) if trial_plan().use_gpu else train_on_cpu(config)``.
@@ -231,6 +225,8 @@ def trial_plan() -> TrialPlan:
     Raises:
         InvalidResourcesError: No trial under a policy calls it.
     """
+    from tune_policies.plan.trial_plan import TrialPlan
+
     slot = slot_of_reservation(reserved_for_trial())
     if slot is None:
         raise InvalidResourcesError(
@@ -240,26 +236,20 @@ def trial_plan() -> TrialPlan:
 
 
 def reserved_for_trial() -> Any:
-    """Return what Tune reserved for the trial whose function this process runs; ``None``: it runs none."""
-    if not ray.is_initialized():  # to ask would not start one, but warn
+    """Return the placement group factory of the trial whose function this process runs, or ``None``."""
+    if not ray.is_initialized():  # the question below would warn
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Tune warns where there is no trial, which is what is asked here
+        warnings.simplefilter("ignore")  # Tune warns if there is no trial
         return tune.get_context().get_trial_resources()
 
 
-def _keep_warnings(storage: Any) -> None:
-    """Put what came up after the last result into the trial's folder, of which Tune tells a trainable nothing."""
-    if has_warnings() and storage:
-        RunFolder(storage.storage_filesystem, storage.trial_fs_path, rank=0).keep()
-
-
 def _why_unfit(share_bytes: int | None) -> str | None:
-    """Return why this process cannot serve another trial, ``None`` if it can. Never raises, as ``reset`` must not."""
+    """Return why this process cannot serve another trial, or ``None``. Never raises, because ``reset`` must not."""
     try:
-        add_warnings(end_gpu_processes())
+        CURRENT.end_gpu_processes()
         release_unused()
-        left_over_bytes = held_bytes()
+        left_over_bytes = held_bytes(read_counters())
     except Exception as error:  # noqa: BLE001  # after some errors a device answers nothing but errors
         return f"its GPU does not answer any more: {error}"
     if not is_too_much_to_keep(left_over_bytes, share_bytes):

@@ -37,9 +37,9 @@ def run(trainable: Any, policy: _Policy | None = None, **tune_run_kwargs: Any) -
     ``scheduler=PolicyScheduler(AutoPolicy())``. With ``resume=True`` the policy replaces the one of the earlier run.
 
     Args:
-        trainable: What ``tune.run`` takes: a function of a config, a ``tune.Trainable`` class, or a registered name
-            such as ``"PPO"``; or what ``as_trainable`` made.
-        policy: The policy; or a plan, which is not printed again; ``None``: ``scheduler=`` has it already.
+        trainable: A function of a config, a ``tune.Trainable`` class, a registered name such as ``"PPO"``, or a result
+            of ``as_trainable``.
+        policy: The policy, or a plan, which is not printed again. ``None`` if ``scheduler=`` has the policy.
         **tune_run_kwargs: Anything else that ``tune.run`` takes. A ``scheduler`` becomes the inner one of the
             ``PolicyScheduler``. ``max_concurrent_trials`` may lower the plan's.
 
@@ -133,7 +133,7 @@ def _refuse_client() -> None:
 
 
 def _check_trainable(trainable: Any) -> None:
-    """Raise ``InvalidResourcesError`` for a trainer of Ray Train, for which Ray's own error names no remedy."""
+    """Raise ``InvalidResourcesError`` for a trainer of Ray Train, for which Ray's own error suggests no solution."""
     if not isinstance(trainable, type | str) and callable(getattr(trainable, "fit", None)):
         raise InvalidResourcesError(
             f"{type(trainable).__name__} is a trainer, and Tune runs functions of a config: write a function that "
@@ -144,7 +144,7 @@ def _check_trainable(trainable: Any) -> None:
 def _check_arguments(arguments: Mapping[str, Any]) -> None:
     if arguments.get("resources_per_trial") is not None:
         raise InvalidResourcesError("resources_per_trial comes from the policy: change the policy instead")
-    most = arguments.get("max_concurrent_trials")  # of which Tune takes 0 and None for no limit
+    most = arguments.get("max_concurrent_trials")  # 0 and None mean no limit in Tune
     if most is not None:
         check_count(most, least=0, name="max_concurrent_trials")
 

@@ -50,7 +50,7 @@ class UsageMeter:
             threading.Thread(target=self._sample, args=(counters,), daemon=True).start()
 
     def end(self) -> None:
-        """Stop to sample."""
+        """Stop sampling."""
         self._ended.set()
 
     def read(self) -> ProcessUsage:
@@ -92,20 +92,3 @@ class UsageMeter:
     def _sample(self, counters: GpuCounters) -> None:
         while not self._ended.wait(_SAMPLE_GPU_EVERY_S) and (utilization := counters.utilization()) is not None:
             self._utilization.append(utilization)
-
-
-_meter: UsageMeter | None = None
-"""The meter of the trial that this process runs; ``None``: no policy was applied to it."""
-
-
-def begin_usage(cpus: float, *, has_gpu: bool) -> None:
-    """Begin to meter a trial in this process."""
-    global _meter
-    if _meter is not None:
-        _meter.end()
-    _meter = UsageMeter(cpus, has_gpu=has_gpu)
-
-
-def process_usage() -> ProcessUsage | None:
-    """Return what this process used since its trial began; ``None``: no policy was applied to it."""
-    return None if _meter is None else _meter.read()

@@ -1,8 +1,12 @@
-"""``trainers`` and ``benchmarks``, in a checkout, are ``tune_policies.trainers`` and ``tune_policies.benchmarks``.
+"""Lets ``trainers`` and ``benchmarks`` in a checkout be ``tune_policies.trainers`` and ``tune_policies.benchmarks``.
 
-Only the long names are installed. In a checkout both folders also stand beside this package, where Python finds them
-by their short names. A second copy of the modules would not know what the first has limited, so each short name is
-given the module of the long one.
+Only the long names are installed. In a checkout, both folders are beside this package, where Python finds them by their
+short names. A second copy of the modules would have a second state of the process, so each short name gets the module
+of the long one.
+
+The long names need the symbolic links in ``tune_policies``. Hatchling can map the folders only when it builds a wheel:
+an editable install refuses a ``sources`` option that changes a prefix, and copies the files of ``force-include``. A
+checkout that is not installed has no mapping at all.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """The commands ``tune-policies bench`` and ``python -m tune_policies.benchmarks``.
 
-Results go to stdout, everything else to stderr. The exit status is 0 on success, 1 if the request cannot be met or the
-answer is no (``check`` on a busy machine), 2 for invalid usage, and 130 after Ctrl-C.
+Results go to stdout, everything else to stderr. The exit status is 0 on success, 1 if the request cannot be met or
+nothing is decided, 2 for invalid usage, and 130 after Ctrl-C.
 """
 
 from typing import Any, Final
@@ -13,7 +13,7 @@ from tune_policies.values.errors import InvalidResourcesError
 
 from . import decide, record, run
 
-_EXTRAS: Final = {**dict.fromkeys(("jinja2", "matplotlib", "psutil", "pyperf", "scipy"), "bench"), "torch": "torch"}
+_EXTRAS: Final = {**dict.fromkeys(("jinja2", "matplotlib", "psutil", "scipy"), "bench"), "torch": "torch"}
 """The project's extra that installs each package."""
 
 

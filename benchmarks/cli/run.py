@@ -3,7 +3,7 @@
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from ..record.run_set import RunSet
 
 app = typer.Typer()
-
-_QUICK_ENDS_AFTER_S: Final = 48
-"""The rest of the minute of ``--quick`` is for ending the processes and Ray."""
-
-_OF_A_NEW_RUN: Final = ("device", "size", "rounds", "cpus", "seed", "process_timeout_s", "max_steps", "control")
 
 
 @app.command()
@@ -31,42 +26,45 @@ def run(
         typer.Option(help="cpu, gpu, gpu@0.25, or a family by Ray's name; may be repeated.  [default: cpu, gpu]"),
     ] = None,
     size: Annotated[list[int] | None, typer.Option(min=1, help="Size of the workloads; may be repeated.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Processes of each arm.  [default: 5; quick: 3]")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Processes of each configuration.  [default: 5; quick: 3]")
+    ] = None,
     cpus: Annotated[float, typer.Option(help="CPUs of a trial, on every device.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random order.")] = 0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File of the record.  [default: run-DATE-TIME.json]")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="End within 60 s: one size, few rounds.")] = False,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run of this file.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure one size in few rounds, which takes about a minute.")
+    ] = False,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run of this file, with its settings.")] = None,
     process_timeout_s: Annotated[
         float | None,
         typer.Option(min=0.1, help="The longest that a process works, in seconds.  [default: 60; quick: 15]"),
     ] = None,
-    max_steps: Annotated[int, typer.Option(min=1, help="The most steps that a process is timed for.")] = 1_000_000,
     control: Annotated[
-        bool, typer.Option(help="Measure a second, equal arm, which shows how noisy the machine is.")
+        bool, typer.Option(help="Measure a second, equal configuration, which shows how noisy the machine is.")
     ] = True,
     address: Address = None,
     timeout_s: TimeoutS = 30.0,
     json: Json = False,
 ) -> None:
     """Time the steps, transfers and start of workloads on devices, in fresh processes and random order."""
-    from ..measuring.runner import InterruptedRunError, Session, measure_to_file
+    from ..measuring.runner import Session, measure_to_file
     from ..record.machine import own_command
     from ..record.run_set import Settings
+    from ..record.run_set_file import read_run_set
 
-    if resume is not None and not workload:
-        _check_resume(context)
     settings = None
-    if workload or resume is None:
+    if resume is not None:
+        _check_resume(context)
+    else:
         settings = Settings(
             sizes=_sizes(workload or [], size or [], quick=quick),
             devices=_devices(device or ["cpu", "gpu"]),
             cpus=cpus,
             num_rounds=rounds or (3 if quick else 5),
             num_blocks=5 if quick else 10,
-            max_steps=max_steps,
             process_timeout_s=process_timeout_s or (15 if quick else 60),
             seed=seed,
             has_control=control,
@@ -74,17 +72,16 @@ def run(
     session = Session(
         settings=settings,
         command=own_command(),
-        output=output or resume or Path(f"run-{datetime.now():%Y%m%d-%H%M%S}.json"),
-        resume=resume,
+        output=resume or output or Path(f"run-{datetime.now():%Y%m%d-%H%M%S}.json"),
         address=address,
         timeout_s=timeout_s,
-        budget_s=_QUICK_ENDS_AFTER_S if quick else None,
     )
     try:
         run_set = measure_to_file(session)
-    except InterruptedRunError as error:
-        _show(error.run_set, session.output, as_json=json)
-        raise KeyboardInterrupt from None
+    except KeyboardInterrupt:
+        if session.output.exists():
+            _show(read_run_set(session.output), session.output, as_json=json)
+        raise
     _show(run_set, session.output, as_json=json)
     if not run_set.runs:
         raise typer.Exit(1)
@@ -92,14 +89,12 @@ def run(
 
 def _check_resume(context: typer.Context) -> None:
     """Refuse options without effect: a resumed run has the settings of its file."""
-    for name in _OF_A_NEW_RUN:
+    for name in context.params:
         source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            option = f"--{name.replace('_', '-')}"
-            raise InvalidResourcesError(
-                f"--resume without a workload continues with the settings of the file: leave {option} out, or name the "
-                "workloads and all settings again"
-            )
+        is_given = source is not None and source.name == "COMMANDLINE"
+        if is_given and name not in ("resume", "address", "timeout_s", "json"):
+            given = "WORKLOAD" if name == "workload" else f"--{name.replace('_', '-')}"
+            raise InvalidResourcesError(f"--resume continues with the settings of the file: leave {given} out")
 
 
 def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, tuple[int, ...]]:
@@ -142,12 +137,10 @@ def packing(
     size: Annotated[int | None, typer.Option(min=1, help="Size of the workloads, if not the default one.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of a trial.")] = None,
     trials_per_gpu: Annotated[list[int] | None, typer.Option(min=2, help="Trials at once; may be repeated.")] = None,
-    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each arm.")] = 3,
-    work: Annotated[float, typer.Option(min=0.001, help="Share of each workload's steps that a trial does.")] = 1.0,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each number of trials.")] = 3,
     cpus_per_trial: Annotated[float, typer.Option(min=0, help="CPUs of a trial under the measured plan.")] = 1,
     mps: Annotated[bool, typer.Option("--mps", help="Also run under MPS the trials that share the GPU.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the record to this file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw it to this file.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -155,12 +148,8 @@ def packing(
     from ..measuring.packing import Sweep, default_trainings, find_training, measure_throughput
 
     trainings = [find_training(name, size, steps) for name in workload or ()] or default_trainings()
-    sweep = Sweep(trainings, trials_per_gpu or [2, 4, 8, 16, 32], repetitions, work, cpus_per_trial, mps)
-    if plot is not None:
-        from ..report.page import check_ending
-
-        check_ending(plot)  # before hours of runs
-    record = measure_throughput(sweep, output, plot, force=force)
+    sweep = Sweep(trainings, trials_per_gpu or [2, 4, 8, 16, 32], repetitions, cpus_per_trial, mps)
+    record = measure_throughput(sweep, output, force=force)
     if json:
         print(record.to_json())
     else:

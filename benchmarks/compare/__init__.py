@@ -1,1 +1,1 @@
-"""Compares two arms, with confidence intervals."""
+"""Compares two configurations, with confidence intervals."""

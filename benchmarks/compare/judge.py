@@ -1,32 +1,26 @@
-"""Compares two arms: the ratio of their times with a 95 % interval, and the outcome that follows from it.
+"""Compares two configurations: the ratio of their times with a 95 % interval, and the outcome that follows from it.
 
-The interval is a bootstrap over processes. Fresh processes differ (where their memory lies, what was warm), and more
-steps in one of them do not show by how much. So a process counts once, by the median of its blocks (Davison and
-Hinkley, Bootstrap Methods and Their Application, 1997, section 3.8). Times are compared as logarithms, so that swapped
-arms give the inverse ratio.
+Fresh processes differ (where their memory lies, what was warm), and more steps in one process do not show by how much.
+So each process counts once, by the median of its blocks. The processes of all configurations take turns within a round,
+so that the machine affects them alike: only the ratio within a round counts. The interval is Student's t interval of
+the mean logarithm of these ratios, so that swapped configurations give the inverse ratio.
 
-In a round, the processes of all arms take turns. Whatever the machine does to a round is in both arms, so only their
-ratio within the round counts. Arms of different runs have no rounds in common; their processes are drawn independently.
+A configuration is faster if the 95 % interval lies wholly beyond the band that counts as the same, and that of 99.5 %
+excludes equality: then equal configurations pass for different in about one of 100 comparisons at most. Because a few
+rounds may agree by chance, the ratio must also differ from 1 by more than the scatter of the blocks within processes
+explains at 99.5 %. Configurations are the same if the interval lies wholly within the band. Everything else is
+ambiguous.
 
-A percentile bootstrap over few values is too narrow (Hesterberg, What Teachers Should Know About the Bootstrap, 2015),
-and percentiles further out do not help with 4 rounds, which can be drawn in 35 ways only. So the interval is stretched
-as much as a t interval is wider than a normal one.
-
-An arm is faster if the 95 % interval lies wholly beyond the band that counts as the same, and that of 99.5 % excludes
-equality: then equal arms pass for different in less than one of 100 comparisons. Because a few rounds may agree by
-chance, the ratio must also differ from 1 by more than the scatter of the blocks within processes explains at 99.5 %.
-Arms are the same if the interval lies wholly within the band. Everything else is ambiguous.
-
-Doubts about the times, such as other load, do not widen the interval. If there is a doubt, arms are never the same, and
-an arm is faster only if it would still be so with the ratio wrong by ``FACTOR_IN_DOUBT``.
+Doubts about the times, such as other load, do not widen the interval. If there is a doubt, configurations are never the
+same, and one is faster only if it would still be so with the ratio wrong by ``FACTOR_IN_DOUBT``.
 """
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cache
-from math import exp, floor, inf, log, pi, sqrt
+from math import exp, inf, log, pi, sqrt
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,15 +34,17 @@ from tune_policies.values.value import Value
 CONFIDENCE: Final = 0.95
 """Confidence of the intervals that are shown."""
 SURE: Final = 0.99
-"""Confidence at which a difference of equal arms, or a drift, counts as real."""
+"""Confidence at which a difference of equal configurations, or a drift, counts as real."""
 SURER: Final = 0.995
-NUM_DRAWS: Final = 2000
 FEWEST_ROUNDS: Final = 3
 """With fewer rounds, the run itself does not show how much processes differ."""
 FACTOR_OF_PROCESSES: Final = 1.25
 """By how much fewer rounds may be wrong. On an idle machine, fresh processes differ by less."""
 FACTOR_IN_DOUBT: Final = 2.0
-"""By how much times in doubt may be wrong, at worst: one of two equal arms shares its CPU with another process."""
+"""By how much times in doubt may be wrong, at worst: one of two equal processes shares its CPU with another one."""
+
+_NORMAL_SCALE: Final = 1.4826
+"""The standard deviation of normal values divided by their median absolute deviation."""
 
 Times = Mapping[int, tuple[float, ...]]
 """By round, the seconds of a step in each block of the process."""
@@ -56,50 +52,61 @@ Floats = npt.NDArray[np.float64]
 
 
 class Interval(NamedTuple):
-    """The ratio of the first arm's time to the second's, as the geometric mean over processes, with its bounds.
-
-    Attributes:
-        freedom: Degrees of freedom of the t interval; 0 if there are too few processes and the bounds are assumed.
-        num_rounds: Processes of the arm that has fewer.
-        is_paired: Whether the arms were compared round by round.
-    """
+    """The first configuration's time divided by the second's, as the geometric mean over rounds, with its bounds."""
 
     ratio: float
     low: float
     high: float
-    freedom: float
     num_rounds: int
-    is_paired: bool
 
     def at_confidence(self, wanted: float) -> "Interval":
-        """Return the interval at another confidence, widened as a t interval would be."""
-        if self.freedom == 0:
+        """Return the interval at another confidence. With fewer than ``FEWEST_ROUNDS`` rounds it stays as it is."""
+        if self.num_rounds < FEWEST_ROUNDS:
             return self
-        stretch = student_quantile(wanted, self.freedom) / student_quantile(CONFIDENCE, self.freedom)
+        freedom = self.num_rounds - 1
+        stretch = student_quantile(wanted, freedom) / student_quantile(CONFIDENCE, freedom)
         low, high = (self.ratio * (bound / self.ratio) ** stretch for bound in (self.low, self.high))
         return self._replace(low=low, high=high)
 
 
+def common_rounds(first: Times, second: Times) -> list[int]:
+    """Return the rounds in which both configurations have times, ascending."""
+    return sorted(number for number in first.keys() & second.keys() if first[number] and second[number])
+
+
 def ratio_interval(first: Times, second: Times) -> Interval:
-    """Return the interval of the ratio, round by round if the arms have rounds in common.
+    """Return the interval of the ratio, round by round.
 
     Raises:
-        InvalidResourcesError: An arm has no times, or a time that is not above 0.
+        InvalidResourcesError: The configurations have no round in common, or a time is not above 0.
     """
-    ones, others = _log_medians(first), _log_medians(second)
-    common = sorted(ones.keys() & others.keys())
-    if len(common) < min(FEWEST_ROUNDS, len(ones), len(others)):
-        return unpaired_interval(first, second)
-    differences = np.array([[ones[number] - others[number] for number in common]])
-    return _interval(paired_bounds(differences), len(common) - 1, len(common), is_paired=True)
+    ratios = _log_ratios(first, second)
+    ratio, low, high = (exp(each[0]) for each in paired_bounds(np.array([list(ratios.values())])))
+    if len(ratios) < FEWEST_ROUNDS:
+        low, high = min(low, ratio / FACTOR_OF_PROCESSES), max(high, ratio * FACTOR_OF_PROCESSES)
+    return Interval(ratio, low, high, len(ratios))
 
 
-def unpaired_interval(first: Times, second: Times) -> Interval:
-    """Return the interval of the ratio of two arms without common rounds; errors as in :func:`ratio_interval`."""
-    ones, others = (np.array([list(_log_medians(times).values())]) for times in (first, second))
-    rounds = min(ones.size, others.size)
-    freedom = float(_welch_freedom(ones, others)[0]) if rounds > 1 else 0.0
-    return _interval(unpaired_bounds(ones, others), freedom, rounds, is_paired=False)
+def paired_bounds(differences: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return means, lower and upper bounds, one for each row of ``differences``.
+
+    A row has the difference of the two configurations' logarithms for each round: shape ``(runs, rounds)``.
+    """
+    num_rounds = differences.shape[1]
+    means = differences.mean(axis=1)
+    if num_rounds == 1:
+        return means, means, means
+    half = student_quantile(CONFIDENCE, num_rounds - 1) * stats.sem(differences, axis=1)
+    return means, means - half, means + half
+
+
+@cache
+def student_quantile(confidence: float, freedom: float = inf) -> float:
+    """Return the half width of the middle part of Student's t distribution that has this probability.
+
+    Without ``freedom``, the degrees of freedom, it is that of the normal distribution.
+    """
+    return float(stats.t.ppf((1 + confidence) / 2, freedom))
 
 
 def error_of_blocks(first: Times, second: Times) -> float:
@@ -111,100 +118,25 @@ def error_of_blocks(first: Times, second: Times) -> float:
     variance = 0.0
     for times in (first, second):
         logs = [np.log(blocks) for blocks in times.values() if blocks]
-        scatters = [float(stats.median_abs_deviation(each, scale="normal")) for each in logs]
+        scatters = [_NORMAL_SCALE * float(np.median(np.abs(each - np.median(each)))) for each in logs]
         # The median of n normal values varies pi / 2 times as much as their mean.
         of_medians = (pi / 2 * scatter**2 / len(each) for each, scatter in zip(logs, scatters, strict=True))
         variance += sum(of_medians) / len(logs) ** 2
     return sqrt(variance)
 
 
-def paired_bounds(differences: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return means, lower and upper bounds, one for each row of ``differences``.
-
-    A row has the difference of the two arms' logarithms for each round: shape ``(runs, rounds)``.
-    """
-    num_rounds = differences.shape[1]
-    means = differences.mean(axis=1)
-    if num_rounds == 1:
-        return means, means, means
-    return _bounds(means, _drawn_deviations(differences), num_rounds - 1)
-
-
-def unpaired_bounds(first: Floats, second: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return means, lower and upper bounds of the differences of two arms without common rounds.
-
-    Each has the logarithms of one arm, a row for each run: shape ``(runs, processes)``.
-    """
-    means = first.mean(axis=1) - second.mean(axis=1)
-    if min(first.shape[1], second.shape[1]) == 1:
-        return means, means, means
-    # Each arm also takes the draws of the other, so that swapped arms give the inverse interval.
-    drawn = [_drawn_deviations(first, key) - _drawn_deviations(second, 1 - key) for key in (0, 1)]
-    return _bounds(means, np.concatenate(drawn, axis=1), _welch_freedom(first, second))
-
-
-def student_quantile(confidence: float, freedom: Any = inf) -> Any:
-    """Return the half width of the middle part of Student's t distribution that has this probability.
-
-    Without ``freedom``, that of the normal distribution. ``freedom`` may be an array.
-    """
-    return stats.t.ppf((1 + confidence) / 2, freedom)
-
-
-def _interval(bounds: tuple[Floats, ...], freedom: float, rounds: int, *, is_paired: bool) -> Interval:
-    ratio, low, high = (exp(each[0]) for each in bounds)
-    if rounds < FEWEST_ROUNDS:
-        low, high = min(low, ratio / FACTOR_OF_PROCESSES), max(high, ratio * FACTOR_OF_PROCESSES)
-        freedom = 0
-    return Interval(ratio, low, high, freedom, rounds, is_paired)
-
-
-def _bounds(means: Floats, drawn: Floats, freedom: Any) -> tuple[Floats, Floats, Floats]:
-    """Return the means, and the stretched percentiles of the drawn deviations around them."""
-    stretch = student_quantile(CONFIDENCE, freedom) / student_quantile(CONFIDENCE)
-    # The n-th smallest and the n-th largest: interpolation would treat the two ends slightly differently.
-    place = floor((1 - CONFIDENCE) / 2 * drawn.shape[1])
-    ends = np.partition(drawn, (place, drawn.shape[1] - 1 - place), axis=1)
-    return means, means + stretch * ends[:, place], means + stretch * ends[:, -1 - place]
-
-
-def _drawn_deviations(values: Floats, key: int = 0) -> Floats:
-    """Return, by row, the distances of the means of drawn values from the mean of all."""
-    num_values = values.shape[1]
-    # The values scatter about their own mean, which understates the spread by this factor.
-    unbiased = sqrt(num_values / (num_values - 1))
-    drawn: Floats = (values - values.mean(axis=1, keepdims=True)) * unbiased @ _weights(num_values, key)
-    return drawn
-
-
-@cache
-def _weights(num_values: int, key: int) -> Floats:
-    """Return the weight of each value in the mean of each draw; seeded, so that equal times give equal intervals."""
-    draws = np.random.default_rng([num_values, key]).multinomial(num_values, [1 / num_values] * num_values, NUM_DRAWS)
-    return draws.T / num_values
-
-
-def _welch_freedom(first: Floats, second: Floats) -> Floats:
-    """Return, by row, the degrees of freedom of the difference of two means (Welch, 1947)."""
-    fewer = [each.shape[1] - 1 for each in (first, second)]
-    one, other = (each.var(axis=1, ddof=1) / each.shape[1] for each in (first, second))
-    with np.errstate(invalid="ignore"):  # 0 / 0 if no value differs
-        freedom = (one + other) ** 2 / (one**2 / fewer[0] + other**2 / fewer[1])
-    known: Floats = np.fmax(freedom, min(fewer))
-    return known
-
-
-def _log_medians(times: Times) -> dict[int, float]:
-    medians = {number: median(each) for number, each in times.items() if each}
+def _log_ratios(first: Times, second: Times) -> dict[int, float]:
+    """Return the logarithm of the ratio of the processes' median times, by round."""
+    medians = {number: (median(first[number]), median(second[number])) for number in common_rounds(first, second)}
     if not medians:
-        raise InvalidResourcesError("nothing was measured of one arm: there is nothing to compare. Run it first")
-    if wrong := [each for each in medians.values() if not each > 0]:
+        raise InvalidResourcesError("no round has times of both, so there is nothing to compare. Run both first")
+    if wrong := [each for pair in medians.values() for each in pair if not each > 0]:
         raise InvalidResourcesError(f"a step must take more than 0 s, got {wrong[0]} s: the file was changed by hand?")
-    return {number: log(each) for number, each in medians.items()}
+    return {number: log(one) - log(other) for number, (one, other) in medians.items()}
 
 
 class Outcome(StrEnum):
-    """Which arm is faster by more than counts as the same; ``AMBIGUOUS`` if the times do not show it."""
+    """Which configuration is faster by more than counts as the same; ``AMBIGUOUS`` if the times do not show it."""
 
     FIRST = "first"
     SECOND = "second"
@@ -213,12 +145,12 @@ class Outcome(StrEnum):
 
 
 class Comparison(Value):
-    """Two arms of one workload and size, compared.
+    """Two configurations of one workload and size, compared.
 
     Attributes:
-        ratio: The first arm's time divided by the second's: above 1, the second is faster.
+        ratio: The first configuration's time divided by the second's: above 1, the second is faster.
         low: The lower end of the interval that contains the ratio with ``confidence``; ``high`` is the upper end.
-        same_within: Relative difference up to which the arms count as the same.
+        same_within: Relative difference up to which the configurations count as the same.
         num_rounds: How many pairs of processes were compared.
         reasons: Why the outcome is ambiguous, or what casts doubt on it, a sentence each.
     """
@@ -233,53 +165,16 @@ class Comparison(Value):
     reasons: tuple[str, ...] = ()
 
 
-def compare_arms(first: Times, second: Times, *, same_within: float = 0.05, doubts: Iterable[str] = ()) -> Comparison:
-    """Compare two arms of one run, round by round, given the ``doubts`` about their times, a sentence each.
+def compare_times(first: Times, second: Times, *, same_within: float = 0.05, doubts: Iterable[str] = ()) -> Comparison:
+    """Compare the times of two configurations of one run, given the ``doubts`` about them, a sentence each.
 
     Raises:
-        InvalidResourcesError: An arm has no times, or ``same_within`` is not valid.
+        InvalidResourcesError: The configurations have no round in common, or ``same_within`` is not valid.
     """
-    return _judge(ratio_interval(first, second), first, second, same_within, doubts)
-
-
-def compare_apart(first: Times, second: Times, *, same_within: float = 0.05, doubts: Iterable[str] = ()) -> Comparison:
-    """Compare two arms of different runs like :func:`compare_arms`, without pairing their rounds."""
-    return _judge(unpaired_interval(first, second), first, second, same_within, doubts)
-
-
-def outcome_of(interval: Interval, same_within: float, *, is_doubtful: bool) -> Outcome:
-    """Return the outcome that follows from an interval alone."""
-    band = log(1 + same_within)
-    if not is_doubtful and -band <= log(interval.low) and log(interval.high) <= band:
-        return Outcome.SAME
-    allowed = band + (log(FACTOR_IN_DOUBT) if is_doubtful else 0)
-    surer = interval.at_confidence(SURER)
-    if log(interval.low) > allowed and surer.low > 1:
-        return Outcome.SECOND
-    if log(interval.high) < -allowed and surer.high < 1:
-        return Outcome.FIRST
-    return Outcome.AMBIGUOUS
-
-
-def drift_of_ratio(first: Times, second: Times, same_within: float) -> str | None:
-    """Return how the arms' ratio changed from the first to the last common round, if the change is sure and matters.
-
-    Both arms of a round may become slower together; their ratio should not.
-    """
-    common = sorted(number for number in first.keys() & second.keys() if first[number] and second[number])
-    if len(common) < 4:
-        return None
-    line = stats.linregress(common, [log(median(first[number]) / median(second[number])) for number in common])
-    change = abs(line.slope) * (common[-1] - common[0])
-    if line.pvalue >= 1 - SURE or change <= log(1 + same_within):
-        return None
-    return f"the ratio drifted by {exp(change) - 1:.1%} from the first round to the last: run it again, for longer"
-
-
-def _judge(interval: Interval, first: Times, second: Times, same_within: float, doubts: Iterable[str]) -> Comparison:
     if not 0 < same_within < 1:
         raise InvalidResourcesError(f"same_within must be between 0 and 1, such as 0.05 for 5 %, got {same_within}")
-    drift = drift_of_ratio(first, second, same_within) if interval.is_paired else None
+    interval = ratio_interval(first, second)
+    drift = drift_of_ratio(first, second, same_within)
     reasons = [*doubts, *([drift] if drift else [])]
     outcome = outcome_of(interval, same_within, is_doubtful=bool(reasons))
     by_chance = student_quantile(SURER) * error_of_blocks(first, second)
@@ -297,12 +192,36 @@ def _judge(interval: Interval, first: Times, second: Times, same_within: float, 
         )
     if outcome is Outcome.AMBIGUOUS and not reasons:
         reasons.append(_why_ambiguous(interval, same_within))
-    return Comparison(
-        **{field: getattr(interval, field) for field in ("ratio", "low", "high", "num_rounds")},
-        outcome=outcome,
-        same_within=same_within,
-        reasons=tuple(reasons),
-    )
+    return Comparison(**interval._asdict(), outcome=outcome, same_within=same_within, reasons=tuple(reasons))
+
+
+def outcome_of(interval: Interval, same_within: float, *, is_doubtful: bool) -> Outcome:
+    """Return the outcome that follows from an interval alone."""
+    band = log(1 + same_within)
+    if not is_doubtful and -band <= log(interval.low) and log(interval.high) <= band:
+        return Outcome.SAME
+    allowed = band + (log(FACTOR_IN_DOUBT) if is_doubtful else 0)
+    surer = interval.at_confidence(SURER)
+    if log(interval.low) > allowed and surer.low > 1:
+        return Outcome.SECOND
+    if log(interval.high) < -allowed and surer.high < 1:
+        return Outcome.FIRST
+    return Outcome.AMBIGUOUS
+
+
+def drift_of_ratio(first: Times, second: Times, same_within: float) -> str | None:
+    """Return how the ratio changed from the first to the last common round, if the change is sure and matters.
+
+    Both configurations of a round may become slower together; their ratio should not.
+    """
+    ratios = _log_ratios(first, second)
+    if len(ratios) < 4:
+        return None
+    line = stats.linregress([*ratios], [*ratios.values()])
+    change = abs(line.slope) * (max(ratios) - min(ratios))
+    if line.pvalue >= 1 - SURE or change <= log(1 + same_within):
+        return None
+    return f"the ratio drifted by {exp(change) - 1:.1%} from the first round to the last: run it again, for longer"
 
 
 def _why_ambiguous(interval: Interval, same_within: float) -> str:

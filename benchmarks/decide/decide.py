@@ -6,8 +6,7 @@ up for it. Several trials on one GPU finish no more an hour than one after the o
 """
 
 import statistics
-from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from pydantic import Field
@@ -19,117 +18,71 @@ from tune_policies.values.resources import PositiveCount
 from tune_policies.values.units import GIB
 from tune_policies.values.value import Value, shorten, shorten_names, suggest
 
-from ..compare.judge import Comparison, Outcome, compare_arms
-from ..compare.verdicts import control_problem, disagreement, noise_problems, other_work
+from ..compare.judge import Comparison, Outcome, compare_times
+from ..compare.verdicts import doubts_about
 from ..measuring.colocation import parse_device
-from ..record.packing_record import ThroughputRecord
-from ..record.run_set import Arm, Phase, RunSet
+from ..record.packing_record import PackingMode, ThroughputRecord
+from ..record.run_set import Configuration, Phase, RunSet
 from .cpu_nodes import Nodes, NodesQuestion
-from .prices import Price, Prices
+from .crossover import crossover
+from .prices import Prices
 
 PHASE = Phase.TRANSFERS
 """A trial's data begin in host memory."""
 
 
-def starts_s(run_set: RunSet, arm: Arm) -> dict[int, float]:
+def starts_s(run_set: RunSet, configuration: Configuration) -> dict[int, float]:
     """Return the seconds before the first step, by round: the first epoch without the later time of its steps."""
     starts = {}
-    for run in run_set.of(arm):
+    for run in run_set.of(configuration):
         times = run.times_s(PHASE)
         if run.first_epoch_s is not None and times:
             starts[run.round] = max(0.0, run.first_epoch_s - run.steps_per_epoch * statistics.median(times))
     return starts
 
 
-def trials_s(run_set: RunSet, arm: Arm, steps_per_trial: int, price: float = 1.0) -> dict[int, tuple[float, ...]]:
+def trials_s(
+    run_set: RunSet, configuration: Configuration, steps_per_trial: int, price: float = 1.0
+) -> dict[int, tuple[float, ...]]:
     """Return the seconds of a trial, times the price of a second, by round and by block of timed steps.
 
     Rounds without a known start are left out.
     """
-    times = run_set.times_s(arm, PHASE)
+    times = run_set.times_s(configuration, PHASE)
     return {
         number: tuple(price * (start + steps_per_trial * each) for each in times[number])
-        for number, start in starts_s(run_set, arm).items()
+        for number, start in starts_s(run_set, configuration).items()
     }
 
 
-def both_arms(run_set: RunSet, workload: str, size: int, gpu: str) -> tuple[Arm, Arm] | None:
-    """Return the arms on the CPU and on the device ``gpu``, or ``None`` if one of them has no times."""
-    arms = Arm(workload=workload, size=size, device="cpu"), Arm(workload=workload, size=size, device=gpu)
-    return arms if all(starts_s(run_set, arm) for arm in arms) else None
+def both_configurations(
+    run_set: RunSet, workload: str, size: int, gpu: str
+) -> tuple[Configuration, Configuration] | None:
+    """Return the configurations on the CPU and on the device ``gpu``, or ``None`` if no round has the times of both."""
+    configurations = (
+        Configuration(workload=workload, size=size, device="cpu"),
+        Configuration(workload=workload, size=size, device=gpu),
+    )
+    first, second = (starts_s(run_set, configuration) for configuration in configurations)
+    return configurations if first.keys() & second.keys() else None
 
 
 def compare_trials(
     run_set: RunSet,
-    arms: tuple[Arm, Arm],
+    configurations: tuple[Configuration, Configuration],
     steps_per_trial: int,
     *,
     same_within: float,
     prices: tuple[float, float] = (1.0, 1.0),
 ) -> Comparison:
-    """Compare whole trials of two arms by their time, or by their cost at these prices of a second."""
-    doubts = [
-        *noise_problems(run_set),
-        *(control_problem(run_set, arm, PHASE, same_within) for arm in arms),
-        disagreement(run_set, arms[0]),
-        other_work(*map(run_set.of, arms)),
-    ]
-    first, second = (trials_s(run_set, arm, steps_per_trial, price) for arm, price in zip(arms, prices, strict=True))
-    return compare_arms(first, second, same_within=same_within, doubts=[doubt for doubt in doubts if doubt])
+    """Compare whole trials of two configurations by their time, or by their cost at these prices of a second."""
+    first, second = (
+        trials_s(run_set, configuration, steps_per_trial, price)
+        for configuration, price in zip(configurations, prices, strict=True)
+    )
+    doubts = doubts_about(run_set, *configurations, PHASE, same_within)
+    return compare_times(first, second, same_within=same_within, doubts=doubts)
 
-
-class Change(NamedTuple):
-    """Two neighbouring measured sizes with different answers."""
-
-    below: int
-    at: int
-
-
-class Crossover(NamedTuple):
-    """The size from which on the GPU is the answer.
-
-    Attributes:
-        above: The largest size with another answer; ``None`` if the GPU is the answer for all measured sizes.
-        at: The smallest size from which on the GPU is the answer for all measured sizes; ``None`` if there is none.
-        changes: Where the answer changes; with more than one change, it changes back.
-    """
-
-    above: int | None
-    at: int | None
-    changes: tuple[Change, ...]
-
-
-def crossover(answers: Mapping[int, Answer]) -> Crossover:
-    """Return the size from which on the GPU is the answer, given the answers by size."""
-    sizes = sorted(answers)
-    changes = tuple(Change(low, high) for low, high in pairwise(sizes) if answers[low] != answers[high])
-    others = [size for size in sizes if answers[size] != "GPU"]
-    from_there = [size for size in sizes if not others or size > others[-1]]
-    return Crossover(others[-1] if others else None, from_there[0] if from_there else None, changes)
-
-
-def describe(answers: Mapping[int, Answer], better: str = "faster") -> str:
-    """Return the crossover in words, with the measured sizes; ``answers`` are by size, and not empty."""
-    sizes = sorted(answers)
-    measured = f"measured from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"measured at {sizes[0]} only"
-    found = crossover(answers)
-    ranks = [_RANKS[answers[size]] for size in sizes]
-    if "GPU" not in answers.values():
-        text = "no crossover: for no size is the GPU surely " + better
-    elif found.above is None:
-        text = f"no crossover: for all sizes the GPU is {better}"
-    elif ranks == sorted(ranks):
-        text = f"from {found.at} on the GPU is {better}, and at {found.above} not surely"
-    else:
-        told = [sizes[0], *(change.at for change in found.changes)]
-        changes = ", ".join(f"{size}: {answers[size]}" for size in told)
-        between = f"{found.changes[0].below} and {found.changes[-1].at}"
-        text = f"no single crossover, as the answer changes back; it is ambiguous between {between} ({changes})"
-    return f"{text}; {measured}"
-
-
-_RANKS: Final[dict[Answer, int]] = {"CPU": 0, "same": 1, "ambiguous": 1, "GPU": 2}
-"""The order of answers by size if there is one crossover."""
 
 FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "numba", "cupy", "numpy", "xgboost", "lightgbm")
 """Packages whose version decides how fast a workload is."""
@@ -156,7 +109,7 @@ class Terms(Value):
         gpu: The measured device that is the GPU: ``"gpu"``, or a share such as ``"gpu@0.25"``. By default the first.
         gpu_type: The GPU's name in the prices. By default Ray's name.
         same_within: Relative difference of times, or costs, up to which they count as the same.
-        nodes: Whether one GPU or more nodes without GPUs should run some trials; ``None``: is not asked.
+        nodes: Compare one GPU with more nodes without GPUs for a number of trials; ``None``: do not.
     """
 
     steps_per_trial: PositiveCount
@@ -201,10 +154,10 @@ def decide(
     for workload in run_set.workloads:
         sizes = []
         for size in run_set.sizes(workload):
-            if (arms := both_arms(run_set, workload, size, case.gpu)) is None:
+            if (configurations := both_configurations(run_set, workload, size, case.gpu)) is None:
                 doubts.setdefault((workload, "no times of both, so nothing is decided"), []).append(str(size))
                 continue
-            decided, reasons = case.decide(arms)
+            decided, reasons = case.decide(configurations)
             sizes.append(decided)
             for reason in reasons:
                 doubts.setdefault((workload, reason), []).append(str(size))
@@ -242,25 +195,6 @@ def _gpu_of(run_set: RunSet, wanted: str | None) -> str:
     return wanted or gpus[0]
 
 
-class _Rate(NamedTuple):
-    """How many trials the cluster runs at once on a device, and at what price.
-
-    Attributes:
-        in_turn: How many trials at a time are as fast as a trial alone.
-        gain: How many trials that share a GPU finish in the time of one alone.
-    """
-
-    at_once: int
-    in_turn: float
-    price: Price | None
-    gain: float = 1.0
-
-    @property
-    def price_per_trial_hour(self) -> float | None:
-        """The price of an hour of one trial."""
-        return None if self.price is None else self.price.per_hour / self.gain
-
-
 class _Case(NamedTuple):
     """Everything that a decision depends on."""
 
@@ -294,36 +228,33 @@ class _Case(NamedTuple):
             price_source=None if prices is None else prices.source,
         )
 
-    def decide(self, arms: tuple[Arm, Arm]) -> tuple[SizeDecision, tuple[str, ...]]:
+    def decide(self, configurations: tuple[Configuration, Configuration]) -> tuple[SizeDecision, tuple[str, ...]]:
         """Return which device is better and what trials cost on each, and what is doubtful."""
-        cpu, gpu = arms
-        on_cpu, on_gpu = self._on_cpu(cpu), self._on_gpu(gpu)
-        terms = self.terms
-        by_time = compare_trials(self.run_set, arms, terms.steps_per_trial, same_within=terms.same_within)
+        steps, same_within = self.terms.steps_per_trial, self.terms.same_within
+        (cpu, _), (gpu, gain) = (self._times(configuration) for configuration in configurations)
+        by_time = compare_trials(self.run_set, configurations, steps, same_within=same_within)
         by_cost: dict[str, Any] = {}
         reasons = by_time.reasons
-        if (cpu_price := on_cpu.price_per_trial_hour) is not None and (gpu_price := on_gpu.price_per_trial_hour):
-            prices = (cpu_price, gpu_price)
-            costs = compare_trials(
-                self.run_set, arms, terms.steps_per_trial, same_within=terms.same_within, prices=prices
-            )
-            by_cost = {"cheapest": _WORDS[costs.outcome], "flips_at": by_time.ratio * on_gpu.gain}
+        if cpu.cost_per_trial is not None and gpu.cost_per_trial is not None:
+            prices = cpu.cost_per_trial / cpu.trial_s, gpu.cost_per_trial / gpu.trial_s
+            costs = compare_trials(self.run_set, configurations, steps, same_within=same_within, prices=prices)
+            by_cost = {"cheapest": _WORDS[costs.outcome], "flips_at": by_time.ratio * gain}
             reasons += tuple(f"by cost, {each}" for each in costs.reasons if each not in reasons)
         size = SizeDecision(
-            size=cpu.size,
+            size=configurations[0].size,
             answer=_WORDS[by_time.outcome],
             speedup=by_time.ratio,
             low=by_time.low,
             high=by_time.high,
-            cpu=self._times(cpu, on_cpu),
-            gpu=self._times(gpu, on_gpu),
+            cpu=cpu,
+            gpu=gpu,
             **by_cost,
         )
-        if terms.nodes is not None:
-            size = size.model_copy(update={"gpu_or_nodes": self._against_nodes(terms.nodes, size, on_gpu)})
+        if self.terms.nodes is not None:
+            size = size.model_copy(update={"gpu_or_nodes": self._against_nodes(self.terms.nodes, size, gain)})
         return size, reasons
 
-    def _against_nodes(self, question: NodesQuestion, size: SizeDecision, on_gpu: _Rate) -> GpuOrNodes:
+    def _against_nodes(self, question: NodesQuestion, size: SizeDecision, gain: float) -> GpuOrNodes:
         node_cpus = question.node_cpus or max(
             (int(node.resources.cpus) for node in self.capacity.nodes if not node.resources.gpus), default=0
         )
@@ -332,39 +263,50 @@ class _Case(NamedTuple):
                 "the cluster has no node without GPUs, so the size of more such nodes is unknown: give --node-cpus"
             )
         price = None if self.prices is None else self.prices.per_hour(cpus=node_cpus).per_hour
-        nodes = Nodes(question.num_trials, node_cpus, size.cpu.num_threads or 1, price)
-        gain = on_gpu.gain
-        return nodes.against_gpu(
+        gpu_cost = size.gpu.cost_per_trial
+        return Nodes(question.num_trials, node_cpus, size.cpu.num_threads or 1, price).against_gpu(
             cpu_trial_s=size.cpu.trial_s,
             gpu_trial_s=size.gpu.trial_s / gain,
             speedups=(size.low * gain, size.high * gain),
-            gpu_price=None if on_gpu.price is None else on_gpu.price.per_hour,
+            gpu_price=None if gpu_cost is None else gpu_cost * gain / size.gpu.trial_s * 3600,
         )
 
-    def _on_cpu(self, arm: Arm) -> _Rate:
-        cpus = self._threads(arm)
-        at_once = self._at_once(CpuPolicy(cpus=cpus))
-        return _Rate(at_once, at_once, None if self.prices is None else self.prices.per_hour(cpus=cpus))
-
-    def _on_gpu(self, arm: Arm) -> _Rate:
-        cpus = self._threads(arm)
-        whole = max(1.0, parse_device(arm.device).amount)
-        in_turn = self._at_once(GpuPolicy(gpus=whole, cpus=cpus))
-        at_once = max(in_turn, self._at_once(self._sharing(arm, cpus)))
-        gain = self._gain(arm, at_once // in_turn if in_turn else 1)
+    def _times(self, configuration: Configuration) -> tuple[DeviceTimes, float]:
+        """Return what trials take and cost on a device, and how many times the throughput grows by sharing it."""
+        runs = self.run_set.of(configuration)
+        cpus = max(run.num_threads for run in runs)
+        peak = max((run.peak_gpu_bytes for run in runs if run.peak_gpu_bytes), default=None)
+        device = parse_device(configuration.device)
+        gpus = max(1.0, device.amount) if device.resource == "GPU" else 0.0
+        # This many trials at a time are as fast as a trial alone.
+        in_turn = self._at_once(GpuPolicy(gpus=gpus, cpus=cpus) if gpus else CpuPolicy(cpus=cpus))
+        at_once, gain = in_turn, 1.0
+        if gpus:
+            is_sized_by_memory = device.amount == 1 and peak is not None
+            memory_bytes = (peak or 0) + _OUTSIDE_ALLOCATORS_BYTES
+            sharing = GpuMemoryPolicy(gpu_memory=memory_bytes, cpus=cpus) if is_sized_by_memory else device.policy(cpus)
+            at_once = max(in_turn, self._at_once(sharing))
+            gain = self._gain(configuration, at_once // in_turn if in_turn else 1)
         price = None
         if self.prices is not None:
             gpu_type = self.terms.gpu_type or self._accelerator_type
-            price = self.prices.per_hour(cpus=cpus, gpus=whole, accelerator_type=gpu_type)
-        return _Rate(at_once, in_turn * gain, price, gain)
-
-    def _sharing(self, arm: Arm, cpus: int) -> ResourcePolicy:
-        """Return the policy under which as many trials share a GPU as fit."""
-        amount = parse_device(arm.device).amount
-        peak = self._peak_gpu_bytes(arm)
-        if amount != 1 or peak is None:
-            return GpuPolicy(gpus=amount, cpus=cpus)
-        return GpuMemoryPolicy(gpu_memory=peak + _OUTSIDE_ALLOCATORS_BYTES, cpus=cpus)
+            price = self.prices.per_hour(cpus=cpus, gpus=gpus, accelerator_type=gpu_type)
+        starts = starts_s(self.run_set, configuration)
+        steps = self.run_set.times_s(configuration, PHASE)
+        trial_s = _median_of_medians(trials_s(self.run_set, configuration, self.terms.steps_per_trial).values())
+        times = DeviceTimes(
+            device=configuration.device,
+            step_s=_median_of_medians(steps[number] for number in starts),
+            start_s=statistics.median(starts.values()),
+            trial_s=trial_s,
+            at_once=at_once,
+            trials_per_hour=in_turn * gain * 3600 / trial_s,
+            cost_per_trial=None if price is None else price.per_hour / gain * trial_s / 3600,
+            price_of=None if price is None else price.of,
+            peak_gpu_bytes=peak,
+            num_threads=cpus,
+        )
+        return times, gain
 
     def _at_once(self, policy: ResourcePolicy) -> int:
         try:
@@ -372,41 +314,20 @@ class _Case(NamedTuple):
         except InfeasibleRequestError:
             return 0
 
-    def _gain(self, arm: Arm, trials_per_gpu: int) -> float:
+    def _gain(self, configuration: Configuration, trials_per_gpu: int) -> float:
         """Return the measured gain in throughput with up to ``trials_per_gpu`` trials at once."""
         if self.packing is None:
             return 1.0
         # If the user gave the size, the record has it in the name.
-        sized = f"{arm.workload}[{arm.size}]"
-        name = sized if sized in self.packing.workloads else arm.workload
+        sized = f"{configuration.workload}[{configuration.size}]"
+        name = sized if sized in self.packing.workloads else configuration.workload
         # Without MPS, because a plan does not start it.
-        several = [each for each in self.packing.arms(name) if each[0] == "packed" and each[1] <= trials_per_gpu]
-        return max([1.0, *(self.packing.speedup(name, each) or 1.0 for each in several)])
-
-    def _times(self, arm: Arm, rate: _Rate) -> DeviceTimes:
-        time = self.run_set.times_s(arm, PHASE)
-        starts = starts_s(self.run_set, arm)
-        trial_s = _median_of_medians(trials_s(self.run_set, arm, self.terms.steps_per_trial).values())
-        price = rate.price_per_trial_hour
-        return DeviceTimes(
-            device=arm.device,
-            step_s=_median_of_medians(time[number] for number in starts),
-            start_s=statistics.median(starts.values()),
-            trial_s=trial_s,
-            at_once=rate.at_once,
-            trials_per_hour=rate.in_turn * 3600 / trial_s,
-            cost_per_trial=None if price is None else price * trial_s / 3600,
-            price_of=None if rate.price is None else rate.price.of,
-            peak_gpu_bytes=self._peak_gpu_bytes(arm),
-            num_threads=self._threads(arm),
-        )
-
-    def _threads(self, arm: Arm) -> int:
-        return max(run.num_threads for run in self.run_set.of(arm))
-
-    def _peak_gpu_bytes(self, arm: Arm) -> int | None:
-        """Return the most GPU memory that any of its processes used; ``None`` if unknown, or if it used none."""
-        return max((run.peak_gpu_bytes for run in self.run_set.of(arm) if run.peak_gpu_bytes), default=None)
+        gains = [
+            self.packing.speedup(name, mode, number) or 1.0
+            for mode, number in self.packing.rates(name)
+            if mode is PackingMode.PACKED and number <= trials_per_gpu
+        ]
+        return max([1.0, *gains])
 
     @property
     def _accelerator_type(self) -> str | None:

@@ -61,7 +61,6 @@ class Prices(Value):
     Attributes:
         cpu: Price of one CPU for an hour; ``None`` if unknown.
         gpus: Price of one GPU for an hour by its type, without CPUs.
-        holes: What is missing in the source, by type of GPU or ``"CPU"``.
     """
 
     date: Day
@@ -70,7 +69,6 @@ class Prices(Value):
     instances: tuple[Instance, ...] = ()
     cpu: PricePerHour | None = None
     gpus: dict[str, PricePerHour] = Field(default_factory=dict)
-    holes: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _something_must_have_a_price(self) -> Self:
@@ -104,11 +102,8 @@ class Prices(Value):
                 f"--gpu-type (known: {shorten_names(types) or 'none'})"
             )
         if _plain(accelerator_type) not in known:
-            holes = {_plain(each): where for each, where in self.holes.items()}
-            where = holes.get(_plain(accelerator_type))
-            why = f", as {where}" if where else suggest(accelerator_type, types)
             raise InvalidResourcesError(
-                f"there is no price for {accelerator_type!r}{why} "
+                f"there is no price for {accelerator_type!r}{suggest(accelerator_type, types)} "
                 f"(known: {shorten_names(types) or 'no GPU'}): add it, or name the GPU with --gpu-type"
             )
         return known[_plain(accelerator_type)]
@@ -132,8 +127,7 @@ class Prices(Value):
 
     def _none(self, cpus: float, gpus: float, name: str | None) -> str:
         what = amount_of(cpus, "CPU") + (f" with {gpus:g} {name}" if name is not None else " without a GPU")
-        why = f", as {self.holes['CPU']}" if name is None and "CPU" in self.holes else ""
-        return f"there is no price for {what}{why}: add an instance that has as much, or the price of one CPU as `cpu`"
+        return f"there is no price for {what}: add an instance that has as much, or the price of one CPU as `cpu`"
 
 
 def _plain(name: str) -> str:
@@ -147,16 +141,15 @@ _MAX_CSV_BYTES: Final = 64 * MIB
 """The largest catalogue of SkyPilot has a sixth of it."""
 
 
-def load_prices(
-    path: str | Path, *, region: str | None = None, use_spot: bool = False, date: str | None = None
-) -> Prices:
+def load_prices(path: str | Path, *, region: str | None = None, use_spot: bool = False) -> Prices:
     """Read a price file: SkyPilot's ``vms.csv`` if it ends in ``.csv``, else this project's own, in YAML or JSON.
+
+    The prices of a CSV file are of the day on which the file was written.
 
     Args:
         path: The file.
         region: The region of the prices. By default the lowest prices of all regions.
         use_spot: Whether to take the spot prices of a CSV file.
-        date: The day of the prices of a CSV file, such as ``2026-11-21``. By default that of the file.
 
     Raises:
         InvalidResourcesError: The file cannot be read, or something in it is missing or invalid.
@@ -165,7 +158,7 @@ def load_prices(
     try:
         if path.suffix.lower() == ".csv":
             text = read_text(path, what="price file", max_bytes=_MAX_CSV_BYTES)
-            day = date or f"{datetime.fromtimestamp(path.stat().st_mtime, tz=UTC):%Y-%m-%d}"
+            day = f"{datetime.fromtimestamp(path.stat().st_mtime, tz=UTC):%Y-%m-%d}"
             return _of_skypilot(text, f"{path.name}{', spot' if use_spot else ''}", day, region, use_spot=use_spot)
         if use_spot:
             raise InvalidResourcesError("it has one price for each instance: --spot is for vms.csv of SkyPilot")
@@ -215,28 +208,22 @@ def _of_skypilot(text: str, source: str, day: str, region: str | None, *, use_sp
         raise _no_such_region(region, {row.cells["Region"] for row in rows})
     instances: list[Instance] = []
     of_gpus: dict[str, float] = {}
-    holes: dict[str, str] = {}
-    column = "SpotPrice" if use_spot else "Price"
     for row in there:
-        price, cpus, count = row.number(column), row.number("vCPUs"), row.number("AcceleratorCount")
+        price, cpus, count = (
+            row.number(each) for each in ("SpotPrice" if use_spot else "Price", "vCPUs", "AcceleratorCount")
+        )
         name, machine = row.cells["AcceleratorName"] or None, row.cells["InstanceType"]
-        needed = {
-            column: price,
-            **({"vCPUs": cpus} if machine else {}),
-            **({"AcceleratorCount": count} if name else {}),
-        }
-        if missing := [each for each, value in needed.items() if not value]:
-            what = "empty" if needed[missing[0]] is None else "0"
-            holes.setdefault(name or "CPU", f"line {row.line}, column {missing[0]} is {what}")
-        elif machine:
+        if not price or (name and not count):  # the catalogue has no price in this region
+            continue
+        if machine and cpus:
             fields = {"gpus": count, "accelerator_type": name} if name else {}
             region_of = row.cells["Region"] or None
             instances.append(Instance(name=machine, price=price, cpus=cpus, region=region_of, **fields))
-        elif name and price and count:  # a GPU that is added to a machine, as on Google Cloud
+        elif not machine and name and count:  # a GPU that is added to a machine, as on Google Cloud
             of_gpus[name] = min(price / count, of_gpus.get(name, float("inf")))
     if not instances and not of_gpus:
-        raise InvalidResourcesError(f"no line has a price: {next(iter(holes.values()), 'there is none')}")
-    return Prices(date=day, currency="USD", source=source, instances=tuple(instances), gpus=of_gpus, holes=holes)
+        raise InvalidResourcesError("no line has a price")
+    return Prices(date=day, currency="USD", source=source, instances=tuple(instances), gpus=of_gpus)
 
 
 def _rows(text: str) -> Iterator[_Row]:

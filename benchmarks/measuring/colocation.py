@@ -8,12 +8,12 @@ from tune_policies import AcceleratorPolicy, ClusterCapacity, CpuPolicy, GpuPoli
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES, check_device_amount
 from tune_policies.cluster.labels import NODE_ID
 from tune_policies.placement.layout import place_slots
-from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.value import suggest
 
-from ..record.run_set import Arm, DeviceFound
+from ..record.run_set import Configuration, DeviceFound
 from .interleaving import Group
 
 _NAMES: Final = {"CPU": "cpu", "GPU": "gpu"}
@@ -122,13 +122,13 @@ class Colocation(NamedTuple):
     is_together: bool
     shares_cpus_on: str | None = None
 
-    def options(self, arm: Arm, plan: TrialPlan, group: Group) -> dict[str, Any]:
-        """Return the options of the actor that runs the process of an arm."""
+    def options(self, configuration: Configuration, plan: TrialPlan, group: Group) -> dict[str, Any]:
+        """Return the options of the actor that runs the process of a configuration."""
         if self.shares_cpus_on is None:
             return plan.remote_options()
         # One process reserves the CPUs that all share: the first that also needs a device.
-        holder = next((each for each in group.arms if each.device != "cpu"), group.arms[0])
-        own = {} if arm == holder else {"num_cpus": 0}
+        holder = next((each for each in group.configurations if each.device != "cpu"), group.configurations[0])
+        own = {} if configuration == holder else {"num_cpus": 0}
         return plan.on_nodes({NODE_ID: self.shares_cpus_on}).remote_options() | own
 
 
@@ -137,7 +137,7 @@ def colocate(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapa
 
     They reserve everything at once, or share the CPUs of one node, or run one after the other.
     """
-    slots = [plans[arm.device].common_slot for arm in group.arms]
+    slots = [plans[configuration.device].common_slot for configuration in group.configurations]
     if _holds(slots, capacity):
         return Colocation(is_together=True)
     cpus = max(slot.worker.cpus for slot in slots)

@@ -18,7 +18,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.trainers.process_setup import ProcessSetup, limit_options
 
-from ..record.run_set import Arm, Block, Failure, Phase, ProcessRun, Settings
+from ..record.run_set import Block, Configuration, Failure, Phase, ProcessRun, Settings
 from .noise import NoiseCounters
 from .process import FirstEpoch, Raised, Task, WorkloadProcess
 
@@ -41,18 +41,11 @@ class NoTimesError(Exception):
         self.message = message
 
 
-class TimeIsUpError(Exception):
-    """The time limit of the whole run is reached."""
-
-
 _ENDS_WITHIN_S: Final = 10
 """How long to wait for a process to end, so that it does not disturb the next one."""
 
 _LONG_STEP_S: Final = 0.5
 """From here on the first epoch is enough warm-up, and warm-up blocks would only cost time."""
-
-_SURELY_LONG_S: Final = 2.0
-"""A long step is tried twice at most, so if trying took this long, a step takes at least half of it."""
 
 _NUM_WARMUPS: Final = 2
 """Blocks of each phase that do not count."""
@@ -63,25 +56,22 @@ _DIED: Final = "its process died: {} Its log is in Ray's session folder; host me
 class MeasuredProcess:
     """One fresh process, from its start to its end.
 
-    Methods that call the process raise ``NoTimesError`` if the workload raises or times out or the process has died,
-    and ``TimeIsUpError`` from ``ends_at`` on, by ``time.monotonic()``.
+    Methods that call the process raise ``NoTimesError`` if the workload raises or times out or the process has died.
     """
 
-    def __init__(self, arm: Arm, current: Round, settings: Settings, ends_at: float) -> None:
-        self.arm = arm
+    def __init__(self, configuration: Configuration, current: Round, settings: Settings) -> None:
+        self.configuration = configuration
         self._round = current
         self.blocks: list[Block] = []
         self.warnings: list[str] = []
         self.num_steps: dict[Phase, int] = {}
         self._settings = settings
-        self._ends_at = ends_at
         self._spent_s = 0.0
         self._last_s: dict[Phase, float] = {}
-        self._energy_j: float | None = None
         self._step_s: float | None = None
         # The fields of the record that are known so far.
         self._record: dict[str, Any] = {
-            "arm": arm,
+            "configuration": configuration,
             "round": current.number,
             "order": next(current.processes),
             "started_at": datetime.now(UTC),
@@ -111,29 +101,20 @@ class MeasuredProcess:
         pid, node = self._ask(self._actor.begin, late=f"no process was started for it, perhaps as {busy}")
         self._record |= {"pid": pid, "node": node}
         task = Task(
-            workload=self.arm.workload,
-            size=self.arm.size,
+            workload=self.configuration.workload,
+            size=self.configuration.size,
             device=device,
             folder=os.getcwd(),  # noqa: PTH109  # a text, because the node may have another system
             setup=ProcessSetup.for_trial(plan.common_slot, limit_options(None, "raise")),
-            max_steps=self._settings.max_steps,
             epoch_s=self._settings.process_timeout_s / 2,
-            num_blocks=self._settings.num_blocks + _NUM_WARMUPS,
         )
         epoch: FirstEpoch = self._ask(self._actor.first_epoch, task)
         self._record |= epoch.facts
         if epoch.epoch_s is None:
-            self.warnings.append(
-                "its first epoch was cut short: raise --process-timeout-s or --max-steps, or make epochs shorter"
-            )
+            self.warnings.append("its first epoch was cut short: raise --process-timeout-s, or make epochs shorter")
         else:
-            took_s = time.monotonic() - asked
-            start_up_s = max(0.0, took_s - epoch.prepare_s - epoch.epoch_s)
-            self._record |= {"first_epoch_s": took_s, "start_up_s": start_up_s, "prepare_s": epoch.prepare_s}
-        if self._settings.max_steps <= epoch.num_steps:
-            self._stop(f"--max-steps={self._settings.max_steps} leaves no steps after the first epoch")
-        else:
-            self._size_blocks(epoch)
+            self._record["first_epoch_s"] = time.monotonic() - asked
+        self._size_blocks(epoch)
 
     def _size_blocks(self, epoch: FirstEpoch) -> None:
         """Determine how many steps make a block of each phase, unless a step would exceed the remaining time."""
@@ -142,17 +123,14 @@ class MeasuredProcess:
         for phase in epoch.phases:
             if self._is_too_long(self._step_s or mean_s):
                 return
-            before_s = self._spent_s
             self.num_steps[phase] = self._ask(self._actor.steps_of_block, phase, self._step_s)
-            took_s = self._spent_s - before_s
-            if self._step_s is None and took_s >= _SURELY_LONG_S:
-                self._step_s = took_s
 
     def _is_too_long(self, seconds: float) -> bool:
         """Return whether ``seconds`` of work may exceed the remaining time, and if so, stop in good order."""
         if seconds <= (self._settings.process_timeout_s - self._spent_s) * 0.8:
             return False
-        self._stop(f"it stopped after --process-timeout-s={self._settings.process_timeout_s:g}")
+        self.num_steps.clear()
+        self.warnings.append(f"it stopped after --process-timeout-s={self._settings.process_timeout_s:g}")
         return True
 
     def read_noise(self) -> NoiseCounters:
@@ -166,10 +144,8 @@ class MeasuredProcess:
         if self._is_too_long(self._last_s.get(phase, self._step_s or 0)):
             return
         at_s, before = time.monotonic() - self._round.began, self._spent_s
-        seconds, energy_j = self._ask(self._actor.time_block, phase, self.num_steps[phase])
+        seconds: float = self._ask(self._actor.time_block, phase, self.num_steps[phase])
         self._last_s[phase] = self._spent_s - before
-        if energy_j is not None:
-            self._energy_j = (self._energy_j or 0) + energy_j
         self.blocks.append(
             Block(
                 phase=phase,
@@ -208,28 +184,22 @@ class MeasuredProcess:
         return ProcessRun(
             **self._record,
             blocks=tuple(self.blocks),
-            energy_j=self._energy_j,
             warnings=tuple(dict.fromkeys(self.warnings)),
         )
 
     def failure(self, error: NoTimesError) -> Failure:
         """Return the record of its failure."""
-        return Failure(arm=self.arm, round=self._round.number, kind=error.kind, message=error.message)
-
-    def _stop(self, warning: str) -> None:
-        self.num_steps.clear()
-        self.warnings.append(warning)
+        return Failure(
+            configuration=self.configuration, round=self._round.number, kind=error.kind, message=error.message
+        )
 
     def _ask(self, method: Any, *args: object, late: str = "", at_least_s: float = 0.0) -> Any:
         """Call a method of the process with a deadline."""
         left_s = max(self._settings.process_timeout_s - self._spent_s, at_least_s)
         start = time.monotonic()
-        run_left_s = self._ends_at - start
         try:
-            answer = ray.get(method.remote(*args), timeout=max(0.0, min(left_s, run_left_s)))
+            answer = ray.get(method.remote(*args), timeout=max(0.0, left_s))
         except GetTimeoutError:
-            if run_left_s < left_s:
-                raise TimeIsUpError from None
             what = late or "it had not ended: raise --process-timeout-s, or find what it waits for"
             raise NoTimesError("timed_out", f"after {self._settings.process_timeout_s:g} s {what}") from None
         except RayActorError as error:

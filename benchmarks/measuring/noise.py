@@ -24,8 +24,7 @@ class NoiseCounters(NamedTuple):
         at_s: The time by the host's clock, in seconds.
         busy_s: CPU time of all processes since the host started, with what its hypervisor took, in seconds.
         own_s: CPU time of this process and its children, by process number, in seconds.
-        throttled_s: For how long its cgroup was throttled, in seconds; ``None`` if unknown.
-        cpu_mhz: The mean clock of the CPUs; ``None`` if unknown.
+        throttled_s: For how long the container's cgroup was throttled, in seconds; ``None`` if unknown.
         gpu_throttled: The reasons why a GPU's clock is held down.
     """
 
@@ -34,7 +33,6 @@ class NoiseCounters(NamedTuple):
     busy_s: float
     own_s: dict[int, float]
     throttled_s: float | None = None
-    cpu_mhz: float | None = None
     gpu_throttled: tuple[str, ...] = ()
 
 
@@ -50,9 +48,6 @@ def read_noise() -> NoiseCounters:
         with suppress(psutil.Error):  # it ended, or belongs to another user
             used = process.cpu_times()
             own_s[process.pid] = used.user + used.system
-    frequency = None
-    with suppress(NotImplementedError, OSError, RuntimeError):  # how psutil reports a machine without clocks
-        frequency = psutil.cpu_freq()
     gpus = GpuCounters.visible()
     return NoiseCounters(
         host=platform.node(),
@@ -60,7 +55,6 @@ def read_noise() -> NoiseCounters:
         busy_s=sum(getattr(times, name, 0.0) for name in names),
         own_s=own_s,
         throttled_s=_throttled_s(),
-        cpu_mhz=frequency.current if frequency is not None and frequency.current else None,
         gpu_throttled=() if gpus is None else gpus.throttled(),
     )
 
@@ -74,13 +68,11 @@ def noise_between(number: int, before: Sequence[NoiseCounters], after: Sequence[
         for earlier, later in pairs
         if earlier[0].throttled_s is not None and later[0].throttled_s is not None
     ]
-    clocks = [each.cpu_mhz for each in after if each.cpu_mhz is not None]
     return NoiseReading(
         round=number,
         load=max((_load(*pair) for pair in pairs), default=0.0),
-        throttled_s=max(throttled) if throttled else None,
-        gpu_throttled=tuple(sorted({reason for each in (*before, *after) for reason in each.gpu_throttled})),
-        cpu_mhz=sum(clocks) / len(clocks) if clocks else None,
+        throttled_s=max(throttled, default=None),
+        gpu_throttled=tuple(sorted({cause for each in (*before, *after) for cause in each.gpu_throttled})),
     )
 
 
@@ -94,44 +86,13 @@ def _load(before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> fl
     return max(0.0, last.busy_s - first.busy_s - own_s) / passed_s if passed_s > 0 else 0.0
 
 
-def worse(first: NoiseReading, second: NoiseReading) -> NoiseReading:
-    """Combine two readings of one round; the noisier counts."""
-    throttled = [each for each in (first.throttled_s, second.throttled_s) if each is not None]
-    clocks = [each for each in (first.cpu_mhz, second.cpu_mhz) if each is not None]
-    return NoiseReading(
-        round=first.round,
-        load=max(first.load, second.load),
-        throttled_s=sum(throttled) if throttled else None,
-        gpu_throttled=tuple(sorted({*first.gpu_throttled, *second.gpu_throttled})),
-        cpu_mhz=min(clocks) if clocks else None,
-    )
-
-
 def _throttled_s() -> float | None:
-    """Return for how long the cgroup of this process was throttled, or ``None`` if no cgroup counts it."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    root = Path("/sys/fs/cgroup")
-    found = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        inner = Path(path.strip("/"))
-        # In a container, the path may be the host's while the container's own cgroup is mounted at the root.
-        for folder in (inner, *inner.parents):
-            found += [_throttled_in(mount / folder) for mount in (root, root / "cpu")]
-    known = [each for each in found if each is not None]
-    return max(known) if known else None
-
-
-def _throttled_in(folder: Path) -> float | None:
-    try:
-        counts = dict(line.split(maxsplit=1) for line in (folder / "cpu.stat").read_text().splitlines())
-        if "throttled_usec" in counts:  # version 2
-            return int(counts["throttled_usec"]) / 1e6
-        return int(counts["throttled_time"]) / 1e9 if "throttled_time" in counts else None
-    except (OSError, ValueError):
-        return None
+    """Return for how long the cgroup of this container was throttled, or ``None`` if no cgroup counts it."""
+    # A container sees its own cgroup as the root. Version 1 has a folder for each controller.
+    for file in ("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu/cpu.stat"):
+        with suppress(OSError, ValueError):
+            counts = dict(line.split(maxsplit=1) for line in Path(file).read_text().splitlines())
+            for name, per_second in (("throttled_usec", 1e6), ("throttled_time", 1e9)):
+                if name in counts:
+                    return int(counts[name]) / per_second
+    return None

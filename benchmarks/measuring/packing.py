@@ -1,7 +1,7 @@
 """Counts trials per hour on one GPU: one trial at a time, several at once, and as many as a measured plan allows.
 
-Every arm runs the same trainings through Ray Tune, including the start of their processes, in random order. A trial
-does steps from data in host memory, like a data loader.
+All runs do the same trainings through Ray Tune, including the start of their processes, in random order. A trial does
+steps from data in host memory, like a data loader.
 """
 
 import json
@@ -27,20 +27,10 @@ from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, from_ticks
 
 from ..record.machine import describe_machine, own_command
-from ..record.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
+from ..record.packing_record import UNREAD_GPU, PackingMode, ThroughputRecord, ThroughputSample
 from ..workloads.registry import check_workload, load_workload
 from ..workloads.steps import checked_loss, checked_steps
 from .process import wait_for_devices
-
-
-def draw_throughput(record: ThroughputRecord, path: Path, *, force: bool = False) -> None:
-    """Draw throughput against trials per GPU, a panel for each workload; errors as in ``save_figure``."""
-    from ..report.figures import packing_figure
-    from ..report.page import save_figure
-
-    if not record.workloads:
-        raise InvalidResourcesError("no run of the record counts, so there is nothing to draw")
-    save_figure(packing_figure(record, record.workloads), path, force=force)
 
 
 class Training(NamedTuple):
@@ -85,12 +75,12 @@ def default_trainings() -> list[Training]:
     return [find_training(name, None, None) for name in _DEFAULTS]
 
 
-def config_of(training: Training, *, work: float, seed: Any) -> dict[str, Any]:
-    """Return the config of a trial that does the share ``work`` of the steps. The seed identifies the trial."""
+def config_of(training: Training, seed: Any) -> dict[str, Any]:
+    """Return the config of a trial. The seed identifies the trial."""
     return {
         "workload": training.workload,
         "size": training.size,
-        "num_steps": max(NUM_REPORTS, round(training.num_steps * work)),
+        "num_steps": training.num_steps,
         "seed": seed,
         "folder": str(Path.cwd()),
     }
@@ -121,20 +111,18 @@ WAVES: Final = 2
 
 
 class Sweep(NamedTuple):
-    """The arms to run.
+    """The runs to make.
 
     Attributes:
         trials_per_gpu: Numbers of trials that share the GPU, besides 1 and that of the plan.
-        repetitions: Runs of each arm.
-        work: Share of each training's steps that a trial does.
+        repetitions: Runs of each sharing.
         cpus_per_trial: CPUs of a trial under the measured plan.
-        use_mps: Whether to run every arm of several trials also under MPS.
+        use_mps: Whether several trials also run under MPS.
     """
 
     trainings: Sequence[Training]
     trials_per_gpu: Sequence[int]
     repetitions: int
-    work: float
     cpus_per_trial: float = 1
     use_mps: bool = False
 
@@ -143,20 +131,22 @@ class FailedRunError(Exception):
     """A run does not count."""
 
 
-class Arm(NamedTuple):
-    """A way to run a training: a plan under which ``trials_per_gpu`` trials share the GPU."""
+class Sharing(NamedTuple):
+    """A way to share the GPU: a plan under which ``trials_per_gpu`` trials of a training run at once."""
 
-    name: str
+    mode: PackingMode
     training: Training
     trials_per_gpu: int
     plan: TrialPlan
-    isolation: Literal["mps"] | None = None
+
+    @property
+    def isolation(self) -> Literal["mps"] | None:
+        """What holds trials to their share of the GPU."""
+        return "mps" if self.mode.uses_mps else None
 
 
-def measure_throughput(
-    sweep: Sweep, output: Path | None, plot: Path | None, *, force: bool = False
-) -> ThroughputRecord:
-    """Run the sweep, write the record to ``output`` and the plot to ``plot``, and return the record.
+def measure_throughput(sweep: Sweep, output: Path | None, *, force: bool = False) -> ThroughputRecord:
+    """Run the sweep, write the record to ``output``, and return it.
 
     Raises:
         InfeasibleRequestError: There is no GPU.
@@ -164,8 +154,6 @@ def measure_throughput(
     """
     if output is not None:
         check_new(output, force=force, example=json.dumps(dict.fromkeys(ThroughputRecord.model_fields)))
-    if plot is not None:
-        check_new(plot, force=force)
     with locked(output) if output is not None else nullcontext():
         ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
         try:
@@ -174,8 +162,6 @@ def measure_throughput(
                     write_new(output, record.to_json() + "\n", force=force or number > 0)
         finally:
             ray.shutdown()
-    if plot is not None:
-        draw_throughput(record, plot, force=force)
     return record
 
 
@@ -187,69 +173,77 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
         raise InvalidResourcesError(
             f"packing counts trials on one GPU, but the cluster has {num_gpus:g}: name one in CUDA_VISIBLE_DEVICES"
         )
-    arms = [arm for training in sweep.trainings for arm in _arms(capacity, training, sweep)]
-    runs = [arm for arm in arms for _ in range(sweep.repetitions)]
+    sharings = [sharing for training in sweep.trainings for sharing in _sharings(capacity, training, sweep)]
+    runs = [sharing for sharing in sharings for _ in range(sweep.repetitions)]
     random.Random(0).shuffle(runs)  # noqa: S311
     record = ThroughputRecord(
         gpu=", ".join(gpu.name for node in capacity.nodes for gpu in node.devices or ()) or UNREAD_GPU,
         machine=describe_machine("torch"),
         command=own_command(),
-        plans={arm.training.name: arm.plan.explain() for arm in arms if arm.name == "plan"},
+        plans={
+            sharing.training.name: sharing.plan.explain() for sharing in sharings if sharing.mode is PackingMode.PLAN
+        },
     )
     yield record
-    for number, arm in enumerate(runs, start=1):
-        name = f"{arm.training.name}, {arm.name}, {arm.trials_per_gpu} at once"
+    for number, sharing in enumerate(runs, start=1):
+        name = f"{sharing.training.name}, {sharing.mode}, {sharing.trials_per_gpu} at once"
         tell(f"{number}/{len(runs)}: {name}")
         try:
-            record = record.with_sample(run_arm(arm, sweep.work))
+            record = record.with_sample(run_trials(sharing))
         except FailedRunError as error:
             tell(f"left out: {error}")
             record = record.with_failure(f"{name}: {error}")
         yield record
 
 
-def _arms(capacity: ClusterCapacity, training: Training, sweep: Sweep) -> list[Arm]:
-    alone = Arm("alone", training, 1, GpuPolicy().plan(capacity))
+_WITH_MPS: Final = {
+    PackingMode.PACKED: PackingMode.PACKED_WITH_MPS,
+    PackingMode.PLAN: PackingMode.PLAN_WITH_MPS,
+}
+
+
+def _sharings(capacity: ClusterCapacity, training: Training, sweep: Sweep) -> list[Sharing]:
+    alone = Sharing(PackingMode.ALONE, training, 1, GpuPolicy().plan(capacity))
     shared = [
-        Arm("packed", training, number, GpuPolicy(gpus=from_ticks(TICKS // number)).plan(capacity))
+        Sharing(PackingMode.PACKED, training, number, GpuPolicy(gpus=from_ticks(TICKS // number)).plan(capacity))
         for number in sorted(set(sweep.trials_per_gpu))
         if number > 1
     ]
     # The seed and the number of steps, in which trials differ, do not affect the memory of a training.
-    config = config_of(training, work=0.01, seed=0)
+    config = config_of(training._replace(num_steps=NUM_REPORTS), seed=0)
     profile = measure_gpu_memory(train_workload, [config], capacity=capacity)
     planned = GpuMemoryPolicy(profile=profile, cpus=sweep.cpus_per_trial).plan(capacity).for_config(config)
-    shared.append(Arm("plan", training, planned.max_concurrent_trials, planned))
+    shared.append(Sharing(PackingMode.PLAN, training, planned.max_concurrent_trials, planned))
     if sweep.use_mps:
-        shared += [arm._replace(name=f"{arm.name} with mps", isolation="mps") for arm in shared]
+        shared += [sharing._replace(mode=_WITH_MPS[sharing.mode]) for sharing in shared]
     return [alone, *shared]
 
 
-def run_arm(arm: Arm, work: float) -> ThroughputSample:
+def run_trials(sharing: Sharing) -> ThroughputSample:
     """Run two waves of trials, and return how long they took.
 
     Raises:
-        FailedRunError: A trial failed, or had more of the GPU than the arm allows.
+        FailedRunError: A trial failed, or had more than its share of the GPU.
     """
-    num_trials = WAVES * arm.trials_per_gpu
+    num_trials = WAVES * sharing.trials_per_gpu
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         start = time.perf_counter()
-        plan = arm.plan.capped(arm.trials_per_gpu, limited_by="max_concurrent_trials")
+        plan = sharing.plan.capped(sharing.trials_per_gpu, limited_by="max_concurrent_trials")
         trials = tune.run(
             train_workload,
-            scheduler=PolicyScheduler(plan, isolation=arm.isolation),
-            config=config_of(arm.training, work=work, seed=tune.grid_search(list(range(num_trials)))),
+            scheduler=PolicyScheduler(plan, isolation=sharing.isolation),
+            config=config_of(sharing.training, seed=tune.grid_search(list(range(num_trials)))),
             storage_path=folder,
             raise_on_failed_trial=False,
             verbose=0,
         ).trials
         seconds = time.perf_counter() - start
-        _check(arm, trials)
+        _check(sharing, trials)
     by_seed = sorted(trials, key=lambda trial: int(trial.config["seed"]))
     return ThroughputSample(
-        workload=arm.training.name,
-        arm=arm.name,
-        trials_per_gpu=arm.trials_per_gpu,
+        workload=sharing.training.name,
+        mode=sharing.mode,
+        trials_per_gpu=sharing.trials_per_gpu,
         num_trials=num_trials,
         seconds=seconds,
         trial_seconds=tuple(trial.last_result["time_total_s"] for trial in by_seed),
@@ -257,15 +251,15 @@ def run_arm(arm: Arm, work: float) -> ThroughputSample:
     )
 
 
-def _check(arm: Arm, trials: Sequence[Any]) -> None:
+def _check(sharing: Sharing, trials: Sequence[Any]) -> None:
     for trial in trials:
         if trial.status != "TERMINATED":
             file = trial.error_file
             said = read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").strip() if file else "no error"
             raise FailedRunError(f"a trial failed: {said.splitlines()[-1]}")
-        if trial.placement_group_factory.required_resources.get("GPU", 0) * arm.trials_per_gpu > 1:
-            raise FailedRunError(f"a trial had more than 1/{arm.trials_per_gpu} of the GPU")
+        if trial.placement_group_factory.required_resources.get("GPU", 0) * sharing.trials_per_gpu > 1:
+            raise FailedRunError(f"a trial had more than 1/{sharing.trials_per_gpu} of the GPU")
         used = trial.last_result.get(GPU_MEMORY_KEY, {})
-        if arm.isolation and used.get("isolation") != arm.isolation:
+        if sharing.isolation and used.get("isolation") != sharing.isolation:
             why = "; ".join(used.get("warnings", "").splitlines())
-            raise FailedRunError(f"{arm.isolation} did not hold the trials: {why}")
+            raise FailedRunError(f"{sharing.isolation} did not hold the trials: {why}")

@@ -3,7 +3,7 @@
 The class becomes a Ray actor with a process of its own. It returns what a workload raises, because the driver may not
 be able to unpickle the exception.
 
-Blocks are timed by ``timeit`` with pyperf's clock, in the way of ``torch.utils.benchmark``. Only frameworks that the
+Blocks are timed by ``timeit``, in the way of ``torch.utils.benchmark``. Only frameworks that the
 process has imported are asked to wait for their devices: to import another one would change what is measured.
 """
 
@@ -20,13 +20,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-import pyperf
-
-from tune_policies.probe.nvml import GpuCounters
-from tune_policies.trainers.gpu_memory.counters import read_counters
+from tune_policies.trainers.current_process import CURRENT
+from tune_policies.trainers.gpu_memory.counters import peak_gpu_memory_bytes, read_counters
 from tune_policies.trainers.gpu_memory.free_memory import end_gpu_processes
-from tune_policies.trainers.gpu_memory.trial_usage import peak_gpu_memory_bytes
-from tune_policies.trainers.process_setup import ProcessSetup, set_num_threads
+from tune_policies.trainers.process_setup import ProcessSetup
 from tune_policies.values.errors import ProbeError
 
 from ..record.run_set import Phase
@@ -39,8 +36,8 @@ BLOCK_S: Final = 0.03
 """Long enough to make the cost of clock and synchronisation negligible, and short enough for many turns."""
 
 _CALLED_BEFORE: Final = 2
-"""Untimed steps before a block, because another arm has used the caches since; or 1 % of the block, if that is more,
-as in PyTorch's timer."""
+"""Untimed steps before a block, because another process has used the caches since; or 1 % of the block, if that is
+more, as in PyTorch's timer."""
 
 
 class BlockTimer:
@@ -66,11 +63,11 @@ class BlockTimer:
             wait_for_devices(self._result)
         else:
             self._synchronize()
-        return float(pyperf.perf_counter())
+        return time.perf_counter()
 
 
-def steps_of_block(seconds: Callable[[int], float], *, step_s: float | None = None, most: int) -> int:
-    """Return how many steps make a block, and at most ``most``.
+def steps_of_block(seconds: Callable[[int], float], *, step_s: float | None = None) -> int:
+    """Return how many steps make a block.
 
     ``seconds`` times a number of steps. ``step_s`` is a lower bound of the time of a step, if one is known.
     """
@@ -79,11 +76,11 @@ def steps_of_block(seconds: Callable[[int], float], *, step_s: float | None = No
     number = 1
     while True:
         taken = max(seconds(number), 1e-9)
-        fitting = max(1, min(most, round(number * BLOCK_S / taken)))
+        fitting = max(1, round(number * BLOCK_S / taken))
         # From a third of a block on, the cost of the clock and of the first step after a pause is negligible.
-        if taken >= BLOCK_S / 3 or number >= most:
+        if taken >= BLOCK_S / 3:
             return fitting
-        number = min(fitting, number * 10) if fitting > number else min(most, number * 2)
+        number = min(fitting, number * 10) if fitting > number else number * 2
 
 
 def wait_for_devices(result: Any) -> None:
@@ -151,12 +148,6 @@ _MOST_LOSSES: Final = 100
 _MOST_CHARACTERS: Final = 500
 """The longest message: some frameworks append pages to theirs."""
 
-_TRIED_ONCE_S: Final = 3.0
-"""From here on a step is tried only once: the first epoch has compiled it."""
-
-_LONG_STEP_S: Final = 1.0
-"""From here on a step is not tried before it is timed, because that would cost as much as the rest."""
-
 
 class Task(NamedTuple):
     """The work of a process.
@@ -166,7 +157,6 @@ class Task(NamedTuple):
         device: The argument of the workload: ``"cpu"``, ``"gpu"``, or a family by Ray's name.
         folder: The driver's working directory, from which modules can be imported.
         epoch_s: The first epoch is cut after this number of seconds.
-        num_blocks: Blocks of each phase, with warm-ups.
     """
 
     workload: str
@@ -174,23 +164,19 @@ class Task(NamedTuple):
     device: str
     folder: str
     setup: ProcessSetup
-    max_steps: int
     epoch_s: float
-    num_blocks: int
 
 
 class FirstEpoch(NamedTuple):
     """A process's report on its first epoch.
 
     Attributes:
-        prepare_s: How long the workload prepared itself.
         epoch_s: How long the epoch took; ``None`` if it was cut.
         phases: The phases that can be timed.
         step_s: The time of the shortest step; ``None`` if unknown.
         facts: Further fields of the record.
     """
 
-    prepare_s: float
     epoch_s: float | None
     num_steps: int
     phases: tuple[Phase, ...]
@@ -228,13 +214,11 @@ def _line(error: BaseException) -> str:
 
 
 class WorkloadProcess:
-    """One process of one arm."""
+    """One process of one configuration."""
 
     _task: Task
     _steps: Steps
     _timers: dict[Phase, BlockTimer]
-    _num_done: int = 0
-    _gpus: GpuCounters | None = None
     _gpu_use_is_unknown: bool = False
 
     def begin(self) -> tuple[int, str]:
@@ -263,16 +247,14 @@ class WorkloadProcess:
         self._task = task
         task.setup.apply()
         # A process that shares its CPUs with another in turn reserves none in Ray, but may use all of them.
-        set_num_threads(max(1, int(task.setup.resources.cpus)))
+        CURRENT.set_num_threads(max(1, int(task.setup.resources.cpus)))
         if task.folder not in sys.path:
             sys.path.insert(0, task.folder)
         workload = load_workload(task.workload)
-        start = time.perf_counter()
         self._steps = steps = checked_steps(workload(task.size, task.device), task.workload)
         prepared = time.perf_counter()
         losses, times = self._run_epoch(prepared + task.epoch_s)
         ended = time.perf_counter()
-        self._num_done = len(times)
         if task.device != "cpu":
             torch = sys.modules.get("torch")
             # PyTorch has no counters for Apple GPUs, and other devices than GPUs are not checked.
@@ -280,16 +262,14 @@ class WorkloadProcess:
             is_sure = is_sure or has_used_gpu(read_counters(), sys.modules)
             # The built-in workloads ask their libraries themselves.
             self._gpu_use_is_unknown = ":" in task.workload and not is_sure
-            self._gpus = GpuCounters.visible()
         num_threads = int(os.environ["OMP_NUM_THREADS"])  # set by set_num_threads
         phases = {Phase.TRANSFERS: steps.with_transfers, Phase.COMPUTE: steps.compute}
         self._timers = {
             phase: BlockTimer(step, steps.synchronize) for phase, step in phases.items() if step is not None
         }
         return FirstEpoch(
-            prepare_s=prepared - start,
             epoch_s=ended - prepared if len(times) == steps.steps_per_epoch else None,
-            num_steps=self._num_done,
+            num_steps=len(times),
             phases=tuple(self._timers),
             # The first step may compile. Without a loss, the steps did not wait for the device.
             step_s=min(times[1:], default=None) if losses else None,
@@ -308,7 +288,7 @@ class WorkloadProcess:
         losses: list[float] = []
         times: list[float] = []
         result = None
-        for _ in range(min(self._steps.steps_per_epoch, self._task.max_steps)):
+        for _ in range(self._steps.steps_per_epoch):
             start = time.perf_counter()
             result = self._steps.with_transfers()
             if result is not None:
@@ -322,25 +302,13 @@ class WorkloadProcess:
     @_returns_errors
     def steps_of_block(self, phase: Phase, step_s: float | None) -> int:
         """Return how many steps make a block; ``step_s`` is the time of a step in the first epoch, if known."""
-        timer = self._timers[phase]
-        left = self._task.max_steps - self._num_done
-        most = max(1, left // (len(self._timers) * self._task.num_blocks))
-        if phase is not Phase.TRANSFERS and (step_s or 0) < _LONG_STEP_S:
-            step_s = None  # with data on the device, a step may be much faster
-        # The first step with data on the device may compile; those with transfers compiled in the first epoch.
-        if step_s is None or step_s < _LONG_STEP_S:
-            first_s = timer.seconds(1)
-            if phase is Phase.TRANSFERS and first_s >= _TRIED_ONCE_S:
-                return 1
-        return steps_of_block(timer.seconds, step_s=step_s, most=most)
+        # With data on the device, a step may be much faster, and the first one may compile.
+        return steps_of_block(self._timers[phase].seconds, step_s=step_s if phase is Phase.TRANSFERS else None)
 
     @_returns_errors
-    def time_block(self, phase: Phase, num_steps: int) -> tuple[float, float | None]:
-        """Return the seconds of a block, and the joules that GPUs used in it, if NVML reports them."""
-        before = None if self._gpus is None else self._gpus.energy_j()
-        seconds = self._timers[phase].seconds(num_steps)
-        after = None if self._gpus is None else self._gpus.energy_j()
-        return seconds, None if before is None or after is None else after - before
+    def time_block(self, phase: Phase, num_steps: int) -> float:
+        """Return the seconds of a block."""
+        return self._timers[phase].seconds(num_steps)
 
 
 def _peak_host_bytes() -> int:

@@ -3,13 +3,11 @@
 import os
 import platform
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from tune_policies.files.child_python import program_path
 from tune_policies.probe.node_facts import (
     cgroup_memory_bytes,
     host_memory_bytes,
@@ -31,23 +29,17 @@ PACKAGES: Final = (
     "numpy",
     "xgboost",
     "lightgbm",
-    "pyperf",
 )
-"""The packages that decide how fast a workload is, and the ones that measure it."""
+"""The packages that decide how fast a workload is."""
 
 _OTHER_BUILDS: Final = {"tensorflow": "tensorflow-cpu", "xgboost": "xgboost-cpu"}
 """Distributions that contain the same package under another name."""
-
-_GIT_TIMEOUT_S: Final = 5
 
 
 def read_environment(packages: Iterable[str] = PACKAGES) -> Environment:
     """Return the machine, and the versions of the ``packages`` that are installed."""
     installed = installed_versions()
     versions = {name: installed.get(name) or installed.get(_OTHER_BUILDS.get(name, "")) for name in packages}
-    commit = _git("rev-parse", "--verify", "HEAD")
-    # Untracked files do not change the commit: results are written beside the code.
-    changes = _git("status", "--porcelain", "--untracked-files=no") if commit else ""
     return Environment(
         cpu_model=_cpu_model(),
         num_cpus=os.cpu_count() or 1,
@@ -58,8 +50,6 @@ def read_environment(packages: Iterable[str] = PACKAGES) -> Environment:
         platform=platform.platform(),
         python=platform.python_version(),
         versions={name: version for name, version in versions.items() if version},
-        commit=commit or None,
-        has_changes=changes != "",  # also if Git did not answer in time
     )
 
 
@@ -70,24 +60,6 @@ def _cpu_model() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _git(*arguments: str) -> str | None:
-    """Return Git's output for the working directory, or ``None`` without a repository or a Git that answers."""
-    # Otherwise Git refreshes its index and takes a lock that the user's own Git may run into.
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    program = program_path("git")
-    if program is None:
-        return None
-    # A repository may name a program that reports changes, and Git would run it.
-    command = [program, "-c", "core.fsmonitor=false", *arguments]
-    try:
-        done = subprocess.run(  # noqa: S603 - the arguments are those above
-            command, capture_output=True, text=True, check=True, timeout=_GIT_TIMEOUT_S, env=environment
-        )
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
 
 
 def _gpus() -> tuple[GpuFacts, ...]:

@@ -2,9 +2,12 @@
 
 import re
 import statistics
+from enum import StrEnum
 from math import log2
 from pathlib import Path
 from typing import Final
+
+from pydantic import AliasChoices, Field
 
 from tune_policies.cluster.accelerators import public_text
 from tune_policies.files.reading import read_value
@@ -21,19 +24,37 @@ PAYS: Final = 1.1
 UNREAD_GPU: Final = "GPU that was not read"
 
 
+class PackingMode(StrEnum):
+    """How many trials share the GPU: one, a requested number, or the number of the plan from the measured profile."""
+
+    ALONE = "alone"
+    PACKED = "packed"
+    PLAN = "plan"
+    PACKED_WITH_MPS = "packed with mps"
+    PLAN_WITH_MPS = "plan with mps"
+
+    @property
+    def uses_mps(self) -> bool:
+        """Whether MPS enforces the shares."""
+        return self in (PackingMode.PACKED_WITH_MPS, PackingMode.PLAN_WITH_MPS)
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether the plan determines how many trials share the GPU."""
+        return self in (PackingMode.PLAN, PackingMode.PLAN_WITH_MPS)
+
+
 class ThroughputSample(Value):
-    """One run of one arm.
+    """One run.
 
     Attributes:
-        arm: ``"alone"`` for one trial on a GPU, ``"packed"`` for a requested number, ``"plan"`` for the number of the
-            plan from the measured profile; with ``" with mps"`` if MPS enforced the shares.
         seconds: From the start of the Tune run to its end, including the start of processes.
         trial_seconds: Time of each trial after the start of its process, by seed.
         losses: The last loss of each trial, by seed.
     """
 
     workload: str
-    arm: str
+    mode: PackingMode = Field(validation_alias=AliasChoices("mode", "arm"))
     trials_per_gpu: PositiveCount
     num_trials: PositiveCount
     seconds: Seconds
@@ -88,29 +109,29 @@ class ThroughputRecord(Value):
         """The names of the workloads, sorted."""
         return sorted({sample.workload for sample in self.samples})
 
-    def arms(self, workload: str) -> dict[tuple[str, int], Spread]:
-        """Return trials per hour by arm and trials per GPU, the fewest trials first."""
-        rates: dict[tuple[str, int], list[float]] = {}
+    def rates(self, workload: str) -> dict[tuple[PackingMode, int], Spread]:
+        """Return trials per hour by mode and trials per GPU, the fewest trials first."""
+        samples: dict[tuple[PackingMode, int], list[float]] = {}
         for sample in self.samples:
             if sample.workload == workload:
-                rates.setdefault((sample.arm, sample.trials_per_gpu), []).append(sample.trials_per_hour)
-        by_number = sorted(rates, key=lambda arm: (arm[1], arm[0]))
-        return {arm: spread(rates[arm]) for arm in by_number}
+                samples.setdefault((sample.mode, sample.trials_per_gpu), []).append(sample.trials_per_hour)
+        by_number = sorted(samples, key=lambda each: (each[1], each[0]))
+        return {each: spread(samples[each]) for each in by_number}
 
-    def speedup(self, workload: str, arm: tuple[str, int]) -> float | None:
-        """Return the ratio of the arm's median to that of one trial on a GPU, or ``None`` if that was not run."""
-        arms = self.arms(workload)
-        alone = arms.get(("alone", 1))
-        return arms[arm].median / alone.median if alone else None
+    def speedup(self, workload: str, mode: PackingMode, trials_per_gpu: int) -> float | None:
+        """Return the ratio of the median rate to that of one trial on a GPU, or ``None`` if that was not run."""
+        rates = self.rates(workload)
+        alone = rates.get((PackingMode.ALONE, 1))
+        return rates[mode, trials_per_gpu].median / alone.median if alone else None
 
     def stops_paying_at(self, workload: str) -> int | None:
         """Return the trials per GPU above which more do not pay, without MPS; see :func:`stops_paying_at`."""
         return stops_paying_at(
-            {arm[1]: rate.median for arm, rate in self.arms(workload).items() if "mps" not in arm[0]}
+            {number: rate.median for (mode, number), rate in self.rates(workload).items() if not mode.uses_mps}
         )
 
     def largest_difference_of_losses(self, workload: str) -> float:
-        """Return the largest range of the losses of one seed over all arms, relative to their median."""
+        """Return the largest range of the losses of one seed over all runs, relative to their median."""
         by_seed: dict[int, list[float]] = {}
         for sample in self.samples:
             if sample.workload == workload:

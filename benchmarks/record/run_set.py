@@ -1,19 +1,28 @@
 """What a run of the benchmarks measured: raw times by process, with the machine and all that disturbed them."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, AliasChoices, Field, model_validator
 
 from tune_policies.cluster.accelerators import public_text
 from tune_policies.values.resources import Amount, Bytes, Count, PositiveCount, UsedBytes, format_amount
 from tune_policies.values.sanitize import LEFT_OUT, Redacted
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Many, Value, counted, shorten
+
+
+def ignoring_fields(*names: str) -> Any:
+    """Return a validator that ignores fields which earlier versions wrote, so that their files still load."""
+
+    def without_them(data: Any) -> Any:
+        return {key: value for key, value in data.items() if key not in names} if isinstance(data, dict) else data
+
+    return model_validator(mode="before")(without_them)
 
 
 class GpuFacts(Value):
@@ -44,8 +53,6 @@ class Environment(Value):
         usable_cpus: CPUs within the affinity and the cgroup's quota.
         cgroup_memory_bytes: The cgroup's memory limit; ``None`` also if there is no limit.
         versions: Of packages, by name.
-        commit: Commit of the working directory's Git repository; ``None`` if there is none.
-        has_changes: Whether files differ from that commit.
     """
 
     cpu_model: str
@@ -57,8 +64,7 @@ class Environment(Value):
     platform: str = ""
     python: str = ""
     versions: dict[str, str] = Field(default_factory=dict)
-    commit: str | None = None
-    has_changes: bool = False
+    _former = ignoring_fields("commit", "has_changes")
 
     def __str__(self) -> str:
         usable = self.usable_cpus
@@ -72,8 +78,6 @@ class Environment(Value):
         parts += [f"{number} {gpu}" for gpu, number in gpus.items()] or ["no GPU that NVML knows"]
         versions = [f"Python {self.python}"] if self.python else []
         versions += [f"{name} {version}" for name, version in self.versions.items()]
-        if self.commit:
-            versions.append(f"commit {self.commit[:12]}{' with changes' if self.has_changes else ''}")
         lines = (", ".join(parts), self.platform, ", ".join(versions))
         return "; ".join(filter(None, lines))
 
@@ -85,12 +89,11 @@ class Settings(Value):
         sizes: The sizes of each workload, by its name or ``module:function``.
         devices: Such as ``"cpu"``, ``"gpu"``, ``"gpu@0.25"`` or ``"TPU"``; each once.
         cpus: CPUs of a trial, on every device.
-        num_rounds: In each round, every arm has a fresh process.
+        num_rounds: In each round, every configuration has a fresh process.
         num_blocks: Blocks of each phase in each process, without warm-ups.
-        max_steps: The most steps of a process, including the first epoch.
         process_timeout_s: The longest time that a process works, in seconds since it was requested.
         seed: Seed of the random order.
-        has_control: Whether a second, equal arm shows how noisy the machine is.
+        has_control: Whether a second, equal configuration shows how noisy the machine is.
     """
 
     sizes: dict[str, tuple[PositiveCount, ...]] = Field(min_length=1)
@@ -98,10 +101,11 @@ class Settings(Value):
     cpus: Amount = 1
     num_rounds: PositiveCount = 5
     num_blocks: PositiveCount = 10
-    max_steps: PositiveCount = 1_000_000
     process_timeout_s: float = Field(default=60, gt=0)
     seed: Count = 0
     has_control: bool = True
+
+    _former = ignoring_fields("max_steps", "max_seconds")
 
 
 def _one_line(name: str) -> str:
@@ -110,11 +114,7 @@ def _one_line(name: str) -> str:
     return name
 
 
-Name = Annotated[
-    str,
-    AfterValidator(_one_line),
-    WithJsonSchema({"type": "string", "pattern": r"^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$"}),
-]
+Name = Annotated[str, AfterValidator(_one_line)]
 """The name of a benchmark, of a row in a table and of a file."""
 
 Seconds = Annotated[float, Field(ge=1e-12, le=1e12)]
@@ -132,14 +132,14 @@ class Phase(StrEnum):
     FIRST_EPOCH = "first-epoch"
 
 
-class Arm(Value):
+class Configuration(Value):
     """One workload of one size on one device.
 
     Attributes:
         workload: Its name, or ``module:function``.
         size: In the workload's own unit.
         device: Such as ``"cpu"``, ``"gpu"``, ``"gpu@0.25"`` or ``"TPU"``.
-        is_control: Whether this is the second of two equal arms, which shows the noise of the run.
+        is_control: Whether this is the second of two equal configurations, which shows the noise of the run.
     """
 
     workload: Name
@@ -147,20 +147,15 @@ class Arm(Value):
     device: Name
     is_control: bool = False
 
-    @property
-    def where(self) -> str:
-        """The device, marked if this is the control: ``"cpu (control)"``."""
-        return f"{self.device} (control)" if self.is_control else self.device
-
     def __str__(self) -> str:
-        return f"{self.workload}[{self.size}] on {self.where}"
+        return f"{self.workload}[{self.size}] on {self.device}{' (control)' if self.is_control else ''}"
 
 
 class Block(Value):
     """Steps that were timed together, synchronised with the device before and after.
 
     Attributes:
-        order: Its place among the blocks of all arms in its round.
+        order: Its place among the blocks of all configurations in its round.
         at_s: When it began, in seconds since the start of the round.
         seconds: How long all its steps took together.
         is_warmup: Whether it does not count.
@@ -179,46 +174,46 @@ class Block(Value):
         return self.seconds / self.num_steps
 
 
+Measured = Annotated[Configuration, Field(validation_alias=AliasChoices("configuration", "arm"))]
+"""What was measured. Files of earlier versions call it ``arm``."""
+
+
 class ProcessRun(Value):
     """What one fresh process measured; ``None`` stands for what is unknown.
 
     ``dtype``, ``samples_per_step``, ``steps_per_epoch`` and ``tolerance`` are those of the workload's ``Steps``.
 
     Attributes:
-        round: In each round, every arm of a group has one process.
+        round: In each round, every configuration of a group has one process.
         order: Its place among the processes of its round.
         node: The host on which it ran.
         started_at: When it was requested.
         first_epoch_s: Seconds from the request to the end of its first epoch; ``None`` if that was cut.
-        start_up_s: The part of ``first_epoch_s`` before the workload was called.
-        prepare_s: The part of ``first_epoch_s`` in which the workload prepared itself.
         losses: Losses of the steps of the first epoch; empty if the workload returns none.
         peak_host_bytes: The most host memory that the process used.
         peak_gpu_bytes: The most GPU memory that its frameworks used.
-        energy_j: What its GPUs used over all blocks, in joules, by NVML.
         num_threads: CPU threads that it was set to use.
     """
 
-    arm: Arm
+    configuration: Measured
     round: Count
     order: Count
     pid: Count
     node: str
     started_at: datetime
     first_epoch_s: Seconds | None = None
-    start_up_s: float | None = None
-    prepare_s: float | None = None
     blocks: Many[Block] = ()
     losses: Many[float] = ()
     peak_host_bytes: Bytes | None = None
     peak_gpu_bytes: UsedBytes | None = None
-    energy_j: float | None = None
     num_threads: PositiveCount = 1
     dtype: str | None = None
     samples_per_step: PositiveCount | None = None
     steps_per_epoch: PositiveCount = 1
     tolerance: float = 0.02
     warnings: tuple[Redacted, ...] = ()
+
+    _former = ignoring_fields("start_up_s", "prepare_s", "energy_j")
 
     def times_s(self, phase: Phase) -> tuple[float, ...]:
         """Return the seconds of a step in each block without warm-ups, or the one time of the first epoch."""
@@ -251,40 +246,39 @@ class DeviceFound(Value):
 class Failure(Value):
     """A process without valid times: its workload raised or timed out, it died, or its results disagree."""
 
-    arm: Arm
+    configuration: Measured
     round: Count
     kind: Literal["raised", "timed_out", "died", "disagreed"]
     message: Redacted
 
 
 class NoiseReading(Value):
-    """How quiet the machine was during a round.
+    """How quiet the machine was while some processes took turns.
 
     Attributes:
         load: How many CPUs other processes used.
         throttled_s: For how long the cgroup was throttled, in seconds; ``None`` if unknown.
         gpu_throttled: NVML's reasons why a GPU's clock was held down.
-        cpu_mhz: The mean clock of the CPUs; ``None`` if unknown.
     """
 
     round: Count
     load: float
     throttled_s: float | None = None
     gpu_throttled: tuple[str, ...] = ()
-    cpu_mhz: float | None = None
+
+    _former = ignoring_fields("cpu_mhz")
 
 
 class Incident(NamedTuple):
-    """A failure or warning of an arm's processes that is the same in each of these rounds."""
+    """A failure or warning of a configuration's processes that is the same in each of these rounds."""
 
-    arm: Arm
-    kind: str
+    configuration: Configuration
     message: str
     rounds: tuple[int, ...]
 
     def __str__(self) -> str:
         rounds = "round" if len(self.rounds) == 1 else "rounds"
-        return f"{self.arm}, {rounds} {', '.join(map(str, self.rounds))}: {self.message}"
+        return f"{self.configuration}, {rounds} {', '.join(map(str, self.rounds))}: {self.message}"
 
 
 class RunSet(Value):
@@ -293,8 +287,8 @@ class RunSet(Value):
     Attributes:
         devices: The devices that were requested.
         num_rounds: How many rounds were requested.
-        is_interleaved: Whether the arms of a round took turns block by block. Otherwise they took turns process by
-            process, because the cluster cannot run them at once.
+        is_interleaved: Whether the processes of a round took turns block by block. Otherwise they ran one after the
+            other, because the cluster cannot run them at once.
         is_complete: Whether everything that was requested was run.
         settings: What was requested; ``None`` if unknown, so that the run cannot be resumed.
         is_redacted: Whether host names, process numbers, the command and messages are left out.
@@ -332,75 +326,67 @@ class RunSet(Value):
         return self.model_copy(update=changes)
 
     @property
-    def arms(self) -> tuple[Arm, ...]:
-        """The arms that were measured, in the order of their first run."""
-        return tuple(dict.fromkeys(run.arm for run in self.runs))
+    def configurations(self) -> tuple[Configuration, ...]:
+        """The configurations that were measured, in the order of their first run."""
+        return tuple(self._runs)
 
-    @property
-    def sorted_arms(self) -> tuple[Arm, ...]:
-        """The arms by workload, size and device; a control follows its twin."""
-        return tuple(sorted(self.arms, key=lambda arm: (arm.workload, arm.size, arm.device, arm.is_control)))
-
-    def of(self, arm: Arm) -> tuple[ProcessRun, ...]:
-        """Return the processes of an arm, round by round."""
-        return self._runs_by_arm.get(arm, ())
+    def of(self, configuration: Configuration) -> tuple[ProcessRun, ...]:
+        """Return the processes of a configuration, round by round."""
+        return tuple(self._runs.get(configuration, ()))
 
     @cached_property
-    def _runs_by_arm(self) -> dict[Arm, tuple[ProcessRun, ...]]:
-        by_arm: dict[Arm, list[ProcessRun]] = {}
+    def _runs(self) -> dict[Configuration, list[ProcessRun]]:
+        runs: dict[Configuration, list[ProcessRun]] = {}
         for run in sorted(self.runs, key=lambda run: run.round):
-            by_arm.setdefault(run.arm, []).append(run)
-        return {arm: tuple(runs) for arm, runs in by_arm.items()}
+            runs.setdefault(run.configuration, []).append(run)
+        return runs
 
-    def times_s(self, arm: Arm, phase: Phase) -> dict[int, tuple[float, ...]]:
+    def times_s(self, configuration: Configuration, phase: Phase) -> dict[int, tuple[float, ...]]:
         """Return the seconds of a step by round, without rounds that have no time of this phase."""
-        times = {run.round: run.times_s(phase) for run in self.of(arm)}
+        times = {run.round: run.times_s(phase) for run in self.of(configuration)}
         return {number: each for number, each in times.items() if each}
 
     def sizes(self, workload: str) -> tuple[int, ...]:
         """Return the measured sizes of a workload, ascending."""
-        return tuple(sorted({arm.size for arm in self.arms if arm.workload == workload}))
+        return tuple(sorted({each.size for each in self.configurations if each.workload == workload}))
 
     @property
     def workloads(self) -> tuple[str, ...]:
         """The workloads that were measured."""
-        return tuple(dict.fromkeys(arm.workload for arm in self.arms))
+        return tuple(dict.fromkeys(configuration.workload for configuration in self.configurations))
 
     def problems(self) -> Iterator[str]:
         """Yield what was not measured and why, a sentence each."""
         for device in self.devices:
             if device.why_missing is not None:
                 yield f"{device.device} is not there: {device.why_missing}"
-        yield from map(str, self.incidents("failure"))
+        yield from map(str, self.failed())
         if not self.is_complete:
             yield "the run was ended before all was measured: --resume goes on with it"
 
-    def incidents(self, what: Literal["failure", "warning"]) -> tuple[Incident, ...]:
-        """Return the failures, or the warnings of processes that have times; equal ones of several rounds are one."""
-        if what == "failure":
-            found = [((each.arm, each.kind.replace("_", " "), each.message), each.round) for each in self.failures]
-        else:
-            found = [((run.arm, "warning", warning), run.round) for run in self.runs for warning in run.warnings]
-        rounds: dict[tuple[Arm, str, str], list[int]] = {}
-        for about, number in found:
-            rounds.setdefault(about, []).append(number)
-        return tuple(Incident(*about, tuple(numbers)) for about, numbers in rounds.items())
+    def failed(self) -> tuple[Incident, ...]:
+        """Return the failures; equal ones of several rounds are one."""
+        return _incidents((each.configuration, each.message, each.round) for each in self.failures)
+
+    def warnings(self) -> tuple[Incident, ...]:
+        """Return the warnings of processes that have times; equal ones of several rounds are one."""
+        return _incidents((run.configuration, warning, run.round) for run in self.runs for warning in run.warnings)
 
     @property
     def devices_in_order(self) -> tuple[str, ...]:
         """The devices that were requested or measured, the CPU first because others are compared with it."""
-        devices = (*(each.device for each in self.devices), *(arm.device for arm in self.arms))
+        devices = [each.device for each in self.devices] + [each.device for each in self.configurations]
         return tuple(sorted(dict.fromkeys(devices), key=lambda each: each != "cpu"))
 
     @property
     def measured_devices(self) -> tuple[str, ...]:
         """The devices that were measured, the CPU first."""
-        measured = {arm.device for arm in self.arms}
+        measured = {configuration.device for configuration in self.configurations}
         return tuple(each for each in self.devices_in_order if each in measured)
 
-    def by_workload(self) -> dict[str, "RunSet"]:
-        """Return the run of each workload by name, so that queries need not scan all workloads."""
-        runs: dict[str, list[ProcessRun]] = {}
-        for run in self.runs:
-            runs.setdefault(run.arm.workload, []).append(run)
-        return {name: self.model_copy(update={"runs": tuple(runs[name])}) for name in sorted(runs)}
+
+def _incidents(found: Iterable[tuple[Configuration, str, int]]) -> tuple[Incident, ...]:
+    rounds: dict[tuple[Configuration, str], list[int]] = {}
+    for configuration, message, number in found:
+        rounds.setdefault((configuration, message), []).append(number)
+    return tuple(Incident(*about, tuple(numbers)) for about, numbers in rounds.items())

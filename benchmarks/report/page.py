@@ -1,8 +1,7 @@
-"""Writes a report as one HTML page, or as Markdown with its figures beside it. All texts from data are escaped."""
+"""Writes a report as one HTML page, and figures as files."""
 
 import io
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree
@@ -12,13 +11,13 @@ from markupsafe import Markup
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
-from tune_policies.files.html_page import ON_DARK, Content, Picture, colour_variable, template
+from tune_policies.files.html_page import ON_DARK, Content, Picture, colour_variable
 from tune_policies.files.html_page import html_page as html_page_of
 from tune_policies.files.reading import read_value
 from tune_policies.files.writing import check_new, write_new
 from tune_policies.plan.decision import Decision
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.sanitize import LEFT_OUT, one_line
+from tune_policies.values.sanitize import LEFT_OUT
 from tune_policies.values.value import suggest
 
 from ..record.packing_record import read_throughput
@@ -26,57 +25,10 @@ from ..record.run_set_file import read_run_set
 from .content import build_content
 from .figures import INK, LOOK
 
-_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]#!~$^=@<>&|])|^([-+]|\d+[.)](?!\S))")
-"""The characters with a meaning in Markdown, or on a site that shows it: anywhere, or at the start of a line."""
-_ENTITIES: Final = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "|": "&#124;"}
-"""The characters before which some renderers ignore a backslash."""
-
 
 def html_page(content: Content) -> str:
     """Return the report as one HTML page."""
     return html_page_of(content, _inline)
-
-
-def write_markdown(
-    content: Content, folder: Path, images: str, *, inputs: Sequence[Path] = (), force: bool = False
-) -> Path:
-    """Write ``report.md`` and its images into a folder, which is created if necessary, and return the file.
-
-    Raises:
-        InvalidResourcesError: The folder cannot be written, or a file exists without ``force`` or is an input.
-    """
-    page = template(Path(__file__).with_name("page.md.j2"), for_markdown, is_html=False, fenced=_fenced)
-    text = page.render(content=content, images=images)
-    file = folder / "report.md"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidResourcesError(
-            f"{folder} cannot be made a folder: {error.strerror or error}. Name another, which may hold several files"
-        ) from error
-    pictures = {
-        folder / f"{picture.name}.{images}": picture for section in content.sections for picture in section.pictures
-    }
-    for each in (file, *pictures):  # before the first of them is written
-        check_new(each, force=force, inputs=inputs)
-    for path, picture in pictures.items():
-        save_figure(picture.figure, path, force=force)
-    write_new(file, text, force=force)
-    return file
-
-
-def for_markdown(value: Any) -> str:
-    """Return a text in one line with escaped Markdown; ``Markup`` stays as it is."""
-    if isinstance(value, Markup):
-        return value
-    line = one_line(" ".join(str(value).split()))
-    return _SPECIAL.sub(lambda found: _ENTITIES.get(found[0], f"{found[0][:-1]}\\{found[0][-1]}"), line)
-
-
-def _fenced(text: str) -> Markup:
-    """Return a block of code, with a fence that is longer than any in the text."""
-    fence = max("``", *re.findall("`+", text), key=len) + "`"
-    return Markup(f"{fence}\n{one_line(text)}\n{fence}")  # noqa: S704
 
 
 def write_report(
@@ -85,31 +37,22 @@ def write_report(
     *,
     decision: Path | None = None,
     packing: Path | None = None,
-    images: str | None = None,
     redact: bool = False,
     force: bool = False,
-) -> Path:
-    """Write the report on the run in ``file``, and return its file.
-
-    With ``images``, the suffix of its figures, it is Markdown in the folder ``output``, otherwise the page ``output``.
+) -> None:
+    """Write the report on the run in ``file`` as one HTML page.
 
     Raises:
         InvalidResourcesError: A file cannot be read, or ``output`` cannot be written or is an input.
     """
-    sources = [each for each in (file, decision, packing) if each is not None]
-    if images is None:
-        check_new(output, force=force, inputs=sources)
+    check_new(output, force=force, inputs=(file, decision, packing))
     hint = "`tune-policies bench decide` writes one"
     run, throughput = read_run_set(file), read_throughput(packing) if packing else None
     decided = read_value(decision, Decision, "decision", hint=hint) if decision else None
     if redact:
         run, throughput = run.redacted(), throughput and throughput.redacted()
         decided = decided and decided.model_copy(update={"price_source": LEFT_OUT if decided.price_source else None})
-    content = build_content(run, decided, throughput)
-    if images is not None:
-        return write_markdown(content, output, images, inputs=sources, force=force)
-    write_new(output, html_page(content), force=force)
-    return output
+    write_new(output, html_page(build_content(run, decided, throughput)), force=force)
 
 
 _SVG: Final = "http://www.w3.org/2000/svg"

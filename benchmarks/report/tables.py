@@ -15,42 +15,33 @@ from tune_policies.values.sanitize import indented, one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted
 
-from ..compare.verdicts import Verdict
-from ..decide.decide import describe
+from ..compare.verdicts import Verdict, problems_of_readings
+from ..decide.crossover import describe
 from ..measuring.colocation import parse_device
 from ..record.packing_record import ThroughputRecord
-from ..record.run_set import Environment, Phase, RunSet
-from ..record.summary import ArmSummary, StepTime, digits, in_words, ratio_text, ratio_with_bounds, summarize, time_text
+from ..record.run_set import Phase, RunSet
+from ..record.summary import ConfigurationSummary, digits, in_words, ratio_text, ratio_with_bounds, summarize, time_text
 
-
-def with_spread(time: StepTime) -> str:
-    """Return a time with half the interquartile range of its processes."""
-    return time_text(time.median, time.half_iqr)
-
-
-def with_interval(time: StepTime) -> str:
-    """Return a time with the interval of its median."""
-    return f"{time_text(time.median)} ({time_text(time.low)} to {time_text(time.high)})"
-
-
-_OF_AN_ARM: Final[dict[str, Callable[[ArmSummary], str]]] = {
+_MEASURED: Final[dict[str, Callable[[ConfigurationSummary], str]]] = {
     "Samples/s": lambda each: digits(each.samples_per_s) if each.samples_per_s else "",
     "Host memory": lambda each: format_bytes(each.peak_host_bytes) if each.peak_host_bytes else "",
     "GPU memory": lambda each: format_bytes(each.peak_gpu_bytes) if each.peak_gpu_bytes else "",
-    "Energy": lambda each: "" if each.energy_j is None else f"{digits(each.energy_j)} J",
 }
 
 
-def arms_table(caption: str, parts: Iterable[RunSet], written: Callable[[StepTime], str]) -> Table:
-    """Return a row for each arm of each part of a run: its times, throughput, memory and energy."""
+def configurations_table(run_set: RunSet) -> Table:
+    """Return a row for each configuration, with its times and memory, and one for each missing device."""
+    columns = ("Workload", "Device", "Size", "Compute", "With transfers", "First epoch", *_MEASURED)
     rows = []
-    for each in (summary for part in parts for summary in summarize(part)):
-        device = in_words(each.arm.where)
-        times = (written(each.times_s[phase]) if phase in each.times_s else "" for phase in Phase)
-        used = (cell(each) for cell in _OF_AN_ARM.values())
-        processes = str(max(time.num_processes for time in each.times_s.values())) if each.times_s else ""
-        rows.append((each.arm.workload, device, str(each.arm.size), processes, *times, *used))
-    columns = ("Workload", "Device", "Size", "Processes", "Compute", "With transfers", "First epoch", *_OF_AN_ARM)
+    for each in summarize(run_set):
+        device = f"{in_words(each.configuration.device)}{' (control)' if each.configuration.is_control else ''}"
+        found = (each.times_s.get(phase) for phase in Phase)
+        times = ("" if time is None else time_text(time.median, time.iqr / 2) for time in found)
+        used = (cell(each) for cell in _MEASURED.values())
+        rows.append((each.configuration.workload, device, str(each.configuration.size), *times, *used))
+    missing = [each.device for each in run_set.devices if each.why_missing is not None]
+    rows += [("all", device, "not there", *[""] * (len(columns) - 3)) for device in missing]
+    caption = "Time of a step, and of the first epoch: median of the processes ± half the interquartile range"
     return Table(caption, columns, tuple(rows), num_texts=2).without_columns()
 
 
@@ -76,9 +67,8 @@ def decision_tables(decision: Decision) -> tuple[Table, ...]:
         ),
         num_texts=2,
     )
-    against_nodes = tuple(_nodes_tables(decision))
     if not any(size.cpu.cost_per_trial or size.gpu.cost_per_trial for _, size in of_each):
-        return times, *against_nodes
+        return times, *_nodes_tables(decision)
     costs = Table(
         f"{decision.currency or 'Cost'} for 1,000 trials",
         ("Workload", "Cheaper", "Size", "On CPU", "On GPU", "Flips at a price ratio of"),
@@ -91,7 +81,7 @@ def decision_tables(decision: Decision) -> tuple[Table, ...]:
         ),
         num_texts=2,
     )
-    return times, costs, *against_nodes
+    return times, costs, *_nodes_tables(decision)
 
 
 def _nodes_tables(decision: Decision) -> Iterator[Table]:
@@ -137,73 +127,16 @@ def _cost(times: DeviceTimes) -> str:
 
 
 def packing_table(record: ThroughputRecord) -> Table:
-    """Return a row for each arm of a throughput benchmark."""
+    """Return a row for each mode and number of trials on a GPU."""
     rows = []
     for workload in record.workloads:
-        for (name, number), rate in record.arms(workload).items():
-            speedup = record.speedup(workload, (name, number))
+        for (mode, number), rate in record.rates(workload).items():
+            speedup = record.speedup(workload, mode, number)
             ratio = "" if speedup is None else ratio_text(speedup)
-            rows.append((workload, name, str(number), f"{digits(rate.median)} ±{digits(rate.iqr / 2)}", ratio))
-    columns = ("Workload", "Arm", "Trials per GPU", "Trials per hour", "Against one at a time")
+            rows.append((workload, mode, str(number), f"{digits(rate.median)} ±{digits(rate.iqr / 2)}", ratio))
+    columns = ("Workload", "Mode", "Trials per GPU", "Trials per hour", "Against one at a time")
     caption = "Trials per hour on one GPU: median ± half the interquartile range"
     return Table(caption, columns, tuple(rows), num_texts=2)
-
-
-def environment_table(environment: Environment) -> Table:
-    """Return the machine and the versions, a row for each known fact."""
-    one = environment
-    facts = [
-        ("CPU", one.cpu_model),
-        ("Logical CPUs", str(one.num_cpus)),
-        ("CPUs that may be used", "" if one.usable_cpus is None else f"{one.usable_cpus:g}"),
-        ("Host memory", format_bytes(one.host_memory_bytes) if one.host_memory_bytes else ""),
-        ("Host memory that may be used", format_bytes(one.cgroup_memory_bytes) if one.cgroup_memory_bytes else ""),
-        *((f"GPU {number}", str(gpu)) for number, gpu in enumerate(one.gpus)),
-        ("Operating system", one.platform),
-        ("Python", one.python),
-        *sorted(one.versions.items()),
-        ("Commit", f"{one.commit}{', with changes' if one.has_changes else ''}" if one.commit else ""),
-    ]
-    return Table("Machine", ("What", "Which"), tuple(fact for fact in facts if fact[1]), num_texts=2)
-
-
-def devices_table(run_set: RunSet) -> Table:
-    """Return a row for each requested device."""
-    rows = tuple(
-        (
-            in_words(each.device),
-            each.slot or f"not there: {each.why_missing or 'not found'}",
-            each.accelerator_type or "",
-            str(each.at_once) if each.slot else "",
-        )
-        for each in run_set.devices
-    )
-    return Table("Devices", ("Device", "A trial reserves", "Type", "Trials at once"), rows, num_texts=3)
-
-
-def problems_table(run_set: RunSet) -> Table:
-    """Return a row for each failure and each warning; equal ones of several rounds are one row."""
-    rows = tuple(
-        (str(each.arm), each.kind, ", ".join(map(str, each.rounds)), each.message)
-        for each in (*run_set.incidents("failure"), *run_set.incidents("warning"))
-    )
-    return Table("Failures and warnings", ("Arm", "Kind", "Rounds", "Message"), rows, num_texts=4)
-
-
-def noise_table(run_set: RunSet) -> Table:
-    """Return how quiet the machine was, a row for each round."""
-    rows = tuple(
-        (
-            str(each.round),
-            digits(each.load),
-            "" if each.throttled_s is None else f"{digits(each.throttled_s)} s",
-            ", ".join(each.gpu_throttled),
-            "" if each.cpu_mhz is None else digits(each.cpu_mhz, 4),
-        )
-        for each in run_set.noise
-    )
-    columns = ("Round", "CPUs used by others", "Throttled by the cgroup", "GPU clock held down", "CPU MHz")
-    return Table("Noise", columns, rows, num_texts=0)
 
 
 _COLUMNS_IN_FILES: Final = 120
@@ -238,38 +171,30 @@ def _in_rich(table: Table) -> RichTable:
 
 
 def print_run_set(run_set: RunSet, console: Console | None = None) -> None:
-    """Print a row for each arm, what is missing and why, the noise, the machine, and the command."""
-    caption = "Time of a step, and of the first epoch: median of the processes ± half the interquartile range"
-    table = arms_table(caption, [run_set], with_spread).without_columns("Processes")
-    missing = [each.device for each in run_set.devices if each.why_missing is not None]
-    rest = ("",) * (len(table.columns) - 3)
-    table = table._replace(rows=(*table.rows, *(("all", device, "not there", *rest) for device in missing)))
-    _show([table] if run_set.runs else [], _lines(run_set), console)
+    """Print a row for each configuration, what is missing and why, the noise, the machine, and the command."""
+    _show([configurations_table(run_set)] if run_set.runs else [], _lines(run_set), console)
 
 
 def _lines(run_set: RunSet) -> Iterator[str]:
-    for problem in (*run_set.problems(), *run_set.incidents("warning")):
+    for problem in (*run_set.problems(), *run_set.warnings()):
         yield f"- {problem}"
     rounds = len({run.round for run in run_set.runs})
-    turns = "block by block" if run_set.is_interleaved else "process by process"
-    yield f"{rounds} of {run_set.num_rounds} rounds, arms in turns {turns}, seed {run_set.seed}"
-    if noise := ", ".join(_noise(run_set)):
-        yield f"Noise: {noise}"
-    yield f"Machine: {run_set.environment}"
+    yield f"{rounds} of {run_set.num_rounds} rounds, {turns(run_set)}, seed {run_set.seed}"
+    yield from machine_lines(run_set)
     yield f"Measured from {run_set.created_at:%Y-%m-%d %H:%M %Z} by: {run_set.command}"
 
 
-def _noise(run_set: RunSet) -> Iterator[str]:
-    readings = run_set.noise
-    if not readings:
-        return
-    yield f"other processes used {_range([each.load for each in readings])} CPUs"
-    if throttled := sum(each.throttled_s or 0 for each in readings):
-        yield f"the cgroup held processes back for {throttled:.3g} s"
-    for reason in sorted({reason for each in readings for reason in each.gpu_throttled}):
-        yield f"a GPU's clock was held down: {reason}"
-    if clocks := [each.cpu_mhz for each in readings if each.cpu_mhz is not None]:
-        yield f"CPUs ran at {_range(clocks, digits=0)} MHz"
+def turns(run_set: RunSet) -> str:
+    """Return how the configurations of a round took turns."""
+    return f"configurations in turns {'block by block' if run_set.is_interleaved else 'process by process'}"
+
+
+def machine_lines(run_set: RunSet) -> Iterator[str]:
+    """Yield the machine, how quiet it was, and what disturbed the run."""
+    yield f"Machine: {run_set.environment}"
+    if run_set.noise:
+        yield f"Noise: other processes used {_range([each.load for each in run_set.noise])} CPUs"
+        yield from problems_of_readings(run_set.noise, run_set.environment.num_cpus)
 
 
 def _range(values: Sequence[float], digits: int = 2) -> str:
@@ -278,7 +203,7 @@ def _range(values: Sequence[float], digits: int = 2) -> str:
 
 
 def print_verdicts(found: Sequence[Verdict]) -> None:
-    """Print a row for each pair of arms, and below the table the reasons for ambiguous ones."""
+    """Print a row for each pair of configurations, and below the table the reasons for ambiguous ones."""
     texts, numbers = ("Workload", "Phase", "First", "Second", "Faster"), ("Size", "Times as fast", "Interval", "Rounds")
     rows, reasons = [], defaultdict[str, list[str]](list)
     for each in found:
@@ -288,8 +213,8 @@ def print_verdicts(found: Sequence[Verdict]) -> None:
         for reason in one.reasons:
             reasons[reason].append(f"{each.workload}[{each.size}] {each.phase}")
     notes = []
-    for reason, arms in reasons.items():
-        where = ", ".join(dict.fromkeys(arms)) if len(arms) < len(found) else "all"
+    for reason, configurations in reasons.items():
+        where = ", ".join(dict.fromkeys(configurations)) if len(configurations) < len(found) else "all"
         notes.append(f"* {where}: {reason}")
     caption = "How many times as fast the second is, with its 95 % interval"
     _show([Table(caption, (*texts, *numbers), tuple(rows), num_texts=len(texts))], notes)
@@ -305,8 +230,7 @@ def _below(decided: WorkloadDecision) -> Iterator[str]:
     answers = {size.size: size.answer for size in decided.sizes}
     yield f"{decided.workload}, in trials of {decided.steps_per_trial:,} steps: {describe(answers)}"
     on_cpu, on_gpu = [size.cpu for size in decided.sizes], [size.gpu for size in decided.sizes]
-    by_cost = {size.size: size.cheapest for size in decided.sizes if size.cheapest is not None}
-    if by_cost:
+    if by_cost := {size.size: size.cheapest for size in decided.sizes if size.cheapest is not None}:
         yield f"{decided.workload}, by cost: {describe(by_cost, 'cheaper')}"
         yield f"a trial pays for {_paid_for(on_cpu)} or, on a GPU, for {_paid_for(on_gpu)}"
     yield f"trials at once: {_at_once(on_cpu)} on CPUs, {_at_once(on_gpu)} on GPUs"
@@ -333,14 +257,15 @@ def _where_it_holds(decision: Decision) -> Iterator[str]:
 def print_throughput(record: ThroughputRecord) -> None:
     """Print the table, the number from which on trials do not pay, the plans, and the machine."""
     console = result_console()
-    _show([packing_table(record)], _of_throughput(record), console)
+    _show([packing_table(record)], throughput_lines(record), console)
     for workload, plan in record.plans.items():
         console.print(f"\n{one_line(f'The plan for {workload}:')}\n{indented(plan)}", soft_wrap=True)
     console.print(f"\n{one_line(f'{record.gpu}. {record.machine}')}", soft_wrap=True)
     print(one_line(f"command: {record.command}"))
 
 
-def _of_throughput(record: ThroughputRecord) -> Iterator[str]:
+def throughput_lines(record: ThroughputRecord) -> Iterator[str]:
+    """Yield for each workload how many trials on a GPU pay, and the runs that do not count."""
     for workload in record.workloads:
         end = record.stops_paying_at(workload)
         where = "more trials paid up to the most that ran" if end is None else f"stops paying at {end} trials per GPU"

@@ -1,6 +1,5 @@
 """Finds workloads by name: the built-in ones, and the user's own as ``module:function``."""
 
-import ast
 import importlib
 import importlib.util
 import sys
@@ -94,8 +93,8 @@ def check_needs(workload: BuiltIn) -> None:
 def check_workload(name: str) -> BuiltIn | None:
     """Check that a workload exists, and return it, or ``None`` if it is the user's own.
 
-    The user's module is found and parsed, but not imported: that could take seconds, or use the GPU that the measured
-    processes need.
+    The user's module is found, but not imported: that could take seconds, or use the GPU that the measured processes
+    need.
 
     Raises:
         InvalidResourcesError: There is no such workload, or a package that it needs is not installed.
@@ -104,10 +103,11 @@ def check_workload(name: str) -> BuiltIn | None:
         built_in = find_workload(name)
         check_needs(built_in)
         return built_in
-    module, function = _parts_of(name)
-    defined = _names_defined_in(name, module)
-    if defined is not None and function not in defined:
-        raise InvalidResourcesError(f"workload {name!r}: {module} has no {function!r}{suggest(function, defined)}")
+    module, _ = _parts_of(name)
+    package = module.partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        near = suggest(package, (each.stem for each in Path.cwd().glob("*.py")))
+        raise InvalidResourcesError(f"workload {name!r}: there is no module {package!r} in {Path.cwd()}{near}")
     return None
 
 
@@ -119,46 +119,6 @@ def _parts_of(name: str) -> tuple[str, str]:
     if folder not in sys.path:  # only `python -m` puts it there
         sys.path.append(folder)
     return module, function
-
-
-def _names_defined_in(name: str, module: str) -> set[str] | None:
-    """Return the names that a module defines, or ``None`` if only its import shows them."""
-    spec, where = None, None
-    parts = module.split(".")
-    for number in range(1, len(parts) + 1):
-        part = ".".join(parts[:number])
-        found = (finder.find_spec(part, where) for finder in sys.meta_path)
-        spec = next((each for each in found if each is not None), None)
-        if spec is None:
-            near = suggest(part, (each.stem for each in Path.cwd().glob("*.py"))) if number == 1 else ""
-            raise InvalidResourcesError(f"workload {name!r}: there is no module {part!r} in {Path.cwd()}{near}")
-        where = spec.submodule_search_locations
-    source = getattr(spec and spec.loader, "get_source", lambda _: None)(module)
-    if source is None:
-        return None
-    try:
-        tree = ast.parse(source)
-    except SyntaxError as error:
-        raise InvalidResourcesError(f"workload {name!r}: {module} is not valid Python: {error}") from error
-    return _names_bound_in(tree)
-
-
-_DYNAMIC: Final = frozenset({"*", "__getattr__", "globals", "exec", "setattr", "vars"})
-"""A module that contains one of these may define names that its source does not show."""
-
-
-def _names_bound_in(tree: ast.AST) -> set[str] | None:
-    """Return all names that a source could bind, or ``None`` if it may define others."""
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef(name=bound) | ast.AsyncFunctionDef(name=bound) | ast.ClassDef(name=bound):
-                names.add(bound)
-            case ast.alias(name=bound, asname=renamed):
-                names.add(renamed or bound.partition(".")[0])
-            case ast.Name(id=bound):
-                names.add(bound)
-    return None if _DYNAMIC & names else names
 
 
 def load_workload(name: str) -> Workload:
@@ -177,17 +137,12 @@ def load_workload(name: str) -> Workload:
 
 def _load_from_working_directory(name: str) -> Workload:
     module, function = _parts_of(name)
-    folder = str(Path.cwd())
     try:
         imported = importlib.import_module(module)
     except Exception as error:  # whatever a user's module raises
-        why = f"the import of {module} raised {type(error).__name__}: {error}"
-        if isinstance(error, ModuleNotFoundError):
-            # The module itself is missing, or a package around it; otherwise it imports a missing module.
-            is_own = error.name is not None and f"{module}.".startswith(f"{error.name}.")
-            own, other = f"there is no module {error.name!r} in {folder}", f"{module} imports {error.name!r}"
-            why = own if is_own else f"{other}, which is not installed"
-        raise InvalidResourcesError(f"workload {name!r}: {why}") from error
+        raise InvalidResourcesError(
+            f"workload {name!r}: the import of {module} raised {type(error).__name__}: {error}"
+        ) from error
     found = getattr(imported, function, None)
     if found is None:
         raise InvalidResourcesError(f"workload {name!r}: {module} has no {function!r}")

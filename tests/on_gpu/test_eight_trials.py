@@ -10,7 +10,8 @@ from ray import tune
 
 from tests.on_gpu.device import used_bytes
 from tests.on_ray.rays import local_ray
-from tune_policies import GpuPolicy, OomRetryScheduler, PolicyScheduler, ProbeWarning, classify_oom, probe_cluster
+from tune_policies import GpuPolicy, OomRetryScheduler, PolicyScheduler, ProbeWarning, probe_cluster
+from tune_policies.oom import classify_oom
 from tune_policies.probe.nvml import read_device_use
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -5,7 +5,7 @@ import pytest
 from tests.on_ray.rays import local_ray
 from tune_policies import probe_cluster
 from tune_policies.benchmarks.record.machine import read_environment
-from tune_policies.benchmarks.record.run_set import Arm, Phase, Settings
+from tune_policies.benchmarks.record.run_set import Configuration, Phase, Settings
 from tune_policies.benchmarks.workloads.steps import Steps
 
 pytestmark = pytest.mark.gpu
@@ -14,7 +14,6 @@ SIZE = 4096
 
 
 def measured(settings):
-    pytest.importorskip("pyperf")  # whose clock the measuring uses
     from tune_policies.benchmarks.measuring.runner import measure, new_run_set
 
     with local_ray():
@@ -44,13 +43,13 @@ def stays_on_cpu(size, device):
 
 
 def of(run_set, device):
-    (run,) = run_set.of(Arm(workload="matmul", size=SIZE, device=device))
+    (run,) = run_set.of(Configuration(workload="matmul", size=SIZE, device=device))
     return run
 
 
 def test_all_that_was_asked_for_is_measured(run_set):
     assert not run_set.failures
-    assert {arm.device for arm in run_set.arms} == {"cpu", "gpu", "gpu@0.5"}
+    assert {configuration.device for configuration in run_set.configurations} == {"cpu", "gpu", "gpu@0.5"}
 
 
 def test_a_large_product_of_matrices_is_faster_on_a_gpu(run_set):
@@ -78,8 +77,3 @@ def test_only_a_process_on_a_gpu_uses_gpu_memory(run_set):
 def test_a_workload_that_stays_on_the_cpu_is_not_measured_in_the_place_of_a_gpu(on_cpu):
     assert not on_cpu.runs
     assert "was asked for gpu, but used none" in on_cpu.failures[0].message
-
-
-def test_the_energy_of_the_gpu_is_known_where_it_was_used(run_set):
-    assert of(run_set, "cpu").energy_j is None
-    assert of(run_set, "gpu").energy_j > 0

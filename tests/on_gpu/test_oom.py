@@ -11,7 +11,7 @@ pytestmark = pytest.mark.gpu
 
 ASK = """
 import sys, torch
-from tune_policies import classify_oom
+from tune_policies.oom import classify_oom
 
 fraction, held, asked = map(float, sys.argv[1:])
 total = torch.cuda.get_device_properties(0).total_memory

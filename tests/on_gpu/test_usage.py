@@ -157,4 +157,4 @@ def test_a_device_that_others_hold_is_not_started_on(plan):
         with pytest.raises(MemoryLimitError, match="less than the share of"):
             wait_for_free_memory(GpuShare(fraction=0.75, memory_bytes=int(total * 0.75)), timeout_s=1)
         with pytest.raises(MemoryLimitError, match="less than the 80%"):
-            wait_for_free_memory(None, timeout_s=1)
+            wait_for_free_memory(GpuShare(fraction=1.0), timeout_s=1)

@@ -1,27 +1,145 @@
-"""A real autoscaler for tests: the one that the benchmark measures."""
+"""A real autoscaler on one machine.
 
+``ray.cluster_utils.AutoscalingCluster`` needs a file that Ray's wheel does not contain, so the head is started by its
+command, as a user would.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import ray
 import yaml
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
-from tests.evidence.plans.autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
-from tests.on_ray.rays import no_workers_ahead
+from tests.on_ray.marked_processes import end_processes
+from tests.on_ray.rays import no_workers_ahead, wait_until
+from tune_policies.files.child_python import child_python
 from tune_policies.ray_compat.autoscaler import find_autoscaler
 
-__all__ = [
-    "AutoscalingCluster",
-    "alive_workers",
-    "asked_for",
-    "autoscaling_cluster",
-    "cluster_of_yaml",
-    "cluster_status",
-    "node_type",
-    "workers_when",
-]
+ROOT = Path(__file__).parents[2]
+HEAD_ID = "f" * 51 + "00000"  # by which Ray's fake provider knows its head
+HEAD_TYPE = "ray.head.default"
+COMMANDS = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+
+
+class AutoscalingCluster:
+    """A running cluster: its address for ``ray.init``, and the folder that decides how launches go."""
+
+    def __init__(self, address, modes):
+        self.address, self.modes = address, modes
+        modes.mkdir()
+
+    def launches(self, **modes):
+        """Let the launches of each node type ``start``, come with ``less``, ``fail`` or ``hang`` from now on."""
+        for name, mode in modes.items():
+            # In one step, as the autoscaler may be reading.
+            (self.modes / f".{name}").write_text(mode)
+            (self.modes / f".{name}").replace(self.modes / name)
+
+    def end_launches(self):
+        """Let the launches that hang fail: each holds one of the two threads in which the autoscaler launches."""
+        self.launches(**{file.name: "fail" for file in self.modes.iterdir() if file.read_text() == "hang"})
+
+
+def node_type(max_workers=1, **resources):
+    """A node type as the configuration of a cluster describes it; ``resources`` by Ray's names."""
+    return {"resources": resources, "labels": {}, "node_config": {}, "min_workers": 0, "max_workers": max_workers}
+
+
+@contextmanager
+def autoscaling_cluster(node_types, *, v2, cpus=1, max_workers=None, idle_timeout_minutes=5):
+    """A cluster of one head node, with an autoscaler that can add ``node_types``; it is disconnected from at the end.
+
+    Args:
+        node_types: The types by name, each as :func:`node_type` makes it.
+        v2: Whether it is autoscaler v2.
+        cpus: CPUs of the head node.
+        max_workers: The most nodes of all types together; ``None``: as many as of each.
+        idle_timeout_minutes: After this time, an idle node is removed.
+    """
+    # Short, as Ray puts sockets there.
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as name:
+        folder, port = Path(name), _free_port()
+        cluster = AutoscalingCluster(f"127.0.0.1:{port}", folder / "modes")
+        most = sum(each["max_workers"] for each in node_types.values()) if max_workers is None else max_workers
+        limits = {"max_workers": most, "idle_timeout_minutes": idle_timeout_minutes}
+        config = folder / "cluster.json"
+        config.write_text(json.dumps(_config(cluster, node_types, cpus) | limits))
+        command = child_python("-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}")
+        command += [f"--num-cpus={cpus}", "--num-gpus=0", "--include-dashboard=false", f"--autoscaling-config={config}"]
+        log = folder / "head.log"
+        with log.open("wb") as output:
+            head = subprocess.Popen(command, env=_environment(folder, v2=v2), stdout=output, stderr=output)
+        try:
+            wait_until(lambda: "Ray runtime started" in log.read_text(errors="replace") or head.poll() is not None)
+            assert head.poll() is None, log.read_text(errors="replace")
+            yield cluster
+        finally:
+            ray.shutdown()
+            head.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                head.wait(20)
+            # The nodes that the autoscaler has launched outlive the head.
+            end_processes("RAY_TMPDIR", str(folder))
+            head.wait()
+
+
+def _config(cluster, node_types, cpus):
+    return {
+        "cluster_name": "fake",
+        "upscaling_speed": 1.0,
+        "provider": {
+            "type": "external",
+            "module": "tests.on_ray.launching.LaunchingProvider",
+            "head_node_id": HEAD_ID,
+            "gcs_address": cluster.address,
+            "launch_multiple": True,
+            # All nodes share the machine's address, and have Ray already.
+            "use_node_id_as_ip": True,
+            "disable_node_updaters": True,
+            "modes": str(cluster.modes),
+        },
+        "available_node_types": {HEAD_TYPE: node_type(0, CPU=cpus), **node_types},
+        "head_node_type": HEAD_TYPE,
+        "auth": {},
+        "docker": {},
+        "file_mounts": {},
+        "cluster_synced_files": [],
+        "file_mounts_sync_continuously": False,
+        "rsync_exclude": [],
+        "rsync_filter": [],
+        **{f"{each}_commands": [] for each in COMMANDS},
+    }
+
+
+def _environment(folder, *, v2):
+    environment = {
+        **os.environ,
+        "RAY_TMPDIR": str(folder),
+        "RAY_FAKE_CLUSTER": "1",
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_enable_autoscaler_v2": "1" if v2 else "0",
+        "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
+        "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+        # Where the autoscaler finds the provider.
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+    }
+    return environment | ({"RAY_CLOUD_INSTANCE_ID": HEAD_ID} if v2 else {})
+
+
+def _free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 @contextmanager
@@ -37,7 +155,7 @@ def cluster_of_yaml(text, *, v2):
 
 
 def cluster_status():
-    """What Ray's control store knows of the cluster, and what autoscaler v2 has told it."""
+    """What the GCS knows of the cluster, and what autoscaler v2 has reported to it."""
     reply = GetClusterStatusReply()
     reply.ParseFromString(ray._private.worker.global_worker.gcs_client.get_cluster_status(timeout_s=10))
     return reply

@@ -15,7 +15,6 @@ from packaging.version import Version
 from ray import tune
 from ray.train import Checkpoint, RunConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-from ray.tune.schedulers import PopulationBasedTraining
 
 from tests.clusters import nodes
 from tests.on_ray.rays import wait_until
@@ -183,58 +182,6 @@ def test_a_policy_without_workers_fails_the_trial(tmp_path):
 
     assert isinstance(results[0].error, InvalidResourcesError)
     assert "give it num_workers=1 or more" in str(results[0].error)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_a_trial_that_exploits_another_goes_on_from_the_others_checkpoint(tmp_path):
-    def loop(config):
-        start = step_of(ray.train.get_checkpoint())
-        with (tmp_path / f"starts-{config['good']}").open("a") as file:
-            file.write(f"{start} ")
-        # Only the good trial comes beyond 100, unless the other begins there.
-        step = start if start >= 100 else 100 * config["good"]
-        for _ in range(8):
-            step += 1
-            report_step(step)
-
-    run(
-        loop,
-        tmp_path,
-        {"good": tune.grid_search([0, 1])},
-        metric="step",
-        mode="max",
-        stop={"training_iteration": 4},
-        reuse_actors=True,
-        scheduler=PopulationBasedTraining(
-            time_attr="training_iteration",
-            perturbation_interval=2,
-            quantile_fraction=0.5,
-            resample_probability=0,
-            hyperparam_mutations={"rate": [0.1, 0.2]},
-            synch=True,
-        ),
-    )
-
-    assert max(int(start) for path in tmp_path.glob("starts-*") for start in path.read_text().split()) > 100
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_a_restored_experiment_goes_on_from_its_checkpoints(tmp_path):
-    def loop():
-        start = step_of(ray.train.get_checkpoint()) + 1
-        report_step(start)
-        if not (tmp_path / "repaired").exists():
-            raise ValueError("not yet")
-
-    run(loop, tmp_path)
-    (tmp_path / "repaired").touch()
-    trainable = as_trainable(trainer_of(loop))
-    results = tune.Tuner.restore(str(tmp_path / "run"), trainable, resume_errored=True).fit()
-
-    assert results.errors == []
-    assert results[0].metrics["step"] == 1
 
 
 class KillsItsProgram(tune.Callback):

@@ -59,7 +59,7 @@ def test_as_many_shares_of_a_gpu_start_as_fit_it(cluster, tmp_path):
 
     fit(plan, tmp_path, enough=5)
 
-    assert plan.max_workers == 5
+    assert plan.common_slot.max_workers == 5
     assert sizes_seen(tmp_path) == [5]
 
 
@@ -105,7 +105,7 @@ def test_a_run_starts_with_what_is_there_and_grows_when_a_node_is_added(cluster,
         cluster.add_node(num_cpus=1)  # in the main thread, which alone may handle signals
         run.result()
 
-    assert plan.max_workers == 2
+    assert plan.common_slot.max_workers == 2
     assert sizes_seen(tmp_path) == [1, 2]
 
 
@@ -121,5 +121,5 @@ def test_a_ray_without_elastic_workers_is_an_error_that_says_so(monkeypatch):
     known = [field for field in trial_plan.fields_of(ScalingConfig) if "elastic" not in field.name]
     monkeypatch.setattr(trial_plan, "fields_of", lambda _: known)
 
-    with pytest.raises(InvalidResourcesError, match="from 2 to 8 workers needs Ray Train's elastic workers"):
+    with pytest.raises(InvalidResourcesError, match=r"needs ScalingConfig\(num_workers=\(2, 8\)\)"):
         CappedPolicy(CpuPolicy(num_workers=(2, 8)), ALONE).plan(nodes((8, 0))).scaling_config()

@@ -43,10 +43,16 @@ class Interrupt(tune.Callback):
     ("trainable", "kwargs", "error"),
     [
         pytest.param(run_for_ever, {"callbacks": [Interrupt()]}, None, id="Ctrl-C"),
-        pytest.param(run_for_ever, {"time_budget_s": 5}, None, id="a time budget"),
+        pytest.param(run_for_ever, {"time_budget_s": 5}, None, id="a time budget", marks=pytest.mark.rest),
         pytest.param(fail, {"fail_fast": True}, tune.TuneError, id="fail_fast"),
         # A second failure while Tune cleans up would be raised from there, before it calls any callback.
-        pytest.param(fail, {"fail_fast": "raise", "num_samples": 1}, ValueError, id="fail_fast='raise'"),
+        pytest.param(
+            fail,
+            {"fail_fast": "raise", "num_samples": 1},
+            ValueError,
+            id="fail_fast='raise'",
+            marks=pytest.mark.rest,
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:fail_fast='raise' detected:UserWarning")

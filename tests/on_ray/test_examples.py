@@ -33,11 +33,18 @@ LEARNT = {  # the metric of each example, and between which values its best tria
     "tune_rllib": ("env_runners/episode_return_mean", 30, 500),
     "tune_trainables": ("loss", 0, 0.02),
 }
+# What they show, the tests of trainers and policies run every day.
+SLOW = {
+    *("train_huggingface", "train_lightgbm", "train_tensorflow", "tune_fsdp", "tune_measured", "tune_mixed"),
+    *("tune_optuna_asha", "tune_pytorch", "tune_rllib"),
+}
 HOW_MANY = {"tune_trainables": 6, "tune_pbt": 4, "tune_optuna_asha": 4, "tune_pytorch": 4, "tune_mixed": 4}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:gymnasium")  # of the spaces of RLlib's CartPole
-@pytest.mark.parametrize("name", further(*LEARNT))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else pytest.mark.rest) for name in LEARNT]
+)
 def test_an_example_learns_on_cpus(name, tmp_path):
     metric, least, most = LEARNT[name]
 

@@ -12,11 +12,10 @@ pytestmark = [pytest.mark.rest, pytest.mark.filterwarnings("ignore::tune_policie
 @pytest.mark.parametrize(
     ("name", "gpus"),
     [
-        pytest.param("train_xgboost", {1}, marks=pytest.mark.slow),
         ("tune_model_parallel", {2}),
-        ("tune_pbt", {1}),
         ("tune_resume", {0.5, 1}),
-        ("tune_trainables", {1}),
+        pytest.param("tune_pbt", {1}, marks=pytest.mark.slow),
+        pytest.param("tune_trainables", {1}, marks=pytest.mark.slow),
     ],
 )
 def test_each_trial_of_an_example_has_the_gpus_that_suit_it(name, gpus, tmp_path):

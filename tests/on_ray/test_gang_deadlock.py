@@ -17,7 +17,7 @@ from ray.train.v2.api.exceptions import ControllerError
 
 from tune_policies import InfeasibleRequestError
 from tune_policies.trainers import with_deadlock_check
-from tune_policies.trainers.deadlock_watch import remove_abandoned_groups
+from tune_policies.trainers.occupancy import remove_abandoned_groups
 
 # Older ones wrap whatever ends the controller.
 PASSED_ON = InfeasibleRequestError if hasattr(TrainController, "_run_controller_hook") else ControllerError

@@ -17,8 +17,8 @@ from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCall
 from tests.stand_ins import state_counts
 from tune_policies import ClusterCapacity, GpuDevice, GpuMemoryPolicy, PolicyScheduler, Resources
 from tune_policies.trainers import gpu_memory_usage
-from tune_policies.trainers.process_setup import LimitOptions
-from tune_policies.trainers.train_loop import trainer_arguments
+from tune_policies.trainers.gpu_memory.share import LimitOptions
+from tune_policies.trainers.train_loop import build_trainer
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage, read_usage
 
 GIB = 2**30
@@ -217,14 +217,6 @@ class RunningOut(tune.Trainable):
         return run_out({})
 
 
-@pytest.mark.rest
-def test_a_class_says_it_in_its_results_and_in_its_error(nvml, tmp_path):
-    (trial,) = run(RunningOut, tmp_path)
-
-    assert trial.last_result["gpu_memory"]["peak_reserved_bytes"] is None
-    assert {usage.num_ooms for usage in noted(trial)} == {1}
-
-
 class RunningOutAsItSaves(tune.Trainable):
     def step(self):
         return {"loss": 1}
@@ -234,8 +226,11 @@ class RunningOutAsItSaves(tune.Trainable):
 
 
 @pytest.mark.rest
-def test_a_class_that_runs_out_as_it_saves_leaves_its_record(nvml, tmp_path):
-    (trial,) = run(RunningOutAsItSaves, tmp_path, checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1))
+@pytest.mark.parametrize(("trainable", "frequency"), [(RunningOut, 0), (RunningOutAsItSaves, 1)])
+def test_a_class_that_runs_out_in_a_step_or_as_it_saves_leaves_its_record(nvml, tmp_path, trainable, frequency):
+    checkpoints = tune.CheckpointConfig(checkpoint_frequency=frequency)
+
+    (trial,) = run(trainable, tmp_path, checkpoint_config=checkpoints)
 
     assert {usage.num_ooms for usage in noted(trial)} == {1}
 
@@ -345,12 +340,8 @@ def train_loop(config):
 def test_train_workers_say_it_in_their_reports_and_each_in_the_runs_folder(nvml, tmp_path):
     plan = GpuMemoryPolicy(gpu_memory="4GiB", num_workers=2, cpus=1).plan(CAPACITY)
     # Ray's trainer for any framework: the builders' own would import theirs, which see no GPU here.
-    trainer = DataParallelTrainer(
-        **trainer_arguments(
-            train_loop, plan, LimitOptions(), {"run_config": ray.train.RunConfig(storage_path=str(tmp_path))}
-        ),
-        train_loop_config={},
-    )
+    run_config = ray.train.RunConfig(storage_path=str(tmp_path))
+    trainer = build_trainer(DataParallelTrainer, train_loop, plan, {}, LimitOptions(), {"run_config": run_config})
 
     result = trainer.fit()
 

@@ -10,13 +10,13 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from tune_policies import (
     ClusterCapacity,
     GpuDevice,
-    GpuMemoryMeasurement,
     GpuMemoryPolicy,
     GpuMemoryProfile,
     OomRetryScheduler,
     PolicyScheduler,
     Resources,
 )
+from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
 
 pytestmark = pytest.mark.rest
 

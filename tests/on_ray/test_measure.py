@@ -33,7 +33,6 @@ from tune_policies import (
     Resources,
 )
 from tune_policies.trainers import measure_gpu_memory, plan_by_measuring
-from tune_policies.trainers.gpu_memory.measure import time_left
 from tune_policies.trainers.train_loop import plan_for_run
 from tune_policies.tune.run_plan import RunPlan
 
@@ -121,7 +120,7 @@ def test_the_host_memory_of_each_config_is_measured_and_the_most_of_it_is_reserv
 
 WITH_CHILDREN = f"""
 import multiprocessing
-from tune_policies.trainers.gpu_memory.measure import host_memory_in_use
+from tune_policies.trainers.gpu_memory.measured_trial import host_memory_in_use
 
 def hold(_):
     global own
@@ -146,25 +145,12 @@ def test_what_children_hold_counts_and_what_they_share_with_their_parent_counts_
     assert 0.3 < own < 0.7  # less what other processes share with both of its libraries
 
 
-def test_a_line_for_each_config_says_which_it_is_how_many_are_left_and_how_long(measured, on_stderr):
+def test_a_line_for_each_config_says_which_it_is(measured, on_stderr):
     lines = [line for line in on_stderr.getvalue().splitlines() if line.startswith("measuring GPU memory")]
 
-    assert len(lines) == 5
     # Two are measured at a time, and Ray says of neither which starts or ends first.
-    told = re.compile(r"measuring GPU memory: config (\d) of 5, {'batch': .*}; \d to go, (about|at most) \d+\.\d s.*")
+    told = re.compile(r"measuring GPU memory: config (\d) of 5, {'batch': .*}")
     assert sorted(told.fullmatch(line)[1] for line in lines) == ["1", "2", "3", "4", "5"]
-
-
-@pytest.mark.parametrize(
-    ("num_left", "at_once", "lasted_s", "said"),
-    [
-        (8, 4, [], "at most 2.0 min, and the time to start their processes"),
-        (5, 4, [10, 20], "about 30.0 s"),
-        (3, 1, [1200], "about 1.0 h"),
-    ],
-)
-def test_how_long_it_may_take_follows_from_how_long_the_others_took(num_left, at_once, lasted_s, said):
-    assert time_left(num_left, at_once, lasted_s, 60.0) == said
 
 
 def test_a_trial_ends_at_the_cap_of_steps(measured):

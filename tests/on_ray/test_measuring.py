@@ -1,7 +1,6 @@
 """Workloads measured on a real Ray, with a GPU that is logical: plain Python takes the same time there."""
 
 import itertools
-import math
 import os
 import signal
 import subprocess
@@ -34,12 +33,12 @@ def capacity():
         return probe_cluster()
 
 
-def growing(capacity, *workloads, ends_at=math.inf, **fields):
+def growing(capacity, *workloads, **fields):
     sizes = {f"{HERE}:{name}": (300,) for name in workloads}
     fields = {"devices": ("cpu", "gpu"), "num_rounds": 1, "num_blocks": 4, "process_timeout_s": 20, **fields}
     settings = Settings(sizes=sizes, **fields)
     environment = Environment(cpu_model="CPU", num_cpus=os.cpu_count())
-    return measure(new_run_set(settings, capacity, environment, "a test"), capacity, ends_at=ends_at)
+    return measure(new_run_set(settings, capacity, environment, "a test"), capacity)
 
 
 def measured(capacity, *workloads, **fields):
@@ -61,13 +60,13 @@ def faults(capacity):
 
 
 def failure_of(run_set, name):
-    return [failure for failure in run_set.failures if failure.arm.workload == f"{HERE}:{name}"]
+    return [failure for failure in run_set.failures if failure.configuration.workload == f"{HERE}:{name}"]
 
 
 def test_each_arm_has_a_fresh_process_in_each_round(steps):
     runs = steps[-1].runs
 
-    assert sorted(str(run.arm).partition(" on ")[2] for run in runs if run.round == 0) == [
+    assert sorted(str(run.configuration).partition(" on ")[2] for run in runs if run.round == 0) == [
         "cpu",
         "cpu (control)",
         "gpu",
@@ -88,31 +87,20 @@ def test_the_record_grows_by_each_group_of_each_round(steps):
     assert [(len(each.runs), each.is_complete) for each in steps] == [(0, False), (3, False), (6, False), (6, True)]
 
 
-def test_a_step_takes_as_long_as_it_does(steps):
-    times = steps[-1].times_s(steps[-1].arms[0], Phase.COMPUTE)
-
-    # It takes no less; other processes may hold up some blocks, and not all.
-    assert 300e-6 <= min(time for each in times.values() for time in each) < 450e-6
-
-
-def test_steps_with_transfers_are_timed_by_themselves(steps):
+def test_steps_are_timed_without_and_with_transfers_and_warm_ups_are_kept_apart(steps):
     run = steps[-1].runs[0]
+    compute, transfers = (run.times_s(phase) for phase in (Phase.COMPUTE, Phase.TRANSFERS))
+    warmups = [block.is_warmup for block in run.blocks if block.phase is Phase.COMPUTE]
 
-    assert min(run.times_s(Phase.TRANSFERS)) >= 450e-6
-    assert len(run.times_s(Phase.TRANSFERS)) == len(run.times_s(Phase.COMPUTE)) == 4
-
-
-def test_warm_ups_are_kept_apart(steps):
-    blocks = [block for block in steps[-1].runs[0].blocks if block.phase is Phase.COMPUTE]
-
-    assert [block.is_warmup for block in blocks] == [True] * 2 + [False] * 4
+    # A step takes no less; other processes may hold up some blocks, and not all.
+    assert 300e-6 <= min(compute) < 450e-6 <= min(transfers)
+    assert len(compute) == len(transfers) == 4
+    assert warmups == [True] * 2 + [False] * 4
 
 
 def test_the_first_epoch_is_timed_from_when_its_process_was_asked_for(steps):
     for run in steps[-1].runs:
-        assert run.start_up_s > 0
-        assert run.prepare_s >= 0
-        assert run.first_epoch_s >= run.start_up_s + run.prepare_s + run.steps_per_epoch * 450e-6
+        assert run.first_epoch_s >= 0.2 + run.steps_per_epoch * 450e-6  # a process takes longer to start
 
 
 def test_arms_take_turns_at_random(steps):
@@ -134,13 +122,8 @@ def test_what_a_process_is_and_uses_is_in_the_record(steps):
     assert run.peak_gpu_bytes is None
 
 
-def test_where_nobody_tells_whether_a_gpu_was_used_that_is_told(steps):
-    of = {run.arm.device: run.warnings for run in steps[-1].runs}
-
-    assert of == {"cpu": (), "gpu": (GPU_USE_UNKNOWN,)}
-
-
-def test_how_quiet_it_was_is_in_the_record(steps):
+def test_the_noise_and_an_unknown_use_of_the_gpu_are_in_the_record(steps):
+    assert {run.configuration.device: run.warnings for run in steps[-1].runs} == {"cpu": (), "gpu": (GPU_USE_UNKNOWN,)}
     assert [reading.round for reading in steps[-1].noise] == [0, 1]
     assert all(0 <= reading.load <= os.cpu_count() for reading in steps[-1].noise)
 
@@ -150,7 +133,7 @@ def test_a_device_that_is_missing_is_told_and_the_others_are_measured(steps):
 
     assert (missing.device, missing.slot) == ("TPU", None)
     assert "short of TPU" in missing.why_missing
-    assert {arm.device for arm in steps[-1].arms} == {"cpu", "gpu"}
+    assert {configuration.device for configuration in steps[-1].configurations} == {"cpu", "gpu"}
 
 
 @pytest.mark.rest
@@ -162,7 +145,9 @@ def test_a_run_is_gone_on_with_by_what_is_missing(steps, capacity):
 
     assert num_missing(half) == 1
     assert whole.runs[:3] == half.runs
-    assert {(run.arm, run.round, run.order) for run in whole.runs[3:]} == {(r.arm, r.round, r.order) for r in other}
+    assert {(run.configuration, run.round, run.order) for run in whole.runs[3:]} == {
+        (r.configuration, r.round, r.order) for r in other
+    }
 
 
 @pytest.mark.rest
@@ -178,7 +163,7 @@ def test_processes_for_which_there_are_too_few_cpus_take_turns_on_the_same_ones(
     run_set = measured(capacity, "sees", cpus=4, num_blocks=2)
 
     assert run_set.is_interleaved
-    assert {run.arm.device: run.losses[0] for run in run_set.runs} == {"cpu": 104, "gpu": 4}
+    assert {run.configuration.device: run.losses[0] for run in run_set.runs} == {"cpu": 104, "gpu": 4}
     assert max(run.blocks[0].order for run in run_set.runs) < 3
 
 
@@ -186,7 +171,7 @@ def test_processes_for_which_there_are_too_few_cpus_take_turns_on_the_same_ones(
 def test_a_process_has_the_cpus_of_a_trial_and_sees_a_gpu_only_where_it_has_one(capacity):
     run_set = measured(capacity, "sees", cpus=2, has_control=False, num_blocks=1)
 
-    losses = {run.arm.device: run.losses[0] for run in run_set.runs}
+    losses = {run.configuration.device: run.losses[0] for run in run_set.runs}
     assert losses == {"cpu": 102, "gpu": 2}
 
 
@@ -210,6 +195,7 @@ def test_a_workload_with_which_something_is_wrong_is_told_once_and_not_tried_aga
 @pytest.mark.rest
 def test_a_process_that_dies_is_told_and_tried_again(faults):
     assert [(each.kind, each.round) for each in failure_of(faults, "dies")] == [("died", 0), ("died", 1)]
+    assert faults.is_complete
 
 
 @pytest.mark.rest
@@ -220,7 +206,7 @@ def test_an_epoch_that_is_too_long_is_cut_and_its_steps_are_timed(capacity):
 
     (run,) = run_set.runs
     assert run.first_epoch_s is None
-    assert "first epoch was cut" in run.warnings[0]
+    assert "first epoch was cut short" in run.warnings[0]
     assert len(run.times_s(Phase.TRANSFERS)) == 1
 
 
@@ -235,45 +221,11 @@ def test_where_no_second_step_fits_in_the_time_of_the_first_epoch_is_kept(capaci
 
 
 @pytest.mark.rest
-def test_a_process_does_no_more_steps_than_it_may(capacity):
-    run_set = measured(capacity, "spin", devices=("cpu",), has_control=False, max_steps=40)
-
-    (run,) = run_set.runs
-    assert run.steps_per_epoch + sum(block.num_steps for block in run.blocks) <= 40
-    assert run.times_s(Phase.COMPUTE)
-
-
-@pytest.mark.rest
-def test_a_process_that_may_do_too_few_steps_to_be_timed_is_told(capacity):
-    run_set = measured(capacity, "spin", devices=("cpu",), has_control=False, max_steps=3)
-
-    (failure,) = run_set.failures
-    assert "--max-steps=3 leaves no steps" in failure.message
-
-
-@pytest.mark.rest
-def test_a_run_with_failures_ends_well(faults):
-    assert faults.is_complete
-
-
-@pytest.mark.rest
-def test_a_run_that_must_be_over_by_then_leaves_the_rest_to_be_gone_on_with(capacity):
-    began = time.monotonic()
-
-    run_set = measured(capacity, "never_ends", has_control=False, process_timeout_s=60, ends_at=began + 3)
-
-    assert time.monotonic() - began < 20
-    assert not run_set.is_complete
-    assert not run_set.failures
-    assert num_missing(run_set) == 1
-
-
-@pytest.mark.rest
 def test_devices_whose_results_differ_are_told(capacity):
     run_set = measured(capacity, "disagrees", has_control=False, num_blocks=1)
 
     (failure,) = run_set.failures
-    assert (failure.kind, failure.arm.device) == ("disagreed", "gpu")
+    assert (failure.kind, failure.configuration.device) == ("disagreed", "gpu")
     assert len(run_set.runs) == 2
 
 

@@ -8,7 +8,7 @@ import ray
 from ray import tune
 
 from tests.on_ray.rays import local_ray
-from tune_policies import OutOfMemory, classify_oom, classify_oom_text
+from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
 
 pytestmark = pytest.mark.rest
 

@@ -35,7 +35,8 @@ OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a tot
 @pytest.fixture(scope="module", autouse=True)
 def real_ray():
     # Trials of 4 CPUs run one at a time, also if Ray has lost one CPU: where a process is used again, Tune may remove a
-    # placement group while Ray prepares it, and Ray may then keep what it asked for. docs/reliability.md has more.
+    # placement group while Ray prepares it, and Ray may then keep what it asked for, as
+    # docs/evidence/reliability.md explains.
     with pytest.MonkeyPatch.context() as patch, local_ray(num_cpus=5, num_gpus=3):
         # Where a run is interrupted, Tune's loggers do not close their files.
         patch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")

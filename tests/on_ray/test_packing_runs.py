@@ -3,7 +3,8 @@
 import pytest
 
 from tune_policies import CappedPolicy, CpuPolicy, probe_cluster
-from tune_policies.benchmarks.measuring.packing import WAVES, Arm, FailedRunError, Training, run_arm
+from tune_policies.benchmarks.measuring.packing import WAVES, FailedRunError, Sharing, Training, run_trials
+from tune_policies.benchmarks.record.packing_record import PackingMode
 
 OWN_WORKLOAD = """
 from itertools import count
@@ -29,7 +30,7 @@ def capacity():
 def test_a_run_counts_its_trials_which_all_do_the_same(capacity):
     plan = CappedPolicy(CpuPolicy(), 2).plan(capacity)
 
-    sample = run_arm(Arm("packed", Training("mlp", "mlp", 8, 20), 2, plan), work=1)
+    sample = run_trials(Sharing(PackingMode.PACKED, Training("mlp", "mlp", 8, 20), 2, plan))
 
     assert sample.num_trials == 2 * WAVES
     assert (len(sample.losses), len(set(sample.losses))) == (2 * WAVES, 1)
@@ -41,7 +42,7 @@ def test_a_trial_does_the_steps_of_a_workload_from_the_working_directory(capacit
     monkeypatch.chdir(tmp_path)
     plan = CpuPolicy().plan(capacity)
 
-    sample = run_arm(Arm("alone", Training("own_work:counts[3]", "own_work:counts", 3, 8), 1, plan), work=1)
+    sample = run_trials(Sharing(PackingMode.ALONE, Training("own_work:counts[3]", "own_work:counts", 3, 8), 1, plan))
 
     assert sample.workload == "own_work:counts[3]"
     assert sample.losses == (24.0,) * WAVES
@@ -52,4 +53,4 @@ def test_a_run_in_which_mps_holds_nothing_does_not_count(capacity):
     plan = CpuPolicy().plan(capacity)
 
     with pytest.raises(FailedRunError, match="mps did not hold the trials"):
-        run_arm(Arm("alone", Training("mlp", "mlp", 8, 4), 1, plan, isolation="mps"), work=1)
+        run_trials(Sharing(PackingMode.PACKED_WITH_MPS, Training("mlp", "mlp", 8, 4), 1, plan))

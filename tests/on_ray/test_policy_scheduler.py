@@ -11,9 +11,7 @@ import pytest
 import ray
 from ray import tune
 from ray.tune.schedulers import (
-    ASHAScheduler,
     FIFOScheduler,
-    PopulationBasedTraining,
     ResourceChangingScheduler,
     TrialScheduler,
 )
@@ -176,22 +174,6 @@ def test_a_trial_that_is_paused_keeps_its_kind_of_devices_unless_it_may_move(tmp
     assert sorted(kinds(tmp_path).values()) == [["CPU", then, then], ["GPU", "GPU", "GPU"]]
 
 
-@pytest.mark.slow
-def test_population_based_training_runs_on_with_few_slots(tmp_path):
-    inner = PopulationBasedTraining(
-        time_attr="training_iteration",
-        metric="score",
-        mode="max",
-        perturbation_interval=1,
-        hyperparam_mutations={"rate": [1, 2]},
-    )
-
-    trials = run(tmp_path, PolicyScheduler(plan_of(1, 1), inner), Counting, 4, reuse_actors=True)
-
-    assert [trial.status for trial in trials] == ["TERMINATED"] * 4
-    assert all(len(set(each)) == 1 for each in kinds(tmp_path).values())
-
-
 class LastOnes(Counting):
     """A trial on the CPU takes as long as eight on the GPU; the first and the ninth wait for it to begin and end."""
 
@@ -231,21 +213,6 @@ def test_near_the_end_a_slow_slot_is_left_idle(tmp_path):
     assert Counter(each[0] for each in kinds(tmp_path).values()) == {"GPU": 11, "CPU": 1}
     assert {1: 1} in watching.seen
     assert not any(0 in held for held in watching.seen)
-
-
-class TenTimesAsLongOnACpu(Counting):
-    def before_step_ends(self, has_gpu):
-        time.sleep(0.2 if has_gpu else 2)
-
-
-@pytest.mark.rest
-def test_given_speeds_say_from_the_first_moment_that_slow_slots_are_left_idle(tmp_path):
-    """Two slots on GPUs do four trials in two rounds, before one on a CPU would end."""
-    plan = plan_of(2, 1, speeds=(10, 1))
-
-    run(tmp_path, PolicyScheduler(plan), TenTimesAsLongOnACpu, 4, reuse_actors=True)
-
-    assert Counter(each[0] for each in kinds(tmp_path).values()) == {"GPU": 4}
 
 
 class RunsOut(Counting):
@@ -385,26 +352,6 @@ def test_restored_trials_go_on_on_their_kind_of_devices_as_the_new_plan_has_them
 
     assert sorted(slots) == [GPU_SLOT, "2 CPUs"]
     assert notes(tmp_path)[2:] == ["again on a CPU"]
-
-
-@pytest.mark.rest
-def test_the_scheduler_inside_stops_trials_as_ever(tmp_path):
-    inner = ASHAScheduler(time_attr="training_iteration", metric="rate", mode="max", max_t=3, grace_period=1)
-
-    def report(config):
-        for _ in range(3):
-            tune.report({"rate": config["rate"]})
-
-    trials = run(
-        tmp_path,
-        PolicyScheduler(plan_of(), inner),
-        report,
-        1,
-        config={"rate": tune.grid_search([8, 1, 1, 1])},
-        max_concurrent_trials=1,
-    )
-
-    assert [trial.last_result["training_iteration"] for trial in trials] == [3, 1, 1, 1]
 
 
 class GetsMore(tune.Trainable):

@@ -6,9 +6,9 @@ import pytest
 import ray
 import yaml
 
-from tests.evidence.plans.launching import LAUNCHED
 from tests.marks import further
 from tests.on_ray.autoscaling import autoscaling_cluster, node_type
+from tests.on_ray.launching import LAUNCHED
 from tests.on_ray.rays import no_workers_ahead, wait_until
 from tune_policies import NodeTypeCapacity, Resources, probe_cluster
 

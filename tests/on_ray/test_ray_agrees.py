@@ -32,155 +32,69 @@ def node(cpus, gpus=0, **more):
     return {"num_cpus": cpus, "num_gpus": gpus, "object_store_memory": 100 * 2**20, **more}
 
 
-def typed(name):
-    return {"resources": {f"accelerator_type:{name}": 1}}
-
-
 def named(node_id):
     return {"env_vars": {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": node_id}}
 
 
-FIRST, SECOND = "a" * 56, "b" * 56
+FIRST = "a" * 56
 
 CLUSTERS = {
-    "3 GPUs": [node(16, 3)],
-    "1 GPU, 10 CPUs": [node(10, 1)],
-    "2 nodes of 1 GPU": [node(6, 1), node(6, 1)],
-    "2 CPUs, 4 GPUs": [node(2, 4)],
-    "32 CPUs, 8 GPUs": [node(32, 8)],
-    "4 CPUs": [node(4)],
-    "uneven nodes": [node(8, 4), node(5, 1), node(16)],
-    "A100 and T4": [node(8, 1, **typed("A100")), node(8, 2, **typed("T4"))],
-    "little host memory": [node(8, 4, memory=4 * GIB, resources={"NPU": 4}), node(8, 4, memory=3 * GIB)],
-    "NPUs and HPUs": [node(8, resources={"NPU": 3, "HPU": 4}), node(4, resources={"NPU": 1, "HPU": 3})],
-    "a head without CPUs": [node(0, 1), node(8, 4)],
     "labels, types and licenses": [
         node(4, 1, labels={"zone": "eu"}, resources={"accelerator_type:A100": 1, "license": 3}, **named(FIRST)),
-        node(6, 2, labels={"zone": "us", "disk": "ssd"}, resources={"accelerator_type:T4": 1}, **named(SECOND)),
+        node(6, 2, labels={"zone": "us", "disk": "ssd"}, resources={"accelerator_type:T4": 1}),
         node(8, 1, resources={"license": 2}),
     ],
+    "many GPUs": [node(32, 8)],
+    "uneven nodes": [node(8, 4), node(5, 1), node(16)],
+    "little host memory": [node(8, 4, memory=4 * GIB, resources={"NPU": 4}), node(8, 4, memory=3 * GIB)],
+    "a head without CPUs": [node(0, 1), node(8, 4)],
 }
+EVERY_TIME = "labels, types and licenses"
 
-# Where `make test` tries what is planned: workers on several nodes, and what selects nodes and types of devices.
-FIRST_LOOKED_AT = ("labels, types and licenses",)
-
-# Policies of which as many trials run as fit, so that one more must wait.
+# With these policies as many trials run as fit, so one more must wait.
 FILLING = {
-    "3 GPUs": [
-        GpuPolicy(gpus=0.4),
-        GpuPolicy(gpus=0.3),
-        GpuPolicy(gpus=1 / 3),
-        GpuPolicy(gpus=0.6),
-        GpuPolicy(gpus=2),
-        GpuPolicy(gpus=0.5, num_workers=2),
-    ],
-    "1 GPU, 10 CPUs": [
-        GpuPolicy(gpus=0.1),
-        GpuPolicy(gpus=0.0384),
-        GpuPolicy(gpus=0.15, num_workers=3),
-        CpuPolicy(cpus=0.57),
-        FirstFeasiblePolicy(GpuPolicy(gpus=2), CpuPolicy(cpus=3)),
-    ],
-    "2 nodes of 1 GPU": [
-        GpuPolicy(),
-        GpuPolicy(num_workers=2),
-        GpuPolicy(gpus=0.3),
-        GpuPolicy(gpus=0.3, num_workers=4),
-        CpuPolicy(cpus=4),
-        CpuPolicy(cpus=4, num_workers=2),
-        CpuPolicy(cpus=2, num_workers=5),
-    ],
-    "2 CPUs, 4 GPUs": [
-        GpuPolicy(),
-        GpuPolicy(gpus=0.7),
-        GpuPolicy(gpus=0.25),
-        GpuPolicy(cpus=1),
-        GpuPolicy(gpus=2, num_workers=2),
-        GpuPolicy(gpus=0.2, cpus=0),
-    ],
-    "32 CPUs, 8 GPUs": [
-        GpuPolicy(gpus=0.6, num_workers=8),
-        GpuPolicy(gpus=0.3, num_workers=5),
-        GpuPolicy(gpus=3),
-        GpuPolicy(gpus=0.15),
-        GpuPolicy(gpus=0.07),
-        EvenSplitPolicy(num_trials=80, min_gpus=0.3),
-    ],
-    "4 CPUs": [
-        CpuPolicy(),
-        CpuPolicy(num_workers=2),
-        CpuPolicy(num_workers=4),
-        CpuPolicy(cpus=0.3),
-        CpuPolicy(cpus=1.5),
-        CpuPolicy(cpus=0.3, num_workers=3),
-    ],
-    "uneven nodes": [
-        GpuPolicy(),
-        GpuPolicy(gpus=0.4),
-        GpuPolicy(gpus=2),
-        GpuPolicy(gpus=0.4, num_workers=3),
-        CpuPolicy(cpus=3),
-        CpuPolicy(cpus=3, num_workers=2),
-        CpuPolicy(cpus=2, num_workers=6),
-    ],
-    "A100 and T4": [
-        GpuPolicy(accelerator_type="A100", gpus=0.2),
-        GpuPolicy(accelerator_type="T4", gpus=0.2),
-        GpuPolicy(accelerator_type="T4", gpus=0.5, num_workers=2),
-        GpuPolicy(gpus=0.5),
-    ],
-    "little host memory": [
-        CpuPolicy(memory="1500MiB"),
-        GpuPolicy(gpus=0.5, memory="1GiB"),
-        CpuPolicy(memory="1GiB", cpus=0.5),
-        GpuPolicy(memory="900MiB", num_workers=2),
-        AcceleratorPolicy(resource="NPU", amount=0.5, memory="900MiB"),
-        EvenSplitPolicy(num_trials=40, min_gpus=0.1, memory="1GiB"),
-        CpuPolicy(memory="1500MiB", num_workers=2),
-        CpuPolicy(memory="900MiB", num_workers=3),
-    ],
-    "NPUs and HPUs": [
-        AcceleratorPolicy(resource="NPU", amount=0.3),
-        AcceleratorPolicy(resource="NPU", amount=0.4, num_workers=3),
-        AcceleratorPolicy(resource="HPU", amount=2),
-    ],
-    "a head without CPUs": [GpuPolicy(), GpuPolicy(gpus=0.3, cpus=0), GpuPolicy(gpus=0.5, num_workers=2)],
     "labels, types and licenses": [
-        SelectingPolicy(CpuPolicy(cpus=2), label_selector={"zone": "eu"}),
         SelectingPolicy(CpuPolicy(num_workers=2), label_selector={"zone": "!us"}),
         SelectingPolicy(GpuPolicy(gpus=0.3), label_selector={"zone": "in(eu,us)", "disk": "!ssd"}),
         SelectingPolicy(GpuPolicy(gpus=0.5, num_workers=2), exclude_nodes=[FIRST]),
-        SelectingPolicy(CpuPolicy(cpus=3), label_selector={"zone": "us"}, exclude_nodes=[FIRST]),
         GpuPolicy(gpus=0.25, accelerator_type=("H100", "A100", "T4")),
         GpuPolicy(gpus=0.5, min_gpu_memory="20GiB", num_workers=2),
-        GpuPolicy(gpus=0.5, min_gpu_memory="10GiB"),
-        CpuPolicy(custom={"license": 0.4}),
         CpuPolicy(cpus=0.5, custom={"license": 1}, num_workers=2),
-        GpuPolicy(gpus=0.2, cpus=0, custom={"license": 1}),
     ],
-}
-
-# Policies that leave room on purpose: all of their trials must fit.
-SPARING = {
-    "32 CPUs, 8 GPUs": [
-        EvenSplitPolicy(num_trials=20, min_gpus=0.3),
-        EvenSplitPolicy(num_trials=20, min_gpus=0.5),
-        CappedPolicy(GpuPolicy(), 5),
-        ReservingPolicy(GpuPolicy(), gpus=3, cpus=4),
+    "many GPUs": [
+        GpuPolicy(gpus=0.6, num_workers=8),
+        GpuPolicy(gpus=3),
+        GpuPolicy(gpus=0.07),
+        GpuPolicy(gpus=0.0384),
+        FirstFeasiblePolicy(GpuPolicy(gpus=9), CpuPolicy(cpus=3)),
+        EvenSplitPolicy(num_trials=80, min_gpus=0.3),
     ],
     "uneven nodes": [
-        EvenSplitPolicy(num_trials=7),
-        EvenSplitPolicy(num_trials=3, min_gpus=1, num_workers=2),
-        ReservingPolicy(CpuPolicy(cpus=2), cpus=9),
+        GpuPolicy(gpus=0.4, num_workers=3),
+        GpuPolicy(gpus=2),
+        CpuPolicy(cpus=0.57),
+        CpuPolicy(cpus=2, num_workers=6),
     ],
+    "little host memory": [
+        GpuPolicy(gpus=0.5, memory="1GiB"),
+        AcceleratorPolicy(resource="NPU", amount=0.3, memory="900MiB"),
+        AcceleratorPolicy(resource="NPU", amount=0.4, num_workers=3),
+        CpuPolicy(memory="900MiB", num_workers=3),
+    ],
+    "a head without CPUs": [GpuPolicy(gpus=0.3, cpus=0), GpuPolicy(gpus=0.5, num_workers=2)],
+}
+
+# These policies leave room on purpose; all of their trials must fit.
+SPARING = {
+    "many GPUs": [CappedPolicy(GpuPolicy(), 5), ReservingPolicy(GpuPolicy(), gpus=3, cpus=4)],
+    "uneven nodes": [EvenSplitPolicy(num_trials=3, min_gpus=1, num_workers=2)],
 }
 
 
 def shapes(name):
-    """Each policy for a cluster; of those that fill it two are tried each time, and all by ``make test-all``."""
     for fills, policies in ((True, FILLING), (False, SPARING)):
-        for i, policy in enumerate(policies.get(name, ())):
-            marks = [pytest.mark.slow] if i >= 2 else [] if name in FIRST_LOOKED_AT else [pytest.mark.rest]
+        for policy in policies.get(name, ()):
+            marks = () if name == EVERY_TIME else pytest.mark.rest
             yield pytest.param(name, policy, fills, marks=marks, id=f"{name}: {type(policy).__name__} {policy}")
 
 
@@ -194,10 +108,6 @@ def cluster(request):
         read = sorted((node.resources.cpus, node.resources.gpus) for node in capacity.nodes)
         assert read == sorted((node["num_cpus"], node["num_gpus"]) for node in CLUSTERS[request.param])
         yield SimpleNamespace(capacity=capacity)
-
-
-def test_there_are_at_least_forty_shapes():
-    assert sum(map(len, FILLING.values())) >= 40
 
 
 @pytest.mark.parametrize(
@@ -215,7 +125,7 @@ def test_what_is_planned_is_scheduled_at_once_and_one_more_is_not_unless_room_is
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize("cluster", ["32 CPUs, 8 GPUs"], indirect=True, scope="module")
+@pytest.mark.parametrize("cluster", ["many GPUs"], indirect=True, scope="module")
 def test_what_is_left_of_gpus_that_the_driver_does_not_all_list_is_scheduled(cluster):
     devices = [GpuDevice(index=i, name="GPU", memory_bytes=16 * GIB) for i in range(7)]
     capacity = cluster.capacity.with_nodes(
@@ -228,12 +138,12 @@ def test_what_is_left_of_gpus_that_the_driver_does_not_all_list_is_scheduled(clu
     assert disagreement(plan, "PACK", fills=False) is None
 
 
-@pytest.mark.parametrize("cluster", ["4 CPUs"], indirect=True, scope="module")
+@pytest.mark.parametrize("cluster", [EVERY_TIME], indirect=True, scope="module")
 @pytest.mark.parametrize(
     ("planned", "found"), [(3, "one more is scheduled"), (5, "1 of 5 groups wait")], ids=["too few", "too many"]
 )
 def test_a_wrong_plan_is_found(cluster, planned, found):
-    plan = CpuPolicy().plan(cluster.capacity)
+    plan = CpuPolicy(cpus=4).plan(cluster.capacity)
     slots = tuple(slot.model_copy(update={"max_concurrent_trials": planned}) for slot in plan.slots)
 
     assert found in disagreement(plan.model_copy(update={"slots": slots}), "PACK", fills=True, timeout_s=3)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from ray import tune
-from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
 
 from tests.marks import further
 from tests.on_ray.rays import local_ray
@@ -17,13 +16,9 @@ from tune_policies import (
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
-    GpuMemoryMeasurement,
-    GpuMemoryPolicy,
-    GpuMemoryProfile,
     GpuPolicy,
     InfeasibleRequestError,
     InvalidResourcesError,
-    MixedPolicy,
     PolicyCallback,
     PolicyScheduler,
     ReservingPolicy,
@@ -51,20 +46,6 @@ def spans(config):
     tune.report({"start": start, "end": time.time()})
 
 
-class Stepping(tune.Trainable):
-    def setup(self, config):
-        self.x = config.get("x", 0)
-
-    def step(self):
-        return {"loss": self.x / (self.iteration + 1), "done": self.iteration >= 3}
-
-    def save_checkpoint(self, checkpoint_dir):
-        return {"x": self.x}
-
-    def load_checkpoint(self, checkpoint):
-        self.x = checkpoint["x"]
-
-
 def most_at_once(frame):
     starts = [(start, 1) for start in frame["start"]]
     running, most = 0, 0
@@ -79,15 +60,6 @@ def test_run_gives_each_trial_what_the_policy_says(tmp_path, capsys):
 
     assert set(found.dataframe()["slot"]) == {"2 CPUs, 1 GPU"}
     assert capsys.readouterr().out.count("2 trials at once, limited by GPU") == 1
-
-
-@pytest.mark.rest
-def test_run_uses_the_slots_of_all_kinds_without_another_word(tmp_path):
-    policy = MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=1))
-
-    frame = run(spans, policy, num_samples=8, storage_path=str(tmp_path), verbose=0).dataframe()
-
-    assert set(frame["slot"]) == {"1 CPU, 1 GPU", "1 CPU"}
 
 
 @pytest.mark.rest
@@ -127,47 +99,6 @@ def test_a_run_may_lower_the_number_of_trials_at_once(tmp_path):
     kwargs = {"num_samples": 3, "max_concurrent_trials": 1, "storage_path": str(tmp_path), "verbose": 0}
 
     assert most_at_once(run(spans, CpuPolicy(cpus=1), **kwargs).dataframe()) == 1
-
-
-@pytest.mark.rest
-@pytest.mark.parametrize(
-    "scheduler",
-    [
-        "asynchyperband",
-        PopulationBasedTraining(perturbation_interval=2, hyperparam_mutations={"x": tune.uniform(0, 1)}),
-        pytest.param(HyperBandScheduler(max_t=4), marks=pytest.mark.slow),
-    ],
-    ids=lambda scheduler: scheduler if isinstance(scheduler, str) else type(scheduler).__name__,
-)
-def test_the_tuner_keeps_the_users_scheduler(scheduler, tmp_path):
-    ready = tuner(
-        Stepping,
-        ONE_AT_ONCE,
-        param_space={"x": tune.uniform(0, 1)},
-        tune_config=tune.TuneConfig(num_samples=4, metric="loss", mode="min", scheduler=scheduler),
-        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
-    )
-
-    assert len(ready.fit()) == 4
-
-
-@pytest.mark.rest
-def test_a_profile_gives_each_trial_what_its_config_needs(tmp_path):
-    profile = GpuMemoryProfile(
-        measurements=[GpuMemoryMeasurement(config={"x": x}, total_bytes=x * 2**30) for x in (1, 2)]
-    )
-
-    with pytest.raises(InvalidResourcesError, match="not both"):
-        AutoPolicy(gpu_memory="1GiB", profile=profile)
-    # The logical GPUs here have no memory that could be read.
-    found = run(
-        spans,
-        GpuMemoryPolicy(profile=profile) | CpuPolicy(cpus=2),
-        config={"x": tune.grid_search([1, 2])},
-        storage_path=str(tmp_path),
-        verbose=0,
-    )
-    assert set(found.dataframe()["slot"]) == {"2 CPUs"}
 
 
 class Trainer:
@@ -341,19 +272,6 @@ def test_a_restored_tuner_plans_anew_by_the_policy_that_was_saved(tmp_path, caps
     assert (tmp_path / "asked").exists()
     assert result.metrics["slot"] == "2 CPUs"
     assert capsys.readouterr().out.count("2 trials at once, limited by") == 1
-
-
-@pytest.mark.rest
-@pytest.mark.usefixtures("without_loggers")
-def test_a_tuner_without_a_policy_is_restored_under_one_that_is_applied(tmp_path):
-    tune_config = tune.TuneConfig(num_samples=2)
-    path = interrupted(partial(tune.Tuner, until_planned_anew, tune_config=tune_config), tmp_path)
-
-    with applied(CappedPolicy(AskedPolicy(cpus=2, folder=str(tmp_path)), 1)):
-        found = tune.Tuner.restore(path, until_planned_anew).fit()
-
-    assert at_once(found) == 1
-    assert {result.metrics["slot"] for result in found} == {"2 CPUs"}
 
 
 @pytest.mark.rest

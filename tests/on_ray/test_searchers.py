@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, HyperBandForBOHB, HyperBandScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining
 from ray.tune.search import BasicVariantGenerator
-from ray.tune.search.bohb import TuneBOHB
 
-from tests.on_ray.bohb import skip_without_bohb
 from tune_policies import CpuPolicy, PolicyScheduler, probe_cluster
 
 SEED = 7
@@ -29,16 +27,9 @@ def optuna():
     return {"search_alg": OptunaSearch(seed=SEED, **GOAL), **ONE_AT_A_TIME}
 
 
-def hyperopt():
-    from ray.tune.search.hyperopt import HyperOptSearch  # which takes seconds
-
-    return {"search_alg": HyperOptSearch(random_state_seed=SEED, n_initial_points=2, **GOAL), **ONE_AT_A_TIME}
-
-
 WAYS = {
     "random": dict,
     "Optuna": optuna,
-    "HyperOpt": hyperopt,
     "ASHA": lambda: {"scheduler": ASHAScheduler(grace_period=1, max_t=3, reduction_factor=2, **GOAL)},
     "PBT": lambda: {
         "scheduler": PopulationBasedTraining(
@@ -46,10 +37,6 @@ WAYS = {
         )
     },
     "HyperBand": lambda: {"scheduler": HyperBandScheduler(max_t=3, reduction_factor=2, **GOAL)},
-    "BOHB": lambda: {
-        "scheduler": HyperBandForBOHB(max_t=3, reduction_factor=2, **GOAL),
-        "search_alg": TuneBOHB(seed=SEED, **GOAL),
-    },
 }
 MARKS = {"random": (), "ASHA": pytest.mark.rest}
 
@@ -95,11 +82,7 @@ def run(trainable, folder, **kwargs):
 
 @pytest.mark.rest
 @pytest.mark.parametrize("way", [pytest.param(way, marks=MARKS.get(way, pytest.mark.slow)) for way in WAYS])
-@pytest.mark.filterwarnings("ignore:Please use `:DeprecationWarning")  # how Ray and hpbandster use ConfigSpace
 def test_the_same_seed_gives_the_same_trials_and_results_as_resources_set_by_hand(plan, tmp_path, way):
-    if way == "BOHB":
-        skip_without_bohb()
-
     by_hand = run(train, tmp_path / "by_hand", resources_per_trial={"cpu": 2}, **WAYS[way]())
 
     own = WAYS[way]()

@@ -6,7 +6,7 @@ from ray import tune
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.on_ray.rays import cluster_of
-from tune_policies import CpuPolicy, GpuPolicy, PolicyScheduler, SelectingPolicy, probe_cluster
+from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, Resources, SelectingPolicy, probe_cluster
 
 
 def where_it_runs(config):
@@ -39,20 +39,6 @@ def test_trials_of_tune_run_are_on_selected_nodes_only(nodes, tmp_path):
     )
 
     assert {trial["node_id"] for trial in done.results.values()} == {nodes["us"]}
-
-
-@pytest.mark.slow
-def test_trials_of_a_tuner_are_on_selected_nodes_only(nodes, tmp_path):
-    plan = plan_on(SelectingPolicy(CpuPolicy(), label_selector={"zone": "!eu"}, exclude_head=True))
-    run_config = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
-
-    tuner = tune.Tuner(
-        where_it_runs,
-        tune_config=tune.TuneConfig(num_samples=3, scheduler=PolicyScheduler(plan)),
-        run_config=run_config,
-    )
-
-    assert {result.metrics["node_id"] for result in tuner.fit()} == {nodes["us"]}
 
 
 @pytest.mark.rest
@@ -98,10 +84,4 @@ def test_a_task_that_releases_gives_its_process_up_and_one_that_does_not_keeps_i
 
     assert len({ray.get(released.remote()) for _ in range(3)}) == 3
     assert len({ray.get(kept.remote()) for _ in range(3)}) == 1
-    assert (plan.reuse, GpuPolicy().plan(_one_gpu()).reuse) == ("process", "release")
-
-
-def _one_gpu():
-    from tests.clusters import nodes as cluster
-
-    return cluster((1, 1))
+    assert (plan.reuse, GpuPolicy().plan(ClusterCapacity.of(Resources(cpus=1, gpus=1))).reuse) == ("process", "release")

@@ -12,8 +12,8 @@ from ray import tune
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tune_policies import ClusterCapacity, CpuPolicy, PolicyScheduler, ReservingPolicy, Resources
-from tune_policies.trainers.process_setup import LimitOptions
-from tune_policies.trainers.train_loop import trainer_arguments
+from tune_policies.trainers.gpu_memory.share import LimitOptions
+from tune_policies.trainers.train_loop import build_trainer
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=2))
 TOLD = []
@@ -126,13 +126,14 @@ def read_the_shard_until_told(config):
 @pytest.mark.rest
 def test_a_train_run_with_a_dataset_for_which_no_cpu_is_left_says_so(tmp_path):
     plan = CpuPolicy(cpus=1, num_workers=2).plan(CAPACITY)
-    arguments = trainer_arguments(
+    trainer = build_trainer(
+        DataParallelTrainer,
         read_the_shard_until_told,
         plan,
+        {"told": str(tmp_path / "told")},
         LimitOptions(),
         {"datasets": {"train": ray.data.range(10)}, "run_config": ray.train.RunConfig(storage_path=str(tmp_path))},
     )
-    trainer = DataParallelTrainer(**arguments, train_loop_config={"told": str(tmp_path / "told")})
     run = threading.Thread(target=trainer.fit, daemon=True)
     run.start()
 

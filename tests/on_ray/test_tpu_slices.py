@@ -115,5 +115,5 @@ def test_rays_scaling_config_takes_what_the_plan_says(cluster, num_workers):
 def test_an_older_ray_is_refused_with_the_version_that_is_needed():
     plan = POLICY.plan(ClusterCapacity.of(*slice_hosts("a")))
 
-    with pytest.raises(InvalidResourcesError, match=r"need the reservation of Ray 2\.60 or newer, and this is Ray 2"):
+    with pytest.raises(InvalidResourcesError, match=r"needs ScalingConfig\(topology=…\), which Ray Train of Ray 2"):
         plan.scaling_config()

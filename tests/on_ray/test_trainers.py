@@ -2,14 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import ray.train
 import torch
-from ray import tune
 from ray.train import RunConfig
 from ray.train.torch import TorchConfig
 from ray.train.v2.api.exceptions import WorkerGroupError
@@ -71,18 +68,6 @@ def test_rays_own_trainer_runs_the_plans_workers_each_with_its_own(tmp_path, bui
     seen = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
     assert (type(trainer).__name__, type(trainer).__module__.partition(".")[0]) == (cls, "ray")
     assert seen == [{"gpus": "", "threads": "1", "cpus": 1, "workers": num_workers}] * num_workers
-
-
-@pytest.mark.slow
-def test_a_train_loop_without_a_config_is_taken_too(tmp_path):
-    def train_loop():
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-
-    plan = CpuPolicy(num_workers=1).plan(nodes((4, 2)))
-
-    result = build_torch_trainer(train_loop, plan=plan, run_config=RunConfig(storage_path=str(tmp_path))).fit()
-
-    assert result.error is None
 
 
 def test_workers_that_share_a_gpu_never_meet_nccl():
@@ -148,44 +133,3 @@ def test_a_plan_without_workers_is_refused(build):
 def test_a_scaling_config_beside_the_plan_is_refused(build):
     with pytest.raises(InvalidResourcesError, match="scaling_config comes from the plan"):
         build(lambda: None, plan=CPU_PLAN, scaling_config=CPU_PLAN.scaling_config())
-
-
-@every_builder
-def test_what_rays_trainer_does_not_know_it_refuses_itself(build):
-    with pytest.raises(TypeError, match="flavour"):
-        build(lambda: None, plan=CPU_PLAN, flavour="sweet")
-
-
-@every_builder
-def test_the_run_config_of_tune_is_refused_by_rays_trainer_itself(build):
-    with pytest.raises(ValueError, match=r"Use `ray\.train\.RunConfig` instead"):
-        build(lambda: None, plan=CPU_PLAN, run_config=tune.RunConfig())
-
-
-BUILD_EACH = """
-import sys, tune_policies.trainers as trainers
-from tests.clusters import nodes
-from tune_policies import CpuPolicy
-
-plan = CpuPolicy(num_workers=2).plan(nodes((4, 0)))
-for name in sys.argv[1:]:
-    try:
-        getattr(trainers, name)(print, plan=plan)
-    except Exception as error:
-        print(type(error).__name__, error)
-"""
-
-
-@pytest.mark.slow
-def test_the_old_train_is_refused_with_the_way_out():
-    done = subprocess.run(
-        [sys.executable, "-c", BUILD_EACH, *BUILDERS],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-        env={**os.environ, "RAY_TRAIN_V2_ENABLED": "0", "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-
-    said = "InvalidResourcesError Ray Train version 1 is active: set RAY_TRAIN_V2_ENABLED=1 in the environment before "
-    assert [line.startswith(said) for line in done.stdout.splitlines()] == [True] * len(BUILDERS), done.stdout

@@ -26,11 +26,9 @@ from tune_policies import (
     PolicyScheduler,
     ProbeWarning,
     Resources,
-    TrialSlot,
     probe_cluster,
 )
 from tune_policies.trainers import trial_plan
-from tune_policies.trainers.process_setup import LimitOptions, ProcessSetup
 from tune_policies.tune.usage.resource_usage import ResourceUsage
 
 RAY = {"num_cpus": 4, "num_gpus": 2}
@@ -139,28 +137,6 @@ def test_a_trial_in_a_reused_process_sees_its_devices_whatever_the_trial_before_
     assert seen[0] == seen[1]
 
 
-def with_data(config, data=None):
-    tune.report({"data": data})
-
-
-@pytest.mark.rest
-def test_it_goes_together_with_parameters(tmp_path):
-    (trial,) = run(tune.with_parameters(with_data, data=[7]), CpuPolicy(), tmp_path)
-
-    assert trial.last_result["data"] == [7]
-
-
-@pytest.mark.rest
-def test_the_tuner_takes_it_too(tmp_path):
-    results = tune.Tuner(
-        report,
-        tune_config=tune.TuneConfig(num_samples=2, scheduler=PolicyScheduler(CpuPolicy(cpus=3))),
-        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
-    ).fit()
-
-    assert [result.metrics["threads"] for result in results] == ["3", "3"]
-
-
 @pytest.mark.rest
 @pytest.mark.ray_border
 def test_a_plain_run_has_the_resources_and_the_limit_on_trials_of_a_plan(capacity, tmp_path):
@@ -185,22 +161,6 @@ def spans(config):
 def test_a_policy_for_resources_per_trial_is_refused_with_what_to_write(policy, tmp_path):
     with pytest.raises(InvalidResourcesError, match=r"scheduler=PolicyScheduler\(policy\)"):
         tune.run(report, resources_per_trial=policy, storage_path=str(tmp_path), verbose=0)
-
-
-def threads_of_tensorflow(config):
-    import tensorflow as tf
-
-    tf.linalg.matmul(tf.ones((2, 2)), tf.ones((2, 2)))
-    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-    tune.report({"threads": names.count("tf_Compute")})
-
-
-@pytest.mark.rest
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
-def test_tensorflow_has_a_thread_for_each_cpu(tmp_path):
-    (trial,) = run(threads_of_tensorflow, CpuPolicy(cpus=3), tmp_path)
-
-    assert trial.last_result["threads"] == 3
 
 
 @pytest.mark.rest
@@ -312,11 +272,6 @@ def test_a_framework_that_cannot_be_held_to_its_share_fails_the_trial(tmp_path, 
     )
 
 
-def test_a_scaling_config_needs_train_workers(capacity):
-    with pytest.raises(InvalidResourcesError, match="num_workers=0, so the trial itself trains"):
-        CpuPolicy().plan(capacity).scaling_config()
-
-
 @pytest.mark.ray_border
 def test_a_scaling_config_takes_what_the_plan_does_not_set(capacity):
     plan = GpuPolicy(num_workers=2).plan(capacity)
@@ -350,46 +305,6 @@ def test_ray_itself_says_what_is_wrong_with_a_step_that_returns_no_dict(tmp_path
     [trial] = run(Returning, CpuPolicy(cpus=1), tmp_path, config={"value": value})
 
     assert "AssertionError: step() needs to return a dict." in Path(trial.error_file).read_text()
-
-
-class SetUp:
-    """An actor that sets itself up by a slot, as the process of a trial does."""
-
-    def __init__(self, slot):
-        self.before = os.environ.get("CUDA_VISIBLE_DEVICES")
-        ProcessSetup.for_trial(TrialSlot.from_json(slot), LimitOptions()).apply()
-
-    def seen(self):
-        import torch  # after the set-up, which would refuse a process that it cannot limit
-
-        return self.before, os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ["OMP_NUM_THREADS"], torch.__name__
-
-
-def seen_by_actor(slot, **resources):
-    actor = ray.remote(SetUp).options(**resources).remote(slot.to_json())
-    try:
-        return ray.get(actor.seen.remote())
-    finally:
-        ray.kill(actor)
-
-
-@pytest.mark.rest
-def test_a_process_to_which_ray_gave_a_gpu_keeps_it_whatever_its_slot_says():
-    slot = TrialSlot(trial=Resources(cpus=1), max_concurrent_trials=1)
-
-    before, after, threads, _ = seen_by_actor(slot, num_gpus=1, num_cpus=2)
-
-    assert before in ("0", "1")
-    assert (after, threads) == (before, "2")
-
-
-@pytest.mark.rest
-def test_a_process_without_a_gpu_sees_none_and_has_no_limit_whatever_its_slot_says():
-    slot = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=1, gpu_memory_bytes=2**30)
-
-    _, after, threads, _ = seen_by_actor(slot, num_cpus=1)
-
-    assert (after, threads) == ("", "1")
 
 
 @ray.remote
@@ -439,13 +354,6 @@ def most_at_once(results):
     return max(accumulate(change for _, change in changes))
 
 
-@pytest.mark.rest
-def test_a_cap_holds_for_trials_with_several_bundles_too(tmp_path):
-    trials = run(WithChildren, CappedPolicy(CpuPolicy(cpus=1), 1), tmp_path, num_samples=2)
-
-    assert most_at_once([trial.last_result for trial in trials]) == 1
-
-
 class RunsOutOnce(WithChildren):
     def step(self):
         marker = Path(self.config["folder"], self.trial_id)
@@ -468,11 +376,6 @@ def test_a_trial_with_several_bundles_that_ran_out_of_memory_keeps_them_and_has_
     bundles = trial.last_result["bundles"]
     assert [bundle["CPU"] for bundle in bundles] == [0.5, 0.75, 0.75]
     assert [bundle.get("memory", 0) > 0 for bundle in bundles] == [True, False, False]
-
-
-def test_a_policy_with_gpus_for_bundles_without_any_is_refused(tmp_path):
-    with pytest.raises(InvalidResourcesError, match="the policy plans trials with a GPU, but the trainable reserves"):
-        run(WithChildren, GpuPolicy(), tmp_path)
 
 
 @pytest.mark.rest

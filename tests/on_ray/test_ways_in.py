@@ -7,7 +7,7 @@ import ray
 from ray import tune
 
 from tests.decisions import a_decision
-from tune_policies import BenchmarkedPolicy, CpuPolicy, GpuPolicy, PolicyScheduler, run, tuner
+from tune_policies import BenchmarkedPolicy, CpuPolicy, GpuPolicy, PolicyScheduler, run
 
 RAY = {"num_cpus": 4, "num_gpus": 2}
 
@@ -51,12 +51,6 @@ class Reporting(tune.Trainable):
         return True
 
 
-class AsksForThree(Reporting):
-    @classmethod
-    def default_resource_request(cls, config):
-        return tune.PlacementGroupFactory([{"CPU": 3}])
-
-
 class AsksForTwoBundles(Reporting):
     @classmethod
     def default_resource_request(cls, config):
@@ -81,12 +75,9 @@ def cpus_by_config(config):
 
 EXPERIMENTS = {
     "method": lambda: Model("held").fit,
-    "lambda": lambda: lambda config: report(config),
     "class_with_parameters": lambda: tune.with_parameters(named("A", Reporting), data="held"),
     "function_with_resources": lambda: tune.with_resources(named("b", report), {"cpu": 1}),
-    "class_with_resources": lambda: tune.with_resources(named("C", Reporting), {"cpu": 1}),
     "class_with_resources_by_config": lambda: tune.with_resources(named("D", Reporting), cpus_by_config),
-    "class_that_asks_itself": lambda: named("E", AsksForThree),
     "class_that_asks_for_two_bundles": lambda: named("F", AsksForTwoBundles),
 }
 
@@ -155,12 +146,6 @@ def by_run(trainable, folder):
     return [trial.last_result for trial in run(trainable, POLICY, num_samples=2, storage_path=folder, verbose=0).trials]
 
 
-def by_tuner(trainable, folder):
-    run_config = tune.RunConfig(storage_path=folder, verbose=0)
-    results = tuner(trainable, POLICY, tune_config=tune.TuneConfig(num_samples=2), run_config=run_config).fit()
-    return [result.metrics for result in results]
-
-
 def by_tuner_of_ray(trainable, folder):
     results = tune.Tuner(
         trainable,
@@ -178,8 +163,8 @@ def by_name(trainable, folder):
 @pytest.mark.rest
 @pytest.mark.parametrize(
     ("trainable", "results_of"),
-    [(report, by_run), (Reporting, by_tuner), (Reporting, by_tuner_of_ray), (report, by_name)],
-    ids=["function by run", "class by tuner", "class by Tuner", "registered name by run"],
+    [(Reporting, by_tuner_of_ray), (report, by_name)],
+    ids=["class by Tuner", "registered name by run"],
 )
 def test_each_way_to_start_a_run_gives_what_the_policy_says(tmp_path, trainable, results_of):
     results = results_of(trainable, str(tmp_path))

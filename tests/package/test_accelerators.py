@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 from ray._private.accelerators import get_all_accelerator_managers
 
-from tests.unit.test_accelerator_policy import with_devices
+from tests.clusters import with_devices
 from tune_policies import AcceleratorPolicy
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, FAMILIES
 from tune_policies.cluster.tpu_slices import TOPOLOGIES, SliceShape
@@ -127,4 +127,4 @@ def test_version_1_of_ray_train_is_refused_for_tpus_with_the_way_out():
         [sys.executable, "-c", PLAN_FOR_TPUS], capture_output=True, text=True, env=environment, check=False
     )
 
-    assert "does not know TPUs: set RAY_TRAIN_V2_ENABLED=1 in the environment" in done.stderr
+    assert "does not know: set RAY_TRAIN_V2_ENABLED=1 in the environment" in done.stderr

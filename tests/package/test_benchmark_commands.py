@@ -51,12 +51,6 @@ def test_a_command_ends_with_a_message_and_its_status(error, status, told):
     assert (done.exit_code, done.stdout, done.stderr) == (status, "", told)
 
 
-def test_a_module_of_this_project_that_is_missing_is_a_mistake_of_its_own():
-    assert isinstance(
-        ended_by(ModuleNotFoundError(name="tune_policies.benchmarks.nothing")).exception, ModuleNotFoundError
-    )
-
-
 def test_a_command_is_written_down_as_it_was_typed(tmp_path):
     """Beside a figure it can be typed again: with its program, and its arguments quoted."""
     (tmp_path / "named.py").write_text(
@@ -92,18 +86,3 @@ def test_tune_policies_lists_the_benchmarks_among_its_commands():
     done = CliRunner().invoke(tune_policies_app, ["--help"])
 
     assert re.search(r"bench\s+Measure GPU against CPU", done.stdout)
-
-
-def test_a_reader_who_has_enough_sees_no_traceback():
-    piped = f"{sys.executable} -m tune_policies bench run --help | head -c 0"
-
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", piped],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=60,
-        check=False,
-    )
-
-    assert (done.returncode, done.stderr) == (1, "")

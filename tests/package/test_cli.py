@@ -116,7 +116,7 @@ def test_a_list_of_nodes_has_a_plan_and_a_price(listed, policy):
 
 
 def test_the_same_list_of_nodes_is_what_a_cluster_is_designed_of(listed, policy):
-    done = run("cluster", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--num-trials", 9, "--nodes", listed)
+    done = run("kuberay", "design", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--num-trials", 9, "--nodes", listed)
 
     assert done.returncode == 0
     assert "l4-x4: 0 to 2 nodes" in done.stderr
@@ -175,7 +175,7 @@ def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):
         (["plan", "POLICY", "--cluster", "/nowhere.json"], "cannot read the file /nowhere.json"),
         (["plan", "POLICY", "--cluster", "POLICY"], "is not a cluster's file, but a policy: give it as the argument"),
         (["plan", "CAPACITY", "--cluster", "CAPACITY"], "not a policy, but a cluster saved by `probe --json`: give it"),
-        (["cluster", "POLICY", "--num-trials", "9", "--nodes", "CAPACITY"], "give it as --cluster to `plan`"),
+        (["kuberay", "design", "POLICY", "--num-trials", "9", "--nodes", "CAPACITY"], "give it as --cluster to `plan`"),
         (["plan", "POLICY", "POLICY", "--cluster", "CAPACITY", "--plot", "a.svg"], "--plot draws one plan"),
         (["plan", "POLICY", "--cluster", "CAPACITY", "--nodes", "CAPACITY"], "is not a list of nodes"),
         (["plan", "/nowhere.yaml", "--cluster", "CAPACITY"], "cannot read the policy file /nowhere.yaml"),
@@ -256,7 +256,7 @@ def test_streams_that_are_closed_or_full_are_no_traceback(program, redirected, s
 
 
 def test_what_is_piped_in_from_a_closed_stdin_is_no_sound_file():
-    command = ["bash", "-c", '"$@" <&-', "bash", sys.executable, "-m", "tune_policies", "lint", "-"]
+    command = ["bash", "-c", '"$@" <&-', "bash", sys.executable, "-m", "tune_policies", "kuberay", "lint", "-"]
 
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 

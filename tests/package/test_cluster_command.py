@@ -39,7 +39,9 @@ def run(tmp_path, monkeypatch, capsys):
     (tmp_path / "decision.json").write_text(a_decision("L4").to_json())
 
     def run(*arguments, policy="policy.yaml"):
-        monkeypatch.setattr(sys, "argv", ["tune-policies", "cluster", policy, "--num-trials", "64", *arguments])
+        monkeypatch.setattr(
+            sys, "argv", ["tune-policies", "kuberay", "design", policy, "--num-trials", "64", *arguments]
+        )
         with pytest.raises(SystemExit) as ended:
             main()
         return Done(ended.value.code or 0, *capsys.readouterr())
@@ -74,7 +76,6 @@ def test_the_manifest_is_on_stdout_and_why_it_is_so_on_stderr(run):
 @pytest.mark.parametrize(
     ("arguments", "key"),
     [
-        pytest.param(("--format", "kuberay-helm"), "additionalWorkerGroups", id="values for the chart"),
         pytest.param(("--format", "cluster-yaml"), "available_node_types", id="a file for ray up"),
         pytest.param(("--job", "python tune.py", "--image", "my/ray:1"), "kind", id="a job"),
     ],
@@ -131,7 +132,7 @@ def test_a_file_that_exists_is_overwritten_only_with_force(run, tmp_path):
         pytest.param(("--size", "16"), 2, "--size needs --decision", id="a size without a decision"),
         pytest.param(("--nodes", "policy.yaml"), 2, "is not a list of nodes", id="a file that is no catalogue"),
         pytest.param(("--name", "My_Cluster"), 2, "at most 53", id="a name that Kubernetes refuses"),
-        pytest.param(("--format", "helm"), 2, "kuberay-helm", id="a format that there is not"),
+        pytest.param(("--format", "helm"), 2, "cluster-yaml", id="a format that there is not"),
         pytest.param(("--job", "python tune.py"), 2, "neither its code nor its packages", id="a job without its code"),
         pytest.param(("--job", "x", "--runtime-env", "list.yaml"), 2, "working_dir", id="no runtime environment"),
         pytest.param(("--job", "x", "--runtime-env", "none.yaml"), 2, "cannot read", id="a file that is not there"),

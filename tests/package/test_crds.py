@@ -9,10 +9,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.package.kuberay_crds import load_definitions, problems
 from tests.unit.designed_clusters import a_design, cluster_plans, filled_in
 from tune_policies.files.yaml_documents import Document
-from tune_policies.kuberay.lint.crd import load_crds
-from tune_policies.kuberay.lint.rules.documents import misspelled_fields
+from tune_policies.kuberay.lint.misspelled_fields import misspelled_fields
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 FOLDER = os.environ.get("TUNE_POLICIES_CRDS", "")
@@ -35,14 +35,13 @@ options = st.one_of(
 
 @pytest.fixture(scope="module")
 def crds():
-    return load_crds(Path(FOLDER))
+    return load_definitions(Path(FOLDER))
 
 
 def check(plan, how, crds, change=str):
     manifest = yaml.load(change(write_cluster(plan, how)), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
-    assert manifest["kind"] in crds.kinds
-    assert crds.problems(manifest) == []
+    assert problems(crds, manifest) == []
 
 
 @given(cluster_plans(), options)
@@ -102,4 +101,4 @@ def test_a_manifest_that_is_spoilt_is_not_valid(crds, path, value):
 
     part[path[-1]] = value
 
-    assert crds.problems(manifest)
+    assert problems(crds, manifest)

@@ -8,8 +8,6 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-import pytest
-
 from tests.stand_ins import state_counts, write_stand_ins
 from tune_policies.benchmarks.record.machine import describe_machine, read_environment
 from tune_policies.benchmarks.record.run_set import Environment
@@ -24,22 +22,6 @@ assert not {"torch", "tensorflow", "jax", "numba", "ray"} & sys.modules.keys()
 """
 
 
-def git(*arguments, folder):
-    who = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
-    done = subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-@pytest.fixture
-def repository(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    git("init", "--quiet", folder=tmp_path)
-    (tmp_path / "train.py").write_text("pass\n")
-    git("add", ".", folder=tmp_path)
-    git("commit", "--quiet", "-m", "first", folder=tmp_path)
-    return tmp_path
-
-
 def test_the_machine_has_the_python_the_cpus_and_the_versions_of_this_process():
     machine = read_environment()
 
@@ -51,33 +33,6 @@ def test_the_machine_has_the_python_the_cpus_and_the_versions_of_this_process():
 
 def test_a_package_that_is_not_installed_has_no_version():
     assert read_environment(["numpy", "nonsense"]).versions.keys() == {"numpy"}
-
-
-def test_the_commit_of_the_working_directory_is_told(repository):
-    machine = read_environment(())
-
-    assert (machine.commit, machine.has_changes) == (git("rev-parse", "HEAD", folder=repository), False)
-
-
-def test_a_changed_file_is_told_and_a_new_one_is_none_of_the_commit(repository):
-    (repository / "run.json").write_text("{}")
-    before = read_environment(()).has_changes
-    (repository / "train.py").write_text("raise\n")
-
-    assert (before, read_environment(()).has_changes) == (False, True)
-
-
-def test_without_a_repository_there_is_no_commit(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-
-    assert read_environment(()).commit is None
-
-
-def test_without_git_there_is_no_commit(repository, monkeypatch):
-    monkeypatch.setenv("PATH", str(repository))
-
-    assert read_environment(()).commit is None
 
 
 def read_in_a_process(folder, **environment):

@@ -1,54 +1,93 @@
-"""What is written is whole or as it was, whatever happens to the writer: a kill at any moment, a rival, a full disk."""
+"""A file is written as a whole or not at all: if the writer is killed, the disk is full, or two processes write.
 
+Every file goes through ``replace_file``, or is written beside its place as there.
+"""
+
+import os
+import random
+import resource
+import signal
 import subprocess
-import sys
-from pathlib import Path
+import time
+from contextlib import contextmanager
 
 import pytest
 
-from tests.evidence.faults.kills import little_room, small_files, why_lost_on_a_full_disk
-from tests.evidence.faults.writers import writers
 from tune_policies import InvalidResourcesError
+from tune_policies.files.writing import replace_file
 
-ROOT = Path(__file__).parents[2]
-WRITERS = {each.name: each for each in writers()}
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-    """What a writer sets to where it is to write, is set back."""
-    monkeypatch.setenv("TUNE_POLICIES_CACHE", str(tmp_path))
+LENGTHS = (1_000, 200_000)
 
 
-@pytest.mark.rest
-def test_no_kill_leaves_half_a_file():
-    """Two hundred of each are tried by ``python -m tests.evidence kills``."""
-    command = [sys.executable, "-m", "tests.evidence", "kills", "--number", "8"]
-
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stdout + done.stderr
+def text_of(length):
+    return f"# {length}\n" + "x" * length
 
 
-@pytest.mark.parametrize("name", sorted(WRITERS.keys() - {"lint --fix"}))  # before which the test itself writes a file
-def test_a_file_that_may_not_grow_is_as_it_was(name, tmp_path):
-    writer = WRITERS[name]
-    writer.write(tmp_path, 1)
-    before = (tmp_path / writer.file).read_bytes()
-
-    with small_files(), pytest.raises(InvalidResourcesError, match=r"cannot be written: File too large.*has room"):
-        writer.write(tmp_path, 3)
-
-    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {writer.file: before}
+def is_whole(text):
+    return text in {text_of(length) for length in LENGTHS}
 
 
-@pytest.mark.rest
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_full_disk_leaves_what_was_there(name):
+@contextmanager
+def writing(path):
+    """A process that writes the file again and again, from its first write on; it is killed at the end."""
+    ready, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            for number in range(10**6):
+                replace_file(path, text_of(LENGTHS[number % 2]))
+                if number == 0:
+                    os.write(tell, b".")
+        finally:
+            os._exit(1)
+    os.close(tell)
     try:
-        with little_room() as folder:
-            why = why_lost_on_a_full_disk(WRITERS[name], folder)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this user may mount nothing")
+        os.read(ready, 1)
+        yield
+    finally:
+        os.kill(child, signal.SIGKILL)  # not reaped yet, so the number is nobody else's
+        os.waitpid(child, 0)
+        os.close(ready)
 
-    assert why == ""
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # the child starts no thread
+def test_a_writer_that_is_killed_leaves_the_file_whole_and_stops_no_other_writer(tmp_path):
+    path, rng = tmp_path / "file", random.Random(0)
+
+    for _ in range(20):
+        with writing(path), writing(path):
+            time.sleep(rng.uniform(0, 0.02))
+        assert is_whole(path.read_text())
+
+    replace_file(path, text_of(LENGTHS[0]))
+    assert path.read_text() == text_of(LENGTHS[0])
+
+
+def test_a_file_that_may_not_grow_is_as_it_was(tmp_path):
+    path = tmp_path / "file"
+    replace_file(path, text_of(LENGTHS[0]))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LENGTHS[0] * 2, before[1]))
+    try:
+        with pytest.raises(InvalidResourcesError, match=r"cannot be written: File too large.*has room"):
+            replace_file(path, text_of(LENGTHS[1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {"file": text_of(LENGTHS[0])}
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path):
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this user may mount nothing")
+    try:
+        replace_file(tmp_path / "file", text_of(LENGTHS[0]))
+        with pytest.raises(InvalidResourcesError, match="No space left"):
+            replace_file(tmp_path / "file", text_of(LENGTHS[1]))
+
+        assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {"file": text_of(LENGTHS[0])}
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)

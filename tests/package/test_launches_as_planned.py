@@ -28,12 +28,12 @@ from tune_policies import (
     ReservingPolicy,
     ResourcePolicy,
     Resources,
-    design_cluster,
 )
+from tune_policies.kuberay import design_cluster
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.writing import write_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
-from tune_policies.plan.trial_slot import Bundle
+from tune_policies.placement.trial_slot import Bundle
 from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 
 # Top-level labels and resources of a group are what Ray reads from 2.51 on.

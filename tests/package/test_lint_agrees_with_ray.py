@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from tests.unit.manifests_with import changed
 from tune_policies.kuberay.lint.linting import lint_text
-from tune_policies.kuberay.lint.rules.amounts import OPTIONS
 from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 
 GROUP = "spec.workerGroupSpecs.0"
@@ -64,11 +63,3 @@ def test_no_cpus_are_a_finding_just_where_ray_cannot_tell_them(said):
     text = changed("RayCluster", {f"{GROUP}.template.spec.containers.0.resources": resources})
 
     assert ("no-cpus" in rules(text)) == (not is_read(text))
-
-
-def test_the_options_of_ray_start_are_known():
-    from ray.scripts.scripts import start
-
-    options = {name.removeprefix("--") for option in start.params for name in option.opts if name != "-v"}
-
-    assert options <= OPTIONS <= options | {"proxy-server-url"}  # which Ray 2.50 has not

@@ -23,6 +23,7 @@ plan = MixedPolicy(GpuPolicy(gpus=0.25), CpuPolicy(cpus=4)).plan(capacity)
 ]
 
 
+@pytest.mark.rest
 @pytest.mark.filterwarnings("default")  # of Jupyter's own
 def test_a_notebook_shows_values_as_tables_and_a_plan_as_a_picture(tmp_path):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])

@@ -12,7 +12,7 @@ from tests.marks import further
 COMMON = """
 import json, traceback
 from ray import cloudpickle
-from tune_policies import classify_oom, classify_oom_text
+from tune_policies.oom import classify_oom, classify_oom_text
 from ray.exceptions import RayTaskError
 
 CASES = {}

@@ -21,10 +21,7 @@ def run(code, *path):
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "short",
-    ["trainers", "trainers.process_setup", "trainers.gpu_memory.share", "benchmarks", "benchmarks.record.run_set"],
-)
+@pytest.mark.parametrize("short", ["trainers", "trainers.gpu_memory.share", "benchmarks.record.run_set"])
 def test_a_short_name_is_the_module_of_the_long_one_which_keeps_its_name(short):
     module = import_module(short)
 
@@ -32,50 +29,36 @@ def test_a_short_name_is_the_module_of_the_long_one_which_keeps_its_name(short):
     assert module.__name__ == module.__spec__.name == f"tune_policies.{short}"
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [("trainers", "tune_policies.trainers"), ("tune_policies.trainers", "trainers")]
-)
-def test_it_is_one_copy_whichever_name_is_imported_first(first, second):
-    code = f"""
-import {first}.gpu_memory.share as one
-import {second}.gpu_memory.share as other
-from {first}.process_setup import ProcessSetup as One
-from {second}.process_setup import ProcessSetup as Other
-print(one is other, One is Other, One.__module__, sum(name.endswith("trainers") for name in sys.modules))
-loaded = {{id(module) for name, module in sys.modules.items() if name.endswith(".gpu_memory.share")}}
-print(len(loaded))
+def test_it_is_one_copy_if_the_short_name_is_imported_first():
+    code = """
+import trainers.gpu_memory.share as one
+import tune_policies.trainers.gpu_memory.share as other
+loaded = {id(module) for name, module in sys.modules.items() if name.endswith(".gpu_memory.share")}
+print(one is other, len(loaded), sum(name.endswith("trainers") for name in sys.modules))
 """
 
-    assert run(code) == "True True tune_policies.trainers.process_setup 2\n1\n"
+    assert run(code) == "True 1 2\n"
 
 
 def test_what_was_pickled_under_a_short_name_is_of_the_one_class():
     assert pickle.loads(b"ctrainers.process_setup\nProcessSetup\n.") is ProcessSetup
 
 
-def test_what_is_not_there_is_named_as_it_was_asked_for():
+def test_a_missing_module_is_named_as_it_was_imported():
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'trainers.nothing'$"):
         import_module("trainers.nothing")
 
 
-def test_a_users_own_package_of_that_name_is_left_alone(tmp_path):
+def test_a_users_own_package_of_that_name_is_left_alone_also_if_it_is_imported_later(tmp_path):
     (tmp_path / "trainers").mkdir()
     (tmp_path / "trainers" / "__init__.py").write_text("")
     (tmp_path / "trainers" / "process_setup.py").write_text("OWNER = 'user'")
-    code = """
-from tune_policies.trainers.process_setup import ProcessSetup
+    first = """
+import tune_policies.trainers.process_setup
 import trainers.process_setup
-print(trainers.process_setup.OWNER, trainers.__name__, "tune_policies.package_alias" in sys.modules)
+print(trainers.process_setup.OWNER)
 """
-
-    assert run(code, tmp_path) == "user trainers False\n"
-
-
-def test_a_users_own_package_that_takes_the_name_later_is_left_alone_too(tmp_path):
-    (tmp_path / "trainers").mkdir()
-    (tmp_path / "trainers" / "__init__.py").write_text("")
-    (tmp_path / "trainers" / "process_setup.py").write_text("OWNER = 'user'")
-    code = f"""
+    later = f"""
 import trainers.process_setup
 for name in [name for name in sys.modules if name.split(".")[0] == "trainers"]:
     del sys.modules[name]
@@ -84,4 +67,4 @@ import trainers.process_setup
 print(trainers.process_setup.OWNER)
 """
 
-    assert run(code) == "user\n"
+    assert (run(first, tmp_path), run(later)) == ("user\n", "user\n")

@@ -24,20 +24,12 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-# `make test`, `make test-rest` and `make test-all` are what runs this test, `make docs` is run beside it by continuous
-# integration, `make clean` would delete its environment, `make test-gpu` has a machine of its own, `make test-ray`
-# makes an environment with another Ray, and what `make demo` runs is run and looked at by
-# tests/on_ray/test_examples.py: of these, make is asked what it would do.
-DRY_RUN = (
-    "make docs",
-    "make test",
-    "make test-rest",
-    "make test-all",
-    "make clean",
-    "make test-gpu",
-    "make demo",
-    "make test-ray RAY=2.50.0",
-)
+# For these, make only prints what it would do: they run this test, or continuous integration runs them beside it, they
+# make another environment or delete this one, they need a GPU, or, like the demo, they have a test of their own.
+DRY_RUN = {
+    *("make check", "make docs", "make test", "make test-rest", "make test-all", "make clean", "make test-gpu"),
+    *("make demo", "make test-ray RAY=2.50.0"),
+}
 SHOWN = {"tune-policies bench": benchmarks, ".venv/bin/python -m tests.evidence": evidence}
 FENCE = re.compile(r"^```(\w*|\{eval-rst\})\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# \w+\.py\n")
@@ -84,30 +76,28 @@ def name(page):
     return page.relative_to(ROOT).as_posix()
 
 
-def marked(page, *, of_benchmarks=pytest.mark.rest):
-    """The page: the README at once, and all others by `make test-rest`."""
-    if page.name == "README.md":
-        return page
-    return pytest.param(page, marks=of_benchmarks if page.parent.name == "benchmarks" else pytest.mark.rest)
+# Programs that start a Ray, of pages whose subject the tests of every day run too.
+SLOW_PROGRAMS = {
+    *("autoscaling", "data-and-serve", "index", "mixed-pools", "model-parallel", "notebooks", "pbt", "right-size"),
+    *("rllib", "shared-gpus", "trackers", "while-it-runs"),
+}
+SLOW_COMMANDS = {"benchmarks", "decide", "gpu-memory", "pbt", "model-parallel", "report", "verdict"}
 
 
-def marked_for_commands(page):
-    """What benchmarks measure, their own tests and the tutorial run every day: pages that say how may wait longer."""
-    if page.parent.name == "how-to" and page.stem in ("benchmarks", "decide", "report", "verdict"):
-        return pytest.param(page, marks=pytest.mark.slow)
-    return marked(page, of_benchmarks=pytest.mark.slow)
-
-
-def marked_for_python(page):
-    """What an example does too, which is run every day, may wait longer."""
-    is_an_example = page.name in ("pbt.md", "model-parallel.md")
-    return pytest.param(page, marks=pytest.mark.slow) if is_an_example else marked(page)
+def marked(page, slow):
+    """The page, for `make test-rest` or `make test-all`."""
+    is_slow = page.stem in slow or page.parent.name == "benchmarks"
+    return pytest.param(page, marks=pytest.mark.slow if is_slow else pytest.mark.rest)
 
 
 @pytest.fixture
 def environment(environment_of_its_own):
+    return page_environment(environment_of_its_own)
+
+
+def page_environment(environment):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**environment_of_its_own, "PATH": path, "COLUMNS": "120"}
+    return {**environment, "PATH": path, "COLUMNS": "120"}
 
 
 def run_command(command, folder, environment):
@@ -130,7 +120,7 @@ def run_command(command, folder, environment):
     )
 
 
-@pytest.mark.parametrize("page", [marked_for_commands(page) for page in PAGES if any(commands(page))], ids=name)
+@pytest.mark.parametrize("page", [marked(page, SLOW_COMMANDS) for page in PAGES if any(commands(page))], ids=name)
 @pytest.mark.timeout(600)
 def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path, environment):
     if not IN_ITS_ENVIRONMENT and any(command.startswith("make") for command, _ in commands(page)):
@@ -145,26 +135,6 @@ def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path, envir
         assert not output.strip() or is_what_came(output, done.stdout), f"{command}\n{done.stdout}"
 
 
-@pytest.mark.ray
-@pytest.mark.parametrize("page", [marked_for_python(page) for page in PAGES if program(page)], ids=name)
-def test_the_python_of_a_page_runs(page, tmp_path, environment):
-    for file, content in files(page):
-        (tmp_path / file).write_text(content)
-    (tmp_path / "page.py").write_text(program(page))
-
-    done = subprocess.run(
-        [sys.executable, "page.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("page", [page for page in PAGES if any(shown_commands(page))], ids=name)
 def test_the_commands_that_a_page_only_shows_exist_with_these_options(page):
     for app, arguments in shown_commands(page):
@@ -174,37 +144,38 @@ def test_the_commands_that_a_page_only_shows_exist_with_these_options(page):
             context = command.make_context(found, [*arguments], parent=context)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_link_of_a_page_leads_to_a_file(page):
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+def test_every_link_of_a_page_leads_to_a_file():
+    links = {page: re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()) for page in PAGES}
 
-    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
-    assert not missing
+    assert [
+        (name(page), link)
+        for page, found in links.items()
+        for link in found
+        if "://" not in link and not (page.parent / link).exists()
+    ] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_a_page_has_no_block_that_nobody_runs(page):
-    languages = {language for language, _ in FENCE.findall(page.read_text())}
+def test_no_page_has_a_block_that_nobody_runs():
+    languages = {language for page in PAGES for language, _ in FENCE.findall(page.read_text())}
 
-    assert languages <= {"", "console", "python", "yaml", "json", "{eval-rst}"}
+    assert languages <= {"", "console", "python", "yaml", "json", "diff", "{eval-rst}"}
 
 
 H100 = GpuDevice(index=0, name="NVIDIA H100 80GB HBM3", memory_bytes=81_559 * 2**20)
-MACHINES = (
-    NodeCapacity(node_id="cpus", resources=Resources(cpus=8)),
-    NodeCapacity(node_id="gpu", resources=Resources(cpus=8, gpus=1), accelerator_type="H100", devices=(H100,)),
-)
+MACHINE = NodeCapacity(node_id="gpu", resources=Resources(cpus=8, gpus=1), accelerator_type="H100", devices=(H100,))
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "index.md"], ids=name)
-def test_a_front_page_shows_the_plans_that_its_policy_makes(page):
-    policy = GpuMemoryPolicy(gpu_memory="6GiB") | CpuPolicy(cpus=1)
-    plans = [policy.plan(ClusterCapacity(nodes=(machine,))).explain() + "\n" for machine in MACHINES]
-    shown = [body for body in blocks(page, "") if "trials at once" in body]
+def test_a_front_page_shows_the_plan_that_its_policy_makes(page):
+    (call,) = re.findall(r"^\+ policy = (.*?)  # .*$", page.read_text(), re.MULTILINE)
+    policy = GpuMemoryPolicy(gpu_memory="18GiB") | CpuPolicy(cpus=1)
+    cluster = ClusterCapacity(nodes=(MACHINE,))
+    plan = policy.plan(cluster)
+    (shown,) = [body for body in blocks(page, "") if "trials at once" in body]
 
-    assert 'policy = GpuMemoryPolicy(gpu_memory="6GiB") | CpuPolicy(cpus=1)' in program(page)
-    assert shown
-    assert [body for body in shown if not any(is_what_came(body, plan) for plan in plans)] == []
+    assert call == 'GpuMemoryPolicy(gpu_memory="18GiB") | CpuPolicy(cpus=1)'
+    assert is_what_came(shown, plan.explain() + "\n")
+    assert (ROOT / "docs" / "first-plan.svg").read_text() == plan.plot(cluster).svg
 
 
 def test_the_commands_that_are_only_asked_for_are_still_there(environment):

@@ -31,6 +31,7 @@ def plan_and_capacity():
     return AutoscalingPolicy(MixedPolicy(*policies)).plan(capacity), capacity
 
 
+@pytest.mark.rest
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium, and there is none on the PATH")
 def test_a_picture_is_read_on_a_phone_and_on_a_desk_in_light_and_in_dark(tmp_path):
     plan, capacity = plan_and_capacity()

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from tests.measured_runs import a_run, process
 from tests.reports import a_packing_record
 from tune_policies.benchmarks.cli import app
-from tune_policies.benchmarks.record.run_set import Arm, DeviceFound, Failure
+from tune_policies.benchmarks.record.run_set import Configuration, DeviceFound, Failure
 from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
 from tune_policies.cli.main import app as tune_policies
 from tune_policies.probe.doctor.node_checks import Diagnosis, Finding, Gpu, NodeFacts, RayCounts, diagnose
@@ -41,7 +41,9 @@ def run():
         DeviceFound(device="gpu", slot="1 GPU"),
         DeviceFound(device="TPU", why_missing=f"no node but {host} has TPU"),
     )
-    failure = Failure(arm=Arm(workload="mlp", size=16, device="gpu"), round=0, kind="raised", message=said)
+    failure = Failure(
+        configuration=Configuration(workload="mlp", size=16, device="gpu"), round=0, kind="raised", message=said
+    )
     return a_run(runs=runs, rounds=3, failures=(failure,), command=command, devices=devices)
 
 
@@ -61,9 +63,7 @@ def mode(path):
 VIEWS = {
     "export run.json --format json --output view.json": "view.json",
     "export run.json --format csv --output view.csv": "view.csv",
-    "export run.json --format pyperf --device cpu --output view.json": "view.json",
     "report run.json --packing packing.json --output view.html": "view.html",
-    "report run.json --format markdown --output view": "view/report.md",
 }
 
 
@@ -90,7 +90,7 @@ def test_the_file_of_a_run_keeps_the_mode_that_its_owner_gave_it(run, folder):
 
 
 def test_a_redacted_run_is_the_same_measurement(run, folder):
-    assert run.redacted().arms == run.arms
+    assert run.redacted().configurations == run.configurations
     assert [each.blocks for each in run.redacted().runs] == [each.blocks for each in run.runs]
     write_run_set(run.redacted(), folder / "redacted.json")
     assert read_run_set(folder / "redacted.json").is_redacted

@@ -108,7 +108,7 @@ def clusters_of(path):
 def test_an_official_sample_is_read_as_rays_autoscaler_reads_it(path):
     (cluster,) = clusters_of(path)
     spec = next(each for each in yaml.safe_load_all(path.read_text()) if str(each["kind"]).startswith("Ray"))
-    for key in cluster.path_of(()):
+    for key in cluster.path:
         spec = spec[key]
 
     expected = {group["groupName"]: as_ray_reads(group) for group in spec.get("workerGroupSpecs") or ()}

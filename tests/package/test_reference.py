@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 import tune_policies
-from tune_policies import trainers
+from tune_policies import kuberay, testing, trainers
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("package", [tune_policies, trainers], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", [tune_policies, kuberay, trainers, testing], ids=lambda package: package.__name__)
 def test_every_public_name_has_a_page(package):
     listed = set(re.findall(r"^   (\w+)$", (DOCS / "reference" / "api.md").read_text(), re.MULTILINE))
 

@@ -1,7 +1,6 @@
 """What is written for a plan, Ray's own readers read again as the plan had it."""
 
 import copy
-import json
 
 import pytest
 import ray
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from tests.autoscaler_v2 import nodes_launched
-from tests.package.ray_cluster_chart import rendered
 from tests.unit.designed_clusters import PARTS_OF_GPUS, a_design, cluster_plans, filled_in, gpu_type
 from tune_policies import AutoscalingPolicy, ClusterCapacity, GpuPolicy, NodeTypeCapacity, Resources
 from tune_policies.cluster.tpu_slices import SliceShape
@@ -103,17 +101,6 @@ def test_resources_with_names_of_any_script_reach_the_autoscaler_by_start_parame
     config = read(write_cluster(a_design(gpu_type(custom={name: 2})), OF_OLD_RAY))
 
     assert config["available_node_types"]["l4"]["resources"][name] == 2
-
-
-@pytest.mark.rest
-@given(cluster_plans())
-@settings(max_examples=20)
-def test_the_autoscaler_reads_what_the_chart_makes_of_the_values_as_the_plan(read, plan):
-    values = yaml.safe_load(write_cluster(plan, WriteOptions(format="kuberay-helm")))
-
-    config = read(json.dumps(rendered(values)))
-
-    assert without_labels(as_read(config)) == without_labels(as_planned(plan))
 
 
 @given(cluster_plans(hosts=1))

@@ -5,23 +5,21 @@
 
 import os
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tests.package.kuberay_crds import load_definitions, problems
 from tests.unit.planted.sound import SOUND
 from tune_policies.files.yaml_documents import Document, read_documents
-from tune_policies.kuberay.lint.crd import load_crds
-from tune_policies.kuberay.lint.linting import lint_file, lint_text
-from tune_policies.kuberay.lint.rule import RAY_CLUSTER, RAY_JOB, RAY_SERVICE, document_type
+from tune_policies.kuberay.lint.linting import lint_file
 from tune_policies.kuberay.reading.documents import clusters_in
 
 SAMPLES = Path(os.environ.get("TUNE_POLICIES_KUBERAY_SAMPLES") or "no-samples")
 DEFINITIONS = Path(os.environ.get("TUNE_POLICIES_CRDS") or "no-definitions")
 FILES = sorted(SAMPLES.glob("*.yaml"))
 
-cached_crds = cache(load_crds)  # to read them takes seconds
 needs_samples = pytest.mark.skipif(not FILES, reason="TUNE_POLICIES_KUBERAY_SAMPLES names no folder of samples")
 needs_definitions = pytest.mark.skipif(not DEFINITIONS.is_dir(), reason="TUNE_POLICIES_CRDS names no folder")
 each_sample = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -68,14 +66,15 @@ def test_notes_are_few_and_true() -> None:
 
 @needs_samples
 def test_every_cluster_of_the_samples_is_read() -> None:
-    of_ray = [each for each in _documents() if document_type(each) in (RAY_CLUSTER, RAY_JOB, RAY_SERVICE)]
+    of_ray = [each for each in _documents() if each.data.get("kind") in ("RayCluster", "RayJob", "RayService")]
 
     assert [each.source for each in of_ray if len(clusters_in(each)[0]) != 1] == []
 
 
 @needs_definitions
-@pytest.mark.parametrize("name", ["RayCluster", "RayJob", "RayService", "TPU slices", "a job that Kueue queues"])
-def test_sound_files_are_valid_by_the_newest_official_definitions(name: str) -> None:
-    crds = cached_crds(max(DEFINITIONS.glob("v*")))
+def test_sound_files_are_valid_by_every_official_definition() -> None:
+    definitions = load_definitions(DEFINITIONS)
 
-    assert lint_text(SOUND[name], "sound.yaml", crds) == []
+    sound = [yaml.safe_load(text) for text in SOUND.values()]
+    wrong = [problem for each in sound if each.get("kind") in definitions for problem in problems(definitions, each)]
+    assert wrong == []

@@ -6,7 +6,7 @@ import pytest
 from ray.tune import PlacementGroupFactory
 
 from tune_policies import CpuPolicy, Resources, TrialPlan, TrialSlot
-from tune_policies.plan.trial_slot import SLOT_ATTRIBUTE
+from tune_policies.placement.trial_slot import SLOT_ATTRIBUTE
 from tune_policies.ray_compat.tune_request import with_bundles
 from tune_policies.trainers import trial_process
 from tune_policies.trainers.trial_process import described_slot, plan_of_trial, slot_of_reservation

@@ -11,41 +11,28 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.rest  # the build takes long
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """Build a source distribution, a wheel from that, and a wheel from the checkout."""
+def wheel(tmp_path_factory):
+    """The files of a wheel that is built from a source distribution."""
     out = tmp_path_factory.mktemp("dist")
-
-    def build(*what, into):
-        command = [sys.executable, "-m", "build", *what, "--no-isolation", "--outdir", out / into, ROOT]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    build(into="both")
-    build("--wheel", into="wheel")
-    return out
-
-
-def contents(folder):
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = out.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-@pytest.fixture(scope="module")
-def wheel_names(built):
-    return contents(built / "wheel").keys()
-
-
-def test_a_wheel_installs_one_package_so_that_no_other_wheel_overwrites_or_deletes_a_part_of_it(wheel_names):
-    top = {name.partition("/")[0] for name in wheel_names}
+def test_a_wheel_installs_one_package_so_that_no_other_wheel_overwrites_or_deletes_a_part_of_it(wheel):
+    top = {name.partition("/")[0] for name in wheel}
 
     assert {name for name in top if not name.endswith(".dist-info")} == {"tune_policies"}
 
 
-def test_a_wheel_holds_every_module_schema_and_template_and_the_mark_of_typed_packages(wheel_names):
+def test_a_wheel_holds_every_module_schema_and_template_and_the_mark_of_typed_packages(wheel):
     wanted = ("*.py", "*.schema.json", "grafana_dashboard.json", "*.j2", "py.typed")
     folders = {"tune_policies": "", "trainers": "tune_policies/", "benchmarks": "tune_policies/"}
     sources = {
@@ -56,24 +43,18 @@ def test_a_wheel_holds_every_module_schema_and_template_and_the_mark_of_typed_pa
     }
 
     assert {
-        name
-        for name in wheel_names
-        if name.endswith((".py", ".schema.json", "grafana_dashboard.json", ".j2", "py.typed"))
+        name for name in wheel if name.endswith((".py", ".schema.json", "grafana_dashboard.json", ".j2", "py.typed"))
     } == sources
     assert {"tune_policies/trainers/process_setup.py", "tune_policies/files/page.html.j2"} <= sources
-    assert any(name.endswith("licenses/LICENSE") for name in wheel_names)
+    assert any(name.endswith("licenses/LICENSE") for name in wheel)
 
 
-def test_ray_is_capped_at_the_newest_version_that_was_tried(built):
+def test_ray_is_capped_at_the_newest_version_that_was_tried(wheel):
     """Private parts of Ray are used, which any newer one may change."""
-    (metadata,) = [content for name, content in contents(built / "wheel").items() if name.endswith("/METADATA")]
+    (metadata,) = [content for name, content in wheel.items() if name.endswith("/METADATA")]
     needed = [Requirement(line) for line in re.findall(r"^Requires-Dist: (.+)$", metadata.decode(), re.MULTILINE)]
     (ray,) = [each for each in needed if each.name == "ray" and each.marker is None]  # what an extra adds has a marker
     tried = Version(re.search(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1])
 
     assert tried in ray.specifier
     assert f"{tried.major}.{tried.minor + 1}.0" not in ray.specifier
-
-
-def test_a_source_distribution_builds_the_same_wheel_as_the_checkout(built):
-    assert contents(built / "both") == contents(built / "wheel")

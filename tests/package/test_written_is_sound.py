@@ -10,7 +10,6 @@ from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 options = st.builds(
     WriteOptions,
-    format=st.sampled_from(["kuberay", "kuberay-helm"]),
     ray_version=st.sampled_from(["2.50.0", "2.60.0"]),
     platform=st.sampled_from(["gke", "eks", "aks", "karpenter", "gpu-operator", None]),
     num_gpus=st.booleans(),

@@ -19,14 +19,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.evidence.verdicts.proof import ProofRecord
-from tune_policies import InvalidResourcesError, load_capacity, load_catalog, load_decision, load_policy
+from tune_policies import InvalidResourcesError, load_decision, load_policy
 from tune_policies.benchmarks.decide.prices import load_prices
 from tune_policies.benchmarks.record.packing_record import read_throughput
 from tune_policies.benchmarks.record.run_set_file import read_run_set
-from tune_policies.files.reading import read_value
 from tune_policies.files.yaml_documents import DocumentError
-from tune_policies.kuberay.lint.crd import load_crds
+from tune_policies.kuberay import load_capacity, load_catalog
 from tune_policies.kuberay.lint.linting import lint_file
 from tune_policies.kuberay.reading.load_cluster import find_cluster
 from tune_policies.policies.policy_file import load_runtime_env
@@ -61,10 +59,6 @@ def lint(path):
     findings = lint_file(path)
     if any(each.severity == "error" for each in findings):
         raise InvalidResourcesError("\n".join(f"{each.source}: {each.message}" for each in findings))
-
-
-def read_proof(path):
-    return read_value(path, ProofRecord, "record of a proof")
 
 
 def read_results(path, *names):
@@ -124,11 +118,9 @@ LOADERS = {
     "prices": Loader(load_prices),
     "run set": Loader(read_run_set),
     "record of throughput": Loader(read_throughput),
-    "record of a proof": Loader(read_proof),
     "record of a run": Loader(read_run_record),
     "manifest": Loader(find_cluster),
     "manifest, by lint": Loader(lint, may_pass=True),  # what is no manifest of Ray's is only a note
-    "definitions": Loader(load_crds),
     "runtime environment": Loader(load_runtime_env, may_pass=True),  # it is any mapping
     "run of Tune": Loader(read_tune, may_pass=True),
     "run of Train": Loader(read_train, may_pass=True),

@@ -93,17 +93,12 @@ ACCELERATOR = {
         ("torch.cuda.OutOfMemoryError", OLD_TORCH.replace("6.18 GiB free; 5.00", "1.00 GiB free; 8.00")),
         ("torch", 4 * GIB, 8 * GIB, "own_limit"),
     ),
-    "torch without a limit, nothing left": (
-        (TORCH_OOM, torch_text(free="0 bytes")),
-        ("torch", 2 * GIB, None, "neighbour"),
-    ),
     "torch without a limit, alone": (
         (TORCH_OOM, torch_text(free="1.00 GiB", in_use="78.00 GiB", held="77.00 GiB")),
         ("torch", 2 * GIB, None, None),
     ),
     "torch without a limit, in pieces": ((TORCH_OOM, torch_text()), ("torch", 2 * GIB, None, None)),
     "torch up to 2.0": (("torch.cuda.OutOfMemoryError", OLD_TORCH), ("torch", 4 * GIB, 5 * GIB, "own_limit")),
-    "torch up to 1.12": (("RuntimeError", OLD_TORCH), ("torch", 4 * GIB, 5 * GIB, "own_limit")),
     "torch without a word": ((TORCH_OOM, ""), ("torch", None, None, None)),
     "torch, more than there can be": (
         (TORCH_OOM, "CUDA out of memory. Tried to allocate more than 1EB memory."),
@@ -120,10 +115,6 @@ ACCELERATOR = {
     "torch on Apple": (("RuntimeError", MPS), ("torch", 2 * GIB, 18 * GIB, "own_limit")),
     "torch on Intel": ((TORCH_OOM, XPU), ("torch", int(59.61 * GIB), 7 * GIB, "own_limit")),
     "torch on AMD": (("RuntimeError", torch_text().replace("CUDA", "HIP", 1)), ("torch", 2 * GIB, None, None)),
-    "torch on Ascend": (
-        ("RuntimeError", OLD_TORCH.replace("CUDA", "NPU").replace("GPU", "NPU")),
-        ("torch", 4 * GIB, 5 * GIB, "own_limit"),
-    ),
     "torch on Ascend, a workspace": (
         ("RuntimeError", "NPU out of memory. NPUWorkspaceAllocator tried to allocate 1.00 GiB(NPU 0; 61.27 GiB total"),
         ("torch", GIB, None, None),
@@ -136,17 +127,12 @@ ACCELERATOR = {
         ("RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         ("torch", None, None, None),
     ),
-    "cuDNN": (("RuntimeError", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), ("torch", None, None, None)),
     "cuDNN 9": (
         ("RuntimeError", "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
         ("torch", None, None, None),
     ),
     "NCCL": (("torch.distributed.DistBackendError", NCCL), ("torch", None, None, None)),
     "TensorFlow": ((TF_EXHAUSTED, TF_ON_GPU), ("tensorflow", GIB, None, None)),
-    "TensorFlow in half precision": (
-        (TF_EXHAUSTED, TF_ON_GPU.replace("type float", "type half")),
-        ("tensorflow", GIB // 2, None, None),
-    ),
     "TensorFlow, compiled": (
         (TF_EXHAUSTED, "Out of memory while trying to allocate 1073741824 bytes. [Op:__inference_train_step_13]"),
         ("tensorflow", GIB, None, None),
@@ -168,10 +154,6 @@ ACCELERATOR = {
     ),
     "JAX": (
         (JAX, "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes."),
-        ("jax", 16 * GIB, None, None),
-    ),
-    "JAX, newer": (
-        (JAX, "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 16.00GiB."),
         ("jax", 16 * GIB, None, None),
     ),
     "JAX, older": (
@@ -200,13 +182,6 @@ ACCELERATOR = {
         ),
         ("cupy", 1024, 20_992, "own_limit"),
     ),
-    "CuPy far from its limit": (
-        (
-            CUPY_OOM,
-            "Out of memory allocating 1,024 bytes (allocated so far: 2,048 bytes, limit set to: 90,000,000 bytes).",
-        ),
-        ("cupy", 1024, 90_000_000, "neighbour"),
-    ),
     "CuPy just within its limit": (
         (CUPY_OOM, "Out of memory allocating 512 bytes (allocated so far: 20,000 bytes, limit set to: 20,992 bytes)."),
         ("cupy", 512, 20_992, "neighbour"),
@@ -215,20 +190,9 @@ ACCELERATOR = {
         (CUPY_OOM, "Out of memory allocating 1,024 bytes (allocated so far: 2,048 bytes)."),
         ("cupy", 1024, None, None),
     ),
-    "CuPy, the driver": (
-        ("cupy_backends.cuda.api.runtime.CUDARuntimeError", "cudaErrorMemoryAllocation: out of memory"),
-        ("cupy", None, None, None),
-    ),
     "CuPy, cuBLAS": (
         ("cupy_backends.cuda.libs.cublas.CUBLASError", "CUBLAS_STATUS_ALLOC_FAILED"),
         ("cupy", None, None, None),
-    ),
-    "RAPIDS": (
-        (
-            "MemoryError",
-            "std::bad_alloc: out_of_memory: CUDA error at: rmm/cuda_memory_resource.hpp: cudaErrorMemoryAllocation",
-        ),
-        (None, None, None, None),
     ),
     "RAPIDS, its pool": (
         (
@@ -256,7 +220,6 @@ ACCELERATOR = {
         ("RuntimeError", "Native API failed. Native API returns: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)"),
         (None, None, None, None),
     ),
-    "a short one": (("RuntimeError", "CUDA out of memory."), ("torch", None, None, None)),
     "a short one, quoted": (("RuntimeError", "step 3: CUDA out of memory"), ("torch", None, None, None)),
     "Numba": (
         ("numba.cuda.cudadrv.driver.CudaAPIError", "[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"),
@@ -265,10 +228,6 @@ ACCELERATOR = {
     "XGBoost": (
         ("xgboost.core.XGBoostError", "Memory allocation error on worker 0: bad_allocation: cudaErrorMemoryAllocation"),
         (None, None, None, None),
-    ),
-    "a trainer's own error that quotes it": (
-        ("lightning.TrainingFailed", f"step 3 failed: {torch_text(allowed='19.00 GiB')}"),
-        ("torch", 2 * GIB, 19 * GIB, "own_limit"),
     ),
     "the driver's error, quoted": (("RuntimeError", "step 3: CUDA error: out of memory"), ("torch", None, None, None)),
     "cudaMallocAsync's error, quoted": (
@@ -308,7 +267,6 @@ HOST = {
         ("python", 8 * GIB),
     ),
     "the system": (("OSError", "[Errno 12] Cannot allocate memory"), ("python", None)),
-    "Arrow": (("pyarrow.lib.ArrowMemoryError", "malloc of size 1024 failed"), ("python", None)),
     "C++": (("RuntimeError", "std::bad_alloc"), (None, None)),
     "torch": (
         (
@@ -316,10 +274,6 @@ HOST = {
             "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
             "allocate 1073741824 bytes. Error code 12 (Cannot allocate memory)",
         ),
-        ("torch", GIB),
-    ),
-    "torch on Windows": (
-        ("RuntimeError", "DefaultCPUAllocator: not enough memory: you tried to allocate 1073741824 bytes."),
         ("torch", GIB),
     ),
     "cuDNN's memory of the machine": (
@@ -334,10 +288,6 @@ HOST = {
         (TF_EXHAUSTED, TF_ON_GPU.replace("GPU:0", "CPU:0").replace("GPU_0_bfc", "mklcpu")),
         ("tensorflow", GIB),
     ),
-    "TensorFlow's buffers for a GPU": (
-        (TF_EXHAUSTED, TF_ON_GPU.replace("GPU_0_bfc", "gpu_host_bfc")),
-        ("tensorflow", GIB),
-    ),
     "TensorFlow, no allocator named": (
         (
             TF_EXHAUSTED,
@@ -347,7 +297,6 @@ HOST = {
     ),
     "JAX on a CPU": ((JAX, "RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes."), ("jax", 16 * GIB)),
     "Ray's memory monitor": ((RAY_OOM, RAY_260), ("ray", GIB // 2)),
-    "Ray's memory monitor, older": ((RAY_OOM, RAY_250), ("ray", 25 * GIB // 2)),
     "Ray's memory monitor, quoted": (("RuntimeError", RAY_250), ("ray", 25 * GIB // 2)),
     "an actor that it killed": (("ray.exceptions.ActorDiedError", ACTOR_KILLED), ("ray", 25 * GIB // 2)),
 }
@@ -356,35 +305,20 @@ HOST = {
 NEAR_MISSES = {
     "a value that memory is a word of": ("ValueError", "batch_size=512 would run out of memory"),
     "a wrong call that quotes PyTorch": ("ValueError", torch_text()),
-    "a test of a log": ("AssertionError", f"expected no 'CUDA out of memory', got {torch_text()}"),
-    "a missing key": ("KeyError", "'CUDA out of memory. Tried to allocate'"),
     "a remark on PyTorch's error": ("RuntimeError", "a CUDA out of memory error was handled earlier; retry failed"),
     "a sentence that ends like PyTorch's": ("RuntimeError", "the trial ran out of memory because CUDA out of memory."),
-    "a wrong call that quotes a line of a log": ("ValueError", f"the child said:\nRuntimeError: {OLD_TORCH}"),
     "a budget": ("RuntimeError", "the replay memory ran out of budget"),
     "an error of the same name": ("shop.stock.OutOfMemoryError", "no memory modules left in stock"),
     "another CUDA error": ("torch.AcceleratorError", "CUDA error: an illegal memory access was encountered"),
-    "an assertion on the device": ("RuntimeError", "CUDA error: device-side assert triggered"),
     "cuBLAS that does not start": (
         "RuntimeError",
         "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate",
     ),
-    "cuDNN that cannot": ("RuntimeError", "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"),
     "NCCL without a peer": ("torch.distributed.DistBackendError", NCCL.replace("'out of memory'", "'peer access'")),
-    "a shape that overflows": ("RuntimeError", "Storage size calculation overflowed with sizes=[1099511627776, 1]"),
-    "PyTorch without CUDA": ("RuntimeError", "Found no NVIDIA driver on your system; out of luck"),
-    "a data loader that was killed": ("RuntimeError", "DataLoader worker (pid 12) is killed by signal: Killed."),
     "a full disk, TensorFlow": (TF_EXHAUSTED, "/data/model.ckpt; No space left on device [Op:SaveV2]"),
-    "too many files, TensorFlow": (TF_EXHAUSTED, "/data/train.tfrecord; Too many open files [Op:IteratorGetNext]"),
-    "a long message, TensorFlow": (TF_EXHAUSTED, "Received message larger than max (10485760 vs. 4194304)"),
     "another error of TensorFlow": ("tensorflow.python.framework.errors_impl.InvalidArgumentError", "out of memory"),
     "a quota, JAX": (JAX, "RESOURCE_EXHAUSTED: Quota exceeded for quota metric 'requests'"),
-    "a long message, JAX": (JAX, "RESOURCE_EXHAUSTED: Received message larger than max (10485760 vs. 4194304)"),
-    "another error of JAX": (JAX, "INVALID_ARGUMENT: memory kind pinned_host is not known"),
     "another error of CuPy": ("cupy_backends.cuda.api.runtime.CUDARuntimeError", "cudaErrorNoDevice: no CUDA device"),
-    "a full disk": ("OSError", "[Errno 28] No space left on device"),
-    "Ray's full disk": ("ray.exceptions.OutOfDiskError", "Local disk is full"),
-    "Ray's object store": ("ray.exceptions.ObjectStoreFullError", "The local object store is full of objects"),
     "a worker that died of what nobody knows": (
         "ray.exceptions.WorkerCrashedError",
         "The worker died unexpectedly. There are some potential root causes. (1) The process is killed by SIGKILL by "

@@ -25,17 +25,3 @@ def compared(seed):
     capacity, policies = draw_questions(seed, 3)
     # Plain data: their class would bring OR-tools along.
     return [(each.planned, each.best, each.reason) for each in (compare(seed, capacity, policy) for policy in policies)]
-
-
-def most_possible(seeds):
-    from itertools import islice
-
-    from tests.evidence.plans.optimum import Question, optimum
-    from tests.evidence.plans.plan_quality import draw_cases, most_possible
-
-    cases = [case for seed in seeds for case in islice(draw_cases(seed), 4)]
-    questions = [Question.of(case.policy, case.nodes, cpus=0) for case in cases]
-    return [
-        (most_possible(case).trials, optimum(question, one_share=False))
-        for case, question in zip(cases, questions, strict=True)
-    ]

@@ -19,7 +19,7 @@ from tune_policies.cluster.accelerators import (
     gpu_memory_of_type,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "accelerators.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "accelerators.md"
 
 
 def row(family):
@@ -49,7 +49,7 @@ def test_the_page_shows_for_each_family_how_a_node_starts_with_some_of_its_devic
 
 
 def test_the_page_of_policies_has_the_size_of_each_known_type():
-    page = PAGE.with_name("policies.md").read_text()
+    page = (PAGE.parents[1] / "reference" / "policies.md").read_text()
     rows = [
         f"| {name} | {total.mib:,}{' less 1 %' if total.is_nominal else ''} | {total.source} | {total.variants} |"
         for name, total in GPU_TOTALS.items()

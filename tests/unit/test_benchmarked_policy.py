@@ -12,8 +12,6 @@ from tune_policies import (
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
-    FirstFeasiblePolicy,
-    GpuMemoryMeasurement,
     GpuMemoryPolicy,
     GpuMemoryProfile,
     GpuPolicy,
@@ -22,7 +20,8 @@ from tune_policies import (
     MixedPolicy,
     SelectingPolicy,
 )
-from tune_policies.plan.decision import Decision, SizeDecision
+from tune_policies.plan.decision import SizeDecision
+from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
 
 NODE = gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=40, accelerator_type="A100").model_copy(
     update={"cpu_model": "a CPU"}
@@ -40,30 +39,21 @@ def device(plan, **config):
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "where"),
-    [(16, "CPU"), (32, "CPU"), (63, "CPU"), (64, "GPU"), (100.5, "GPU"), (4096, "GPU"), (1, "CPU")],
-    ids=["measured", "the same on both", "between", "from here on", "no whole number", "above all", "below all"],
+    ("answers", "sizes", "where"),
+    [
+        (None, (16, 32, 63, 1), "CPU"),
+        (None, (64, 100.5, 4096), "GPU"),
+        ({64: "GPU", 128: "GPU"}, (1,), "GPU"),
+        ({16: "ambiguous", 64: "GPU"}, (16,), "CPU"),
+        ({16: "GPU", 32: "CPU", 64: "GPU"}, (16, 64), "GPU"),
+        ({16: "GPU", 32: "CPU", 64: "GPU"}, (40,), "CPU"),
+    ],
+    ids=["up to the CPU's last", "from there on", "below all", "not surely better", "changing back", "and between"],
 )
-def test_a_trial_runs_where_the_largest_measured_size_up_to_its_own_does(batch_size, where):
-    assert device(policy().plan(CLUSTER), batch_size=batch_size) == where
+def test_a_trial_runs_where_the_largest_measured_size_up_to_its_own_does(answers, sizes, where):
+    plan = policy(a_decision("A100", answers)).plan(CLUSTER)
 
-
-def test_below_all_measured_sizes_the_smallest_answers():
-    plan = policy(a_decision("A100", {64: "GPU", 128: "GPU"})).plan(CLUSTER)
-
-    assert device(plan, batch_size=1) == "GPU"
-
-
-def test_where_the_gpu_is_not_surely_better_a_trial_runs_on_the_cpu():
-    plan = policy(a_decision("A100", {16: "ambiguous", 64: "GPU"})).plan(CLUSTER)
-
-    assert device(plan, batch_size=16) == "CPU"
-
-
-def test_answers_that_change_back_are_followed():
-    plan = policy(a_decision("A100", {16: "GPU", 32: "CPU", 64: "GPU"})).plan(CLUSTER)
-
-    assert [device(plan, batch_size=size) for size in (16, 40, 64)] == ["GPU", "CPU", "GPU"]
+    assert {device(plan, batch_size=size) for size in sizes} == {where}
 
 
 @pytest.mark.parametrize("config", [{}, {"batch_size": "large"}, {"batch_size": 0}, {"batch_size": True}])
@@ -99,29 +89,16 @@ def test_where_cpu_slots_are_the_fewer_no_more_are_sure_to_run_at_once():
     plan = policy(cpu=CpuPolicy(cpus=16)).plan(CLUSTER)
 
     assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == (1, 2)
-    assert plan.resources_per_trial["gpu"] == 1
 
 
-def test_a_cap_holds_for_all_kinds_together():
-    plan = CappedPolicy(policy(gpu=GpuPolicy(gpus=0.5, cpus=1)), 3).plan(CLUSTER)
+def test_a_cap_and_labels_hold_for_trials_on_both():
+    inner = policy(gpu=GpuPolicy(gpus=0.5, cpus=1))
+
+    plan = CappedPolicy(SelectingPolicy(inner, label_selector={"zone": "!eu"}), 3).plan(CLUSTER)
 
     assert plan.max_concurrent_trials == 3
-    assert device(plan, batch_size=16) == "CPU"
-
-
-def test_labels_hold_for_trials_on_both():
-    selecting = SelectingPolicy(policy(), label_selector={"zone": "!eu"})
-
-    plan = selecting.plan(CLUSTER)
-
-    assert plan.slot_for({"batch_size": 16}).label_selector == {"zone": "!eu"}
-    assert plan.slot_for({"batch_size": 64}).label_selector == {"zone": "!eu"}
-
-
-def test_the_plan_of_one_config_has_its_slot_alone():
-    plan = policy().plan(CLUSTER).for_config({"batch_size": 16})
-
-    assert (plan.by_config, plan.use_gpu, plan.max_concurrent_trials) == (None, False, 8)
+    assert [device(plan, batch_size=size) for size in (16, 64)] == ["CPU", "GPU"]
+    assert {str(plan.slot_for({"batch_size": size}).label_selector) for size in (16, 64)} == {"{'zone': '!eu'}"}
 
 
 def test_train_runs_go_by_their_configs_too():
@@ -129,8 +106,8 @@ def test_train_runs_go_by_their_configs_too():
 
     small, large = (plan.for_config({"batch_size": size}) for size in (16, 64))
 
-    assert (small.num_workers, small.resources_per_worker) == (4, {"CPU": 2})
-    assert (large.num_workers, large.resources_per_worker) == (2, {"CPU": 1, "GPU": 1})
+    assert (small.by_config, small.num_workers, small.resources_per_worker) == (None, 4, {"CPU": 2})
+    assert (large.by_config, large.num_workers, large.resources_per_worker) == (None, 2, {"CPU": 1, "GPU": 1})
 
 
 def test_the_plan_says_what_runs_where_and_what_was_not_measured():
@@ -146,34 +123,41 @@ def test_the_plan_says_what_runs_where_and_what_was_not_measured():
     assert "on the CPU: 2 CPUs per worker, as asked for, and no GPU" in reasons
 
 
-def test_other_cpus_than_were_measured_with_are_named():
-    reasons = policy(cpu=CpuPolicy(cpus=4)).plan(CLUSTER).reasons
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            {"cpu": CpuPolicy(cpus=4)},
+            "the CPU was measured with other CPUs per trial than 4: it may be slower or",
+        ),
+        (
+            {"gpu": GpuPolicy(gpus=0.5, cpus=2)},
+            "measured with a whole GPU, of which a trial now has a share: beside others",
+        ),
+        ({}, ""),
+    ],
+    ids=["other CPUs", "a share of a GPU", "as measured"],
+)
+def test_what_differs_from_the_measurement_is_named(fields, told):
+    reasons = [each for each in policy(**fields).plan(CLUSTER).reasons if "measured with" in each]
 
-    # Of the GPU it is not known.
-    assert [each for each in reasons if "was measured with" in each] == [
-        "the CPU was measured with 2 CPUs per trial, which now has 4: it may be slower or faster than measured"
-    ]
+    assert len(reasons) == bool(told)
+    assert all(each.startswith(told) for each in reasons)
 
 
-def test_a_share_of_a_gpu_that_was_measured_whole_is_named():
-    whole, shared = (policy(gpu=GpuPolicy(gpus=gpus, cpus=2)).plan(CLUSTER).reasons for gpus in (1, 0.5))
+@pytest.mark.parametrize(
+    ("fields", "cluster", "where"),
+    [
+        ({}, nodes((16, 0)).model_copy(update={"read_at": datetime(2030, 1, 1, tzinfo=UTC)}), "CPU"),
+        ({"cpu": CpuPolicy(cpus=64)}, CLUSTER, "GPU"),
+    ],
+    ids=["no GPU, whatever the age", "no CPU slot"],
+)
+def test_where_one_device_alone_has_room_all_trials_run_there(fields, cluster, where):
+    plan = policy(**fields).plan(cluster)
 
-    told = "measured with a whole GPU, of which a trial now has 0.5: beside others it may be slower than measured"
-    assert [[each for each in reasons if "a whole GPU" in each] for reasons in (whole, shared)] == [[], [told]]
-
-
-def test_without_gpus_all_trials_run_on_the_cpu_whatever_the_age():
-    plan = policy().plan(nodes((16, 0)).model_copy(update={"read_at": datetime(2030, 1, 1, tzinfo=UTC)}))
-
-    assert (plan.by_config, plan.use_gpu) == (None, False)
-    assert plan.reasons[0] == ("all trials run on the CPU, whatever was decided: there is no GPU slot")
-
-
-def test_where_no_cpu_slot_fits_all_trials_run_on_the_gpu():
-    plan = policy(cpu=CpuPolicy(cpus=64)).plan(CLUSTER)
-
-    assert (plan.by_config, plan.use_gpu) == (None, True)
-    assert plan.reasons[0].startswith("all trials run on the GPU, whatever was decided: there is no CPU slot: ")
+    assert (plan.by_config, device(plan)) == (None, where)
+    assert plan.reasons[0].startswith(f"all trials run on the {where}, whatever was decided: there is no ")
 
 
 def test_where_neither_fits_both_are_named():
@@ -227,12 +211,6 @@ def test_a_decision_is_refused_beyond_its_age_by_the_time_when_the_cluster_was_r
     assert policy(max_age_days=91).plan(later) == policy(max_age_days=None).plan(later)
 
 
-def test_a_refused_decision_gives_way_to_the_next_policy():
-    plan = FirstFeasiblePolicy(policy(a_decision("H100")), GPU).plan(CLUSTER)
-
-    assert (plan.by_config, plan.use_gpu) == (None, True)
-
-
 def test_versions_are_carried_to_where_they_are_known_unless_they_are_accepted():
     decision = a_decision("A100", versions={"torch": "2.9.0"})
 
@@ -253,6 +231,15 @@ def test_the_cost_decides_where_it_is_the_objective():
 PROFILE = GpuMemoryProfile(measurements=(GpuMemoryMeasurement(config={"b": 1}, total_bytes=2**30),))
 
 
+def test_several_workloads_must_be_told_apart():
+    decision = a_decision("A100")
+    (first,) = decision.workloads
+    two = decision.model_copy(update={"workloads": (first, first.model_copy(update={"workload": "cnn"}))})
+
+    with pytest.raises(InvalidResourcesError, match=r"so name one as workload \(decided: mlp, cnn\)"):
+        policy(two)
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
@@ -269,40 +256,12 @@ def test_a_wrong_field_is_explained(fields, told):
         policy(**fields)
 
 
-def test_a_decision_is_given_once():
-    with pytest.raises(InvalidResourcesError, match="decision given twice"):
-        BenchmarkedPolicy(a_decision(), decision=a_decision())
-
-
-def test_several_workloads_must_be_told_apart():
-    decision = a_decision("A100")
-    (first,) = decision.workloads
-    two = decision.model_copy(update={"workloads": (first, first.model_copy(update={"workload": "cnn"}))})
-
-    with pytest.raises(
-        InvalidResourcesError, match=r"several workloads were decided, so name one as workload \(decided: mlp, cnn\)"
-    ):
-        policy(two)
-
-
-def test_nodes_to_be_added_count_around_it():
-    plan = AutoscalingPolicy(policy()).plan(CLUSTER)
-
-    assert device(plan, batch_size=64) == "GPU"
-
-
 def test_a_mixed_pool_takes_its_speeds_from_the_decision():
     decision = a_decision("A100")
 
     slots = MixedPolicy(GPU, CPU, speeds=decision.speeds("mlp", 300)).plan(CLUSTER).slots
 
     assert [slot.speed for slot in slots] == [4, 1]
-
-
-def test_a_decision_is_the_same_in_python_and_json():
-    decision = a_decision("A100", versions={"torch": "2.9.0"})
-
-    assert Decision.from_json(decision.to_json()) == decision
 
 
 def test_sizes_out_of_order_are_refused():

@@ -1,7 +1,6 @@
 """Plans in which each trial gets what its own config needs."""
 
 import pickle
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -15,10 +14,8 @@ from tune_policies import (
     ClusterCapacity,
     CpuPolicy,
     FirstFeasiblePolicy,
-    GpuMemoryMeasurement,
     GpuMemoryPolicy,
     GpuMemoryProfile,
-    GpuPolicy,
     InfeasibleRequestError,
     InvalidResourcesError,
     NodeTypeCapacity,
@@ -27,6 +24,7 @@ from tune_policies import (
     SelectingPolicy,
     TrialPlan,
 )
+from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
 
 GIB = 2**30
 ONE_GPU = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80, cpus=64))
@@ -68,25 +66,6 @@ def test_many_sizes_become_twelve_of_which_each_config_gets_one_that_is_enough()
     assert plan.slot_for({"batch": 10}).gpu_memory_bytes <= 16 * GIB
 
 
-def test_between_the_measured_sizes_lie_others_so_that_no_config_gets_much_more_than_it_needs():
-    plan = GpuMemoryPolicy(profile=profile_of(measured(1, batch=1), measured(40, batch=40)), headroom=0).plan(ONE_GPU)
-
-    sizes = [slot.gpu_memory_bytes for slot in plan.by_config.slots]
-    assert max(high / low for low, high in pairwise(sizes)) <= 2
-
-
-def test_a_gpu_that_is_just_as_large_as_a_config_needs_is_used():
-    mixed = ClusterCapacity.of(
-        *(gpu_node(f"a{i}", gpus=4, gpu_memory_gib=16, accelerator_type="T4") for i in range(2)),
-        gpu_node("b", gpus=1, gpu_memory_gib=80, accelerator_type="A100"),
-    )
-
-    plan = GpuMemoryPolicy(profile=profile_of(measured(16, batch=8), measured(40, batch=64)), headroom=0).plan(mixed)
-
-    # The A100 alone would hold 5.
-    assert plan.slot_for({"batch": 8}).max_concurrent_trials == 9
-
-
 def with_host_memory(*gib):
     """Configs that need 2 GiB of GPU memory each, and so much host memory."""
     return profile_of(
@@ -119,28 +98,6 @@ def test_each_trial_reserves_the_host_memory_that_was_measured(policy, memory_gi
     assert any("of host memory per worker" in reason for reason in plan.reasons) == (memory_gib is not None)
 
 
-def test_headroom_of_host_memory_is_asked_for_as_far_as_the_largest_node_has_it():
-    small, large = (gpu_node(str(gib), gpu_memory_gib=80, cpus=gib, memory_gib=gib) for gib in (32, 64))
-
-    plan = GpuMemoryPolicy(profile=with_host_memory(60), headroom=0.2).plan(ClusterCapacity.of(small, large))
-
-    assert plan.slot_for({"batch": 0}).worker.memory_bytes == 64 * GIB - 2**20
-
-
-def test_where_even_the_largest_node_has_less_host_memory_than_was_measured_it_says_so():
-    node = gpu_node("a", gpu_memory_gib=80, memory_gib=4)
-
-    with pytest.raises(InfeasibleRequestError, match=r"5 GiB of host memory, .* short of memory"):
-        GpuMemoryPolicy(profile=with_host_memory(5)).plan(ClusterCapacity.of(node))
-
-
-def test_the_first_slot_is_enough_for_every_measured_config():
-    plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
-
-    assert plan.resources_per_trial["gpu"] == 0.25
-    assert plan.gpu_memory_bytes == 20 * GIB
-
-
 def test_as_many_run_at_once_as_their_configs_allow():
     plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
 
@@ -157,19 +114,6 @@ def test_the_plan_says_what_was_measured_how_it_grows_and_what_each_config_gets(
     assert any(line.startswith("  - GPU memory by config: 256 MiB x batch") for line in lines)
 
 
-@pytest.mark.parametrize(("number", "named"), [(8, list(range(1, 9))), (9, [1, 9])])
-def test_of_many_configs_those_with_the_least_and_the_most_are_named(number, named):
-    profile = profile_of(*(measured(batch, batch=batch) for batch in range(number, 0, -1)))
-
-    told = [reason for reason in GpuMemoryPolicy(profile=profile).plan(ONE_GPU).reasons if reason.startswith("{")]
-
-    assert [reason.partition(" GiB, so ")[0] for reason in told] == [f"{{'batch': {each}}}: {each}" for each in named]
-
-
-def test_a_config_of_which_nothing_is_known_gets_a_whole_gpu():
-    assert gpus_for(GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU), net="resnet") == 1
-
-
 def test_workers_that_must_share_the_largest_gpu_get_as_much_of_it_as_there_is_for_each():
     plan = GpuMemoryPolicy(profile=PROFILE, num_workers=2).plan(ONE_GPU)
 
@@ -179,19 +123,6 @@ def test_workers_that_must_share_the_largest_gpu_get_as_much_of_it_as_there_is_f
     )
     with pytest.raises(InfeasibleRequestError, match="each of its 2 workers can have 40 GiB of a GPU at most"):
         plan.slot_for({"batch": 200})
-
-
-def test_headroom_is_not_asked_of_a_whole_gpu():
-    profile = profile_of(measured(79, batch=8))
-
-    assert gpus_for(GpuMemoryPolicy(profile=profile).plan(ONE_GPU), batch=8) == 1
-
-
-@pytest.mark.parametrize(("headroom", "share"), [(0, 0.5), (0.1, 1), (1, 1)])
-def test_headroom_comes_on_top(headroom, share):
-    profile = profile_of(measured(40, batch=8))
-
-    assert gpus_for(GpuMemoryPolicy(profile=profile, headroom=headroom).plan(ONE_GPU), batch=8) == share
 
 
 def test_a_config_that_needs_more_than_any_gpu_is_infeasible_and_named():
@@ -213,22 +144,6 @@ def test_a_config_that_ran_out_on_such_a_gpu_is_infeasible_and_the_others_are_pl
         plan.slot_for({"batch": 99})
 
 
-def test_a_config_that_ran_out_gets_a_whole_gpu_that_is_larger():
-    profile = profile_of(measured(16, "out_of_memory", batch=99))
-
-    plan = GpuMemoryPolicy(profile=profile).plan(ONE_GPU)
-
-    assert (gpus_for(plan, batch=99), plan.max_concurrent_trials) == (1, 1)
-    assert not any("'batch': 99" in reason for reason in plan.reasons)
-
-
-def test_a_cluster_whose_gpus_are_smaller_than_the_largest_config_is_infeasible():
-    small = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=8))
-
-    with pytest.raises(InfeasibleRequestError, match="the largest GPUs have 8 GiB: short of GPU memory"):
-        GpuMemoryPolicy(profile=PROFILE).plan(small)
-
-
 def test_on_mixed_gpus_a_small_config_may_use_those_that_are_too_small_for_the_largest():
     mixed = ClusterCapacity.of(
         *(gpu_node(f"a{i}", gpus=4, gpu_memory_gib=8, accelerator_type="T4") for i in range(5)),
@@ -242,23 +157,10 @@ def test_on_mixed_gpus_a_small_config_may_use_those_that_are_too_small_for_the_l
     assert [(slot.accelerator_type, slot.max_concurrent_trials) for slot in slots] == [(None, 21), ("A100", 2)]
 
 
-def test_too_few_large_gpus_for_a_trial_of_two_workers_leave_the_smaller_ones():
-    mixed = ClusterCapacity.of(gpu_node("a", gpus=4, gpu_memory_gib=16), gpu_node("b", gpus=1, gpu_memory_gib=80))
-
-    plan = GpuMemoryPolicy(profile=profile_of(measured(10, batch=8)), num_workers=5).plan(mixed)
-
-    assert plan.slot_for({"net": "resnet"}).gpu_memory_bytes == 16 * GIB
-
-
 @pytest.mark.parametrize("fields", [{}, {"gpu_memory": "6GiB", "profile": PROFILE}], ids=["neither", "both"])
 def test_one_of_an_amount_and_a_profile_is_needed(fields):
     with pytest.raises(InvalidResourcesError, match="GpuMemoryPolicy needs either gpu_memory"):
         GpuMemoryPolicy(**fields)
-
-
-def test_headroom_is_a_part_of_the_need():
-    with pytest.raises(InvalidResourcesError, match="headroom"):
-        GpuMemoryPolicy(profile=PROFILE, headroom=-0.1)
 
 
 def test_a_plan_of_one_config_is_for_a_train_run_with_it():
@@ -266,15 +168,8 @@ def test_a_plan_of_one_config_is_for_a_train_run_with_it():
 
     one = plan.for_config({"batch": 8})
 
-    assert (one.per_worker.gpus, one.resources_per_worker["GPU"], one.by_config) == (0.0277, 0.0277, None)
+    assert (one.worker.gpus, one.resources_per_worker["GPU"], one.by_config) == (0.0277, 0.0277, None)
     assert plan.resources_per_worker["GPU"] == 0.25
-
-
-def test_other_plans_give_every_config_the_same():
-    plan = GpuPolicy(gpus=0.5).plan(ONE_GPU)
-
-    assert plan.slot_for({"batch": 8}) == plan.slots[0]
-    assert plan.for_config({"batch": 8}) is plan
 
 
 TWO_ZONES = ClusterCapacity.of(
@@ -306,10 +201,8 @@ def test_devices_that_are_left_free_and_too_small_are_kept_from_each_size_that_n
     )
     plan = ReservingPolicy(GpuMemoryPolicy(profile=PROFILE, cpus=1), gpus=1).plan(capacity)
 
-    assert plan.slot_for({"batch": 64}).label_selector == {"ray.io/node-id": "!in(a)"} or plan.slot_for(
-        {"batch": 64}
-    ).label_selector == {"ray.io/node-id": "!a"}
-    assert plan.slot_for({"batch": 64}).trial.gpus == 0.25
+    slot = plan.slot_for({"batch": 64})
+    assert (slot.label_selector, slot.trial.gpus) == ({"ray.io/node-id": "!a"}, 0.25)
 
 
 GROWING = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=38, accelerator_type="A100")).model_copy(

@@ -88,5 +88,20 @@ def test_foreign_json_is_refused(text, message):
 def test_a_nested_mistake_is_found_by_its_path():
     text = '{"nodes": [{"node_id": "a", "resources": {"gpus": 1.5}}]}'
 
-    with pytest.raises(InvalidResourcesError, match=r"nodes\.0: resources: gpus above 1 must be whole, got 1\.5"):
+    with pytest.raises(InvalidResourcesError, match=r"nodes\.0\.resources: gpus above 1 must be whole, got 1\.5"):
         ClusterCapacity.from_json(text)
+
+
+def test_an_unknown_field_of_a_nested_value_is_named_with_the_fields_of_its_class():
+    text = '{"nodes": [{"node_id": "a", "resources": {"gpu": 1}}]}'
+
+    with pytest.raises(InvalidResourcesError, match=r"nodes\.0\.resources: unknown field 'gpu'.*Resources has cpus"):
+        ClusterCapacity.from_json(text)
+
+
+@pytest.mark.parametrize("amount", ["3", "3.0", "0.5", "0.33333"])
+def test_an_amount_in_a_file_is_the_amount_in_python(amount):
+    loaded = Resources.from_json(f'{{"gpus": {amount}}}')
+
+    assert loaded == Resources(gpus=float(amount))
+    assert isinstance(loaded.gpus, float)

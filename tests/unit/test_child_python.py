@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tune_policies.benchmarks.record.machine import read_environment
 from tune_policies.files.child_python import child_python, program_path
-from tune_policies.trainers.gpu_memory.enforcement import ask_mps_daemon
+from tune_policies.trainers.gpu_memory.mps import ask_mps_daemon
 
 ROOT = Path(__file__).parents[2]
 STARTS = "tune_policies/files/child_python.py"
@@ -46,13 +45,12 @@ def planted(folder, name, text="touch ran"):
 @pytest.mark.parametrize("path", ["", ".", "bin:", ":/nowhere", "./bin:."])
 def test_no_program_is_taken_from_the_working_folder(path, tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
-    for name in ("git", "nvidia-cuda-mps-control", "bin/git", "bin/nvidia-cuda-mps-control"):
+    for name in ("nvidia-cuda-mps-control", "bin/nvidia-cuda-mps-control"):
         planted(tmp_path, name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", path)
 
     assert ask_mps_daemon() == "nvidia-cuda-mps-control is not installed"
-    assert read_environment().commit is None
     assert list(tmp_path.rglob("ran")) == []
 
 
@@ -61,23 +59,6 @@ def test_a_program_of_a_folder_that_is_named_as_a_whole_is_found(tmp_path, monke
     monkeypatch.setenv("PATH", f".:{tmp_path}")
 
     assert program_path("tool") == str(program)
-
-
-@pytest.mark.skipif(program_path("git") is None, reason="there is no Git")
-def test_git_runs_no_program_that_a_repository_names(tmp_path, monkeypatch):
-    def git(*arguments):
-        who = ("-c", "user.name=a", "-c", "user.email=a@b")
-        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
-
-    git("init")
-    (tmp_path / "file").write_text("a")
-    git("add", "file")
-    git("commit", "-m", "a")
-    git("config", "core.fsmonitor", str(planted(tmp_path, "monitor", f"touch {tmp_path}/ran")))
-    monkeypatch.chdir(tmp_path)
-
-    assert read_environment().commit is not None
-    assert not (tmp_path / "ran").exists()
 
 
 def test_every_program_is_named_by_its_whole_path_or_is_python():

@@ -22,7 +22,6 @@ from tune_policies import (
     TrialSlot,
 )
 from tune_policies.autoscaling.readiness import needs, plan_now
-from tune_policies.placement.scale_up import plan_on_smallest_node
 
 ALIVE = nodes((8, 0))
 UNKNOWN = ALIVE.model_copy(update={"node_types": None})
@@ -39,13 +38,6 @@ def growing(*node_types):
 def resources(bundles):
     """What the bundles hold, in the ticks that Ray counts."""
     return [{name: round(amount, 4) for name, amount in bundle.resources.items()} for bundle in bundles]
-
-
-def test_the_choices_of_nested_policies_come_one_by_one():
-    gpu, cpu, small = GpuPolicy(), CpuPolicy(cpus=4), CpuPolicy()
-
-    assert FirstFeasiblePolicy(gpu, FirstFeasiblePolicy(cpu, small)).choices == (gpu, cpu, small)
-    assert cpu.choices == (cpu,)
 
 
 def test_each_choice_keeps_the_number_of_trials_that_must_run_at_once():
@@ -81,7 +73,7 @@ def test_the_automatic_policy_takes_a_gpu_a_share_of_one_or_a_cpu():
 
     assert AutoPolicy().plan(gpus).trial.gpus == 1
     assert AutoPolicy(gpu_memory="4GiB").plan(gpus).trial.gpus == 0.25
-    assert AutoPolicy(num_workers=2).plan(gpus).per_worker.gpus == 1
+    assert AutoPolicy(num_workers=2).plan(gpus).common_slot.per_worker.gpus == 1
     assert AutoPolicy().plan(ALIVE).trial == Resources(cpus=1)
     assert any("not GpuPolicy" in reason for reason in AutoPolicy().plan(ALIVE).reasons)
 
@@ -99,22 +91,6 @@ def test_the_automatic_policy_takes_a_gpu_a_share_of_one_or_a_cpu():
 )
 def test_a_plan_says_whether_the_policy_holds_trials_back_that_would_fit(policy, fewer_than_fit):
     assert policy.plan(ALIVE).fewer_than_fit is fewer_than_fit
-
-
-def test_a_policy_around_choices_is_around_each_of_them():
-    policy = CappedPolicy(FirstFeasiblePolicy(GpuPolicy(), CpuPolicy()), 3)
-
-    assert policy.choices == (CappedPolicy(GpuPolicy(), 3), CappedPolicy(CpuPolicy(), 3))
-    assert CappedPolicy(CpuPolicy(), 3).choices == (CappedPolicy(CpuPolicy(), 3),)
-
-
-def test_what_fits_the_alive_nodes_runs_now():
-    assert plan_now(CpuPolicy(), ALIVE, 8) == CpuPolicy().plan(ALIVE)
-
-
-def test_too_few_at_once_do_not_run_now():
-    with pytest.raises(InfeasibleRequestError, match="needs 1 CPU, 9 times at once, but only 8 fit at once"):
-        plan_now(CpuPolicy(), ALIVE, 9)
 
 
 def test_a_plan_that_counts_nodes_to_add_runs_now_if_the_alive_ones_hold_the_first_trials():
@@ -153,24 +129,16 @@ def test_the_limit_of_the_users_own_autoscaling_policy_holds():
         needs(policy, growing(node_type("gpu", gpus=1)), 1)
 
 
-def test_gpu_memory_is_asked_for_as_whole_gpus_since_that_of_a_type_is_not_known():
-    wanted = needs(GpuMemoryPolicy(gpu_memory="6GiB"), growing(node_type("gpu", gpus=1), node_type("cpu")), 1)
-
-    assert (resources(wanted.bundles), wanted.node_types) == ([{"GPU": 1}], {"gpu"})
-
-
 @pytest.mark.parametrize(
     ("policy", "bundles"),
     [
         pytest.param(GpuPolicy(), [{"GPU": 1}], id="a GPU, with whatever CPUs it comes"),
         pytest.param(GpuPolicy(gpus=0.3, cpus=3), [{"CPU": 3, "GPU": 0.3333}], id="a share of one"),
-        pytest.param(GpuPolicy(gpus=5), [{"GPU": 5}], id="no power of 2"),
         pytest.param(GpuPolicy(accelerator_type="H100"), [{"GPU": 1, "accelerator_type:H100": 0.001}], id="a type"),
         pytest.param(CpuPolicy(cpus=12, memory="9GiB"), [{"CPU": 12, "memory": 9 * GIB}], id="host memory"),
         pytest.param(GpuMemoryPolicy(gpu_memory="40GiB", cpus=2), [{"CPU": 2, "GPU": 1}], id="GPU memory"),
         pytest.param(EvenSplitPolicy(num_trials=4, min_cpus=3, min_gpus=3), [{"CPU": 3, "GPU": 3}], id="an even split"),
         pytest.param(ReservingPolicy(GpuPolicy(), cpus=4), [{"GPU": 1}], id="not what is left free"),
-        pytest.param(AutoscalingPolicy(GpuPolicy(gpus=2)), [{"GPU": 2}], id="within a policy that counts additions"),
         pytest.param(
             GpuPolicy(gpus=2, num_workers=2), [{"memory": 2**20}, {"GPU": 2}, {"GPU": 2}], id="a driver and workers"
         ),
@@ -180,11 +148,6 @@ def test_where_no_type_is_known_the_policy_tells_what_it_needs(policy, bundles):
     wanted = needs(policy, UNKNOWN, 1)
 
     assert (resources(wanted.bundles), wanted.node_types) == (bundles, None)
-
-
-@pytest.mark.parametrize("policy", [ReservingPolicy(CpuPolicy(), gpus=2**20), GpuPolicy(gpus=2**20, cpus=1)], ids=str)
-def test_what_no_node_could_meet_is_planned_on_none(policy):
-    assert plan_on_smallest_node(policy.plan) is None
 
 
 def test_what_no_node_could_meet_is_not_asked_for():
@@ -232,32 +195,3 @@ def test_the_last_error_says_of_each_choice_why():
         "for 99 CPUs: the largest node offers 8 CPUs: short of GPU and CPU. Ask for 8."
     )
     assert InfeasibleRequestError.of_each(errors).tried == errors
-
-
-def test_a_gpu_node_whose_memory_was_read_needs_no_asking():
-    alive = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=16))
-
-    assert plan_now(GpuMemoryPolicy(gpu_memory="6GiB"), alive, 2).max_concurrent_trials == 2
-
-
-_asked = []
-
-
-class NotesAsking(CpuPolicy):
-    """Notes each time that it is asked for its choices."""
-
-    @property
-    def choices(self):
-        _asked.append(self)
-        return super().choices
-
-
-def test_policies_around_one_another_ask_once_for_the_choices_inside():
-    """Three times at each step would be 3.5 thousand million times."""
-    _asked.clear()
-    policy = NotesAsking()
-    for _ in range(20):
-        policy = CappedPolicy(policy, 3)
-
-    assert policy.choices == (policy,)
-    assert len(_asked) == 1

@@ -6,7 +6,6 @@ from tests.clusters import nodes
 from tune_policies.benchmarks.measuring.colocation import colocate, parse_device, plan_device
 from tune_policies.benchmarks.measuring.interleaving import groups_of
 from tune_policies.benchmarks.record.run_set import Settings
-from tune_policies.cluster.labels import NODE_ID
 
 
 def colocated(capacity, cpus, *devices, has_control=True):
@@ -14,7 +13,9 @@ def colocated(capacity, cpus, *devices, has_control=True):
     plans = {device: plan_device(parse_device(device), capacity, cpus).plan for device in devices}
     (group,) = groups_of(settings, devices)
     colocation = colocate(group, plans, capacity)
-    return colocation, [colocation.options(arm, plans[arm.device], group) for arm in group.arms]
+    return colocation, [
+        colocation.options(configuration, plans[configuration.device], group) for configuration in group.configurations
+    ]
 
 
 @pytest.mark.parametrize(
@@ -45,16 +46,6 @@ def test_where_cpus_are_short_all_take_turns_on_those_that_one_of_them_holds(dev
 
     assert colocation.is_together
     assert [(each["num_cpus"], each["num_gpus"]) for each in options] == reserved
-
-
-def test_cpus_are_shared_on_one_node():
-    capacity = nodes((16, 0), (16, 1))
-
-    colocation, options = colocated(capacity, 16, "cpu", "gpu")
-
-    with_gpu = capacity.nodes[1].node_id
-    assert colocation.shares_cpus_on == with_gpu
-    assert [each["label_selector"] for each in options] == [{NODE_ID: with_gpu}] * 3
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ from rich.console import Console
 
 from tests.clusters import gpu_node
 from tests.measured_runs import MEASURED_AT, a_run, process
-from tune_policies import BenchmarkedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, InvalidResourcesError
+from tune_policies import ClusterCapacity, InvalidResourcesError
 from tune_policies.benchmarks.decide.cpu_nodes import Nodes, NodesQuestion
+from tune_policies.benchmarks.decide.crossover import crossover, describe
 from tune_policies.benchmarks.decide.decide import Terms, UndecidedError, decide
 from tune_policies.benchmarks.decide.prices import Instance, Prices
 from tune_policies.benchmarks.record.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
-from tune_policies.benchmarks.record.run_set import Arm, DeviceFound, Failure, NoiseReading
+from tune_policies.benchmarks.record.run_set import Configuration, DeviceFound, Failure, NoiseReading
 from tune_policies.benchmarks.report.tables import print_decision
 
 NODE = gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=16, accelerator_type="A10G")
@@ -53,12 +54,6 @@ def test_the_answer_is_of_trials_and_not_of_steps():
     assert (short, long) == ("CPU", "GPU")
 
 
-def test_the_crossover_is_between_measured_sizes():
-    (workload,) = decide(a_run(), TERMS, CLUSTER).decision.workloads
-
-    assert (workload.crossover_above, workload.crossover_at) == (16, 256)
-
-
 def test_trials_an_hour_are_those_of_all_cpus_and_of_each_gpu_in_turn():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER))[256]
 
@@ -71,9 +66,9 @@ def packed_on(gpu, workload="mlp"):
     rates = {("alone", 1): 100, ("packed", 2): 150, ("packed", 8): 300, ("packed with mps", 2): 190}
     samples = [
         ThroughputSample(
-            workload=workload, arm=arm, trials_per_gpu=k, num_trials=rate, seconds=3600, trial_seconds=(), losses=()
+            workload=workload, mode=mode, trials_per_gpu=k, num_trials=rate, seconds=3600, trial_seconds=(), losses=()
         )
-        for (arm, k), rate in rates.items()
+        for (mode, k), rate in rates.items()
     ]
     return ThroughputRecord(gpu=gpu, machine="", command="", plans={}, samples=samples)
 
@@ -98,26 +93,14 @@ def test_a_record_of_packing_on_another_gpu_is_refused():
         decide(a_run(), TERMS, CLUSTER, PRICES, packed_on("NVIDIA H200"))
 
 
-def test_a_trial_costs_its_part_of_the_cheapest_machine_for_its_time():
+def test_a_trial_costs_its_part_of_the_cheapest_machine_and_the_faster_device_may_be_the_dearer():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES))[256]
 
     assert found.cpu.cost_per_trial == pytest.approx(0.2 * found.cpu.trial_s / 3600)
     assert found.gpu.cost_per_trial == pytest.approx(2.0 * found.gpu.trial_s / 3600)
-
-
-def test_the_faster_device_may_be_the_dearer_and_flips_at_the_speedup():
-    found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES))[256]
-
     # 4 times as fast, and 10 times as dear.
     assert (found.answer, found.cheapest) == ("GPU", "CPU")
     assert found.flips_at == found.speedup
-
-
-def test_without_prices_nothing_is_said_of_costs():
-    found = decide(a_run(), TERMS, CLUSTER)
-
-    assert (found.decision.has_prices, found.decision.currency) == (False, None)
-    assert sizes_of(found)[256].flips_at is None
 
 
 def test_a_cluster_without_room_runs_no_trial_an_hour():
@@ -139,7 +122,9 @@ def test_a_trial_on_two_gpus_pays_for_both_and_has_them_to_itself():
     runs = [process("mlp", 256, "cpu", number) for number in range(5)]
     for number in range(5):
         of_gpu = process("mlp", 256, "gpu", number)
-        runs.append(of_gpu.model_copy(update={"arm": Arm(workload="mlp", size=256, device="gpu@2")}))
+        runs.append(
+            of_gpu.model_copy(update={"configuration": Configuration(workload="mlp", size=256, device="gpu@2")})
+        )
     prices = Prices(date="2026-05-01", currency="USD", cpu=0.05, gpus={"A10G": 0.9})
     run_set = a_run(devices=(DeviceFound(device="gpu@2", slot="a slot", accelerator_type="A10G"),), runs=runs)
 
@@ -167,14 +152,6 @@ def test_the_decision_says_where_it_holds():
     assert (decision.cpu_model, decision.accelerator_type) == ("a CPU", "A10G")
     assert (decision.versions, decision.measured_at) == ({"torch": "2.9.0"}, MEASURED_AT)
     assert (decision.price_date, decision.currency) == ("2026-05-01", "USD")
-
-
-def test_the_policy_takes_it():
-    decision = decide(a_run(), TERMS, CLUSTER).decision
-
-    plan = BenchmarkedPolicy(decision, gpu=GpuPolicy(cpus=4), cpu=CpuPolicy(cpus=4)).plan(CLUSTER)
-
-    assert [plan.slot_for({"batch_size": size}).trial.gpus for size in (1, 16, 255, 256)] == [0, 0, 0, 1]
 
 
 def test_noise_makes_a_small_difference_ambiguous_and_no_large_one():
@@ -211,7 +188,12 @@ def test_a_size_that_was_measured_on_one_of_them_only_is_left_out_and_named():
             a_run(
                 runs=(process("mlp", 1, "cpu", 0), process("mlp", 2, "gpu", 0)),
                 failures=(
-                    Failure(arm=Arm(workload="mlp", size=1, device="gpu"), round=0, kind="raised", message="it raised"),
+                    Failure(
+                        configuration=Configuration(workload="mlp", size=1, device="gpu"),
+                        round=0,
+                        kind="raised",
+                        message="it raised",
+                    ),
                 ),
             ),
             r"no size has times of both cpu and gpu: mlp\[1\] on gpu, round 0: it raised",
@@ -244,6 +226,29 @@ def test_the_table_has_the_verdict_the_times_the_costs_and_what_they_hold_for():
     assert "prices of 2026-05-01, from by hand" in text
     assert "trials at once: 4 on CPUs, 4 on GPUs" in text
     assert "a trial pays for 0.25 of c or, on a GPU, for 1 of g" in text
+
+
+@pytest.mark.parametrize(
+    ("answers", "above", "at", "text"),
+    [
+        (["CPU", "CPU"], 2, None, "no crossover: for no size is the GPU surely faster; measured from 1 to 2"),
+        (["GPU", "GPU"], None, 1, "no crossover: for all sizes the GPU is faster; measured from 1 to 2"),
+        (["GPU"], None, 1, "no crossover: for all sizes the GPU is faster; measured at 1 only"),
+        (["CPU", "same", "GPU"], 2, 4, "from 4 on the GPU is faster, and at 2 not surely; measured from 1 to 4"),
+        (
+            ["CPU", "GPU", "GPU", "ambiguous", "GPU"],
+            *(8, 16),
+            "no single crossover, because the answer changes back (1: CPU, 2: GPU, 8: ambiguous, 16: GPU); measured "
+            "from 1 to 16",
+        ),
+    ],
+    ids=["never", "always", "one size", "once", "it changes back"],
+)
+def test_the_crossover_is_the_size_from_which_on_the_gpu_is_always_the_answer(answers, above, at, text):
+    by_size = {2**power: answer for power, answer in enumerate(answers)}
+
+    assert crossover(by_size) == (above, at)
+    assert describe(by_size) == text
 
 
 def asked_for_nodes(capacity=CLUSTER, prices=PRICES, packing=None, **fields):

@@ -4,15 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.strategies import leaves, sized_by_the_user, wrapped
-from tune_policies import (
-    AutoscalingPolicy,
-    CappedPolicy,
-    InfeasibleRequestError,
-    MixedPolicy,
-    NodeCatalog,
-    NodeType,
-    design_cluster,
-)
+from tune_policies import AutoscalingPolicy, CappedPolicy, InfeasibleRequestError, MixedPolicy
+from tune_policies.kuberay import NodeCatalog, NodeType, design_cluster
 
 
 @st.composite

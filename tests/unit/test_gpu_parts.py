@@ -10,10 +10,8 @@ from tune_policies import (
     InfeasibleRequestError,
     InvalidResourcesError,
     MixedPolicy,
-    NodeCatalog,
-    NodeType,
-    design_cluster,
 )
+from tune_policies.kuberay import NodeCatalog, NodeType, design_cluster
 from tune_policies.kuberay.design.catalog import parts_of_gpus
 from tune_policies.kuberay.design.forecast import forecast_trials
 
@@ -55,16 +53,18 @@ def test_parts_have_the_memory_of_their_profile(key, selector, expected):
     assert (None if found is None else [device.memory_bytes for device in found]) == expected
 
 
-def test_trials_that_need_more_than_a_part_has_get_other_nodes():
-    plan = planned(GpuMemoryPolicy(gpu_memory="6GiB"), parts("nvidia.com/mig-1g.5gb"), node_type("whole", gpus=1))
+@pytest.mark.parametrize(
+    ("gpu_memory", "num_trials", "expected"),
+    [
+        pytest.param("6GiB", 16, ("whole", 3, 18), id="more than a part has: other nodes"),
+        pytest.param("2GiB", 14, ("parts", 7, 14), id="less: two share a part"),
+    ],
+)
+def test_trials_run_on_parts_that_have_the_memory(gpu_memory, num_trials, expected):
+    policy = GpuMemoryPolicy(gpu_memory=gpu_memory, cpus=1)
+    groups = planned(policy, parts("nvidia.com/mig-1g.5gb"), node_type("whole", gpus=1), num_trials=num_trials).groups
 
-    assert [group.node_type.name for group in plan.groups] == ["whole"]
-
-
-def test_trials_share_the_memory_of_a_part():
-    plan = planned(GpuMemoryPolicy(gpu_memory="2GiB", cpus=1), parts("nvidia.com/mig-1g.5gb"), num_trials=14)
-
-    assert (plan.groups[0].max_nodes, plan.groups[0].trials_at_once) == (7, 14)
+    assert [(each.node_type.name, each.max_nodes, each.trials_at_once) for each in groups] == [expected]
 
 
 def test_time_slices_have_no_memory_that_trials_can_count_on():

@@ -12,7 +12,6 @@ from tune_policies import (
     GpuMemoryPolicy,
     GpuPolicy,
     InfeasibleRequestError,
-    InvalidResourcesError,
 )
 
 ROOMY, TIGHT, UNREAD = (
@@ -74,8 +73,3 @@ def test_a_gpu_beside_which_there_is_no_host_memory_makes_no_share_smaller():
     plan = GpuPolicy(gpus=0.5, memory="2GiB").plan(ClusterCapacity.of(ROOMY, small))
 
     assert plan.gpu_memory_bytes == 8 * GIB
-
-
-def test_host_memory_as_a_custom_resource_is_refused_with_the_name_of_its_field():
-    with pytest.raises(InvalidResourcesError, match="'memory' has a field of its own: use memory="):
-        GpuPolicy(custom={"memory": 2**30})

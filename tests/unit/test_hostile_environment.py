@@ -7,34 +7,23 @@ import pytest
 
 from tune_policies.probe import node_facts
 from tune_policies.probe.node_facts import read_usable_cpus
-from tune_policies.trainers.gpu_memory.enforcement import mps_own_limit
-from tune_policies.trainers.gpu_memory.limit import (
-    GpuMemoryLimit,
-    cupy_own_limit,
-    torch_own_fraction,
-    why_jax_is_void,
-)
+from tune_policies.trainers.gpu_memory.limit import cupy_own_limit, jax_variables, torch_own_fraction, why_jax_is_void
+from tune_policies.trainers.gpu_memory.mps import mps_own_limit
 from tune_policies.trainers.gpu_memory.overhead import load_overheads, overheads_file
 from tune_policies.values.errors import ResourcePolicyError
 
 GIB = 2**30
-VERSION = "99.0.0"
-
-
-def _environment(framework):
-    return GpuMemoryLimit(2 * GIB).environment({framework: VERSION}, 4 * GIB, os.environ)
-
 
 READERS = {
     "SLURM_CPUS_PER_TASK": lambda: (read_usable_cpus(), node_facts._cpu_limits()),
     "LD_LIBRARY_PATH": lambda: node_facts._has_cudnn({}),
     "CUDA_VISIBLE_DEVICES": node_facts._nvidia,
-    "PYTORCH_ALLOC_CONF": lambda: (torch_own_fraction(VERSION, os.environ), _environment("torch")),
-    "XLA_CLIENT_MEM_FRACTION": lambda: _environment("jax"),
-    "XLA_PYTHON_CLIENT_MEM_FRACTION": lambda: _environment("jax"),
+    "PYTORCH_ALLOC_CONF": lambda: torch_own_fraction(os.environ),
+    "XLA_CLIENT_MEM_FRACTION": lambda: jax_variables(0.5, os.environ),
+    "XLA_PYTHON_CLIENT_MEM_FRACTION": lambda: jax_variables(0.5, os.environ),
     "XLA_PYTHON_CLIENT_ALLOCATOR": lambda: why_jax_is_void(os.environ, None),
     "TF_FORCE_UNIFIED_MEMORY": lambda: why_jax_is_void(os.environ, None),
-    "CUPY_GPU_MEMORY_LIMIT": lambda: (cupy_own_limit(GIB, os.environ), _environment("cupy")),
+    "CUPY_GPU_MEMORY_LIMIT": lambda: cupy_own_limit(GIB, os.environ),
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": lambda: mps_own_limit(os.environ["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], "0"),
     "TUNE_POLICIES_CACHE": load_overheads,
     "XDG_CACHE_HOME": load_overheads,

@@ -38,14 +38,6 @@ spec:
         containers: [{name: ray, image: a, env: [{name: A, value: b}], resources: {limits: {cpu: 2}}}]
 """)
 JOB = {**MANIFEST, "kind": "RayJob", "spec": {"rayClusterSpec": MANIFEST["spec"]}}
-VALUES = yaml.safe_load("""
-image: {repository: a, tag: b}
-common: {containerEnv: [{name: A, value: b}]}
-head: {enableInTreeAutoscaling: true, rayStartParams: {a: b}, containerEnv: [{name: A, value: b}]}
-worker: {groupName: a, minReplicas: 1, resources: {limits: {cpu: 1}}, image: {repository: a, tag: b}}
-additionalWorkerGroups:
-  gpu: {replicas: 1, initArgs: {a: b}, sidecarContainers: [{name: a}], nodeSelector: {a: b}, containerEnv: []}
-""")
 CLUSTER_YAML = yaml.safe_load("""
 cluster_name: mine
 max_workers: 6
@@ -80,7 +72,7 @@ anything = st.recursive(
 @st.composite
 def damaged(draw):
     """A sound file in which some parts are replaced by anything, or left out."""
-    data = copy.deepcopy(draw(st.sampled_from([MANIFEST, JOB, VALUES, CLUSTER_YAML])))
+    data = copy.deepcopy(draw(st.sampled_from([MANIFEST, JOB, CLUSTER_YAML])))
     for _ in range(draw(st.integers(1, 3))):
         places = list(paths(data))[1:]
         if not places:

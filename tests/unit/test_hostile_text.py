@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from tune_policies import classify_oom_text
 from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.cluster.capacity import to_resources
 from tune_policies.cluster.labels import check_selector, is_label_value
@@ -16,11 +15,12 @@ from tune_policies.files.yaml_documents import read_scalar
 from tune_policies.kuberay.design.catalog import check_dns_label, parts_of_gpus
 from tune_policies.kuberay.lint.linting import lint_text
 from tune_policies.kuberay.reading.kuberay_models import parse_quantity
+from tune_policies.oom import classify_oom_text
 from tune_policies.oom.signatures import match_signature
 from tune_policies.probe.doctor.node_checks import is_older
 from tune_policies.ray_compat.connection import last_error
-from tune_policies.trainers.gpu_memory.enforcement import mps_own_limit
-from tune_policies.trainers.gpu_memory.limit import parse_version, torch_setting
+from tune_policies.trainers.gpu_memory.limit import torch_own_fraction
+from tune_policies.trainers.gpu_memory.mps import mps_own_limit
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.units import GIB, parse_bytes
 
@@ -56,9 +56,8 @@ READERS = {
     "a resource of Ray": lambda text: to_resources({"CPU": 1, text: 1}),
     "the type of an accelerator": gpu_memory_of_type,
     "what a child has said": lambda text: last_error(text.encode()),
-    "settings of PyTorch's allocator": lambda text: torch_setting("a", {"PYTORCH_ALLOC_CONF": text}),
+    "settings of PyTorch's allocator": lambda text: torch_own_fraction({"PYTORCH_ALLOC_CONF": text}),
     "limits of MPS": lambda text: mps_own_limit(text, "0"),
-    "a version": parse_version,
     "a driver": lambda text: is_older(text, "1"),
 }
 

@@ -4,7 +4,6 @@ import pytest
 
 from tune_policies import InvalidResourcesError
 from tune_policies.benchmarks.measuring.interleaving import (
-    INTERRUPTED,
     check_same,
     given_up,
     groups_of,
@@ -13,10 +12,9 @@ from tune_policies.benchmarks.measuring.interleaving import (
     num_missing,
     order_of_groups,
     order_of_processes,
-    without_round,
 )
 from tune_policies.benchmarks.record.run_set import (
-    Arm,
+    Configuration,
     DeviceFound,
     Environment,
     Failure,
@@ -29,12 +27,14 @@ from tune_policies.benchmarks.record.run_set import (
 
 SETTINGS = Settings(sizes={"mlp": (16, 64), "cnn": (8,)}, devices=("cpu", "gpu"), num_rounds=2)
 GROUP = groups_of(SETTINGS, ["cpu", "gpu"])[0]
-PHASES = dict.fromkeys(GROUP.arms, (Phase.COMPUTE, Phase.TRANSFERS))
+PHASES = dict.fromkeys(GROUP.configurations, (Phase.COMPUTE, Phase.TRANSFERS))
 
 
-def process_of(arm, number=0, **fields):
+def process_of(configuration, number=0, **fields):
     began = "2026-01-02T03:04:05Z"
-    return ProcessRun(arm=arm, round=number, order=0, pid=1, node="host", started_at=began, **fields)
+    return ProcessRun(
+        configuration=configuration, round=number, order=0, pid=1, node="host", started_at=began, **fields
+    )
 
 
 def a_run(*runs, failures=(), settings=SETTINGS, versions=(("torch", "2.13"),), accelerator_type=None, **machine):
@@ -52,28 +52,24 @@ def a_run(*runs, failures=(), settings=SETTINGS, versions=(("torch", "2.13"),), 
     )
 
 
-def failure_of(arm, kind, number=0):
-    return Failure(arm=arm, round=number, kind=kind, message="why")
+def failure_of(configuration, kind, number=0):
+    return Failure(configuration=configuration, round=number, kind=kind, message="why")
 
 
 def test_a_group_has_an_arm_on_each_device_and_a_second_one_on_the_first():
-    assert [str(arm) for arm in GROUP.arms] == ["mlp[16] on cpu", "mlp[16] on gpu", "mlp[16] on cpu (control)"]
-
-
-def test_there_is_no_control_where_none_is_wanted():
-    without = SETTINGS.model_copy(update={"has_control": False})
-
-    assert not any(arm.is_control for group in groups_of(without, ["cpu", "gpu"]) for arm in group.arms)
+    assert [str(configuration) for configuration in GROUP.configurations] == [
+        "mlp[16] on cpu",
+        "mlp[16] on gpu",
+        "mlp[16] on cpu (control)",
+    ]
 
 
 def test_each_sweep_has_each_phase_of_each_arm_once():
     for sweep in interleave(PHASES, 5, "seed"):
         assert len(sweep) == 6
-        assert set(sweep) == {(arm, phase) for arm in GROUP.arms for phase in PHASES[arm]}
-
-
-def test_sweeps_differ_in_their_order():
-    assert len({tuple(sweep) for sweep in interleave(PHASES, 5, "seed")}) > 1
+        assert set(sweep) == {
+            (configuration, phase) for configuration in GROUP.configurations for phase in PHASES[configuration]
+        }
 
 
 def test_the_same_seed_gives_the_same_order_again():
@@ -90,55 +86,45 @@ def test_the_same_seed_gives_the_same_order_again():
 
 
 def test_what_was_measured_on_all_arms_is_not_measured_again():
-    run_set = a_run(*map(process_of, GROUP.arms))
+    run_set = a_run(*map(process_of, GROUP.configurations))
 
     assert is_done(run_set, GROUP, 0)
     assert not is_done(run_set, GROUP, 1)
 
 
-def test_a_group_that_was_interrupted_is_measured_again_as_a_whole():
-    first, *others = GROUP.arms
-    run_set = a_run(process_of(first, warnings=(INTERRUPTED,)), *map(process_of, others), process_of(first, 1))
-
-    assert not is_done(run_set, GROUP, 0)
-    assert [run.round for run in without_round(run_set, GROUP, 0).runs] == [1]
-
-
 @pytest.mark.parametrize("kind", ["raised", "timed_out"])
 def test_an_arm_that_would_fail_again_is_not_tried_again(kind):
-    broken = GROUP.arms[1]
+    broken = GROUP.configurations[1]
 
     run_set = a_run(failures=(failure_of(broken, kind),))
 
     assert given_up(run_set) == {broken}
-    assert is_done(run_set, GROUP.without([each for each in GROUP.arms if each != broken]), 1)
+    assert is_done(run_set, GROUP.without([each for each in GROUP.configurations if each != broken]), 1)
 
 
 def test_an_arm_whose_process_died_is_tried_again_in_the_next_round():
-    arm = GROUP.arms[1]
+    configuration = GROUP.configurations[1]
 
-    run_set = a_run(failures=(failure_of(arm, "died"),))
+    run_set = a_run(failures=(failure_of(configuration, "died"),))
 
     assert not given_up(run_set)
-    assert not is_done(run_set, GROUP.without([each for each in GROUP.arms if each != arm]), 1)
+    assert not is_done(run_set, GROUP.without([each for each in GROUP.configurations if each != configuration]), 1)
 
 
 def test_missing_are_all_groups_in_all_rounds_less_those_that_are_done():
-    assert num_missing(a_run(*map(process_of, GROUP.arms))) == 3 * 2 - 1
+    assert num_missing(a_run(*map(process_of, GROUP.configurations))) == 3 * 2 - 1
 
 
 @pytest.mark.parametrize(
     ("now", "message"),
     [
-        (a_run(settings=SETTINGS.model_copy(update={"seed": 1})), "seed was 0, and is 1"),
-        (a_run(settings=SETTINGS.model_copy(update={"num_rounds": 3})), "num_rounds was 2, and is 3"),
         (a_run(versions=(("torch", "2.14"),)), "version of torch was 2.13, and is 2.14"),
         (a_run().model_copy(update={"devices": ()}), "device cpu was 1 CPU, and is None"),
         (a_run(accelerator_type="L4"), "type of gpu was None, and is L4"),
         (a_run(gpus=(GpuFacts(name="L4"),)), "GPUs was none, and is L4"),
         (a_run(usable_cpus=1), "usable_cpus was None, and is 1"),
     ],
-    ids=["the seed", "the rounds", "a version", "the devices", "a device's type", "the GPUs", "the quota of CPUs"],
+    ids=["a version", "the devices", "a device's type", "the GPUs", "the quota of CPUs"],
 )
 def test_a_run_is_not_gone_on_with_where_something_has_changed(now, message):
     with pytest.raises(InvalidResourcesError, match=message):
@@ -146,4 +132,4 @@ def test_a_run_is_not_gone_on_with_where_something_has_changed(now, message):
 
 
 def test_a_run_is_gone_on_with_where_nothing_has_changed():
-    check_same(a_run(process_of(Arm(workload="mlp", size=16, device="cpu"))), a_run())
+    check_same(a_run(process_of(Configuration(workload="mlp", size=16, device="cpu"))), a_run())

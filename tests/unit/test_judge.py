@@ -1,25 +1,27 @@
-"""What follows from an interval, and what is said against it."""
+"""The interval of a ratio of times, what follows from it, and what is said against it."""
 
-from math import log
+from itertools import pairwise
+from math import inf, log
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.evidence.verdicts.synthetic_runs import Noise, log_medians
+from tests.unit.synthetic_runs import Noise, log_medians
 from tune_policies import InvalidResourcesError
 from tune_policies.benchmarks.compare.judge import (
     Interval,
     Outcome,
-    compare_apart,
-    compare_arms,
+    compare_times,
     outcome_of,
     paired_bounds,
+    ratio_interval,
+    student_quantile,
 )
 
 seconds = st.floats(1e-4, 1e2)
-times = st.lists(st.lists(seconds, min_size=1, max_size=4).map(tuple), min_size=1, max_size=5).map(
+times = st.lists(st.lists(seconds, min_size=1, max_size=5).map(tuple), min_size=1, max_size=6).map(
     lambda rounds: dict(enumerate(rounds))
 )
 OPPOSITE = {
@@ -30,55 +32,106 @@ OPPOSITE = {
 }
 
 
-def arm(*by_round):
+def rounds(*by_round):
     return {number: (each,) for number, each in enumerate(by_round)}
 
 
-def interval(low, high):
-    return Interval((low * high) ** 0.5, low, high, freedom=30, num_rounds=31, is_paired=True)
+@pytest.mark.parametrize("num_rounds", [4, 5, 8, 15])
+def test_the_interval_holds_the_truth_in_95_of_100_runs_on_a_machine_that_drifts(num_rounds):
+    first, second = log_medians(1.3, num_draws=1000, num_rounds=num_rounds)
+
+    _, low, high = paired_bounds(first - second)
+    assert 0.93 <= np.mean((low <= log(1.3)) & (log(1.3) <= high)) <= 0.97
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0.98, 1.03, Outcome.SAME),
-        (1.06, 1.09, Outcome.SECOND),
-        (0.90, 0.94, Outcome.FIRST),
-        (1.01, 1.04, Outcome.SAME),
-        (1.04, 1.20, Outcome.AMBIGUOUS),
-        (0.90, 0.97, Outcome.AMBIGUOUS),
-        (0.70, 1.40, Outcome.AMBIGUOUS),
-        (1.25, 2.00, Outcome.SECOND),
-        (1.06, 2.50, Outcome.AMBIGUOUS),
-    ],
-    ids=[
-        "about one, within the band",
-        "beyond the band: the second takes less time",
-        "below it: the first does",
-        "surely different, but by less than counts",
-        "across the edge of the band",
-        "across its other edge",
-        "about all of the band",
-        "wide, and beyond the band",
-        "so wide that a confidence of 99.5 % holds equality",
-    ],
+    ("confidence", "freedom", "expected"),
+    [(0.95, 1, 12.706), (0.95, 3, 3.1824), (0.99, 7, 3.4995), (0.95, 4.5, 2.6589), (0.95, inf, 1.95996)],
 )
-def test_the_place_of_the_interval_decides(low, high, expected):
-    assert outcome_of(interval(low, high), 0.05, is_doubtful=False) is expected
+def test_quantiles_are_those_of_the_tables(confidence, freedom, expected):
+    assert student_quantile(confidence, freedom) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_drift_of_whole_rounds_does_not_widen_the_interval():
+    still = {number: (1.0 + number % 2 / 100,) for number in range(6)}
+    drifting = {number: (each * 2**number,) for number, (each,) in still.items()}
+    against = {number: (2.0**number,) for number in range(6)}
+
+    found = ratio_interval(drifting, against)
+
+    assert found == pytest.approx(ratio_interval(still, dict.fromkeys(range(6), (1.0,))))
+
+
+def test_a_process_counts_by_the_median_of_its_blocks():
+    found = ratio_interval({1: (2.0, 2.0, 90.0), 2: (2.0,), 3: (2.0,)}, dict.fromkeys((1, 2, 3), (1.0,)))
+
+    assert found[:3] == pytest.approx((2, 2, 2))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_fewer_than_three_processes_tell_no_more_than_that_processes_differ_by_a_quarter(number):
+    found = ratio_interval(rounds(*[3.0] * number), rounds(*[1.0] * number))
+
+    assert (found.ratio, found.low, found.high) == pytest.approx((3, 2.4, 3.75))
+
+
+def test_a_round_that_one_configuration_lacks_is_left_out():
+    first = {0: (9.0,), 1: (2.0,), 2: (2.0,), 3: (2.0,)}
+
+    found = ratio_interval(first, {1: (1.0,), 2: (1.0,), 3: (1.0,), 4: (7.0,)})
+
+    assert (found.ratio, found.num_rounds) == pytest.approx((2, 3))
+
+
+@given(times, times, st.floats(0.01, 100))
+def test_swapped_times_give_the_inverse_and_another_unit_changes_nothing(first, second, unit):
+    def scaled(all_times):
+        return {number: tuple(each * unit for each in blocks) for number, blocks in all_times.items()}
+
+    one, other = ratio_interval(first, second), ratio_interval(scaled(second), scaled(first))
+
+    assert (other.ratio, other.low, other.high) == pytest.approx((1 / one.ratio, 1 / one.high, 1 / one.low))
+
+
+@given(times, times)
+def test_the_ratio_is_within_its_bounds_and_the_surer_bounds_are_wider(first, second):
+    found = ratio_interval(first, second)
+    surer = found.at_confidence(0.99)
+
+    bounds = [surer.low, found.low, found.ratio, found.high, surer.high]
+    assert all(low <= high * (1 + 1e-9) for low, high in pairwise(bounds))
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "expected"),
+    ("first", "message"),
+    [({}, "no round has times of both"), ({0: ()}, "no round has times"), ({0: (0.0,)}, "more than 0 s")],
+)
+def test_without_times_nothing_is_compared(first, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        compare_times(first, {0: (1.0,)})
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected", "in_doubt"),
     [
-        (0.98, 1.03, Outcome.AMBIGUOUS),
-        (1.06, 1.09, Outcome.AMBIGUOUS),
-        (2.00, 2.30, Outcome.AMBIGUOUS),
-        (2.20, 2.30, Outcome.SECOND),
-        (0.30, 0.40, Outcome.FIRST),
+        pytest.param(0.98, 1.03, Outcome.SAME, Outcome.AMBIGUOUS, id="within the band"),
+        pytest.param(1.06, 1.09, Outcome.SECOND, Outcome.AMBIGUOUS, id="beyond it: the second takes less time"),
+        pytest.param(0.90, 0.94, Outcome.FIRST, Outcome.AMBIGUOUS, id="below it: the first does"),
+        pytest.param(1.01, 1.04, Outcome.SAME, Outcome.AMBIGUOUS, id="surely different, by less than counts"),
+        pytest.param(1.04, 1.20, Outcome.AMBIGUOUS, Outcome.AMBIGUOUS, id="across the edge of the band"),
+        pytest.param(0.90, 0.97, Outcome.AMBIGUOUS, Outcome.AMBIGUOUS, id="across its other edge"),
+        pytest.param(1.25, 2.00, Outcome.SECOND, Outcome.AMBIGUOUS, id="wide, and beyond the band"),
+        pytest.param(1.06, 2.50, Outcome.AMBIGUOUS, Outcome.AMBIGUOUS, id="99.5 % would hold equality"),
+        pytest.param(2.00, 2.30, Outcome.SECOND, Outcome.AMBIGUOUS, id="nearly twice as fast"),
+        pytest.param(2.20, 2.30, Outcome.SECOND, Outcome.SECOND, id="more than twice as fast"),
+        pytest.param(0.30, 0.40, Outcome.FIRST, Outcome.FIRST, id="less than half as fast"),
     ],
 )
-def test_with_a_doubt_only_what_a_factor_of_two_leaves_is_decided(low, high, expected):
-    assert outcome_of(interval(low, high), 0.05, is_doubtful=True) is expected
+def test_the_place_of_the_interval_decides(low, high, expected, in_doubt):
+    interval = Interval((low * high) ** 0.5, low, high, num_rounds=31)
+
+    assert outcome_of(interval, 0.05, is_doubtful=False) is expected
+    assert outcome_of(interval, 0.05, is_doubtful=True) is in_doubt
 
 
 def test_rounds_that_agree_by_chance_say_less_than_the_blocks_that_scatter_within_them():
@@ -86,22 +139,22 @@ def test_rounds_that_agree_by_chance_say_less_than_the_blocks_that_scatter_withi
     first = {number: tuple(1.04 * scattered) for number in range(5)}
     second = {number: tuple(scattered) for number in range(5)}
 
-    found = compare_arms(first, second, same_within=0.02)
+    found = compare_times(first, second, same_within=0.02)
 
     assert found.outcome is Outcome.AMBIGUOUS
     assert found.reasons[0].startswith("the times within processes scatter so much that the ratio may be off by ")
 
 
-def test_of_equal_arms_at_most_one_in_100_pairs_passes_for_different_however_noisy_the_machine():
+def test_of_equal_times_at_most_one_in_100_pairs_passes_for_different_however_noisy_the_machine():
     wrong = 0
     for noise in (Noise(0.02, 0.01), Noise(0.1, 0.05), Noise(1.0, 0.5)):
         first, second = log_medians(1, num_draws=200, num_rounds=5, noise=noise)
         wrong += sum(
-            compare_arms(arm(*np.exp(one)), arm(*np.exp(other))).outcome in (Outcome.FIRST, Outcome.SECOND)
+            compare_times(rounds(*np.exp(one)), rounds(*np.exp(other))).outcome in (Outcome.FIRST, Outcome.SECOND)
             for one, other in zip(first, second, strict=True)
         )
 
-    assert wrong <= 4
+    assert wrong <= 6
 
 
 def test_five_percent_are_found_where_processes_differ_by_one_and_a_half():
@@ -111,66 +164,42 @@ def test_five_percent_are_found_where_processes_differ_by_one_and_a_half():
     assert np.mean(low > log(1.02)) >= 0.95
 
 
-def test_the_reason_of_an_ambiguous_verdict_is_where_the_interval_lies():
-    found = compare_arms(arm(1.0, 1.1, 1.0, 1.1), arm(1.0, 1.0, 1.0, 1.0))
-
-    assert found.outcome is Outcome.AMBIGUOUS
-    assert "partly within 0.952 to 1.050" in found.reasons[0]
-
-
-def test_a_doubt_is_the_reason_of_an_ambiguous_verdict():
-    found = compare_arms(arm(2, 2, 2, 2), arm(1, 1, 1, 1), doubts=["other processes used 1.00 CPUs"])
-
-    assert (found.outcome, found.reasons) == (Outcome.AMBIGUOUS, ("other processes used 1.00 CPUs",))
-
-
-def test_a_doubt_stands_beside_a_verdict_that_it_does_not_touch():
-    found = compare_arms(arm(9, 9, 9, 9), arm(1, 1, 1, 1), doubts=["other processes used 1.00 CPUs"])
-
-    assert (found.outcome, found.reasons) == (Outcome.SECOND, ("other processes used 1.00 CPUs",))
+DRIFTING = [1.04**number for number in range(8)]
 
 
 @pytest.mark.parametrize(
-    ("ratio", "expected"),
-    [(1, Outcome.AMBIGUOUS), (1.3, Outcome.AMBIGUOUS), (1.4, Outcome.SECOND), (0.7, Outcome.FIRST)],
+    ("first", "second", "outcome", "reason"),
+    [
+        ([1.0, 1.1, 1.0, 1.1], [1.0] * 4, Outcome.AMBIGUOUS, "partly within 0.952 to 1.050"),
+        ([1.0], [1.0], Outcome.AMBIGUOUS, "one round cannot tell"),
+        ([1.3], [1.0], Outcome.AMBIGUOUS, "one round cannot tell"),
+        ([1.4], [1.0], Outcome.SECOND, "one round cannot tell"),
+        ([0.7], [1.0], Outcome.FIRST, "one round cannot tell"),
+        ([1.5 * each for each in DRIFTING], [1.0] * 8, Outcome.AMBIGUOUS, "drifted by 31.6%"),
+        ([1.5 * each for each in DRIFTING], DRIFTING, Outcome.SECOND, None),
+    ],
+    ids=[
+        *("the interval reaches into the band", "one round", "one round, by a quarter", "one round, by more"),
+        *("one round, the other way", "the ratio drifts", "both drift"),
+    ],
 )
-def test_one_round_decides_what_a_quarter_more_does_not_touch(ratio, expected):
-    found = compare_arms(arm(ratio), arm(1))
+def test_a_verdict_has_its_reason(first, second, outcome, reason):
+    found = compare_times(rounds(*first), rounds(*second))
 
-    assert found.outcome is expected
-    assert "one round cannot tell" in found.reasons[0]
-
-
-def test_a_ratio_that_drifts_is_ambiguous():
-    drifting = [1.5 * 1.04**number for number in range(8)]
-
-    found = compare_arms(arm(*drifting), arm(*[1.0] * 8))
-
-    assert found.outcome is Outcome.AMBIGUOUS
-    assert "drifted by 31.6%" in found.reasons[0]
+    assert found.outcome is outcome
+    assert reason in found.reasons[0] if reason else not found.reasons
 
 
-def test_a_drift_of_both_arms_is_none_of_their_ratio():
-    drifting = [1.04**number for number in range(8)]
+@pytest.mark.parametrize(("ratio", "outcome"), [(2, Outcome.AMBIGUOUS), (9, Outcome.SECOND)])
+def test_a_doubt_is_named_and_hides_what_a_factor_of_two_could_make(ratio, outcome):
+    found = compare_times(rounds(*[ratio] * 4), rounds(1, 1, 1, 1), doubts=["other processes used 1.00 CPUs"])
 
-    found = compare_arms(arm(*(1.5 * each for each in drifting)), arm(*drifting))
-
-    assert found.outcome is Outcome.SECOND
+    assert (found.outcome, found.reasons) == (outcome, ("other processes used 1.00 CPUs",))
 
 
 @given(times, times, st.sampled_from([0.02, 0.05, 0.5]))
-def test_swapped_arms_give_the_opposite_verdict(first, second, same_within):
-    for compare in (compare_arms, compare_apart):
-        found = compare(first, second, same_within=same_within)
-        edges = (1, 1 + same_within, 1 / (1 + same_within), 2 * (1 + same_within), 0.5 / (1 + same_within))
-        assume(all(abs(log(bound / edge)) > 1e-9 for bound in (found.low, found.high) for edge in edges))
-
-        assert compare(second, first, same_within=same_within).outcome is OPPOSITE[found.outcome]
-
-
-@given(times, times, st.sampled_from([0.02, 0.05, 0.5]))
-def test_a_verdict_agrees_with_its_interval(first, second, same_within):
-    found = compare_arms(first, second, same_within=same_within)
+def test_a_verdict_agrees_with_its_interval_and_swapped_times_give_the_opposite(first, second, same_within):
+    found = compare_times(first, second, same_within=same_within)
 
     match found.outcome:
         case Outcome.FIRST:
@@ -182,8 +211,11 @@ def test_a_verdict_agrees_with_its_interval(first, second, same_within):
             assert found.low >= 1 / (1 + same_within) / (1 + 1e-9)
         case Outcome.AMBIGUOUS:
             assert found.reasons
+    edges = (1, 1 + same_within, 1 / (1 + same_within), 2 * (1 + same_within), 0.5 / (1 + same_within))
+    assume(all(abs(log(bound / edge)) > 1e-9 for bound in (found.low, found.high) for edge in edges))
+    assert compare_times(second, first, same_within=same_within).outcome is OPPOSITE[found.outcome]
 
 
 def test_a_percentage_is_no_part():
     with pytest.raises(InvalidResourcesError, match="same_within must be between 0 and 1"):
-        compare_arms(arm(1), arm(1), same_within=5)
+        compare_times(rounds(1), rounds(1), same_within=5)

@@ -51,10 +51,6 @@ def test_a_failed_launch_that_is_only_retried_is_given_up():
     assert verdicts(report(2, pending=["gpu"], failed=[failed()])) == ["the launch of 'gpu' failed: out of stock"]
 
 
-def test_a_failure_without_a_reason_is_told_without():
-    assert verdicts(report(2, pending=["gpu"], failed=[failed(error="")])) == ["the launch of 'gpu' failed"]
-
-
 def test_after_a_failure_another_type_is_waited_for():
     assert verdicts(report(2, pending=["other"], failed=[failed()]), node_types=["gpu", "other"]) == [None]
 

@@ -14,7 +14,6 @@ from tune_policies import (
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
-    EvenSplitPolicy,
     GpuPolicy,
     InfeasibleRequestError,
     MixedPolicy,
@@ -156,13 +155,6 @@ def test_where_drivers_are_there_is_less_host_memory_for_workers():
     ]
 
 
-def test_drivers_that_share_a_node_take_the_room_of_one_worker():
-    """Each node has a mebibyte beside its worker, so two drivers on one node take its worker's room, and no other's."""
-    cluster = ClusterCapacity.of(*(node(f"with {cpus} CPUs", cpus, GIB + 2**20) for cpus in (1, 2, 3)))
-
-    assert ON_ONE_GIB.plan(cluster).max_concurrent_trials == 2
-
-
 def test_a_driver_may_be_where_no_worker_fits():
     cluster = ClusterCapacity.of(node("for workers", 4, 2**19), node("for drivers", 0, GIB))
 
@@ -175,13 +167,6 @@ def test_on_a_smaller_cluster_only_trials_with_room_for_their_driver_too_have_a_
     slots = ON_ONE_GIB.plan(ClusterCapacity.of(node("a", 8, 2 * GIB), node("b", 8, GIB + 10 * 2**20))).slots
 
     assert [slot.max_concurrent_trials for slot in with_places(slots, ClusterCapacity.of(node("a", 8, 2 * GIB)))] == [1]
-
-
-def test_on_a_smaller_cluster_a_type_of_slots_without_a_place_is_left_out():
-    slots = MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=2)).plan(nodes((8, 2))).slots
-
-    assert [slot.max_concurrent_trials for slot in slots] == [2, 3]
-    assert with_places(slots, nodes((4, 0))) == (slots[1].capped(2),)
 
 
 def test_nodes_with_gpus_are_the_last_to_be_added_for_trials_without():
@@ -203,14 +188,6 @@ def test_no_slot_is_placed_on_more_nodes_than_may_come_in_all():
     cluster = ClusterCapacity(nodes=(node("alive", 4, GIB),), node_types=(more, used_up), max_nodes_to_add=2)
 
     assert place_slots(slots, cluster).count(0) == 3
-
-
-def test_the_driver_of_a_trial_is_on_a_node_of_its_workers_also_where_these_span_nodes():
-    cluster = nodes((2, 0), (1, 0), (1, 0))
-
-    places = place_slots(CpuPolicy(num_workers=2).plan(cluster).slots, cluster).places
-
-    assert [dict(place.worker_nodes).get(place.node_id) for place in places] == [2, 1]
 
 
 def counts(policy, capacity):
@@ -238,39 +215,8 @@ def test_slots_are_first_where_they_leave_the_fewest_devices_without_cpus(first,
     assert counts(MixedPolicy(first, GpuPolicy(cpus=1)), nodes(*shapes)) == at_once
 
 
-def test_few_slots_are_on_the_node_that_holds_the_most_so_that_others_stay_unused():
-    cluster = nodes((4, 0), (8, 0))
-
-    (place,) = place_slots(CappedPolicy(CpuPolicy(), 4).plan(cluster).slots, cluster).places
-
-    assert (place.node_id, place.count) == ("node-1", 4)
-
-
-def test_a_node_where_shares_have_no_place_does_not_decide_on_their_cpus():
-    """The first node has a CPU and a GPU left, of which no trial may have a share beside one with a whole GPU."""
-    one_whole, shares = CappedPolicy(GpuPolicy(cpus=1), 1), GpuPolicy(gpus=0.5, same_for_all=True)
-
-    slots = MixedPolicy(one_whole, shares).plan(nodes((2, 2), (4, 2))).slots
-
-    assert [(slot.max_concurrent_trials, slot.worker.cpus) for slot in slots] == [(1, 1), (4, 1)]
-
-
-def test_trials_are_split_over_the_devices_on_which_they_have_a_place():
-    """Six trials on the three GPUs that are left would have a half each, and four of them a place."""
-    one_whole, six = CappedPolicy(GpuPolicy(cpus=1), 1), EvenSplitPolicy(num_trials=6, min_gpus=0.25)
-
-    assert counts(MixedPolicy(one_whole, six), nodes((8, 2), (9, 2))) == [1, 6]
-
-
 @pytest.mark.parametrize(("node_gib", "at_once"), [(2, [1, 1]), (2.5, [1, 2])])
 def test_what_the_drivers_hold_is_left_to_no_other_slot(node_gib, at_once):
     with_driver, others = CappedPolicy(CpuPolicy(num_workers=1), 1), CpuPolicy(memory="1GiB")
 
     assert counts(MixedPolicy(with_driver, others), ClusterCapacity.of(node("a", 4, int(node_gib * GIB)))) == at_once
-
-
-def test_slots_are_placed_too_where_the_nodes_that_could_be_added_are_not_known():
-    slots = CpuPolicy().plan(nodes((8, 0))).slots
-    smaller = nodes((4, 0)).model_copy(update={"node_types": None})
-
-    assert place_slots(slots, smaller).count(0) == 4

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -120,49 +119,6 @@ def test_a_process_that_carries_the_mark_ends_though_its_parent_is_gone(trial, m
 @needs_root
 def test_a_process_of_another_user_that_carries_the_mark_is_left_alone(trial, monkeypatch):
     with a_process(env=mark(), user=65534) as number:
-        driver_lists(monkeypatch, number)
-
-        assert leaks.end_gpu_processes() == []
-        assert is_there(number)
-
-
-@needs_root
-@pytest.mark.filterwarnings("ignore:process .* outlived the trial:UserWarning")
-def test_a_process_that_has_got_the_number_of_an_ended_one_is_left_alone(child, trial, monkeypatch):
-    """It gets it between two looks: the trial's children are known, and then the driver is asked."""
-    new = []
-
-    def give_the_number_away():
-        time.sleep(0.1)  # the kernel tells processes of one number apart by their start, in steps of 10 ms
-        child.kill()
-        child.wait()
-        for _ in range(50):
-            with suppress(OSError):
-                Path("/proc/sys/kernel/ns_last_pid").write_text(str(child.pid - 1))
-            other = subprocess.Popen(SLEEPS)
-            new.append(other)
-            if other.pid == child.pid:
-                break
-        return [DeviceUse(uuid="a", total_bytes=2, free_bytes=1, bytes_by_process={child.pid: 1})]
-
-    monkeypatch.setattr(leaks, "read_device_use", give_the_number_away)
-    try:
-        leaks.end_gpu_processes()
-        if new[-1].pid != child.pid:
-            pytest.skip("others take the numbers too soon here")
-
-        assert new[-1].poll() is None
-    finally:
-        for other in new:
-            other.kill()
-            other.wait()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
-def test_a_number_of_another_namespace_ends_nobody_here(trial, monkeypatch):
-    """A process in a namespace of its own has another number there, which the driver of that container would tell."""
-    in_a_container(monkeypatch)
-    with a_process(env=mark()) as number:
         driver_lists(monkeypatch, number)
 
         assert leaks.end_gpu_processes() == []

@@ -1,46 +1,64 @@
-"""What the limiters of PyTorch, TensorFlow and CuPy ask of them; stand-ins have the calls that the limiters make.
+"""The calls that each limiter makes to its framework; stand-ins have the functions that the limiters use.
 
-The real frameworks show no GPU here. That the limits hold is for tests on a GPU (``tests/on_gpu``).
+The real frameworks see no GPU here. The tests on a GPU (``tests/on_gpu``) show that the limits hold.
 """
 
+import os
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 from tune_policies import MemoryLimitError
-from tune_policies.trainers.gpu_memory.limiters import (
-    cupy_still_holds,
-    limit_cupy,
-    limit_tensorflow,
-    limit_torch,
-    tensorflow_still_holds,
-    torch_still_holds,
-)
+from tune_policies.trainers.gpu_memory import limiters
+from tune_policies.trainers.gpu_memory.limit import OwnEnvironment
+from tune_policies.trainers.gpu_memory.limiters import LIMITERS
 from tune_policies.trainers.gpu_memory.overhead import MeasuredOverhead, Overheads
-from tune_policies.trainers.gpu_memory.share import GpuShare, LimiterContext
+from tune_policies.trainers.gpu_memory.share import GpuShare, LimitOptions, ShareLimits
 
 GIB = 2**30
 TOTAL = 16 * GIB
+VERSIONS = {"torch": "2.13.0", "tensorflow": "2.21.0", "cupy": "14.2", "jax": "0.10.2"}
 
 
-def measured(framework, version):
+def measured(framework, gpu_model="H200"):
     return MeasuredOverhead(
-        gpu_model="H200",
+        gpu_model=gpu_model,
         framework=framework,
-        version=version,
+        version=VERSIONS[framework],
         overhead_bytes=GIB,
         measured_on="2026-07-01",
         how="process",
     )
 
 
-OVERHEADS = Overheads(
-    measured=(measured("torch", "2.13.0"), measured("tensorflow", "2.21.0"), measured("cupy", "14.2"))
-)
+OVERHEADS = Overheads(measured=tuple(measured(name) for name in ("torch", "tensorflow", "cupy")))
 
 
-def holding(on_void_limit="raise", share=5 * GIB):
-    return LimiterContext(GpuShare(fraction=0.3333, memory_bytes=share), OVERHEADS, on_void_limit)
+def limits_of(on_void_limit="raise", gib=5.0, fraction=0.3333, environment=None):
+    options = LimitOptions(on_void_limit=on_void_limit, overheads=OVERHEADS)
+    share = GpuShare(fraction=fraction, memory_bytes=int(gib * GIB))
+    return ShareLimits(share, options, environment or OwnEnvironment())
+
+
+def limit(framework, module, limits=None):
+    """Limit a framework, which sees a GPU, and return the limits."""
+    limits = limits or limits_of()
+    assert LIMITERS[framework].limit(module, limits)
+    return limits
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # where there is a GPU after all
+    for name in (
+        *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "TF_GPU_ALLOCATOR"),
+        *("CUPY_GPU_MEMORY_LIMIT", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"),
+        *("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ALLOCATOR", "TF_FORCE_UNIFIED_MEMORY"),
+        "XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB",
+    ):
+        monkeypatch.setenv(name, "")  # so that it is restored after the test
+        monkeypatch.delenv(name)
 
 
 class BackEnd:
@@ -73,14 +91,7 @@ class BackEnd:
         return self.fractions[device]
 
 
-class OldBackEnd:
-    def is_available(self):
-        return True
-
-
 class Apple:
-    fraction = None
-
     def is_available(self):
         return True
 
@@ -95,121 +106,15 @@ def torch(**back_ends):
     hidden = SimpleNamespace(is_available=lambda: False)
     apple = back_ends.pop("mps", hidden)
     return SimpleNamespace(
-        __version__="2.13.0", backends=SimpleNamespace(mps=apple), mps=apple, **{"cuda": hidden, **back_ends}
+        __version__=VERSIONS["torch"],
+        backends=SimpleNamespace(mps=apple),
+        mps=apple,
+        **{"cuda": hidden, **back_ends},
     )
 
 
-@pytest.fixture(autouse=True)
-def nothing_set(monkeypatch):
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "TF_GPU_ALLOCATOR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.delenv("CUPY_GPU_MEMORY_LIMIT", raising=False)
-
-
-@pytest.mark.parametrize("name", ["cuda", "xpu", "npu"])
-def test_each_back_end_of_torch_is_held_to_a_fraction_of_its_device(name):
-    back_end, held = BackEnd(), holding()
-
-    assert limit_torch(torch(**{name: back_end}), held)
-    assert back_end.fractions == {0: 0.25}
-    assert held.report.limit_bytes == {"torch": 4 * GIB}
-
-
-def test_a_share_is_never_more_than_its_part_of_what_the_framework_has_of_the_device():
-    back_end = BackEnd()
-    held = LimiterContext(GpuShare(fraction=0.25, memory_bytes=5 * GIB), OVERHEADS)
-
-    limit_torch(torch(cuda=back_end), held)
-
-    assert (held.report.share_bytes, held.report.limit_bytes) == (4 * GIB, {"torch": 3 * GIB})
-
-
-def test_what_holds_is_written_down_with_the_source_of_the_overhead():
-    held = holding()
-
-    limit_torch(torch(cuda=BackEnd()), held)
-
-    assert held.report.share_bytes == 5 * GIB
-    assert held.report.overhead_bytes == {"torch": GIB}
-    assert held.report.overhead_sources == {"torch": "measured on 2026-07-01 (H200, torch 2.13.0, by process)"}
-    assert held.report.isolation == "framework"
-
-
-@pytest.mark.parametrize(("fraction", "expected"), [(None, True), (0.125, True), (1.0, False)])
-def test_a_fraction_that_was_raised_later_holds_no_more(fraction, expected):
-    back_end, held = BackEnd(), holding()
-    limit_torch(torch(cuda=back_end), held)
-    if fraction:
-        back_end.set_per_process_memory_fraction(fraction, 0)
-
-    assert torch_still_holds(torch(cuda=back_end), held.report.limit_bytes["torch"]) == expected
-
-
-def test_apples_back_end_is_held_to_a_fraction_of_what_metal_recommends():
-    apple, held = Apple(), LimiterContext(GpuShare(fraction=0.585))
-
-    assert limit_torch(torch(mps=apple), held)
-    assert apple.fraction == pytest.approx(0.5)
-
-
-def test_a_torch_without_any_gpu_sees_none():
-    assert not limit_torch(torch(), holding())
-
-
-def test_a_smaller_fraction_that_the_user_set_for_torch_is_kept(monkeypatch):
-    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "per_process_memory_fraction:0.125")
-    back_end, held = BackEnd(), holding()
-
-    limit_torch(torch(cuda=back_end), held)
-
-    assert (back_end.fractions, held.report.limit_bytes) == ({0: 0.125}, {"torch": 2 * GIB})
-
-
-def test_a_back_end_of_an_older_torch_is_not_enforceable():
-    held = holding()
-
-    assert limit_torch(torch(xpu=OldBackEnd()), held)
-    assert (held.report.not_enforceable, held.report.limit_bytes) == (["torch.xpu"], {})
-
-
-def test_a_torch_that_holds_more_than_its_budget_is_too_late():
-    with pytest.raises(MemoryLimitError, match=r"torch already holds 4\.5 GiB of GPU 0, more than its budget of 4 GiB"):
-        limit_torch(torch(cuda=BackEnd(reserved=int(4.5 * GIB))), holding())
-
-
-def test_a_pluggable_allocator_voids_torchs_limit():
-    with pytest.raises(MemoryLimitError, match=r"'pluggable' knows no limit.*on_void_limit=\"warn\""):
-        limit_torch(torch(cuda=BackEnd(allocator="pluggable")), holding())
-
-
-def test_a_void_limit_is_a_warning_in_the_result_where_the_user_insists():
-    held = holding(on_void_limit="warn")
-
-    assert limit_torch(torch(cuda=BackEnd(allocator="pluggable")), held)
-    assert held.report.warnings == ["torch's allocator 'pluggable' knows no limit: use the native one"]
-    assert (held.report.limit_bytes, held.report.isolation) == ({}, None)
-
-
-@pytest.mark.parametrize("framework", ["tensorflow", "cupy"])
-def test_a_void_limit_is_not_claimed(framework, monkeypatch):
-    monkeypatch.setenv("TF_GPU_ALLOCATOR", "cuda_malloc_async")
-    held = holding(on_void_limit="warn")
-
-    assert limit_tensorflow(tensorflow(), held) if framework == "tensorflow" else limit_cupy(cupy(allocator=1), held)
-    assert (held.report.limit_bytes, held.report.isolation, len(held.report.warnings)) == ({}, None, 1)
-
-
-def test_cudas_asynchronous_allocator_keeps_torchs_limit_with_a_remark():
-    held = holding()
-
-    limit_torch(torch(cuda=BackEnd(allocator="cudaMallocAsync")), held)
-
-    assert held.report.limit_bytes == {"torch": 4 * GIB}
-    assert "cudaMallocAsync limits what tensors use" in held.report.warnings[0]
-
-
 class TensorFlowConfig:
-    """``tensorflow.config`` with one GPU; starting is what the first tensor does."""
+    """``tensorflow.config`` with one GPU; the first tensor starts the runtime."""
 
     def __init__(self, *, growth=False, started=False):
         self.growth = growth
@@ -239,68 +144,13 @@ class TensorFlowConfig:
 
 
 def tensorflow(**state):
-    return SimpleNamespace(__version__="2.21.0", config=TensorFlowConfig(**state))
-
-
-def test_tensorflow_is_held_by_a_logical_device():
-    module, held = tensorflow(), holding()
-
-    assert limit_tensorflow(module, held)
-    assert [each.memory_limit for each in module.config.limits] == [4 * 1024]
-    assert held.report.limit_bytes == {"tensorflow": 4 * GIB}
-
-
-def test_the_same_share_again_is_no_error_after_tensorflow_has_started():
-    module, held = tensorflow(), holding()
-    limit_tensorflow(module, holding())
-    module.config.started = True
-
-    assert limit_tensorflow(module, held)
-    assert held.report.limit_bytes == {"tensorflow": 4 * GIB}
-
-
-def test_a_tensorflow_that_has_started_is_too_late():
-    with pytest.raises(MemoryLimitError, match="tensorflow's runtime has started"):
-        limit_tensorflow(tensorflow(started=True), holding())
-
-
-def test_growth_that_tensorflow_drops_is_told():
-    held = holding()
-
-    limit_tensorflow(tensorflow(growth=True), held)
-
-    assert held.report.warnings[0].startswith("TensorFlow drops set_memory_growth beside a memory limit")
-
-
-def test_cudas_asynchronous_allocator_voids_tensorflows_limit(monkeypatch):
-    monkeypatch.setenv("TF_GPU_ALLOCATOR", "cuda_malloc_async")
-
-    with pytest.raises(MemoryLimitError, match="TF_GPU_ALLOCATOR=cuda_malloc_async"):
-        limit_tensorflow(tensorflow(), holding())
-
-
-@pytest.mark.parametrize(("megabytes", "expected"), [(None, True), (1024, True), (8192, False)])
-def test_a_logical_device_that_was_made_larger_later_holds_no_more(megabytes, expected):
-    module, held = tensorflow(), holding()
-    limit_tensorflow(module, held)
-    if megabytes:
-        module.config.limits = [SimpleNamespace(memory_limit=megabytes)]
-
-    assert tensorflow_still_holds(module, held.report.limit_bytes["tensorflow"]) == expected
-
-
-def test_an_allocator_without_a_limit_that_was_set_later_voids_tensorflows(monkeypatch):
-    module, held = tensorflow(), holding()
-    limit_tensorflow(module, held)
-    monkeypatch.setenv("TF_GPU_ALLOCATOR", "cuda_malloc_async")
-
-    assert not tensorflow_still_holds(module, held.report.limit_bytes["tensorflow"])
+    return SimpleNamespace(__version__=VERSIONS["tensorflow"], config=TensorFlowConfig(**state))
 
 
 class CupyCuda:
     """``cupy.cuda`` with one device."""
 
-    def __init__(self, *, held, allocator):
+    def __init__(self, *, held=0, allocator=None):
         self.held = held
         self.allocator = allocator
         self.limit = None
@@ -333,7 +183,7 @@ class CupyCuda:
         raise NotImplementedError
 
     def total_bytes(self):
-        return self.held
+        return int(self.held)
 
     def set_limit(self, *, size):
         self.limit = size
@@ -342,53 +192,338 @@ class CupyCuda:
         return self.limit
 
 
-def cupy(*, held=0, allocator=None):
-    cuda = CupyCuda(held=held, allocator=allocator)
-    return SimpleNamespace(__version__="14.2", cuda=cuda, get_default_memory_pool=lambda: cuda)
+def cupy(**state):
+    cuda = CupyCuda(**state)
+    return SimpleNamespace(__version__=VERSIONS["cupy"], cuda=cuda, get_default_memory_pool=lambda: cuda)
 
 
-@pytest.mark.parametrize(("own", "expected"), [(None, 4 * GIB), ("10%", int(1.6 * GIB)), ("50%", 4 * GIB)])
-def test_cupys_pool_is_held_to_its_budget_or_to_the_users_own_smaller_limit(own, expected, monkeypatch):
+@pytest.fixture
+def jax(monkeypatch):
+    """Builds a JAX with a plugin for CUDA."""
+
+    def build(
+        *, has_started=False, platform="gpu", platforms=None, plugin="xla_cuda12", bytes_limit=None, options=None
+    ):
+        bridge = SimpleNamespace(backends_are_initialized=lambda: has_started)
+        monkeypatch.setitem(sys.modules, "jax", SimpleNamespace())
+        monkeypatch.setitem(sys.modules, "jax._src", SimpleNamespace(xla_bridge=bridge))
+        monkeypatch.setattr(limiters, "entry_points", lambda group: [SimpleNamespace(name=plugin)])
+        stats = bytes_limit and {"bytes_limit": bytes_limit}
+        return SimpleNamespace(
+            __version__=VERSIONS["jax"],
+            devices=lambda: [SimpleNamespace(platform=platform)],
+            local_devices=lambda: [SimpleNamespace(platform=platform, memory_stats=lambda: stats)],
+            config=SimpleNamespace(jax_platforms=platforms, jax_pjrt_client_create_options=options),
+        )
+
+    return build
+
+
+def jax_limits(gib=4.85, environment=None):
+    """The device cannot be read, so its 16 GiB follow from the plan: 4.85 GiB are 0.303125 of it."""
+    return limits_of(gib=gib, fraction=gib / 16, environment=environment)
+
+
+@pytest.mark.parametrize("name", ["cuda", "xpu", "npu"])
+def test_each_back_end_of_torch_is_limited_to_a_fraction_of_its_device(name):
+    back_end = BackEnd()
+
+    limits = limit("torch", torch(**{name: back_end}))
+
+    assert (back_end.fractions, limits.limit_bytes) == ({0: 0.25}, {"torch": 4 * GIB})
+    assert (limits.share_bytes, limits.isolation) == (5 * GIB, "framework")
+    assert limits.overheads == {"torch": (GIB, measured("torch"))}
+
+
+def test_a_share_is_never_more_than_its_part_of_the_device_that_the_framework_sees():
+    limits = limit("torch", torch(cuda=BackEnd()), limits_of(fraction=0.25))
+
+    assert (limits.share_bytes, limits.limit_bytes) == (4 * GIB, {"torch": 3 * GIB})
+
+
+def test_apples_back_end_is_limited_to_a_fraction_of_the_memory_that_metal_recommends():
+    apple = Apple()
+
+    limit("torch", torch(mps=apple), ShareLimits(GpuShare(fraction=0.585)))
+
+    assert apple.fraction == pytest.approx(0.5)
+
+
+def test_a_torch_without_any_gpu_sees_none():
+    assert not LIMITERS["torch"].limit(torch(), limits_of())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fraction"),
+    [
+        ("PYTORCH_ALLOC_CONF", "per_process_memory_fraction:0.125", 0.125),
+        (
+            "PYTORCH_CUDA_ALLOC_CONF",
+            "roundup_power2_divisions:[256:1,512:2], per_process_memory_fraction : .125",
+            0.125,
+        ),
+        ("PYTORCH_ALLOC_CONF", "per_process_memory_fraction:0.75", 0.25),
+        ("PYTORCH_ALLOC_CONF", "per_process_memory_fraction:much", 0.25),
+    ],
+)
+def test_a_smaller_fraction_that_the_user_set_for_torch_stays(name, value, fraction, monkeypatch):
+    monkeypatch.setenv(name, value)
+    back_end = BackEnd()
+
+    limits = limit("torch", torch(cuda=back_end))
+
+    assert (back_end.fractions, limits.limit_bytes) == ({0: fraction}, {"torch": int(TOTAL * fraction)})
+
+
+def test_a_back_end_of_an_older_torch_is_not_enforceable():
+    limits = limit("torch", torch(xpu=SimpleNamespace(is_available=lambda: True)))
+
+    assert (limits.not_enforceable, limits.limit_bytes) == (["torch.xpu"], {})
+
+
+def test_tensorflow_is_limited_by_a_logical_device():
+    module = tensorflow()
+
+    limits = limit("tensorflow", module)
+
+    assert [each.memory_limit for each in module.config.limits] == [4 * 1024]
+    assert limits.limit_bytes == {"tensorflow": 4 * GIB}
+
+
+def test_the_same_share_again_is_no_error_after_tensorflow_has_started():
+    module = tensorflow()
+    limit("tensorflow", module)
+    module.config.started = True
+
+    assert limit("tensorflow", module).limit_bytes == {"tensorflow": 4 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        (None, 4 * GIB),
+        ("1073741824", GIB),
+        ("10%", int(1.6 * GIB)),
+        ("50%", 4 * GIB),
+        ("0", 4 * GIB),  # no limit
+        ("nan%", 4 * GIB),
+        ("-5", 4 * GIB),
+    ],
+)
+def test_cupys_pool_is_limited_to_its_budget_or_to_the_smaller_limit_of_the_user(own, expected, monkeypatch):
     if own:
         monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", own)
-    module, held = cupy(), holding()
-
-    assert limit_cupy(module, held)
-    assert (module.cuda.limit, held.report.limit_bytes) == (expected, {"cupy": expected})
-
-
-def test_a_cupy_that_holds_more_than_its_budget_is_too_late():
-    with pytest.raises(MemoryLimitError, match=r"cupy already holds 4\.5 GiB"):
-        limit_cupy(cupy(held=int(4.5 * GIB)), holding())
-
-
-def test_a_limit_of_the_users_that_cupy_cannot_read_is_named(monkeypatch):
-    monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", "inf%")
     module = cupy()
-    monkeypatch.setattr(CupyCuda, "total_bytes", lambda self: int("inf%"))  # it reads the variable only now
 
-    with pytest.raises(MemoryLimitError, match=r"CuPy cannot read CUPY_GPU_MEMORY_LIMIT=inf%"):
-        limit_cupy(module, holding())
+    limits = limit("cupy", module)
 
-
-def test_another_allocator_voids_cupys_limit():
-    with pytest.raises(MemoryLimitError, match="default memory pool was replaced"):
-        limit_cupy(cupy(allocator=print), holding())
+    assert (module.cuda.limit, limits.limit_bytes) == (expected, {"cupy": expected})
 
 
-@pytest.mark.parametrize(("limit", "expected"), [(None, True), (GIB, True), (16 * GIB, False), (0, False)])
-def test_a_pool_whose_limit_was_lifted_later_holds_no_more(limit, expected):
-    module, held = cupy(), holding()
-    limit_cupy(module, held)
-    if limit is not None:
-        module.cuda.set_limit(size=limit)
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, {"XLA_CLIENT_MEM_FRACTION": "0.250000", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".9"}, {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.250000"}),
+        (
+            {"XLA_CLIENT_MEM_FRACTION": ".1", "XLA_PYTHON_CLIENT_PREALLOCATE": "true"},
+            {"XLA_CLIENT_MEM_FRACTION": "0.100000", "XLA_PYTHON_CLIENT_PREALLOCATE": "true"},
+        ),
+        ({"XLA_CLIENT_MEM_FRACTION": "3.2"}, {"XLA_CLIENT_MEM_FRACTION": "0.250000"}),
+    ],
+    ids=["by the new name", "by the old name of the user", "a smaller fraction stays", "host memory is not used"],
+)
+def test_jax_is_limited_by_the_environment_before_it_starts(jax, environ, expected, monkeypatch):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
 
-    assert cupy_still_holds(module, held.report.limit_bytes["cupy"]) == expected
+    limits = limit("jax", jax(), jax_limits())
+
+    assert {name: os.environ[name] for name in expected} == expected
+    assert limits.limit_bytes["jax"] == pytest.approx(float(expected[next(iter(expected))]) * TOTAL, rel=1e-5)
 
 
-def test_a_pool_that_was_replaced_later_holds_no_more():
-    module, held = cupy(), holding()
-    limit_cupy(module, held)
-    module.cuda.allocator = print
+@pytest.mark.parametrize(("own", "expected"), [(None, "0.500000"), (".3", "0.300000")])
+def test_a_later_share_in_the_same_process_replaces_the_earlier_one_but_no_setting_of_the_user(
+    jax, own, expected, monkeypatch
+):
+    if own:
+        monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", own)
+    environment = OwnEnvironment()
+    limit("jax", jax(), jax_limits(environment=environment))
 
-    assert not cupy_still_holds(module, held.report.limit_bytes["cupy"])
+    limit("jax", jax(), jax_limits(8.85, environment))
+
+    assert os.environ["XLA_CLIENT_MEM_FRACTION"] == expected
+
+
+@pytest.mark.parametrize("gib", [2.85, 4.85, 8.85], ids=["smaller", "the same", "larger"])
+def test_only_the_same_share_is_possible_after_jax_has_started(jax, gib):
+    environment = OwnEnvironment()
+    limit("jax", jax(), jax_limits(environment=environment))
+    later = jax_limits(gib, environment)
+
+    if gib == 4.85:
+        assert limit("jax", jax(has_started=True), later).limit_bytes
+    else:
+        with pytest.raises(MemoryLimitError, match="JAX's back end has started"):
+            limit("jax", jax(has_started=True), later)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"has_started": True, "platform": "cpu"}, {"platforms": "cpu"}, {"plugin": "xla_metal"}],
+    ids=["it has started on the CPU", "it may use the CPU only", "there is no plugin for a GPU"],
+)
+def test_a_jax_without_a_gpu_sees_none(jax, state):
+    assert not LIMITERS["jax"].limit(jax(**state), jax_limits())
+    assert "XLA_CLIENT_MEM_FRACTION" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("framework", "module", "environ", "message"),
+    [
+        (
+            "torch",
+            lambda: torch(cuda=BackEnd(reserved=int(4.5 * GIB))),
+            {},
+            r"torch already holds 4\.5 GiB of GPU 0, more than its budget of 4 GiB",
+        ),
+        ("cupy", lambda: cupy(held=int(4.5 * GIB)), {}, r"cupy already holds 4\.5 GiB"),
+        ("cupy", lambda: cupy(held="inf%"), {"CUPY_GPU_MEMORY_LIMIT": "inf%"}, "CuPy cannot read CUPY.*=inf%"),
+        ("tensorflow", lambda: tensorflow(started=True), {}, "tensorflow's runtime has started"),
+        ("jax", {"has_started": True}, {}, "JAX's back end has started"),
+        (
+            "jax",
+            {},
+            {"XLA_CLIENT_MEM_FRACTION": ".5", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".5"},
+            "unset the second, the old name",
+        ),
+    ],
+)
+def test_a_limit_that_comes_too_late_or_cannot_be_set_is_an_error(
+    jax, framework, module, environ, message, monkeypatch
+):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    built = jax(**module) if framework == "jax" else module()
+
+    with pytest.raises(MemoryLimitError, match=message):
+        LIMITERS[framework].limit(built, jax_limits() if framework == "jax" else limits_of())
+
+
+VOID = [
+    ("torch", lambda: torch(cuda=BackEnd(allocator="pluggable")), {}, "'pluggable' knows no limit"),
+    ("tensorflow", tensorflow, {"TF_GPU_ALLOCATOR": "cuda_malloc_async"}, "TF_GPU_ALLOCATOR=cuda_malloc_async"),
+    ("cupy", lambda: cupy(allocator=print), {}, "default memory pool was replaced"),
+    ("jax", {"options": {"memory_fraction": 0.9}}, {}, "memory_fraction in jax_pjrt_client_create_options overrides"),
+    ("jax", {"options": "a:1;allocator:platform"}, {}, "allocator in jax_pjrt_client_create_options overrides"),
+    ("jax", {}, {"TF_FORCE_UNIFIED_MEMORY": "true"}, "TF_FORCE_UNIFIED_MEMORY=true switches"),
+    *(
+        ("jax", {}, {"XLA_PYTHON_CLIENT_ALLOCATOR": name}, f"XLA_PYTHON_CLIENT_ALLOCATOR={name.lower()} switches")
+        for name in ("platform", "CUDA_ASYNC", "vmm")
+    ),
+]
+
+
+@pytest.mark.parametrize(("framework", "module", "environ", "message"), VOID)
+def test_a_setting_that_turns_the_limit_off_is_an_error_or_a_warning(
+    jax, framework, module, environ, message, monkeypatch
+):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    built = jax(**module) if framework == "jax" else module()
+    accepted = limits_of(on_void_limit="warn")
+
+    with pytest.raises(MemoryLimitError, match=f'{message}.*on_void_limit="warn"'):
+        LIMITERS[framework].limit(built, limits_of())
+    assert LIMITERS[framework].limit(built, accepted)
+    assert (accepted.limit_bytes, accepted.isolation, len(accepted.warnings)) == ({}, None, 1)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{"XLA_PYTHON_CLIENT_ALLOCATOR": "bfc"}, {"TF_FORCE_UNIFIED_MEMORY": "0"}],
+)
+def test_a_setting_that_keeps_jaxs_limit_is_accepted(jax, environ, monkeypatch):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+
+    assert limit("jax", jax(options="max_inflight_computations:1"), jax_limits()).limit_bytes
+
+
+@pytest.mark.parametrize(
+    ("framework", "module", "environ", "message"),
+    [
+        ("torch", lambda: torch(cuda=BackEnd(allocator="cudaMallocAsync")), {}, "cudaMallocAsync limits what tensors"),
+        ("tensorflow", lambda: tensorflow(growth=True), {}, "TensorFlow drops set_memory_growth beside a memory limit"),
+        ("jax", {}, {"XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB": "64"}, "sets memory aside"),
+    ],
+)
+def test_a_setting_that_only_weakens_the_limit_is_a_warning(jax, framework, module, environ, message, monkeypatch):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+
+    limits = limit(framework, jax() if framework == "jax" else module(), jax_limits() if framework == "jax" else None)
+
+    assert message in limits.warnings[0]
+    assert limits.limit_bytes[framework] == pytest.approx(4 * GIB, rel=1e-5)
+
+
+def changed(name, value):
+    return lambda module: setattr(module, name, value)
+
+
+@pytest.mark.parametrize(
+    ("framework", "build", "change", "still_holds"),
+    [
+        ("torch", lambda: torch(cuda=BackEnd()), lambda module: None, True),
+        ("torch", lambda: torch(cuda=BackEnd()), lambda module: changed("fractions", {0: 0.125})(module.cuda), True),
+        ("torch", lambda: torch(cuda=BackEnd()), lambda module: changed("fractions", {0: 1.0})(module.cuda), False),
+        ("tensorflow", tensorflow, lambda module: None, True),
+        *(
+            (
+                "tensorflow",
+                tensorflow,
+                lambda module, size=size: changed("limits", [SimpleNamespace(memory_limit=size)])(module.config),
+                size == 1024,
+            )
+            for size in (1024, 8192)
+        ),
+        ("tensorflow", tensorflow, lambda module: os.environ.update(TF_GPU_ALLOCATOR="cuda_malloc_async"), False),
+        ("cupy", cupy, lambda module: None, True),
+        ("cupy", cupy, lambda module: module.cuda.set_limit(size=GIB), True),
+        ("cupy", cupy, lambda module: module.cuda.set_limit(size=TOTAL), False),
+        ("cupy", cupy, lambda module: module.cuda.set_limit(size=0), False),
+        ("cupy", cupy, lambda module: changed("allocator", print)(module.cuda), False),
+    ],
+)
+def test_a_limit_that_was_lifted_later_holds_no_more(framework, build, change, still_holds):
+    module = build()
+    limits = limit(framework, module)
+
+    change(module)
+
+    assert LIMITERS[framework].still_holds(module, limits) == still_holds
+
+
+@pytest.mark.parametrize(
+    ("environ", "state", "still_holds"),
+    [
+        ({}, {}, True),
+        ({"XLA_CLIENT_MEM_FRACTION": "0.9"}, {}, False),
+        ({"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, {}, False),
+        ({}, {"has_started": True, "bytes_limit": 3 * GIB}, True),
+        ({}, {"has_started": True, "bytes_limit": int(4.1 * GIB)}, True),
+        ({}, {"has_started": True, "bytes_limit": 12 * GIB}, False),
+        ({}, {"has_started": True}, False),
+    ],
+)
+def test_jaxs_limit_is_checked_in_its_environment_and_then_in_its_devices(
+    jax, environ, state, still_holds, monkeypatch
+):
+    limits = limit("jax", jax(), jax_limits())
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+
+    assert LIMITERS["jax"].still_holds(jax(**state), limits) == still_holds

@@ -50,11 +50,11 @@ def test_what_is_missing_has_the_line_of_what_it_should_stand_in():
 
 def test_a_part_that_an_alias_stands_for_has_the_line_of_the_alias():
     text = CLUSTER.replace(
-        "    template: &pod\n      spec:\n", "    template: &pod\n      spec:\n        restartPolicy: Always\n"
+        'worker\n          resources: {limits: {cpu: "2"}}', "worker\n          resources: {limits: {cpu: 500m}}"
     )
-    text += "  - groupName: large\n    maxReplicas: 1\n    template: *pod\n  autoscalerOptions: {version: v2}\n"
+    text += "  - groupName: large\n    maxReplicas: 1\n    template: *pod\n"
 
-    assert places(text, "restart-policy-v2") == [(19, "restart-policy-v2"), (25, "restart-policy-v2")]
+    assert places(text, "cpus-rounded-up") == [(21, "cpus-rounded-up"), (24, "cpus-rounded-up")]
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,6 @@ def test_a_long_list_is_read_in_a_moment():
     assert len(lint_text(f"kind: List\napiVersion: v1\nitems:\n{items}", "")) == 3000
 
 
-def test_values_of_the_chart_are_found_where_they_stand():
-    text = "head:\n  enableInTreeAutoscaling: true\nworker:\n  groupName: gpu\n  minReplicas: 5\n  maxReplicas: 2\n"
-
-    assert places(text, "min-above-max") == [(5, "min-above-max")]
-
-
 UNREADABLE = {
     "no YAML": ("a: [1\nb: 2\n", 2),
     "a tab": ("a:\n\tb: 1\n", 2),
@@ -139,17 +133,9 @@ def test_of_a_file_without_a_cluster_it_says_so(text):
 def test_a_fraction_without_quotes_is_found_and_the_rest_is_checked():
     text = CLUSTER.replace("minReplicas: 0", "minReplicas: 7").replace('limits: {cpu: "2"}', "limits: {cpu: 0.5}")
 
-    found = [(each.line, each.rule, [edit.value for edit in each.edits]) for each in lint_text(text, "")]
-    assert (12, "wrong-field", ["0.5"]) in found
-    assert (15, "min-above-max", []) in found
-
-
-@pytest.mark.parametrize("number", ["9" * 5000, "010", "١"], ids=["endless", "maybe octal", "no ASCII"])  # noqa: RUF001
-def test_a_text_that_is_no_count_without_its_quotes_either_is_left_to_the_user(number):
-    text = CLUSTER.replace("minReplicas: 0", f'minReplicas: "{number}"')
-
-    (found,) = [each for each in lint_text(text, "") if each.rule == "wrong-field"]
-    assert (found.line, found.edits) == (15, ())
+    found = [(each.line, each.rule) for each in lint_text(text, "")]
+    assert (12, "wrong-field") in found
+    assert (15, "min-above-max") in found
 
 
 def test_a_number_where_a_text_is_due_is_found_and_the_rest_is_checked():

@@ -3,7 +3,8 @@
 import pytest
 import yaml
 
-from tune_policies import InvalidResourcesError, NodeCatalog, NodeType, Resources
+from tune_policies import InvalidResourcesError, Resources
+from tune_policies.kuberay import NodeCatalog, NodeType
 from tune_policies.kuberay.design.cluster_spec import WorkerGroup
 from tune_policies.kuberay.reading.load_cluster import load_cluster
 from tune_policies.kuberay.reading.ray_counts import device_type

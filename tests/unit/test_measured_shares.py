@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node
-from tune_policies import ClusterCapacity, GpuMemoryMeasurement, GpuMemoryPolicy, GpuMemoryProfile
-from tune_policies.plan.gpu_memory_profile import safe_overhead_bytes
-from tune_policies.trainers.gpu_memory.overhead import NOTHING_MEASURED, MeasuredOverhead, Overheads
-from tune_policies.trainers.gpu_memory.share import GpuShare, LimiterContext
+from tune_policies import ClusterCapacity, GpuMemoryPolicy, GpuMemoryProfile
+from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
+from tune_policies.plan.safe_overhead import safe_overhead_bytes
+from tune_policies.trainers.gpu_memory.overhead import NOTHING_MEASURED, Assumption, MeasuredOverhead, Overheads
+from tune_policies.trainers.gpu_memory.share import GpuShare, LimitOptions, ShareLimits
 
 GIB, MIB = 2**30, 2**20
 CAPACITY = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80, accelerator_type="A100"))  # the device's name too
@@ -47,7 +48,7 @@ def holding(slot, overheads=NOTHING_MEASURED):
         overhead_bytes=slot.gpu_overhead_bytes,
         measured_with=slot.measured_with,
     )
-    return LimiterContext(share, overheads)
+    return ShareLimits(share, LimitOptions(overheads=overheads))
 
 
 def budget(slot, framework="torch", version="2.13.0", **kwargs):
@@ -106,10 +107,10 @@ def test_another_version_than_measured_is_written_down():
     share = holding(with_versions(GIB, torch="2.12.0", ray="2.60.0").slots[0])
     share.limit("torch", "2.13.0", total_bytes=80 * GIB, gpu_model="A100")
 
-    assert share.report.warnings == [
+    assert share.warnings == [
         "the share was measured with torch 2.12.0, and this is 2.13.0, which may need more or less: measure again"
     ]
-    assert share.report.overhead_sources["torch"] == "as the plan has counted by its profile"
+    assert share.overheads["torch"] == (GIB, Assumption.PROFILE)
 
 
 def test_the_plan_of_one_config_still_says_with_which_versions_it_was_measured():
@@ -126,8 +127,8 @@ def test_a_framework_that_was_not_measured_is_left_no_less_than_a_safe_figure(me
     share = holding(with_versions(measured_overhead, torch="2.12.0").slots[0])
     share.limit("cupy", "14.0.0", total_bytes=80 * GIB, gpu_model="A100")
 
-    assert share.report.overhead_bytes["cupy"] == max(measured_overhead, safe_overhead_bytes("cupy", None))
-    assert share.report.warnings == ["the share was measured without cupy, which may need more: measure again"]
+    assert share.overheads["cupy"][0] == max(measured_overhead, safe_overhead_bytes("cupy", None))
+    assert share.warnings == ["the share was measured without cupy, which may need more: measure again"]
 
 
 def test_a_framework_that_only_comes_along_takes_nothing_of_a_share_too_small_for_it():
@@ -142,4 +143,4 @@ def test_an_overhead_of_the_process_is_counted_once_for_all_its_frameworks():
     for framework in ("torch", "cupy"):
         share.limit(framework, None, total_bytes=80 * GIB, gpu_model="A100")
 
-    assert share.report.overhead_of(["torch", "cupy"]) == GIB
+    assert share.overhead_of(["torch", "cupy"]) == GIB

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.oom_errors import ACCELERATOR, ACTOR_KILLED, GIB, HOST, NEAR_MISSES, TORCH_OOM, build, torch_text
-from tune_policies import OutOfMemory, classify_oom, classify_oom_text
+from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
 from tune_policies.ray_compat.kernel_kills import old_notes
 
 NONE = OutOfMemory(kind="none")

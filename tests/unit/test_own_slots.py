@@ -111,12 +111,12 @@ def test_other_devices_have_slots_by_cpus_too():
 def test_a_few_poor_nodes_do_not_decide_for_train_workers_and_the_plan_says_so():
     plan = GpuPolicy(num_workers=2).plan(LARGE_AND_SMALL)
 
-    assert plan.per_worker.cpus == 12
+    assert plan.common_slot.per_worker.cpus == 12
     assert any(reason.startswith("left out 1 node with GPU but too few CPUs") for reason in plan.reasons)
 
 
 def test_poor_nodes_count_where_a_trial_needs_them():
-    assert GpuPolicy(num_workers=33).plan(LARGE_AND_SMALL).per_worker.cpus == 2
+    assert GpuPolicy(num_workers=33).plan(LARGE_AND_SMALL).common_slot.per_worker.cpus == 2
 
 
 def test_a_run_by_hand_gets_what_is_good_on_every_node():
@@ -203,15 +203,6 @@ def test_slots_of_their_own_are_never_fewer_all_have_a_place_and_no_device_is_to
             per_device = int(1 / slot.worker.gpus)
             assert nodes[place.node_id].smallest_gpu_memory_bytes >= slot.gpu_memory_bytes * per_device
             assert isinstance(policy, GpuPolicy) or slot.gpu_memory_bytes >= min(GIB, policy.gpu_memory)
-
-
-def test_where_only_gpu_nodes_without_cpus_would_do_the_error_says_so():
-    capacity = ClusterCapacity.of(
-        gpu_node("large", gpus=1, cpus=0, gpu_memory_gib=80), gpu_node("small", gpus=1, cpus=4, gpu_memory_gib=16)
-    )
-
-    with pytest.raises(InfeasibleRequestError, match=r"Or use the GPU nodes without CPUs too, with cpus=0\.$"):
-        GpuMemoryPolicy(gpu_memory="20GiB").plan(capacity)
 
 
 def test_the_nodes_with_the_most_gpu_memory_are_the_first_whatever_their_order():

@@ -3,11 +3,11 @@ import pytest
 from tune_policies.benchmarks.record.packing_record import ThroughputRecord, ThroughputSample, stops_paying_at
 
 
-def sample(arm, trials_per_gpu, trials_per_hour, losses=()):
+def sample(mode, trials_per_gpu, trials_per_hour, losses=()):
     num_trials = 2 * trials_per_gpu
     return ThroughputSample(
         workload="mlp",
-        arm=arm,
+        mode=mode,
         trials_per_gpu=trials_per_gpu,
         num_trials=num_trials,
         seconds=num_trials * 3600 / trials_per_hour,
@@ -20,21 +20,21 @@ def record(*samples):
     return ThroughputRecord(gpu="A100", machine="", command="", samples=samples, plans={})
 
 
-def test_an_arm_is_the_median_of_its_runs():
+def test_a_rate_is_the_median_of_its_runs():
     runs = record(*(sample("packed", 4, rate) for rate in (100, 140, 110)))
 
-    (rate,) = runs.arms("mlp").values()
+    (rate,) = runs.rates("mlp").values()
     assert rate.median == pytest.approx(110)
 
 
-def test_an_arm_is_compared_with_one_trial_at_a_time():
+def test_a_rate_is_compared_with_one_trial_at_a_time():
     runs = record(sample("alone", 1, 50), sample("plan", 8, 400))
 
-    assert runs.speedup("mlp", ("plan", 8)) == pytest.approx(8)
+    assert runs.speedup("mlp", "plan", 8) == pytest.approx(8)
 
 
 def test_without_the_run_of_one_trial_at_a_time_there_is_no_comparison():
-    assert record(sample("plan", 8, 400)).speedup("mlp", ("plan", 8)) is None
+    assert record(sample("plan", 8, 400)).speedup("mlp", "plan", 8) is None
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,11 @@ def test_a_run_that_does_not_count_is_kept_apart():
     assert (len(runs.samples), runs.failures) == (1, ("mlp, plan, 8 at once: a trial failed",))
 
 
-def test_a_record_survives_json():
+def test_a_record_survives_json_also_as_earlier_versions_wrote_it():
     runs = record(sample("alone", 1, 50, losses=(2.0,)))
 
     assert ThroughputRecord.from_json(runs.to_json()) == runs
+    assert ThroughputRecord.from_json(runs.to_json().replace('"mode"', '"arm"')) == runs
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,21 @@
-"""What every policy promises. A new policy is added to the list, and must pass."""
+"""What every policy promises, and that ``check_policy`` notices a policy that breaks a promise.
 
-import json
-import pickle
+A new policy is added to ``POLICIES``, and must pass.
+"""
+
+import random
+import time
+from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import Field, TypeAdapter
 
 import tune_policies
 from tests.clusters import gpu_node
 from tests.decisions import a_decision
+from tests.unit.strategies import growing, with_kinds
 from tune_policies import (
     AcceleratorPolicy,
     AutoPolicy,
@@ -20,19 +27,19 @@ from tune_policies import (
     EvenSplitPolicy,
     FirstFeasiblePolicy,
     FreeCapacityPolicy,
-    GpuMemoryMeasurement,
     GpuMemoryPolicy,
     GpuMemoryProfile,
     GpuPolicy,
     InfeasibleRequestError,
-    InvalidResourcesError,
     MixedPolicy,
     ReservingPolicy,
+    ResourcePolicy,
     SelectingPolicy,
-    TrialPlan,
     policies,
 )
-from tune_policies.policies.policy import build_policy
+from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
+from tune_policies.testing import PolicyCheckError, Promise, check_policy
+from tune_policies.testing.clusters import draw_cluster
 
 CAPACITY = ClusterCapacity.of(
     gpu_node("a", gpus=4, cpus=16, gpu_memory_gib=16, accelerator_type="T4", memory_gib=64),
@@ -44,8 +51,10 @@ PROFILE = GpuMemoryProfile(
         GpuMemoryMeasurement(config={"batch": batch, "net": "mlp"}, total_bytes=batch * 2**28) for batch in (4, 16, 40)
     )
 )
+SLICES = {"resource": "TPU", "amount": 4, "accelerator_type": "TPU-V4", "topology": "2x2x2", "num_workers": 2}
 POLICIES = [
     AcceleratorPolicy(resource="NPU", amount=0.3, memory="1GiB", num_workers=2),
+    AcceleratorPolicy(**SLICES),
     AutoPolicy(gpu_memory="6GiB"),
     AutoscalingPolicy(GpuPolicy(gpus=0.5), max_nodes_to_add=3),
     BenchmarkedPolicy(a_decision("T4"), gpu=GpuPolicy(accelerator_type="T4"), cpu=CpuPolicy(cpus=2)),
@@ -60,14 +69,28 @@ POLICIES = [
     FirstFeasiblePolicy(GpuPolicy(gpus=8), CpuPolicy()),
     FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(memory="1GiB"), min_trials=9),
     FreeCapacityPolicy(GpuPolicy(gpus=0.5)),
-    CappedPolicy(GpuPolicy(), 2),
+    CappedPolicy(GpuPolicy(gpus=0.25), 2),
     MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2), CpuPolicy(cpus=500), speeds=(8, 1, 1)),
     ReservingPolicy(CpuPolicy(), cpus=4, gpus=1, memory="8GiB"),
     ReservingPolicy(GpuMemoryPolicy(gpu_memory="6GiB"), gpu_memory="2GiB"),
     SelectingPolicy(GpuPolicy(), exclude_nodes=("b",)),
 ]
 
-every_policy = pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+def test_it_keeps_every_promise(policy):
+    check_policy(policy, num_clusters=25, clusters=[CAPACITY])
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(with_kinds | growing, st.integers(0, 10**6))
+def test_policies_inside_one_another_keep_every_promise(policy, seed):
+    plans = [CAPACITY] if isinstance(policy, CpuPolicy) else []
+    try:
+        check_policy(policy, num_clusters=3, seed=seed, clusters=plans)
+    except PolicyCheckError as error:
+        if error.promise is not Promise.PLANS_SOMEWHERE:
+            raise
 
 
 def test_the_list_has_every_policy_that_is_public():
@@ -76,68 +99,161 @@ def test_the_list_has_every_policy_that_is_public():
     assert public == set(policies.__all__) == {type(policy).__name__ for policy in POLICIES}
 
 
-@every_policy
-def test_it_gives_the_same_plan_for_the_same_capacity(policy):
-    assert policy.plan(CAPACITY) == policy.plan(CAPACITY)
-
-
-@every_policy
-def test_its_plan_explains_itself(policy):
-    plan = policy.plan(CAPACITY)
-
-    assert plan.limited_by
-    assert plan.reasons
-
-
-@every_policy
-def test_it_says_of_an_empty_cluster_what_is_missing(policy):
-    with pytest.raises(InfeasibleRequestError, match="one trial needs"):
-        policy.plan(ClusterCapacity.of())
-
-
-@every_policy
-def test_it_cannot_be_changed(policy):
-    field = next(iter(type(policy).model_fields))
-
-    with pytest.raises(ValueError, match="frozen"):
-        setattr(policy, field, None)
-
-
-@every_policy
-def test_it_is_the_same_in_python_and_json(policy):
-    data = json.loads(policy.to_json())
-
-    assert data["kind"] == type(policy).__name__
-    assert build_policy(data) == type(policy).from_json(policy.to_json()) == type(policy).from_dict(data) == policy
-
-
-@every_policy
-def test_it_may_be_a_field_of_a_users_own_settings(policy):
+def test_a_policy_may_be_a_field_of_a_users_own_settings():
     """Pydantic then takes plain data, and of each check what it returns."""
-    settings = TypeAdapter(dict[str, type(policy)])
+    policy = CappedPolicy(GpuPolicy(), 2)
 
-    assert settings.validate_python({"policy": dict(policy)}) == {"policy": policy}
-
-
-@every_policy
-def test_it_is_not_made_from_another_kind(policy):
-    other = {"kind": "CpuPolicy"} if not isinstance(policy, CpuPolicy) else {"kind": "GpuPolicy"}
-
-    with pytest.raises(InvalidResourcesError, match=f"this is a {other['kind']}, not a {type(policy).__name__}"):
-        type(policy).from_dict(other)
-    with pytest.raises(InvalidResourcesError, match="this is not JSON"):
-        type(policy).from_json("{")
+    assert TypeAdapter(dict[str, CappedPolicy]).validate_python({"policy": dict(policy)}) == {"policy": policy}
 
 
-@every_policy
-def test_it_and_its_plan_can_be_pickled(policy):
-    plan = policy.plan(CAPACITY)
+class FaultyPolicy(ResourcePolicy):
+    """Plans as the function of its name in ``FAULTS``."""
 
-    assert pickle.loads(pickle.dumps((policy, plan))) == (policy, plan)
-    assert TrialPlan.from_json(plan.to_json()) == plan
+    fault: str
+
+    def plan(self, capacity):
+        plan, _ = FAULTS[self.fault]
+        return plan(capacity)
 
 
-@every_policy
-def test_it_names_an_unknown_field_and_those_that_exist(policy):
-    with pytest.raises(InvalidResourcesError, match=rf"unknown field 'flavour' \({type(policy).__name__} has "):
-        build_policy({**json.loads(policy.to_json()), "flavour": 1})
+class ForgetfulPolicy(CpuPolicy):
+    """One of its fields is not written."""
+
+    note: str = Field(default="", exclude=True)
+
+
+class MutablePolicy(CpuPolicy, frozen=False):
+    """Its fields can be set."""
+
+
+CPU, GPU, GROWING = CpuPolicy(), GpuPolicy(gpus=0.25), CpuPolicy(num_workers=(1, 4))
+
+
+def changed(policy, capacity, **changes):
+    """The plan of a policy whose slots have other values; a function gets the value there was."""
+    plan = policy.plan(capacity)
+    slots = [
+        slot.model_copy(update={name: change(getattr(slot, name)) for name, change in changes.items()})
+        for slot in plan.slots
+    ]
+    return plan.model_copy(update={"slots": tuple(slots)})
+
+
+def changes_the_capacity(capacity):
+    plan = CPU.plan(capacity)
+    capacity.nodes[0].labels["seen"] = "yes"
+    return plan
+
+
+def reads_a_file(capacity):
+    Path(__file__).read_bytes()
+    return CPU.plan(capacity)
+
+
+def refuses_large_clusters(capacity):
+    if len(capacity.nodes) > 4:
+        raise InfeasibleRequestError("few nodes", "there are many", "patience", "Remove some.")
+    return CPU.plan(capacity)
+
+
+FAULTS = {
+    "returns no plan": (lambda capacity: None, Promise.RAISES_INFEASIBLE_ALONE),
+    "raises another error": (lambda capacity: {}["GPU"], Promise.RAISES_INFEASIBLE_ALONE),
+    "plans without nodes": (
+        lambda capacity: CPU.plan(capacity if capacity.nodes else CAPACITY),
+        Promise.RAISES_INFEASIBLE_ALONE,
+    ),
+    "draws at random": (lambda capacity: CPU.plan(capacity).with_reasons(str(random.random())), Promise.IS_PURE),
+    "reads the clock": (lambda capacity: CPU.plan(capacity).with_reasons(str(time.time_ns())), Promise.IS_PURE),
+    "reads a file": (reads_a_file, Promise.IS_PURE),
+    "changes the capacity": (changes_the_capacity, Promise.IS_PURE),
+    "looks at the first node": (
+        lambda capacity: CappedPolicy(CPU, 1).plan(capacity.with_nodes(capacity.nodes[:1])),
+        Promise.IGNORES_ORDER,
+    ),
+    "is limited by nothing": (
+        lambda capacity: CPU.plan(capacity).model_copy(update={"limited_by": ""}),
+        Promise.PLAN_IS_A_VALUE,
+    ),
+    "counts a trial twice": (
+        lambda capacity: changed(CPU, capacity, max_concurrent_trials=lambda n: 2 * n),
+        Promise.FITS,
+    ),
+    "ignores labels": (lambda capacity: changed(CPU, capacity, label_selector=lambda _: {"zone": "eu"}), Promise.FITS),
+    "forgets a trial": (
+        lambda capacity: changed(CPU, capacity, max_concurrent_trials=lambda n: max(1, n - 1)),
+        Promise.IS_FULL,
+    ),
+    "grows too far": (lambda capacity: changed(GROWING, capacity, max_workers=lambda n: n + 1000), Promise.GROWS),
+    "cuts unequal shares": (
+        lambda capacity: changed(
+            GpuPolicy(gpus=0.5), capacity, trial=lambda each: each.with_ticks("GPU", 3500)
+        ).model_copy(update={"fewer_than_fit": True}),
+        Promise.SHARES_ARE_EQUAL,
+    ),
+    "promises too much GPU memory": (
+        lambda capacity: changed(GPU, capacity, gpu_memory_bytes=lambda each: each and 2 * each),
+        Promise.GPU_MEMORY_FITS,
+    ),
+    "adds unknown nodes": (
+        lambda capacity: AutoscalingPolicy(CPU).plan(
+            capacity.model_copy(
+                update={"node_types": tuple(each.model_copy(update={"max_nodes_to_add": 9}) for each in types)}
+            )
+            if (types := capacity.node_types)
+            else capacity
+        ),
+        Promise.ADDS_KNOWN_NODES,
+    ),
+    "refuses large clusters": (refuses_large_clusters, Promise.MORE_NODES_ARE_ENOUGH),
+    "needs what no cluster has": (SelectingPolicy(CPU, {"rack": "7"}).plan, Promise.PLANS_SOMEWHERE),
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "promise"),
+    [
+        *(pytest.param(FaultyPolicy(fault=name), promise, id=name) for name, (_, promise) in FAULTS.items()),
+        pytest.param(ForgetfulPolicy(note="7"), Promise.IS_A_VALUE, id="does not write a field"),
+        pytest.param(MutablePolicy(), Promise.IS_A_VALUE, id="can be changed"),
+    ],
+)
+def test_a_broken_promise_is_noticed(policy, promise):
+    with pytest.raises(PolicyCheckError) as caught:
+        check_policy(policy)
+
+    assert caught.value.promise is promise
+
+
+def test_every_promise_has_a_policy_that_breaks_it():
+    broken = {promise for _, promise in FAULTS.values()}
+
+    assert broken | {Promise.IS_A_VALUE} == set(Promise)
+
+
+def test_the_error_has_the_smallest_cluster_that_shows_the_mistake():
+    with pytest.raises(PolicyCheckError) as caught:
+        check_policy(FaultyPolicy(fault="counts a trial twice"))
+
+    (node,) = caught.value.capacity.nodes
+    assert node.shape == gpu_node("a", gpus=0, cpus=1).shape
+    assert "smallest cluster found: ClusterCapacity.from_dict({'nodes': ({'node_id'" in str(caught.value)
+
+
+def test_the_clusters_are_of_all_kinds():
+    rng = random.Random(0)
+    clusters = [draw_cluster(rng) for _ in range(200)]
+
+    for kind in (
+        lambda capacity: not capacity.nodes,
+        lambda capacity: capacity.nodes and not list(capacity.gpu_nodes()),
+        lambda capacity: len({node.accelerator_type for node in capacity.nodes if node.resources.gpus}) > 2,
+        lambda capacity: any(node.resources.gpus and node.devices is None for node in capacity.nodes),
+        lambda capacity: any("ray.io/tpu-slice-name" in node.labels for node in capacity.nodes),
+        lambda capacity: any(node.in_use for node in capacity.nodes),
+        lambda capacity: capacity.draining,
+        lambda capacity: capacity.node_types,
+        lambda capacity: capacity.node_types is None,
+        lambda capacity: any(node.resources.cpus == 0 for node in capacity.nodes),
+    ):
+        assert sum(bool(kind(capacity)) for capacity in clusters) >= 5

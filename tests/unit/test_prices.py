@@ -76,19 +76,11 @@ def test_a_catalogue_of_skypilot_has_machines_and_gpus_that_are_added_to_one(wri
     assert prices.per_hour(cpus=1, gpus=1, accelerator_type="V100").per_hour == pytest.approx(v100)
 
 
-def test_the_day_of_a_catalogue_is_that_of_its_file_unless_it_is_told(written):
+def test_the_day_of_a_catalogue_is_that_of_its_file(written):
     path = written(VMS)
     os.utime(path, (0, 0))
 
     assert load_prices(path).date == "1970-01-01"
-    assert load_prices(path, date="2026-11-21").date == "2026-11-21"
-
-
-def test_a_hole_is_named_by_line_and_column_where_its_price_is_needed(written):
-    prices = load_prices(written(VMS))
-
-    with pytest.raises(InvalidResourcesError, match="no price for 'H100', as line 5, column Price is empty"):
-        prices.per_hour(cpus=1, gpus=1, accelerator_type="H100")
 
 
 @pytest.mark.parametrize(
@@ -96,12 +88,12 @@ def test_a_hole_is_named_by_line_and_column_where_its_price_is_needed(written):
     [
         (HEAD + "c,,,4,16,cheap,r,,,a\n", "line 2, column Price: 'cheap' is not a number of 0 or above"),
         (HEAD + "c,,,4,16,-1,r,,,a\n", "line 2, column Price: '-1' is not a number of 0 or above"),
-        (HEAD + "c,,,,16,1,r,,,a\n", "no line has a price: line 2, column vCPUs is empty"),
-        (HEAD + "c,,,4,16,0,r,,,a\n", "no line has a price: line 2, column Price is 0"),
-        (HEAD + "g,A100,,4,16,1,r,,,a\n", "no line has a price: line 2, column AcceleratorCount is empty"),
+        (HEAD + "c,,,,16,1,r,,,a\n", "no line has a price"),
+        (HEAD + "c,,,4,16,0,r,,,a\n", "no line has a price"),
+        (HEAD + "g,A100,,4,16,1,r,,,a\n", "no line has a price"),
         (HEAD + "c,,,4,16,1\n", "line 2: it has fewer cells than the 10 columns of line 1"),
         (HEAD + "c,,,4,16,1,r,,,a,b\n", "line 2: it has more cells than the 10 columns of line 1"),
-        (HEAD, "no line has a price: there is none"),
+        (HEAD, "no line has a price"),
         (HEAD.replace("vCPUs", "VCPU"), r"line 1: the column vCPUs is missing; did you mean 'VCPU'\?"),
         ("", "line 1: the column InstanceType is missing"),
     ],

@@ -48,13 +48,6 @@ def test_as_many_workers_are_said_to_fit_as_are_placed_one_by_one(has, worker):
     assert said == allocated(RemainingNode(has), worker)
 
 
-def test_beside_shares_a_whole_device_is_one_that_nobody_has_a_part_of():
-    node = RemainingNode({"GPU": 4 * GPU})
-    allocated(node, {"GPU": 6_000}, most=3)
-
-    assert (node.amount("GPU"), node.slots({"GPU": GPU}, 9)) == (22_000, 1)
-
-
 @given(
     st.integers(0, 4),
     st.sampled_from([0, 0.5, 1, 8]),
@@ -117,10 +110,6 @@ def test_host_memory_that_is_not_known_limits_no_one_who_asks(memory_gib):
     assert workers_on_node(node, Request(worker=worker)) == 8
     assert is_held(BundleGroup([{"CPU": 1, "memory": 8 * 2**30}] * 8), [node])
     assert RemainingNode(node.amounts).slots(worker.ticks, 9) == 8
-
-
-def test_none_of_a_resource_limits_nothing():
-    assert RemainingNode({"CPU": 2 * GPU}).slots({"CPU": GPU, "GPU": 0}, 9) == 2
 
 
 def test_the_largest_bundles_are_placed_first():

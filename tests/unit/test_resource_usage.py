@@ -8,16 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node, nodes
-from tune_policies import (
-    CappedPolicy,
-    ClusterCapacity,
-    CpuPolicy,
-    GpuPolicy,
-    OutOfMemory,
-    Resources,
-    TrialPlan,
-    TrialSlot,
-)
+from tune_policies import CappedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, Resources, TrialPlan, TrialSlot
+from tune_policies.oom import OutOfMemory
 from tune_policies.tune.usage.resource_meter import (
     LAST_RUNNING,
     LESS_THAN_SLOT,

@@ -36,7 +36,7 @@ HOSTILE = [
 WORDS = ["gpu_type", "node:10.0.0.1", "a/b.c", "größe", "単位", "v1+2", "me@home", "--flag"]
 
 names = st.lists(st.sampled_from(HOSTILE + WORDS), min_size=1, max_size=4).map("".join) | st.text(min_size=1)
-FORMATS = [("kuberay", "2.60.0"), ("kuberay", "2.50.0"), ("kuberay-helm", "2.60.0"), ("cluster-yaml", "2.60.0")]
+FORMATS = [("kuberay", "2.60.0"), ("kuberay", "2.50.0"), ("cluster-yaml", "2.60.0")]
 
 
 def in_kuberays_shell(group):
@@ -61,8 +61,6 @@ def amounts_in(text, form):
     written = yaml.safe_load(text)
     if form == "kuberay":
         return in_kuberays_shell(written["spec"]["workerGroupSpecs"][0])
-    if form == "kuberay-helm":
-        return in_kuberays_shell(written["additionalWorkerGroups"]["l4"])
     assert [shlex.split(command)[:2] for command in written["setup_commands"]] == [["pip", "install"]]
     return in_launchers_shell(written["available_node_types"]["l4"])
 

@@ -6,9 +6,8 @@ import pytest
 from rich.console import Console
 
 from tests.clusters import GIB, gpu_node
-from tests.decisions import a_decision, a_size
+from tests.decisions import a_decision
 from tune_policies import (
-    AutoscalingPolicy,
     ClusterCapacity,
     CpuPolicy,
     GpuPolicy,
@@ -104,28 +103,9 @@ def test_a_plan_is_a_row_for_each_slot_type_its_limit_and_its_reasons():
     assert "- CpuPolicy: 10 CPUs per worker, as asked for, and no GPU" in texts
 
 
-def test_a_plan_names_its_train_workers_and_the_nodes_to_add():
-    kind = NodeTypeCapacity(name="gpu", resources=Resources(cpus=16, gpus=4), max_nodes_to_add=3)
-    capacity = ClusterCapacity(nodes=(NODE,), node_types=(kind,))
-
-    texts = in_notebook(AutoscalingPolicy(GpuPolicy(num_workers=2)).plan(capacity))
-
-    assert texts[1:3] == ["At once", "Train workers"]
-    assert "nodes that the autoscaler must add first: 3 gpu" in texts
-
-
 def test_a_decision_says_from_which_size_a_gpu_is_the_answer():
     texts = in_notebook(a_decision("A100"))
 
     assert "Cheaper" not in texts
     assert "- mlp, in trials of 100 steps: a GPU pays from size 64 on, and not yet at 32" in texts
     assert "- measured on 2026-06-01 on a CPU and A100" in texts
-
-
-def test_a_decision_with_prices_says_what_a_trial_costs():
-    size = a_size(16, "GPU", cheapest="CPU")
-    priced = size.model_copy(update={"cpu": size.cpu.model_copy(update={"cost_per_trial": 0.25})})
-
-    texts = in_notebook(a_decision(answers={16: priced}))
-
-    assert texts[texts.index("GPU cost") + 1 :][-5:-2] == ["CPU", "0.25", "-"]

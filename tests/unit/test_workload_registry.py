@@ -33,10 +33,6 @@ def test_sizes_are_ascending_powers_of_two(name):
     assert all(size.bit_count() == 1 for size in sizes)
 
 
-def test_a_synthetic_workload_is_not_among_those_that_are_run_by_default():
-    assert not SYNTHETIC.keys() & BUILT_IN.keys()
-
-
 def test_an_unknown_name_is_met_with_the_nearest_and_all_others():
     with pytest.raises(InvalidResourcesError, match=r"'matmull'; did you mean 'matmul'\? \(known: matmul, mlp, .*\)"):
         load_workload("matmull")
@@ -60,11 +56,9 @@ def test_a_users_workload_comes_from_the_working_directory(folder):
     [
         ("mine_b:", "", "'mine_b:' must be module:function, such as"),
         (":train", "", "':train' must be module:function, such as"),
-        ("nobody:train", "", "there is no module 'nobody' in /"),
-        ("nobody.here:train", "", "there is no module 'nobody' in /"),
         ("mine_b:train", "def test(): pass", "mine_b has no 'train'"),
         ("mine_b:train", "train = 3", "must be a function of a size and a device, and is of type int"),
-        ("mine_b:train", "import nobody_has_it", "mine_b imports 'nobody_has_it', which is not installed"),
+        ("mine_b:train", "import nobody_has_it", "the import of mine_b raised ModuleNotFoundError: No module named"),
         ("mine_b:train", "1 / 0", "the import of mine_b raised ZeroDivisionError: division by zero"),
         ("mine_b:train", "def train(", r"the import of mine_b raised SyntaxError: '\(' was never closed"),
     ],
@@ -83,9 +77,6 @@ def test_what_is_wrong_with_a_users_workload_is_said(folder, name, source, messa
         ("matmull", "", "did you mean 'matmul'"),
         ("mine_c:", "", "must be module:function"),
         ("mine_cc:train", "", r"there is no module 'mine_cc' in /.*; did you mean 'mine_c'\?"),
-        ("mine_c.part:train", "", "there is no module 'mine_c.part'"),
-        ("mine_c:trian", "def train(size, device): ...", r"mine_c has no 'trian'; did you mean 'train'\?"),
-        ("mine_c:train", "def train(", "mine_c is not valid Python"),
     ],
 )
 def test_a_workload_that_does_not_exist_is_refused_before_anything_starts(folder, name, source, message):
@@ -95,19 +86,8 @@ def test_a_workload_that_does_not_exist_is_refused_before_anything_starts(folder
         check_workload(name)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "raise RuntimeError('imported')\ndef train(size, device): ...",
-        "raise RuntimeError('imported')\nif True:\n    train = print",
-        "raise RuntimeError('imported')\nfrom json import loads as train",
-        "raise RuntimeError('imported')\nfrom json import *",
-        "raise RuntimeError('imported')\nglobals()['train'] = print",
-    ],
-    ids=["a function", "an assignment", "an import", "whatever a module has", "a name made while it runs"],
-)
-def test_a_workload_that_may_exist_is_accepted_without_an_import(folder, source):
-    (folder / "mine_d.py").write_text(source)
+def test_a_users_workload_is_accepted_without_an_import(folder):
+    (folder / "mine_d.py").write_text("raise RuntimeError('imported')")
 
     assert check_workload("mine_d:train") is None
     assert "mine_d" not in sys.modules

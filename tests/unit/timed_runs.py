@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 
 from tune_policies.benchmarks.record.run_set import (
-    Arm,
     Block,
+    Configuration,
     DeviceFound,
     Environment,
     NoiseReading,
@@ -19,15 +19,17 @@ QUIET = tuple(NoiseReading(round=number, load=0.05) for number in range(ROUNDS))
 
 
 def processes(device, step_s, *, size=1, is_control=False, wobble=0.001):
-    """Five processes of an arm, of which each differs a little."""
-    arm = Arm(workload="mlp", size=size, device=device, is_control=is_control)
+    """Five processes of a configuration, of which each differs a little."""
+    configuration = Configuration(workload="mlp", size=size, device=device, is_control=is_control)
     for number in range(ROUNDS):
         seconds = step_s * (1 + wobble * (number % 3)) * 10
         blocks = (Block(phase=Phase.COMPUTE, order=0, at_s=0, num_steps=10, seconds=seconds),)
-        yield ProcessRun(arm=arm, round=number, order=0, pid=1, node="a", started_at=NOW, blocks=blocks)
+        yield ProcessRun(
+            configuration=configuration, round=number, order=0, pid=1, node="a", started_at=NOW, blocks=blocks
+        )
 
 
-def run_set(*arms, **others):
+def run_set(*configurations, **others):
     defaults = {
         "command": "",
         "seed": 0,
@@ -37,4 +39,6 @@ def run_set(*arms, **others):
         "num_rounds": ROUNDS,
         "noise": QUIET,
     }
-    return RunSet(**{**defaults, "runs": tuple(run for arm in arms for run in arm), **others})
+    return RunSet(
+        **{**defaults, "runs": tuple(run for configuration in configurations for run in configuration), **others}
+    )

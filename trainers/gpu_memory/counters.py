@@ -6,7 +6,7 @@ entry to ``_COUNTERS``.
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
@@ -67,6 +67,28 @@ def read_counters() -> dict[str, FrameworkMemory]:
     """
     found = {name: _ask(name, counter.read) for name, counter in _in_use()}
     return {name: memory for name, memory in found.items() if memory is not None}
+
+
+def held_bytes(counters: Mapping[str, FrameworkMemory]) -> int:
+    """Return the GPU memory that the frameworks of this process hold now, in bytes."""
+    return sum(memory.held_bytes for memory in counters.values())
+
+
+def peak_gpu_memory_bytes() -> int | None:
+    """Return the peak GPU memory of this process's frameworks on all devices in bytes, or ``None`` if none used a GPU.
+
+    The figure counts the memory that the allocators reserved (PyTorch, CuPy) or the memory of tensors (TensorFlow,
+    JAX). It does not include memory outside the allocators.
+
+    Raises:
+        ProbeError: A framework cannot be read.
+    """
+    peaks = [
+        memory.peak_allocated_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
+        for memory in read_counters().values()
+    ]
+    known = [peak for peak in peaks if peak is not None]
+    return sum(known) if known else None
 
 
 def reset_peaks() -> None:

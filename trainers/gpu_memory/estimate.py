@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Final
 
-from tune_policies.plan.gpu_memory_profile import TORCH_OVERHEAD_BYTES
+from tune_policies.plan.safe_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.values.errors import MeasurementError
 from tune_policies.values.resources import Bytes, UsedBytes
 from tune_policies.values.sanitize import one_line

@@ -14,8 +14,7 @@ from tune_policies.values.errors import MemoryLimitError, ProbeError
 from tune_policies.values.units import MIB, format_bytes
 
 from .counters import read_counters
-from .enforcement import current_limit_report
-from .share import GpuShare, LimitReport
+from .share import GpuShare, ShareLimits
 
 _POLL_S: Final = 0.5
 
@@ -27,8 +26,10 @@ _WHOLE_FRACTION: Final = 0.8
 """The part of a whole device that must be free. The driver and a desktop may use the rest."""
 
 
-def wait_for_free_memory(share: GpuShare | None, *, timeout_s: float = 30.0) -> None:
+def wait_for_free_memory(share: GpuShare, earlier: ShareLimits | None = None, *, timeout_s: float = 30.0) -> None:
     """Wait until the share of this process, or the whole devices, are free. Without NVML, return at once.
+
+    ``earlier`` are the limits of an earlier trial in this process, which tell what it may have left here.
 
     Raises:
         MemoryLimitError: The memory is not free after ``timeout_s`` seconds.
@@ -39,49 +40,53 @@ def wait_for_free_memory(share: GpuShare | None, *, timeout_s: float = 30.0) -> 
             devices = read_device_use()
         except NvmlError:
             return
-        for device in devices:
-            if share is None:
-                needed = _WHOLE_FRACTION * device.total_bytes
-            else:
-                needed = _SHARE_FRACTION * share.bytes_of(device.total_bytes)
-            # Reading this process's own memory is slow, so only if it matters.
-            if device.free_bytes < needed and device.free_bytes + _own_bytes(device) < needed:
-                break
-        else:
+        # Reading this process's own memory is slow, so only if it matters.
+        lacking = next(
+            (
+                device
+                for device in devices
+                if device.free_bytes < (needed := _needed_bytes(device, share))
+                and device.free_bytes + _own_bytes(device, earlier) < needed
+            ),
+            None,
+        )
+        if lacking is None:
             return
         if time.monotonic() >= deadline:
-            raise _not_enough_free(device, share, timeout_s)
+            raise _not_enough_free(lacking, share, timeout_s)
         time.sleep(min(_POLL_S, timeout_s))
 
 
-def _own_bytes(device: DeviceUse) -> int:
+def _needed_bytes(device: DeviceUse, share: GpuShare) -> float:
+    if share.is_whole:
+        return _WHOLE_FRACTION * device.total_bytes
+    return _SHARE_FRACTION * share.bytes_of(device.total_bytes)
+
+
+def _own_bytes(device: DeviceUse, earlier: ShareLimits | None) -> int:
     """Return the memory that an earlier trial left in this process, as the driver or its frameworks report it.
 
     In a container the driver often does not list the process. The frameworks' sum counts for each of several devices.
     """
     by_driver = device.bytes_by_process.get(os.getpid()) or 0
-    report = current_limit_report() or LimitReport()  # of the earlier trial
     try:
-        counters = read_counters()
+        held = {name: memory.held_bytes for name, memory in read_counters().items()}
     except ProbeError:
         return by_driver
-    by_frameworks = 0
-    for name, memory in counters.items():
-        held = memory.held_bytes
-        if name == "tensorflow":  # its allocator reserves the whole limit, or the whole device
-            held = report.limit_bytes.get(name, device.total_bytes)
-        by_frameworks += held
-    return max(by_driver, by_frameworks + report.overhead_of(counters))
+    if "tensorflow" in held:  # its allocator reserves the whole limit, or the whole device
+        limits = earlier.limit_bytes if earlier else {}
+        held["tensorflow"] = limits.get("tensorflow", device.total_bytes)
+    return max(by_driver, sum(held.values()) + (earlier.overhead_of(held) if earlier else 0))
 
 
-def _not_enough_free(device: DeviceUse, share: GpuShare | None, timeout_s: float) -> MemoryLimitError:
+def _not_enough_free(device: DeviceUse, share: GpuShare, timeout_s: float) -> MemoryLimitError:
     holders = sorted(device.bytes_by_process.items(), key=lambda item: -(item[1] or 0))
     named = [
         f"process {pid} ({format_bytes(amount) if amount is not None else 'an unknown amount'})"
         for pid, amount in holders
         if pid != os.getpid()
     ]
-    if share is None:
+    if share.is_whole:
         needs = f"the {_WHOLE_FRACTION:.0%} that a trial with a whole GPU needs"
     else:
         needs = f"the share of {format_bytes(share.bytes_of(device.total_bytes))}"

@@ -2,15 +2,12 @@
 
 A framework limits only its own allocator. The device context, loaded kernels, library handles and communication buffers
 come on top, so budget = share - overhead.
-
-New variables are merged with the settings of the user.
 """
 
 import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from pydantic import Field
@@ -23,15 +20,15 @@ from tune_policies.values.value import Value, suggest
 from .overhead import NOTHING_MEASURED
 
 
-@dataclass
 class OwnEnvironment:
     """The environment of this process, and the variables that this project has written into it.
 
     A process may serve several trials, so the variables of the last trial must not count as settings of the user.
     """
 
-    _written: dict[str, tuple[str | None, str]] = field(default_factory=dict)
-    """The value before, and the value that was written, by variable."""
+    def __init__(self) -> None:
+        self._written: dict[str, tuple[str | None, str]] = {}
+        """The value before, and the value that was written, by variable."""
 
     def of_user(self) -> dict[str, str]:
         """Return the environment of the user. A variable that was changed after it was written is the user's."""
@@ -54,14 +51,10 @@ class OwnEnvironment:
         return name in self._written and os.environ.get(name) == self._written[name][1]
 
 
-PROCESS_ENVIRONMENT = OwnEnvironment()
-
-
 _TORCH_VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Where PyTorch reads the settings of its allocator. The first that is set wins (``c10/core/AllocatorConfig``)."""
-_TORCH_KEY: Final = "per_process_memory_fraction"
-_TORCH_KNOWS_KEY: Final = (2, 10)
-"""Earlier versions of PyTorch reject the key at the first call of CUDA."""
+_TORCH_FRACTION: Final = re.compile(r"(?:^|,)\s*+per_process_memory_fraction\s*+:\s*+([^,\s]++)")
+"""PyTorch reads it since 2.10. Earlier versions reject it at the first call of CUDA."""
 
 _JAX_VARIABLE: Final = "XLA_CLIENT_MEM_FRACTION"
 _JAX_OLD_VARIABLE: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -79,35 +72,17 @@ _JAX_LIMITING_OPTIONS: Final = ("memory_fraction", "allocator", "gpu_system_memo
 CUPY_VARIABLE: Final = "CUPY_GPU_MEMORY_LIMIT"
 
 
-def parse_version(text: str) -> tuple[int, ...]:
-    """Return the release numbers of a version: ``(2, 13, 0)`` for ``"2.13.0+cu128"`` and ``"2.13.0a0"``."""
-    found = re.match(r"\d+(\.\d+)*", text)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
-
-
-def torch_setting(key: str, environ: Mapping[str, str]) -> str | None:
-    """Return the user's setting for a key of PyTorch's allocator, or ``None``."""
-    return _torch_settings(environ)[1].get(key)
-
-
-def torch_own_fraction(version: str, environ: Mapping[str, str]) -> float:
+def torch_own_fraction(environ: Mapping[str, str]) -> float:
     """Return the fraction that the user has set for PyTorch's allocator, or 1."""
-    return _as_fraction(torch_setting(_TORCH_KEY, environ)) if parse_version(version) >= _TORCH_KNOWS_KEY else 1.0
-
-
-def _torch_settings(environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Return the variable that PyTorch reads, and its settings."""
-    name = next((name for name in _TORCH_VARIABLES if name in environ), _TORCH_VARIABLES[-1])
-    # A value may be a list with commas, as in roundup_power2_divisions:[256:1,512:2].
-    parts = re.findall(r"(?:\[[^\[\]]*+\]|[^,])++", environ.get(name, ""))
-    pairs = (part.partition(":") for part in parts if part.strip())
-    return name, {key.strip(): value.strip() for key, _, value in pairs}
+    settings = next((environ[name] for name in _TORCH_VARIABLES if name in environ), "")
+    found = _TORCH_FRACTION.findall(settings)
+    return _as_fraction(found[-1] if found else None)
 
 
 def jax_variables(fraction: float, environ: Mapping[str, str]) -> dict[str, str]:
     """Return JAX's variables that limit it to ``fraction`` of a device's total.
 
-    JAX allocates memory as needed, unless the user has turned preallocation on.
+    A smaller fraction of the user stays. JAX allocates memory as needed, unless the user has turned preallocation on.
 
     Raises:
         MemoryLimitError: ``environ`` has the old and the new name of the variable, which JAX rejects.
@@ -118,7 +93,7 @@ def jax_variables(fraction: float, environ: Mapping[str, str]) -> dict[str, str]
         )
     name = jax_fraction_variable(environ)
     return {
-        name: _rounded_down(min(fraction, _as_fraction(environ.get(name)))),
+        name: f"{_rounded_down(min(fraction, _as_fraction(environ.get(name)))):.6f}",
         JAX_PREALLOCATE_VARIABLE: environ.get(JAX_PREALLOCATE_VARIABLE) or "false",
     }
 
@@ -166,8 +141,9 @@ def _as_fraction(text: str | None) -> float:
     return fraction if 0 < fraction <= 1 else 1.0
 
 
-def _rounded_down(fraction: float) -> str:
-    return f"{max(1, math.floor(round(fraction * 10**6, 3))) / 10**6:.6f}"
+def _rounded_down(fraction: float) -> float:
+    """Return a fraction in millionths, and at least one of them: a limit of 0 may mean no limit."""
+    return max(1, math.floor(round(fraction * 10**6, 3))) / 10**6
 
 
 FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "cupy")
@@ -229,43 +205,8 @@ class GpuMemoryLimit(Value):
 
     def jax_fraction(self, total_bytes: int) -> float:
         """Return the fraction of a device for ``XLA_CLIENT_MEM_FRACTION``, rounded down to millionths."""
-        total = parse_bytes(total_bytes, name="total_bytes")
-        return min(1.0, max(1, math.floor(self.budget_bytes("jax") / total * 10**6)) / 10**6)
+        return min(1.0, _rounded_down(self.budget_bytes("jax") / parse_bytes(total_bytes, name="total_bytes")))
 
     def cupy_limit_bytes(self) -> int:
         """Return the limit for CuPy's memory pool, in bytes."""
         return self.budget_bytes("cupy")
-
-    def environment(self, versions: Mapping[str, str], total_bytes: int, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that limit a process which has not started its frameworks yet.
-
-        Other settings of the user in the same variables stay, and so do smaller limits. PyTorch has such a variable on
-        CUDA and ROCm since 2.10, and TensorFlow has none. Without a variable, only a call limits a framework.
-
-        Args:
-            versions: The versions of the frameworks that the process may use, by name.
-            total_bytes: The device's memory.
-            environ: The environment of the process. A ``MemoryLimitError`` is raised if it turns a limit off.
-        """
-        variables: dict[str, str] = {}
-        total_bytes = parse_bytes(total_bytes, name="total_bytes")
-        for framework, version in versions.items():
-            budget = self.budget_bytes(framework)
-            if not isinstance(version, str):
-                raise InvalidResourcesError(
-                    f"the version of {framework} must be a text such as '2.13.0', got {version!r}"
-                )
-            match framework:
-                case "torch" if parse_version(version) >= _TORCH_KNOWS_KEY:
-                    name, settings = _torch_settings(environ)
-                    fraction = min(self.torch_fraction(total_bytes), _as_fraction(settings.get(_TORCH_KEY)))
-                    settings[_TORCH_KEY] = _rounded_down(fraction)
-                    variables[name] = ",".join(f"{key}:{value}" for key, value in settings.items())
-                case "jax":
-                    void = why_jax_is_void(environ, environ.get("JAX_PJRT_CLIENT_CREATE_OPTIONS"))
-                    if void is not None:
-                        raise MemoryLimitError(void)
-                    variables |= jax_variables(self.jax_fraction(total_bytes), environ)
-                case "cupy":
-                    variables[CUPY_VARIABLE] = str(min(budget, cupy_own_limit(total_bytes, environ) or budget))
-        return variables

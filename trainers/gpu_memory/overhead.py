@@ -5,25 +5,22 @@ they are subtracted from the share. Each user of a machine has one file with mea
 """
 
 import os
-import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from tune_policies.files.reading import UnreadableFileError, read_value
 from tune_policies.files.writing import BusyFileError, locked, replace_file
-from tune_policies.plan.gpu_memory_profile import safe_overhead_bytes
+from tune_policies.plan.safe_overhead import safe_overhead_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import UsedBytes
 from tune_policies.values.value import Value
 
 _LOCK_TIMEOUT_S: Final = 10.0
 """Much longer than another process needs to write the file."""
-
-SAFE_DEFAULT: Final = "safe default"
-"""The source of an overhead that was not measured."""
 
 
 class MeasuredOverhead(Value):
@@ -43,6 +40,19 @@ class MeasuredOverhead(Value):
     measured_on: str
     how: str
 
+    def __str__(self) -> str:
+        return f"measured on {self.measured_on} ({self.gpu_model}, {self.framework} {self.version}, by {self.how})"
+
+
+class Assumption(StrEnum):
+    """The source of an overhead that was not measured on this device."""
+
+    SAFE_DEFAULT = "safe default"
+    PROFILE = "as the plan has counted by its profile"
+
+
+OverheadSource = MeasuredOverhead | Assumption
+
 
 class Overheads(Value):
     """The measured overheads of frameworks."""
@@ -60,16 +70,15 @@ class Overheads(Value):
         framework: str,
         version: str | None,
         compute_capability: tuple[int, int] | None = None,
-    ) -> tuple[int, str]:
+    ) -> tuple[int, OverheadSource]:
         """Return the overhead in bytes and its source, a measurement or the safe default.
 
         ``compute_capability`` is that of the device, such as ``(8, 0)``.
         """
         for each in self.measured:
             if (each.gpu_model, each.framework, each.version) == (gpu_model, framework, version):
-                where = f"{each.gpu_model}, {framework} {version}"
-                return each.overhead_bytes, f"measured on {each.measured_on} ({where}, by {each.how})"
-        return safe_overhead_bytes(framework, compute_capability), SAFE_DEFAULT
+                return each.overhead_bytes, each
+        return safe_overhead_bytes(framework, compute_capability), Assumption.SAFE_DEFAULT
 
 
 NOTHING_MEASURED: Final = Overheads()
@@ -115,20 +124,14 @@ def save_overheads(overheads: Overheads) -> Overheads:
     return merged
 
 
-def overheads_file(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
-    """Return the file with measurements, in ``TUNE_POLICIES_CACHE`` or the platform's cache folder of the user.
+def overheads_file(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the file with measurements, in ``TUNE_POLICIES_CACHE`` or the cache folder of the user.
 
     Raises:
         InvalidResourcesError: The user has no home, as in a container with an unnamed user.
     """
-    if environ.get("TUNE_POLICIES_CACHE"):
-        folder = Path(environ["TUNE_POLICIES_CACHE"])
-    elif platform == "win32" and environ.get("LOCALAPPDATA"):
-        folder = Path(environ["LOCALAPPDATA"], "tune-policies")
-    elif platform == "darwin":
-        folder = Path("~/Library/Caches/tune-policies")
-    else:
-        folder = Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "tune-policies"
+    own = environ.get("TUNE_POLICIES_CACHE")
+    folder = Path(own) if own else Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "tune-policies"
     try:
         return folder.expanduser() / "gpu-overheads.json"
     except RuntimeError as error:

@@ -1,50 +1,19 @@
-"""A process's share of a GPU, the report of its limits, and what the limiters of all frameworks have in common."""
+"""A process's share of a GPU, and its limits while it serves a trial: what limiters need, and what they report."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import Field
 
-from tune_policies.probe.nvml import NvmlError, are_gpus_hidden, read_gpus
+from tune_policies.probe.nvml import NvmlError, read_gpus
 from tune_policies.values.errors import MemoryLimitError
 from tune_policies.values.resources import TICKS, Bytes, UsedBytes, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 
-from .limit import FRAMEWORKS, GpuMemoryLimit
-from .overhead import NOTHING_MEASURED, Overheads
-
-_AMD_DEVICE: Final = Path("/dev/kfd")
-
-
-def other_gpu_frameworks(imported: Container[str]) -> list[str]:
-    """Return the installed frameworks outside ``imported`` that may see this process's GPU.
-
-    PyTorch and TensorFlow may be builds for the CPU, which only their import shows.
-    """
-    absent = [name for name in FRAMEWORKS if name not in imported and find_spec(name) is not None]
-    if not absent or not _is_gpu_visible():
-        return []
-    return [name for name in absent if name != "jax" or has_gpu_plugin()]
-
-
-def has_gpu_plugin() -> bool:
-    """Return whether a GPU back end of JAX is installed."""
-    return any(plugin.name.startswith(("xla_cuda", "xla_rocm")) for plugin in entry_points(group="jax_plugins"))
-
-
-def _is_gpu_visible() -> bool:
-    if are_gpus_hidden():
-        return False
-    try:
-        return bool(read_gpus())
-    except NvmlError:
-        return _AMD_DEVICE.exists()
-
+from .limit import GpuMemoryLimit, OwnEnvironment
+from .overhead import NOTHING_MEASURED, Assumption, Overheads, OverheadSource
 
 SharedDevice = Literal["GPU", "NPU"]
 """Ray's resources that can be shared in fractions and have a framework that can be limited."""
@@ -54,7 +23,7 @@ class GpuShare(Value):
     """This process's share of the device that Ray assigned to it.
 
     Attributes:
-        fraction: The share as rounded by Ray, above 0 and below 1.
+        fraction: The share as rounded by Ray; 1 and above are whole devices, which are not limited.
         memory_bytes: The share in the plan. If it is ``None``, the share is ``fraction`` of the device.
         overhead_bytes: The part of the share that the plan counts for memory outside the frameworks' allocators, or
             ``None`` if the process determines it.
@@ -69,72 +38,94 @@ class GpuShare(Value):
     device: SharedDevice = "GPU"
 
     @property
-    def num_parts(self) -> int:
-        """The number of such shares in a device. Ray rounds its fraction down."""
-        return TICKS // to_ticks(self.fraction)
+    def is_whole(self) -> bool:
+        """Whether the process has its devices for itself."""
+        return self.fraction >= 1
 
     def bytes_of(self, total_bytes: int) -> int:
         """Return the share of a device in bytes. The device may be smaller than planned, and the share with it."""
-        return min(self.memory_bytes or int(total_bytes * self.fraction), total_bytes // self.num_parts)
+        num_parts = TICKS // to_ticks(self.fraction)  # Ray rounds the fraction down
+        return min(self.memory_bytes or int(total_bytes * self.fraction), total_bytes // num_parts)
+
+
+class LimitOptions(Value):
+    """How a process is limited to its share of GPU memory.
+
+    Attributes:
+        isolation: ``"mps"`` to use NVIDIA's MPS daemon too, if one answers.
+        on_void_limit: Whether a limit that cannot hold is an error, or a warning in the result.
+        overheads: The measured memory of frameworks outside their allocators.
+    """
+
+    isolation: Literal["mps"] | None = None
+    on_void_limit: Literal["raise", "warn"] = "raise"
+    overheads: Overheads = NOTHING_MEASURED
+
+
+_NO_OPTIONS: Final = LimitOptions()
 
 
 @dataclass
-class LimitReport:
-    """The limits of this process. Each import of a framework adds to them.
+class ShareLimits:
+    """The limits of this process while it serves a trial. Each import of a framework adds to them.
 
     Attributes:
-        share_bytes: The share, or ``None`` until the size of the device is known.
+        share: The share, or whole devices.
+        options: How to limit the process.
+        environment: The variables of the process.
+        share_bytes: The share in bytes, or ``None`` until the size of the device is known.
         limit_bytes: The limit of each framework's allocator.
-        overhead_bytes: The part of the share for memory outside each framework's allocator.
+        overheads: The part of the share for memory outside each framework's allocator, in bytes, and its source.
         overhead_is_of_process: Whether each overhead is that of the whole process, so that they must not be added.
-        overhead_sources: The source of each overhead.
         not_enforceable: Frameworks in use that have no limit.
-        isolation: ``"mps"``, ``"mig"`` or ``"framework"``, or ``None`` if nothing limits the process yet.
-        warnings: Why a limit is void, if the user has accepted that, and other warnings.
+        by_driver: ``"mps"`` or ``"mig"`` if the driver limits the whole process.
+        seeing: Imported frameworks that see the device, and are limited.
+        blind: Imported modules that see no device.
+        refusal: Why a framework could not be limited. User code or a library may have caught the error.
     """
 
+    share: GpuShare
+    options: LimitOptions = _NO_OPTIONS
+    environment: OwnEnvironment = field(default_factory=OwnEnvironment)
     share_bytes: int | None = None
     limit_bytes: dict[str, int] = field(default_factory=dict)
-    overhead_bytes: dict[str, int] = field(default_factory=dict)
+    overheads: dict[str, tuple[int, OverheadSource]] = field(default_factory=dict)
     overhead_is_of_process: bool = False
-    overhead_sources: dict[str, str] = field(default_factory=dict)
     not_enforceable: list[str] = field(default_factory=list)
-    isolation: str | None = None
-    warnings: list[str] = field(default_factory=list)
+    by_driver: Literal["mps", "mig"] | None = None
+    seeing: set[str] = field(default_factory=set)
+    blind: list[str] = field(default_factory=list)
+    refusal: str | None = None
+    _warnings: dict[str, None] = field(default_factory=dict)
 
-    def overhead_of(self, frameworks: Iterable[str]) -> int:
-        """Return the overhead of these frameworks together, in bytes."""
-        amounts = [self.overhead_bytes.get(name, 0) for name in frameworks]
-        return max(amounts, default=0) if self.overhead_is_of_process else sum(amounts)
+    def __post_init__(self) -> None:
+        if not self.share.is_whole:
+            self.share_bytes = self.share.memory_bytes
+
+    @property
+    def isolation(self) -> Literal["mps", "mig", "framework"] | None:
+        """What limits the process, or ``None`` if nothing limits it yet."""
+        return self.by_driver or ("framework" if self.limit_bytes else None)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Why a limit is void, if the user has accepted that, and other warnings."""
+        texts = [*self._warnings]
+        if not self.seeing:  # a framework that sees the device may have imported others that do not
+            texts += [f"{name} sees no {self.share.device}" for name in self.blind]
+        if len(self.seeing) > 1:
+            names = " and ".join(sorted(self.seeing))
+            texts.append(f"{names} are each held to the share, but together they may take more")
+        return texts
 
     def warn(self, message: str) -> None:
         """Add a warning once."""
-        if message not in self.warnings:
-            self.warnings.append(message)
+        self._warnings[message] = None
 
-    def release(self, framework: str) -> None:
-        """Report that a framework is no longer limited."""
-        del self.limit_bytes[framework]
-        if not self.limit_bytes and self.isolation == "framework":
-            self.isolation = None
-
-
-def started_too_early(what: str) -> MemoryLimitError:
-    """Return the error of a framework that has read its limit when it started."""
-    return MemoryLimitError(
-        f"{what} has started, so its memory can no longer be limited: touch no GPU before the trial starts, and do not "
-        "reuse actors"
-    )
-
-
-@dataclass(frozen=True)
-class LimiterContext:
-    """The input of a framework's limiter, and the report of its result."""
-
-    share: GpuShare
-    overheads: Overheads = NOTHING_MEASURED
-    on_void_limit: Literal["raise", "warn"] = "raise"
-    report: LimitReport = field(default_factory=LimitReport)
+    def overhead_of(self, frameworks: Iterable[str]) -> int:
+        """Return the overhead of these frameworks together, in bytes."""
+        amounts = [self.overheads[name][0] for name in frameworks if name in self.overheads]
+        return max(amounts, default=0) if self.overhead_is_of_process else sum(amounts)
 
     def limit(
         self,
@@ -146,20 +137,19 @@ class LimiterContext:
         compute_capability: tuple[int, int] | None = None,
     ) -> GpuMemoryLimit:
         """Return the limit of a framework on a device, and report its overhead."""
-        overhead, source = self.overheads.bytes_for(gpu_model, framework, version, compute_capability)
+        overhead, source = self.options.overheads.bytes_for(gpu_model, framework, version, compute_capability)
         share = self.share.bytes_of(total_bytes)
         if self.share.overhead_bytes is not None:
-            self.report.overhead_is_of_process = True
+            self.overhead_is_of_process = True
             largest = max(self.share.overhead_bytes, overhead)
             # A larger overhead would shrink the budget below what was measured to fit. An import of a framework that
             # is not in use must not fail.
             if self._was_measured(framework, version) or largest >= share:
-                overhead, source = self.share.overhead_bytes, "as the plan has counted by its profile"
+                overhead, source = self.share.overhead_bytes, Assumption.PROFILE
             else:
                 overhead = largest
-        self.report.share_bytes = share
-        self.report.overhead_bytes[framework] = overhead
-        self.report.overhead_sources[framework] = source
+        self.share_bytes = share
+        self.overheads[framework] = overhead, source
         return GpuMemoryLimit(share, overhead_bytes={framework: overhead})
 
     def _was_measured(self, framework: str, version: str | None) -> bool:
@@ -169,9 +159,9 @@ class LimiterContext:
             return True
         with_version = measured_with.get(framework)
         if with_version is None:
-            self.report.warn(f"the share was measured without {framework}, which may need more: measure again")
+            self.warn(f"the share was measured without {framework}, which may need more: measure again")
         elif with_version != version:
-            self.report.warn(
+            self.warn(
                 f"the share was measured with {framework} {with_version}, and this is {version}, which may need more "
                 "or less: measure again"
             )
@@ -185,19 +175,14 @@ class LimiterContext:
                 f"{format_bytes(budget)}: put nothing on the GPU before the trial starts"
             )
 
-    def note_limit(self, framework: str, limit_bytes: int) -> None:
-        """Report that a framework is now limited."""
-        self.report.limit_bytes[framework] = limit_bytes
-        self.report.isolation = self.report.isolation or "framework"  # MPS limits more
-
     def void(self, message: str, hint: str = "") -> None:
         """Raise a ``MemoryLimitError`` because a limit cannot hold, or warn if the user has accepted that.
 
         ``hint`` is only part of the error.
         """
-        if self.on_void_limit == "raise":
+        if self.options.on_void_limit == "raise":
             raise MemoryLimitError(f'{message}{hint}. Pass on_void_limit="warn" to run without a limit that holds')
-        self.report.warn(message)
+        self.warn(message)
 
     def read_device(self) -> tuple[int, str | None]:
         """Return the visible device's total memory in bytes and its model, without a CUDA context.

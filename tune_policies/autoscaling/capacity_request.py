@@ -4,8 +4,8 @@ import logging
 from types import TracebackType
 from typing import Self
 
+from tune_policies.placement.trial_slot import Bundle
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.plan.trial_slot import Bundle
 from tune_policies.ray_compat.autoscaler import Autoscaler, counted, find_autoscaler, ray_errors, start_coordinator_here
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 from tune_policies.values.resources import check_count

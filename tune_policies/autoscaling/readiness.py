@@ -17,9 +17,10 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 from tune_policies.autoscaling.capacity_request import CapacityRequest
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.scale_up import GPU_MEMORY, fewest_nodes, plan_on_smallest_node, types_that_hold
+from tune_policies.placement.packing import Limit
+from tune_policies.placement.scale_up import fewest_nodes, plan_on_smallest_node, types_that_hold
+from tune_policies.placement.trial_slot import Bundle
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.plan.trial_slot import Bundle
 from tune_policies.policies import AutoscalingPolicy, FirstFeasiblePolicy
 from tune_policies.policies.first_feasible import why_not
 from tune_policies.policies.free_capacity import FreeCapacityPolicy
@@ -309,7 +310,7 @@ def plan_now(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int)
     if plan.min_concurrent_trials < num_trials:
         raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} fit at once")
     first = plan.capped(num_trials, limited_by="num_trials")
-    if plan.nodes_to_add and fewest_nodes(first, capacity, plan.nodes_to_add):
+    if plan.nodes_to_add and fewest_nodes(first.slots, capacity, plan.nodes_to_add):
         raise _too_few(plan, num_trials, "the alive nodes do not hold them yet")
     return plan
 
@@ -329,7 +330,7 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
         plan = growing.plan(capacity)
     except InfeasibleRequestError as error:
         with_gpus = frozenset(each.name for each in capacity.node_types if each.resources.gpus > 0)
-        if error.short_of != GPU_MEMORY or not with_gpus:
+        if error.short_of != Limit.GPU_MEMORY or not with_gpus:
             raise
         # The GPU memory of a node is unknown before it starts.
         return Needs(_imagined(choice, capacity, num_trials).bundles(num_trials), with_gpus)

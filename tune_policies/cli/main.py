@@ -4,39 +4,31 @@ Exit status: 0 success; 1 the request is not feasible, or problems were found; 2
 written; 3 ``doctor`` could not read any node.
 """
 
-from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 import typer
 
-from tune_policies.cli import cluster, doctor, execute, lint, plan
-from tune_policies.cli.options import HELP, GuardedCommands
+from tune_policies.cli.options import HELP, ImportedCommands
 
 
-class _Commands(GuardedCommands):
-    """The commands, and those of the benchmarks as ``bench``, which are imported on demand."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), "bench"]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name != "bench":
-            return super().get_command(ctx, cmd_name)
-        from tune_policies.benchmarks.cli import app as benchmarks
-
-        command = typer.main.get_command(benchmarks)
-        command.name = cmd_name
-        return command
+class _Commands(ImportedCommands):
+    modules: ClassVar = {
+        "probe": "tune_policies.cli.probe",
+        **dict.fromkeys(("plan", "schema"), "tune_policies.cli.plan"),
+        "exec": "tune_policies.cli.execute",
+        **dict.fromkeys(("doctor", "cpu-labels", "usage", "dashboard"), "tune_policies.cli.doctor"),
+        "kuberay": "tune_policies.cli.kuberay",
+        "bench": "tune_policies.benchmarks.cli",
+    }
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=HELP)
 
-for _commands in (plan, execute, cluster, lint, doctor):
-    app.add_typer(_commands.app)
-
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         print(f"tune-policies {version('tune-policies')}")
         raise typer.Exit
 

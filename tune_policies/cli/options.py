@@ -8,16 +8,19 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, TextIO
 
 import typer
 from typer.core import TyperGroup
 
-from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.terminal import drop_stdout, guarded_streams, tell
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.values.sanitize import indented, redacted, shortened
+
+if TYPE_CHECKING:
+    from tune_policies.cluster.capacity import ClusterCapacity
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 """Click's settings of a group, which its commands inherit."""
@@ -47,7 +50,7 @@ Cluster = Annotated[
     Path | None,
     option(
         "Plan for the nodes of this file, without Ray: a list of nodes, the output of `probe --json`, a KubeRay "
-        "manifest, values of its chart, or a cluster YAML."
+        "manifest, or a cluster YAML."
     ),
 ]
 ClusterConfig = Annotated[
@@ -55,7 +58,7 @@ ClusterConfig = Annotated[
 ]
 
 
-def read_cluster(address: str | None, timeout_s: float, cluster_config: Path | None) -> ClusterCapacity:
+def read_cluster(address: str | None, timeout_s: float, cluster_config: Path | None) -> "ClusterCapacity":
     """Probe the cluster, and print warnings to stderr."""
     # Ray takes seconds to import, and a saved capacity does not need it.
     from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
@@ -127,6 +130,30 @@ class GuardedCommands(TyperGroup):
                     fail(f"{error.filename}: {error.strerror}. Name a file or folder that can be opened.", 2)
                 drop_stdout()
                 fail(_why(error), 2)
+
+
+class ImportedCommands(GuardedCommands):
+    """Commands that are imported when they are used, so that each command starts without the imports of the others.
+
+    Attributes:
+        modules: The module of each command or group of commands, which has it in its ``app``.
+    """
+
+    modules: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, **options: Any) -> None:
+        """Create the group."""
+        super().__init__(**options)
+        self.commands: Any = dict.fromkeys(self.modules)  # Typer lists the names, and suggests one of them
+
+    def get_command(self, _: Any, cmd_name: str) -> Any:
+        """Import a command."""
+        if cmd_name not in self.modules:
+            return None
+        found = typer.main.get_command(import_module(self.modules[cmd_name]).app)
+        command = getattr(found, "commands", {}).get(cmd_name, found)
+        command.name = cmd_name
+        return command
 
 
 def _why(error: OSError) -> str:

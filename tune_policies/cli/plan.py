@@ -1,8 +1,9 @@
-"""The commands ``probe``, ``plan`` and ``schema``."""
+"""The commands ``plan`` and ``schema``."""
 
 import json as json_text
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,33 +18,16 @@ from tune_policies.cli.options import (
     option,
     read_cluster,
 )
-from tune_policies.files.terminal import TextConsole
-from tune_policies.files.writing import check_new
-from tune_policies.kuberay.design.catalog import NodeCatalog
-from tune_policies.kuberay.design.cluster_spec import ClusterSpec, Nodes, capacity_of
-from tune_policies.kuberay.design.comparison import compare_policies
-from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
-from tune_policies.kuberay.reading.load_cluster import load_catalog, read_nodes
-from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.policy_file import load_policy
-from tune_policies.policies.policy_schema import policy_schema
 from tune_policies.values.sanitize import one_line
-from tune_policies.values.units import format_money
-from tune_policies.values.value import counted
+
+if TYPE_CHECKING:
+    from tune_policies.kuberay.design.catalog import NodeCatalog
+    from tune_policies.kuberay.design.cluster_spec import Nodes
+    from tune_policies.kuberay.design.forecast import TrialForecast
+    from tune_policies.plan.trial_plan import TrialPlan
+    from tune_policies.policies.policy import ResourcePolicy
 
 app = typer.Typer()
-
-
-@app.command()
-def probe(
-    *, json: Json = False, address: Address = None, timeout_s: TimeoutS = 30.0, cluster_config: ClusterConfig = None
-) -> None:
-    """Show what the cluster offers, a line for each shape of node, and what an autoscaler could add."""
-    capacity = read_cluster(address, timeout_s, cluster_config)
-    if json:
-        print(capacity.to_json())
-    else:
-        TextConsole().print(capacity)
 
 
 @app.command()
@@ -85,6 +69,12 @@ def plan(
             raise typer.BadParameter(f"{flag} is for a cluster's file: name the file with --cluster")
     if plot is not None and len(policies) > 1:
         raise typer.BadParameter("--plot draws one plan: name one policy")
+    # Help and usage errors do not need these imports.
+    from tune_policies.files.writing import check_new
+    from tune_policies.kuberay.design.cluster_spec import ClusterSpec
+    from tune_policies.kuberay.reading.load_cluster import load_catalog, read_nodes
+    from tune_policies.policies.policy_file import load_policy
+
     if plot is not None:
         check_new(plot, force=force, inputs=(*policies, cluster, nodes, cluster_config))
     named = [(str(path), load_policy(path)) for path in policies]
@@ -96,41 +86,77 @@ def plan(
     if catalog is not None and not isinstance(found, ClusterSpec):
         raise typer.BadParameter(f"--nodes has the prices for a cluster's file: write price_per_hour into {cluster}")
     if len(named) > 1:
-        compared = compare_policies(named, found, catalog=catalog, num_trials=num_trials)
-        if json:
-            print(compared.to_json())
-        else:
-            TextConsole().print(compared)
-        if not compared.is_feasible:
-            raise typer.Exit(1)
-        return
-    chosen, capacity = named[0][1], capacity_of(found)
-    if isinstance(found, ClusterSpec):
-        forecast = forecast_trials(chosen, found, catalog=catalog, num_trials=num_trials)
-        answer: TrialPlan | TrialForecast = forecast
-        best, text = forecast.at_maximum.plan, [forecast.explain()]
+        _compare(named, found, catalog, num_trials, json=json)
     else:
-        answer = best = made = chosen.plan(capacity)
-        text = [made.explain(capacity), *_price(found, made)]
-    if plot is not None and best is not None:
-        best.plot(capacity).save(plot, force=force)
-    print(_as_json(answer, num_trials, best) if json else "\n".join([*text, *_waves(best, num_trials)]))
+        _plan(named[0][1], found, catalog, num_trials, plot=plot, force=force, json=json)
 
 
 @app.command()
 def schema() -> None:
     """Print the JSON schema of policy files, by which an editor completes and checks them."""
+    from tune_policies.policies.policy_schema import policy_schema
+
     print(json_text.dumps(policy_schema(), indent=2))
 
 
-def _price(nodes: Nodes, answer: TrialPlan) -> list[str]:
+def _compare(
+    policies: "Sequence[tuple[str, ResourcePolicy]]",
+    nodes: "Nodes",
+    catalog: "NodeCatalog | None",
+    num_trials: int | None,
+    *,
+    json: bool,
+) -> None:
+    from tune_policies.files.terminal import TextConsole
+    from tune_policies.kuberay.design.comparison import compare_policies
+
+    compared = compare_policies(policies, nodes, catalog=catalog, num_trials=num_trials)
+    if json:
+        print(compared.to_json())
+    else:
+        TextConsole().print(compared)
+    if not compared.is_feasible:
+        raise typer.Exit(1)
+
+
+def _plan(
+    policy: "ResourcePolicy",
+    nodes: "Nodes",
+    catalog: "NodeCatalog | None",
+    num_trials: int | None,
+    *,
+    plot: Path | None,
+    force: bool,
+    json: bool,
+) -> None:
+    from tune_policies.kuberay.design.cluster_spec import ClusterSpec, capacity_of
+
+    capacity = capacity_of(nodes)
+    if isinstance(nodes, ClusterSpec):
+        from tune_policies.kuberay.design.forecast import forecast_trials
+
+        forecast = forecast_trials(policy, nodes, catalog=catalog, num_trials=num_trials)
+        answer: TrialPlan | TrialForecast = forecast
+        best, text = forecast.at_maximum.plan, [forecast.explain()]
+    else:
+        answer = best = made = policy.plan(capacity)
+        text = [made.explain(capacity), *_price(nodes, made)]
+    if plot is not None and best is not None:
+        best.plot(capacity).save(plot, force=force)
+    print(_as_json(answer, num_trials, best) if json else "\n".join([*text, *_waves(best, num_trials)]))
+
+
+def _price(nodes: "Nodes", answer: "TrialPlan") -> list[str]:
+    from tune_policies.kuberay.design.catalog import NodeCatalog
+    from tune_policies.values.units import format_money
+
     if not isinstance(nodes, NodeCatalog) or nodes.price_per_hour is None:
         return []
     total, each = nodes.price_per_hour, nodes.price_per_hour / answer.max_concurrent_trials
     return [one_line(f"price: {format_money(total)} {nodes.currency} an hour, {format_money(each)} for each trial")]
 
 
-def _as_json(answer: TrialPlan | TrialForecast, num_trials: int | None, runs: TrialPlan | None) -> str:
+def _as_json(answer: "TrialPlan | TrialForecast", num_trials: int | None, runs: "TrialPlan | None") -> str:
     """Return a plan or a forecast, and the number of waves of ``runs``."""
     fields = answer.model_dump(mode="json")
     if num_trials is not None and runs is not None:
@@ -138,8 +164,10 @@ def _as_json(answer: TrialPlan | TrialForecast, num_trials: int | None, runs: Tr
     return json_text.dumps(fields, indent=2, ensure_ascii=False)
 
 
-def _waves(runs: TrialPlan | None, num_trials: int | None) -> list[str]:
+def _waves(runs: "TrialPlan | None", num_trials: int | None) -> list[str]:
     if runs is None or num_trials is None:
         return []
+    from tune_policies.values.value import counted
+
     verb = "runs" if num_trials == 1 else "run"
     return [f"{counted(num_trials, 'trial')} {verb} in {counted(runs.num_waves(num_trials), 'wave')}"]

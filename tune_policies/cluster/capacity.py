@@ -226,7 +226,7 @@ class ClusterCapacity(ShownValue):
         read_at: When the cluster was read, or ``None`` if it was written by hand.
     """
 
-    _view: ClassVar = "tune_policies.views.tables:cluster_view"
+    _view: ClassVar = "tune_policies.cluster.cluster_view:cluster_view"
 
     nodes: Many[NodeCapacity] = ()
     draining: Many[NodeCapacity] = ()

@@ -72,9 +72,11 @@ class Format(NamedTuple):
 
 
 SAVED_CLUSTER: Final = Format("cluster saved by `probe --json`", "--cluster to `plan` or `bench decide`")
-NODE_LIST: Final = Format("list of nodes", "--cluster to `plan` or `bench decide`, or as --nodes to `cluster`")
-_CLUSTER_FILE: Final = Format("cluster's file", "--cluster to `plan` or `bench decide`, or as the argument of `lint`")
-_POLICY: Final = Format("policy", "the argument of `plan` or `cluster`")
+NODE_LIST: Final = Format("list of nodes", "--cluster to `plan` or `bench decide`, or as --nodes to `kuberay design`")
+_CLUSTER_FILE: Final = Format(
+    "cluster's file", "--cluster to `plan` or `bench decide`, or as the argument of `kuberay lint`"
+)
+_POLICY: Final = Format("policy", "the argument of `plan` or `kuberay design`")
 _PRICES: Final = Format("price file", "--prices to `bench decide`")
 
 

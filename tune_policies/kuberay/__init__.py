@@ -1,1 +1,60 @@
-"""Clusters that are to be: their nodes, their files, and what is wrong with these."""
+"""Clusters as files: design the cheapest one for your trials, forecast how many trials run, and check the file.
+
+Nothing here needs Ray or Kubernetes. As in :mod:`tune_policies`, each name is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType, Toleration
+    from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
+    from tune_policies.kuberay.design.design_cluster import ClusterDesign, design_cluster
+    from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
+    from tune_policies.kuberay.lint.linting import lint_file
+    from tune_policies.kuberay.lint.rule import Finding
+    from tune_policies.kuberay.reading.load_cluster import load_capacity, load_catalog, load_cluster
+    from tune_policies.kuberay.writing import write_cluster
+    from tune_policies.kuberay.writing.options import WriteOptions
+
+__all__ = [
+    "ClusterDesign",
+    "ClusterSpec",
+    "Finding",
+    "NodeCatalog",
+    "NodeType",
+    "Toleration",
+    "TrialForecast",
+    "WorkerGroup",
+    "WriteOptions",
+    "design_cluster",
+    "forecast_trials",
+    "lint_file",
+    "load_capacity",
+    "load_catalog",
+    "load_cluster",
+    "write_cluster",
+]
+
+_MODULES: Final = {
+    **dict.fromkeys(("NodeCatalog", "NodeType", "Toleration"), "design.catalog"),
+    **dict.fromkeys(("ClusterSpec", "WorkerGroup"), "design.cluster_spec"),
+    **dict.fromkeys(("ClusterDesign", "design_cluster"), "design.design_cluster"),
+    **dict.fromkeys(("TrialForecast", "forecast_trials"), "design.forecast"),
+    "lint_file": "lint.linting",
+    "Finding": "lint.rule",
+    **dict.fromkeys(("load_capacity", "load_catalog", "load_cluster"), "reading.load_cluster"),
+    "write_cluster": "writing",
+    "WriteOptions": "writing.options",
+}
+"""The module of each name."""
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

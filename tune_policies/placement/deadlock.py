@@ -7,17 +7,17 @@ releases its driver's resources. The remaining runs wait for each other, or for 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from pydantic import Field
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.cluster.capacity import NodeTypeCapacity
 from tune_policies.cluster.labels import NODE_ID, format_selector, matcher
-from tune_policies.placement.packing import RemainingNode
+from tune_policies.placement.packing import BundleGroup, Limit, RemainingNode
 from tune_policies.placement.scale_up import nodes_within_limits
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, Amounts, Count, PositiveCount, amount_of
+from tune_policies.values.resources import TICKS, Amounts, Count, amount_of, ray_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 
@@ -42,15 +42,6 @@ class Reservation(Value):
     holder: str
 
 
-class Gang(Value):
-    """Equal workers that start together, of an elastic run the fewest with which it starts."""
-
-    worker: Amounts
-    num_workers: PositiveCount
-    strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
-    label_selector: dict[str, str] = Field(default_factory=dict)
-
-
 class WaitingRun(Value):
     """A Train run whose workers have not started.
 
@@ -66,7 +57,7 @@ class WaitingRun(Value):
     started_at: float
     driver_id: str = ""
     driver: tuple[Reservation, ...] = ()
-    gang: Gang | None = None
+    gang: BundleGroup | None = None
 
 
 class ClusterOccupancy(Value):
@@ -100,7 +91,7 @@ def stuck_runs(view: ClusterOccupancy) -> tuple[WaitingRun, ...]:
     waiting = sorted(view.waiting, key=lambda run: (run.started_at, run.run_id))
     nodes = view.remaining(waiting)
     while True:
-        stuck = [run for run in waiting if run.gang and most_workers(run.gang, view, nodes) < run.gang.num_workers]
+        stuck = [run for run in waiting if run.gang and most_workers(run.gang, view, nodes) < len(run.gang.bundles)]
         if len(stuck) == len(waiting):
             return tuple(stuck)
         for share in (share for run in waiting if run not in stuck for share in run.driver):
@@ -109,22 +100,22 @@ def stuck_runs(view: ClusterOccupancy) -> tuple[WaitingRun, ...]:
         waiting = stuck
 
 
-def most_workers(gang: Gang, view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> int:
+def most_workers(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> int:
     """Return how many of the gang's workers fit the remaining nodes and the best mix of nodes that can be added.
 
     Each run counts by itself, because an autoscaler removes idle nodes and adds others for the next run. It may replace
     every idle node, because the number of nodes that it keeps is not known.
     """
-    is_selected = matcher(gang.label_selector)
+    is_selected, worker, wanted = matcher(gang.common_selector), _worker(gang), len(gang.bundles)
     slots = {
-        node.node_id: nodes[node.node_id].slots(gang.worker, gang.num_workers)
+        node.node_id: nodes[node.node_id].slots(worker, wanted)
         for node in view.nodes
         if is_selected({NODE_ID: node.node_id, **node.labels})
     }
     leaving = _leaving(view, nodes)
     staying = [number for node_id, number in slots.items() if node_id not in leaving]
     of_type = {
-        each.name: RemainingNode(each.amounts).slots(gang.worker, gang.num_workers)
+        each.name: RemainingNode(each.amounts).slots(worker, wanted)
         for each in view.node_types
         if each.max_nodes_to_add and is_selected(each.as_node().ray_labels)
     }
@@ -141,6 +132,11 @@ def most_workers(gang: Gang, view: ClusterOccupancy, nodes: Mapping[str, Remaini
     return sum(staying) + sum(holds[name] * number for name, number in chosen.items())
 
 
+def _worker(gang: BundleGroup) -> Amounts:
+    """Return what each worker needs, because all are equal."""
+    return ray_ticks(gang.bundles[0])
+
+
 def _leaving(view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> set[str]:
     """Return the idle nodes that an autoscaler may remove."""
     return {node.node_id for node in view.nodes if node.may_go and nodes[node.node_id].is_idle}
@@ -148,14 +144,16 @@ def _leaving(view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> set[
 
 def deadlock_error(view: ClusterOccupancy, run: WaitingRun) -> InfeasibleRequestError:
     """Return the error for a stuck run, with the need of its workers and the reservations on each node."""
-    gang = run.gang or Gang(worker={}, num_workers=1)
+    gang = run.gang or BundleGroup([{}])
     stuck = stuck_runs(view)
     nodes = view.remaining(stuck)
-    sums = [_sum(node, nodes[node.node_id], view, stuck, gang) for node in view.nodes]
+    names = [name for name in _worker(gang) if not name.startswith(ACCELERATOR_TYPE_PREFIX)]
+    holding = (*view.permanent, *(share for run in stuck for share in run.driver))
+    sums = [_sum(node, nodes[node.node_id], holding, names) for node in view.nodes]
     shown = sums[:_SHOWN] + ([f"and {len(sums) - _SHOWN} more nodes"] if len(sums) > _SHOWN else [])
     num_leaving = len(_leaving(view, nodes))
     if (view.max_nodes_to_add != 0 or num_leaving) and any(each.max_nodes_to_add for each in view.node_types):
-        shown.append(_addable(view, gang, num_leaving))
+        shown.append(_addable(view, names, num_leaving))
     empty = most_workers(gang, view, view.model_copy(update={"permanent": ()}).remaining(()))
     fits = most_workers(gang, view, nodes)
     return InfeasibleRequestError(
@@ -170,34 +168,34 @@ _SHOWN: Final = 4
 """The most nodes that an error lists."""
 
 
-def _sum(node: NodeTotals, left: RemainingNode, view: ClusterOccupancy, stuck: Iterable[WaitingRun], gang: Gang) -> str:
-    names = [name for name in gang.worker if not name.startswith(ACCELERATOR_TYPE_PREFIX)]
+def _sum(node: NodeTotals, left: RemainingNode, holding: Iterable[Reservation], names: Sequence[str]) -> str:
+    """Return what a node has, what others hold there, and what is left: "node a: 4 CPUs - 1 CPU held by … = 3 CPUs"."""
     held: dict[str, list[Mapping[str, int]]] = {}
-    for each in (*view.permanent, *(share for run in stuck for share in run.driver)):
+    for each in holding:
         if each.node_id == node.node_id and any(each.amounts.get(name) for name in names):
             held.setdefault(each.holder, []).append(each.amounts)
-    has = ", ".join(_amount(name, node.amounts.get(name, 0)) for name in names)
     parts = [
         f" - {_added(amounts, names)} held by {holder if len(amounts) == 1 else f'{len(amounts)} {holder}s'}"
         for holder, amounts in sorted(held.items())
     ]
     rest = ", ".join(_amount(name, left.amount(name)) for name in names)
-    return f"node {node.node_id[:8]}: {has}{''.join(parts)}{f' = {rest}' if parts else ''}"
+    return f"node {node.node_id[:8]}: {_listed(node.amounts, names)}{''.join(parts)}{f' = {rest}' if parts else ''}"
 
 
-def _addable(view: ClusterOccupancy, gang: Gang, num_leaving: int) -> str:
+def _addable(view: ClusterOccupancy, names: Sequence[str], num_leaving: int) -> str:
     """Return the nodes that can be added as text: "2 gpu with 4 CPUs, 1 GPU, at most 2 together"."""
-    names = [name for name in gang.worker if not name.startswith(ACCELERATOR_TYPE_PREFIX)]
     types = [
-        f"{each.max_nodes_to_add} {each.name} with "
-        + ", ".join(_amount(name, each.amounts.get(name, 0)) for name in names)
+        f"{each.max_nodes_to_add} {each.name} with {_listed(each.amounts, names)}"
         for each in sorted(view.node_types, key=lambda each: each.name)
         if each.max_nodes_to_add
     ]
-    together = "" if view.max_nodes_to_add is None else f", at most {view.max_nodes_to_add} together"
-    if together and num_leaving:
-        together += f" and one for each idle node that goes, of {num_leaving}"
+    most = view.max_nodes_to_add
+    together = "" if most is None else f", at most {most + num_leaving} together"
     return f"nodes that can be added: {', '.join(types[:_SHOWN])}{together}"
+
+
+def _listed(amounts: Amounts, names: Iterable[str]) -> str:
+    return ", ".join(_amount(name, amounts.get(name, 0)) for name in names)
 
 
 def _added(amounts: Iterable[Mapping[str, int]], names: Iterable[str]) -> str:
@@ -205,32 +203,31 @@ def _added(amounts: Iterable[Mapping[str, int]], names: Iterable[str]) -> str:
     return ", ".join(_amount(name, total[name]) for name in names if total[name])
 
 
-def _asked(gang: Gang) -> str:
-    each = ", ".join(_amount(name, amount) for name, amount in gang.worker.items() if amount) or "nothing"
-    on = f" on nodes with {format_selector(gang.label_selector)}" if gang.label_selector else ""
+def _asked(gang: BundleGroup) -> str:
+    each = ", ".join(_amount(name, amount) for name, amount in _worker(gang).items() if amount) or "nothing"
+    on = f" on nodes with {format_selector(gang.common_selector)}" if gang.common_selector else ""
     placed = f", {gang.strategy}" if gang.strategy.startswith("STRICT") else ""
-    workers = "1 worker with" if gang.num_workers == 1 else f"{gang.num_workers} workers, each with"
+    workers = "1 worker with" if len(gang.bundles) == 1 else f"{len(gang.bundles)} workers, each with"
     return f"{workers} {each}{on}{placed}"
 
 
-def _short_of(gang: Gang, view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> str:
+def _short_of(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> str:
     """Return the resource for which the fewest workers fit."""
 
     def workers(name: str) -> int:
-        return most_workers(gang.model_copy(update={"worker": {name: gang.worker[name]}}), view, nodes)
+        return most_workers(gang.with_bundles([{name: gang.bundles[0][name]}] * len(gang.bundles)), view, nodes)
 
-    return min(
-        (name for name in gang.worker if gang.worker[name]), key=lambda name: (workers(name), name), default="nodes"
-    )
+    needed = [name for name, amount in _worker(gang).items() if amount]
+    return min(needed, key=lambda name: (workers(name), name), default=Limit.NODES)
 
 
-def _hint(view: ClusterOccupancy, stuck: Sequence[WaitingRun], gang: Gang, empty: int) -> str:
-    if empty < gang.num_workers:
+def _hint(view: ClusterOccupancy, stuck: Sequence[WaitingRun], gang: BundleGroup, empty: int) -> str:
+    if empty < len(gang.bundles):
         fewer = f"Ask for num_workers={empty}" if empty else "Ask for less for each worker"
         return f"{fewer}, or add nodes: even with nothing else running they would not start."
     drivers = [run for run in stuck if run.driver]
     for at_once in range(len(drivers) - 1, 0, -1):
-        if most_workers(gang, view, view.remaining(drivers[:at_once])) >= gang.num_workers:
+        if most_workers(gang, view, view.remaining(drivers[:at_once])) >= len(gang.bundles):
             return (
                 f"Pass max_concurrent_trials={at_once} to Tune (a plan says how many: plan.max_concurrent_trials), or "
                 "let drivers hold no CPU or GPU, or add nodes."

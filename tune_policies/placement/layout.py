@@ -29,7 +29,7 @@ from tune_policies.placement.packing import (
     subtract,
     workers_on_node,
 )
-from tune_policies.plan.trial_slot import TrialSlot, WorkerNodes
+from tune_policies.placement.trial_slot import TrialSlot, WorkerNodes
 from tune_policies.values.resources import TICKS, Count, PositiveCount, Resources
 from tune_policies.values.units import MOST_BYTES
 from tune_policies.values.value import Value

@@ -12,6 +12,7 @@ Amounts are by Ray's names, in ticks of 1/10,000 and bytes of host memory. These
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, NamedTuple, Self
 
@@ -20,7 +21,7 @@ from pydantic import model_validator
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
-from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,
@@ -47,6 +48,22 @@ accepts a little host memory.
 """
 
 _UNLIMITED: Final = 2**63
+
+
+class Limit(StrEnum):
+    """What limits the number of trials, or is missing for one, if it is not a resource of Ray."""
+
+    MAX_CONCURRENT_TRIALS = "max_concurrent_trials"
+    MAX_TRIALS_PER_GPU = "max_trials_per_gpu"
+    NUM_TRIALS = "num_trials"
+    GPU_MEMORY = "GPU memory"
+    TPU_SLICES = "TPU slices"
+    NODES = "nodes"
+
+    @classmethod
+    def of(cls, name: str) -> "Limit | str":
+        """Return the limit with this name, or the name itself if it is a resource or a user's own limit."""
+        return next((each for each in cls if each == name), name)
 
 
 def device_slots(ticks: int, share: int) -> int:
@@ -198,26 +215,31 @@ def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -
     return max([1, *ratios])
 
 
-Bundle = Mapping[str, float]
+BundleAmounts = Mapping[str, float]
 """Amounts that Ray reserves on one node, by Ray's names, in units and bytes of ``memory``."""
 
 _Wanted = tuple[Amounts, Callable[[Mapping[str, str]], bool]]
 
 
 class BundleGroup(NamedTuple):
-    """The bundles that a trial reserves together.
+    """The bundles that a trial or the workers of a Train run reserve together.
 
     Attributes:
-        bundles: The trainable's own bundle, which may be empty, and the others.
+        bundles: The bundles, of a trial the trainable's own first, which may be empty.
         strategy: Ray's placement strategy.
         selectors: The label selector of each bundle, if there are any.
     """
 
-    bundles: Sequence[Bundle]
+    bundles: Sequence[BundleAmounts]
     strategy: str = "PACK"
     selectors: Sequence[Mapping[str, str]] = ()
 
-    def with_bundles(self, bundles: Sequence[Bundle]) -> "BundleGroup":
+    @property
+    def common_selector(self) -> Mapping[str, str]:
+        """The label selector of all bundles, or an empty one if they differ."""
+        return self.selectors[0] if self.selectors and all(each == self.selectors[0] for each in self.selectors) else {}
+
+    def with_bundles(self, bundles: Sequence[BundleAmounts]) -> "BundleGroup":
         """Return a group with other bundles."""
         return self._replace(bundles=bundles)
 
@@ -382,8 +404,8 @@ def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
         return most
     if request.worker.memory_bytes is None:
         return min(most, count_drivers(groups, most))
-    # More drivers leave less host memory for workers.
-    return largest(0, most, lambda trials: count_workers_beside(groups, request, trials) >= trials * request.processes)
+    beside = _workers_beside(groups, request)  # more drivers leave less host memory for workers
+    return largest(0, most, lambda trials: beside(trials) >= trials * request.processes)
 
 
 def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: int) -> tuple[int | None, int | None]:
@@ -399,26 +421,37 @@ def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: in
 
 
 def count_workers_beside(groups: Collection[NodeGroup], request: Request, num_drivers: int) -> int:
-    """Return how many workers fit beside Train drivers, wherever Ray places the drivers.
+    """Return how many workers fit beside Train drivers, wherever Ray places the drivers."""
+    return _workers_beside(groups, request)(num_drivers)
+
+
+def _workers_beside(groups: Collection[NodeGroup], request: Request) -> Callable[[int], int]:
+    """Return a function that returns how many workers fit beside a number of Train drivers.
 
     If all drivers together need less memory than a worker, a node loses at most one worker, and the worst place for
     drivers is the smallest gap. Otherwise each node counts as if it had all drivers.
     """
-    workers, needed = count_workers(groups, request), request.worker.memory_bytes
+    fits = [
+        (fit, node.resources.memory_bytes, count) for node, count in groups if (fit := workers_on_node(node, request))
+    ]
+    workers, needed = sum(fit * count for fit, _, count in fits), request.worker.memory_bytes
     if needed is None:
-        return workers
-    if num_drivers * DRIVER_BYTES >= needed:
-        return count_workers(groups, request, num_drivers=num_drivers)
-    gaps = []
-    for node, count in groups:
-        held = workers_on_node(node, request) * needed
-        if held and node.resources.memory_bytes is not None:
-            gaps.append(((node.resources.memory_bytes - held) // DRIVER_BYTES, count))
-    for gap, count in sorted(gaps):
-        lost = min(count, num_drivers // (gap + 1))
-        workers -= lost
-        num_drivers -= lost * (gap + 1)
-    return workers
+        return lambda _: workers
+    known = [(fit, memory, count) for fit, memory, count in fits if memory is not None]
+    gaps = sorted(((memory - fit * needed) // DRIVER_BYTES, count) for fit, memory, count in known)
+
+    def beside(num_drivers: int) -> int:
+        taken = num_drivers * DRIVER_BYTES
+        if taken >= needed:
+            return workers - sum(count * max(0, fit - max(0, memory - taken) // needed) for fit, memory, count in known)
+        left = workers
+        for gap, count in gaps:
+            lost = min(count, num_drivers // (gap + 1))
+            left -= lost
+            num_drivers -= lost * (gap + 1)
+        return left
+
+    return beside
 
 
 def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:

@@ -3,15 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import itemgetter
-from typing import Final
+from typing import Final, TypeVar
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity
 from tune_policies.cluster.labels import matcher
 from tune_policies.placement.layout import with_places
-from tune_policies.placement.packing import Request, count_drivers, count_workers, largest, request_of
-from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.placement.packing import Limit, Request, count_drivers, count_workers, largest, request_of
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import Resources
 from tune_policies.values.units import GIB
@@ -29,19 +28,13 @@ def nodes_within_limits(limits: Mapping[str, int], order: Iterable[str], most: i
     return chosen
 
 
-def fewest_nodes(plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
-    """Return the fewest nodes to add by type so that all trials of ``plan`` run.
+def fewest_nodes(slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
+    """Return the fewest nodes to add by type so that all trials in ``slots`` run.
 
     They run if ``most`` nodes of each type are added. If the config decides the slot of a trial, the configs with the
     largest need count.
     """
-    return _fewest(plan.slots, capacity, most)
-
-
-def _fewest(slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
-    if len(slots) > 1:
-        return _fewest_for_slots(slots, capacity, most)
-    return _fewest_for(slots[0], capacity, most)
+    return _fewest_for_slots(slots, capacity, most) if len(slots) > 1 else _fewest_for(slots[0], capacity, most)
 
 
 def _fewest_for_slots(
@@ -90,7 +83,7 @@ def most_for_devices(
     held_by = [{each.name for each in types_that_hold(slot, capacity, slot.max_concurrent_trials)} for slot in others]
     if not with_devices or not others or any(available.isdisjoint(names) for names in held_by):
         return dict(most)
-    needed = _fewest(with_devices, capacity, most)
+    needed = fewest_nodes(with_devices, capacity, most)
     return {name: number if name in plain else needed.get(name, 0) for name, number in most.items()}
 
 
@@ -145,13 +138,11 @@ def _drivers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> 
 _MOST: Final = 2**16
 """The most of a resource on an imagined node."""
 
-GPU_MEMORY: Final = "GPU memory"
-"""The name in errors. An imagined node counts it in GiB for each GPU."""
-
-_PlanOn = Callable[[ClusterCapacity], TrialPlan]
+_Plan = TypeVar("_Plan")
+_PlanOn = Callable[[ClusterCapacity], _Plan]
 
 
-def plan_on_smallest_node(plan_on: _PlanOn) -> TrialPlan | None:
+def plan_on_smallest_node(plan_on: _PlanOn[_Plan]) -> _Plan | None:
     """Return the plan for the smallest node on which a trial runs, or ``None`` if none is found.
 
     If no node fits and the autoscaler's node types are not known, this plan says what to request. It is found by
@@ -169,14 +160,14 @@ def plan_on_smallest_node(plan_on: _PlanOn) -> TrialPlan | None:
     return plan_on(_capacity(amounts))
 
 
-def _least(plan_on: _PlanOn, amounts: dict[str, int], name: str) -> int:
+def _least(plan_on: _PlanOn[object], amounts: dict[str, int], name: str) -> int:
     def too_few(amount: int) -> bool:
         return _why_not(plan_on, amounts | {name: amount}) is not None
 
     return largest(0, amounts[name], too_few) + 1 if too_few(0) else 0
 
 
-def _why_not(plan_on: _PlanOn, amounts: dict[str, int]) -> InfeasibleRequestError | None:
+def _why_not(plan_on: _PlanOn[object], amounts: dict[str, int]) -> InfeasibleRequestError | None:
     try:
         plan_on(_capacity(amounts))
     except InfeasibleRequestError as error:
@@ -190,14 +181,15 @@ def _short_of(error: InfeasibleRequestError) -> list[str]:
         return _short_of(error.tried[0])
     if error.short_of == "memory":
         return []  # the node's host memory is not known and limits nothing
-    if error.short_of == GPU_MEMORY or error.short_of in ACCELERATOR_TYPES:
+    if error.short_of == Limit.GPU_MEMORY or error.short_of in ACCELERATOR_TYPES:
         return ["GPU", error.short_of]
     return [error.short_of]
 
 
 def _capacity(amounts: dict[str, int]) -> ClusterCapacity:
     rest = {name: amount for name, amount in amounts.items() if amount}
-    cpus, gpus, memory = (rest.pop(name, 0) for name in ("CPU", "GPU", GPU_MEMORY))
+    # The GPU memory of each GPU is in GiB.
+    cpus, gpus, memory = (rest.pop(name, 0) for name in ("CPU", "GPU", Limit.GPU_MEMORY))
     types = [name for name in rest if name in ACCELERATOR_TYPES]
     devices = [GpuDevice(index=i, name="imagined", memory_bytes=memory * GIB) for i in range(gpus if memory else 0)]
     node = NodeCapacity(

@@ -15,6 +15,7 @@ from tune_policies.cluster.accelerators import (
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.placement.packing import (
     DRIVER,
+    Limit,
     Request,
     count_trials,
     count_workers,
@@ -25,8 +26,8 @@ from tune_policies.placement.packing import (
     slots_on_node,
     workers_on_node,
 )
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
-from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import MOST, TICKS, Resources, amount_of, format_amount, from_ticks, to_ticks
 from tune_policies.values.units import format_bytes, format_request
@@ -187,7 +188,7 @@ def infeasible(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleReq
     """Return the error for a request if not even one trial fits: what is short, and what would work."""
     if not groups:
         return InfeasibleRequestError(
-            str(request), "the cluster has no alive node", "nodes", "Start Ray nodes, then probe again."
+            str(request), "the cluster has no alive node", Limit.NODES, "Start Ray nodes, then probe again."
         )
     if request.accelerator_type not in {None, *(node.accelerator_type for node, _ in groups)}:
         return _no_such_type(groups, request)
@@ -197,17 +198,10 @@ def infeasible(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleReq
 
 
 def _no_such_type(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
-    with_gpus = [group for group in groups if group.node.resources.gpus > 0]
-    there = sorted({str(node.accelerator_type or "of unknown type") for node, _ in with_gpus})
-    offered = f"the cluster's GPUs are {', '.join(there)}" if there else "no node has a GPU"
-    memory = request.gpu_memory_bytes or 0
-    enough = [group for group in with_gpus if not memory or (group.node.smallest_gpu_memory_bytes or 0) >= memory]
-    if not there:
-        hint = "Ask for CPUs, or add"
-    elif count_trials(enough, request.model_copy(update={"accelerator_type": None})):
-        hint = "Leave accelerator_type out, or name one that is there, or add"
-    else:
-        hint = "Ask for less of what is there, or add"
+    device = next((name for name in request.worker.ticks if name in DEVICE_RESOURCES), "GPU")
+    there = sorted({node.accelerator_type or "of unknown type" for node, _ in groups if _ticks_of(node, device)})
+    offered = f"the cluster's {device}s are {', '.join(there)}" if there else f"no node has a {device}"
+    hint = "Leave accelerator_type out, or name one that is there, or add" if there else "Ask for CPUs, or add"
     return InfeasibleRequestError(str(request), offered, str(request.accelerator_type), f"{hint} such a node.")
 
 
@@ -279,6 +273,8 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
         return f"Add a {short_of} node."
     if most == 0:
         return f"Ask for no {short_of}, or add a node with more."
+    amounts = [to_ticks(each) for family in families_of(short_of) for each in family.amounts or ()]
+    most = max((each for each in amounts if each <= most), default=most)
     amount = f"{format_request(most)} of host memory" if short_of == "memory" else amount_of(from_ticks(most), short_of)
     nearest = f"Ask for at most {amount} per worker"
     if short_of == "GPU" and request.num_workers == 0 and to_ticks(request.worker.gpus) % most == 0:

@@ -155,7 +155,7 @@ class Decision(ShownValue):
         price_source: The source of the prices.
     """
 
-    _view: ClassVar = "tune_policies.views.tables:decision_view"
+    _view: ClassVar = "tune_policies.plan.plan_view:decision_view"
 
     schema_version: Literal[1] = 1
     measured_at: datetime

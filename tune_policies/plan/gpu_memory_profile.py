@@ -7,7 +7,7 @@ parameters, gradients and activations. No term is negative, so larger numbers ne
 cross-validation selects the terms.
 
 Floats are mostly rates, on which no memory depends but with which few measurements may correlate by chance. So the
-formula has floats only if whole numbers explain too little, and measurements are many.
+formula has whole numbers only.
 """
 
 import json
@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
+from tune_policies.plan.safe_overhead import safe_overhead_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, UsedBytes
 from tune_policies.values.sanitize import one_line
-from tune_policies.values.units import GIB, MIB, format_bytes
+from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value, counted, shorten
 
 if TYPE_CHECKING:
@@ -92,21 +93,14 @@ def group_key(values: Mapping[str, Any]) -> str:
 _MOST_NUMBERS: Final = 4
 """More numbers have more terms than a few short trials can distinguish."""
 
-_LEAST: Final = 1e-9
 _MOST: Final = 1e15
-"""The range of numbers on which memory may depend; smaller numbers count as 0."""
+"""The largest number on which memory may depend. Negative numbers count as 0."""
 
 _SIMPLER: Final = 1.05
 """A formula with more terms is better only if it divides the error by more than this factor."""
 
 _PRECISION: Final = 1e-4
 """The rounding of allocators, as a fraction of the largest measurement."""
-
-_EXPLAINED: Final = 0.05
-"""A formula of whole numbers needs no floats if its error is at most this fraction of the largest measurement."""
-
-_SPARE: Final = 2
-"""How many more measurements than terms a formula with floats needs."""
 
 _DECIDES_ALONE: Final = 1 - 1e-9
 """A measurement with more leverage than this alone determines some coefficient."""
@@ -147,12 +141,9 @@ class MemoryFit(NamedTuple):
 def fit_memory(points: Sequence[tuple[Mapping[str, float], int]]) -> MemoryFit:
     """Return the formula for at least one measurement: the numbers of a config, and its bytes."""
     whole = {name for name in points[0][0] if all(isinstance(numbers[name], int) for numbers, _ in points)}
-    coefficients, error = _best_formula(points, whole, spare=0)
-    if error > _EXPLAINED * max(amount for _, amount in points):
-        with_floats, its_error = _best_formula(points, points[0][0].keys(), spare=_SPARE)
-        coefficients = with_floats if its_error < error else coefficients
+    coefficients = _best_formula(points, whole)
     used = {name for term in coefficients for name in term}
-    largest = {name: max(numbers[name] for numbers, _ in points) for name in sorted(used | whole)}
+    largest = {name: max(numbers[name] for numbers, _ in points) for name in sorted(whole)}
     of_used = {name: most for name, most in largest.items() if name in used}
     of_unused = {name: most for name, most in largest.items() if name not in used}
     exact = MemoryFit(coefficients, 0, of_used, of_unused)
@@ -160,13 +151,8 @@ def fit_memory(points: Sequence[tuple[Mapping[str, float], int]]) -> MemoryFit:
     return exact._replace(residual_bytes=max(0, residual))
 
 
-def _best_formula(
-    points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str], *, spare: int
-) -> tuple[dict[Term, float], float]:
-    """Return the best formula of ``usable`` numbers, and its largest error in bytes.
-
-    ``spare`` is how many more measurements than terms there must be, unless the formula is a constant.
-    """
+def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str]) -> dict[Term, float]:
+    """Return the best formula of ``usable`` numbers."""
     import numpy as np
 
     needed = np.array([amount for _, amount in points], dtype=float)
@@ -180,7 +166,7 @@ def _best_formula(
     best: tuple[float, tuple[int, ...], NDArray[float64]] = (math.inf, (), needed)
     most = min(len(terms), 4 if len(names) <= 2 else 3)
     for chosen in chain.from_iterable(combinations(range(len(terms)), size) for size in range(1, most + 1)):
-        if chosen != (0,) and len(chosen) + spare > len(points):
+        if len(chosen) > len(points):
             continue
         part = columns[:, chosen]
         solution = np.linalg.lstsq(part, needed, rcond=None)[0]
@@ -192,8 +178,7 @@ def _best_formula(
         if error * _SIMPLER < best[0]:
             best = (error, chosen, solution)
     _, chosen, solution = best  # at least the constant
-    coefficients = {terms[i]: float(each / scales[i]) for i, each in zip(chosen, solution, strict=True)}
-    return coefficients, float(np.abs(columns[:, chosen] @ solution - needed).max())
+    return {terms[i]: float(each / scales[i]) for i, each in zip(chosen, solution, strict=True)}
 
 
 def _numbers_that_matter(points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str]) -> list[str]:
@@ -204,7 +189,7 @@ def _numbers_that_matter(points: Sequence[tuple[Mapping[str, float], int]], usab
     correlation: dict[str, float] = {}
     for name in sorted(usable):
         found = [numbers[name] for numbers, _ in points]
-        if 0 <= min(found) < max(found) <= _MOST and max(found) >= _LEAST:
+        if 0 <= min(found) < max(found) <= _MOST:
             values = np.array(found, dtype=float)
             covariance = float(((values - values.mean()) * (needed - needed.mean())).sum())
             correlation[name] = covariance / (float(values.std() * needed.std()) or 1.0)
@@ -240,7 +225,7 @@ def _root_mean_square(errors: "NDArray[float64]") -> float:
 def _product(term: Term, numbers: Mapping[str, float]) -> float:
     product = 1.0
     for name in term:
-        product *= 0.0 if numbers[name] < _LEAST else min(numbers[name], _MOST)
+        product *= min(max(numbers[name], 0.0), _MOST)
     return product
 
 
@@ -438,21 +423,3 @@ def _range(fit: MemoryFit) -> str:
 
 def _named(largest: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {number:g}" for name, number in sorted(largest.items()))
-
-
-TORCH_OVERHEAD_BYTES: Final = int(0.85 * GIB)
-"""The most that PyTorch uses outside its allocator: the figure with which its own tests share a GPU."""
-
-
-def safe_overhead_bytes(framework: str, compute_capability: tuple[int, int] | None = None) -> int:
-    """Return the most that a framework uses outside its allocator on a device, in bytes.
-
-    Args:
-        framework: Its name, such as ``"torch"``.
-        compute_capability: That of the device, such as ``(8, 0)``; ``None``: not known.
-    """
-    if framework != "tensorflow":
-        return TORCH_OVERHEAD_BYTES
-    # What TensorFlow leaves to the system (``MinSystemMemory`` in its GPU device).
-    is_older = compute_capability is not None and compute_capability < (9, 0)
-    return (1536 if is_older else 1800) * MIB

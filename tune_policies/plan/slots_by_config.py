@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
+from tune_policies.placement.packing import Limit
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile, flat, numbers
-from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import PositiveCount
 from tune_policies.values.units import format_bytes
@@ -155,6 +156,6 @@ def _too_large(config: Mapping[str, Any], needed: str, largest: TrialSlot) -> In
         f"each of its {largest.num_workers} workers can have {has} of a GPU at most"
         if largest.shares_gpu
         else f"the largest GPU in use has {has}",
-        "GPU memory",
+        Limit.GPU_MEMORY,
         "Leave the config out, make it smaller, or add a larger GPU.",
     )

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.plan.gpu_memory_profile import safe_overhead_bytes
+from tune_policies.placement.packing import Limit
+from tune_policies.placement.trial_slot import Bundle, TrialSlot
+from tune_policies.plan.safe_overhead import safe_overhead_bytes
 from tune_policies.plan.slots_by_config import SlotsByDecision, SlotsByProfile
-from tune_policies.plan.trial_slot import Bundle, TrialSlot
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import MOST_AT_ONCE, PositiveCount, Resources, check_count, from_ticks, to_ticks
 from tune_policies.values.sanitize import one_line
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ray.tune import PlacementGroupFactory
 
     from tune_policies.cluster.capacity import ClusterCapacity
-    from tune_policies.views.svg import Picture
+    from tune_policies.files.svg import Picture
 
 
 _MOST_SHOWN: Final = 8
@@ -64,21 +65,19 @@ class TrialPlan(ShownValue):
             config. ``None``: all trials get the same.
         fewer_than_fit: Whether fewer trials may run at once than Ray would place by their resources alone.
         left_free: What the policy leaves free for others, on all nodes together.
-        divides_cpus: Whether the policy divided the CPUs of a node by its slots, because no number was given.
         common: The slot of every trial in a run without ``PolicyScheduler``, if each type of node has its own slots;
             ``None``: the first of ``slots``.
     """
 
-    _view: ClassVar = "tune_policies.views.tables:plan_view"
+    _view: ClassVar = "tune_policies.plan.plan_view:plan_view"
 
     slots: tuple[TrialSlot, ...] = Field(min_length=1)
-    limited_by: str
+    limited_by: Annotated[Limit | str, Field(union_mode="left_to_right")]
     reasons: tuple[Reason, ...] = ()
     nodes_to_add: dict[str, PositiveCount] = Field(default_factory=dict)
     by_config: SlotsByProfile | SlotsByDecision | None = None
     fewer_than_fit: bool = False
     left_free: Resources = Resources()
-    divides_cpus: bool = False
     common: TrialSlot | None = None
 
     @property
@@ -97,19 +96,9 @@ class TrialPlan(ShownValue):
         return self.common_slot.num_workers
 
     @property
-    def max_workers(self) -> int | None:
-        """The Train workers to which a trial may grow while the others have their fewest; ``None``: it may not."""
-        return self.common_slot.max_workers
-
-    @property
     def most_workers(self) -> int:
         """The most Train workers that a trial ever has; 0: the trial itself trains."""
-        return max(self.num_workers, self.max_workers or 0)
-
-    @property
-    def per_worker(self) -> Resources:
-        """Reserved by Train for each of its workers; nothing when ``num_workers`` is 0."""
-        return self.common_slot.per_worker
+        return max(self.num_workers, self.common_slot.max_workers or 0)
 
     @property
     def worker(self) -> Resources:
@@ -122,16 +111,6 @@ class TrialPlan(ShownValue):
         return self.worker.gpus > 0
 
     @property
-    def use_tpu(self) -> bool:
-        """Whether a worker has TPUs."""
-        return self.worker.custom.get("TPU", 0) > 0
-
-    @property
-    def shares_gpu(self) -> bool:
-        """Whether a worker has neighbours on its GPU."""
-        return self.common_slot.shares_gpu
-
-    @property
     def gpu_memory_bytes(self) -> int | None:
         """GPU memory that a worker may use on each of its devices; ``None``: not known."""
         return self.common_slot.gpu_memory_bytes
@@ -140,11 +119,6 @@ class TrialPlan(ShownValue):
     def accelerator_type(self) -> str | None:
         """Ray's name of the device type that workers are placed on; ``None``: any."""
         return self.common_slot.accelerator_type
-
-    @property
-    def topology(self) -> str | None:
-        """The topology of the TPU slices that a trial takes as a whole; ``None``: no slices."""
-        return self.common_slot.topology
 
     @property
     def label_selector(self) -> dict[str, str]:
@@ -265,8 +239,16 @@ class TrialPlan(ShownValue):
             if left:
                 slots.append(slot.capped(left))
                 left -= slots[-1].max_concurrent_trials
+        if len(slots) == 1 < len(self.slots) and self.common and _same_nodes(slots[0], self.common):
+            # Ray now chooses the nodes, also those of the slots that are left out.
+            slots = [slots[0].model_copy(update={"gpu_memory_bytes": self.common.gpu_memory_bytes})]
         by_config = self.by_config and self.by_config.with_slots(lambda slot: slot.capped(max_concurrent_trials))
-        changes = {"slots": tuple(slots), "limited_by": limited_by, "by_config": by_config, "fewer_than_fit": True}
+        changes = {
+            "slots": tuple(slots),
+            "limited_by": Limit.of(limited_by),
+            "by_config": by_config,
+            "fewer_than_fit": True,
+        }
         return self.model_copy(update=changes | {"reasons": (*self.reasons, *reasons)})
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialPlan":
@@ -334,8 +316,28 @@ class TrialPlan(ShownValue):
         Raises:
             InvalidResourcesError: The plan was made for another cluster.
         """
-        picture = import_module("tune_policies.views.plan_picture")  # which imports plans
+        picture = import_module("tune_policies.plan.plan_picture")  # which imports plans
         return cast("Picture", picture.draw_plan(self, capacity))
+
+    @property
+    def headline(self) -> str:
+        """How many trials run at once, and what limits their number."""
+        least, most = self.min_concurrent_trials, self.max_concurrent_trials
+        count = f"{counted(most, 'trial')} at once"
+        if self.by_config is not None:
+            count = f"{f'{least} to ' if least < most else ''}{count}, depending on their configs"
+        return one_line(f"{count}, limited by {self.limited_by}")
+
+    @property
+    def about_nodes_to_add(self) -> str:
+        """The nodes that the autoscaler must add first, or an empty text."""
+        added = ", ".join(f"{count} {name}" for name, count in sorted(self.nodes_to_add.items()))
+        return one_line(f"nodes that the autoscaler must add first: {added}") if added else ""
+
+    @property
+    def all_reasons(self) -> tuple[str, ...]:
+        """How much of a GPU fraction remains for tensors, and the reasons of the plan."""
+        return tuple(map(one_line, (*self._for_tensors(), *self.reasons)))
 
     def explain(self, capacity: "ClusterCapacity | None" = None) -> str:
         """Return the plan as text: how many trials run at once, what each gets, what limits their number, and why.
@@ -348,11 +350,7 @@ class TrialPlan(ShownValue):
         Raises:
             InvalidResourcesError: The plan was made for another cluster.
         """
-        least, most = self.min_concurrent_trials, self.max_concurrent_trials
-        count = f"{counted(most, 'trial')} at once"
-        if self.by_config is not None:
-            count = f"{f'{least} to ' if least < most else ''}{count}, depending on their configs"
-        lines = [f"{count}, limited by {self.limited_by}"]
+        lines = [self.headline]
         if self.by_config is not None:
             lines += [f"  at most {slot.max_concurrent_trials} with {slot}" for slot in self.by_config.slots]
         elif len(self.slots) > 1:
@@ -366,11 +364,10 @@ class TrialPlan(ShownValue):
         else:
             lines.append(f"  each trial: {self.slots[0]}")
         if self.nodes_to_add:
-            added = ", ".join(f"{count} {name}" for name, count in sorted(self.nodes_to_add.items()))
-            lines.append(f"  nodes that the autoscaler must add first: {added}")
-        lines += (f"  - {reason}" for reason in (*self._for_tensors(), *self.reasons))
+            lines.append(f"  {self.about_nodes_to_add}")
+        lines += (f"  - {reason}" for reason in self.all_reasons)
         if capacity is not None:
-            idle = import_module("tune_policies.placement.idle")  # which imports plans
+            idle = import_module("tune_policies.plan.idle")  # which imports plans
             left = [part for part in idle.idle(capacity, self) if part.why is not idle.Why.ROUNDING]
             lines += ["stays idle:", *(f"  {part}" for part in left)] if left else ["nothing stays idle"]
         return "\n".join(map(one_line, lines))
@@ -393,28 +390,24 @@ _FIRST_WITH_SLICES: Final = (2, 60)
 """Older versions reserve at most one slice, and take the number of cores in a pod type for a number of chips."""
 
 
+def _same_nodes(one: TrialSlot, other: TrialSlot) -> bool:
+    """Return whether Ray may place both slots on the same nodes."""
+    return (one.label_selector, one.accelerator_type) == (other.label_selector, other.accelerator_type)
+
+
 def _check_scaling_fields(fields: Mapping[str, Any], known: Collection[str], version: str) -> None:
     """Check that the installed Ray can express what a plan sets.
 
     Raises:
         InvalidResourcesError: It cannot.
     """
+    missing = [f"{name}=…" for name in sorted(fields.keys() - set(known))]
     if isinstance(workers := fields["num_workers"], tuple) and "elastic_resize_monitor_interval_s" not in known:
-        raise InvalidResourcesError(
-            f"from {workers[0]} to {workers[1]} workers needs Ray Train's elastic workers, which Ray "
-            f"{version} does not have: take a newer Ray, or give the policy num_workers={workers[0]}"
-        )
-    if "use_tpu" in fields and "use_tpu" not in known:
-        raise InvalidResourcesError(
-            "Ray Train version 1 is active, which does not know TPUs: set RAY_TRAIN_V2_ENABLED=1 in the environment "
-            "before Ray is imported"
-        )
+        missing.append(f"num_workers={workers}")
     if "topology" in fields and tuple(int(part) for part in version.split(".")[:2]) < _FIRST_WITH_SLICES:
+        missing.append("topology=…")
+    if missing:
         raise InvalidResourcesError(
-            f"whole TPU slices need the reservation of Ray 2.60 or newer, and this is Ray {version}: "
-            "pip install -U ray, or leave topology out"
-        )
-    if missing := sorted(fields.keys() - set(known)):
-        raise InvalidResourcesError(
-            f"the plan needs ScalingConfig({', '.join(missing)}=…), which Ray {version} does not have: take a newer Ray"
+            f"the plan needs ScalingConfig({', '.join(missing)}), which Ray Train of Ray {version} does not know: set "
+            "RAY_TRAIN_V2_ENABLED=1 in the environment before Ray is imported, or install a newer Ray"
         )

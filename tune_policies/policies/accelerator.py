@@ -13,7 +13,6 @@ from tune_policies.cluster.accelerators import (
     check_device_amount,
     check_device_resource,
     check_type_of_resource,
-    families_of,
 )
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
 from tune_policies.cluster.tpu_slices import (
@@ -26,15 +25,13 @@ from tune_policies.cluster.tpu_slices import (
     topologies_not_told_apart,
 )
 from tune_policies.placement.packing import (
+    Limit,
     Request,
-    as_told_apart,
-    count_trials,
     count_workers,
     device_slots,
     holds,
-    largest,
 )
-from tune_policies.plan.build_plan import build_plan, infeasible
+from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import (
     Selection,
@@ -42,28 +39,25 @@ from tune_policies.policies.equal_shares import (
     about_nodes_without_cpus,
     cpus_that_strand_no_device,
     equal_device_share,
-    nodes_with_cpus,
     with_own_slots,
 )
 from tune_policies.policies.gpu import GpuPolicy
-from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.policies.policy import WorkersPolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,
     Amount,
-    Memory,
     Resources,
-    WorkerCount,
     amount_of,
     fewest_workers,
     format_amount,
     to_ticks,
 )
-from tune_policies.values.units import MIB, format_bytes, format_request
+from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted
 
 
-class AcceleratorPolicy(ResourcePolicy):
+class AcceleratorPolicy(WorkersPolicy):
     """The same devices of any family, or share of one, for every worker: TPUs, HPUs, NPUs, Neuron cores, GPUs.
 
     Attributes:
@@ -73,7 +67,6 @@ class AcceleratorPolicy(ResourcePolicy):
         cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its device slots. If every
             trial must get the same, the node with the fewest per slot decides. Nodes without CPUs are left out,
             unless no node has any.
-        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved.
         accelerator_type: Only devices of this type, such as ``"TPU-V6E"``.
         topology: Whole TPU slices of this topology, such as ``"4x4"``, for each trial; needs ``accelerator_type``.
         num_workers: Train workers in a trial; 0: the trial itself trains. With a topology, as many as fill slices.
@@ -86,10 +79,8 @@ class AcceleratorPolicy(ResourcePolicy):
     resource: Annotated[str, AfterValidator(check_device_resource)]
     amount: Amount = 1
     cpus: Amount | None = None
-    memory: Memory | None = None
     accelerator_type: Annotated[str, AfterValidator(check_accelerator_type)] | None = None
     topology: str | None = None
-    num_workers: WorkerCount = 0
     same_for_all: bool = False
 
     @model_validator(mode="after")
@@ -164,8 +155,8 @@ class AcceleratorPolicy(ResourcePolicy):
         return self._plan_devices(capacity)
 
     def _plan_devices(self, capacity: ClusterCapacity) -> TrialPlan:
-        capacity = as_told_apart(capacity, memory=self.memory, num_workers=self.num_workers)
-        request = self._request(capacity.groups)
+        capacity = self._as_told_apart(capacity)
+        request = self._sized(capacity.groups)
         share = request.worker.custom[self.resource]
         asked = amount_of(self.amount, self.resource)
         reasons = [f"{asked} per worker, as asked for"]
@@ -185,8 +176,7 @@ class AcceleratorPolicy(ResourcePolicy):
         try:
             plan = build_plan(capacity, request, [*reasons, *about_cpus])
         except InfeasibleRequestError as error:
-            raise self._infeasible(capacity, request, error) from None
-        plan = plan.model_copy(update={"divides_cpus": self.cpus is None})
+            raise error.told(short_of=self._what_is_short(error.short_of)) from None
         if self.cpus is None and not self.same_for_all:
             nodes = Selection(groups, self.accelerator_type, share_ticks=to_ticks(share))
             plan = with_own_slots(
@@ -194,7 +184,7 @@ class AcceleratorPolicy(ResourcePolicy):
             )
         return plan.model_copy(update={"limited_by": self._what_is_short(plan.limited_by)})
 
-    def _request(self, groups: Iterable[NodeGroup]) -> Request:
+    def _sized(self, groups: Iterable[NodeGroup]) -> Request:
         """Return the request of a trial, with the share and the CPUs that suit the nodes."""
         worker = Resources(cpus=self.cpus or 0, memory_bytes=self.memory)
         usable = [group for group in self._with_devices(groups) if holds(group.node, worker)]
@@ -222,45 +212,9 @@ class AcceleratorPolicy(ResourcePolicy):
             if self._num_devices(group) > 0 and self.accelerator_type in (None, group.node.accelerator_type)
         )
 
-    def _infeasible(
-        self, capacity: ClusterCapacity, request: Request, error: InfeasibleRequestError
-    ) -> InfeasibleRequestError:
-        name = self.resource
-        there = [group for group in capacity.groups if self._num_devices(group) > 0]
-        if not capacity.nodes:
-            return error
-        if not there:
-            makers = " or ".join(str(family) for family in families_of(name))
-            hint = f"Add a node with {name}, or ask for what is there."
-            return InfeasibleRequestError(str(request), f"no node has {name} ({makers})", name, hint)
-        of_type = self._with_devices(there)
-        if not of_type:
-            types = ", ".join(sorted({node.accelerator_type or "of unknown type" for node, _ in there}))
-            hint = "Leave accelerator_type out, or name one that is there, or add such a node."
-            offered = f"the cluster's {name} are {types}"
-            return InfeasibleRequestError(str(request), offered, str(self.accelerator_type), hint)
-        if self.cpus is None:
-            of_type = nodes_with_cpus(of_type, name)
-        found = infeasible(of_type, request.model_copy(update={"accelerator_type": None}))
-        suggestion, fallback = found.suggestion, found.fallback
-        if found.short_of == name and (smaller := self._amount_that_fits(capacity)):
-            suggestion, fallback = f"Ask for amount={smaller}, or add a larger node.", ""
-        short_of = self._what_is_short(found.short_of)
-        return InfeasibleRequestError(str(request), found.offered, short_of, suggestion, fallback=fallback)
-
     def _what_is_short(self, resource: str) -> str:
         # The policy's own CPUs never run out before the devices; where both run out at once, the devices are short.
         return self.resource if resource == "CPU" and self.cpus is None else resource
-
-    def _amount_that_fits(self, capacity: ClusterCapacity) -> int | None:
-        """Return the largest smaller amount with which a trial fits; ``None``: there is none."""
-        most = max(int(self._num_devices(group)) for group in self._with_devices(capacity.groups))
-        allowed = families_of(self.resource)[0].amounts or (most,)
-        for smaller in sorted((each for each in allowed if 0 < each < self.amount), reverse=True):
-            request = self.model_copy(update={"amount": smaller})._request(capacity.groups)
-            if count_trials(capacity.groups, request):
-                return smaller
-        return None
 
 
 class _Slices(NamedTuple):
@@ -324,7 +278,7 @@ def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialP
         raise InfeasibleRequestError(
             f"{found.request} on {slices}",
             f"the cluster has {there or 'no'} intact {'slice' if there == 1 else 'slices'} that can hold them{why}",
-            "TPU slices",
+            Limit.TPU_SLICES,
             _hint(policy, capacity, there),
         )
     hosts = tuple(host for each in found.usable for host in each.hosts)
@@ -341,33 +295,16 @@ def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialP
         )
     plan = build_plan(capacity.with_nodes(hosts), found.request, reasons)
     slots = tuple(slot.model_copy(update={"topology": shape.topology}) for slot in plan.slots)
-    return plan.model_copy(update={"slots": slots, "limited_by": "TPU slices"})
+    return plan.model_copy(update={"slots": slots, "limited_by": Limit.TPU_SLICES})
 
 
 def _hint(policy: AcceleratorPolicy, capacity: ClusterCapacity, num_usable: int) -> str:
     """Return the nearest request for slices that would work, or what to add."""
-    shape = policy._slice_shape
-
-    def found_with(**changes: object) -> _Slices | None:
-        other = policy.model_copy(update=changes)
-        found = _find_slices(other, capacity)
-        hosts = [NodeGroup(host, 1) for each in found.usable for host in each.hosts]
-        return found if len(found.usable) >= other._num_slices and count_trials(hosts, found.request) else None
-
     if num_usable:
         return f"Ask for num_workers={num_usable * policy._workers_per_slice}, or add slices."
-    if policy.cpus is not None and (found := found_with(cpus=None)):
-        return f"Ask for at most {amount_of(found.request.worker.cpus, 'CPU')} per worker, or add slices."
-    memory = int(policy.memory or 0)
-    if memory > MIB and found_with(memory=MIB):
-        most = format_request(largest(MIB, memory - 1, lambda each: found_with(memory=each) is not None))
-        return f"Ask for at most {most} of host memory per worker, or add slices with larger hosts."
-    for tpus in sorted((each for each in families_of("TPU")[0].amounts if each < policy.amount), reverse=True):
-        num_workers = policy._num_slices * shape.chips // tpus
-        if found_with(amount=tpus, num_workers=num_workers):
-            return f"Ask for amount={tpus} and num_workers={num_workers}, or add slices with larger hosts."
+    shape = policy._slice_shape
     named = {node.labels.get(TOPOLOGY, "") for node in capacity.nodes} & TOPOLOGIES[shape.accelerator_type]
     others = [shape._replace(topology=topology) for topology in sorted(named - {shape.topology})]
     if there := [other.topology for other in others if find_slices(capacity.nodes, other).intact]:
         return f"Ask for topology={' or '.join(map(repr, there))}, which is there, or add such a slice."
-    return "Add such a slice: Ray labels its hosts with ray.io/tpu-… when it finds them."
+    return "Ask for less per worker, or add such a slice: Ray labels its hosts with ray.io/tpu-… when it finds them."

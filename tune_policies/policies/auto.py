@@ -11,12 +11,12 @@ from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
-from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.policies.policy import ResourcePolicy, WorkersPolicy
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import Memory, WorkerCount
+from tune_policies.values.resources import Memory
 
 
-class AutoPolicy(ResourcePolicy):
+class AutoPolicy(WorkersPolicy):
     """A GPU for every trial if there is one, else one CPU.
 
     A trial gets a whole GPU, or where you say how much GPU memory it needs, a share that holds it.
@@ -26,7 +26,6 @@ class AutoPolicy(ResourcePolicy):
         profile: What was measured, config by config; ``None``: nothing was.
         memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: what the profile measured,
             or none where it did not.
-        num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
 
     Raises:
         InvalidResourcesError: A field is wrong, or both ``gpu_memory`` and ``profile`` are given.
@@ -34,8 +33,6 @@ class AutoPolicy(ResourcePolicy):
 
     gpu_memory: Memory | None = None
     profile: GpuMemoryProfile | None = None
-    memory: Memory | None = None
-    num_workers: WorkerCount = 0
 
     @model_validator(mode="after")
     def _must_have_at_most_one_size(self) -> Self:

@@ -95,7 +95,7 @@ class AutoscalingPolicy(WrappingPolicy):
         return plan.with_reasons(f"nodes that can be added are not counted: with them, {error.offered}")
 
     def _fewest(self, plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
-        fewest = fewest_nodes(plan, capacity, most)
+        fewest = fewest_nodes(plan.slots, capacity, most)
         if fewest == most or self._holds(plan, capacity, fewest):
             return fewest
         # The inner policy leaves something free, so the trials alone do not determine the number of nodes.

@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.cluster.labels import matcher
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.decision import Decision, Objective, WorkloadDecision
 from tune_policies.plan.slots_by_config import Device, SlotsByDecision
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.first_feasible import plan_first_feasible
@@ -136,8 +136,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         reasons = (
             *_what_was_decided(decided, self.size, self.objective),
             *notes,
-            *_about_threads(decided, gpu.common_slot, cpu.common_slot),
-            *_about_share(decided, gpu.common_slot),
+            *_about_amounts(decided, gpu.common_slot, cpu.common_slot),
             *(f"on the GPU: {reason}" for reason in gpu.reasons),
             *(f"on the CPU: {reason}" for reason in cpu.reasons),
         )
@@ -224,26 +223,17 @@ def _what_was_decided(decided: WorkloadDecision, size: str, objective: Objective
     yield f"measured from {size} {smallest} to {largest}: a size outside gets what the nearer end gets"
 
 
-def _about_threads(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
-    """Yield on which device trials get other CPUs than were measured."""
+def _about_amounts(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
+    """Yield on which device trials get other amounts than were measured."""
     for device, slot, times in (
         ("CPU", cpu, [each.cpu for each in decided.sizes]),
         ("GPU", gpu, [each.gpu for each in decided.sizes]),
     ):
-        measured = {each.num_threads for each in times if each.num_threads is not None}
+        measured = {each.num_threads for each in times} - {None}
         if measured and measured != {max(1, int(slot.worker.cpus))}:
-            with_cpus = f"{' or '.join(map(str, sorted(measured)))} {'CPU' if measured == {1} else 'CPUs'}"
             yield (
-                f"the {device} was measured with {with_cpus} per trial, which now has "
-                f"{format_amount(slot.worker.cpus)}: it may be slower or faster than measured"
+                f"the {device} was measured with other CPUs per trial than {format_amount(slot.worker.cpus)}: it may "
+                "be slower or faster than measured"
             )
-
-
-def _about_share(decided: WorkloadDecision, gpu: TrialSlot) -> Iterator[str]:
-    """Yield whether trials share a GPU although a whole one was measured."""
-    measured = {each.gpu.device for each in decided.sizes}
-    if gpu.worker.gpus < 1 and "gpu" in measured:
-        yield (
-            f"measured with a whole GPU, of which a trial now has {format_amount(gpu.worker.gpus)}: beside others it "
-            "may be slower than measured"
-        )
+    if gpu.worker.gpus < 1 and "gpu" in {each.gpu.device for each in decided.sizes}:
+        yield "measured with a whole GPU, of which a trial now has a share: beside others it may be slower"

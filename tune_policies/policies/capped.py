@@ -1,6 +1,7 @@
 """No more trials at once than a number."""
 
 from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.placement.packing import Limit
 from tune_policies.placement.scale_up import fewest_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
@@ -29,11 +30,11 @@ class CappedPolicy(WrappingPolicy):
         plan = self.inner.plan(capacity)
         capped = plan.capped(
             self.max_concurrent_trials,
-            limited_by="max_concurrent_trials",
+            limited_by=Limit.MAX_CONCURRENT_TRIALS,
             reasons=(
                 f"{plan.max_concurrent_trials} would fit, but at most {self.max_concurrent_trials} may run at once",
             ),
         )
         if capped == plan or not plan.nodes_to_add:
             return capped
-        return capped.model_copy(update={"nodes_to_add": fewest_nodes(capped, capacity, plan.nodes_to_add)})
+        return capped.model_copy(update={"nodes_to_add": fewest_nodes(capped.slots, capacity, plan.nodes_to_add)})

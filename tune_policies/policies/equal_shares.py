@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.placement.packing import Request, count_trials, device_slots, workers_on_node
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import about_gpu_memory, about_host_memory, about_the_nodes
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.resources import MOST, TICKS, amount_of, from_ticks, to_ticks
 from tune_policies.values.value import counted
 

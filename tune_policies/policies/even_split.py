@@ -6,8 +6,7 @@ from pydantic import model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
 from tune_policies.placement.packing import (
-    Request,
-    as_told_apart,
+    Limit,
     count_trials,
     largest,
     limiting_resource,
@@ -17,23 +16,20 @@ from tune_policies.plan.build_plan import build_plan, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import equal_device_share, share_of_gpu_memory
 from tune_policies.policies.gpu_selection import gpus_of_type
-from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.policies.policy import WorkersPolicy
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,
     Amount,
     GpuAmount,
-    Memory,
     PositiveCount,
-    Resources,
-    WorkerCount,
     from_ticks,
     to_ticks,
 )
 from tune_policies.values.value import counted
 
 
-class EvenSplitPolicy(ResourcePolicy):
+class EvenSplitPolicy(WorkersPolicy):
     """Divides the cluster among the trials, as evenly as its nodes and devices allow.
 
     All trials run at once if each can have at least ``min_cpus`` and ``min_gpus``. If not, they run in as few waves as
@@ -46,7 +42,6 @@ class EvenSplitPolicy(ResourcePolicy):
         min_gpus: The fewest GPUs of a worker; 0: trials take no GPU.
         memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved. It does not
             grow, as Ray holds no process to it.
-        num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
 
     Raises:
         InvalidResourcesError: A field is wrong, or neither CPUs nor GPUs are asked for.
@@ -55,8 +50,6 @@ class EvenSplitPolicy(ResourcePolicy):
     num_trials: PositiveCount
     min_cpus: Amount = 1
     min_gpus: GpuAmount = 0
-    memory: Memory | None = None
-    num_workers: WorkerCount = 0
 
     @model_validator(mode="after")
     def _must_ask_for_something(self) -> Self:
@@ -66,16 +59,16 @@ class EvenSplitPolicy(ResourcePolicy):
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        capacity = as_told_apart(capacity, memory=self.memory, num_workers=self.num_workers)
+        capacity = self._as_told_apart(capacity)
         groups = capacity.groups
-        least = self._request(self.min_cpus, self._least_share(groups))
+        least = self._request(self.min_cpus, from_ticks(self._least_share(groups)))
         fit = count_trials(groups, least)
         if fit == 0:
             raise infeasible(groups, least)
         waves = -(-self.num_trials // fit)
         at_once = -(-self.num_trials // waves)  # with fewer at once, there is a further wave
         share = self._largest_share(groups, at_once)
-        request = self._request(self._largest_cpus(groups, share, at_once), share)
+        request = self._request(self._largest_cpus(groups, share, at_once), from_ticks(share))
         reasons = [f"the cluster divided among {counted(self.num_trials, 'trial')}: {request.worker} per worker"]
         if waves > 1:
             reasons.append(
@@ -85,12 +78,8 @@ class EvenSplitPolicy(ResourcePolicy):
         usable = gpus_of_type(capacity, None).where(lambda node: share > 0 and workers_on_node(node, request) > 0)
         memory = share_of_gpu_memory(usable.groups, share)
         plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), reasons)
-        limited_by = "num_trials" if waves == 1 else limiting_resource(groups, least)
+        limited_by = Limit.NUM_TRIALS if waves == 1 else limiting_resource(groups, least)
         return plan.capped(self.num_trials, limited_by=limited_by).model_copy(update={"limited_by": limited_by})
-
-    def _request(self, cpus: float, share_ticks: int) -> Request:
-        worker = Resources(cpus=cpus, gpus=from_ticks(share_ticks), memory_bytes=self.memory)
-        return Request(worker=worker, num_workers=self.num_workers)
 
     def _least_share(self, groups: tuple[NodeGroup, ...]) -> int:
         wish = to_ticks(self.min_gpus)
@@ -103,7 +92,7 @@ class EvenSplitPolicy(ResourcePolicy):
             return 0
 
         def fits(share: int) -> bool:
-            return count_trials(groups, self._request(self.min_cpus, share)) >= at_once
+            return count_trials(groups, self._request(self.min_cpus, from_ticks(share))) >= at_once
 
         most = _most_gpus(groups)
         whole = max(1, least // TICKS)
@@ -122,7 +111,7 @@ class EvenSplitPolicy(ResourcePolicy):
         ticks = largest(
             least,
             max(least, most),
-            lambda cpus: count_trials(groups, self._request(from_ticks(cpus), share)) >= at_once,
+            lambda cpus: count_trials(groups, self._request(from_ticks(cpus), from_ticks(share))) >= at_once,
         )
         whole = ticks // TICKS * TICKS
         return from_ticks(whole if whole >= max(least, TICKS) else max(least, min(ticks, TICKS)))

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.placement.packing import Limit
 from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import (
@@ -16,7 +17,6 @@ from tune_policies.policies.equal_shares import (
     with_own_slots,
 )
 from tune_policies.policies.gpu_selection import (
-    AcceleratorTypes,
     GpuTypesPolicy,
     about_listed_nodes,
     alike_in_memory,
@@ -25,15 +25,11 @@ from tune_policies.policies.gpu_selection import (
     select_gpus,
     selections_of,
 )
-from tune_policies.policies.policy import WantedCustom
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,
-    Amount,
     GpuAmount,
     Memory,
-    PositiveCount,
-    WorkerCount,
     format_amount,
     from_ticks,
     to_ticks,
@@ -54,38 +50,20 @@ class GpuPolicy(GpuTypesPolicy):
     Attributes:
         gpus: GPUs of each worker: a whole number, or a share below 1, which is rounded up to an equal part of a GPU:
             a half, a third, a quarter.
-        cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its GPU slots. If every trial
-            must get the same, the node with the fewest per slot decides. Nodes without CPUs are left out, unless no
-            node has any.
-        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved.
-        accelerator_type: Only devices of this type, such as ``"A100"``; of several, such as ``("H100", "A100")``, the
-            first that a trial fits.
-        min_trials: How many trials must run at once, or the next type is tried.
-        num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
         min_gpu_memory: Only devices with at least so much memory each: bytes, or a text such as ``"24GiB"``.
-        custom: Other Ray resources of each worker by their names.
-        same_for_all: Whether each trial gets the same on every node. If not, the CPUs and the GPU memory that a trial
-            gets depend on its node.
 
     Raises:
         InvalidResourcesError: A field is wrong.
     """
 
     gpus: Annotated[GpuAmount, AfterValidator(_above_zero)] = 1
-    cpus: Amount | None = None
-    memory: Memory | None = None
-    accelerator_type: AcceleratorTypes | None = None
-    min_trials: PositiveCount = 1
-    num_workers: WorkerCount = 0
     min_gpu_memory: Memory | None = None
-    custom: WantedCustom = Field(default_factory=dict)
-    same_for_all: bool = False
 
     def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
         plans, errors = [], []
         choose_cpus = self.cpus is None
         for selection in self._selections(capacity, accelerator_type):
-            request = self._request(from_ticks(self._share(selection)))
+            request = self._with_gpus(from_ticks(self._share(selection)))
             reasons = self._reasons(capacity, selection, accelerator_type)
             try:
                 plan = plan_gpu_share(capacity, selection, request, choose_cpus=choose_cpus, reasons=reasons)
@@ -136,9 +114,11 @@ class GpuPolicy(GpuTypesPolicy):
 
     def _none_is_large_enough(self, capacity: ClusterCapacity, accelerator_type: str | None) -> InfeasibleRequestError:
         wish = {"accelerator_type": accelerator_type, "gpu_memory_bytes": self.min_gpu_memory}
-        request = self._request(self.gpus).model_copy(update=wish)
+        request = self._with_gpus(self.gpus).model_copy(update=wish)
         there = gpus_of_type(capacity, accelerator_type).groups
         if not there:
             return infeasible(capacity.groups, request)
         hint = f"Ask for less, or add larger GPUs.{gpu_memory_hint(there)}"
-        return InfeasibleRequestError(str(request), f"the cluster has only {describe_gpus(there)}", "GPU memory", hint)
+        return InfeasibleRequestError(
+            str(request), f"the cluster has only {describe_gpus(there)}", Limit.GPU_MEMORY, hint
+        )

@@ -7,18 +7,17 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from tune_policies.cluster.accelerators import may_be_nvidia
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
-from tune_policies.placement.packing import DRIVER_BYTES, count_trials, holds
+from tune_policies.placement.packing import DRIVER_BYTES, Limit, count_trials, holds
 from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan.slots_by_config import Headroom, SlotsByProfile, with_headroom
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import Selection, equal_device_share, nodes_with_cpus, with_own_slots
 from tune_policies.policies.gpu_selection import (
-    AcceleratorTypes,
     GpuTypesPolicy,
     about_listed_nodes,
     each_once,
@@ -30,15 +29,12 @@ from tune_policies.policies.gpu_selection import (
     selections_of,
     sized_for,
 )
-from tune_policies.policies.policy import WantedCustom
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,
-    Amount,
     Memory,
     PositiveCount,
     Resources,
-    WorkerCount,
     amount_of,
     fewest_workers,
     format_amount,
@@ -71,19 +67,9 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             ``"6GiB"``. This or ``profile`` is needed.
         profile: What was measured, config by config.
         headroom: How much more a worker gets than the profile says: 0.1 is a tenth more.
-        cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its GPU slots. If every trial
-            must get the same, the node with the fewest per slot decides. Nodes without CPUs are left out, unless no
-            node has any.
         memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: what the profile measured,
             or none where it did not.
-        accelerator_type: Only devices of this type, such as ``"A100"``; of several, such as ``("H100", "A100")``, the
-            first that a trial fits.
-        min_trials: How many trials must run at once, or the next type is tried.
-        num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
         max_trials_per_gpu: At most so many workers on a GPU, even where its memory holds more.
-        custom: Other Ray resources of each worker by their names.
-        same_for_all: Whether each trial gets the same on every node. If not, its share depends on the size of its
-            device, and its CPUs on its node.
 
     Raises:
         InvalidResourcesError: A field is wrong.
@@ -92,14 +78,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     gpu_memory: Memory | None = None
     profile: GpuMemoryProfile | None = None
     headroom: Headroom = 0.1
-    cpus: Amount | None = None
-    memory: Memory | None = None
-    accelerator_type: AcceleratorTypes | None = None
-    min_trials: PositiveCount = 1
-    num_workers: WorkerCount = 0
     max_trials_per_gpu: PositiveCount | None = None
-    custom: WantedCustom = Field(default_factory=dict)
-    same_for_all: bool = False
 
     @model_validator(mode="after")
     def _must_have_one_size(self) -> Self:
@@ -140,7 +119,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             *self._left_out(capacity, usable, Selection(tuple(group for each in nodes for group in each.groups))),
             *about_listed_nodes(nodes),
         ]
-        request, choose_cpus = self._request(1), self.cpus is None
+        request, choose_cpus = self._with_gpus(1), self.cpus is None
         return with_own_slots(plan, capacity, request, nodes, resource="GPU", choose_cpus=choose_cpus, reasons=reasons)
 
     def _with_measured_memory(
@@ -240,7 +219,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             if bound < most:
                 break
             share = self._share(choice, needed)
-            request, _ = sized_for(choice, self._request(from_ticks(share)), choose_cpus=self.cpus is None)
+            request, _ = sized_for(choice, self._with_gpus(from_ticks(share)), choose_cpus=self.cpus is None)
             count = count_trials(choice.groups if choice.label_selector else capacity.groups, request)
             if count >= most:
                 most = count
@@ -276,10 +255,10 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             f"{format_bytes(needed)} a worker: {on_each}{capped}",
             *self._left_out(capacity, usable, choice),
         ]
-        request = self._request(from_ticks(share))
+        request = self._with_gpus(from_ticks(share))
         plan = plan_gpu_share(capacity, choice, request, choose_cpus=self.cpus is None, reasons=reasons)
         if is_capped and plan.limited_by == "GPU":
-            return plan.model_copy(update={"limited_by": "max_trials_per_gpu"})
+            return plan.model_copy(update={"limited_by": Limit.MAX_TRIALS_PER_GPU})
         return plan
 
     def _left_out(self, capacity: ClusterCapacity, usable: Selection, choice: Selection) -> list[str]:
@@ -299,7 +278,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
 
     def _infeasible(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> InfeasibleRequestError:
         wish = {"accelerator_type": usable.accelerator_type, "gpu_memory_bytes": needed, "is_any_share": True}
-        request = self._request(1).model_copy(update=wish)
+        request = self._with_gpus(1).model_copy(update=wish)
         # If no GPU node has the CPUs, the GPU memory may be too small as well.
         there = usable if usable.groups else gpus_of_type(capacity, usable.accelerator_type)
         memories = [node.smallest_gpu_memory_bytes for node, _ in there.groups]
@@ -311,15 +290,16 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             return InfeasibleRequestError(
                 str(request),
                 f"the largest GPUs{unread} have {format_bytes(max(known))}",
-                "GPU memory",
+                Limit.GPU_MEMORY,
                 f"Ask for at most {format_request(max(known))}, or add a larger GPU.{gpu_memory_hint(there.groups)}",
             )
         count = sum(count for _, count in there.groups)
         types = sorted({node.accelerator_type for node, _ in there.groups if node.accelerator_type})
-        partly = [node for node, _ in there.groups if node.devices and len(node.devices) < node.resources.gpus]
+        listed = ((node.resources.gpus, len(node.devices or ())) for node, _ in there.groups)
+        partly = min(((gpus, devices) for gpus, devices in listed if 0 < devices < gpus), default=None)
         unknown, way_out = "", "give them an accelerator type"
         if partly:
-            unknown = f" in full: its devices are {len(partly[0].devices or ())} of {partly[0].resources.gpus:g} GPUs"
+            unknown = f" in full: its devices are {partly[1]} of {partly[0]:g} GPUs"
             way_out = "list each device with its memory_bytes"
         elif types:
             unknown = f", and is not known of the type {shorten_names(types)}"
@@ -329,7 +309,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return InfeasibleRequestError(
             str(request),
             f"the GPU memory of {'the GPU node' if count == 1 else f'all {count} GPU nodes'} was not read{unknown}",
-            "GPU memory",
+            Limit.GPU_MEMORY,
             f"{way_out[0].upper()}{way_out[1:]}, or take GpuPolicy with a share of a GPU.",
         )
 

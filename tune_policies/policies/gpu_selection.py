@@ -6,15 +6,14 @@ simplest condition that sets its nodes apart.
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator
-from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from tune_policies.cluster.accelerators import check_accelerator_type, check_type_of_resource
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, format_selector, is_label_value, is_one_of
-from tune_policies.placement.packing import Request, as_told_apart, workers_on_node
+from tune_policies.placement.packing import Request, workers_on_node
 from tune_policies.plan.build_plan import build_plan, describe_gpus
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import (
@@ -26,11 +25,11 @@ from tune_policies.policies.equal_shares import (
     share_of_gpu_memory,
 )
 from tune_policies.policies.first_feasible import plan_first_feasible
-from tune_policies.policies.policy import ResourcePolicy, WantedCustom
-from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.resources import TICKS, Amount, Memory, PositiveCount, Resources, WorkerCount, to_ticks
+from tune_policies.policies.policy import ResourcePolicy, WantedCustom, WorkersPolicy
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import TICKS, Amount, PositiveCount, to_ticks
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import counted, shorten
+from tune_policies.values.value import shorten
 
 
 def _wishes(value: object) -> object:
@@ -60,17 +59,26 @@ _ALIKE: Final = 0.95
 """A device with at least this fraction of another's GPU memory counts as good as that one."""
 
 
-class GpuTypesPolicy(ResourcePolicy):
-    """A policy for GPUs that may name several device types, of which it takes the first that fits."""
+class GpuTypesPolicy(WorkersPolicy):
+    """A policy for GPUs that may name several device types, of which it takes the first that fits.
 
-    if TYPE_CHECKING:  # each policy declares these fields itself, after its own amounts and with its own docstring
-        cpus: Amount | None = None
-        accelerator_type: AcceleratorTypes | None = None
-        num_workers: WorkerCount = 0
-        memory: Memory | None = None
-        min_trials: PositiveCount = 1
-        custom: WantedCustom = {}
-        same_for_all: bool = False
+    Attributes:
+        cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its GPU slots. If every trial
+            must get the same, the node with the fewest per slot decides. Nodes without CPUs are left out, unless no
+            node has any.
+        accelerator_type: Only devices of this type, such as ``"A100"``; of several, such as ``("H100", "A100")``, the
+            first that a trial fits.
+        min_trials: How many trials must run at once, or the next type is tried.
+        custom: Other Ray resources of each worker by their names.
+        same_for_all: Whether each trial gets the same on every node. If not, the CPUs and the GPU memory that a trial
+            gets depend on its node.
+    """
+
+    cpus: Amount | None = None
+    accelerator_type: AcceleratorTypes | None = None
+    min_trials: PositiveCount = 1
+    custom: WantedCustom = Field(default_factory=dict)
+    same_for_all: bool = False
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
@@ -81,53 +89,19 @@ class GpuTypesPolicy(ResourcePolicy):
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        capacity = as_told_apart(capacity, memory=self.memory, num_workers=self.num_workers)
+        capacity = self._as_told_apart(capacity)
         types = self.accelerator_type
         if self.min_trials == 1 and not isinstance(types, tuple):
-            try:
-                return self._plan_on_type(capacity, types)
-            except InfeasibleRequestError as error:
-                raise self._or_without_cpus(error, capacity, types) from None
+            return self._plan_on_type(capacity, types)
         choices = self.model_copy(update={"min_trials": 1}).choices
-        plan = plan_first_feasible(choices, capacity, min_trials=self.min_trials)
-        taken = types.index(str(plan.accelerator_type)) if isinstance(types, tuple) else len(choices)
-        return plan.with_reasons(*_about_more_elsewhere(plan, choices[taken + 1 :], capacity))
-
-    def _or_without_cpus(
-        self, error: InfeasibleRequestError, capacity: ClusterCapacity, accelerator_type: str | None
-    ) -> InfeasibleRequestError:
-        """Return the error, with a hint if the trials would fit GPU nodes without CPUs."""
-        if self.cpus is not None:
-            return error
-        try:
-            self.model_copy(update={"cpus": 0})._plan_on_type(capacity, accelerator_type)
-        except InfeasibleRequestError:
-            return error
-        return error.told(suggestion=f"{error.suggestion} Or use the GPU nodes without CPUs too, with cpus=0.")
+        return plan_first_feasible(choices, capacity, min_trials=self.min_trials)
 
     @abstractmethod
     def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
         """Return the plan on devices of one type; ``None``: of any."""
 
-    def _request(self, gpus: float) -> Request:
-        worker = Resources(cpus=self.cpus or 0, gpus=gpus, memory_bytes=self.memory, custom=self.custom)
-        return Request(worker=worker, num_workers=self.num_workers)
-
-
-def _about_more_elsewhere(
-    plan: TrialPlan, further: Iterable[ResourcePolicy], capacity: ClusterCapacity
-) -> Iterator[str]:
-    """Yield which of the further types would run the most trials at once, if that is more than the plan runs."""
-    most = plan
-    for choice in further:
-        with suppress(InfeasibleRequestError):
-            most = max(most, choice.plan(capacity), key=lambda each: each.min_concurrent_trials)
-    if most is not plan:
-        yield (
-            f"{plan.accelerator_type} runs {counted(plan.min_concurrent_trials, 'trial')} at once, and "
-            f"{most.accelerator_type} would run {most.min_concurrent_trials}: set min_trials= to pass over a type that "
-            "runs too few"
-        )
+    def _with_gpus(self, gpus: float) -> Request:
+        return self._request(self.cpus or 0, gpus, self.custom)
 
 
 def plan_gpu_share(
@@ -163,7 +137,6 @@ def plan_gpu_share(
     if choose_cpus and not usable.groups:  # no node has room for the share: look for what would work on nodes with CPUs
         groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")
     plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), notes, groups=groups)
-    plan = plan.model_copy(update={"divides_cpus": choose_cpus})
     return plan.on_nodes(dict(selection.label_selector)) if selection.label_selector else plan
 
 

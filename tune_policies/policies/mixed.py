@@ -12,10 +12,10 @@ from pydantic import model_validator
 from tune_policies.cluster.capacity import ClusterCapacity, ReducedNodes, nodes_before
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
 from tune_policies.placement.layout import FilledSlots, RemainingCapacity
-from tune_policies.placement.packing import as_told_apart
+from tune_policies.placement.packing import Limit, as_told_apart
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import about_the_nodes
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
-from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, with_inner
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
@@ -225,6 +225,6 @@ def _check_slices(plan: TrialPlan, left: RemainingCapacity) -> None:
             raise InfeasibleRequestError(
                 str(slot),
                 "Ray Train reserves whole slices by itself, and policies before this one use some of their nodes",
-                "TPU slices",
+                Limit.TPU_SLICES,
                 "Put the policy of the slices first.",
             )

@@ -6,8 +6,10 @@ module imports the package's own policies first, so no later class can take one 
 """
 
 import functools
+import inspect
+import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from inspect import isabstract
 from itertools import chain
 from typing import Annotated, Any, Final, Self
@@ -15,6 +17,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    ConfigDict,
     SerializeAsAny,
     SerializerFunctionWrapHandler,
     model_serializer,
@@ -24,9 +27,10 @@ from pydantic import (
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.plain_data import parse_json
+from tune_policies.placement.packing import Request, as_told_apart
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import CustomAmounts
+from tune_policies.values.resources import CustomAmounts, Memory, Resources, WorkerCount
 from tune_policies.values.value import Value, kind_of, shorten, suggest
 
 _DEEPEST: Final = 32
@@ -41,6 +45,29 @@ _CLASSES: Final[dict[str, type["ResourcePolicy"]]] = {}
 """The classes of policies by name. They are registered one by one, because a refused class may still exist."""
 
 
+def _with_inherited_fields(cls: type["ResourcePolicy"]) -> str:
+    """Return the docstring of a policy, with the fields of its base classes added to its ``Attributes``."""
+    head, title, rest = (inspect.getdoc(cls) or "").partition("Attributes:\n")
+    own, blank, further = rest.partition("\n\n")
+    inherited = [
+        lines
+        for base in cls.__bases__
+        if issubclass(base, ResourcePolicy)
+        for name, lines in documented_fields(base.__doc__ or "").items()
+        if not re.search(rf"^    {name}: ", own, re.MULTILINE)
+    ]
+    fields = "\n".join([*([own.rstrip()] if own else []), *inherited])
+    before = head if title or not fields else f"{head}\n\n"
+    return f"{before}Attributes:\n{fields}{blank}{further}" if fields else head
+
+
+def documented_fields(doc: str) -> dict[str, str]:
+    """Return the lines of each field in the section ``Attributes`` of a docstring, by the name of the field."""
+    section = doc.partition("Attributes:\n")[2].partition("\n\n")[0]
+    found = re.finditer(r"^    (\w+): .+(?:\n {8}.+)*", section, re.MULTILINE)
+    return {each[1]: each[0] for each in found}
+
+
 class ResourcePolicy(Value):
     """Decides what a trial gets. A frozen value without I/O, clock or state.
 
@@ -48,9 +75,13 @@ class ResourcePolicy(Value):
     raises ``InvalidResourcesError``. A class may be defined again, as when a notebook cell runs a second time.
     """
 
+    # A class that a user defines in a script is sent to other processes, which is only possible with its schema.
+    model_config = ConfigDict(defer_build=False)
+
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
+        cls.__doc__ = _with_inherited_fields(cls)
         if "plan" in vars(cls) and not isabstract(cls):
             cls.plan = _checked(cls.plan)  # type: ignore[assignment, method-assign]
         other = _CLASSES.get(cls.__name__)
@@ -180,6 +211,27 @@ def _policy(value: object) -> ResourcePolicy:
 
 InnerPolicy = Annotated[SerializeAsAny[ResourcePolicy], BeforeValidator(_policy)]
 """A policy inside another: an object, or plain data with a ``kind``."""
+
+
+class WorkersPolicy(ResourcePolicy):
+    """A policy that decides what each worker of a trial gets.
+
+    Attributes:
+        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved.
+        num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
+    """
+
+    memory: Memory | None = None
+    num_workers: WorkerCount = 0
+
+    def _as_told_apart(self, capacity: ClusterCapacity) -> ClusterCapacity:
+        """Return the cluster with one shape for nodes that are equal to the workers."""
+        return as_told_apart(capacity, memory=self.memory, num_workers=self.num_workers)
+
+    def _request(self, cpus: float, gpus: float = 0, custom: Mapping[str, float] | None = None) -> Request:
+        """Return the request of a trial whose workers each get these amounts and the memory."""
+        worker = Resources(cpus=cpus, gpus=gpus, memory_bytes=self.memory, custom=custom or {})
+        return Request(worker=worker, num_workers=self.num_workers)
 
 
 class WrappingPolicy(ResourcePolicy):

@@ -5,10 +5,9 @@ only a policy's own checks know (``gpus`` above 1 must be whole) is left to ``lo
 """
 
 import inspect
-import re
 from typing import Any, Final
 
-from tune_policies.policies.policy import ResourcePolicy, policies_by_kind
+from tune_policies.policies.policy import ResourcePolicy, documented_fields, policies_by_kind
 from tune_policies.policies.policy_file import IN_FILES
 
 _ANY_POLICY: Final = ResourcePolicy.__name__
@@ -50,7 +49,7 @@ def policy_schema() -> dict[str, Any]:
 def _described(cls: type[ResourcePolicy], schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema with the policy's kind, and with what its docstring says of it and of each field."""
     doc = inspect.getdoc(cls) or ""
-    about = _about_fields(doc)
+    about = {name: _plain(lines.partition(":")[2]) for name, lines in documented_fields(doc).items()}
     fields = {name: {**field, "description": about.get(name, "")} for name, field in schema["properties"].items()}
     return {
         **schema,
@@ -58,13 +57,6 @@ def _described(cls: type[ResourcePolicy], schema: dict[str, Any]) -> dict[str, A
         "properties": {"kind": {"const": cls.__name__}, **fields},
         "required": ["kind", *schema.get("required", ())],
     }
-
-
-def _about_fields(doc: str) -> dict[str, str]:
-    """Return what the section ``Attributes`` of a docstring says of each field."""
-    _, _, section = doc.partition("Attributes:\n")
-    lines = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", section.partition("\n\n")[0], re.MULTILINE)
-    return {name: _plain(text) for name, text in lines}
 
 
 def _plain(text: str) -> str:

@@ -2,21 +2,32 @@
 
 import math
 from collections.abc import Iterator
-from typing import TypeVar
+from operator import attrgetter
+from typing import Final, TypeVar
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.cluster.labels import NODE_ID, is_none_of, matcher
 from tune_policies.placement.layout import place_slots
-from tune_policies.placement.packing import as_told_apart, count_trials, largest, request_of, subtract, workers_on_node
+from tune_policies.placement.packing import (
+    Limit,
+    as_told_apart,
+    count_trials,
+    largest,
+    request_of,
+    subtract,
+    workers_on_node,
+)
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import about_gpu_memory, about_the_nodes
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
-from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, Amount, Count, Memory, Resources, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value, counted
+
+_node_id: Final = attrgetter("node_id")
 
 Node = TypeVar("Node", NodeCapacity, NodeTypeCapacity)
 
@@ -99,7 +110,7 @@ class ReservingPolicy(WrappingPolicy):
                 offered=f"with {wish} left free, {error.offered}", suggestion=f"{error.suggestion} Or leave less free."
             ) from error
         notes = [f"{wish} left free for others"]
-        if self.gpus and plan.shares_gpu:
+        if self.gpus and plan.common_slot.shares_gpu:
             notes.append("Ray may spread the shares, so as much GPU stays free in sum, but perhaps no whole GPU")
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
             notes.append("host memory of some nodes is not known, so it may not be left free")
@@ -234,16 +245,18 @@ def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int
     seen = as_told_apart(capacity, memory=wish.memory_bytes, num_workers=0)
     # Alike nodes count with the most host memory among them, so the amount is subtracted from the exact node.
     exact = {} if seen is capacity else {node.node_id: node for node in capacity.nodes}
-    alike = (sorted(nodes, key=lambda node: node.node_id) for nodes in seen.nodes_by_shape.values())
-    for nodes in sorted(alike, key=lambda nodes: (preference(nodes[0]), nodes[0].node_id)):
-        for node in (exact.get(each.node_id, each) for each in nodes):
+    by_shape = ((preference(nodes[0]), min(map(_node_id, nodes)), nodes) for nodes in seen.nodes_by_shape.values())
+    for _, _, nodes in sorted(by_shape):  # the identifiers differ, so nodes are never compared
+        if not any(left.values()):
+            break
+        for node in (exact.get(each.node_id, each) for each in sorted(nodes, key=_node_id)):
             has = _takeable(node, kept_per_device)
             taken = {name: min(amount, has.get(name, 0)) for name, amount in left.items()}
             if not any(taken.values()):
                 break
             left = {name: amount - taken[name] for name, amount in left.items()}
             kept[node.node_id] = subtract(node, taken)
-    if any(node.resources.memory_bytes is None for node, _ in capacity.groups):
+    if any(node.resources.memory_bytes is None for node, _ in seen.groups):
         left.pop("memory", None)
     if short_of := sorted(name for name, amount in left.items() if amount > 0):
         asked, hint = f"{wish} left free beside it", "Leave less free, or add nodes."
@@ -273,7 +286,7 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCap
         raise InfeasibleRequestError(
             f"{format_bytes(less_bytes)} of each GPU left free beside it",
             f"node {node_id} has GPUs of {format_bytes(memory)}",
-            "GPU memory",
+            Limit.GPU_MEMORY,
             "Leave less free, or leave such nodes out: SelectingPolicy(policy, exclude_nodes=…).",
         )
     nodes = capacity.with_nodes(smaller(node, node) for node in capacity.nodes)

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import NODE_ID, LabelSelector, format_selector, is_none_of, matcher, merged
+from tune_policies.placement.packing import Limit
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
@@ -72,7 +73,7 @@ class SelectingPolicy(WrappingPolicy):
             raise error.told(offered=offered, suggestion=f"{error.suggestion} Or select more nodes.") from error
         left_out = len(capacity.nodes) - len(chosen.nodes)
         plan = plan.with_reasons(f"{left_out} of {len(capacity.nodes)} nodes left out: {which}", *notes)
-        return plan.on_nodes(selector) if plan.topology is None else _of_slices(plan, capacity, chosen)
+        return plan.on_nodes(selector) if plan.common_slot.topology is None else _of_slices(plan, capacity, chosen)
 
     def _excluded(self, capacity: ClusterCapacity) -> tuple[list[str], list[str]]:
         """Return the nodes to exclude, and a note for each name that no node has."""
@@ -108,7 +109,7 @@ def _of_slices(plan: TrialPlan, capacity: ClusterCapacity, chosen: ClusterCapaci
         raise InfeasibleRequestError(
             f"{plan.slots[0]}, and not on other slices",
             "Ray Train reserves whole slices by itself, and takes no label selector with them",
-            "TPU slices",
+            Limit.TPU_SLICES,
             "Leave the selection out, or tell the slices apart by accelerator_type or topology.",
         )
     return plan
@@ -123,6 +124,6 @@ def _nothing_left(capacity: ClusterCapacity, selector: dict[str, str]) -> Infeas
     return InfeasibleRequestError(
         f"a node with {format_selector(selector)}",
         f"none of {counted(len(capacity.nodes), 'node')} is left" + (f"; {'; '.join(there)}" if there else ""),
-        "nodes",
+        Limit.NODES,
         "Select by labels that nodes have, exclude fewer, or add such a node.",
     )

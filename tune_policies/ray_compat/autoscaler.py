@@ -19,7 +19,7 @@ import ray
 from ray.autoscaler.sdk import request_resources
 from ray.exceptions import RayError
 
-from tune_policies.plan.trial_slot import Bundle
+from tune_policies.placement.trial_slot import Bundle
 from tune_policies.ray_compat.connection import is_through_client
 from tune_policies.ray_compat.gcs import MIRRORED_TYPE
 from tune_policies.ray_compat.version import Gone, version_error

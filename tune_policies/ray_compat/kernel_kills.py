@@ -22,7 +22,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_policies.values.errors import RayVersionError
 
-from .gcs import dead_actors, node_of_actor
 from .version import Gone
 
 try:
@@ -93,6 +92,8 @@ def was_killed_by_kernel(error: object) -> bool:
 
     Reads the count on the actor's node, which may take seconds. An actor without a note counts as not killed.
     """
+    from .gcs import dead_actors  # not above: each process of a trial imports this module
+
     try:
         return any(map(_is_killed, dead_actors(error)))
     except RayVersionError as problem:
@@ -101,6 +102,8 @@ def was_killed_by_kernel(error: object) -> bool:
 
 
 def _is_killed(actor_id: str) -> bool:
+    from .gcs import node_of_actor
+
     node_id = node_of_actor(actor_id)
     keys = [] if node_id is None else _internal_kv_list(f"{_KEY}{node_id}:{actor_id}:")
     noted = _internal_kv_get(keys[0]) if keys else None

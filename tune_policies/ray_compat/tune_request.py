@@ -12,7 +12,7 @@ from ray.tune.experiment import Trial
 
 from tune_policies.cluster.labels import merged
 from tune_policies.placement.packing import BundleGroup, num_slots_for
-from tune_policies.plan.trial_slot import SLOT_ATTRIBUTE, TrialSlot
+from tune_policies.placement.trial_slot import SLOT_ATTRIBUTE, TrialSlot
 from tune_policies.values.errors import InvalidResourcesError
 
 _logger = logging.getLogger(__name__)

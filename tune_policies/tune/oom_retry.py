@@ -15,7 +15,7 @@ from tune_policies.cluster.labels import matcher
 from tune_policies.oom import OutOfMemory
 from tune_policies.placement.packing import (
     DRIVER_BYTES,
-    Bundle,
+    BundleAmounts,
     BundleGroup,
     Request,
     count_trials,
@@ -23,8 +23,8 @@ from tune_policies.placement.packing import (
     largest,
     room_to_grow,
 )
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.equal_shares import equal_device_share
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, Count, UsedBytes, amount_of, format_amount, from_ticks, to_ticks
@@ -63,7 +63,7 @@ class MemoryFloor(Value):
         memory = [f"{format_bytes(self.memory_bytes)} of host memory"] if self.memory_bytes else []
         return ", ".join(gpus + memory) or "no memory of its own"
 
-    def apply_to(self, bundles: Sequence[Bundle]) -> list[dict[str, float]]:
+    def apply_to(self, bundles: Sequence[BundleAmounts]) -> list[dict[str, float]]:
         """Return ``bundles`` with memory raised to at least this; all other amounts stay."""
         raised = [dict(bundle) for bundle in bundles]
         for bundle in raised:
@@ -75,7 +75,7 @@ class MemoryFloor(Value):
         return raised
 
 
-def floor_of(bundles: Sequence[Bundle]) -> MemoryFloor:
+def floor_of(bundles: Sequence[BundleAmounts]) -> MemoryFloor:
     """Return the memory that ``bundles`` reserve. Where they have shares of several sizes, the smallest counts."""
     shares = [to_ticks(bundle[device]) for bundle in bundles for device in SHARED_DEVICES & bundle.keys()]
     return MemoryFloor(
@@ -224,7 +224,9 @@ def _next_host_memory(
 RetryDecision = Literal["leave_to_tune", "same_share", "more_memory"]
 
 
-def decide_retry(bundles: Sequence[Bundle], out_of_memory: OutOfMemory, num_same_share_retries: int) -> RetryDecision:
+def decide_retry(
+    bundles: Sequence[BundleAmounts], out_of_memory: OutOfMemory, num_same_share_retries: int
+) -> RetryDecision:
     """Return whether a trial that failed, with what it reserved, is retried, and with what.
 
     A trial without a GPU that reports GPU memory, and a Train driver that reports host memory, pass on an error of

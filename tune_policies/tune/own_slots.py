@@ -13,8 +13,8 @@ from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, to_resources
 from tune_policies.cluster.labels import merged
 from tune_policies.placement.packing import BundleGroup, count_groups
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.reserving import rests
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import Resources

@@ -20,8 +20,8 @@ from ray.tune.experiment import Trial
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.layout import Placement, place_slots
+from tune_policies.placement.trial_slot import SLOT_ATTRIBUTE
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.plan.trial_slot import SLOT_ATTRIBUTE
 from tune_policies.policies.free_capacity import FreeCapacityPolicy, free_part
 from tune_policies.policies.policy import ResourcePolicy, with_inner
 from tune_policies.probe.probe_cluster import plan_on_cluster, probe_cluster

@@ -12,13 +12,12 @@ import heapq
 from bisect import insort
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from statistics import median
 from typing import Any, Final, NamedTuple
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.labels import format_selector
 from tune_policies.placement.layout import Placement
-from tune_policies.plan.trial_slot import TrialSlot, WorkerNodes
+from tune_policies.placement.trial_slot import TrialSlot, WorkerNodes
 
 
 class SlotAssignment(NamedTuple):
@@ -171,8 +170,8 @@ class TrialDurations:
         )
         there, its_speed = self._measured_s[-reference], self._speeds[-reference]
         if len(here) < _ENOUGH_TRIALS and speed is not None and its_speed is not None and there:
-            return max(_SHORTEST_S, median(there) * its_speed / speed)
-        return median(here) if here else None
+            return max(_SHORTEST_S, _median(there) * its_speed / speed)
+        return _median(here) if here else None
 
     def by_speed(self, slot_type: int) -> float | None:
         """Return how long a trial takes in a slot of this type by its speed alone, in no unit; ``None``: not known."""
@@ -191,7 +190,13 @@ class TrialDurations:
         """
         times = max(self._measured_s, key=len)
         ranks = [(2 * i + 1) * len(times) // (2 * _NUM_QUANTILES) for i in range(_NUM_QUANTILES)]
-        return [times[rank] / median(times) for rank in ranks] if times else [1.0]
+        return [times[rank] / _median(times) for rank in ranks] if times else [1.0]
+
+
+def _median(sorted_s: Sequence[float]) -> float:
+    """Return the median of sorted durations. ``statistics.median`` would sort them again for each trial."""
+    middle = len(sorted_s) // 2
+    return sorted_s[middle] if len(sorted_s) % 2 else (sorted_s[middle - 1] + sorted_s[middle]) / 2
 
 
 class RunningTrial(NamedTuple):

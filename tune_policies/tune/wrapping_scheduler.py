@@ -88,3 +88,11 @@ def nested_schedulers(scheduler: TrialScheduler | None) -> Iterator[TrialSchedul
     while scheduler is not None:
         yield scheduler
         scheduler = getattr(scheduler, "_inner", None) or scheduler_inside(scheduler)
+
+
+def takes_first(scheduler: TrialScheduler) -> bool:
+    """Return whether a scheduler chooses the first waiting trial, as Tune's default, ASHA and the median rule do."""
+    return all(
+        isinstance(each, WrappingScheduler) or type(each).choose_trial_to_run is FIFOScheduler.choose_trial_to_run
+        for each in nested_schedulers(scheduler)
+    )

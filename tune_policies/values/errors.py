@@ -74,13 +74,18 @@ class InfeasibleRequestError(ResourcePolicyError):
         self.fallback = fallback
 
     def told(
-        self, *, offered: str | None = None, suggestion: str | None = None, fallback: str | None = None
+        self,
+        *,
+        offered: str | None = None,
+        short_of: str | None = None,
+        suggestion: str | None = None,
+        fallback: str | None = None,
     ) -> "InfeasibleRequestError":
         """Return the same error with other texts."""
         return InfeasibleRequestError(
             self.asked,
             self.offered if offered is None else offered,
-            self.short_of,
+            self.short_of if short_of is None else short_of,
             self.suggestion if suggestion is None else suggestion,
             self.tried,
             self.fallback if fallback is None else fallback,

@@ -6,15 +6,16 @@ GPU.
 
 import math
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
 from typing import Annotated, Final
 
 from pydantic import Field, WithJsonSchema
+from pydantic_core import CoreSchema, core_schema
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.units import MIB, MOST_BYTES, format_bytes, is_number, parse_bytes, parse_memory
-from tune_policies.values.value import Value, checked, shorten
+from tune_policies.values.value import Checked, Value, shorten
 
 TICKS: Final = 10_000
 """Ticks in one whole CPU, GPU or custom resource (``RESOURCE_UNIT_SCALING`` in Ray)."""
@@ -64,6 +65,8 @@ def check_amount(amount: object, *, name: str) -> float:
     Raises:
         InvalidResourcesError: It is not a number, negative, not finite, or finer than a tick.
     """
+    if type(amount) is float and amount.is_integer() and 0 < amount <= MOST:  # most amounts of large clusters
+        return amount
     if not is_number(amount):
         raise InvalidResourcesError(f"{name} must be a number, got {amount!r}")
     if not 0 <= amount <= MOST:  # also true of nan
@@ -127,6 +130,8 @@ def _speed(value: object, *, name: str) -> float:
 
 
 def _custom(value: object, *, name: str) -> object:
+    if value == {}:
+        return value
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise InvalidResourcesError(f"{name} must map names of Ray resources to amounts, got {value!r}")
     for reserved in sorted(value.keys() & _FIELDS.keys()):
@@ -139,25 +144,39 @@ def _custom(value: object, *, name: str) -> object:
     return {each: amount for each, amount in checked.items() if amount > 0}
 
 
-Amount = Annotated[float, checked(check_amount)]
+def _whole(least: int, most: int) -> CoreSchema:
+    """Return the schema of plain whole numbers."""
+    return core_schema.int_schema(strict=True, ge=least, le=most)
+
+
+_WHOLE_AMOUNT: Final = core_schema.chain_schema(
+    [core_schema.float_schema(strict=True), core_schema.int_schema(ge=0, le=MOST)]
+)
+"""The schema of plain amounts without a fraction."""
+
+Amount = Annotated[float, Checked(check_amount, _WHOLE_AMOUNT)]
 """A number of units, 0 or above, in whole ticks of 0.0001."""
-GpuAmount = Annotated[float, checked(check_gpus)]
+GpuAmount = Annotated[float, Checked(check_gpus, _WHOLE_AMOUNT)]
 """A number of GPUs: a fraction up to 1, whole above."""
-Bytes = Annotated[int, Field(ge=1), checked(parse_bytes)]
+Bytes = Annotated[int, Field(ge=1), Checked(parse_bytes, _whole(1, MOST_BYTES))]
 """Bytes above 0 that were read or computed."""
-Memory = Annotated[int | str, checked(parse_memory), WithJsonSchema({"type": ["integer", "string"], "minimum": MIB})]
+Memory = Annotated[int | str, Checked(parse_memory), WithJsonSchema({"type": ["integer", "string"], "minimum": MIB})]
 """Memory that a user asks for: a text such as ``"6GiB"``, or bytes from 1 MiB on. Stored as a number of bytes."""
-UsedBytes = Annotated[int, Field(ge=0, le=MOST_BYTES), checked(check_count, least=0, most=MOST_BYTES)]
+UsedBytes = Annotated[
+    int,
+    Field(ge=0, le=MOST_BYTES),
+    Checked(partial(check_count, least=0, most=MOST_BYTES), _whole(0, MOST_BYTES)),
+]
 """Bytes that were measured, 0 or above."""
-Count = Annotated[int, Field(ge=0), checked(check_count, least=0)]
+Count = Annotated[int, Field(ge=0), Checked(partial(check_count, least=0), _whole(0, MOST))]
 """A whole number, 0 or above."""
-PositiveCount = Annotated[int, Field(ge=1), checked(check_count, least=1)]
+PositiveCount = Annotated[int, Field(ge=1), Checked(partial(check_count, least=1), _whole(1, MOST))]
 """A whole number, 1 or above."""
-CustomAmounts = Annotated[dict[str, float], checked(_custom)]
+CustomAmounts = Annotated[dict[str, float], Checked(_custom, core_schema.dict_schema(max_length=0, strict=True))]
 """Amounts of other Ray resources by their names, without those of 0."""
-Speed = Annotated[float, checked(_speed)]
+Speed = Annotated[float, Checked(_speed)]
 """How fast something runs compared with something else: a number above 0."""
-WorkerCount = Annotated[int | tuple[int, int], checked(_workers)]
+WorkerCount = Annotated[int | tuple[int, int], Checked(_workers)]
 """Train workers of a trial. A pair is the fewest and the most, between which Ray Train chooses while the trial runs."""
 
 

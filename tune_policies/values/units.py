@@ -8,7 +8,7 @@ import re
 from numbers import Real
 from typing import Final, TypeGuard
 
-from pydantic import ByteSize, TypeAdapter, ValidationError
+from pydantic import ByteSize, ConfigDict, TypeAdapter, ValidationError
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
@@ -19,7 +19,7 @@ GIB: Final = 2**30
 MOST_BYTES: Final = 2**63 - 1
 """The most that Ray can count."""
 
-_BYTE_SIZE: Final = TypeAdapter(ByteSize)
+_BYTE_SIZE: Final = TypeAdapter(ByteSize, config=ConfigDict(defer_build=True))
 
 _WHOLE_TEXT: Final = re.compile(r"(?:\d++(?:\.\d++)?|\.\d++)\s*+\w*+")
 """A text that pydantic reads to its end. Pydantic ignores the rest of other texts and reads ``"50%"`` as 50 bytes.

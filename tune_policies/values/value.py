@@ -9,11 +9,20 @@ import gc
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from functools import wraps
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, cast, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+)
+from pydantic_core import CoreSchema, core_schema
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
@@ -44,9 +53,45 @@ def shorten_names(names: Sequence[str]) -> str:
     return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
 
 
-def checked(check: Callable[..., Any], **options: Any) -> BeforeValidator:
-    """Return a validator that calls ``check`` with the value, the ``name`` of its field, and ``options``."""
-    return BeforeValidator(lambda value, info: check(value, name=info.field_name, **options))
+class Checked:
+    """Marks a field whose values ``check`` validates. Plain values, as in files, are validated without calling Python.
+
+    Args:
+        check: A function of a value and the ``name`` of its field. It returns the valid value or raises an error.
+        plain: A schema of pydantic's core for values that are valid without ``check``, or ``None``.
+    """
+
+    def __init__(self, check: Callable[..., Any], plain: CoreSchema | None = None) -> None:
+        self._check = check
+        self._plain = plain
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        of_type = handler(source)
+        checked = core_schema.with_info_before_validator_function(
+            lambda value, info: self._check(value, name=info.field_name), of_type
+        )
+        if self._plain is None:
+            return checked
+        plain = core_schema.chain_schema([self._plain, of_type])  # the type may have further bounds
+        return core_schema.union_schema(
+            [(plain, _Choice.PLAIN), (checked, _Choice.CHECKED)],
+            mode="left_to_right",
+            serialization=core_schema.simple_ser_schema("any"),
+        )
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> Any:
+        if self._plain is not None:
+            while schema["type"] != "union":  # inside the validators of a field that come after this one
+                schema = schema["schema"]
+            schema, _ = schema["choices"][1]
+        return handler(schema)
+
+
+class _Choice(StrEnum):
+    """The two ways in which a value is validated, in the location of an error."""
+
+    PLAIN = "tune-policies: plain"
+    CHECKED = "tune-policies: checked"
 
 
 _NO_FIELDS: Final[set[str]] = set()
@@ -55,7 +100,8 @@ _NO_FIELDS: Final[set[str]] = set()
 class Value(BaseModel):
     """A frozen value that explains a wrong field instead of quoting a schema."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # A process of a trial imports many classes and creates few values, so each schema is built when it is first needed.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     def __init__(self, /, *args: Any, **data: Any) -> None:
         if args:
@@ -64,14 +110,13 @@ class Value(BaseModel):
             self.__pydantic_validator__.validate_python(data, self_instance=self)
         except ValidationError as error:
             raise _explain(type(self), error) from None
-        except TypeError:
-            _check_keys(data)
-            raise
         # Nothing reads which fields were given. A set for each of 100,000 values would slow the garbage collector.
         object.__setattr__(self, "__pydantic_fields_set__", _NO_FIELDS)
 
     # Pydantic derives the signature of each class from this one.
     __init__.__signature__ = inspect.signature(BaseModel.__init__)  # type: ignore[attr-defined]
+    # Pydantic then creates the values in fields without calling this function, which halves the time of a large file.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -129,7 +174,7 @@ class ShownValue(Value):
         return getattr(import_module(module), function)(self)
 
     def _repr_html_(self) -> str:
-        return cast("str", import_module("tune_policies.views.html").to_html(self.__rich__()))
+        return cast("str", import_module("tune_policies.values.html").to_html(self.__rich__()))
 
 
 @contextmanager
@@ -141,6 +186,9 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         if was_on:
+            if not gc.get_freeze_count():  # move the values to the oldest generation without scanning them
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
@@ -171,7 +219,9 @@ def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> 
     names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
     if len(args) > len(names):
         called = ", ".join(
-            f"{name}={shorten(value)}" for name, value in zip(cls.model_fields, args, strict=False) if name not in data
+            f"{name}={shorten(value)}"
+            for name, value in zip(_own_fields_first(cls), args, strict=False)
+            if name not in data
         )
         takes = f"takes {', '.join(names)} by position" if names else "takes its fields by name"
         raise InvalidResourcesError(
@@ -184,17 +234,8 @@ def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> 
     return {**by_position, **data}
 
 
-def _check_keys(data: Mapping[str, Any]) -> None:
-    """Raise an ``InvalidResourcesError`` if the mapping for a value in a field has keys that are not texts.
-
-    Pydantic passes such a mapping on as keyword arguments, which raises a ``TypeError``.
-    """
-    for name, value in data.items():
-        for each in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(each, dict) and not _has_names(each):
-                raise InvalidResourcesError(
-                    f"{name} must be a mapping of field names to values, got {shorten(each)}"
-                ) from None
+def _own_fields_first(cls: type[Value]) -> list[str]:
+    return sorted(cls.model_fields, key=lambda name: name not in cls.__annotations__)
 
 
 def _has_names(data: Mapping[Any, Any]) -> bool:
@@ -227,7 +268,7 @@ _MOST_MISTAKES: Final = 20
 
 def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
     """Return the error with a line for each mistake, also of nested values. Each list of known fields appears once."""
-    details = error.errors()
+    details = [detail for detail in error.errors() if _Choice.PLAIN not in detail["loc"]]
     mistakes = [mistake for detail in details[:_MOST_MISTAKES] for mistake in _mistakes(cls, detail)]
     lines, listed = [], {""}
     for message, fields in mistakes[:_MOST_MISTAKES]:
@@ -241,27 +282,46 @@ def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
 
 def _mistakes(cls: type[Value], detail: Any) -> Iterator[tuple[str, str]]:
     """Yield the message of each mistake, and the fields that exist if a field is unknown."""
-    location = ".".join(str(part) for part in detail["loc"])
+    path = [str(part) for part in detail["loc"] if part != _Choice.CHECKED]
+    parents, field = path[:-1], path[-1] if path else ""
+    location, inside = ".".join(path), f"{'.'.join(parents)}: " if parents else ""
+    owner = _class_at(cls, parents)
     match detail["type"]:
         case "value_error":  # raised by this project's own checks: the message is complete
             error = detail["ctx"]["error"]
             for message, fields in getattr(error, "mistakes", ()) or ((str(error), ""),):
-                names_its_field = len(detail["loc"]) == 1 and message.startswith(location)
-                yield message if not location or names_its_field else f"{location}: {message}", fields
+                yield f"{inside if not field or message.startswith(field) else f'{location}: '}{message}", fields
         case "extra_forbidden":
-            fields = cls.model_fields
-            known = f"{cls.__name__} has {', '.join(fields)}" if fields else ""
-            yield f"unknown field {shorten(location)}{suggest(location, fields)}", known
+            fields = owner.model_fields
+            known = f"{owner.__name__} has {', '.join(_own_fields_first(owner))}" if fields else ""
+            yield f"{inside}unknown field {shorten(field)}{suggest(field, fields)}", known
         case "too_long":
             limit, number = detail["ctx"]["max_length"], detail["ctx"]["actual_length"]
             got = "more" if number is None else f"{number:,}"
             yield f"{location} may have at most {limit:,} entries, got {got}", ""
         case "missing":
-            yield f"{cls.__name__} needs {location!r}, which is missing", ""
+            yield f"{inside}{owner.__name__} needs {field!r}, which is missing", ""
         case _ if not location or detail["type"] == "model_type":  # do not quote what may be another file
             yield f"{location or cls.__name__}: {detail['msg']}, got {kind_of(detail['input'])}", ""
         case _:
             yield f"{location or cls.__name__}: {detail['msg']}, got {shorten(detail['input'])}", ""
+
+
+def _class_at(cls: type[Value], path: Sequence[str]) -> type[Value]:
+    """Return the class of the value at ``path``."""
+    for part in path:
+        field = cls.model_fields.get(part)
+        if field is not None:
+            cls = next(_values_in(field.annotation), cls)
+    return cls
+
+
+def _values_in(annotation: Any) -> Iterator[type[Value]]:
+    """Yield the classes of values in the type of a field, such as ``tuple[Resources, ...] | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, Value):
+        yield annotation
+    for each in get_args(annotation):
+        yield from _values_in(each)
 
 
 def kind_of(data: object) -> str:

@@ -10,7 +10,7 @@ import os
 import random
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -40,7 +40,7 @@ from tune_policies.files.terminal import TextConsole, empty_table
 from tune_policies.placement.layout import Placement
 from tune_policies.placement.packing import num_slots_for
 from tune_policies.ray_compat.tune_request import bundles_of, planned_of
-from tune_policies.trainers import policy_scheduler
+from tune_policies.trainers import policy_scheduler, run_slots
 from tune_policies.tune import oom_retry_scheduler, run_plan
 from tune_policies.values.units import GIB
 
@@ -115,9 +115,7 @@ class Churn:
         self.faults: Counter[str] = Counter()
         self.num_steps = 0
         self._raises: set[SimulatedActor] = set()
-        self.reasons: Counter[str] = Counter()
-        self.longest_s: dict[str, float] = defaultdict(float)
-        self._same_since_s: dict[Trial, tuple[str, float]] = {}
+        self._held_since_s: dict[Trial, float] = {}
         self.actors = SimulatedActors(self.cluster, self.clock, self._step, folder)
         self.actors.before_event = self._check
         self.cluster.add(SHAPES[0])
@@ -211,7 +209,8 @@ class Churn:
             return "it runs"
         if trial.status == Trial.PAUSED:
             return "its scheduler has paused it"
-        if trial in scheduler._assignments:
+        slots = scheduler._run_slots
+        if trial in slots.assignments:
             tracked = self.controller._trial_to_actor.get(trial)
             if tracked is None:
                 is_full = self.actors.num_pending_actors >= self.controller._max_pending_trials
@@ -219,16 +218,16 @@ class Churn:
                 return "Tune asks for no more processes at once"
             actor = self.actors._actors[tracked]
             return _HELD if actor.held is None else "it starts"
-        if not scheduler._planned.placements:
+        if not slots.run_plan.placements:
             return "no node has room"
-        allowed = scheduler._allowed(trial)
-        free = [each for each in scheduler._free_placements() if each[0].slot_type in allowed]
+        allowed = slots._allowed(trial)
+        free = [each for each in slots._free_placements() if each[0].slot_type in allowed]
         if not free:
             return "no slot is free"
         free = [(placement, number) for placement, number in free if number >= self._slots_needed(trial, placement)]
         if not free:
             return "it needs several slots, as it ran out of memory"
-        is_bound = any(placement.slot_type not in allowed for placement in scheduler._planned.placements)
+        is_bound = any(placement.slot_type not in allowed for placement in slots.run_plan.placements)
         left_idle = {} if is_bound else scheduler.slots_left_idle()
         open_types = {placement.slot_type for placement, _ in free}
         assert open_types <= left_idle.keys(), f"{trial} waits though slots of the types {open_types} are free"
@@ -236,12 +235,12 @@ class Churn:
 
     def _slots_needed(self, trial: Trial, placement: Placement) -> int:
         """Return how many slots of a placement hold a trial, which may need more memory than one has."""
-        planned = self.scheduler._planned.factories[placement]
+        planned = self.scheduler._run_slots.run_plan.factories[placement]
         raised = self.oom_retry._with_needed_memory(trial, planned)
         return min(placement.count, num_slots_for(bundles_of(raised)[0], bundles_of(planned)[0]))
 
     def _check(self) -> None:
-        """Count why the trials are as they are, once Tune has asked for its next trial.
+        """Look at the nodes and at each trial, once Tune has asked for its next trial.
 
         Raises:
             AssertionError: A trial waits without a reason, or more is held than there is.
@@ -251,15 +250,10 @@ class Churn:
             assert min(left, default=0) >= 0, f"{node.capacity.node_id} has given more than it has"
         for trial in self.controller.get_live_trials():
             why = self.why(trial)
-            self.reasons[why] += 1
-            since_s = self._same_since_s.get(trial)
-            if since_s is None or since_s[0] != why:
-                self._same_since_s[trial] = why, self.clock.now_s
-            else:
-                waited_s = self.clock.now_s - since_s[1]
-                self.longest_s[why] = max(self.longest_s[why], waited_s)
-                if why == _HELD and waited_s > _KEPT_S:
-                    self._check_not_held_for_others(trial)
+            if why != _HELD:
+                self._held_since_s.pop(trial, None)
+            elif self.clock.now_s - self._held_since_s.setdefault(trial, self.clock.now_s) > _KEPT_S:
+                self._check_not_held_for_others(trial)
 
     def _check_not_held_for_others(self, trial: Trial) -> None:
         slot = planned_of(trial.placement_group_factory)
@@ -318,8 +312,9 @@ class Churn:
         controller, scheduler = self.controller, self.scheduler
         queue = scheduler._queue
         assert queue is not None
-        scheduler._update(queue)
-        left = [scheduler._assignments, scheduler._waiting, controller._staged_trials, controller._trial_to_actor]
+        slots = scheduler._run_slots
+        slots.update(queue)
+        left = [slots.assignments, slots.waiting, controller._staged_trials, controller._trial_to_actor]
         assert not any(left), f"left behind: {left}"
 
 
@@ -339,14 +334,14 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
             return {each: actor.held.node_id for each, actor in actors.items() if actor.held is not None}
 
         changes: tuple[tuple[object, str, object], ...] = (
-            (policy_scheduler, "time", churn.clock),
+            (run_slots, "time", churn.clock),
             (run_plan, "time", churn.clock),
             (run_plan, "plan_on_cluster", lambda policy: policy.plan(churn.cluster.capacity)),
             (run_plan, "NodeWatch", lambda *_, **__: Watch(churn.cluster, churn.clock, churn.rng)),
             (policy_scheduler, "watch_tasks", lambda: None),
             (PolicyScheduler, "_watch_run", lambda *_: None),  # it asks Ray for placement groups
             (policy_scheduler, "lost_node", node_lost_with),
-            (policy_scheduler, "nodes_of", nodes_of),
+            (run_slots, "nodes_of", nodes_of),
             (oom_retry_scheduler, "was_killed_by_kernel", lambda _: False),
             (oom_retry_scheduler, "read_cluster_state", lambda _: churn.cluster.capacity),
             (storage, "_get_ray_train_session_dir", lambda: f"{folder}/session"),
@@ -372,10 +367,6 @@ def measure_churn(num_faults: int, hours: float, seed: int) -> bool:
     for what, number in (("trials", len(churn.trials)), ("plans", len(churn.scheduler.changes) + 1)):
         table.add_row(what, f"{number:,}")
     table.add_row("steps of Tune", f"{churn.num_steps:,}")
-    waits = empty_table("A trial, at a step of Tune", "Because", "Times", "Longest (s)")
-    for why, times in churn.reasons.most_common():
-        waits.add_row(why, f"{times:,}", f"{churn.longest_s[why]:,.0f}")
-    for each in (table, waits):
-        TextConsole(width=120).print(each)
+    TextConsole(width=120).print(table)
     print(f"failure: {failure or 'none'}\ntook {took_s:.0f} s\n{describe_machine()}\ncommand: {own_command()}")
     return not failure

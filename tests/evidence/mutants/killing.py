@@ -39,17 +39,8 @@ _PYTEST: Final = ("--quiet", "--timeout=0", "--tb=no", "--no-header", "--capture
 _NOT_MADE: Final = 3
 """With this a fork ends that cannot take in its mistake."""
 _ABOUT_OTHERS: Final = (
-    "hostile",
-    "lint",
-    "writing",
-    "written",
-    "leaks",
-    "mutat",
-    "shell",
-    "load_cluster",
-    "usage",
-    "optimum",
-    "quality",
+    *("hostile", "lint", "writing", "written", "leaks", "mutat"),
+    *("shell", "load_cluster", "usage", "optimum"),
 )
 """Tests whose files have such a word in their names do not concern placement and policies."""
 

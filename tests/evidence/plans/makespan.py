@@ -9,8 +9,9 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
+from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
@@ -26,8 +27,7 @@ from tune_policies.benchmarks.record.summary import spread
 from tune_policies.files.terminal import TextConsole, TextTable
 from tune_policies.tune.slot_assignment import TrialDurations
 
-from .choices import PoolArm
-from .pool_simulation import SlotType, draw_pool, least_makespan, ratio_with_speeds, simulate
+from .pool_simulation import SlotType, least_makespan, simulate
 
 _NUM_GPUS: Final = 2
 _NUM_CPUS: Final = 16
@@ -36,6 +36,15 @@ _CPU_SLOTS: Final = CpuPolicy(cpus=2)
 
 _STARTS_S: Final = 300.0
 """How long the start of all processes may take."""
+
+
+class PoolArm(Enum):
+    """A way to use the slots."""
+
+    POLICY = "PolicyScheduler, speeds known"
+    LEARNS = "PolicyScheduler, speeds not known"
+    NAIVE = "every slot whenever it is free"
+    GPU_ONLY = "GPU slots only"
 
 
 class Sizes(NamedTuple):
@@ -47,8 +56,6 @@ class Sizes(NamedTuple):
         slowdown: How many times as long it takes in a CPU slot.
         repetitions: Runs of each arm.
         simulations: Simulated runs of each arm.
-        pools: Simulated pools of any slots and speeds.
-        is_cold: Whether no trials come first that wait for the start of all processes.
     """
 
     trials: int
@@ -56,12 +63,10 @@ class Sizes(NamedTuple):
     slowdown: float
     repetitions: int
     simulations: int
-    pools: int
-    is_cold: bool
 
 
 class Run(NamedTuple):
-    """One run: from when all processes, or cold the first one, have started to its end, and all of it, in seconds."""
+    """Seconds of one run: from the start of all processes to its end, and of the whole run."""
 
     makespan_s: float
     whole_s: float
@@ -81,12 +86,11 @@ class Sleeper(tune.Trainable):  # type: ignore[misc] # Ray's class is Any here
 
     def step(self) -> dict[str, Any]:
         """Do all the work."""
-        began_s = time.time()
         if self._number < self._num_slots:
             self._await_all_starts()
         else:
             time.sleep(self._seconds)
-        return {"began_s": began_s, "ended_s": time.time(), "done": True}
+        return {"ended_s": time.time(), "done": True}
 
     def _await_all_starts(self) -> None:
         (self._starts / str(self._number)).touch()
@@ -102,15 +106,14 @@ class Sleeper(tune.Trainable):  # type: ignore[misc] # Ray's class is Any here
         return True
 
 
-def measure_makespan(arms: Sequence[PoolArm], sizes: Sizes) -> None:
+def measure_makespan(sizes: Sizes) -> None:
     """Print how long simulated runs with trials of random lengths take, and real ones with trials of one length."""
     slot_types = _slot_types(sizes.slowdown)
     TextConsole().print(_simulated(sizes, slot_types))
-    _print_drawn(sizes.pools)
     bound_s = least_makespan([sizes.seconds] * sizes.trials, slot_types)
-    runs = [arm for arm in arms for _ in range(sizes.repetitions)]
+    runs = [arm for arm in PoolArm for _ in range(sizes.repetitions)]
     random.Random(0).shuffle(runs)
-    found: dict[PoolArm, list[Run]] = {arm: [] for arm in arms}
+    found: dict[PoolArm, list[Run]] = {arm: [] for arm in PoolArm}
     with _local_ray():
         for number, arm in enumerate(runs, start=1):
             print(f"{number}/{len(runs)}: {arm}", file=sys.stderr)
@@ -120,7 +123,7 @@ def measure_makespan(arms: Sequence[PoolArm], sizes: Sizes) -> None:
         times = [run.makespan_s for run in each]
         median = spread(times).median
         row = (f"{median:.1f}", f"{min(times):.1f} to {max(times):.1f}", f"{median / bound_s:.3f}")
-        table.add_row(arm.label, *row, f"{spread([run.whole_s for run in each]).median:.1f}")
+        table.add_row(arm.value, *row, f"{spread([run.whole_s for run in each]).median:.1f}")
     TextConsole().print(table)
     slots = ", ".join(f"{slot_type.num_slots} of speed {slot_type.speed:g}" for slot_type in slot_types)
     TextConsole().print(
@@ -131,15 +134,6 @@ def measure_makespan(arms: Sequence[PoolArm], sizes: Sizes) -> None:
     print(f"command: {own_command()}")
 
 
-def _print_drawn(pools: int) -> None:
-    rng = random.Random(0)
-    ratios = [ratio_with_speeds(*draw_pool(rng)) for _ in range(pools)]
-    print(
-        f"{pools} pools of any slots and speeds, equal trials: beside the better of the best type only and all "
-        f"types, known speeds take {statistics.mean(ratios):.3f} times as long on average, {max(ratios):.6f} at most"
-    )
-
-
 def run_arm(arm: PoolArm, sizes: Sizes) -> Run:
     """Run the trials on the Ray that this program is connected to."""
     plan = _plan(arm, sizes.slowdown)
@@ -148,7 +142,7 @@ def run_arm(arm: PoolArm, sizes: Sizes) -> Run:
     decision = never_idle if arm is PoolArm.NAIVE else nullcontext()
     # What Tune says of a run is no part of the result.
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, decision, redirect_stdout(sys.stderr):
-        num_slots, starts = 0 if sizes.is_cold else plan.max_concurrent_trials, Path(folder, "starts")
+        num_slots, starts = plan.max_concurrent_trials, Path(folder, "starts")
         starts.mkdir()
         began_s = time.perf_counter()
         trials = tune.run(
@@ -167,10 +161,7 @@ def run_arm(arm: PoolArm, sizes: Sizes) -> Run:
         ).trials
         whole_s = time.perf_counter() - began_s
     ends = [trial.last_result["ended_s"] for trial in trials]
-    if sizes.is_cold:
-        started_s = min(trial.last_result["began_s"] for trial in trials)
-    else:
-        started_s = max(end for trial, end in zip(trials, ends, strict=True) if trial.config["number"] < num_slots)
+    started_s = max(end for trial, end in zip(trials, ends, strict=True) if trial.config["number"] < num_slots)
     return Run(max(ends) - started_s, whole_s)
 
 
@@ -205,7 +196,7 @@ def _simulated(sizes: Sizes, slot_types: list[SlotType]) -> Table:
             ratios[arm][name] = f"{statistics.mean(found):.3f} (to {max(found):.3f})"
     table = _table(f"{sizes.trials} simulated trials, mean ratio of {sizes.simulations} runs", *lengths)
     for arm in PoolArm:
-        table.add_row(arm.label, *ratios[arm].values())
+        table.add_row(arm.value, *ratios[arm].values())
     return table
 
 

@@ -35,7 +35,6 @@ class Compared(NamedTuple):
         best: By the optimum.
         rule: By the rule of thumb.
         reason: Why the plan has fewer than the optimum; ``None``: it has as many.
-        best_with_many_shares: The optimum if every device could be divided in its own way.
     """
 
     seed: int
@@ -44,7 +43,6 @@ class Compared(NamedTuple):
     best: int
     rule: int
     reason: str | None
-    best_with_many_shares: int
 
     @property
     def kind(self) -> str:
@@ -80,7 +78,6 @@ def compare(seed: int, capacity: ClusterCapacity, policy: ResourcePolicy) -> Com
         best=best,
         rule=rule_of_thumb(question),
         reason=_reason(question, plan) if planned < best else None,
-        best_with_many_shares=optimum(question, one_share=False) if question.wish.gpu_memory_bytes else best,
     )
 
 
@@ -122,11 +119,9 @@ def measure_optimum(seeds: range, *, num_policies: int) -> bool:
     """Print the comparison; return whether no plan is above the optimum."""
     start = time.monotonic()
     compared = []
-    for count, seed in enumerate(seeds, start=1):
+    for seed in seeds:
         capacity, policies = draw_questions(seed, num_policies)
         compared += [compare(seed, capacity, policy) for policy in policies]
-        if count % 100 == 0:
-            print(f"{count} of {len(seeds)} clusters, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     TextConsole().print(_table(compared))
     above = [each for each in compared if each.planned > each.best]
     below = [each for each in compared if each.planned < each.best]
@@ -139,8 +134,6 @@ def measure_optimum(seeds: range, *, num_policies: int) -> bool:
         print(f"  {number} below, as {reason}")
     for each in above + below:
         print(f"  seed {each.seed}: {each.planned} planned, {each.best} possible: {each.policy!r}", file=sys.stderr)
-    more = [each for each in compared if each.best_with_many_shares > each.best]
-    print(f"more would fit if each device had shares of its own: {len(more)}")
     print(describe_machine("ortools"))
     print(f"command: {own_command()}")
     return not above

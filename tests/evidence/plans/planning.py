@@ -10,7 +10,6 @@ import time
 import tracemalloc
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from rich.table import Table
@@ -36,9 +35,7 @@ from tune_policies import (
 )
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.benchmarks.record.summary import Spread, spread
-from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.files.terminal import TextConsole, TextTable
-from tune_policies.probe.sampling import first_reads, group_kinds
 from tune_policies.values.value import collector_paused
 
 GIB: Final = 2**30
@@ -71,13 +68,15 @@ POLICIES: Final[Mapping[str, ResourcePolicy]] = {
 DEVICES: Final = {"A100": 80, "H100": 80, "L4": 22, "T4": 15}
 
 
-def measure_planning(node_counts: list[int], repetitions: int, plot: Path | None) -> None:
-    """Print milliseconds and peak MiB of each policy's plan by number of nodes, and draw the times if asked to."""
+def measure_planning(node_counts: list[int], repetitions: int) -> None:
+    """Print milliseconds and peak MiB of each policy's plan by number of nodes."""
     times: dict[int, dict[str, Spread]] = {}
     peaks: dict[int, dict[str, float]] = {}
     for count in node_counts:
         capacity = simulated_cluster(count)
-        arms: dict[str, Callable[[], Callable[[], object]]] = {RULE_OF_THUMB: partial(_rule, capacity)}
+        arms: dict[str, Callable[[], Callable[[], object]]] = {
+            RULE_OF_THUMB: partial(partial, _rule_of_thumb, capacity)
+        }
         arms |= {name: partial(_prepared, policy, capacity) for name, policy in POLICIES.items()}
         times[count] = _interleaved_ms(arms, repetitions)
         peaks[count] = {name: _peak_mib(_prepared(policy, capacity)) for name, policy in POLICIES.items()}
@@ -85,13 +84,10 @@ def measure_planning(node_counts: list[int], repetitions: int, plot: Path | None
     console.print(_table("Time of one plan (ms): median ± half the interquartile range", times))
     console.print(_table("Memory of one plan at its peak (MiB), beside the capacity itself", peaks))
     console.print(_uneven_table(node_counts, repetitions))
-    console.print(_reading_table(node_counts, repetitions))
     console.print(_odd_table(repetitions))
     runs = f"{repetitions} runs of each arm in random order, {NUM_SHAPES} shapes of nodes."
     console.print(f"{runs} {describe_machine()}", soft_wrap=True)
     print(f"command: {own_command()}")
-    if plot is not None:
-        _draw(times, plot)
 
 
 def _interleaved_ms(arms: Mapping[str, Callable[[], Callable[[], object]]], repetitions: int) -> dict[str, Spread]:
@@ -118,21 +114,6 @@ def _interleaved_ms(arms: Mapping[str, Callable[[], Callable[[], object]]], repe
     return {name: spread(values) for name, values in samples.items()}
 
 
-def _reading_table(node_counts: list[int], repetitions: int) -> Table:
-    """Return how many nodes a probe reads by a task each, and how long it takes to choose them."""
-    table = TextTable(title="Nodes that a probe reads, and milliseconds to choose them")
-    for heading in ("Nodes", "Read at first, types known", "types not known", "Time (ms)"):
-        table.add_column(heading, justify="right")
-    for count in node_counts:
-        known = simulated_cluster(count).nodes
-        unknown = tuple(node.model_copy(update={"accelerator_type": None}) for node in known)
-        heads = [node for node in known if node.is_head]
-        chosen = [len(list(first_reads(group_kinds(nodes, gpu_memory_of_type), heads))) for nodes in (known, unknown)]
-        arm = {"": partial(partial, group_kinds, known, gpu_memory_of_type)}
-        table.add_row(f"{count:,}", *map(str, chosen), str(_interleaved_ms(arm, repetitions)[""]))
-    return table
-
-
 def _uneven_table(node_counts: list[int], repetitions: int) -> Table:
     """Return the time of each plan where no two nodes have the same host memory, and of building and reading nodes."""
     times: dict[int, dict[str, Spread]] = {}
@@ -150,8 +131,7 @@ def _uneven_table(node_counts: list[int], repetitions: int) -> Table:
 
 
 def _odd_table(repetitions: int) -> Table:
-    """Return the time of what no cluster has, or hardly any, and what must not take seconds all the same."""
-    gpus = [Resources(cpus=16, gpus=8)] * 100
+    """Return the time of plans for clusters that hardly exist, which must not take seconds all the same."""
     sizes = [
         NodeCapacity(
             node_id=f"node-{number}",
@@ -161,37 +141,23 @@ def _odd_table(repetitions: int) -> Table:
         for number in range(2000)
     ]
     unlimited = NodeTypeCapacity(name="any", resources=Resources(cpus=32, gpus=4), max_nodes_to_add=2**31 - 1)
-    growing = ClusterCapacity(nodes=ClusterCapacity.of(*gpus).nodes, node_types=(unlimited,))
-    mixed = MixedPolicy(GpuPolicy(gpus=0.5), CpuPolicy(cpus=2))
-    named = simulated_cluster(40_000)
-    selector = {"ray.io/node-id": f"in({','.join(node.node_id for node in named.nodes)})"}
-    nested: ResourcePolicy = mixed
+    growing = ClusterCapacity.of(*[Resources(cpus=16, gpus=8)] * 100).model_copy(update={"node_types": (unlimited,)})
+    nested: ResourcePolicy = MixedPolicy(GpuPolicy(gpus=0.5), CpuPolicy(cpus=2))
     for number in range(16):
         nested = AutoscalingPolicy(nested) if number % 2 else CappedPolicy(nested, 100)
-    wrapped: ResourcePolicy = FirstFeasiblePolicy(GpuPolicy(), CpuPolicy())
-    for _ in range(20):
-        wrapped = CappedPolicy(wrapped, 100)
     arms: dict[str, Callable[[], Callable[[], object]]] = {
-        "MixedPolicy, with a node type of which any number can be added": partial(
-            _prepared, AutoscalingPolicy(mixed), growing
-        ),
-        "40,000 nodes, all named in a selector": partial(
-            partial, lambda: SelectingPolicy(GpuPolicy(), label_selector=selector).plan(named.model_copy())
-        ),
         "2,000 sizes of devices, 100 MiB a worker": partial(
             _prepared, GpuMemoryPolicy(gpu_memory="100MiB"), ClusterCapacity(nodes=tuple(sizes))
         ),
         "a node with 1,000,000 GPUs": partial(
             _prepared, GpuPolicy(gpus=0.3), ClusterCapacity.of(Resources(cpus=10**6, gpus=10**6))
         ),
-        "16 policies around a mix": partial(_prepared, nested, growing),
-        "the choices inside 20 policies": partial(partial, lambda: wrapped.choices),
+        "16 policies around a mix, and any number of nodes to add": partial(_prepared, nested, growing),
     }
-    times = _interleaved_ms(arms, repetitions)
     table = TextTable(title="Time (ms) of odd cases")
     table.add_column("Case")
     table.add_column("Time (ms)", justify="right")
-    for name, time_ms in times.items():
+    for name, time_ms in _interleaved_ms(arms, repetitions).items():
         table.add_row(name, str(time_ms))
     return table
 
@@ -250,10 +216,6 @@ def _prepared(policy: ResourcePolicy, capacity: ClusterCapacity) -> Callable[[],
     return partial(policy.plan, capacity.model_copy())
 
 
-def _rule(capacity: ClusterCapacity) -> Callable[[], object]:
-    return partial(_rule_of_thumb, capacity)
-
-
 def _rule_of_thumb(capacity: ClusterCapacity) -> int:
     gpus = sum(node.resources.gpus for node in capacity.nodes)
     cpus = sum(node.resources.cpus for node in capacity.nodes)
@@ -278,21 +240,3 @@ def _table(title: str, results: Mapping[int, Mapping[str, Spread | float]]) -> T
         cells = [results[count][name] for count in results]
         table.add_row(name, *(str(cell) if isinstance(cell, Spread) else f"{cell:.2f}" for cell in cells))
     return table
-
-
-def _draw(times: dict[int, dict[str, Spread]], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    from tune_policies.benchmarks.report.page import save_figure
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    counts = list(times)
-    for name in next(iter(times.values())):
-        is_rule = name == RULE_OF_THUMB
-        style: dict[str, Any] = {"color": "black", "linestyle": "--"} if is_rule else {"marker": "o", "markersize": 3}
-        axes.plot(counts, [times[count][name].median for count in counts], label=name, **style)
-    axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="time of one plan (ms)")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
-    save_figure(figure, path)

@@ -4,7 +4,6 @@ The scheduler's own decisions are made here (``should_idle``), with trials of an
 """
 
 import heapq
-import random
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -73,12 +72,6 @@ def least_makespan(work: Sequence[float], slot_types: Sequence[SlotType]) -> flo
         ends = sorted(done * work[0] / speed for speed in speeds for done in range(1, len(work) + 1))
         bound = max(bound, ends[len(work) - 1])
     return bound
-
-
-def draw_pool(rng: random.Random) -> tuple[list[float], list[SlotType]]:
-    """Return 1 to 500 equal trials, and 1 to 4 types of 1 to 32 slots, one up to 100 times as fast as another."""
-    slot_types = [SlotType(rng.randint(1, 32), 10 ** rng.uniform(0, 2)) for _ in range(rng.randint(1, 4))]
-    return [1.0] * rng.randint(1, 500), slot_types
 
 
 def ratio_with_speeds(work: Sequence[float], slot_types: Sequence[SlotType]) -> float:

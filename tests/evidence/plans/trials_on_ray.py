@@ -24,7 +24,7 @@ from ray.util.placement_group import (
 from tune_policies import ClusterCapacity, NodeCapacity, TrialPlan, TrialSlot
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
 from tune_policies.placement.layout import place_slots
-from tune_policies.plan.trial_slot import SLOT_ATTRIBUTE
+from tune_policies.placement.trial_slot import SLOT_ATTRIBUTE
 from tune_policies.values.resources import TICKS
 
 from .random_clusters import Strategy
@@ -34,18 +34,14 @@ _ATTEMPTS_TO_START: Final = 3
 """Ray gives each node 30 s, whatever it is told, and a busy machine may need more."""
 
 
-class StartError(Exception):
-    """A cluster did not start, so nothing was tried on it."""
-
-
 @contextmanager
 def cluster_like(capacity: ClusterCapacity) -> Iterator[None]:
     """Connect to a cluster of its own, with one raylet for each node and the nodes' own identifiers.
 
     Raises:
-        StartError: Ray does not get the nodes up.
+        RuntimeError: Ray does not start the nodes.
     """
-    # Of each address that it writes down it warns, and that the NPUs of a node are not there is an error to it.
+    # Ray warns of each address that it writes, and reports the NPUs of a node, which are not there, as an error.
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     cluster = _started(capacity, _ATTEMPTS_TO_START)
     try:
@@ -65,7 +61,7 @@ def _started(capacity: ClusterCapacity, attempts: int) -> Cluster:
     except Exception as error:  # Ray raises nothing more special
         cluster.shutdown()
         if attempts == 1:
-            raise StartError(f"Ray did not start {len(capacity.nodes)} nodes: {error}") from error
+            raise RuntimeError(f"Ray did not start {len(capacity.nodes)} nodes: {error}") from error
         return _started(capacity, attempts - 1)
     return cluster
 

@@ -1,10 +1,9 @@
 """Mistakes in cluster YAML, in values of the chart, and in what is hardly YAML."""
 
 from tests.unit.planted.planting import Planted, plant
-from tests.unit.planted.sound import CLUSTER, JOB, LAUNCHER, VALUES
+from tests.unit.planted.sound import CLUSTER, JOB, LAUNCHER
 
 _CPU = "groupName: cpu"
-_LIMIT = 'nvidia.com/gpu: "2"'
 _CONTAINERS = "containers:\n            - name"
 _AMOUNTS = """\
                 limits:
@@ -21,26 +20,6 @@ _ANCHORED = """\
                 limits: *amounts
 """
 
-_RETIRED = """\
-image: rayproject/ray:2.0.0
-idleTimeoutMinutes: 5
-headPodType: rayHeadType
-podTypes:
-  rayHeadType: {CPU: 1, memory: 4Gi, rayResources: {CPU: 0}}
-  rayGPUWorkerType:
-    minWorkers: 1
-    maxWorkers: 5
-    CPU: 3
-    GPU: 1
-    memory: 50Gi
-    rayResources: {Disk: 5}
-"""
-_RETIRED_CLUSTER = """\
-apiVersion: cluster.ray.io/v1
-kind: RayCluster
-spec:
-  podTypes: [{name: head-node, podConfig: {apiVersion: v1, kind: Pod}}]
-"""
 
 LAUNCHERS = (
     plant("a minimum above the maximum", LAUNCHER, "min_workers: 0", "min_workers: 5",
@@ -54,32 +33,6 @@ LAUNCHERS = (
     plant("a Ray of 2023 for the launcher", LAUNCHER, "ray:2.60.0-gpu", "ray-ml:2.6.3-gpu",
           "launcher-ray-not-supported", "image:"),
     plant("half a GPU per node", LAUNCHER, "GPU: 1", "GPU: 0.5", "wrong-field", "GPU: 0.5"),
-)  # fmt: skip
-
-OF_VALUES = (
-    plant("half a CPU in the values", VALUES, 'cpu: "8"', "cpu: 500m", "cpus-rounded-up", "cpu: 500m"),
-    plant("a GPU in the values that Kubernetes is not asked for", VALUES, _LIMIT, 'nvidia.com/gpu: "1"',
-          "device-request-differs", _LIMIT),
-    plant("a slice of a GPU in the values that the autoscaler does not count",
-          VALUES.replace(_LIMIT, 'nvidia.com/mig-1g.10gb: "2"'), "replicas: 0", "replicas: 0",
-          "device-not-counted", "nvidia.com/mig"),
-    plant("Gaudi cards in the values that the autoscaler does not count",
-          VALUES.replace(_LIMIT, 'habana.ai/gaudi: "8"'), "replicas: 0", "replicas: 0",
-          "device-not-counted", "habana.ai"),
-    plant("a head of the values that takes trials", VALUES, 'num-cpus: "0"', 'num-cpus: "2"',
-          "head-takes-trials", "num-cpus"),
-    plant("a key that the chart does not read", VALUES, "  restartPolicy: Never\n", "  restartPolicies: Never\n",
-          "chart-key-unknown", "restartPolicies"),
-    plant("a key of the top that is nearly one", VALUES, "worker:\n", "workers: {}\nworker:\n",
-          "chart-key-unknown", "workers: {}"),
-)  # fmt: skip
-
-RETIRED = (
-    Planted("a pod type of the retired operator", _RETIRED, "retired-operator", 6),
-    Planted("a time-out of the retired operator", _RETIRED, "retired-operator", 2),
-    Planted("a cluster of the retired operator", _RETIRED_CLUSTER, "retired-operator", 4),
-    plant("amounts of the retired operator in new values", VALUES, "replicas: 0", "rayResources: {Disk: 1}",
-          "retired-operator", "rayResources"),
 )  # fmt: skip
 
 INPUTS = (
@@ -119,4 +72,4 @@ INPUTS = (
           "cpus-rounded-up", "limits: *amounts", after=_CPU),
 )  # fmt: skip
 
-MISTAKES = (*LAUNCHERS, *OF_VALUES, *RETIRED, *INPUTS)
+MISTAKES = (*LAUNCHERS, *INPUTS)

@@ -43,12 +43,6 @@ TPUS = (
 )  # fmt: skip
 
 QUEUES = (
-    plant("an autoscaler in a queue", QUEUED, "enableInTreeAutoscaling: false", "enableInTreeAutoscaling: true",
-          "kueue-autoscaling", "enableInTreeAutoscaling"),
-    plant("a cluster that outlives its job in a queue", QUEUED, "  shutdownAfterJobFinishes: true\n", "",
-          "kueue-cluster-stays", "spec:"),
-    plant("a pod in a queue that asks for nothing", QUEUED.replace(_QUEUED_GROUP, _NO_REQUESTS), "replicas: 9",
-          "replicas: 9", "kueue-no-requests", "- name: ray-worker", after=_CPU),
 )  # fmt: skip
 
 OPERATOR = (
@@ -60,24 +54,18 @@ OPERATOR = (
           after="NVIDIA-L4"),
     plant("a group with the head's name", CLUSTER, "groupName: cpu", "groupName: headgroup", "group-name-twice",
           "groupName: headgroup"),
-    plant("labels where KubeRay does not take them", CLUSTER, _PARAMS, "rayStartParams: {labels: a=b}",
-          "labels-in-start-params", "rayStartParams", after=_CPU),
-    plant("pods that start again under autoscaler v2", CLUSTER, "restartPolicy: Never", "restartPolicy: Always",
-          "restart-policy-v2", "restartPolicy", after=_CPU),
     plant("no CPU at all", CLUSTER.replace('                  cpu: "4"\n', ""), "replicas: 0", "replicas: 0",
           "no-cpus", "resources:", after=_CPU),
     plant("images of another Ray", CLUSTER, 'rayVersion: "2.60.0"', 'rayVersion: "2.59.0"', "version-of-image",
           "image: rayproject"),
     plant("custom resources in one pair of quotes", CLUSTER, _PARAMS, "rayStartParams: {resources: '{\"Disk\": 1}'}",
           "start-param-resources", "Disk", after=_CPU),
-    plant("an option with an underscore", CLUSTER, _PARAMS, 'rayStartParams: {num_cpus: "4"}', "start-param-unknown",
-          "num_cpus", after=_CPU),
-    plant("a group's own time-out without autoscaler v2", CLUSTER.replace("version: v2", "version: v1"), _PARAMS,
-          "idleTimeoutSeconds: 60", "group-idle-without-v2", "idleTimeoutSeconds", after=_CPU),
     plant("options of an autoscaler that is off", CLUSTER, "enableInTreeAutoscaling: true",
           "enableInTreeAutoscaling: false", "autoscaler-options-unused", "autoscalerOptions"),
     plant("half a GPU for Ray to start with", CLUSTER, _PARAMS, 'rayStartParams: {num-gpus: "0.5"}',
           "start-param-not-whole", "num-gpus", after=_L4),
+    plant("a pod in a queue that asks for nothing", QUEUED.replace(_QUEUED_GROUP, _NO_REQUESTS), "replicas: 9",
+          "replicas: 9", "kueue-no-requests", "- name: ray-worker", after=_CPU),
 )  # fmt: skip
 
 MISTAKES = (*SCALING, *QUEUES, *TPUS, *OPERATOR)

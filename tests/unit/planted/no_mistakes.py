@@ -1,6 +1,6 @@
 """What looks like a mistake and is none."""
 
-from tests.unit.planted.sound import CLUSTER, LAUNCHER, TPU, VALUES
+from tests.unit.planted.sound import CLUSTER, LAUNCHER, TPU
 
 _DEVICE = 'nvidia.com/gpu: "2"'
 _PARAMS = "rayStartParams: {}"
@@ -106,28 +106,6 @@ NO_MISTAKES = {
     .replace("minReplicas: 0", "minReplicas: 4")
     .replace("replicas: 0", "replicas: 4")
     .replace(_PARAMS, """rayStartParams: {resources: '''{"mine": 1.0}'''}""", 1),
-    "values for another chart beside the cluster's": f"prometheus: {{enabled: true}}\n{VALUES}",
-    "every field that the chart's own values have": VALUES.replace(
-        "  l4:\n",
-        """  l4:
-    labels: {team: vision}
-    serviceAccountName: ""
-    runtimeClassName: nvidia
-    envFrom: []
-    resourceClaims: []
-    annotations: {}
-    affinity: {}
-    podSecurityContext: {}
-    securityContext: {}
-    volumes: [{name: logs, emptyDir: {}}]
-    volumeMounts: [{mountPath: /tmp/ray, name: logs}]
-    sidecarContainers: []
-    initContainers: []
-    command: []
-    args: []
-    topologySpreadConstraints: []
-""",
-    ),
     "a head's type of the name that Ray takes where none is given": LAUNCHER.replace(
         "head_node_type: head\n", ""
     ).replace("  head:\n", "  ray.head.default:\n"),

@@ -13,11 +13,6 @@ _SIDECAR = """\
               image: fluent/fluent-bit:3
               resources: {limits: {cpu: 1, memory: 1Gi}}
             - name: ray-worker"""
-_RAY_WITHOUT_GPU = """\
-            - name: ray-worker
-              image: rayproject/ray:2.60.0-py311
-              resources: {limits: {cpu: 1, memory: 4Gi}}
-            - name: metrics"""
 _TOLERATION = """\
           tolerations:
             - key: nvidia.com/gpu
@@ -45,10 +40,6 @@ def _with_variable(name: str, value: str) -> str:
 
 
 DEVICES = (
-    plant("devices that are requested without a limit", CLUSTER, "\n                  " + _LIMIT, "",
-          "device-without-limit", _LIMIT, after=_L4),
-    plant("a request that is not the limit", CLUSTER, _LIMIT, 'nvidia.com/gpu: "1"',
-          "device-request-differs", _LIMIT, after=_L4),
     plant("half a GPU as a limit", CLUSTER, _LIMIT, 'nvidia.com/gpu: "0.5"',
           "device-fraction", '"0.5"', after=_L4),
     plant("a slice of a GPU that the autoscaler does not count", _with('nvidia.com/mig-1g.10gb: "2"'),
@@ -112,11 +103,6 @@ CONTAINERS = (
     plant("trials that see every device", CLUSTER, _GPU_IMAGE,
           _with_variable("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", "1"),
           "devices-not-set", "- name: RAY_EXPERIMENTAL", after=_L4),
-    plant("trials without GPU that see them", CLUSTER, _GPU_IMAGE,
-          _with_variable("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"),
-          "visible-on-zero", "- name: RAY_ACCEL", after=_L4),
-    plant("a runtime class that one group lacks", _WITH_CLASS + _GROUP.replace(": l4\n", ": l4-spot\n"),
-          "maxReplicas: 4", "maxReplicas: 3", "runtime-class-missing", "spec:", after="groupName: l4-spot"),
 )  # fmt: skip
 
 NODES = (
@@ -149,6 +135,11 @@ IN_OTHER_KINDS = (
     plant("half a GPU in a service", SERVICE, _LIMIT, 'nvidia.com/gpu: "0.5"', "device-fraction", '"0.5"', after=_L4),
     plant("more GPUs told than there are in a service", SERVICE, _PARAMS, 'rayStartParams: {num-gpus: "3"}',
           "gpus-differ-from-limit", "num-gpus", after=_L4),
+    plant("trials without GPU that see them", CLUSTER, _GPU_IMAGE,
+          _with_variable("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"),
+          "visible-on-zero", "- name: RAY_ACCEL", after=_L4),
+    plant("a runtime class that one group lacks", _WITH_CLASS + _GROUP.replace(": l4\n", ": l4-spot\n"),
+          "maxReplicas: 4", "maxReplicas: 3", "runtime-class-missing", "spec:", after="groupName: l4-spot"),
 )  # fmt: skip
 
 MISTAKES = (*DEVICES, *CONTAINERS, *NODES, *IN_OTHER_KINDS)

@@ -175,57 +175,6 @@ spec:
                   google.com/tpu: "4"
 """
 
-VALUES = """\
-image:
-  repository: rayproject/ray
-  tag: 2.60.0-gpu
-head:
-  rayVersion: 2.60.0
-  enableInTreeAutoscaling: true
-  autoscalerOptions:
-    version: v2
-    idleTimeoutSeconds: 60
-  rayStartParams:
-    num-cpus: "0"
-  restartPolicy: Never
-  containerEnv:
-    - name: NVIDIA_VISIBLE_DEVICES
-      value: void
-  resources:
-    limits:
-      cpu: "2"
-      memory: 8Gi
-    requests:
-      cpu: "2"
-      memory: 8Gi
-worker:
-  disabled: true
-additionalWorkerGroups:
-  l4:
-    disabled: false
-    replicas: 0
-    minReplicas: 0
-    maxReplicas: 4
-    restartPolicy: Never
-    rayStartParams:
-      resources: '"{\\"accelerator_type:L4\\": 1}"'
-    nodeSelector:
-      nvidia.com/gpu.product: NVIDIA-L4
-    tolerations:
-      - key: nvidia.com/gpu
-        operator: Exists
-        effect: NoSchedule
-    resources:
-      limits:
-        cpu: "8"
-        memory: 32Gi
-        nvidia.com/gpu: "2"
-      requests:
-        cpu: "8"
-        memory: 32Gi
-        nvidia.com/gpu: "2"
-"""
-
 LAUNCHER = """\
 cluster_name: trials
 max_workers: 6
@@ -263,6 +212,5 @@ SOUND = {
     "RayService": SERVICE,
     "a job that Kueue queues": QUEUED,
     "TPU slices": TPU,
-    "values of the chart": VALUES,
     "cluster YAML": LAUNCHER,
 }

@@ -1,7 +1,7 @@
 """The list of nodes that a user writes: the nodes that exist or can be rented, how many of each, and their prices.
 
-``plan --cluster`` plans on these nodes, ``cluster --nodes`` chooses among them, and ``plan --cluster FILE --nodes``
-reads their prices.
+``plan --cluster`` plans on these nodes, ``kuberay design --nodes`` chooses among them, and
+``plan --cluster FILE --nodes`` reads their prices.
 """
 
 import itertools

@@ -16,15 +16,15 @@ from functools import reduce
 from math import gcd
 from typing import Final, NamedTuple, Self
 
-from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.tpu_slices import TOPOLOGY
 from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.placement.packing import count_workers, largest, request_of
+from tune_policies.placement.scale_up import uses_devices
+from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, to_ticks
@@ -222,7 +222,7 @@ def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan
     alone = {name: pool.plan(policy, {name: 1}) for name in most}
     if plan.num_workers == 0:
         in_unit = {name: 0 if one is None else one.min_concurrent_trials for name, one in alone.items()}
-        yield _Count(in_unit, 1, _uses_devices(plan.slots[0]))
+        yield _Count(in_unit, 1, uses_devices(plan.slots[0]))
     found: list[TrialSlot] = []
     for name, number in most.items():
         with suppress(InfeasibleRequestError):
@@ -231,11 +231,11 @@ def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan
     slots = [slot.of_fixed_size().model_copy(update={"max_concurrent_trials": 1}) for slot in found]
     if len({slot.worker.cpus for slot in slots}) > 1:
         # The policy chooses the CPUs, and reduces them on nodes with few, so that none of their devices is stranded.
-        slots += [_without_cpus(slot) for slot in slots if _uses_devices(slot)]
+        slots += [_without_cpus(slot) for slot in slots if uses_devices(slot)]
     for at, slot in enumerate(slots):
         if slot not in slots[:at]:
             in_unit = {name: workers_in_unit(pool.unit(name), slot) for name in most}
-            yield _Count(in_unit, request_of(slot).processes, _uses_devices(slot))
+            yield _Count(in_unit, request_of(slot).processes, uses_devices(slot))
 
 
 def _without_cpus(slot: TrialSlot) -> TrialSlot:
@@ -279,10 +279,6 @@ def _has_memory(node: NodeCapacity, slot: TrialSlot) -> bool:
     return (node.smallest_gpu_memory_bytes or 0) // per_device >= slot.gpu_memory_bytes
 
 
-def _uses_devices(slot: TrialSlot) -> bool:
-    return any(name in DEVICE_RESOURCES for name in slot.worker.ticks)
-
-
 def _trimmed(policy: ResourcePolicy, pool: NodePool, units: Units, target: int) -> NodeChoice:
     """Return the choice without the units that the trials do not need."""
 
@@ -291,7 +287,7 @@ def _trimmed(policy: ResourcePolicy, pool: NodePool, units: Units, target: int) 
         return found is not None and found.min_concurrent_trials >= target
 
     plan = policy.plan(pool.capacity(units))
-    kept = trimmed(units, pool, uses_devices=_uses_devices(plan.slots[0]), holds=holds)
+    kept = trimmed(units, pool, uses_devices=uses_devices(plan.slots[0]), holds=holds)
     return NodeChoice(kept, plan if kept == units else policy.plan(pool.capacity(kept)), target)
 
 

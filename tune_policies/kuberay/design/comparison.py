@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 from tune_policies.kuberay.design.catalog import NodeCatalog
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, Nodes, capacity_of
 from tune_policies.kuberay.design.forecast import Stage, forecast_trials
-from tune_policies.placement.idle import Idle, Why, idle
+from tune_policies.plan.idle import Idle, Why, idle
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import Count
@@ -38,7 +38,7 @@ class ComparedPolicy(Stage):
 class PolicyComparison(ShownValue):
     """Several policies on the same cluster, with the currency of the prices and sentences of caution."""
 
-    _view: ClassVar = "tune_policies.views.tables:comparison_view"
+    _view: ClassVar = "tune_policies.kuberay.design.comparison_view:comparison_view"
 
     policies: tuple[ComparedPolicy, ...]
     currency: str = "USD"

@@ -1,14 +1,12 @@
 """Checks files by all rules. A file that cannot be read is a finding, and no error."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path as FilePath
 
 from tune_policies.files.yaml_documents import Document, DocumentError, Path, read_documents
-from tune_policies.kuberay.lint.crd import CrdSet
-from tune_policies.kuberay.lint.rule import Edit, Finding, Found, Rule, document_type
+from tune_policies.kuberay.lint.misspelled_fields import misspelled_fields
+from tune_policies.kuberay.lint.rule import Finding, Found, Rule
 from tune_policies.kuberay.lint.rules import (
-    AGAINST_DEFINITION,
     KEY_TWICE,
     MISSPELLED,
     NOTHING_KNOWN,
@@ -16,19 +14,16 @@ from tune_policies.kuberay.lint.rules import (
     UNREADABLE,
     WRONG_FIELD,
 )
-from tune_policies.kuberay.lint.rules.cluster_parts import at
-from tune_policies.kuberay.lint.rules.documents import misspelled_fields
 from tune_policies.kuberay.reading.documents import check_name, clusters_in, manifests_in, name_of, read_text
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, FieldProblem
 from tune_policies.values.errors import InvalidResourcesError
 
 
-def lint_file(path: str | FilePath, crds: CrdSet | None = None, name: str | None = None) -> list[Finding]:
+def lint_file(path: str | FilePath, name: str | None = None) -> list[Finding]:
     """Return the findings in a file, by line.
 
     Args:
         path: The file, plain or gzipped; ``-`` is stdin.
-        crds: Definitions to check against in addition.
         name: The name of the only cluster, job or service to check; ``None`` checks all.
 
     Raises:
@@ -40,10 +35,10 @@ def lint_file(path: str | FilePath, crds: CrdSet | None = None, name: str | None
         return [_of_file(UNREADABLE, str(path), error.line, error.reason)]
     except InvalidResourcesError as error:
         return [_of_file(UNREADABLE, str(path), 1, str(error))]
-    return lint_text(text, str(path), crds, name)
+    return lint_text(text, str(path), name)
 
 
-def lint_text(text: str, source: str, crds: CrdSet | None = None, name: str | None = None) -> list[Finding]:
+def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
     """Return the findings in a text as :func:`lint_file` does. They name ``source`` as the file."""
     try:
         documents = read_documents(text, source)
@@ -54,18 +49,16 @@ def lint_text(text: str, source: str, crds: CrdSet | None = None, name: str | No
         check_name(name, (manifest for _, _, manifest in manifests), source)
         manifests = [each for each in manifests if name_of(each[2]) == name]
     read = [(*each, *clusters_in(each[2])) for each in manifests]
-    if not any(clusters or problems or document_type(manifest) for _, _, manifest, clusters, problems in read):
+    if not any(clusters or problems or name_of(manifest) is not None for _, _, manifest, clusters, problems in read):
         return [_of_file(NOTHING_KNOWN, source, 1, "there is no cluster, job or service of Ray's in it")]
-    lines = text.splitlines()
     found = []
     for number, top, manifest, clusters, problems in read:
-        for rule, said in _asked(manifest, clusters, problems, crds, lines):
+        for rule, said in _asked(manifest, clusters, problems):
             found.append(_finding(rule, said, manifest, number, top))
     return sorted(found, key=lambda each: (each.line, each.rule, each.message))
 
 
 def _finding(rule: Rule, found: Found, manifest: Document, number: int, top: Path) -> Finding:
-    placed = found.moved(lambda path: (*top, *path))
     return Finding(
         rule=rule.name,
         severity=rule.severity,
@@ -73,7 +66,9 @@ def _finding(rule: Rule, found: Found, manifest: Document, number: int, top: Pat
         document=number,
         line=manifest.line(found.path),
         why=rule.why,
-        **placed._asdict(),
+        path=(*top, *found.path),
+        message=found.message,
+        fix=found.fix,
     )
 
 
@@ -82,37 +77,18 @@ def _of_file(rule: Rule, source: str, line: int, message: str) -> Finding:
 
 
 def _asked(
-    manifest: Document,
-    clusters: list[ClusterInFile],
-    problems: list[FieldProblem],
-    crds: CrdSet | None,
-    lines: list[str],
+    manifest: Document, clusters: list[ClusterInFile], problems: list[FieldProblem]
 ) -> Iterator[tuple[Rule, Found]]:
-    """Yield what the reader of files, the definitions or the known field names, and the rules find."""
+    """Yield what the reader of files, the known field names, and the rules find."""
     for problem in problems:
-        edits = _edits_of(problem, manifest, lines)
-        yield WRONG_FIELD, Found(problem.path, problem.message, edits=edits, is_safe=True)
+        yield WRONG_FIELD, Found(problem.path, problem.message)
     for path, line in manifest.repeated.items():
         yield KEY_TWICE, Found(path, f"the key {str(path[-1])!r} comes again in line {line}, with the same value")
     known = {problem.path for problem in problems}
-    is_defined = crds is not None and document_type(manifest) in crds.kinds
-    unknown = crds.problems(manifest.data) if crds and is_defined else misspelled_fields(manifest)
-    for path, message in unknown:
+    for path, message in misspelled_fields(manifest):
         if path not in known:
-            yield AGAINST_DEFINITION if is_defined else MISSPELLED, Found(path, message)
+            yield MISSPELLED, Found(path, message)
     for rule in RULES:
         if rule.check is not None:
             for found in rule.check(manifest, clusters):
                 yield rule, found
-
-
-def _edits_of(problem: FieldProblem, manifest: Document, lines: list[str]) -> tuple[Edit, ...]:
-    """Return the edit if only quotes are wrong, as the message says."""
-    value = at(manifest.data, problem.path)
-    if isinstance(value, str) and problem.message.endswith("leave the quotes out"):
-        return (Edit(problem.path, int(value)),)
-    if isinstance(value, int | float) and problem.message.endswith("in quotes"):
-        text = json.dumps(value)
-        is_as_written = text in lines[manifest.line(problem.path) - 1]  # not so for 0777 and yes
-        return (Edit(problem.path, text),) if is_as_written else ()
-    return ()

@@ -1,1 +1,1 @@
-"""Files that describe a Ray cluster: KubeRay's manifests, values of its chart, and Ray's own cluster YAML."""
+"""Files that describe a Ray cluster: KubeRay's manifests, and Ray's own cluster YAML."""

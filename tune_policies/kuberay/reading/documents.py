@@ -1,4 +1,4 @@
-"""Reads files, and finds the Ray clusters in the manifests and chart values of KubeRay.
+"""Reads files, and finds the Ray clusters in the manifests of KubeRay.
 
 Kinds that are not Ray's are ignored, because a file may have a ConfigMap beside its cluster. Ray's own cluster YAML is
 read by :mod:`tune_policies.kuberay.reading.cluster_yaml`.
@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from tune_policies.files.reading import decode, read_bytes
 from tune_policies.files.yaml_documents import MAX_CHARACTERS, Document, DocumentError, Path
-from tune_policies.kuberay.reading.chart_values import is_chart_values, read_chart_values
 from tune_policies.kuberay.reading.cluster_yaml import is_cluster_yaml, read_cluster_yaml
 from tune_policies.kuberay.reading.kuberay_models import (
     ClusterInFile,
@@ -27,7 +26,7 @@ from tune_policies.kuberay.reading.kuberay_models import (
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import kind_of, shorten, suggest
 
-GZIP: Final = b"\x1f\x8b"
+_GZIP: Final = b"\x1f\x8b"
 """The first bytes of a gzipped file."""
 
 _VERSIONS: Final = ("ray.io/v1", "ray.io/v1alpha1")
@@ -60,7 +59,7 @@ def read_text(path: str | FilePath, times: int = 1) -> str:
             raise InvalidResourcesError("nothing is piped in to read") from error
     else:
         data = read_bytes(path, max_bytes=max_bytes)
-    if data.startswith(GZIP) and len(data) <= max_bytes:
+    if data.startswith(_GZIP) and len(data) <= max_bytes:
         try:
             with gzip.open(io.BytesIO(data)) as file:  # unlike gzip.decompress, it takes a limit
                 data = file.read(max_bytes + 1)
@@ -101,9 +100,7 @@ def clusters_in(manifest: Document) -> tuple[list[ClusterInFile], list[FieldProb
     if not isinstance(data, dict):
         return [], [FieldProblem((), f"a manifest must be a mapping, got {kind_of(data)}")]
     if "kind" not in data and "apiVersion" not in data:
-        if is_cluster_yaml(data):
-            return [], read_cluster_yaml(data)[1]
-        return read_chart_values(data) if is_chart_values(data) else ([], [])
+        return [], read_cluster_yaml(data)[1] if is_cluster_yaml(data) else []
     kind, version = data.get("kind"), data.get("apiVersion")
     if not isinstance(kind, str) or kind not in _PLACES:
         is_of_ray = isinstance(version, str) and version.startswith("ray.io/")
@@ -135,7 +132,7 @@ def _cluster_of(kind: str, manifest: dict[str, Any]) -> tuple[list[ClusterInFile
     problems += [each.below(place) for each in wrong]
     if found is None:
         return [], problems
-    return [ClusterInFile(kind, metadata or Metadata(), found, lambda part: (*place, *part))], problems
+    return [ClusterInFile(metadata or Metadata(), found, place)], problems
 
 
 def name_of(manifest: Document) -> str | None:
@@ -148,8 +145,6 @@ def name_of(manifest: Document) -> str | None:
         found = metadata.get("name") if isinstance(metadata, Mapping) else None
     elif is_cluster_yaml(data):
         found = data.get("cluster_name")
-    elif is_chart_values(data):
-        found = data.get("fullnameOverride")
     else:
         return None
     return found if isinstance(found, str) else ""

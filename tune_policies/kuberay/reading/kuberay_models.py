@@ -7,7 +7,6 @@ all other fields. Amounts stay as they are written, see :func:`parse_quantity`.
 import json
 import math
 import re
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
@@ -86,7 +85,7 @@ Quantity = Annotated[str | int | float, BeforeValidator(_check_quantity)]
 class Part(BaseModel):
     """A part of a manifest, with the fields that matter here."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -204,17 +203,15 @@ class FieldProblem(NamedTuple):
 
 
 class ClusterInFile(NamedTuple):
-    """A RayCluster in a manifest or in values of the chart.
+    """A RayCluster in a manifest.
 
     Attributes:
-        document_type: ``"RayCluster"``, ``"RayJob"``, ``"RayService"``, ``"RayCronJob"`` or ``"values"``.
-        path_of: Returns the path in the document for a path in a RayCluster's ``spec``.
+        path: The path of the RayCluster's ``spec`` in the document.
     """
 
-    document_type: str
     metadata: Metadata
     spec: RayClusterSpec
-    path_of: Callable[[Path], Path]
+    path: Path
 
 
 _WHOLE: Final = "-?(0|[1-9][0-9]{0,18})"  # 010 may be 8, and no count has more digits

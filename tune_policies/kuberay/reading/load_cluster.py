@@ -190,7 +190,7 @@ def _naming(part: str) -> Iterator[None]:
 
 
 def load_cluster(path: str | FilePath, *, name: str | None = None, catalog: NodeCatalog | None = None) -> ClusterSpec:
-    """Return the cluster that a manifest, values of KubeRay's chart or a cluster YAML describes, as Ray counts it.
+    """Return the cluster that a manifest or a cluster YAML describes, as Ray counts it.
 
     Args:
         path: The file, plain or gzipped; ``-`` is stdin.
@@ -295,8 +295,8 @@ def _find_in(documents: Sequence[Document], path: str, name: str | None) -> Clus
             path,
             "cluster's file",
             data,
-            "it must hold one KubeRay RayCluster, RayJob or RayService, values of its chart, or one cluster YAML "
-            f"(available_node_types), but holds {len(found)} (found: {_listed(manifests) or 'nothing'})",
+            "it must hold one KubeRay RayCluster, RayJob or RayService, or one cluster YAML (available_node_types), "
+            f"but holds {len(found)} (found: {_listed(manifests) or 'nothing'})",
         )
     return found[0]
 

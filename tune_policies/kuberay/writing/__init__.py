@@ -1,4 +1,4 @@
-"""Writes the design of a cluster as a file: for KubeRay, for its chart, or for Ray's own launcher."""
+"""Writes the design of a cluster as a file: for KubeRay or for Ray's own launcher."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -8,7 +8,7 @@ from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import NODE_POOLS, devices_of, type_selector
 from tune_policies.kuberay.reading.ray_counts import check_resource_name
 from tune_policies.kuberay.writing.block_yaml import to_block_yaml
-from tune_policies.kuberay.writing.manifests import cluster_yaml, has_nvidia, helm_values, node_selector, ray_cluster
+from tune_policies.kuberay.writing.manifests import cluster_yaml, has_nvidia, node_selector, ray_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import counted, shorten_names
@@ -18,7 +18,7 @@ __all__ = ["WriteOptions", "write_cluster"]
 _IN_RAYS_IMAGES: Final = {"NVIDIA GPU", "Google TPU"}
 """TPUs need nothing but packages of Python."""
 
-_WRITERS = {"kuberay": ray_cluster, "kuberay-helm": helm_values, "cluster-yaml": cluster_yaml}
+_WRITERS = {"kuberay": ray_cluster, "cluster-yaml": cluster_yaml}
 
 
 def write_cluster(design: ClusterDesign, options: WriteOptions | None = None) -> str:
@@ -40,11 +40,6 @@ def write_cluster(design: ClusterDesign, options: WriteOptions | None = None) ->
 def _check_that_labels_are_seen(design: ClusterDesign, options: WriteOptions) -> None:
     if not any(slot.label_selector for slot in design.trials.slots):
         return
-    if options.format == "kuberay-helm":
-        raise InvalidResourcesError(
-            "the trials select nodes by label, but KubeRay's chart has no place for Ray's node labels: write a "
-            "manifest (format 'kuberay')"
-        )
     if options.format == "kuberay" and not options.ray_reads_group_fields:
         raise InvalidResourcesError(
             f"the trials select nodes by label, which the autoscaler of Ray {options.ray_version} does not know on "
@@ -130,5 +125,3 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
         yield "Nodes and their files go when the job has ended: let storage_path be in a bucket or on a volume."
     if any(group.num_hosts > 1 for group in design.groups):
         yield "Slices of several hosts need the Ray operator add-on of GKE, which numbers the hosts."
-    if options.format == "kuberay-helm" and any(node.labels for node in nodes):
-        yield "The chart has no place for Ray's node labels, so these are left out."

@@ -1,6 +1,5 @@
 """Writes plain data as readable YAML: in blocks, in the given order, with comments."""
 
-import math
 import re
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -37,17 +36,9 @@ def _represent_text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
 _BlockDumper.add_representer(str, _represent_text)
 
 
-def dump(data: Any, *, is_flow: bool = False) -> str:
-    """Return plain data as YAML: in blocks, or in one line as part of a flow."""
-    if not is_flow:
-        return yaml.dump(data, Dumper=_BlockDumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
-    in_list = yaml.dump([data], Dumper=_BlockDumper, sort_keys=False, default_flow_style=True, width=math.inf)
-    return in_list.strip()[1:-1]
-
-
 def to_block_yaml(data: Mapping[str, Any], comments: Iterable[str], optional: Optional) -> str:
     """Return one document as text, with paragraphs of comments above, and optional lines above their parts."""
-    body = dump(data)
+    body = yaml.dump(data, Dumper=_BlockDumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
     root = yaml.compose(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     lines = body.split("\n")
     above = sorted(((_position(root, path), texts) for path, texts in optional.items()), key=lambda each: each[0])

@@ -1,4 +1,4 @@
-"""The design of a cluster as plain data for KubeRay, its chart ``ray-cluster``, and Ray's own launcher.
+"""The design of a cluster as plain data for KubeRay and Ray's own launcher.
 
 On Kubernetes each pod fills a node of its type. The manifests follow KubeRay's API reference
 (https://ray-project.github.io/kuberay/reference/api/) for KubeRay 1.5 and later. The cluster YAML follows
@@ -265,66 +265,6 @@ def _replicas(group: DesignedGroup, nodes: int) -> int:
             f"cannot be {nodes}"
         )
     return nodes // group.num_hosts
-
-
-def helm_values(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str, Any], Optional]:
-    """Return the design as values for KubeRay's chart ``ray-cluster``, and the optional fields.
-
-    The chart has no field for a group's ``resources`` and ``labels`` (https://github.com/ray-project/kuberay/pull/4550),
-    so ``rayStartParams`` have the amounts. The ``resources`` of the chart are those of the container.
-
-    Raises:
-        InvalidResourcesError: KubeRay could not run it.
-    """
-    spec = _spec(design, options)
-    head = spec["headGroupSpec"]
-    head_fields = ("rayVersion", "enableInTreeAutoscaling", "autoscalerOptions")
-    counts = ("replicas", "minReplicas", "maxReplicas")
-    values = {
-        "fullnameOverride": design.name,
-        "image": _chart_image(head),
-        "head": {field: spec[field] for field in head_fields} | _chart_group(head),
-        # The chart's default group
-        "worker": {"disabled": True},
-        "additionalWorkerGroups": {
-            group["groupName"]: {
-                "disabled": False,
-                **{field: group[field] for field in counts},
-                "numOfHosts": group.get("numOfHosts", 1),
-                "image": _chart_image(group),
-            }
-            | _chart_group(group)
-            for group in spec["workerGroupSpecs"]
-        },
-    }
-    optional: Optional = {("head",): ("imagePullSecrets: [{name: registry}]",)}
-    for group in ("head",), *(("additionalWorkerGroups", each.node_type.name) for each in design.groups):
-        optional |= _optional_fields(group, group)
-    return values, optional
-
-
-def _chart_group(group: dict[str, Any]) -> dict[str, Any]:
-    template = group["template"]
-    pod = template["spec"]
-    container = pod["containers"][0]
-    told = {name: int(amount) for name, amount in group.get("resources", {}).items()}
-    values = {
-        "rayStartParams": group["rayStartParams"] | as_start_params(told),
-        "annotations": template["metadata"]["annotations"],
-        "restartPolicy": pod["restartPolicy"],
-        "containerEnv": container.get("env"),
-        **{field: container[field] for field in ("resources", "volumeMounts")},
-        **{field: pod.get(field) for field in ("nodeSelector", "affinity", "tolerations", "volumes")},
-    }
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def _chart_image(group: dict[str, Any]) -> dict[str, str]:
-    image = group["template"]["spec"]["containers"][0]["image"]
-    repository, colon, tag = image.rpartition(":")
-    if not colon or "/" in tag:  # a port of a registry
-        repository, tag = image, "latest"
-    return {"repository": repository, "tag": tag, "pullPolicy": "IfNotPresent"}
 
 
 def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str, Any], Optional]:

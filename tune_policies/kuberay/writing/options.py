@@ -10,11 +10,11 @@ from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.ray_versions import OLDEST_TRIED
 from tune_policies.values.value import Value, shorten
 
-Format = Literal["kuberay", "kuberay-helm", "cluster-yaml"]
-"""A manifest for KubeRay, values for its chart ``ray-cluster``, or a cluster YAML for Ray's own launcher."""
+Format = Literal["kuberay", "cluster-yaml"]
+"""A manifest for KubeRay, or a cluster YAML for Ray's own launcher."""
 
 _VERSION: Final = re.compile(r"([0-9]+)\.([0-9]+)\.[0-9]+((a|b|rc|\.post|\.dev)[0-9]+)*")
-"""Ray's images have tags of three numbers, and the chart would read ``2.60`` as a number."""
+"""Ray's images have tags of three numbers."""
 
 _PYTHON: Final = "py311"
 """This project's oldest Python. Images of Ray without it in the tag have 3.10 or older."""
@@ -108,8 +108,7 @@ class WriteOptions(Value):
     def _options_must_go_together(self) -> Self:
         for name in ("job", "namespace"):
             if getattr(self, name) is not None and self.format != "kuberay":
-                hint = " (helm install --namespace)" if (name, self.format) == ("namespace", "kuberay-helm") else ""
-                raise InvalidResourcesError(f"a {name} is written as format 'kuberay' only, got {self.format!r}{hint}")
+                raise InvalidResourcesError(f"a {name} is written as format 'kuberay' only, got {self.format!r}")
         if self.num_gpus and self.format == "cluster-yaml":
             raise InvalidResourcesError(
                 "num_gpus is for Kubernetes: a cluster YAML states the GPUs of each node anyway"

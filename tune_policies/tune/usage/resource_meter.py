@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.idle import idle
+from tune_policies.plan.idle import idle
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, to_ticks

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tune_policies.files.html_page import Content, Picture, Section, Table, colour_variable
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
-from tune_policies.placement.idle import Why
+from tune_policies.plan.idle import Why
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted

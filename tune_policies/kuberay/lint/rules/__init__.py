@@ -7,10 +7,9 @@ operator or ``ray up`` report themselves have no rule, and neither have those th
 from typing import Final
 
 from tune_policies.kuberay.lint.rule import Rule
-from tune_policies.kuberay.lint.rules import amounts, devices, documents, launcher, pods, scaling
+from tune_policies.kuberay.lint.rules import amounts, devices, launcher, pods, scaling
 
 _API = "https://ray-project.github.io/kuberay/reference/api/"
-_DROPPED = "The API server refuses the manifest, or drops the field without a word."
 
 UNREADABLE: Final = Rule(
     "unreadable", "error", "Nothing can be said of what cannot be read.", "https://yaml.org/spec/1.2.2/"
@@ -21,9 +20,8 @@ NOTHING_KNOWN: Final = Rule(
 WRONG_FIELD: Final = Rule(
     "wrong-field", "error", "Kubernetes refuses the manifest, or Ray reads something else than you mean.", _API
 )
-MISSPELLED: Final = Rule("misspelled-field", "error", _DROPPED, _API)
-AGAINST_DEFINITION: Final = Rule(
-    "against-definition", "error", _DROPPED, "the custom resource definition given with --crd"
+MISSPELLED: Final = Rule(
+    "misspelled-field", "error", "The API server refuses the manifest, or drops the field without an error.", _API
 )
 KEY_TWICE: Final = Rule(
     "key-twice",
@@ -32,7 +30,7 @@ KEY_TWICE: Final = Rule(
     "https://yaml.org/spec/1.2.2/#3213-node-comparison",
 )
 
-READER_RULES: Final = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, MISSPELLED, AGAINST_DEFINITION, KEY_TWICE)
+READER_RULES: Final = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, MISSPELLED, KEY_TWICE)
 """The rules of the reader of files."""
 
 RULES: Final = (
@@ -40,7 +38,6 @@ RULES: Final = (
     *pods.RULES,
     *amounts.RULES,
     *scaling.RULES,
-    *documents.RULES,
     *launcher.RULES,
 )
 """All other rules."""

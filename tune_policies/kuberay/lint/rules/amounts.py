@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tune_policies.files.plain_data import parse_json
 from tune_policies.files.yaml_documents import Path
-from tune_policies.kuberay.lint.rule import Edit, Found, RuleBook
+from tune_policies.kuberay.lint.rule import Found, RuleBook
 from tune_policies.kuberay.lint.rules.cluster_parts import (
     READER,
     START,
@@ -17,28 +17,13 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     workers_of,
 )
 from tune_policies.kuberay.reading.kuberay_models import HeadGroup, Quantity, WorkerGroupSpec
-from tune_policies.kuberay.reading.ray_counts import is_resource_name, quoted_amounts
-from tune_policies.values.value import shorten, suggest
+from tune_policies.values.value import shorten
 
 RULES: Final = RuleBook()
 
 _SHM: Final = "/dev/shm"  # noqa: S108 - a place in the pods
 
 _WHOLE: Final = ("num-cpus", "num-gpus", "memory", "object-store-memory")
-
-OPTIONS: Final = frozenset(
-    {"address", "autoscaling-config", "block", "cgroup-path", "dashboard-agent-grpc-port"}
-    | {"dashboard-agent-listen-port", "dashboard-host", "dashboard-port", "disable-usage-stats"}
-    | {"enable-object-reconstruction", "enable-resource-isolation", "head", "include-dashboard"}
-    | {"include-log-monitor", "labels", "labels-file", "log-color", "log-style", "max-worker-port", "memory"}
-    | {"metrics-export-port", "min-worker-port", "no-monitor", "no-redirect-output", "node-ip-address"}
-    | {"node-manager-port", "node-name", "num-cpus", "num-gpus", "object-manager-port", "object-spilling-directory"}
-    | {"object-store-memory", "plasma-directory", "port", "proxy-server-url", "ray-client-server-port"}
-    | {"ray-debugger-external", "redis-password", "redis-shard-ports", "redis-username", "resources"}
-    | {"runtime-env-agent-port", "system-config", "system-reserved-cpu", "system-reserved-memory", "temp-dir"}
-    | {"tracing-startup-hook", "verbose", "worker-port-list"}
-)
-"""All options of ``ray start`` in Ray 2.50 to 2.60, with hidden ones."""
 
 
 @RULES.of_each(groups_of, "no-cpus", "error", f"{READER} (_get_num_cpus)")
@@ -82,14 +67,11 @@ def _resources_quoted(at: Group[HeadGroup]) -> Iterator[Found]:
     if text is None or not at.is_autoscaling or (problem := _problem_of_resources(text)) is None:
         return
     where = (*at.path, "rayStartParams", "resources")
-    amounts = _plain_amounts(text)
     yield Found(
         where,
         f"{at} has the resources {shorten(text)}: {problem}",
         "write the group's resources beside rayStartParams (KubeRay 1.5 and later), or a mapping to whole numbers "
         'in JSON with two pairs of quotes: \'"{\\"Custom\\": 1}"\'',
-        () if amounts is None else (Edit(where, quoted_amounts(amounts)),),
-        is_safe=True,
     )
 
 
@@ -107,26 +89,6 @@ def _problem_of_resources(text: str) -> str | None:
 
 def _is_amount(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _plain_amounts(text: str) -> dict[str, int] | None:
-    """Return the amounts if only the outer quotes are missing, and the names are safe in a shell."""
-    try:
-        found = parse_json(text)
-    except ValueError:
-        return None
-    is_sound = isinstance(found, dict) and all(map(_is_amount, found.values())) and all(map(is_resource_name, found))
-    return found if is_sound else None
-
-
-@RULES.of_each(groups_of, "start-param-unknown", "warning", START)
-def _unknown(at: Group[HeadGroup]) -> Iterator[Found]:
-    """The command ray start stops at an option that it does not know, so no pod of the group gets ready."""
-    for name in at.spec.rayStartParams:
-        if name not in OPTIONS:
-            message = f"{at} has {name!r} in rayStartParams{suggest(name.replace('_', '-'), OPTIONS)}"
-            fix = "write an option of ray start without its dashes in front"
-            yield Found((*at.path, "rayStartParams", name), message, fix)
 
 
 _CONFIG: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/config.html#resources"

@@ -32,7 +32,6 @@ START = "https://docs.ray.io/en/latest/cluster/cli.html#ray-start"
 
 API = "https://ray-project.github.io/kuberay/reference/api/"
 
-AUTOSCALER_V2 = "RAY_enable_autoscaler_v2"
 
 READS_GROUP_FIELDS = (2, 51)
 """The first Ray whose autoscaler reads ``resources`` and ``labels`` of a group."""

@@ -2,12 +2,12 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Final, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 from tune_policies.cluster.tpu_slices import TOPOLOGIES
 from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, TPU_TYPES, ray_resource
-from tune_policies.kuberay.lint.rule import VALUES, Edit, Found, RuleBook
+from tune_policies.kuberay.lint.rule import Found, RuleBook
 from tune_policies.kuberay.lint.rules.cluster_parts import (
     READS_GROUP_FIELDS,
     Group,
@@ -32,30 +32,6 @@ _READER: Final = "ray.autoscaler._private.kuberay.autoscaling_config"
 _GPU_PAGE: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/gpu.html"
 
 _SPELLINGS: Final = {name.lower(): name for name in ("CPU", "GPU", "TPU", "HPU", "NPU")}
-
-
-@RULES.of_each(groups_of, "device-without-limit", "error", _KUBERNETES)
-def _requested_without_limit(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Kubernetes refuses a pod that requests devices without a limit."""
-    for container_path, container in at.containers:
-        asked, path = container.resources, (*container_path, "resources")
-        for key in devices_of(container).keys() - asked.limits.keys():
-            amount = asked.requests[key]
-            edit = Edit((*path, "limits", key), amount) if asked.limits else Edit((*path, "limits"), {key: amount})
-            message = f"{at} requests {amount} {key} and has no limit for it"
-            yield Found((*path, "requests", key), message, f'write {key}: "{amount}" under limits too', (edit,), True)
-
-
-@RULES.of_each(groups_of, "device-request-differs", "error", _KUBERNETES)
-def _request_differs(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Devices cannot be overcommitted: Kubernetes refuses a pod whose request is not the limit."""
-    for path, container in at.containers:
-        limits, requests = container.resources.limits, container.resources.requests
-        for key in sorted(filter(ray_resource, limits.keys() & requests.keys())):
-            if exact(limits[key]) != exact(requests[key]):
-                message = f"{at} requests {requests[key]} {key} with a limit of {limits[key]}"
-                fix = f"write the same amount twice, or leave the request of {key} out"
-                yield Found((*path, "resources", "requests", key), message, fix)
 
 
 @RULES.of_each(groups_of, "device-fraction", "error", _KUBERNETES)
@@ -84,33 +60,22 @@ def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
     for key, amount in at.devices.items():
         resource = ray_resource(key)
         if resource is not None and resource not in counted:
-            fix, edits = _tell(at, resource, key, str(amount))
             message = f"Ray's autoscaler does not count {key}, so {at} has no {resource} for it"
-            yield Found(at.key_path(key), message, fix, edits)
+            yield Found(at.key_path(key), message, _how_to_tell(at, resource, key, str(amount)))
 
 
-def _tell(at: Group[HeadGroup], resource: str, key: str, amount: str) -> tuple[str, tuple[Edit, ...]]:
-    """Return the fix and the edits that tell Ray the amount of a resource, in the field that the group uses already."""
-    resources, params = at.spec.resources, at.spec.rayStartParams
-    if resource == "GPU" and not resources:
-        return f'write num-gpus: "{amount}" under rayStartParams', (_entry(at, "rayStartParams", "num-gpus", amount),)
+def _how_to_tell(at: Group[HeadGroup], resource: str, key: str, amount: str) -> str:
+    """Return the field in which the group tells Ray the amount of a resource: the one that it uses already."""
+    if resource == "GPU" and not at.spec.resources:
+        return f'write num-gpus: "{amount}" under rayStartParams'
     is_chips = key in NEURON_CHIPS
     what = f"the cores of its {amount} Neuron chips (two each on Inf2 and Trn1)" if is_chips else f"the {amount}"
     version = ray_version_of(at.cluster)
-    if at.cluster.document_type == VALUES or (version is not None and version < READS_GROUP_FIELDS):
-        return f"write {what} as {resource} in JSON under rayStartParams, resources", ()
+    if version is not None and version < READS_GROUP_FIELDS:
+        return f"write {what} as {resource} in JSON under rayStartParams, resources"
     if is_chips:
-        return f"write {what} as {resource} in the group's resources, beside groupName and template", ()
-    is_free = not params.keys() & {"num-cpus", "num-gpus", "memory", "resources"}
-    fix = f'write resources: {{{resource}: "{amount}"}} beside groupName and template'
-    return fix, (_entry(at, "resources", resource, amount),) if is_free else ()
-
-
-def _entry(at: Group[HeadGroup], field: Literal["resources", "rayStartParams"], key: str, value: str) -> Edit:
-    """Return the edit that adds an entry to a field, which may be missing."""
-    if getattr(at.spec, field):
-        return Edit((*at.path, field, key), value)
-    return Edit((*at.path, field), {key: value})
+        return f"write {what} as {resource} in the group's resources, beside groupName and template"
+    return f'write resources: {{{resource}: "{amount}"}} beside groupName and template'
 
 
 @RULES.of_each(groups_of, "resource-spelling", "warning", f"_get_custom_resources in {_READER}")
@@ -120,23 +85,22 @@ def _wrong_spelling(at: Group[HeadGroup]) -> Iterator[Found]:
 
 
 def misspelled_resources(
-    name: str, path: tuple[str | int, ...], amounts: Mapping[str, object], others: Mapping[str, str] = {}
+    name: str, path: tuple[str | int, ...], names: Iterable[str], others: Mapping[str, str] = {}
 ) -> Iterator[Found]:
     """Yield the resources that are Ray's in another spelling.
 
     Args:
         name: The name of the group or node type in messages.
-        path: The path of the amounts.
-        amounts: The amounts by name.
+        path: The path of the resources.
+        names: The names of the resources.
         others: More names of Ray's, by their lower-case form.
     """
     known = _SPELLINGS | dict(others)
-    for given, amount in amounts.items():
+    for given in names:
         right = known.get(given.lower(), given)
         if right != given:
-            edits = (Edit((*path, given), None), Edit((*path, right), amount))
             message = f"{name} has the resource {given!r}, which for Ray differs from {right!r}"
-            yield Found((*path, given), message, f"write {right}", () if right in amounts else edits)
+            yield Found((*path, given), message, f"write {right}")
 
 
 class _ToldGpus(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from tune_policies.files.yaml_documents import Document, Path
-from tune_policies.kuberay.lint.rule import CLUSTER_YAML, Found, RuleBook, Severity
+from tune_policies.kuberay.lint.rule import Found, Rule, Severity, why
 from tune_policies.kuberay.lint.rules.cluster_parts import extra, mapping, ray_in_image
 from tune_policies.kuberay.lint.rules.devices import misspelled_resources
 from tune_policies.kuberay.lint.rules.pods import TRIED_IMAGE, has_cuda
@@ -14,12 +14,13 @@ from tune_policies.kuberay.reading.cluster_yaml import (
     NODE_TYPES,
     ClusterYaml,
     YamlNodeType,
+    is_cluster_yaml,
     provider_of,
     read_cluster_yaml,
 )
 from tune_policies.values.ray_versions import is_tried
 
-RULES: Final = RuleBook()
+RULES: Final[list[Rule]] = []
 
 _REFERENCE: Final = "https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html"
 
@@ -52,12 +53,11 @@ def _rule(name: str, severity: Severity, source: str) -> Callable[[_Check], _Che
     """Add a rule for files that can be read. ``wrong-field`` reports the others."""
 
     def add(check: _Check) -> _Check:
-        def of_document(document: Document) -> Iterator[Found]:
-            cluster = read_cluster_yaml(document.data)[0]
+        def of_document(document: Document, _: object) -> Iterator[Found]:
+            cluster = read_cluster_yaml(document.data)[0] if is_cluster_yaml(document.data) else None
             return iter(()) if cluster is None else check(_File(document.data, cluster))
 
-        of_document.__doc__ = check.__doc__
-        RULES.of_documents((CLUSTER_YAML,), f"launcher-{name}", severity, source)(of_document)
+        RULES.append(Rule(f"launcher-{name}", severity, why(check), source, of_document))
         return check
 
     return add

@@ -8,7 +8,7 @@ from typing import Final
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, FAMILIES
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, ray_resource
-from tune_policies.kuberay.lint.rule import Edit, Found, RuleBook
+from tune_policies.kuberay.lint.rule import Found, RuleBook
 from tune_policies.kuberay.lint.rules.cluster_parts import (
     API,
     Group,
@@ -145,12 +145,10 @@ def _taint_not_tolerated(at: Group[HeadGroup]) -> Iterator[Found]:
         if any(_tolerates(own, taint) for own in tolerations) or (tolerations and not is_misspelled):
             continue
         name = f"{taint.key}{'' if taint.value is None else f'={taint.value}'}:NoSchedule"
-        new = {"key": taint.key, "operator": "Exists", "effect": "NoSchedule"}
         yield Found(
             path if tolerations else at.pod_path,
             f"{at} has {key} and does not tolerate the taint {name}",
             f"add a toleration for {name}, if its nodes have the taint",
-            (Edit((*path, len(tolerations)), new) if tolerations else Edit(path, [new]),),
         )
 
 
@@ -162,36 +160,6 @@ def _taint_of(at: Group[HeadGroup], key: str) -> Toleration:
     # https://cloud.google.com/kubernetes-engine/docs/how-to/gpus
     is_on_gke = any(each.startswith("cloud.google.com/") for each in at.pod.nodeSelector)
     return Toleration(key=name, value="present" if is_on_gke and name == "nvidia.com/gpu" else None)
-
-
-_MACHINE_LABELS: Final = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
-
-_GPUS_OF_MACHINES: Final = (
-    (r"g(4dn|5|6|6e)\.([248]|16)?xlarge|p5\.4xlarge|g2-standard-(4|8|12|16|32)", 1),
-    (r"g2-standard-24", 2),
-    (r"g(4dn|5|6|6e)\.12xlarge|g(5|6|6e)\.24xlarge|g2-standard-48", 4),
-    (r"g4dn\.metal|g(5|6|6e)\.48xlarge|p4de?\.24xlarge|p5(e|en)?\.48xlarge|g2-standard-96", 8),
-    *((rf"a[23]-[a-z]+gpu-{number}g", number) for number in (1, 2, 4, 8, 16)),
-)
-"""Patterns of machine types of AWS and Google, with the number of their GPUs."""
-
-
-@RULES.of_each(
-    groups_of,
-    "more-gpus-than-machine",
-    "warning",
-    "https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html, "
-    "https://cloud.google.com/compute/docs/accelerator-optimized-machines",
-)
-def _more_gpus_than_machine(at: Group[HeadGroup]) -> Iterator[Found]:
-    """No such machine has room for the pod, unless its device plugin counts each GPU several times."""
-    machine = next((at.pod.nodeSelector[label] for label in _MACHINE_LABELS if label in at.pod.nodeSelector), "")
-    there = next((number for pattern, number in _GPUS_OF_MACHINES if re.fullmatch(pattern, machine)), None)
-    asked = exact(at.devices.get("nvidia.com/gpu"))
-    if there is not None and asked is not None and asked > there:
-        message = f"{at} asks for {asked} GPUs on a {machine}, which has {there}"
-        fix = f"ask for at most {there}, or select a larger machine"
-        yield Found(at.key_path("nvidia.com/gpu"), message, fix)
 
 
 @RULES.of_each(
@@ -295,13 +263,10 @@ def _sees_every_gpu(beside: tuple[Group[HeadGroup], Sequence[Group[HeadGroup]]])
     at, with_gpus = beside
     if at.environment.get(_VISIBLE) in ("void", "none") or not _may_see(at, with_gpus):
         return
-    env, path = at.container.env, (*at.container_path, "env")
-    hides = {"name": _VISIBLE, "value": "void"}
     yield Found(
         at.variable_path(_VISIBLE) if _VISIBLE in at.environment else at.container_path,
         f"{at} has no GPU, and may see every GPU of the node that it is put on",
         f"set the variable {_VISIBLE} to void",
-        () if _VISIBLE in at.environment else (Edit((*path, len(env)), hides) if env else Edit(path, [hides]),),
     )
 
 
@@ -361,6 +326,36 @@ def _devices_not_set(at: Group[HeadGroup]) -> Iterator[Found]:
             message = f"{at} sets {name}, so that every trial sees every device of its node"
             fix = "leave it out, unless the training code picks its device by ray.get_gpu_ids()"
             yield Found(at.variable_path(name), message, fix)
+
+
+_MACHINE_LABELS: Final = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+
+_GPUS_OF_MACHINES: Final = (
+    (r"g(4dn|5|6|6e)\.([248]|16)?xlarge|p5\.4xlarge|g2-standard-(4|8|12|16|32)", 1),
+    (r"g2-standard-24", 2),
+    (r"g(4dn|5|6|6e)\.12xlarge|g(5|6|6e)\.24xlarge|g2-standard-48", 4),
+    (r"g4dn\.metal|g(5|6|6e)\.48xlarge|p4de?\.24xlarge|p5(e|en)?\.48xlarge|g2-standard-96", 8),
+    *((rf"a[23]-[a-z]+gpu-{number}g", number) for number in (1, 2, 4, 8, 16)),
+)
+"""Patterns of machine types of AWS and Google, with the number of their GPUs."""
+
+
+@RULES.of_each(
+    groups_of,
+    "more-gpus-than-machine",
+    "warning",
+    "https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html, "
+    "https://cloud.google.com/compute/docs/accelerator-optimized-machines",
+)
+def _more_gpus_than_machine(at: Group[HeadGroup]) -> Iterator[Found]:
+    """No such machine has room for the pod, unless its device plugin counts each GPU several times."""
+    machine = next((at.pod.nodeSelector[label] for label in _MACHINE_LABELS if label in at.pod.nodeSelector), "")
+    there = next((number for pattern, number in _GPUS_OF_MACHINES if re.fullmatch(pattern, machine)), None)
+    asked = exact(at.devices.get("nvidia.com/gpu"))
+    if there is not None and asked is not None and asked > there:
+        message = f"{at} asks for {asked} GPUs on a {machine}, which has {there}"
+        fix = f"ask for at most {there}, or select a larger machine"
+        yield Found(at.key_path("nvidia.com/gpu"), message, fix)
 
 
 @RULES.of_each(groups_of, "visible-on-zero", "note", "ray._private.worker, RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")

@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from typing import Final
 
-from tune_policies.cluster.labels import check_selector, is_label_value
-from tune_policies.files.yaml_documents import Document, Path
-from tune_policies.kuberay.lint.rule import RAY_JOB, VALUES, Edit, Found, RuleBook
+from tune_policies.files.yaml_documents import Path
+from tune_policies.kuberay.lint.rule import Found, RuleBook
 from tune_policies.kuberay.lint.rules.cluster_parts import (
     API,
-    AUTOSCALER_V2,
     READER,
     READS_GROUP_FIELDS,
     VALIDATION,
@@ -17,13 +15,11 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     groups_of,
     head_of,
     is_autoscaling,
-    mapping,
     ray_version_of,
     the_cluster,
     workers_of,
 )
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
-from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import counted
 
 RULES: Final = RuleBook()
@@ -67,7 +63,7 @@ def _replicas_outside(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     if "replicas" in at.spec.model_fields_set and least <= most and not least <= replicas <= most:
         becomes, path = min(max(replicas, least), most), (*at.path, "replicas")
         message = f"{at} has replicas {replicas}, outside {least} to {most}: the operator starts {becomes}"
-        yield Found(path, message, f"write replicas: {becomes}", (Edit(path, becomes),), is_safe=True)
+        yield Found(path, message, f"write replicas: {becomes}")
 
 
 @RULES.of_each(
@@ -86,37 +82,6 @@ def _name_twice(cluster: ClusterInFile) -> Iterator[Found]:
         elif name == "headgroup":
             yield Found(path, "the group name 'headgroup' is the head's", "give the group another name")
         seen.add(name)
-
-
-@RULES.of_each(groups_of, "restart-policy-v2", "error", f"{VALIDATION} (ValidateRayClusterSpec)")
-def _restart_policy(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Autoscaler v2 expects a pod to be one node for all its life, so the operator refuses pods that start again."""
-    is_v2 = at.is_autoscaling and at.cluster.spec.autoscalerOptions.version == "v2"
-    if is_v2 and at.pod.restartPolicy not in (None, "", "Never"):
-        path = (*at.pod_path, "restartPolicy")
-        message = f"{at} has restartPolicy {at.pod.restartPolicy} under autoscaler v2"
-        fix = "write restartPolicy: Never, or leave it out"
-        yield Found(path, message, fix, (Edit(path, "Never"),), is_safe=True)
-
-
-@RULES.of_each(workers_of, "group-idle-without-v2", "error", f"{VALIDATION} (validateWorkerGroupIdleTimeout)")
-def _idle_without_v2(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """Only autoscaler v2 knows a group's own idle time-out.
-
-    KubeRay 1.6 and later want v2 named in the file, although it is Ray's default.
-    """
-    spec, variable = at.cluster.spec, head_of(at.cluster).environment.get(AUTOSCALER_V2)
-    version = spec.autoscalerOptions.version
-    if at.spec.idleTimeoutSeconds is None or version == "v2" or variable in ("1", "true"):
-        return
-    # Ray uses v2 by default.
-    is_free = at.is_autoscaling and not version and variable is None
-    yield Found(
-        (*at.path, "idleTimeoutSeconds"),
-        f"{at} has an idleTimeoutSeconds of its own, but autoscalerOptions.version is not v2",
-        "write autoscalerOptions.version: v2" + ("" if at.is_autoscaling else " and enableInTreeAutoscaling: true"),
-        (Edit(("autoscalerOptions", "version"), "v2"),) if is_free else (),
-    )
 
 
 @RULES.of_each(the_cluster, "autoscaler-options-unused", "note", f"{API} (RayClusterSpec.enableInTreeAutoscaling)")
@@ -184,30 +149,6 @@ def _head_works(cluster: ClusterInFile) -> Iterator[Found]:
         yield Found(told[0] if told else at.path, message, 'write num-cpus: "0" under the rayStartParams of the head')
 
 
-@RULES.of_each(groups_of, "labels-in-start-params", "error", f"{VALIDATION} (validateRayGroupLabels)")
-def _labels_in_start_params(at: Group[HeadGroup]) -> Iterator[Found]:
-    """From KubeRay 1.5 on the operator refuses them there, and Ray's autoscaler does not read them."""
-    text = at.spec.rayStartParams.get("labels")
-    if text is None:
-        return
-    path = (*at.path, "rayStartParams", "labels")
-    pairs = [pair.split("=") for pair in text.strip("\"'").split(",")]
-    labels = {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
-    is_clear = not at.spec.labels and len(labels) == len(pairs) and _are_labels(labels)
-    is_clear = is_clear and at.cluster.document_type != VALUES  # the chart has no place for a group's labels
-    edits = (Edit((*at.path, "labels"), labels), Edit(path, None)) if is_clear else ()
-    fix = "write them as the group's labels, beside rayStartParams (KubeRay 1.5 and later)"
-    yield Found(path, f"{at} has its labels {text!r} in rayStartParams", fix, edits)
-
-
-def _are_labels(labels: dict[str, str]) -> bool:
-    try:
-        check_selector(labels)
-    except InvalidResourcesError:
-        return False
-    return all(map(is_label_value, labels.values()))
-
-
 def _unread(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], str]]:
     """Yield the groups, with the version of Ray, if its autoscaler does not read their fields."""
     version = ray_version_of(cluster)
@@ -234,17 +175,7 @@ def _resources_unread(unread: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
 
 
 _QUEUE: Final = "kueue.x-k8s.io/queue-name"
-_ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
 _KUEUE_CLUSTERS: Final = "https://kueue.sigs.k8s.io/docs/tasks/run/rayclusters/#d-limitations"
-
-
-@RULES.of_each(the_cluster, "kueue-autoscaling", "error", _KUEUE_CLUSTERS)
-def _queued_autoscaling(cluster: ClusterInFile) -> Iterator[Found]:
-    """Kueue reserves quota for the pods of the manifest, and refuses clusters that add pods themselves."""
-    is_elastic = cluster.metadata.annotations.get(_ELASTIC) == "true"
-    if cluster.metadata.labels.get(_QUEUE) and is_autoscaling(cluster) and not is_elastic:
-        fix = f'write the annotation {_ELASTIC}: "true" if Kueue has ElasticJobsViaWorkloadSlices, or turn it off'
-        yield Found(("enableInTreeAutoscaling",), "the autoscaler is on in a cluster that Kueue queues", fix)
 
 
 @RULES.of_each(groups_of, "kueue-no-requests", "warning", _KUEUE_CLUSTERS)
@@ -253,17 +184,3 @@ def _no_requests(at: Group[HeadGroup]) -> Iterator[Found]:
     asked = at.container.resources
     if at.cluster.metadata.labels.get(_QUEUE) and not asked.requests and not asked.limits:
         yield Found(at.container_path, f"{at} requests no resources", "write requests of CPU and memory")
-
-
-@RULES.of_documents(
-    (RAY_JOB,), "kueue-cluster-stays", "error", "https://kueue.sigs.k8s.io/docs/tasks/run/rayjobs/#c-limitations"
-)
-def _cluster_stays(document: Document) -> Iterator[Found]:
-    """A cluster that outlives its job would keep its quota, so Kueue refuses the job."""
-    labels = mapping(mapping(document.data.get("metadata")).get("labels"))
-    spec = mapping(document.data.get("spec"))
-    stays = "clusterSelector" not in spec and spec.get("shutdownAfterJobFinishes") is not True
-    if spec and labels.get(_QUEUE) and stays:
-        path = ("spec", "shutdownAfterJobFinishes")
-        message = "the cluster outlives its job in a queue of Kueue"
-        yield Found(path, message, "write shutdownAfterJobFinishes: true", (Edit(path, True),))

@@ -1,1 +1,0 @@
-"""How often the verdicts of the benchmarks are right where the truth is known."""

@@ -1,0 +1,33 @@
+"""A node provider whose launches work, fail or never end, as files say at that moment.
+
+It starts a real raylet on this machine for each node, with logical GPUs. Ray's autoscaler drives it like any cloud.
+"""
+
+import time
+from pathlib import Path
+
+from ray.autoscaler._private.fake_multi_node.node_provider import FakeMultiNodeProvider
+from ray.autoscaler.node_launch_exception import NodeLaunchException
+from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
+
+LAUNCHED = ".launched"
+"""The suffix of the file that the last launch of a node type touches."""
+
+
+class LaunchingProvider(FakeMultiNodeProvider):
+    """Ray's fake provider, whose launches depend on the files in the folder ``modes`` of its configuration.
+
+    A file has the name of a node type. ``start``, or no file: launches work. ``less``: the node has one CPU and nothing
+    else. ``fail``: launches fail at once. ``hang``: they do not end.
+    """
+
+    def create_node_with_resources_and_labels(self, node_config, tags, count, resources, labels):
+        file = Path(self.provider_config["modes"]) / tags[TAG_RAY_USER_NODE_TYPE]
+        file.with_name(f"{file.name}{LAUNCHED}").touch()
+        while (mode := file.read_text() if file.exists() else "start") == "hang":
+            time.sleep(0.2)
+        if mode == "fail":
+            raise NodeLaunchException("OutOfStock", "no such machine is left", None)
+        # Ray's fake takes no host memory: its nodes have as much as the machine.
+        promised = {"CPU": 1} if mode == "less" else {name: resources[name] for name in resources if name != "memory"}
+        super().create_node_with_resources_and_labels(node_config, tags, count, promised, labels)

@@ -1,0 +1,30 @@
+"""Processes that are found by a variable in their environment, which their children inherit."""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+
+def processes_with(variable, value):
+    """The processes that were started with this value of an environment variable."""
+    mark = f"{variable}={value}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        # A process that has ended, or belongs to another user, cannot be read. A zombie has no environment left.
+        with suppress(OSError):
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
+def end_processes(variable, value, timeout_s=20):
+    """Kill the processes that were started with this value, until there is none."""
+    deadline = time.monotonic() + timeout_s
+    while processes := processes_with(variable, value):
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        assert time.monotonic() < deadline, f"processes {processes} with {variable}={value} do not end"
+        time.sleep(0.05)

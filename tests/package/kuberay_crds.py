@@ -1,0 +1,45 @@
+"""KubeRay's official definitions, which a folder outside holds, as a check of manifests."""
+
+import copy
+import gzip
+from pathlib import Path
+
+import yaml
+from jsonschema import Draft4Validator
+
+
+def load_definitions(folder: Path):
+    """Return the schemas of each kind, one for each version of KubeRay, which refuse unknown fields."""
+    found: dict[str, list] = {}
+    for file in sorted(folder.glob("v*/*.gz")):
+        spec = yaml.load(gzip.decompress(file.read_bytes()), getattr(yaml, "CSafeLoader", yaml.SafeLoader))["spec"]
+        for version in spec["versions"]:
+            if version["name"] == "v1":
+                found.setdefault(spec["names"]["kind"], []).append(version["schema"]["openAPIV3Schema"])
+    return found
+
+
+def problems(definitions, manifest):
+    """Return what the definitions refuse in a manifest."""
+    return [
+        error.message
+        for schema in definitions[manifest["kind"]]
+        for error in Draft4Validator(_closed(copy.deepcopy(schema))).iter_errors(manifest)
+    ]
+
+
+def _closed(schema):
+    # Kubernetes drops unknown fields without an error, adds defaults first, and accepts both types for such a value.
+    if schema.pop("x-kubernetes-int-or-string", False):
+        return {"type": ["integer", "string"]}
+    if "properties" in schema:
+        defaults = {name for name, each in schema["properties"].items() if "default" in each}
+        schema["required"] = [name for name in schema.get("required", []) if name not in defaults]
+        schema.setdefault("additionalProperties", bool(schema.get("x-kubernetes-preserve-unknown-fields")))
+        schema["properties"] = {name: _closed(each) for name, each in schema["properties"].items()}
+        # At the top, the API server knows the fields of the metadata.
+        schema["properties"].update({"metadata": {}} if "apiVersion" in schema["properties"] else {})
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            schema[key] = _closed(schema[key])
+    return schema

@@ -1,0 +1,32 @@
+"""The Python of every page runs as it is written. A process has this file alone, as `test_pages.py` takes long too."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.package.test_pages import PAGES, SLOW_PROGRAMS, files, marked, name, page_environment, program
+
+WITH_PROGRAMS = [page for page in PAGES if program(page)]
+# `make test` runs the README.
+PROGRAMS = [page if page.name == "README.md" else marked(page, SLOW_PROGRAMS) for page in WITH_PROGRAMS]
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("page", PROGRAMS, ids=name)
+def test_the_python_of_a_page_runs(page, tmp_path, environment_of_its_own):
+    for file, content in files(page):
+        (tmp_path / file).write_text(content)
+    (tmp_path / "page.py").write_text(program(page))
+
+    done = subprocess.run(
+        [sys.executable, "page.py"],
+        cwd=tmp_path,
+        env=page_environment(environment_of_its_own),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,142 @@
+"""What plans say of how they came about."""
+
+import pytest
+
+from tests.clusters import gpu_node, nodes, with_devices
+from tests.unit.test_policies import CPUS, FEW_H100, L4, LARGE, QUARTERS, SEVERAL, SMALL, T4, growing, in_use
+from tune_policies import (
+    AcceleratorPolicy,
+    AutoscalingPolicy,
+    CappedPolicy,
+    ClusterCapacity,
+    CpuPolicy,
+    EvenSplitPolicy,
+    FreeCapacityPolicy,
+    GpuMemoryPolicy,
+    GpuPolicy,
+    MixedPolicy,
+    ReservingPolicy,
+    Resources,
+    SelectingPolicy,
+)
+from tune_policies.plan.build_plan import describe_gpus
+
+of = ClusterCapacity.of
+CPU, GPU, HALF, SIX_GIB = CpuPolicy(), GpuPolicy(), GpuPolicy(gpus=0.5), GpuMemoryPolicy(gpu_memory="6GiB")
+WITHOUT_CPUS = of(gpu_node("a", cpus=0, **T4), gpu_node("b", cpus=8, **T4))
+TYPES = ("H100", "L4", "A100")
+A100_80 = gpu_node("a", cpus=8, gpu_memory_gib=80, accelerator_type="A100")
+ASSUMED = of(*(gpu_node(f"{cpus}", cpus=cpus, accelerator_type="A100") for cpus in (8, 64)))
+UNKNOWN = of(gpu_node("a", gpu_memory_gib=16, memory_gib=8), gpu_node("b"))
+QUOTA = of(*(gpu_node(name, gpus=0, cpus=4).model_copy(update={"usable_cpus": 2}) for name in "ab"))
+
+# fmt: off
+REASONS = {
+    "a GPU node without CPUs":
+        (WITHOUT_CPUS, GPU, "left out 1 node with GPU but no CPUs for trials: with cpus=0, trials"),
+    "and a device of any kind":
+        (WITHOUT_CPUS, AcceleratorPolicy(resource="GPU"), "left out 1 node with GPU but no CPUs"),
+    "more than a plan counts": (nodes((10**11, 0)), CpuPolicy(cpus=0.0001), "1e+15 would fit, but no plan counts more"),
+    "CPUs divided": (nodes((8, 4)), GPU, "2 CPUs per worker: 8 CPUs ÷ 4 GPU slots; set cpus= to change"),
+    "CPUs rounded": (nodes((9, 4)), GPU, "2 CPUs per worker: 9 CPUs ÷ 4 GPU slots, rounded down; set cpus= to change"),
+    "the fewest CPUs":
+        (nodes((8, 4), (4, 4)), GpuPolicy(same_for_all=True), "4 GPU slots, on the node with the fewest"),
+    "an even split": (nodes((8, 0)), EvenSplitPolicy(num_trials=8), "the cluster divided among 8 trials: 1 CPU per"),
+    "waves": (nodes((8, 0)), EvenSplitPolicy(num_trials=27),
+              "at most 8 fit at once, with 1 CPU per worker: that takes 4 waves, and so do 7 at once, which get more"),
+    "an earlier choice":
+        (nodes((4, 0)), GPU | CPU, "not GpuPolicy: one trial needs 1 GPU, but the largest node offers"),
+    "a choice that ran too few":
+        (FEW_H100, GpuPolicy(accelerator_type="H100", min_trials=3) | CPU, "3 times at once, but"),
+    "what the autoscaler could add":
+        (growing(SMALL), GPU | CPU, "The autoscaler could add small: call plan_when_ready"),
+    "assumed memory":
+        (of(gpu_node("a", accelerator_type="L4")), HALF, "plan assumes the smallest total that a driver has"),
+    "two sizes": (ASSUMED, HALF, "A100 also exists with 80 GB (type A100-80G): if yours are larger, list each device"),
+    "two sizes, divided": (ASSUMED, EvenSplitPolicy(num_trials=2, min_gpus=0.5), "A100 also exists with 80 GB"),
+    "no published total":
+        (of(gpu_node("a", accelerator_type="AMD-Instinct-MI100")), HALF, "no driver's total is published"),
+    "too small":
+        (SEVERAL, GpuMemoryPolicy(gpu_memory="30GiB"), "their memory is too small or not known: 2 L4 (22 GiB)"),
+    "another type":
+        (of(A100_80, gpu_node("b", accelerator_type="M3-Max")), SIX_GIB, "left out as only A100 is used: 1 M3"),
+    "too few CPUs":
+        (of(gpu_node("a", gpu_memory_gib=80), gpu_node("b", cpus=2, gpu_memory_gib=8), gpu_node("c", cpus=2)),
+                     GpuMemoryPolicy(gpu_memory="6GiB", cpus=8),
+                     "left out for want of CPUs: 1 unknown type (8 GiB), 1 unknown type (memory not read)"),
+    "workers on a GPU": (of(gpu_node("a", gpu_memory_gib=21.234)), GpuMemoryPolicy(gpu_memory="5GiB"),
+                         "5 GiB a worker: 4 workers on a GPU of 21.2 GiB"),
+    "digits that show why": (of(gpu_node("a", gpu_memory_gib=19.999)), GpuMemoryPolicy(gpu_memory="5GiB"),
+                             "5 GiB a worker: 3 workers on a GPU of 19.999 GiB"),
+    "a limit on a GPU": (of(A100_80), GpuMemoryPolicy(gpu_memory="24GiB", max_trials_per_gpu=2),
+                         "2 workers on a GPU of 80 GiB, with max_trials_per_gpu=2"),
+    "draining":
+        (ClusterCapacity(nodes=(gpu_node("a"),), draining=(gpu_node("b"),)), CPU, "not counted: 1 node being drained"),
+    "a quota": (QUOTA, ReservingPolicy(CPU, cpus=1), "Ray counts 4 CPUs on 2 nodes where"),
+    "no such node": (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "no alive node is '10.0.0.9'"),
+    "no known head": (nodes((2, 0)), SelectingPolicy(CPU, exclude_head=True), "which node is the head is not known"),
+    "a rounded share": (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3),
+                        "0.3 NPU became 0.3333: a device holds 3 such workers"),
+    "no limit on an NPU":
+        (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3), "no limit holds a"),
+    "GPU memory left free":
+        (of(A100_80), ReservingPolicy(HALF, gpu_memory="4GiB"), "4 GiB of each GPU left free for others"),
+    "shares beside a free GPU": (nodes((8, 1), (8, 1)), ReservingPolicy(HALF, gpus=1), "perhaps no whole GPU"),
+    "a whole GPU has no limit":
+        (nodes((8, 1)), ReservingPolicy(GPU, gpu_memory="1GiB"), "a trial with a whole GPU has no"),
+    "unknown host memory": (UNKNOWN, ReservingPolicy(HALF, memory="1GiB"), "host memory of some nodes is not known"),
+    "unknown GPU memory": (UNKNOWN, ReservingPolicy(HALF, gpu_memory="1GiB"), "GPU memory of some nodes is not known"),
+    "what others use": (in_use(Resources(cpus=2, gpus=1)), FreeCapacityPolicy(GPU), "2 CPUs, 1 GPU in use by others"),
+    "nodes that can be added": (growing(SMALL, LARGE, most=5), AutoscalingPolicy(GPU, max_nodes_to_add=1),
+                                "nodes that can be added are counted: up to 2 large, 4 small, at most 1 together"),
+    "unknown types of nodes": (nodes((8, 0)).model_copy(update={"node_types": None}), AutoscalingPolicy(CPU),
+                               "the types of nodes that the autoscaler can add are not known, so none are counted"),
+    "nothing left beside":
+        (nodes((8, 2)), MixedPolicy(QUARTERS, CpuPolicy(cpus=2)), "no slots of CpuPolicy beside these"),
+    "other shares beside": (nodes((16, 2)), MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 1), QUARTERS),
+                            "the policies before it cut the same devices into other shares"),
+    "a cap": (nodes((16, 2)), CappedPolicy(QUARTERS, 4), "8 would fit, but at most 4 may run at once"),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize(("capacity", "policy", "reason"), REASONS.values(), ids=REASONS)
+def test_a_plan_says_how_it_came_about(capacity, policy, reason):
+    assert sum(reason in each for each in policy.plan(capacity).reasons) == 1
+
+
+@pytest.mark.parametrize(
+    ("capacity", "policy", "word"),
+    [
+        pytest.param(nodes((8, 0)), EvenSplitPolicy(num_trials=8), "waves", id="waves where there is one"),
+        pytest.param(FEW_H100, GpuPolicy(accelerator_type=TYPES, min_trials=6), "passed over", id="what was asked for"),
+        pytest.param(UNKNOWN, ReservingPolicy(HALF, cpus=1), "host memory", id="what nobody asks for"),
+        pytest.param(growing(CPUS), CPU, "can be added", id="nodes that are not counted"),
+    ],
+)
+def test_a_plan_does_not_say_what_does_not_matter(capacity, policy, word):
+    assert not any(word in reason for reason in policy.plan(capacity).reasons)
+
+
+def test_what_holds_for_all_slots_is_said_once_and_all_else_with_its_policy():
+    cluster = nodes((16, 2)).model_copy(update={"draining": (gpu_node("leaving"),)})
+
+    plan = MixedPolicy(CappedPolicy(QUARTERS, 4), CpuPolicy(cpus=2), speeds=(10, 1)).plan(cluster)
+
+    assert plan.explain().splitlines() == [
+        "10 trials at once, limited by CPU",
+        "  4 with 1 CPU, 0.25 GPU (speed 10)",
+        "  6 with 2 CPUs (speed 1)",
+        "  - CappedPolicy: GPU memory was not read on every node, so how much a share holds is not known",
+        "  - CappedPolicy: 8 would fit, but at most 4 may run at once",
+        "  - CpuPolicy: 2 CPUs per worker, as asked for, and no GPU",
+        "  - not counted: 1 node being drained",
+    ]
+
+
+def test_gpus_are_described_by_type_and_memory_and_a_part_of_one_is_one():
+    others = gpu_node("b", gpus=4, **L4), gpu_node("c", accelerator_type="T4"), gpu_node("d", gpus=0.5)
+
+    described = describe_gpus(of(A100_80, *others).groups)
+
+    assert described == "1 A100 (80 GiB), 4 L4 (22 GiB), 1 T4 (14.7 GiB), 1 unknown type (memory not read)"

@@ -1,0 +1,196 @@
+"""Ray Train's trainers under a plan: one function for each framework, which imports that framework only."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.values.errors import InvalidResourcesError
+
+from .process_setup import limit_options
+from .train_loop import build_trainer, plan_for_run, with_worker_env_vars
+
+if TYPE_CHECKING:
+    from ray.train.lightgbm import LightGBMTrainer
+    from ray.train.tensorflow import TensorflowTrainer
+    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.v2.jax import JaxConfig, JaxTrainer
+    from ray.train.xgboost import XGBoostTrainer
+
+
+def build_torch_trainer(
+    train_loop: Callable[..., Any],
+    *,
+    plan: TrialPlan | ResourcePolicy,
+    train_loop_config: dict[str, Any] | None = None,
+    torch_config: "TorchConfig | None" = None,
+    isolation: Literal["mps"] | None = None,
+    on_void_limit: Literal["raise", "warn"] = "raise",
+    **trainer_kwargs: Any,
+) -> "TorchTrainer":
+    """Return Ray's own ``TorchTrainer`` with the scaling config of ``plan``, its limits applied in each worker.
+
+    Workers that share a GPU communicate through gloo, because NCCL refuses two processes on one device.
+
+    Args:
+        train_loop: The function that each worker runs. It takes the config, or nothing.
+        plan: The plan of a policy with ``num_workers`` of 1 or more, or that policy. In a trial, a policy gives the
+            trial's slot. Elsewhere, it plans on the program's cluster.
+        train_loop_config: The argument of ``train_loop``. If the plan depends on configs, it depends on this one.
+        torch_config: The settings of the process group. Its backend may be left open.
+        isolation: ``"mps"`` to let NVIDIA's MPS daemon limit the workers too, if one answers.
+        on_void_limit: What to do if the limit of a share cannot hold, because of a setting or because PyTorch sees no
+            GPU: raise an error, or add a warning to the report of the worker. With ``"warn"`` you can rehearse on GPUs
+            that only Ray counts: a worker whose PyTorch sees no GPU trains on the CPU, and all workers communicate
+            through gloo unless ``torch_config`` names a backend.
+        **trainer_kwargs: Anything else that ``TorchTrainer`` takes.
+
+    Raises:
+        InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` name what the plan sets, workers that
+            share a GPU would use NCCL, or Ray Train is not its version 2.
+        InfeasibleRequestError: The config is known to need more GPU memory than any device has.
+        MemoryLimitError: In a worker: its GPU memory cannot be limited.
+    """
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    plan = plan_for_run(plan, train_loop_config)
+    torch_config = torch_config or TorchConfig()
+    if torch_config.backend is None:
+        if plan.common_slot.shares_gpu or on_void_limit == "warn":  # there may be no GPU, which NCCL needs
+            torch_config = replace(torch_config, backend="gloo")
+    elif plan.common_slot.shares_gpu and "nccl" in torch_config.backend.lower():  # torch takes it in any case
+        raise InvalidResourcesError(
+            f"torch_config asks for backend {torch_config.backend!r}, but workers with {plan.worker.gpus:g} GPU "
+            "share a device, which NCCL refuses: leave the backend out, or plan whole GPUs"
+        )
+    trainer_kwargs = {**trainer_kwargs, "torch_config": torch_config}
+    limits = limit_options(isolation, on_void_limit)
+    return build_trainer(TorchTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)
+
+
+def build_tensorflow_trainer(
+    train_loop: Callable[..., Any],
+    *,
+    plan: TrialPlan | ResourcePolicy,
+    train_loop_config: dict[str, Any] | None = None,
+    keras_version: Literal[2, 3] | None = None,
+    isolation: Literal["mps"] | None = None,
+    on_void_limit: Literal["raise", "warn"] = "raise",
+    **trainer_kwargs: Any,
+) -> "TensorflowTrainer":
+    """Return Ray's own ``TensorflowTrainer`` with the scaling config of ``plan``, its limits applied in each worker.
+
+    ``model.fit`` of Keras 3 fails under ``MultiWorkerMirroredStrategy`` with several workers. Therefore ``tf.keras`` is
+    Keras 2 in several workers, from the package ``tf_keras``. TensorFlow's collectives use NCCL only if the strategy in
+    ``train_loop`` requests it (``CommunicationImplementation.NCCL``), which workers that share a GPU must not do.
+
+    Arguments and errors are as for ``build_torch_trainer``, except for ``keras_version``, the version of ``tf.keras``
+    in the workers. Use 3 for several workers whose loop does not call ``model.fit``. 2 needs ``tf_keras`` where the
+    workers run, which is not checked then. The default is 2 for several workers, and TensorFlow's own for one.
+    ``**trainer_kwargs``: Anything else that ``TensorflowTrainer`` takes.
+    """
+    from ray.train.tensorflow import TensorflowTrainer
+
+    plan = plan_for_run(plan, train_loop_config)
+    if keras_version not in (None, 2, 3):
+        raise InvalidResourcesError(f"keras_version must be 2, 3 or None, got {keras_version!r}")
+    if keras_version is None and plan.most_workers > 1:
+        if find_spec("tf_keras") is None:
+            raise InvalidResourcesError(
+                f"model.fit with {plan.most_workers} workers needs Keras 2, as it fails in Keras 3: pip install "
+                "tf_keras, in TensorFlow's version. If your loop does not call model.fit, pass keras_version=3. If "
+                "only the workers have tf_keras, pass keras_version=2"
+            )
+        keras_version = 2
+    if keras_version is not None:
+        legacy = "1" if keras_version == 2 else "0"
+        trainer_kwargs = with_worker_env_vars(trainer_kwargs, {"TF_USE_LEGACY_KERAS": legacy})
+    limits = limit_options(isolation, on_void_limit)
+    return build_trainer(TensorflowTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)
+
+
+def build_jax_trainer(
+    train_loop: Callable[..., Any],
+    *,
+    plan: TrialPlan | ResourcePolicy,
+    train_loop_config: dict[str, Any] | None = None,
+    jax_config: "JaxConfig | None" = None,
+    isolation: Literal["mps"] | None = None,
+    on_void_limit: Literal["raise", "warn"] = "raise",
+    **trainer_kwargs: Any,
+) -> "JaxTrainer":
+    """Return Ray's own ``JaxTrainer`` with the scaling config of ``plan``, its limits applied in each worker.
+
+    Several workers form one JAX system, also on CPUs, where Ray does not connect them. On GPUs, each worker sees those
+    that Ray gave it. Import JAX in ``train_loop``, not before.
+
+    Arguments and errors are as for ``build_torch_trainer``, except for ``jax_config``, which says how the workers are
+    connected. The default is over the devices of the plan, and on TPUs as Ray does. Workers that share a GPU are
+    refused.
+    ``**trainer_kwargs``: Anything else that ``JaxTrainer`` takes.
+    """
+    from ray.train.v2.jax import JaxTrainer
+
+    from .jax_workers import ConnectedJaxConfig
+
+    plan = plan_for_run(plan, train_loop_config)
+    if jax_config is None and not plan.worker.custom.get("TPU", 0) > 0:
+        if plan.common_slot.shares_gpu and plan.most_workers > 1:
+            raise InvalidResourcesError(
+                f"{plan.most_workers} JAX workers with {plan.worker.gpus:g} GPU each share a device, but JAX "
+                "connects them by NCCL, which refuses two processes on one: plan num_workers=1, or whole GPUs"
+            )
+        jax_config = ConnectedJaxConfig()
+        platform = "cuda" if plan.use_gpu else "cpu"
+        trainer_kwargs = with_worker_env_vars(trainer_kwargs, {"JAX_PLATFORMS": platform})
+    trainer_kwargs = {**trainer_kwargs, "jax_config": jax_config}
+    limits = limit_options(isolation, on_void_limit)
+    return build_trainer(JaxTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)
+
+
+def build_xgboost_trainer(
+    train_loop: Callable[..., Any],
+    *,
+    plan: TrialPlan | ResourcePolicy,
+    train_loop_config: dict[str, Any] | None = None,
+    isolation: Literal["mps"] | None = None,
+    on_void_limit: Literal["raise", "warn"] = "raise",
+    **trainer_kwargs: Any,
+) -> "XGBoostTrainer":
+    """Return Ray's own ``XGBoostTrainer`` with the scaling config of ``plan``, applied in each worker.
+
+    XGBoost uses as many threads as the plan gives CPUs, unless you set its parameter ``nthread``. It has no limit of
+    GPU memory: if workers share a GPU, their reports name it under ``not_enforceable``.
+
+    Arguments and errors are as for ``build_torch_trainer``.
+    ``**trainer_kwargs``: Anything else that ``XGBoostTrainer`` takes.
+    """
+    from ray.train.xgboost import XGBoostTrainer
+
+    plan, limits = plan_for_run(plan, train_loop_config), limit_options(isolation, on_void_limit)
+    return build_trainer(XGBoostTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)
+
+
+def build_lightgbm_trainer(
+    train_loop: Callable[..., Any],
+    *,
+    plan: TrialPlan | ResourcePolicy,
+    train_loop_config: dict[str, Any] | None = None,
+    isolation: Literal["mps"] | None = None,
+    on_void_limit: Literal["raise", "warn"] = "raise",
+    **trainer_kwargs: Any,
+) -> "LightGBMTrainer":
+    """Return Ray's own ``LightGBMTrainer`` with the scaling config of ``plan``, applied in each worker.
+
+    LightGBM uses as many threads as the plan gives CPUs, unless you set its parameter ``num_threads``. It has no limit
+    of GPU memory: if workers share a GPU, their reports name it under ``not_enforceable``.
+
+    Arguments and errors are as for ``build_torch_trainer``.
+    ``**trainer_kwargs``: Anything else that ``LightGBMTrainer`` takes.
+    """
+    from ray.train.lightgbm import LightGBMTrainer
+
+    plan, limits = plan_for_run(plan, train_loop_config), limit_options(isolation, on_void_limit)
+    return build_trainer(LightGBMTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)

@@ -1,0 +1,269 @@
+"""The state of this process: its devices, its threads, its limits, and the use of the trial that it serves.
+
+A process may serve several trials, tasks or method calls, one after the other. ``CURRENT`` is the only state of this
+package that outlives one of them. Import hooks, results and the public ``gpu_memory_usage`` reach it from any thread.
+"""
+
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Final
+
+import wrapt
+from threadpoolctl import ThreadpoolController
+
+from tune_policies.cluster.accelerators import FAMILIES
+from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY, GpuMemoryUsage
+from tune_policies.tune.usage.process_usage import USAGE_KEY
+from tune_policies.values.errors import MemoryLimitError, ProbeError
+
+from .gpu_memory.enforcement import MODULES, enforce, limit_imported, require_limit
+from .gpu_memory.free_memory import end_gpu_processes, mark_processes, wait_for_free_memory
+from .gpu_memory.limit import OwnEnvironment
+from .gpu_memory.mps import cuda_has_started
+from .gpu_memory.share import GpuShare, LimitOptions, ShareLimits
+from .gpu_memory.trial_usage import RunFolder, TrialUsage, add_usage_note, has_usage_note
+from .usage_meter import UsageMeter
+
+_THREAD_VARIABLES: Final = (
+    "OMP_NUM_THREADS",  # Ray sets this one: to 1 in a trial that names GPUs and no CPUs
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",  # TensorFlow reads these two when its runtime starts
+    "TF_NUM_INTEROP_THREADS",
+    "NPROC",  # XLA, so JAX, reads this one when its back end for CPUs starts
+)
+_DEVICE_VARIABLES: Final = (
+    "CUDA_DEVICE_ORDER",
+    *dict.fromkeys(family.visibility_variable for family in FAMILIES if family.visibility_variable),
+)
+
+
+class CurrentProcess:
+    """The state of this process. Pickling keeps a reference to the object of the process that unpickles it.
+
+    Attributes:
+        end_train_run: Ends the Train run of the trial that this process runs, or ran last.
+    """
+
+    def __init__(self) -> None:
+        self.end_train_run: Callable[[], None] | None = None
+        self._environment = OwnEnvironment()
+        self._meter: UsageMeter | None = None
+        self._usage: TrialUsage | None = None
+        self._assigned_to = ""
+        self._devices_of_ray: dict[str, str | None] = {}
+        self._gpus_of_cuda: str | None = None
+        self._thread = threading.local()
+        self._num_modules = 0
+        self._libraries: ThreadpoolController | None = None
+        self._watches_imports = False
+        self._warned: set[str] = set()
+
+    def __reduce__(self) -> str:
+        return "CURRENT"
+
+    def restore_devices(self, assigned_to: str) -> None:
+        """Set the variables of devices as Ray set them for this process, which an earlier trial may have changed.
+
+        ``assigned_to`` is the actor or the task to which Ray assigned the devices.
+
+        Raises:
+            MemoryLimitError: Ray has assigned this task another GPU than the one on which an earlier task started CUDA.
+        """
+        if assigned_to != self._assigned_to:
+            self._assigned_to = assigned_to
+            self._devices_of_ray = {name: os.environ.get(name) for name in _DEVICE_VARIABLES}
+        for name, value in self._devices_of_ray.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self._check_gpus_of_cuda(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+
+    def _check_gpus_of_cuda(self, gpus: str) -> None:
+        """Raise a ``MemoryLimitError`` if CUDA has started in this process with other visible GPUs than these."""
+        if self._gpus_of_cuda is None or not cuda_has_started():
+            self._gpus_of_cuda = gpus
+        elif gpus != self._gpus_of_cuda:
+            raise MemoryLimitError(
+                f"Ray assigned GPU {gpus} to this task, but an earlier task has started CUDA in this process on GPU "
+                f"{self._gpus_of_cuda}, and CUDA keeps that one: use remote_options(reuse='release'), or an actor"
+            )
+
+    def set_num_threads(self, num_threads: int) -> None:
+        """Set the threads of this process's numerical libraries: those loaded now, and those loaded later."""
+        self._thread.is_set = True
+        for variable in _THREAD_VARIABLES:
+            os.environ[variable] = str(num_threads)
+        # Finding the libraries takes longer than the rest of a set-up, so only if modules were imported since.
+        if self._libraries is None or self._num_modules != len(sys.modules):
+            self._num_modules = len(sys.modules)
+            self._libraries = ThreadpoolController()
+        self._libraries.limit(limits=num_threads)
+        self._set_threads_of_torch()
+
+    def set_num_threads_of_thread(self) -> None:
+        """Set the threads in another thread of a process that was set up, because OpenMP counts them per thread."""
+        if not hasattr(self._thread, "is_set"):
+            self.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+    def _set_threads_of_torch(self) -> None:
+        # When PyTorch is imported, it takes no more from the variable than there are cores.
+        num_threads = os.environ.get("OMP_NUM_THREADS")
+        if num_threads is not None and (torch := sys.modules.get("torch")):
+            torch.set_num_threads(int(num_threads))
+
+    def _watch_imports(self) -> None:
+        if not self._watches_imports:  # a hook stays for the life of the process
+            self._watches_imports = True
+            for name in set(MODULES) - sys.modules.keys():
+                wrapt.register_post_import_hook(self._follow_import, name)
+
+    def _follow_import(self, module: ModuleType) -> None:
+        if module.__name__ == "torch":
+            self._set_threads_of_torch()
+        if self._usage is not None:
+            limit_imported(self._usage.limits, [module.__name__])
+
+    def begin_trial(self, cpus: float, share: GpuShare | None, options: LimitOptions) -> None:
+        """Start to measure a trial with these CPUs, and limit it to its share of a device, if it has one.
+
+        Raises:
+            MemoryLimitError: Its GPU memory cannot be limited, or others hold the memory of its share.
+        """
+        if self._meter is not None:
+            self._meter.end()
+        self._meter = UsageMeter(cpus, has_gpu=share is not None and share.device == "GPU")
+        earlier, self._usage = self.limits, None
+        self._watch_imports()
+        if share is None:
+            return
+        if share.device == "GPU":
+            # Ray numbers GPUs as the driver does, along the PCI bus; CUDA by itself begins with the fastest.
+            os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        # In this order: the trial's own processes are marked before any can start, and what an earlier trial left here
+        # is freed before free memory is waited for.
+        mark_processes()
+        usage = TrialUsage(ShareLimits(share, options, self._environment))
+        with self._warned_if_unknown():
+            usage.begin()
+        if share.device == "GPU":  # NVML knows no NPU
+            wait_for_free_memory(share, earlier)
+        self._usage = usage
+        enforce(usage.limits)
+
+    @property
+    def limits(self) -> ShareLimits | None:
+        """The limits of the current trial, or ``None`` if no plan was applied to this process, or it has no device."""
+        return None if self._usage is None else self._usage.limits
+
+    def require_limit(self) -> None:
+        """Raise a ``MemoryLimitError`` if this process could not be limited to its share."""
+        if self._usage is not None:
+            require_limit(self._usage.limits)
+
+    def rebase_usage(self) -> None:
+        """Reset the peaks after a trainable was reset. The memory that it keeps is its own."""
+        if self._usage is not None:
+            with self._warned_if_unknown():
+                self._usage.rebase()
+
+    def end_gpu_processes(self) -> None:
+        """Terminate the processes of the trial that hold GPU memory, and add warnings about them to its results."""
+        messages = end_gpu_processes()
+        if self._usage is not None:
+            self._usage.warn(messages)
+
+    def gpu_memory_usage(self) -> GpuMemoryUsage | None:
+        """Return the use of the share of GPU memory, or ``None`` without a GPU or a plan.
+
+        Raises:
+            ProbeError: A framework cannot be read.
+        """
+        return None if self._usage is None else self._usage.read()
+
+    def keep_usage(self, folder: RunFolder) -> None:
+        """Write the use of GPU memory into the folder of a run."""
+        folder.keep(self._usage_if_known())
+
+    def keep_warnings(self, storage: Any) -> None:
+        """Write into the trial's folder the warnings since its last result. Tune gives a trainable no other way."""
+        if self._usage is not None and self._usage.warnings and storage:
+            self.keep_usage(RunFolder(storage.storage_filesystem, storage.trial_fs_path, rank=0))
+
+    def with_usage(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Return ``metrics`` with the use of resources as ``"usage"``, and of GPU memory as ``"gpu_memory"``.
+
+        Existing values stay. If a framework cannot be read, there is only a warning. Ray rejects metrics that are no
+        dict.
+
+        Raises:
+            MemoryLimitError: The process could not be limited to its share.
+        """
+        self.require_limit()
+        if not isinstance(metrics, dict):
+            return metrics
+        if USAGE_KEY not in metrics and self._meter is not None:
+            metrics = {**metrics, USAGE_KEY: self._meter.read().model_dump()}
+        usage = self._usage_if_known()
+        if usage is None:
+            return metrics
+        if GPU_MEMORY_KEY in metrics:
+            self._warn_once(
+                f"the metrics have a {GPU_MEMORY_KEY!r} of their own, so what the trial used is not added to them: "
+                "rename it, or report gpu_memory_usage() under another key"
+            )
+            return metrics
+        return {**metrics, GPU_MEMORY_KEY: usage.to_result()}
+
+    @contextmanager
+    def noted_on_oom(self) -> Iterator[None]:
+        """Add a note with this process's use to an out-of-memory error of a GPU. A failed trial reports no result."""
+        try:
+            yield
+        except Exception as error:
+            from tune_policies.oom import classify_oom
+
+            # An inner call may have added the note.
+            if self._usage is not None and not has_usage_note(error) and classify_oom(error).kind == "accelerator":
+                before = self._usage.num_ooms
+                usage = self._usage_if_known()
+                # Most frameworks count no failures, and torch none of cuBLAS, cuDNN and MPS.
+                self._usage.num_ooms = max(self._usage.num_ooms, before + 1)
+                if usage is not None:
+                    add_usage_note(error, usage.model_copy(update={"num_ooms": self._usage.num_ooms}))
+            raise
+
+    def _usage_if_known(self) -> GpuMemoryUsage | None:
+        with self._warned_if_unknown():
+            return self.gpu_memory_usage()
+        return None
+
+    @contextmanager
+    def _warned_if_unknown(self) -> Iterator[None]:
+        try:
+            yield
+        except ProbeError as error:
+            self._warn_once(f"what the trial used is not known: {error}")
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(message, stacklevel=3)
+
+
+CURRENT: Final = CurrentProcess()
+
+
+def gpu_memory_usage() -> GpuMemoryUsage | None:
+    """Return the use of this process's share of GPU memory, or ``None`` without a GPU or a plan.
+
+    Raises:
+        ProbeError: A framework cannot be read.
+    """
+    return CURRENT.gpu_memory_usage()

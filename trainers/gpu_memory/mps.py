@@ -1,0 +1,132 @@
+"""NVIDIA's ways to limit a whole process on a device: the MPS daemon, and MIG devices.
+
+MPS limits all memory of a process, including its context and libraries. CUDA reads the limit from variables when it
+starts, and the limit only counts if an MPS daemon runs. The GPU limits a process with a whole MIG device.
+"""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from tune_policies.files.child_python import program_path
+from tune_policies.probe.nvml import NvmlError, read_gpus
+from tune_policies.values.errors import MemoryLimitError
+from tune_policies.values.units import GIB, MIB
+
+from .limit import OwnEnvironment
+from .share import ShareLimits
+
+MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+THREADS_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
+_MPS_LIMIT: Final = re.compile(r"(?<![\w-])([\w-]++)\s*+=\s*+(\d{1,15}+)\s*+([GgMm])")
+"""The limit of one device. NVIDIA documents only the units G and M."""
+
+_CONTROL: Final = "nvidia-cuda-mps-control"
+_UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
+"""CUDA opens this device when it starts in a process, but NVML does not."""
+
+
+def isolate_by_mps(limits: ShareLimits) -> None:
+    """Let MPS limit this process too, or report why it does not."""
+    reason = ask_mps_daemon()
+    if reason is None:
+        try:
+            total_bytes, _ = limits.read_device()
+            reason = start_mps(limits.environment, limits.share.fraction, limits.share.bytes_of(total_bytes))
+        except MemoryLimitError as error:
+            reason = str(error)
+    if reason is None:
+        limits.by_driver = "mps"
+    else:
+        limits.warn(f"MPS does not limit this process, only its frameworks' own limits do: {reason}")
+
+
+def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -> str | None:
+    """Set the variables of MPS for this process, or return why this is not possible.
+
+    The memory limit is the whole share, because MPS counts all memory. A client gets twice its share of threads, as
+    NVIDIA recommends (100 % / 0.5 n for n clients), because the threads of idle clients would otherwise stay unused. A
+    thread percentage that the user has set stays, and so does a smaller memory limit.
+    """
+    own = environment.of_user()
+    device = _visible_device()
+    own_bytes = mps_own_limit(own.get(MEMORY_VARIABLE, ""), device)
+    limit_mib = max(1, min(memory_bytes, own_bytes or memory_bytes) // MIB)
+    percentage = min(100, max(1, round(200 * fraction)))
+    variables = {
+        MEMORY_VARIABLE: f"{device}={limit_mib}M",
+        THREADS_VARIABLE: own.get(THREADS_VARIABLE) or str(percentage),
+    }
+    if cuda_has_started():
+        # They are equal if the previous trial in this process had the same share.
+        is_set = all(os.environ.get(name) == value for name, value in variables.items())
+        return None if is_set else "CUDA has started in this process already"
+    environment.write(variables)
+    return None
+
+
+def mps_own_limit(text: str, device: str) -> int | None:
+    """Return the limit in bytes that the user has set for the visible device, or ``None`` if it cannot be read.
+
+    ``text`` is the variable of MPS, such as ``"0=1G,1=512M"``. The number of the visible device is 0.
+    """
+    limits = [
+        int(amount) * (GIB if unit.upper() == "G" else MIB)
+        for name, amount, unit in _MPS_LIMIT.findall(text)
+        if name in (device, "0")
+    ]
+    return min(limits, default=None)
+
+
+def ask_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
+    """Return why no MPS daemon answers on this machine, or ``None`` if one does.
+
+    ``CUDA_MPS_PIPE_DIRECTORY`` says where it listens, as for CUDA.
+    """
+    program = program_path(_CONTROL)
+    if program is None:
+        return f"{_CONTROL} is not installed"
+    try:
+        # The answer lists the servers and may be empty. It is not read, so a child that keeps a pipe open cannot block.
+        done = subprocess.run(  # noqa: S603 - the command is a constant
+            [program],
+            input=b"get_server_list\n",
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"the MPS daemon did not answer within {timeout_s:g} s"
+    except OSError as error:
+        return f"{_CONTROL} cannot be run: {error}"
+    return None if done.returncode == 0 else f"no MPS daemon answers: start one with {_CONTROL} -d"
+
+
+def cuda_has_started(open_files: Path = Path("/proc/self/fd")) -> bool:
+    """Return whether CUDA has started in this process. Without ``/proc``, return ``False``."""
+
+    def leads_there(link: Path) -> bool:
+        try:
+            return str(link.readlink()) == _UNIFIED_MEMORY
+        except OSError:  # closed since the folder was listed
+            return False
+
+    return open_files.is_dir() and any(leads_there(link) for link in open_files.iterdir())
+
+
+def is_mig() -> bool:
+    """Return whether the visible device is known to be a MIG device."""
+    return _visible_device().startswith("MIG-")
+
+
+def _visible_device() -> str:
+    """Return the UUID of the visible device, or its number under ``CUDA_VISIBLE_DEVICES``."""
+    try:
+        uuids = [gpu["uuid"] for gpu in read_gpus()]
+    except NvmlError:
+        uuids = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    return uuids[0] if uuids and uuids[0].startswith(("GPU-", "MIG-")) else "0"

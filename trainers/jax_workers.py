@@ -1,0 +1,47 @@
+"""Connects the workers of Ray's ``JaxTrainer``.
+
+Ray's own back end does not connect workers on CPUs. On GPUs it lets every worker see the first devices of its node,
+so two workers of a node would compute on the same one.
+"""
+
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.train.backend import Backend
+from ray.train.v2.jax import JaxConfig
+
+
+@dataclass
+class ConnectedJaxConfig(JaxConfig):  # type: ignore[misc]  # Ray's classes are untyped
+    """Connects several workers before their loops run, and leaves a single worker alone."""
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """The backend that Ray calls when the workers have started."""
+        return _ConnectingBackend
+
+
+class _ConnectingBackend(Backend):  # type: ignore[misc]
+    def on_start(self, worker_group: Any, backend_config: ConnectedJaxConfig) -> None:
+        num_workers = len(worker_group)
+        if num_workers == 1:
+            return
+        address = worker_group.execute_single(0, _free_address)
+        connected = [
+            worker_group.execute_single_async(rank, _connect, address, num_workers, rank) for rank in range(num_workers)
+        ]
+        ray.get(connected)  # needs no timeout of its own: JAX waits for the others for a limited time
+
+
+def _free_address() -> str:
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
+
+
+def _connect(address: str, num_workers: int, rank: int) -> None:
+    import jax
+
+    jax.distributed.initialize(address, num_workers, rank)

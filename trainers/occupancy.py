@@ -1,0 +1,220 @@
+"""Reads what a cluster has and who holds it, and finds the Train runs whose workers can never start.
+
+``tune_policies.placement.deadlock`` decides. Everything that asks Ray raises its ``RayError`` or a ``RuntimeError`` if
+Ray itself has gone away.
+"""
+
+import math
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import ray
+
+from tune_policies.cluster.capacity import HEAD_RESOURCE, ClusterCapacity
+from tune_policies.placement.deadlock import (
+    ClusterOccupancy,
+    NodeTotals,
+    Reservation,
+    WaitingRun,
+    deadlock_error,
+    stuck_runs,
+)
+from tune_policies.placement.packing import BundleGroup
+from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
+from tune_policies.ray_compat.gcs import (
+    ActorRecord,
+    GroupRecord,
+    is_dead_actor_of,
+    living_actors,
+    placement_groups,
+    read_cluster_state,
+    remove_group,
+)
+from tune_policies.ray_compat.train_run import CONTROLLER_CLASS
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.resources import ray_ticks
+
+_READ_TIMEOUT_S: Final = 10.0
+_FRESH_S: Final = 20.0
+"""How long the answer of an autoscaler is used. A node that it has added since counts twice, which is safe."""
+_STARTING_S: Final = 30.0
+"""How long a run that requests nothing may take to begin."""
+
+
+class OccupancyReader:
+    """Reads the resources of a cluster and who holds them.
+
+    ``own_id`` is the actor of the Train controller that asks, ``gang`` its workers. Ray requests the workers of an
+    elastic run only once there is room for them.
+    """
+
+    def __init__(self, own_id: str = "", gang: BundleGroup | None = None, *, is_elastic: bool = False) -> None:
+        self.own_id = own_id
+        self._gang = gang
+        self._is_elastic = is_elastic
+        self._job_id = ray.get_runtime_context().get_job_id()
+
+    def read(self) -> ClusterOccupancy:
+        """Return the resources of the cluster, their holders, and the Train runs that wait."""
+        actors, groups = living_actors(), placement_groups()
+        groups_of = defaultdict(list)
+        for group in groups:
+            groups_of[group.creator_id].append(group)
+        by_process = {actor.process_id: actor for actor in actors}
+        controllers = [actor for actor in actors if actor.class_name == CONTROLLER_CLASS]
+        driver_of = {each.actor_id: by_process.get(each.owner_process_id) for each in controllers}
+        drivers = {each.actor_id for each in driver_of.values() if each}
+        by_group = {group.group_id: group for group in groups}
+        waiting = [
+            WaitingRun(
+                run_id=controller.actor_id,
+                started_at=controller.started_at,
+                driver_id=driver.actor_id if (driver := driver_of[controller.actor_id]) else "",
+                driver=_reserved_by_driver(driver, by_group),
+                gang=self._gang_of(controller, groups_of[controller.actor_id]),
+            )
+            for controller in controllers
+            # The workers of the others have been placed, and will end.
+            if all(group.is_pending or group.is_removed for group in groups_of[controller.actor_id])
+        ]
+        return ClusterOccupancy(
+            nodes=tuple(_nodes()),
+            permanent=tuple(_permanent(actors, groups, drivers, self._job_id)),
+            waiting=tuple(waiting),
+        )
+
+    def _gang_of(self, controller: ActorRecord, groups: Sequence[GroupRecord]) -> BundleGroup | None:
+        """Return the workers that a run waits for, if they are known.
+
+        An elastic run that requests nothing yet counts as equal to this one if this one is of the same program and
+        elastic too, because two such trials of Tune can starve each other.
+        """
+        if controller.actor_id == self.own_id:
+            return self._gang
+        pending = [group for group in groups if group.is_pending]
+        if pending:
+            bundles = pending[-1].bundles  # Train makes them all alike, but each may have a node of its own
+            selectors = [each.label_selector for each in bundles]
+            return BundleGroup([each.resources for each in bundles], pending[-1].strategy, selectors)
+        has_begun = time.time() - controller.started_at > _STARTING_S and not groups
+        is_alike = self._is_elastic and controller.job_id == self._job_id
+        return self._gang if has_begun and is_alike else None
+
+
+def _nodes() -> Iterable[NodeTotals]:
+    for node in ray.nodes():
+        if node["Alive"]:
+            amounts = {"memory": 0} | ray_ticks(node["Resources"])  # Ray leaves out what a node has none of
+            labels, is_head = node.get("Labels") or {}, HEAD_RESOURCE in amounts
+            yield NodeTotals(node_id=node["NodeID"], amounts=amounts, labels=labels, may_go=not is_head)
+
+
+def _reserved_by_driver(driver: ActorRecord | None, by_group: Mapping[str, GroupRecord]) -> tuple[Reservation, ...]:
+    """Return the reservations of the process that started a Train run: the group of a trial, or an actor's own."""
+    if driver is None:
+        return ()
+    group = by_group.get(driver.group_id)
+    held = [driver] if group is None else group.bundles
+    return tuple(
+        Reservation(node_id=each.node_id, amounts=ray_ticks(each.resources), holder="waiting driver") for each in held
+    )
+
+
+def _permanent(
+    actors: Iterable[ActorRecord], groups: Sequence[GroupRecord], drivers: set[str], job_id: str
+) -> Iterable[Reservation]:
+    """Return the reservations that may never end.
+
+    An actor in a placement group is a trial, a Train worker, or something else that is expected to end.
+    """
+    in_groups = {group.group_id for group in groups}
+    for actor in actors:
+        amounts = ray_ticks(actor.resources)
+        is_planned = actor.actor_id in drivers or actor.group_id in in_groups
+        if amounts and actor.is_lasting(job_id) and not is_planned:
+            yield Reservation(node_id=actor.node_id, amounts=amounts, holder=f"actor {actor.class_name}")
+    for group in groups:
+        if group.is_detached and group.is_created:
+            for bundle in group.bundles:
+                amounts = ray_ticks(bundle.resources)
+                yield Reservation(node_id=bundle.node_id, amounts=amounts, holder="detached placement group")
+
+
+def remove_groups(controller_id: str, *, only_pending: bool = False) -> None:
+    """Remove the placement groups of a Train controller, or only those that it waits for.
+
+    Ray keeps the groups of an actor that was killed until its whole program ends.
+    """
+    for group in placement_groups():
+        is_left = group.is_pending or (not only_pending and not group.is_removed)
+        if is_left and group.creator_id == controller_id:
+            remove_group(group.group_id)
+
+
+def remove_abandoned_groups() -> None:
+    """Remove the placement groups of Train controllers that are dead: of runs whose process was killed.
+
+    Their workers are dead, too. Ray's own helper for this needs a dashboard, and does nothing in a plain install.
+    """
+    alive = {actor.actor_id for actor in living_actors()}
+    for group in placement_groups():
+        is_left = not group.is_removed and not group.is_detached and group.creator_id not in alive
+        if is_left and is_dead_actor_of(CONTROLLER_CLASS, group.creator_id):
+            remove_group(group.group_id)
+
+
+class StuckRuns:
+    """Finds the Train runs that are stuck for some time, even with the nodes that an autoscaler can add."""
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._since_s = 0.0
+        self._capacity: ClusterCapacity | None = None
+        self._read_at = -math.inf
+
+    def errors(
+        self, view: ClusterOccupancy, patience_s: Callable[[int], float]
+    ) -> list[tuple[WaitingRun, InfeasibleRequestError]]:
+        """Return the stuck runs, and for each the error that explains it.
+
+        A reading is one moment, in which one run may have ended and another not yet begun. So the same runs must be
+        stuck for ``patience_s(place)`` seconds. The youngest run has place 1.
+
+        Raises:
+            ProbeError: The cluster cannot be read in time.
+        """
+        stuck = stuck_runs(view)
+        ids = [run.run_id for run in stuck]
+        if ids != self._ids:
+            self._ids, self._since_s = ids, time.monotonic()
+        if not stuck:
+            return []
+        with_more = self._with_addable_nodes(view)  # asked before patience is over, as the first answer takes a while
+        waited_s = time.monotonic() - self._since_s
+        if with_more is None or waited_s < patience_s(1):
+            return []
+        still = stuck_runs(with_more)
+        return [
+            (run, deadlock_error(with_more, run))
+            for place, run in enumerate(reversed(stuck), start=1)
+            if run in still and waited_s >= patience_s(place)
+        ]
+
+    def _with_addable_nodes(self, view: ClusterOccupancy) -> ClusterOccupancy | None:
+        """Return the view with the nodes that an autoscaler can add, or ``None`` if they are unknown or just read."""
+        if not read_cluster_state(_READ_TIMEOUT_S).may_have_autoscaler:
+            return view
+        if time.monotonic() - self._read_at > _FRESH_S:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ProbeWarning)
+                self._capacity = probe_cluster(timeout_s=_READ_TIMEOUT_S)
+            self._read_at = time.monotonic()
+            return None  # the view is older
+        if self._capacity is None or self._capacity.node_types is None:
+            return None
+        return view.model_copy(
+            update={"node_types": self._capacity.node_types, "max_nodes_to_add": self._capacity.max_nodes_to_add}
+        )

@@ -1,0 +1,411 @@
+"""Gives the trials of one run their slots: which trials wait, which slot each gets, and which slots stay idle.
+
+``slot_assignment`` decides which slots are free for which trial, and whether a free one is better left idle.
+``own_slots`` gives trials with several bundles their slot. ``run_plan`` follows the nodes. ``TuneQueue`` holds back the
+trials that have no slot.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from typing import NamedTuple
+
+from ray.tune import PlacementGroupFactory
+from ray.tune.experiment import Trial
+
+from tune_policies.oom.unusable_device import is_unusable_device
+from tune_policies.placement.layout import Placement
+from tune_policies.placement.trial_slot import SLOT_ATTRIBUTE, TrialSlot
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.ray_compat.tune_queue import TuneQueue
+from tune_policies.ray_compat.tune_request import (
+    bundles_of,
+    has_fallen_back,
+    has_raised_resources,
+    own_request,
+    planned_of,
+    remember_fallback,
+    remember_slot,
+    slot_before,
+    slots_taken,
+    with_bundles,
+)
+from tune_policies.tune.own_slots import OwnSlot
+from tune_policies.tune.run_plan import RunPlan, nodes_of
+from tune_policies.tune.slot_assignment import SlotAssignment, TrialTimer, free_slots, place_of
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.value import counted
+
+from .gpu_memory.share import LimitOptions
+
+_logger = logging.getLogger(__name__)
+
+
+class RunOptions(NamedTuple):
+    """The arguments of a ``PolicyScheduler``, except the scheduler inside it."""
+
+    policy: ResourcePolicy | TrialPlan
+    limits: LimitOptions
+    may_move: bool
+    falls_back: bool
+    replan_interval_s: float
+    wait_for_nodes_s: float
+
+
+class RunSlots:
+    """The slots of a run and the trials in them. Creating it plans on the cluster of the run, and prints the plan.
+
+    Attributes:
+        run_plan: The plan, which follows the nodes.
+        assignments: The trials that have a slot.
+        last_slots: The last slot of each trial that has run.
+        waiting: The trials that wait for a slot, in their order.
+        fallen_back: The trials that could not use their device and run without one.
+        left_idle: How many free slots of each type the last decision left idle.
+
+    Raises:
+        InfeasibleRequestError: Not even one trial fits.
+        InvalidResourcesError: A decision was measured with other versions than are installed.
+        ProbeError: The cluster cannot be read.
+    """
+
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
+        self.run_plan = RunPlan(
+            options.policy, interval_s=options.replan_interval_s, wait_for_nodes_s=options.wait_for_nodes_s
+        )
+        self.assignments: dict[Trial, SlotAssignment] = {}
+        self.last_slots: dict[Trial, TrialSlot] = {}
+        self.waiting: dict[Trial, None] = {}
+        self.fallen_back: set[Trial] = set()
+        self.left_idle: Counter[int] = Counter()
+        self._slot_types = self.run_plan.slot_types
+        self._timer = TrialTimer(self._slot_types)
+        self._bundles: dict[Trial, PlacementGroupFactory] = {}
+        self._given: dict[Trial, PlacementGroupFactory] = {}
+        self._changed: dict[Trial, list[Mapping[str, float]]] = {}
+        self._free: list[tuple[Placement, int]] | None = None
+        self._printed: set[str] = set()
+
+    def add(self, trial: Trial) -> None:
+        """Add a trial, which waits until it has a slot, and replace its request of one bundle by the policy's."""
+        asked = own_request(trial)
+        if trial.is_finished():
+            return
+        if self._options.falls_back and has_fallen_back(trial):
+            self.fallen_back.add(trial)
+        if trial not in self.last_slots and trial.latest_checkpoint_result is not None:  # it is restored
+            slot = slot_before(trial)
+            if slot is not None:
+                self.last_slots[trial] = slot
+        if asked is not None and len(bundles_of(asked)) > 1:
+            self._bundles[trial] = asked
+        elif asked is not None:
+            planned = self.run_plan.plan.common_slot.placement_group_factory()
+            if asked.bundles not in (planned.bundles, [{"CPU": 1.0}]):  # the last is Tune's default
+                self._print_once(
+                    f"the trainable requests {asked.required_resources}, which the policy replaces by "
+                    f"{planned.required_resources}"
+                )
+            # Ray's ResourceChangingScheduler starts from what it sees here.
+            self._given[trial] = trial.placement_group_factory = planned
+
+    def _print_once(self, text: str) -> None:
+        if text not in self._printed:
+            self._printed.add(text)
+            print(text)
+
+    def finish(self, trial: Trial) -> None:
+        """Add the duration of a trial that has completed."""
+        assignment = self.assignments.get(trial)
+        if assignment is not None:
+            self.last_slots[trial] = assignment.slot
+            self._timer.finish(trial, assignment.slot, time.monotonic())
+
+    def slot_of(self, trial: Trial) -> TrialSlot | None:
+        """Return the slot that ``trial`` has, or had last, or ``None`` if it has had none yet."""
+        assignment = self.assignments.get(trial)
+        return self.last_slots.get(trial) if assignment is None else assignment.slot
+
+    def fall_back(self, trial: Trial, error: object) -> bool:
+        """Let a trial that cannot use its device resume without one; return whether it does.
+
+        Raises:
+            InfeasibleRequestError: No other choice of the policy fits.
+        """
+        slot = self.slot_of(trial)
+        if not self._options.falls_back or slot is None or not slot.has_device or trial in self._bundles:
+            return False
+        if not is_unusable_device(error):
+            return False
+        own = self.run_plan.slot_without_device()
+        remember_fallback(trial)
+        self.fallen_back.add(trial)
+        _logger.warning(
+            "%s cannot use its device and resumes with %s, which does not count as a failure", trial, own.slot
+        )
+        return True
+
+    def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
+        """Return ``planned``; if another scheduler gives a trial other resources, in the slot that the trial has."""
+        if SLOT_ATTRIBUTE not in vars(planned):
+            if trial.status == Trial.PAUSED:  # else it is Tune, with the resources_per_trial of a run that it resumes
+                self._changed[trial] = bundles_of(planned)
+            planned = self._given.get(trial, planned)
+        self._given[trial] = planned = planned_of(planned)
+        changed = self._changed.get(trial)
+        return planned if changed is None else with_bundles(planned, changed)
+
+    def follow_nodes(self, queue: TuneQueue) -> None:
+        """Use the current placements. Withdraw requests for those that are gone, because their nodes may never return.
+
+        A request that fits any node stays, because its process may be starting.
+        """
+        if not self.run_plan.follow_nodes():
+            return
+        left = {factory: place.count for place, factory in self.run_plan.factories.items() if place.node_id is None}
+        for trial, assignment in sorted(self.assignments.items(), key=lambda each: not each[1].has_started):
+            if self._is_own(trial):
+                continue
+            resources = trial.placement_group_factory
+            if assignment.node_id is None and left.get(resources, 0) >= assignment.num_slots:
+                left[resources] -= assignment.num_slots
+            elif trial.status == Trial.PENDING and queue.is_requested(trial):
+                queue.withdraw(trial)
+        if self._slot_types is not self.run_plan.slot_types:
+            self._slot_types = self.run_plan.slot_types
+            self._timer.change_types(self._slot_types)
+            self.assignments = {
+                trial: assignment
+                if self._is_own(trial)
+                else assignment._replace(slot_type=self._slot_types.type_of(assignment.slot))
+                for trial, assignment in self.assignments.items()
+            }
+        self._find_nodes(trial for trial, assignment in self.assignments.items() if assignment.has_started)
+
+    def _find_nodes(self, trials: Iterable[Trial]) -> None:
+        """Note the nodes of trials that were started on any node, where the plan now says which slots each node has."""
+        anywhere = [trial for trial in trials if self.assignments[trial].node_id is None]
+        if not anywhere or all(placement.node_id is None for placement in self.run_plan.placements):
+            return
+        for trial, node_id in nodes_of(anywhere).items():
+            self.assignments[trial] = self.assignments[trial]._replace(node_id=node_id)
+
+    def update(self, queue: TuneQueue) -> None:
+        """Read which trials have a slot, and hold back those that wait for one."""
+        before, self.assignments = self.assignments, self._current_assignments(queue)
+        self._find_nodes(
+            trial
+            for trial, assignment in self.assignments.items()
+            if assignment.has_started and not before[trial].has_started
+        )
+        self._free = None
+        for trial in self.waiting.keys() - queue.pending:
+            del self.waiting[trial]
+            queue.forget(trial)
+        to_hold_back = queue.to_hold_back(self.waiting.keys(), self.assignments.keys())
+        self.waiting.update(dict.fromkeys(to_hold_back))
+        queue.hold_back(to_hold_back)
+
+    def _current_assignments(self, queue: TuneQueue) -> dict[Trial, SlotAssignment]:
+        now_s = time.monotonic()
+        current = {}
+        for trial, assignment in self.assignments.items():
+            has_started = trial.status == Trial.RUNNING
+            if has_started:
+                self.last_slots[trial] = assignment.slot
+                self._timer.start(trial, now_s)
+            else:
+                self._timer.stop(trial, now_s)
+            if has_started or (trial.status == Trial.PENDING and queue.is_requested(trial)):
+                current[trial] = assignment._replace(has_started=has_started, num_slots=slots_taken(trial))
+        return current
+
+    def num_startable(self, queue: TuneQueue) -> int:
+        """Return how many further trials could start: a config should rest on as many results as possible."""
+        self.update(queue)
+        if self.run_plan.plan.by_config is not None:
+            free = self.run_plan.plan.max_concurrent_trials - len(self.assignments)
+        elif self._bundles:
+            most = max((each.slot.max_concurrent_trials for each in self.assignments.values()), default=1)
+            free = int((1 - self._used_fraction()) * most)
+        else:
+            free = sum(count for _, count in self._free_placements())
+        return free - len(self.waiting)
+
+    def _is_own(self, trial: Trial) -> bool:
+        """Return whether the trial's config, its bundles, or a fallback decide its slot."""
+        return trial in self._bundles or trial in self.fallen_back or self.run_plan.plan.by_config is not None
+
+    def _own_slot(self, trial: Trial) -> OwnSlot:
+        bundles = self._bundles.get(trial)
+        if bundles is not None:
+            own = self.run_plan.slot_of_bundles(bundles)
+            self._print_once(
+                f"each trial keeps the {len(bundles_of(bundles))} bundles that its trainable requests, "
+                f"{bundles.required_resources} together: {counted(own.slot.max_concurrent_trials, 'trial')} at once. "
+                "The processes that it starts in the other bundles have no GPU memory limit"
+            )
+            return own
+        if trial in self.fallen_back:
+            return self.run_plan.slot_without_device()
+        return self.run_plan.slot_by_config(trial.config)
+
+    def _has_room(self, own: OwnSlot) -> bool:
+        """Return whether one more trial may run in a slot of its own."""
+        others = [assignment.slot for assignment in self.assignments.values()]
+        if not self.run_plan.is_feasible or len(others) >= max(
+            own.slot.max_concurrent_trials, self.run_plan.plan.max_concurrent_trials
+        ):
+            return False
+        if self.run_plan.plan.by_config is not None:
+            return others.count(own.slot) < own.slot.max_concurrent_trials
+        if any(each.num_slots > 1 and not each.has_started for each in self.assignments.values()):
+            return False  # that many must become free for it
+        # Trials that reserve different bundles share the nodes in proportion.
+        return self._used_fraction() + Fraction(1, own.slot.max_concurrent_trials) <= 1
+
+    def _used_fraction(self) -> Fraction:
+        """Return the fraction of the nodes that trials with slots of their own use."""
+        used = (Fraction(each.num_slots, each.slot.max_concurrent_trials) for each in self.assignments.values())
+        return sum(used, Fraction(0))
+
+    def _free_placements(self) -> list[tuple[Placement, int]]:
+        """Return the placements with free slots, the better types first, and how many each has."""
+        if self._free is None:
+            placements = self.run_plan.placements
+            free = free_slots(placements, self.assignments.values())
+            self._free = [(placement, count) for placement, count in zip(placements, free, strict=True) if count > 0]
+        return self._free
+
+    def may_start(self) -> Callable[[Trial], bool]:
+        """Return a function that says whether a slot is free for a waiting trial. Each step asks it of each."""
+        open_types = {placement.slot_type for placement, _ in self._free_placements()}
+
+        def may_start(trial: Trial) -> bool:
+            if trial in self.assignments:
+                return False
+            if self._is_own(trial):
+                try:
+                    return self._has_room(self._own_slot(trial))
+                except InfeasibleRequestError:
+                    return True  # it fails as soon as it is its turn
+            if not open_types:
+                return False
+            return trial not in self.last_slots or not open_types.isdisjoint(self._allowed(trial))
+
+        return may_start
+
+    def _allowed(self, trial: Trial) -> set[int]:
+        """Return the types with placements in which ``trial`` may run, or all of these if it may run in none."""
+        there = {placement.slot_type for placement in self.run_plan.placements}
+        last_slot = None if self._options.may_move else self.last_slots.get(trial)
+        return there.intersection(self._slot_types.allowed_types(last_slot)) or there
+
+    def assign(self, queue: TuneQueue, chosen: Trial | None) -> bool:
+        """Give waiting trials the free slots, first to ``chosen``; return whether ``chosen`` has one."""
+        self.left_idle = Counter()
+        first = [chosen] if chosen is not None and chosen not in self.assignments else []
+        started: set[Trial] = set()
+        idle: set[int] = set()
+        for trial in [*first, *(each for each in self.waiting if each is not chosen)]:
+            if self._is_own(trial):
+                is_assigned = self._assign_own_slot(queue, trial)
+            elif not self._free_placements():
+                break
+            # A slot that is better left idle still goes to a trial that may run in no other.
+            elif trial not in self.last_slots and all(each.slot_type in idle for each, _ in self._free_placements()):
+                continue
+            else:
+                is_assigned = self._assign_slot(queue, trial, idle)
+            if is_assigned:
+                started.add(trial)
+                self.waiting.pop(trial, None)
+                self._free = None
+        for placement, count in self._free_placements():
+            if placement.slot_type in idle:
+                self.left_idle[placement.slot_type] += count
+        return chosen in started
+
+    def _assign_own_slot(self, queue: TuneQueue, trial: Trial) -> bool:
+        try:
+            own = self._own_slot(trial)
+        except InfeasibleRequestError as error:
+            if (trial in self._bundles or trial in self.fallen_back) and self.run_plan.have_nodes_changed:
+                self.run_plan.wait_for_nodes(error, f"{trial} has no room")
+            else:
+                queue.fail(trial, error)
+            return False
+        if not self._has_room(own):
+            return False
+        if trial.placement_group_factory is not own.factory:
+            trial.update_resources(own.factory)
+        self._start(queue, trial, SlotAssignment(own.slot, None, None, has_started=False))
+        return True
+
+    def _start(self, queue: TuneQueue, trial: Trial, assignment: SlotAssignment) -> None:
+        queue.let_start(trial)
+        remember_slot(trial, assignment.slot)
+        self.assignments[trial] = assignment
+
+    def _assign_slot(self, queue: TuneQueue, trial: Trial, idle: set[int]) -> bool:
+        """Give ``trial`` a slot if one is free for it, and add to ``idle`` the types that are better left idle."""
+        allowed = self._allowed(trial)
+        is_bound = any(placement.slot_type not in allowed for placement in self.run_plan.placements)
+        for placement, free in self._free_placements():
+            if placement.slot_type not in allowed:
+                continue
+            if not is_bound and self._should_idle(placement.slot_type, queue, idle):
+                continue
+            factory = self.run_plan.factories[placement]
+            if trial.placement_group_factory is not factory:
+                trial.update_resources(factory)
+            taken = slots_taken(trial)
+            if free < min(taken, placement.count):
+                continue
+            assignment = SlotAssignment(
+                self._slot_types.slots[placement.slot_type],
+                placement.slot_type,
+                placement.node_id,
+                num_slots=taken,
+                has_started=False,
+                worker_nodes=placement.worker_nodes,
+            )
+            self._start(queue, trial, assignment)
+            return True
+        return False
+
+    def _should_idle(self, slot_type: int, queue: TuneQueue, idle: set[int]) -> bool:
+        if slot_type not in idle:
+            num_waiting = len(self.waiting) + queue.num_paused + queue.num_to_come
+            if self._timer.should_idle(
+                slot_type, self.run_plan.placements, self.assignments, num_waiting, time.monotonic()
+            ):
+                idle.add(slot_type)
+        return slot_type in idle
+
+    def keep_idle_processes(self, queue: TuneQueue) -> None:
+        """Let Tune keep processes for reuse while trials wait, but none that hold the resources of a new one."""
+        wanted: Counter[PlacementGroupFactory] = Counter()
+        queue.stage_paused()
+        if self.waiting or queue.num_paused or queue.num_to_come:
+            in_the_way = {
+                assignment.place
+                for trial, assignment in self.assignments.items()
+                if not assignment.has_started and has_raised_resources(trial)
+            }
+            for placement in self.run_plan.placements:
+                if place_of(placement) not in in_the_way:
+                    wanted[self.run_plan.factories[placement]] += placement.count
+            # A process that is kept for trials with other bundles could hold what a new one waits for.
+            own = {
+                trial.placement_group_factory: assignment.slot.max_concurrent_trials
+                for trial, assignment in self.assignments.items()
+                if self._is_own(trial) and trial not in self.fallen_back
+            }
+            if own:
+                wanted = Counter(own if len(own) == 1 else {})
+        queue.keep_processes(wanted)

@@ -1,0 +1,115 @@
+"""The command ``kuberay design``, which writes the file of the cluster that a policy's trials need."""
+
+import json as json_text
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from tune_policies.cli.options import Force, Json, Output, argument, option
+from tune_policies.files.writing import check_new, write_new
+from tune_policies.kuberay.design.design_cluster import design_cluster
+from tune_policies.kuberay.reading.load_cluster import load_catalog
+from tune_policies.policies.policy_file import load_decision, load_policy, load_runtime_env
+from tune_policies.values.value import shorten
+
+app = typer.Typer()
+
+
+_Format = Annotated[
+    Literal["kuberay", "cluster-yaml"],
+    typer.Option(help="A manifest of KubeRay, or a file for `ray up`."),
+]
+_Platform = Annotated[
+    Literal["gke", "eks", "aks", "karpenter", "gpu-operator", "none"],
+    typer.Option(help="Whose node labels say which GPUs a node has; none: only those of the catalogue."),
+]
+
+
+@app.command()
+def design(
+    policy: Annotated[Path, argument("A policy as YAML or JSON.")],
+    *,
+    num_trials: Annotated[
+        int, option("How many trials at once the cluster has room for when all its nodes are there.", min=1)
+    ],
+    nodes: Annotated[Path | None, option("A node catalogue; by default nodes that suit the policy.")] = None,
+    decision: Annotated[
+        Path | None, option("A decision of `bench decide`: trials run where they cost the least.")
+    ] = None,
+    workload: Annotated[str | None, option("Which workload of the decision, where it has several.")] = None,
+    size: Annotated[float | None, option("Size of the trials; by default the largest that was measured.")] = None,
+    format: _Format = "kuberay",  # noqa: A002 - the name of the option
+    name: Annotated[str, typer.Option(help="Name of the cluster.")] = "tune",
+    ray_version: Annotated[
+        str | None, option("Ray's version on the cluster; by default the one installed here.")
+    ] = None,
+    image: Annotated[str | None, option("Image of all pods; by default Ray's own of that version.")] = None,
+    platform: _Platform = "gke",
+    namespace: Annotated[
+        str | None, option("Namespace in Kubernetes; by default that of whoever applies the manifest.")
+    ] = None,
+    min_nodes: Annotated[
+        list[str], option("Nodes to keep of a node type, as NAME=NUMBER; can be repeated.", metavar="NAME=NUMBER")
+    ] = [],  # noqa: B006 - nothing changes it
+    num_gpus: Annotated[
+        bool, option("Also write num-gpus of `ray start`, where Ray counts the GPUs of nodes wrongly.", "--num-gpus")
+    ] = False,
+    job: Annotated[str | None, option("Write a RayJob that runs this command, such as `python tune.py`.")] = None,
+    runtime_env: Annotated[
+        Path | None,
+        option("Runtime environment of the job: a YAML or JSON file with fields such as working_dir and pip."),
+    ] = None,
+    output: Output = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Design the cheapest cluster for so many trials, and write its file.
+
+    stderr says why it has these worker groups, and what they cost.
+    """
+    if decision is None and (workload is not None or size is not None):
+        raise typer.BadParameter(f"{'--workload' if workload is not None else '--size'} needs --decision")
+    if output is not None:
+        check_new(output, force=force, inputs=(policy, nodes, decision, runtime_env))
+    catalog = None if nodes is None else load_catalog(nodes)
+    decided = None if decision is None else load_decision(decision)
+    design = design_cluster(
+        load_policy(policy),
+        catalog,
+        num_trials,
+        decision=decided,
+        workload=workload,
+        size=size,
+        name=name,
+        min_nodes=dict(map(_name_and_number, min_nodes)),
+    )
+    from tune_policies.kuberay.writing import WriteOptions, write_cluster
+
+    options = WriteOptions(
+        format=format,
+        ray_version=ray_version or version("ray"),
+        image=image,
+        platform=None if platform == "none" else platform,
+        num_gpus=num_gpus,
+        namespace=namespace,
+        job=job,
+        runtime_env=None if runtime_env is None else load_runtime_env(runtime_env),
+    )
+    text = write_cluster(design, options)
+    print(design.explain(), file=sys.stderr)
+    if output is not None:
+        write_new(output, text, force=force)
+    if json:
+        print(json_text.dumps({**design.model_dump(mode="json"), "file": text}, indent=2, ensure_ascii=False))
+    elif output is None:
+        print(text, end="")
+
+
+def _name_and_number(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    if not name or not (number.isascii() and number.isdecimal()) or len(number) > 9:
+        raise typer.BadParameter(f"--min-nodes {shorten(text)} is not NAME=NUMBER, such as l4=2")
+    return name, int(number)

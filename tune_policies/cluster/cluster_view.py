@@ -1,0 +1,135 @@
+"""Shows clusters as tables and lines.
+
+Labels and custom resources have names of any length, so they are below the tables and not in columns.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.files.terminal import empty_table, line
+from tune_policies.values.resources import Resources, amount_of, format_amount, from_ticks
+from tune_policies.values.sanitize import one_line
+from tune_policies.values.units import format_bytes
+from tune_policies.values.value import counted, shorten_names
+
+_NOT_REPEATED: Final = frozenset({"ray.io/node-id", "ray.io/accelerator-type"})
+"""Labels that are not shown: the node's identifier, and the type, which has a column."""
+
+_NO_LIMIT: Final = 2**30
+"""From this number of nodes on there is no limit: KubeRay's default is 2147483647 minus the running nodes."""
+
+
+def cluster_view(capacity: ClusterCapacity) -> RenderableType:
+    """Return the tables and lines of ``tune-policies probe``."""
+    parts: list[RenderableType] = [_nodes(capacity.nodes)]
+    if capacity.draining:
+        names = sorted(node.address or node.node_id[:8] for node in capacity.draining)
+        parts.append(line(f"{counted(len(names), 'node')} being drained, which no plan counts: {shorten_names(names)}"))
+    if capacity.node_types is None:
+        text = "An autoscaler runs, but what it could add is not known: name the cluster's file with --cluster-config"
+        parts.append(line(text))
+    elif capacity.node_types:
+        parts += ["", _node_types(capacity)]
+    return Group(*parts)
+
+
+def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
+    shapes: dict[tuple[str, ...], list[NodeCapacity]] = defaultdict(list)
+    for node in nodes:
+        # Ray's memory is what was free when the node started, which differs among equal nodes.
+        has_memory = "" if node.resources.memory_bytes else "not known"
+        shapes[(*_columns(node), has_memory, _others(node))].append(node)
+    table = empty_table(
+        counted(len(nodes), "node"), "Nodes", "CPU", "GPU", "Type", "GPU memory", "Host memory", "In use"
+    )
+    details = []
+
+    def most_gpus_first(shape: tuple[tuple[str, ...], list[NodeCapacity]]) -> tuple[object, ...]:
+        has = shape[1][0].resources
+        return (-has.gpus, -has.cpus, shape[0])
+
+    for (*columns, _, others), alike in sorted(shapes.items(), key=most_gpus_first):
+        memory = _host_memory(*(node.resources for node in alike))
+        table.add_row(str(len(alike)), *columns, memory, _in_use(alike))
+        has, kind = alike[0].resources, columns[2]
+        named = f"{len(alike)} with {amount_of(has.cpus, 'CPU')}, {amount_of(has.gpus, 'GPU')}"
+        named += f" ({kind})" if kind != "-" else ""
+        details.append(_details(named, _shared_labels(alike), others))
+    return Group(table, *(line(text) for text in details if text))
+
+
+def _node_types(capacity: ClusterCapacity) -> RenderableType:
+    table = empty_table("The autoscaler could add", "Nodes", "Node type", "CPU", "GPU", "Type", "Host memory")
+    details = []
+    for kind in capacity.node_types or ():
+        has = kind.resources
+        amounts = (format_amount(has.cpus), format_amount(has.gpus), kind.accelerator_type or "-", _host_memory(has))
+        most = str(kind.max_nodes_to_add) if kind.max_nodes_to_add < _NO_LIMIT else "no limit"
+        table.add_row(most, kind.name, *amounts)
+        details.append(_details(kind.name, kind.labels, _custom(has)))
+    if capacity.max_nodes_to_add is not None and capacity.max_nodes_to_add < _NO_LIMIT:
+        details.append(f"- at most {counted(capacity.max_nodes_to_add, 'node')} of all types together")
+    return Group(table, *(line(text) for text in details if text))
+
+
+def _columns(node: NodeCapacity) -> tuple[str, ...]:
+    has = node.resources
+    memory = node.smallest_gpu_memory_bytes
+    gpu_memory = format_bytes(memory) if memory else "not read"
+    models = sorted({device.name for device in node.devices or ()})
+    return (
+        format_amount(has.cpus),
+        format_amount(has.gpus),
+        node.accelerator_type or ", ".join(models) or "-",
+        gpu_memory if has.gpus else "-",
+    )
+
+
+def _host_memory(*each: Resources) -> str:
+    """Return the memory of one node, or of equal nodes: ``"14.7 to 14.9 GiB"``."""
+    amounts = [has.memory_bytes for has in each if has.memory_bytes]
+    if not amounts:
+        return "not known"
+    least, most = format_bytes(min(amounts)), format_bytes(max(amounts))
+    if least == most:
+        return most
+    number, unit = least.split()
+    return f"{number if most.endswith(f' {unit}') else least} to {most}"
+
+
+def _others(node: NodeCapacity) -> str:
+    few = node.usable_cpus is not None and node.usable_cpus < node.resources.cpus
+    usable = f"only {amount_of(node.usable_cpus or 0, 'CPU')} usable" if few else ""
+    return ", ".join(part for part in (usable, _custom(node.resources)) if part)
+
+
+def _custom(has: Resources) -> str:
+    return ", ".join(amount_of(amount, name) for name, amount in sorted(has.custom.items()))
+
+
+def _in_use(nodes: Iterable[NodeCapacity]) -> Text:
+    """Return the reserved resources of all nodes together."""
+    total: dict[str, int] = defaultdict(int)
+    for node in nodes:
+        if node.in_use is None:
+            return Text("not known")
+        for name, ticks in node.in_use.ticks.items():
+            total[name] += ticks
+    memory = total.pop("memory", 0)
+    parts = [amount_of(from_ticks(ticks), name) for name, ticks in sorted(total.items())]
+    return Text("\n".join([*map(one_line, parts), *([format_bytes(memory)] if memory else [])]) or "nothing")
+
+
+def _shared_labels(nodes: list[NodeCapacity]) -> dict[str, str]:
+    return dict(set.intersection(*(set(node.labels.items()) for node in nodes)))
+
+
+def _details(named: str, labels: Mapping[str, str], others: str) -> str:
+    shown = ", ".join(f"{key}={value}" for key, value in sorted(labels.items()) if key not in _NOT_REPEATED)
+    text = "; ".join(part for part in (others, f"labels {shown}" if shown else "") if part)
+    return f"- {named}: {text}" if text else ""

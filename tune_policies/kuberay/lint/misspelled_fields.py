@@ -1,0 +1,94 @@
+"""Field names with a typo.
+
+The API server refuses an unknown field or drops it without an error. Only the official definitions list all fields. But
+a name that is nearly one of the fields below, which decide what Ray sees of a cluster, is wrong in any case. No field
+of the official definitions is reported as a typo.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Final, TypeAlias, Union, get_args
+
+from tune_policies.files.yaml_documents import Document, Path
+from tune_policies.kuberay.reading.kuberay_models import (
+    AutoscalerOptions,
+    Container,
+    ContainerResources,
+    Part,
+    PodSpec,
+    RayClusterSpec,
+    Toleration,
+    WorkerGroupSpec,
+)
+
+_NEAR: Final = 0.88
+"""The similarity of two names that differ by a typo: an ending, an additional letter, or two that changed places."""
+
+_Fields: TypeAlias = Mapping[str, Union[type[Part], "_Fields", None]]
+"""The known fields of a part, each with the type of its own parts."""
+
+_OTHER_FIELDS: Final[dict[type[Part], tuple[str, ...]]] = {
+    AutoscalerOptions: ("resources", "env", "envFrom", "upscalingMode"),
+    Container: ("command", "args", "volumeMounts", "envFrom", "ports", "lifecycle"),
+    ContainerResources: ("claims",),
+    PodSpec: (
+        *("affinity", "volumes", "initContainers", "serviceAccountName", "priorityClassName", "imagePullSecrets"),
+    ),
+    Toleration: ("tolerationSeconds",),
+    WorkerGroupSpec: ("scaleStrategy", "priority"),
+}
+"""Fields that the models do not declare."""
+
+_JOB: Final[_Fields] = {
+    **dict.fromkeys(("entrypoint", "runtimeEnvYAML", "submissionMode", "clusterSelector", "shutdownAfterJobFinishes")),
+    **dict.fromkeys(("ttlSecondsAfterFinished", "entrypointNumCpus", "entrypointNumGpus", "entrypointResources")),
+    **dict.fromkeys(("activeDeadlineSeconds", "backoffLimit", "submitterPodTemplate", "suspend")),
+    "rayClusterSpec": RayClusterSpec,
+}
+_SPECS: Final[dict[str, type[Part] | _Fields]] = {
+    "RayCluster": RayClusterSpec,
+    "RayJob": _JOB,
+    "RayCronJob": {"schedule": None, "suspend": None, "jobTemplate": _JOB},
+    "RayService": {"serveConfigV2": None, "rayClusterConfig": RayClusterSpec},
+}
+
+
+def misspelled_fields(manifest: Document) -> Iterator[tuple[Path, str]]:
+    """Yield the path of each field with a typo, and a message that names the field that is meant."""
+    data = manifest.data
+    kind = data.get("kind") if isinstance(data, Mapping) else None
+    if isinstance(kind, str) and kind in _SPECS:
+        yield from _misspelled(data.get("spec"), _SPECS[kind], ("spec",))
+
+
+def _misspelled(data: Any, part: type[Part] | _Fields, path: Path) -> Iterator[tuple[Path, str]]:
+    if isinstance(data, list):
+        for number, each in enumerate(data):
+            yield from _misspelled(each, part, (*path, number))
+    elif isinstance(data, Mapping):
+        fields = _fields_of(part) if isinstance(part, type) else part
+        for key, value in data.items():
+            if (inner := fields.get(key)) is not None:
+                yield from _misspelled(value, inner, (*path, key))
+            elif key not in fields and (meant := _meant(key, fields)):
+                yield (*path, key), f"unknown field {key!r}; did you mean {meant!r}?"
+
+
+@cache
+def _fields_of(model: type[Part]) -> _Fields:
+    fields: dict[str, type[Part] | None] = dict.fromkeys(_OTHER_FIELDS.get(model, ()))
+    for name, field in model.model_fields.items():
+        types = (field.annotation, *get_args(field.annotation))
+        fields[name] = next((each for each in types if isinstance(each, type) and issubclass(each, Part)), None)
+    return fields
+
+
+def _meant(name: str, fields: _Fields) -> str | None:
+    by_plain = {_plain(field): field for field in sorted(fields)}
+    near = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=_NEAR)
+    return by_plain[near[0]] if near else None
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")

@@ -1,0 +1,228 @@
+"""Computes which resources of a cluster a plan leaves idle, and why.
+
+If the plan fills the cluster, each node holds as many workers as fit. Otherwise only the sum of the difference is
+known, because Ray chooses the nodes.
+"""
+
+from collections import Counter
+from enum import StrEnum
+from typing import NamedTuple
+
+from pydantic import Field
+
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.labels import matcher
+from tune_policies.placement.packing import Limit, Request, request_of, slots_on_node
+from tune_policies.placement.trial_slot import TrialSlot
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import TICKS, amount_of, format_amount, from_ticks
+from tune_policies.values.units import format_bytes
+from tune_policies.values.value import Value
+
+
+class Why(StrEnum):
+    """Why an amount is idle; ``{}`` stands for a name."""
+
+    ROUNDING = "lost to rounding, as Ray counts in steps of 0.0001"
+    LEFT_FREE = "left free by the policy"
+    BESIDE = "the policy leaves free what else more trials need"
+    GROWTH = "left for one trial to grow into"
+    NOT_SELECTED = "on nodes that the plan's label selector leaves out"
+    OTHER_TYPE = "on nodes of another type than {}"
+    NOT_ASKED = "no trial asks for {}"
+    TOO_SMALL = "less than one more {} needs"
+    NONE_LEFT = "their nodes have no {} left"
+    TOO_LITTLE = "their nodes have too little {} left"
+    CAPPED = "held back by the cap {}"
+    LIMITED = "limited by {}"
+
+
+class Reason(NamedTuple):
+    """Why an amount is idle, and the name in the reason."""
+
+    why: Why
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.why.format(self.name)
+
+
+Parts = Counter[tuple[str, Reason]]
+"""Idle ticks (of host memory: bytes) by resource and reason."""
+
+
+class Idle(Value):
+    """An amount of a resource that no trial of a plan uses.
+
+    Attributes:
+        resource: Ray's name of the resource.
+        amount: The amount that is idle for this reason, of ``memory`` in bytes.
+        total: The amount in the cluster, used or not.
+        reason: Why no other trial uses it.
+        why: The kind of the reason.
+    """
+
+    resource: str
+    amount: float
+    total: float
+    reason: str
+    why: Why | None = Field(default=None, exclude=True, repr=False)
+
+    def __str__(self) -> str:
+        if self.resource == "memory":
+            return f"{format_bytes(int(self.amount))} of {format_bytes(int(self.total))} of host memory: {self.reason}"
+        return f"{format_amount(self.amount)} of {amount_of(self.total, self.resource)}: {self.reason}"
+
+
+def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
+    """Return the idle resources of ``capacity`` and of the nodes that the plan adds.
+
+    Used and idle amounts add up to the total. Host memory is omitted if the trials reserve none, or if that of a node
+    is not known.
+
+    Raises:
+        InvalidResourcesError: The plan uses more than the total, so it was made for another cluster.
+    """
+    cluster = capacity.with_nodes_added(plan.nodes_to_add)
+    total = _total(cluster)
+    is_reserved = any(slot.worker.memory_bytes for slot in plan.slots)
+    if not is_reserved or any(node.resources.memory_bytes is None for node, _ in cluster.groups):
+        total.pop("memory", None)
+    used = _used(plan)
+    for name in total.keys() | (used.keys() & (DEVICE_RESOURCES | {"CPU"})):
+        if used[name] > total[name]:
+            raise InvalidResourcesError(
+                f"the plan uses more {name} than the cluster has: it was made for another cluster"
+            )
+    parts = _parts(cluster, plan)
+    if parts is None:
+        limits = dict.fromkeys(total, Reason(Why.LIMITED, plan.limited_by))
+        limits[plan.limited_by] = Reason(Why.TOO_SMALL, "trial")
+        parts = Counter({(name, limits[name]): total[name] - used[name] for name in total})
+    _tell_what_is_left_free(parts, plan)
+    rows = sorted(
+        (name not in ("CPU", "GPU"), name, -amount, str(reason), reason.why) for (name, reason), amount in parts.items()
+    )
+    return tuple(
+        Idle(resource=name, amount=_amount(name, -negated), total=_amount(name, total[name]), reason=text, why=why)
+        for _, name, negated, text, why in rows
+        if negated and name in total
+    )
+
+
+def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
+    """Return the idle amounts by reason, or ``None`` if the places of trials are not known by node."""
+    slot = plan.slots[0]
+    if len(plan.slots) > 1:
+        return None
+    request = request_of(slot)
+    is_selected = matcher(slot.label_selector)
+    room, parts = _left_on_full_nodes(cluster.where(lambda node: is_selected(node.ray_labels)), request)
+    for name, ticks in _total(cluster.where(lambda node: not is_selected(node.ray_labels))).items():
+        parts[name, Reason(Why.NOT_SELECTED)] += ticks
+    spare = room - slot.max_concurrent_trials * request.processes
+    if spare < 0:
+        return None
+    growth = min(spare, slot.max_workers - slot.num_workers) if slot.max_workers is not None else 0
+    spare -= growth
+    too_few = spare % request.processes
+    for name, needed in request.worker.ticks.items():
+        parts[name, Reason(Why.GROWTH)] += growth * needed
+        parts[name, Reason(Why.TOO_SMALL, "trial")] += too_few * needed
+        parts[name, _why_spare(plan)] += (spare - too_few) * needed
+    _take_drivers(parts, slot)
+    return parts
+
+
+def _tell_what_is_left_free(parts: Parts, plan: TrialPlan) -> None:
+    """Change the reason of resources that the policy leaves free, first of those that more trials would use."""
+    for name, ticks in plan.left_free.ticks.items():
+        left_free = Reason(Why.LEFT_FREE)
+        reasons = [reason for each, reason in parts if each == name and reason.why not in (Why.GROWTH, Why.LEFT_FREE)]
+        for reason in sorted(reasons, key=lambda reason: (reason.why is not Why.BESIDE, str(reason))):
+            moved = min(parts[name, reason], ticks - parts[name, left_free])
+            parts[name, left_free] += moved
+            parts[name, reason] -= moved
+
+
+def _left_on_full_nodes(cluster: ClusterCapacity, request: Request) -> tuple[int, Parts]:
+    """Return the number of workers on full nodes, and the remaining resources."""
+    room, parts = 0, Parts()
+    needed = request.worker.ticks
+    for node, count in cluster.groups:
+        slots = slots_on_node(node, request)
+        held = min(slots.values(), default=0)
+        room += held * count
+        left = {name: has - held * needed.get(name, 0) for name, has in node.resources.ticks.items()}
+        for name, amount in left.items():
+            if amount:
+                parts[name, _why_left(name, request, slots, left)] += amount * count
+    return room, parts
+
+
+def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str, int]) -> Reason:
+    wanted_type = request.accelerator_type
+    if wanted_type is not None and slots[ACCELERATOR_TYPE_PREFIX + wanted_type] == 0:
+        return Reason(Why.OTHER_TYPE, wanted_type)
+    if name not in request.worker.ticks:
+        return Reason(Why.NOT_ASKED, name)
+    needed = request.worker.ticks[name]
+    held = min(slots.values(), default=0)
+    if name != "memory" and left[name] <= _lost_to_rounding(needed, left[name] + held * needed):
+        return Reason(Why.ROUNDING)
+    others = [stop for stop in slots if slots[stop] == held and stop != name]
+    if left[name] < needed or not others:
+        return Reason(Why.TOO_SMALL, "worker" if request.num_workers else "trial")
+
+    def is_used_up(stop: str) -> bool:  # except for rounding
+        return left.get(stop, 0) * 100 < request.worker.ticks.get(stop, 1)
+
+    stop = min(others, key=lambda other: (not is_used_up(other), other))
+    return Reason(Why.NONE_LEFT if is_used_up(stop) else Why.TOO_LITTLE, stop)
+
+
+def _lost_to_rounding(share: int, has: int) -> int:
+    """Return the ticks that shares of floor(1/k) leave on all devices of a node."""
+    lost = TICKS % share
+    return has // TICKS * lost if lost < TICKS // share else 0
+
+
+def _why_spare(plan: TrialPlan) -> Reason:
+    """Return why trials do not take what would hold more of them."""
+    if isinstance(plan.limited_by, Limit):
+        return Reason(Why.CAPPED, plan.limited_by)
+    return Reason(Why.BESIDE if plan.left_free.ticks else Why.LEFT_FREE)
+
+
+def _take_drivers(parts: Parts, slot: TrialSlot) -> None:
+    """Subtract the memory of the drivers, which may be on any node."""
+    if slot.num_workers == 0:
+        return
+    for name, needed in slot.trial.ticks.items():
+        held = slot.max_concurrent_trials * needed
+        for part in sorted((part for part in parts if part[0] == name), key=lambda part: str(part[1])):
+            taken = min(held, parts[part])
+            parts[part] -= taken
+            held -= taken
+
+
+def _used(plan: TrialPlan) -> Counter[str]:
+    used: Counter[str] = Counter()
+    for slot in plan.slots:
+        for resources, times in ((slot.trial, 1), (slot.per_worker, slot.num_workers)):
+            for name, amount in resources.ticks.items():
+                used[name] += slot.max_concurrent_trials * times * amount
+    return used
+
+
+def _total(cluster: ClusterCapacity) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for node, count in cluster.groups:
+        total.update({name: ticks * count for name, ticks in node.resources.ticks.items()})
+    return total
+
+
+def _amount(name: str, ticks: int) -> float:
+    return ticks if name == "memory" else from_ticks(ticks)

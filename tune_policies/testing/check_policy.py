@@ -1,0 +1,425 @@
+"""What every policy promises, and the function that tests a policy for all of it.
+
+Most promises are about one cluster and the answer that the policy gives for it: a plan, or an error. Each of them is a
+function that returns what is wrong, or an empty text.
+"""
+
+import inspect
+import json
+import pickle
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache, cached_property
+from itertools import chain
+from typing import Final
+
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.placement.layout import place_slots
+from tune_policies.placement.trial_slot import TrialSlot
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy, build_policy, with_inner
+from tune_policies.testing.clusters import draw_cluster, simpler_clusters, twice
+from tune_policies.testing.placing import TICKS, NodeState, count_workers, place_trials
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.value import counted, shorten
+
+_MOST_STEPS: Final = 1000
+"""How many simpler clusters are tried for a counterexample."""
+
+_MOST_PLACED: Final = 500
+"""How many trials are placed one by one. A plan with more is not checked for its number of trials."""
+
+
+class Promise(Enum):
+    """A promise of every policy. Its value is the promise in words."""
+
+    IS_A_VALUE = "a policy is a frozen value, the same after JSON, YAML's plain data and pickle"
+    RAISES_INFEASIBLE_ALONE = "plan() returns a TrialPlan, or raises InfeasibleRequestError and nothing else"
+    IS_PURE = "plan() gives the same answer each time, changes nothing, and does no I/O"
+    IGNORES_ORDER = "the order of the nodes does not matter"
+    PLAN_IS_A_VALUE = "a plan is the same after JSON and pickle, and explains itself"
+    FITS = "all trials of a plan can run at once, device by device"
+    IS_FULL = "no further trial fits, unless the plan says fewer_than_fit"
+    GROWS = "one elastic trial can grow to max_workers while all others keep their fewest workers"
+    SHARES_ARE_EQUAL = "as many shares fit the devices of a node one by one as by their sum, by which Ray admits trials"
+    GPU_MEMORY_FITS = "the workers of a GPU together may use no more than its memory"
+    ADDS_KNOWN_NODES = "a plan adds no more nodes than the autoscaler may add"
+    MORE_NODES_ARE_ENOUGH = (
+        "with each node twice there is a plan, too, and no fewer trials run if all get the same; "
+        "policies with several choices, and plans that leave something free, are excepted"
+    )
+    PLANS_SOMEWHERE = "there is a plan for at least one of the clusters"
+
+
+class PolicyCheckError(AssertionError):
+    """A policy breaks a promise.
+
+    Attributes:
+        promise: The broken promise.
+        found: What is wrong, as text.
+        policy: The policy.
+        capacity: The smallest cluster that was found on which it breaks the promise; ``None``: no cluster is needed.
+    """
+
+    def __init__(
+        self, promise: Promise, found: str, policy: ResourcePolicy, capacity: ClusterCapacity | None = None
+    ) -> None:
+        super().__init__(promise, found, policy, capacity)
+        self.promise = promise
+        self.found = found
+        self.policy = policy
+        self.capacity = capacity
+
+    def __str__(self) -> str:
+        lines = [f"{type(self.policy).__name__} breaks a promise: {self.promise.value}", self.found]
+        lines.append(f"policy: {self.policy!r}")
+        if self.capacity is not None:
+            data = self.capacity.model_dump(exclude_defaults=True)
+            lines.append(f"smallest cluster found: ClusterCapacity.from_dict({data})")
+        return "\n".join(lines)
+
+
+def check_policy(
+    policy: ResourcePolicy, *, num_clusters: int = 200, seed: int = 0, clusters: Iterable[ClusterCapacity] = ()
+) -> None:
+    """Check that a policy keeps the promises of all policies, on many small clusters.
+
+    The clusters have nodes with CPUs alone, with GPUs of one type or several, whose memory is known or not, other
+    accelerators and TPU slices; some have an autoscaler, are in use, or are empty. The promises are the members of
+    :class:`Promise`. A placement that is made one by one, and shares no arithmetic with the planner, says whether the
+    trials of a plan fit.
+
+    200 clusters take from 0.2 to 3 seconds of CPU time for the policies of this package (AMD EPYC, Python 3.11).
+
+    Args:
+        policy: The policy. Check each form of it that takes another path, for instance with Train workers.
+        num_clusters: How many random clusters are used.
+        seed: The seed of the random clusters. The same seed gives the same clusters.
+        clusters: Further clusters, for a policy that plans only on special ones, such as with a label of your own.
+
+    Raises:
+        PolicyCheckError: The policy breaks a promise. The error has the promise, and the smallest cluster found on
+            which the policy breaks it. It is an ``AssertionError``, so a test framework reports it as a failure.
+    """
+    if found := _is_no_value(policy):
+        raise PolicyCheckError(Promise.IS_A_VALUE, found, policy)
+    rng = random.Random(seed)  # noqa: S311 - for tests
+    has_plan = False
+    for capacity in chain(clusters, (draw_cluster(rng) for _ in range(num_clusters))):
+        case = _Case(policy, capacity)
+        for promise, check in _CHECKS.items():
+            if check(case):
+                smallest, found = _shrink(promise, case)
+                raise PolicyCheckError(promise, found, policy, smallest)
+        has_plan = has_plan or isinstance(case.answer, TrialPlan)
+    if not has_plan:
+        found = f"{counted(num_clusters, 'random cluster')} were tried: pass clusters=[…] on which it has a plan"
+        raise PolicyCheckError(Promise.PLANS_SOMEWHERE, found, policy)
+
+
+def _shrink(promise: Promise, case: "_Case") -> tuple[ClusterCapacity, str]:
+    """Return the smallest cluster found on which a promise is broken, and what is wrong there."""
+    capacity, found = case.capacity, _CHECKS[promise](case)
+    waiting = simpler_clusters(capacity)
+    for _ in range(_MOST_STEPS):
+        simpler = next(waiting, None)
+        if simpler is None:
+            break
+        if still := _CHECKS[promise](_Case(case.policy, simpler)):
+            capacity, found = simpler, still
+            waiting = simpler_clusters(capacity)
+    return capacity, found
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A policy and a cluster."""
+
+    policy: ResourcePolicy
+    capacity: ClusterCapacity
+
+    @cached_property
+    def first_answer(self) -> tuple[TrialPlan | Exception, bool]:
+        """The plan, or the error that was raised instead, and whether the capacity is the same as before."""
+        before = self.capacity.to_json()
+        answer = _answer(self.policy, self.capacity)
+        return answer, self.capacity.to_json() == before
+
+    @property
+    def answer(self) -> TrialPlan | Exception:
+        """The plan, or the error that was raised instead."""
+        return self.first_answer[0]
+
+    @cached_property
+    def plan(self) -> TrialPlan | None:
+        """The plan; ``None``: there is none."""
+        return self.answer if isinstance(self.answer, TrialPlan) else None
+
+    @cached_property
+    def grown(self) -> ClusterCapacity:
+        """The cluster with the nodes that the plan adds."""
+        return self.capacity.with_nodes_added(self.plan.nodes_to_add) if self.plan else self.capacity
+
+    @property
+    def num_trials(self) -> int:
+        """How many trials run at once, if they are few enough to be placed one by one, or 0."""
+        planned = sum(slot.max_concurrent_trials for slot in self.plan.slots) if self.plan else 0
+        return planned if planned <= _MOST_PLACED else 0
+
+
+def _answer(policy: ResourcePolicy, capacity: ClusterCapacity) -> TrialPlan | Exception:
+    try:
+        return policy.plan(capacity)
+    except Exception as error:  # noqa: BLE001 - what is raised is what is tested
+        return error
+
+
+def _same(one: TrialPlan | Exception, other: TrialPlan | Exception) -> bool:
+    if isinstance(one, TrialPlan) or isinstance(other, TrialPlan):
+        return one == other
+    return type(one) is type(other) and str(one) == str(other)
+
+
+def _shown(answer: TrialPlan | Exception) -> str:
+    return answer.explain() if isinstance(answer, TrialPlan) else f"{type(answer).__name__}: {answer}"
+
+
+def _is_no_value(policy: ResourcePolicy) -> str:
+    data = json.loads(policy.to_json())
+    if data.get("kind") != type(policy).__name__:
+        return f"its kind is {data.get('kind')!r}, not its class name"
+    others: Mapping[str, Callable[[], ResourcePolicy]] = {
+        "from_json(to_json())": lambda: type(policy).from_json(policy.to_json()),
+        "build_policy with the data of its JSON": lambda: build_policy(data),
+        "build_policy(model_dump())": lambda: build_policy(policy.model_dump()),
+        "pickle": lambda: pickle.loads(pickle.dumps(policy)),  # noqa: S301 - just written
+    }
+    for name, make in others.items():
+        try:
+            other = make()
+        except Exception as error:  # noqa: BLE001 - what is raised is what is tested
+            return f"{name} raises {type(error).__name__}: {error}"
+        if type(other) is not type(policy) or other != policy:
+            return f"{name} gives {shorten(other)}"
+    for name in type(policy).model_fields:
+        try:
+            setattr(policy, name, getattr(policy, name))
+        except ValueError:
+            continue
+        return f"its field {name} can be set"
+    return ""
+
+
+def _raises_another_error(case: _Case) -> str:
+    answer = case.answer
+    if isinstance(answer, TrialPlan):
+        return "" if case.capacity.nodes or answer.nodes_to_add else "it has a plan for a cluster without nodes"
+    if type(answer) is not InfeasibleRequestError:
+        return f"it raises {type(answer).__name__}: {answer}"
+    if not (answer.asked and answer.offered and answer.short_of and answer.suggestion):
+        return f"its error leaves out what was asked, what there is, or what would work: {answer}"
+    again = pickle.loads(pickle.dumps(answer))  # noqa: S301 - just written
+    return "" if _same(again, answer) else f"its error is another one after pickle: {again}"
+
+
+def _is_impure(case: _Case) -> str:
+    first, is_unchanged = case.first_answer
+    if not is_unchanged:
+        return "it changes the capacity"
+    with _io_noted() as noted:
+        second = _answer(case.policy, case.capacity)
+    if not _same(first, second):
+        return f"the answers differ:\n{_shown(first)}\n{_shown(second)}"
+    return f"it does I/O: {noted[0]}" if noted else ""
+
+
+def _depends_on_order(case: _Case) -> str:
+    other = _answer(case.policy, case.capacity.with_nodes(reversed(case.capacity.nodes)))
+    if _same(case.answer, other):
+        return ""
+    return f"with its nodes in the other order:\n{_shown(case.answer)}\n{_shown(other)}"
+
+
+def _plan_is_no_value(case: _Case) -> str:
+    plan = case.plan
+    if plan is None:
+        return ""
+    if not (plan.limited_by and plan.explain(case.capacity)):
+        return "it does not say what stops one more trial"
+    if TrialPlan.from_json(plan.to_json()) != plan:
+        return f"the plan is another one after JSON: {plan.to_json()}"
+    return "" if pickle.loads(pickle.dumps(plan)) == plan else "the plan is another one after pickle"  # noqa: S301
+
+
+def _does_not_fit(case: _Case) -> str:
+    if case.plan is None:
+        return ""
+    alone = case.plan.by_config.slots if case.plan.by_config else ()
+    for plan in (case.plan, *(case.plan.model_copy(update={"slots": (slot,), "by_config": None}) for slot in alone)):
+        planned = sum(slot.max_concurrent_trials for slot in plan.slots)
+        if planned <= _MOST_PLACED and (placed := place_trials(case.grown, plan, planned)) < planned:
+            return f"of {counted(planned, 'trial')}, {placed} fit:\n{plan.explain()}"
+    return ""
+
+
+def _is_not_full(case: _Case) -> str:
+    plan = case.plan
+    # The order in which drivers and workers are placed matters, so that further trials may or may not fit.
+    if plan is None or plan.fewer_than_fit or not case.num_trials or any(slot.num_workers for slot in plan.slots):
+        return ""
+    if any(_shares(slot) != _shares(plan.slots[0]) for slot in plan.slots):
+        return ""  # a device that is cut into shares is for slots of one type
+    more = case.num_trials + 1
+    return f"one more trial fits beside:\n{plan.explain()}" if place_trials(case.grown, plan, more) == more else ""
+
+
+def _shares(slot: TrialSlot) -> Mapping[str, int]:
+    devices = _device_ticks(slot)
+    return {name: min(TICKS, ticks) for name, ticks in devices.items()}
+
+
+def _device_ticks(slot: TrialSlot) -> Mapping[str, int]:
+    worker = slot.worker
+    amounts = {"GPU": worker.gpus, "NPU": worker.custom.get("NPU", 0)}
+    return {name: round(amount * TICKS) for name, amount in amounts.items() if amount}
+
+
+def _cannot_grow(case: _Case) -> str:
+    # The autoscaler adds nodes for growth when a trial grows, and not all of them are in the plan.
+    if case.plan is None or len(case.plan.slots) > 1 or case.capacity.node_types:
+        return ""
+    slot = case.plan.slots[0]
+    if slot.max_workers is None or not case.num_trials:
+        return ""
+    planned = (slot.max_concurrent_trials - 1) * slot.num_workers + slot.max_workers
+    fit = count_workers(case.capacity, slot)
+    return f"of {counted(planned, 'worker')}, {fit} fit: {slot}" if fit < planned else ""
+
+
+def _slots_on_nodes(case: _Case) -> Iterator[tuple[TrialSlot, NodeCapacity]]:
+    """Yield each slot with each node on which a worker of it may run. Slots of several types have their own nodes."""
+    slots = case.plan.slots if case.plan else ()
+    nodes_of: dict[int, set[str | None]] = defaultdict(set)
+    for place in place_slots(slots, case.grown).places if len(slots) > 1 else ():
+        nodes_of[place.slot_type] |= {node_id for node_id, _ in place.worker_nodes} or {place.node_id}
+    for slot_type, slot in enumerate(slots):
+        own = nodes_of[slot_type]
+        for node in case.grown.nodes:
+            is_own = not own or node.node_id in own or (node.is_expected and None in own)
+            state = NodeState(node)
+            if is_own and state.is_selected(slot) and state.take(slot.worker, slot.accelerator_type):
+                yield slot, node
+
+
+def _shares_differ(case: _Case) -> str:
+    for slot, node in _slots_on_nodes(case):
+        has = {"GPU": node.resources.gpus, **node.resources.custom}
+        for name, share in _device_ticks(slot).items():
+            devices = round(has.get(name, 0) * TICKS)
+            by_sum, one_by_one = devices // share, TICKS // share * (devices // TICKS) + devices % TICKS // share
+            if case.plan and case.plan.fewer_than_fit:
+                by_sum = min(by_sum, slot.max_concurrent_trials * max(1, slot.num_workers))
+            if share < TICKS and by_sum > one_by_one:
+                return (
+                    f"on a node with {has[name]:g} {name}, {one_by_one} shares of {share / TICKS:g} fit one by one, "
+                    f"and {by_sum} by their sum"
+                )
+    return ""
+
+
+def _exceeds_gpu_memory(case: _Case) -> str:
+    for slot, node in _slots_on_nodes(case):
+        share, memory_bytes = _shares(slot).get("GPU"), node.smallest_gpu_memory_bytes
+        if slot.gpu_memory_bytes is None or share is None:
+            continue
+        workers = TICKS // share
+        if memory_bytes is None or workers * slot.gpu_memory_bytes > memory_bytes:
+            each = f"{counted(workers, 'worker')} of {slot.gpu_memory_bytes:,} bytes on a GPU"
+            return f"{each} of {'unknown memory' if memory_bytes is None else f'{memory_bytes:,} bytes'}: {slot}"
+    return ""
+
+
+def _adds_other_nodes(case: _Case) -> str:
+    wanted = case.plan.nodes_to_add if case.plan else {}
+    may_come = {each.name: each.max_nodes_to_add for each in case.capacity.node_types or ()}
+    limit = case.capacity.max_nodes_to_add
+    too_many = any(number > may_come.get(name, 0) for name, number in wanted.items())
+    if too_many or (limit is not None and sum(wanted.values()) > limit):
+        return f"it adds {wanted} of {may_come}, at most {limit} together"
+    return ""
+
+
+def _needs_fewer_nodes(case: _Case) -> str:
+    plan = case.plan
+    has_choices = any(len(policy.choices) > 1 for policy in with_inner([case.policy]))
+    if plan is None or has_choices or plan.fewer_than_fit or not case.capacity.nodes:
+        return ""
+    more = _answer(case.policy, twice(case.capacity))
+    if not isinstance(more, TrialPlan):
+        return f"with each node twice: {more}"
+    is_alike = len({_size(slot) for slot in (*plan.slots, *more.slots)}) == 1
+    if is_alike and more.max_concurrent_trials < plan.max_concurrent_trials:
+        return f"{plan.max_concurrent_trials} trials become {more.max_concurrent_trials} with each node twice"
+    return ""
+
+
+def _size(slot: TrialSlot) -> tuple[object, ...]:
+    return str(slot.trial), str(slot.per_worker), slot.num_workers
+
+
+_CHECKS: Final[Mapping[Promise, Callable[[_Case], str]]] = {
+    Promise.RAISES_INFEASIBLE_ALONE: _raises_another_error,
+    Promise.IS_PURE: _is_impure,
+    Promise.IGNORES_ORDER: _depends_on_order,
+    Promise.FITS: _does_not_fit,
+    Promise.PLAN_IS_A_VALUE: _plan_is_no_value,
+    Promise.IS_FULL: _is_not_full,
+    Promise.GROWS: _cannot_grow,
+    Promise.SHARES_ARE_EQUAL: _shares_differ,
+    Promise.GPU_MEMORY_FITS: _exceeds_gpu_memory,
+    Promise.ADDS_KNOWN_NODES: _adds_other_nodes,
+    Promise.MORE_NODES_ARE_ENOUGH: _needs_fewer_nodes,
+}
+"""The checks of the promises about one cluster, in the order in which they are made."""
+
+_IO_EVENTS: Final = ("open", "os.", "socket.", "subprocess.", "shutil.", "urllib.")
+"""The beginnings of Python's audit events of I/O."""
+
+_noted: ContextVar[list[str] | None] = ContextVar("_noted", default=None)
+"""Where I/O is noted, while it is."""
+
+
+@cache
+def _install_hook() -> None:
+    # Python cannot remove an audit hook. Outside of a check this one does nothing.
+    sys.addaudithook(_note_io)
+
+
+def _note_io(event: str, arguments: tuple[object, ...]) -> None:
+    noted = _noted.get()
+    if noted is None or not event.startswith(_IO_EVENTS):
+        return
+    frame = inspect.currentframe()
+    while frame is not None:
+        if "importlib" in frame.f_code.co_filename:
+            return  # a module that is imported late is no input of the policy
+        frame = frame.f_back
+    noted.append(f"{event}{arguments}")
+
+
+@contextmanager
+def _io_noted() -> Iterator[list[str]]:
+    """Note the I/O of this thread: files, folders, sockets and processes."""
+    _install_hook()
+    noted: list[str] = []
+    token = _noted.set(noted)
+    try:
+        yield noted
+    finally:
+        _noted.reset(token)

@@ -1,0 +1,161 @@
+"""Places the trials of a plan one by one, process by process and device by device.
+
+It is slow and simple on purpose, and shares no arithmetic with the planner. So it can say whether a plan is right. All
+amounts are in Ray's ticks of 1/10,000 and in bytes.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.cluster.tpu_slices import SliceShape, find_slices
+from tune_policies.placement.layout import place_slots
+from tune_policies.placement.trial_slot import TrialSlot
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.values.resources import Resources
+
+TICKS: Final = 10_000
+_WORKERS_OF_A_TYPE: Final = 1000
+"""A node has one unit of the resource of its device type, and each worker for the type reserves 0.001 of it."""
+
+
+class NodeState:
+    """What is free on one node; each device by itself."""
+
+    def __init__(self, node: NodeCapacity) -> None:
+        has = node.resources
+        self.is_expected = node.is_expected
+        self.memory = has.memory_bytes
+        self._node = node
+        self._labels = node.ray_labels
+        self._typed_workers = _WORKERS_OF_A_TYPE
+        self._amounts = {"CPU": round(has.cpus * TICKS)}
+        self._devices: dict[str, list[int]] = {}
+        for name, amount in {"GPU": has.gpus, **has.custom}.items():
+            ticks = round(amount * TICKS)
+            if name in DEVICE_RESOURCES:
+                whole, part = divmod(ticks, TICKS)
+                self._devices[name] = [TICKS] * whole + [part] * (part > 0)
+            else:
+                self._amounts[name] = ticks
+
+    def is_selected(self, slot: TrialSlot) -> bool:
+        """Return whether Ray may place the slot here; a condition is ``a``, ``!a``, ``in(a,b)`` or ``!in(a,b)``."""
+        for key, condition in slot.label_selector.items():
+            listed = condition.removeprefix("!").removeprefix("in(").removesuffix(")").split(",")
+            if (self._labels.get(key) in [each.strip() for each in listed]) == condition.startswith("!"):
+                return False
+        return True
+
+    def take(self, wanted: Resources, accelerator_type: str | None = None) -> bool:
+        """Reserve what one process needs, or return ``False`` and reserve nothing."""
+        is_typed = accelerator_type is not None
+        if is_typed and (accelerator_type != self._node.accelerator_type or not self._typed_workers):
+            return False
+        memory = wanted.memory_bytes or 0
+        if self.memory is not None and memory > self.memory:
+            return False
+        named = {"CPU": wanted.cpus, "GPU": wanted.gpus, **wanted.custom}
+        ticks = {name: round(amount * TICKS) for name, amount in named.items() if amount}
+        amounts = {name: each for name, each in ticks.items() if name not in DEVICE_RESOURCES}
+        if any(self._amounts.get(name, 0) < each for name, each in amounts.items()):
+            return False
+        found = {name: self._free_devices(name, each) for name, each in ticks.items() if name not in amounts}
+        if any(devices is None for devices in found.values()):
+            return False
+        for name, devices in found.items():
+            for device in devices or ():
+                self._devices[name][device] -= min(TICKS, ticks[name])
+        for name, each in amounts.items():
+            self._amounts[name] -= each
+        self._typed_workers -= is_typed
+        if self.memory is not None:
+            self.memory -= memory
+        return True
+
+    def _free_devices(self, name: str, ticks: int) -> Sequence[int] | None:
+        """Return the devices for a worker: one with room for its share, or whole ones; ``None``: there are too few."""
+        free = self._devices.get(name, [])
+        needed = max(1, ticks // TICKS)
+        fitting = [device for device, left in enumerate(free) if left >= min(TICKS, ticks)][:needed]
+        return fitting if len(fitting) == needed else None
+
+
+def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int:
+    """Return how many of ``wanted`` trials find room at once.
+
+    If all trials get the same, Ray may place them in any order. So the nodes are taken in a random order, and Train
+    drivers are placed on the nodes that they fill most. Slots of several types have their own nodes; further trials may
+    be of any type.
+    """
+    nodes = {node.node_id: NodeState(node) for node in capacity.nodes}
+    if len(plan.slots) == 1:
+        return _place_alike(capacity, nodes, plan.slots[0], wanted)
+    to_come = [node for node in nodes.values() if node.is_expected]
+    placed = 0
+    for place in place_slots(plan.slots, capacity).places:
+        slot = plan.slots[place.slot_type]
+        if place.node_id is None and slot.num_workers:
+            # Its workers may be on alive and on new nodes, and it is not known on which. So they are not checked.
+            placed += min(place.count, wanted - placed)
+            continue
+        homes = to_come if place.node_id is None else [nodes[place.node_id]]
+        on_nodes = [nodes[node_id] for node_id, count in place.worker_nodes for _ in range(count)]
+        for _ in range(min(place.count, wanted - placed)):
+            if not _place_own(slot, homes, on_nodes):
+                return placed
+            placed += 1
+    while placed < wanted and any(_place_anywhere(slot, list(nodes.values())) for slot in plan.slots):
+        placed += 1
+    return placed
+
+
+def _place_own(slot: TrialSlot, homes: Sequence[NodeState], on_nodes: Sequence[NodeState]) -> bool:
+    """Place a trial on one of its homes, and its Train workers on their nodes."""
+    if not slot.num_workers:
+        return _place_process(slot.worker, homes, slot.accelerator_type)
+    workers: Sequence[Sequence[NodeState]] = [[node] for node in on_nodes] or [homes] * slot.num_workers
+    return _place_process(slot.trial, homes) and all(
+        _place_process(slot.worker, each, slot.accelerator_type) for each in workers
+    )
+
+
+def _place_anywhere(slot: TrialSlot, nodes: Iterable[NodeState]) -> bool:
+    selected = [node for node in nodes if node.is_selected(slot)]
+    return not slot.num_workers and _place_process(slot.worker, selected, slot.accelerator_type)
+
+
+def _place_alike(capacity: ClusterCapacity, nodes: dict[str, NodeState], slot: TrialSlot, wanted: int) -> int:
+    for_drivers = [node for node in nodes.values() if node.is_selected(slot)]
+    random.Random(wanted).shuffle(for_drivers)  # noqa: S311 - for tests
+    for_workers = for_drivers
+    if slot.topology is not None:
+        slices = find_slices(capacity.nodes, SliceShape(slot.topology, slot.accelerator_type or "")).intact
+        for_workers = [nodes[host.node_id] for each in slices for host in each.hosts]
+    for placed in range(wanted):
+        if slot.num_workers and not _place_driver(slot, for_drivers):
+            return placed
+        for _ in range(max(1, slot.num_workers)):
+            if not _place_process(slot.worker, for_workers, slot.accelerator_type):
+                return placed
+    return wanted
+
+
+def count_workers(capacity: ClusterCapacity, slot: TrialSlot) -> int:
+    """Return how many Train workers find room beside the drivers of all trials, up to those of one that has grown."""
+    nodes = [state for state in map(NodeState, capacity.nodes) if state.is_selected(slot)]
+    if not all(_place_driver(slot, nodes) for _ in range(slot.max_concurrent_trials)):
+        return 0
+    most = slot.max_concurrent_trials * slot.num_workers + (slot.max_workers or 0)
+    return sum(_place_process(slot.worker, nodes, slot.accelerator_type) for _ in range(most))
+
+
+def _place_driver(slot: TrialSlot, nodes: Iterable[NodeState]) -> bool:
+    fullest_first = sorted(nodes, key=lambda node: float("inf") if node.memory is None else node.memory)
+    return _place_process(slot.trial, fullest_first)
+
+
+def _place_process(wanted: Resources, nodes: Iterable[NodeState], accelerator_type: str | None = None) -> bool:
+    return any(node.take(wanted, accelerator_type) for node in nodes)

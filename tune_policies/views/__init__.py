@@ -1,1 +1,0 @@
-"""Shows values: tables in terminals and notebooks, and the picture of a plan."""
