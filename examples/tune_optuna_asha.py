@@ -1,4 +1,4 @@
-"""Optuna suggests configs, ASHA stops those that fall behind: on shares of a GPU if there is one, else on CPUs."""
+"""Optuna suggests configs, ASHA stops those that fall behind: on fractions of a GPU if there is one, else on CPUs."""
 
 import torch
 from ray import tune

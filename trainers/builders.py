@@ -27,7 +27,7 @@ def build_torch_trainer(
     train_loop_config: dict[str, Any] | None = None,
     torch_config: "TorchConfig | None" = None,
     isolation: Literal["mps"] | None = None,
-    on_void_limit: Literal["raise", "warn"] = "raise",
+    on_unenforced_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> "TorchTrainer":
     """Return Ray's own ``TorchTrainer`` with the scaling config of ``plan``, its limits applied in each worker.
@@ -41,10 +41,10 @@ def build_torch_trainer(
         train_loop_config: The argument of ``train_loop``. If the plan depends on configs, it depends on this one.
         torch_config: The settings of the process group. Its backend may be left open.
         isolation: ``"mps"`` to let NVIDIA's MPS daemon limit the workers too, if one answers.
-        on_void_limit: What to do if the limit of a share cannot hold, because of a setting or because PyTorch sees no
-            GPU: raise an error, or add a warning to the report of the worker. With ``"warn"`` you can rehearse on GPUs
-            that only Ray counts: a worker whose PyTorch sees no GPU trains on the CPU, and all workers communicate
-            through gloo unless ``torch_config`` names a backend.
+        on_unenforced_limit: What to do if a memory limit cannot be enforced, because of a setting or because PyTorch
+            sees no GPU: raise an error, or add a warning to the report of the worker. With ``"warn"`` you can rehearse
+            on simulated GPUs: a worker whose PyTorch sees no GPU trains on the CPU, and all workers communicate through
+            gloo unless ``torch_config`` names a backend.
         **trainer_kwargs: Anything else that ``TorchTrainer`` takes.
 
     Raises:
@@ -58,7 +58,7 @@ def build_torch_trainer(
     plan = plan_for_run(plan, train_loop_config)
     torch_config = torch_config or TorchConfig()
     if torch_config.backend is None:
-        if plan.common_slot.shares_gpu or on_void_limit == "warn":  # there may be no GPU, which NCCL needs
+        if plan.common_slot.shares_gpu or on_unenforced_limit == "warn":  # there may be no GPU, which NCCL needs
             torch_config = replace(torch_config, backend="gloo")
     elif plan.common_slot.shares_gpu and "nccl" in torch_config.backend.lower():  # torch takes it in any case
         raise InvalidResourcesError(
@@ -66,7 +66,7 @@ def build_torch_trainer(
             "share a device, which NCCL refuses: leave the backend out, or plan whole GPUs"
         )
     trainer_kwargs = {**trainer_kwargs, "torch_config": torch_config}
-    limits = limit_options(isolation, on_void_limit)
+    limits = limit_options(isolation, on_unenforced_limit)
     return build_trainer(TorchTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)
 
 
@@ -77,7 +77,7 @@ def build_tensorflow_trainer(
     train_loop_config: dict[str, Any] | None = None,
     keras_version: Literal[2, 3] | None = None,
     isolation: Literal["mps"] | None = None,
-    on_void_limit: Literal["raise", "warn"] = "raise",
+    on_unenforced_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> "TensorflowTrainer":
     """Return Ray's own ``TensorflowTrainer`` with the scaling config of ``plan``, its limits applied in each worker.
@@ -107,7 +107,7 @@ def build_tensorflow_trainer(
     if keras_version is not None:
         legacy = "1" if keras_version == 2 else "0"
         trainer_kwargs = with_worker_env_vars(trainer_kwargs, {"TF_USE_LEGACY_KERAS": legacy})
-    limits = limit_options(isolation, on_void_limit)
+    limits = limit_options(isolation, on_unenforced_limit)
     return build_trainer(TensorflowTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)
 
 
@@ -118,7 +118,7 @@ def build_jax_trainer(
     train_loop_config: dict[str, Any] | None = None,
     jax_config: "JaxConfig | None" = None,
     isolation: Literal["mps"] | None = None,
-    on_void_limit: Literal["raise", "warn"] = "raise",
+    on_unenforced_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> "JaxTrainer":
     """Return Ray's own ``JaxTrainer`` with the scaling config of ``plan``, its limits applied in each worker.
@@ -146,7 +146,7 @@ def build_jax_trainer(
         platform = "cuda" if plan.use_gpu else "cpu"
         trainer_kwargs = with_worker_env_vars(trainer_kwargs, {"JAX_PLATFORMS": platform})
     trainer_kwargs = {**trainer_kwargs, "jax_config": jax_config}
-    limits = limit_options(isolation, on_void_limit)
+    limits = limit_options(isolation, on_unenforced_limit)
     return build_trainer(JaxTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)
 
 
@@ -156,7 +156,7 @@ def build_xgboost_trainer(
     plan: TrialPlan | ResourcePolicy,
     train_loop_config: dict[str, Any] | None = None,
     isolation: Literal["mps"] | None = None,
-    on_void_limit: Literal["raise", "warn"] = "raise",
+    on_unenforced_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> "XGBoostTrainer":
     """Return Ray's own ``XGBoostTrainer`` with the scaling config of ``plan``, applied in each worker.
@@ -169,7 +169,7 @@ def build_xgboost_trainer(
     """
     from ray.train.xgboost import XGBoostTrainer
 
-    plan, limits = plan_for_run(plan, train_loop_config), limit_options(isolation, on_void_limit)
+    plan, limits = plan_for_run(plan, train_loop_config), limit_options(isolation, on_unenforced_limit)
     return build_trainer(XGBoostTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)
 
 
@@ -179,7 +179,7 @@ def build_lightgbm_trainer(
     plan: TrialPlan | ResourcePolicy,
     train_loop_config: dict[str, Any] | None = None,
     isolation: Literal["mps"] | None = None,
-    on_void_limit: Literal["raise", "warn"] = "raise",
+    on_unenforced_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> "LightGBMTrainer":
     """Return Ray's own ``LightGBMTrainer`` with the scaling config of ``plan``, applied in each worker.
@@ -192,5 +192,5 @@ def build_lightgbm_trainer(
     """
     from ray.train.lightgbm import LightGBMTrainer
 
-    plan, limits = plan_for_run(plan, train_loop_config), limit_options(isolation, on_void_limit)
+    plan, limits = plan_for_run(plan, train_loop_config), limit_options(isolation, on_unenforced_limit)
     return build_trainer(LightGBMTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)

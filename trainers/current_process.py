@@ -131,7 +131,7 @@ class CurrentProcess:
             limit_imported(self._usage.limits, [module.__name__])
 
     def begin_trial(self, cpus: float, share: GpuShare | None, options: LimitOptions) -> None:
-        """Start to measure a trial with these CPUs, and limit it to its share of a device, if it has one.
+        """Start to measure a trial with these CPUs, and limit it to its fraction of a device, if it has one.
 
         Raises:
             MemoryLimitError: Its GPU memory cannot be limited, or others hold the memory of its share.
@@ -180,7 +180,7 @@ class CurrentProcess:
             self._usage.warn(messages)
 
     def gpu_memory_usage(self) -> GpuMemoryUsage | None:
-        """Return the use of the share of GPU memory, or ``None`` without a GPU or a plan.
+        """Return the use of the fraction of GPU memory, or ``None`` without a GPU or a plan.
 
         Raises:
             ProbeError: A framework cannot be read.
@@ -261,7 +261,7 @@ CURRENT: Final = CurrentProcess()
 
 
 def gpu_memory_usage() -> GpuMemoryUsage | None:
-    """Return the use of this process's share of GPU memory, or ``None`` without a GPU or a plan.
+    """Return the use of this process's fraction of GPU memory, or ``None`` without a GPU or a plan.
 
     Raises:
         ProbeError: A framework cannot be read.

@@ -66,8 +66,8 @@ class PolicyScheduler(WrappingScheduler):
         policy: The policy, or a plan, which then stays as it is and is not printed.
         inner: The scheduler that decides everything else. The default is Tune's, first come first served.
         isolation: ``"mps"`` to let NVIDIA's MPS daemon limit the trials too, if one answers.
-        on_void_limit: What to do if a memory limit cannot be enforced, because of a setting or because the framework
-            sees no GPU: raise an error, or add a warning to the result. To rehearse on GPUs that only Ray counts, pass
+        on_unenforced_limit: What to do if a memory limit cannot be enforced, because of a setting or because the
+            framework sees no GPU: raise an error, or add a warning to the result. To rehearse on simulated GPUs, pass
             ``"warn"``.
         may_move: Whether a trial that was paused or requeued may resume on another kind of devices.
         falls_back: Whether a trial that cannot use its device, because others hold its memory or the driver fails,
@@ -91,7 +91,7 @@ class PolicyScheduler(WrappingScheduler):
         inner: TrialScheduler | None = None,
         *,
         isolation: Literal["mps"] | None = None,
-        on_void_limit: Literal["raise", "warn"] = "raise",
+        on_unenforced_limit: Literal["raise", "warn"] = "raise",
         may_move: bool = False,
         falls_back: bool = False,
         replan_interval_s: float = 5.0,
@@ -111,7 +111,7 @@ class PolicyScheduler(WrappingScheduler):
         super().__init__(inner)
         self._options = RunOptions(
             policy,
-            LimitOptions(isolation=isolation, on_void_limit=on_void_limit),
+            LimitOptions(isolation=isolation, on_unenforced_limit=on_unenforced_limit),
             may_move=may_move,
             falls_back=falls_back,
             replan_interval_s=check_seconds(replan_interval_s, "replan_interval_s"),
@@ -167,7 +167,7 @@ class PolicyScheduler(WrappingScheduler):
                 "ResourceChangingScheduler starts from one request for all trials, and the plan has several slot "
                 "types: use a policy that gives all trials the same, or leave ResourceChangingScheduler out"
             )
-        limits = limit_options(self._options.limits.isolation, self._options.limits.on_void_limit)
+        limits = limit_options(self._options.limits.isolation, self._options.limits.on_unenforced_limit)
         self._process_class = cache(partial(process_class, limits=limits))
         return slots
 

@@ -20,9 +20,9 @@ from .gpu_memory.overhead import load_overheads
 from .gpu_memory.share import GpuShare, LimitOptions, SharedDevice
 
 
-def limit_options(isolation: Literal["mps"] | None, on_void_limit: Literal["raise", "warn"]) -> LimitOptions:
+def limit_options(isolation: Literal["mps"] | None, on_unenforced_limit: Literal["raise", "warn"]) -> LimitOptions:
     """Return the options with the overheads that were measured on this machine."""
-    return LimitOptions(isolation=isolation, on_void_limit=on_void_limit, overheads=load_overheads())
+    return LimitOptions(isolation=isolation, on_unenforced_limit=on_unenforced_limit, overheads=load_overheads())
 
 
 class ProcessSetup(Value):
@@ -31,7 +31,7 @@ class ProcessSetup(Value):
     Attributes:
         slot: The slot of its trial.
         resources: The resources of the slot that this process may use.
-        limits: How the process is limited to its share of GPU memory.
+        limits: How the process is limited to its fraction of GPU memory.
     """
 
     slot: TrialSlot
@@ -60,7 +60,7 @@ class ProcessSetup(Value):
             assigned = {name: from_ticks(ticks) for name, ticks in self.resources.ticks.items()}
         else:
             context = ray.get_runtime_context()
-            # An actor keeps its devices. Ray assigns them anew to each task that a process serves.
+            # An actor keeps its devices. Ray assigns them again for each task that a process serves.
             CURRENT.restore_devices(context.get_actor_id() or context.get_task_id())
         note_kernel_kills()
         CURRENT.set_num_threads(max(1, int(assigned.get("CPU", 0))))

@@ -26,7 +26,7 @@ def with_limits(
     plan: TrialPlan,
     *,
     isolation: Literal["mps"] | None = None,
-    on_void_limit: Literal["raise", "warn"] = "raise",
+    on_unenforced_limit: Literal["raise", "warn"] = "raise",
 ) -> Callable[[TargetT], TargetT]:
     """Return a decorator that limits a task or an actor to what Ray assigned to it, as a trial of the plan is limited.
 
@@ -43,7 +43,7 @@ def with_limits(
     Args:
         plan: The plan whose ``remote_options()`` the task or the actor has.
         isolation: ``"mps"`` to let NVIDIA's MPS daemon limit the process too, if one answers on the node.
-        on_void_limit: What to do if a limit cannot hold: ``"raise"`` an error, or ``"warn"`` in
+        on_unenforced_limit: What to do if a limit cannot be enforced: ``"raise"`` an error, or ``"warn"`` in
             ``gpu_memory_usage()``.
 
     Returns:
@@ -57,7 +57,7 @@ def with_limits(
     """
     if not isinstance(plan, TrialPlan):
         raise InvalidResourcesError(f"with_limits takes a plan, such as plan_on_cluster(policy), got {shorten(plan)}")
-    setup = ProcessSetup.for_worker(plan.common_slot, limit_options(isolation, on_void_limit))
+    setup = ProcessSetup.for_worker(plan.common_slot, limit_options(isolation, on_unenforced_limit))
 
     def decorate(target: Any) -> Any:
         if isinstance(target, (RemoteFunction, ActorClass)):

@@ -70,7 +70,7 @@ def in_worker(train_loop: Callable[..., Any], setup: ProcessSetup) -> Callable[.
 
     def set_up(_: Any) -> None:
         setup.apply()
-        if setup.limits.on_void_limit == "warn" and use_cpu_without_gpu():
+        if setup.limits.on_unenforced_limit == "warn" and use_cpu_without_gpu():
             _logger.warning("PyTorch sees none of the GPUs that Ray gave this worker, so it trains on the CPU.")
         folder = run_folder()
 

@@ -21,7 +21,7 @@ _RESOURCES: Final = {resource.lower(): resource for resource in ("CPU", *sorted(
 
 
 class Device(NamedTuple):
-    """A device to measure: Ray's name of the resource, and how many a trial has, or which share of one."""
+    """A device to measure: Ray's name of the resource, and how many a trial has, or which fraction of one."""
 
     resource: str
     amount: float = 1

@@ -89,7 +89,7 @@ def settings_of(run_set: RunSet) -> Settings:
     """Return what was requested, or raise ``InvalidResourcesError`` if the record does not contain it."""
     if run_set.settings is None:
         raise InvalidResourcesError(
-            "the record does not say what was asked for, so it cannot continue: start a new one"
+            "the record does not say what was requested, so it cannot continue: start a new one"
         )
     return run_set.settings
 

@@ -106,7 +106,7 @@ def train_workload(config: dict[str, Any]) -> None:
 
 
 NUM_REPORTS: Final = 4
-WAVES: Final = 2
+ROUNDS: Final = 2
 """Successive trials on a GPU in one run, so that the time between two trials counts."""
 
 
@@ -220,12 +220,12 @@ def _sharings(capacity: ClusterCapacity, training: Training, sweep: Sweep) -> li
 
 
 def run_trials(sharing: Sharing) -> ThroughputSample:
-    """Run two waves of trials, and return how long they took.
+    """Run two rounds of trials, and return how long they took.
 
     Raises:
         FailedRunError: A trial failed, or had more than its share of the GPU.
     """
-    num_trials = WAVES * sharing.trials_per_gpu
+    num_trials = ROUNDS * sharing.trials_per_gpu
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         start = time.perf_counter()
         plan = sharing.plan.capped(sharing.trials_per_gpu, limited_by="max_concurrent_trials")

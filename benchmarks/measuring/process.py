@@ -101,7 +101,8 @@ def _wait_for_torch(torch: Any) -> None:
 
 _WAITS: Final[dict[str, Callable[[Any, Any], object]]] = {
     "torch": lambda torch, _: _wait_for_torch(torch),
-    "tensorflow": lambda tensorflow, _: tensorflow.test.experimental.sync_devices(),
+    # Outside eager mode, which RLlib switches off, a session returns when its work is done.
+    "tensorflow": lambda tensorflow, _: tensorflow.executing_eagerly() and tensorflow.test.experimental.sync_devices(),
     "jax": lambda jax, result: jax.block_until_ready(result),
     "cupy": lambda cupy, _: cupy.cuda.is_available() and cupy.cuda.Device().synchronize(),
     "numba.cuda": lambda cuda, _: cuda.is_available() and cuda.synchronize(),
@@ -134,7 +135,7 @@ def has_used_gpu(counters: Mapping[str, Any], imported: Container[str]) -> bool:
     if not any(name in imported for name in _COUNTED) or any(name in imported for name in _UNCOUNTED):
         return False
     raise ProbeError(
-        "the workload was asked for gpu, but used none: get its device from torch_device(device) or its like in "
+        "the workload was requested gpu, but used none: get its device from torch_device(device) or its like in "
         "tune_policies.benchmarks.workloads.steps, which say why there is none, or leave the device out"
     )
 

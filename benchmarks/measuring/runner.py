@@ -266,7 +266,7 @@ def _write_all(growing: Iterator[RunSet], run_set: RunSet, output: Path) -> RunS
 def ray_of_a_run(address: str | None, timeout_s: float) -> Iterator[None]:
     """Connect to the Ray that is named or found, or start one for the run; raise ``ProbeError`` if that fails."""
     if ray.is_initialized() or find_ray(address) is not None:
-        with connection(address, timeout_s, local="starts a Ray for the run"):
+        with connection(address, timeout_s, local="starts a Ray instance for the run"):
             yield
         return
     try:

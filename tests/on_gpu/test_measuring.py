@@ -30,7 +30,7 @@ def run_set():
 
 @pytest.fixture(scope="module")
 def on_cpu():
-    """What a workload leaves that was asked for a GPU, and works on the CPU."""
+    """What a workload leaves that was requested a GPU, and works on the CPU."""
     sizes = {f"{__name__}:stays_on_cpu": (64,)}
     return measured(Settings(sizes=sizes, devices=("gpu",), num_rounds=1, has_control=False))
 
@@ -76,4 +76,4 @@ def test_only_a_process_on_a_gpu_uses_gpu_memory(run_set):
 
 def test_a_workload_that_stays_on_the_cpu_is_not_measured_in_the_place_of_a_gpu(on_cpu):
     assert not on_cpu.runs
-    assert "was asked for gpu, but used none" in on_cpu.failures[0].message
+    assert "was requested gpu, but used none" in on_cpu.failures[0].message

@@ -1,4 +1,4 @@
-"""Shares of GPUs on a real autoscaler v2, which adds up the shares on a node, although one device must hold each share.
+"""Fractions of GPUs on a real autoscaler v2, which adds up the fractions on a node, although each must fit one device.
 
 For six placement groups of 0.6 GPU, it counts three to a node of 2 GPUs and launches two nodes. Each holds two groups.
 """

@@ -22,7 +22,7 @@ from tune_policies.trainers.occupancy import remove_abandoned_groups
 # Older ones wrap whatever ends the controller.
 PASSED_ON = InfeasibleRequestError if hasattr(TrainController, "_run_controller_hook") else ControllerError
 SOON_S = 30 if PASSED_ON is InfeasibleRequestError else 60
-"""For a run that Ray would retry for ever; most of it is the start of processes. Older ones hear nothing for 30 s."""
+"""For a run that Ray would retry indefinitely; processes take most of it to start. Older ones hear nothing for 30 s."""
 
 
 RAY = {"num_cpus": 2}

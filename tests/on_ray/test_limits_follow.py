@@ -68,7 +68,7 @@ def take_another_allocator(config):
 def test_a_setting_that_voids_the_limit_fails_the_trial_unless_the_user_insists(nvml, tmp_path, insists):
     plan = GpuMemoryPolicy(gpu_memory="4GiB").plan(ClusterCapacity.of(NODE))
 
-    trial = run(take_another_allocator, plan, tmp_path, **({"on_void_limit": "warn"} if insists else {}))
+    trial = run(take_another_allocator, plan, tmp_path, **({"on_unenforced_limit": "warn"} if insists else {}))
 
     if insists:
         used = trial.last_result["gpu_memory"]
@@ -76,7 +76,7 @@ def test_a_setting_that_voids_the_limit_fails_the_trial_unless_the_user_insists(
         assert "allocator" in used["warnings"]
     else:
         assert trial.status == "ERROR"
-        assert 'Pass on_void_limit="warn"' in Path(trial.error_file).read_text()
+        assert 'Pass on_unenforced_limit="warn"' in Path(trial.error_file).read_text()
 
 
 class Widening(tune.Trainable):
@@ -113,7 +113,7 @@ def test_a_paused_trial_whose_new_config_is_infeasible_fails_alone(nvml, tmp_pat
     trials = tune.run(
         Widening,
         config={"width": tune.grid_search([1, 2])},
-        scheduler=PolicyScheduler(plan, WidenOnce(), on_void_limit="warn"),
+        scheduler=PolicyScheduler(plan, WidenOnce(), on_unenforced_limit="warn"),
         storage_path=str(tmp_path),
         verbose=0,
         raise_on_failed_trial=False,

@@ -346,7 +346,7 @@ FAILURES = {
     ),
     "running out gives none": (["gpu", "other", "other"], "ERROR", ["0.25", "0.5", "0.5"]),
     "with a whole GPU it is over": (["gpu"] * 3, "ERROR", ["0.25", "0.5", "1"]),
-    "a neighbour's fault brings the same share twice": (["neighbour"] * 3, "TERMINATED", ["0.25"] * 3 + ["0.5"]),
+    "a neighbour's fault brings the same fraction twice": (["neighbour"] * 3, "TERMINATED", ["0.25"] * 3 + ["0.5"]),
     "host memory grows too": (["host", "gpu"], "TERMINATED", ["0.25, 0 MiB", "0.25, 4096 MiB", "0.5, 4096 MiB"]),
 }
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tune_policies import CappedPolicy, CpuPolicy, probe_cluster
-from tune_policies.benchmarks.measuring.packing import WAVES, FailedRunError, Sharing, Training, run_trials
+from tune_policies.benchmarks.measuring.packing import ROUNDS, FailedRunError, Sharing, Training, run_trials
 from tune_policies.benchmarks.record.packing_record import PackingMode
 
 OWN_WORKLOAD = """
@@ -32,9 +32,9 @@ def test_a_run_counts_its_trials_which_all_do_the_same(capacity):
 
     sample = run_trials(Sharing(PackingMode.PACKED, Training("mlp", "mlp", 8, 20), 2, plan))
 
-    assert sample.num_trials == 2 * WAVES
-    assert (len(sample.losses), len(set(sample.losses))) == (2 * WAVES, 1)
-    assert 0 < sample.trials_per_hour < 3600 * 2 * WAVES
+    assert sample.num_trials == 2 * ROUNDS
+    assert (len(sample.losses), len(set(sample.losses))) == (2 * ROUNDS, 1)
+    assert 0 < sample.trials_per_hour < 3600 * 2 * ROUNDS
 
 
 def test_a_trial_does_the_steps_of_a_workload_from_the_working_directory(capacity, tmp_path, monkeypatch):
@@ -45,7 +45,7 @@ def test_a_trial_does_the_steps_of_a_workload_from_the_working_directory(capacit
     sample = run_trials(Sharing(PackingMode.ALONE, Training("own_work:counts[3]", "own_work:counts", 3, 8), 1, plan))
 
     assert sample.workload == "own_work:counts[3]"
-    assert sample.losses == (24.0,) * WAVES
+    assert sample.losses == (24.0,) * ROUNDS
 
 
 @pytest.mark.rest

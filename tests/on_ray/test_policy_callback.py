@@ -104,7 +104,7 @@ def test_a_run_says_what_it_used(tmp_path, capfd):
     assert [span.error for span in usage.spans if span.error] == ["ValueError: no luck"]
     (slot,) = usage.slots
     assert 3 * 0.5 <= slot.trial_hours * 3600 <= 2 * usage.elapsed_s
-    assert (slot.num_starts, usage.num_waves_planned) == (3, 2)
+    assert (slot.num_starts, usage.num_rounds_planned) == (3, 2)
 
 
 def counting(config):

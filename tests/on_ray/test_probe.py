@@ -376,7 +376,7 @@ def test_an_empty_address_is_wrong_usage(command):
 
 def test_what_local_does_is_told_for_the_command_that_was_called(closed_port):
     address = f"127.0.0.1:{closed_port}"
-    with pytest.raises(ProbeError, match="'local' starts a Ray for the moment"):
+    with pytest.raises(ProbeError, match="'local' starts a temporary Ray instance"):
         probe_cluster(address)
 
     with pytest.raises(ProbeError, match="'local' looks at this machine alone"):

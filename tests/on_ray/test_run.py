@@ -188,7 +188,7 @@ def test_trials_run_by_a_policy_that_cannot_be_pickled(tmp_path):
 
 
 class AskedPolicy(CpuPolicy):
-    """Notes in ``folder`` that it was asked for a plan."""
+    """Notes in ``folder`` that it was requested a plan."""
 
     folder: str
 
@@ -323,7 +323,7 @@ def test_what_cannot_be_applied_is_refused_before_the_block():
 
 
 def test_the_options_of_a_scheduler_are_applied_to_each_run(tmp_path):
-    with applied(PolicyScheduler(GpuPolicy(gpus=0.5, cpus=1), on_void_limit="warn")):
+    with applied(PolicyScheduler(GpuPolicy(gpus=0.5, cpus=1), on_unenforced_limit="warn")):
         found = tune.run(spans, storage_path=str(tmp_path), verbose=0).dataframe()
 
     assert list(found["slot"]) == ["1 CPU, 0.5 GPU"]

@@ -12,7 +12,7 @@ RAY = {"num_cpus": 2}
 
 
 @pytest.mark.slow  # with as_trainable the tutorial runs the same every day
-@pytest.mark.timeout(180)  # with a CPU for each driver they would wait for ever
+@pytest.mark.timeout(180)  # with a CPU for each driver they would wait indefinitely
 def test_two_train_runs_on_two_cpus_finish(tmp_path):
     pytest.importorskip("torch")
     from tune_policies.trainers import build_torch_trainer

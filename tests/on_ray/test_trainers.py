@@ -96,7 +96,7 @@ def test_a_worker_that_cannot_be_held_to_its_share_fails_the_run(tmp_path):
 
     trainer = build_torch_trainer(lambda: None, plan=plan, run_config=RunConfig(storage_path=str(tmp_path)))
 
-    with pytest.raises(WorkerGroupError, match="torch sees no GPU, so nothing can hold it to its share"):
+    with pytest.raises(WorkerGroupError, match="torch sees no GPU, so its limit cannot be enforced"):
         trainer.fit()
 
 
@@ -118,7 +118,7 @@ def test_a_loop_of_ray_train_can_be_rehearsed_on_gpus_that_only_ray_counts(tmp_p
     plan = GpuPolicy(gpus=gpus, cpus=1, num_workers=2).plan(nodes((4, 2)))
     run_config = RunConfig(storage_path=str(tmp_path))
 
-    build_torch_trainer(loop, plan=plan, on_void_limit="warn", run_config=run_config).fit()
+    build_torch_trainer(loop, plan=plan, on_unenforced_limit="warn", run_config=run_config).fit()
 
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["['counted', 'cpu'] gloo"] * 2
 

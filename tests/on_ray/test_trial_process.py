@@ -262,14 +262,12 @@ def test_a_framework_that_cannot_be_held_to_its_share_fails_the_trial(tmp_path, 
 
     assert trial.status == "ERROR"
     error = Path(trial.error_file).read_text()
-    assert f"MemoryLimitError: Ray gave this process a share of a GPU, but {framework} sees no GPU" in error
+    assert f"MemoryLimitError: Ray assigned this process a fraction of a GPU, but {framework} sees no GPU" in error
 
-    (trial,) = run(train, policy, tmp_path, scheduler=PolicyScheduler(policy, on_void_limit="warn"))
+    (trial,) = run(train, policy, tmp_path, scheduler=PolicyScheduler(policy, on_unenforced_limit="warn"))
 
     assert trial.last_result["reached"]
-    assert (
-        f"{framework} sees no GPU, so nothing can hold it to its share" in trial.last_result["gpu_memory"]["warnings"]
-    )
+    assert f"{framework} sees no GPU, so its limit cannot be enforced" in trial.last_result["gpu_memory"]["warnings"]
 
 
 @pytest.mark.ray_border

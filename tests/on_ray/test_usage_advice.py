@@ -39,7 +39,7 @@ def test_a_run_under_the_advised_policy_has_more_trials_at_once_within_what_was_
     trials, second = usage_of(CpuPolicy(cpus=int(cpus), memory=f"{memory}MiB"), tmp_path, "second")
 
     assert (first.max_trials_at_once, second.max_trials_at_once) == (2, 4)
-    assert (first.num_waves, second.num_waves) == (2, 1)
+    assert (first.num_rounds, second.num_rounds) == (2, 1)
     assert all(trial.last_result["usage"]["host_memory_bytes"] <= int(memory) * MIB for trial in trials)
     assert second.slots[0].use.used_cpus <= int(cpus)
     assert second.slots[0].advice == ""

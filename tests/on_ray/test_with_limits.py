@@ -101,7 +101,7 @@ def test_a_task_is_held_to_its_share_and_raises_what_a_trial_raises(nvml):
     assert got(remote(state).remote()) == LIMITED
     with pytest.raises(MemoryError, match="Out of memory allocating 5,368,709,120 bytes"):
         got(remote(held).remote(5))
-    with pytest.raises(ray.exceptions.RayTaskError, match=r'MemoryLimitError: .*Pass on_void_limit="warn"'):
+    with pytest.raises(ray.exceptions.RayTaskError, match=r'MemoryLimitError: .*Pass on_unenforced_limit="warn"'):
         got(remote(without_seeing_the_error).remote())
 
 
@@ -122,7 +122,7 @@ def test_an_actor_with_arguments_is_held_to_its_share_and_keeps_its_class(nvml):
 def test_an_actor_raises_at_its_next_method_if_it_has_caught_the_error_of_an_import(nvml):
     actor = remote(Model).remote(1, second=2)
 
-    with pytest.raises(ray.exceptions.RayTaskError, match=r'MemoryLimitError: .*Pass on_void_limit="warn"'):
+    with pytest.raises(ray.exceptions.RayTaskError, match=r'MemoryLimitError: .*Pass on_unenforced_limit="warn"'):
         got(actor.fails.remote())
     ray.kill(actor)
 

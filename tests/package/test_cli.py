@@ -46,7 +46,7 @@ def test_plan_prints_the_plan_on_stdout(capacity, policy):
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("4 trials at once, limited by GPU\n  each trial: 4 CPUs, 0.5 GPU\n")
-    assert done.stdout.endswith("9 trials run in 3 waves\n")
+    assert done.stdout.endswith("9 trials run in 3 rounds\n")
 
 
 def test_plan_prints_json_for_machines(capacity, policy):
@@ -81,7 +81,7 @@ def test_waves_are_a_further_key_of_the_json_only_where_they_are_asked_for(capac
     arguments = ("plan", policy("kind: CpuPolicy\n"), "--cluster", capacity, "--json")
     plain, with_waves = (json.loads(run(*arguments, *more).stdout) for more in ((), ("--num-trials", 40)))
 
-    assert with_waves == {**plain, "num_trials": 40, "num_waves": 3}
+    assert with_waves == {**plain, "num_trials": 40, "num_rounds": 3}
     assert TrialPlan.from_dict(plain).max_concurrent_trials == 16
 
 

@@ -38,11 +38,11 @@ def run(code, tmp_path, **environ):
 @pytest.mark.parametrize("framework", ["torch", *further("tensorflow")])
 def test_a_framework_that_sees_no_gpu_fails_at_its_import_unless_the_user_asks_for_a_warning(framework, tmp_path):
     """TensorFlow imports JAX, which sees no GPU either: the error still names TensorFlow."""
-    refused = f"Ray gave this process a share of a GPU, but {framework} sees no GPU"
+    refused = f"Ray assigned this process a fraction of a GPU, but {framework} sees no GPU"
 
     raised = run(f"{ENFORCE}enforce()\nimport {framework}", tmp_path)
     warned = run(
-        f"{ENFORCE}enforce(on_void_limit='warn')\nimport {framework}; print(*CURRENT.limits.warnings)", tmp_path
+        f"{ENFORCE}enforce(on_unenforced_limit='warn')\nimport {framework}; print(*CURRENT.limits.warnings)", tmp_path
     )
 
     assert f"MemoryLimitError: {refused}" in raised.stderr
@@ -168,7 +168,7 @@ def test_a_torch_for_the_cpu_alone_fails_at_the_first_result(beside_a_gpu):
     done = beside_a_gpu("import torch; print(*CURRENT.limits.warnings)")
 
     assert done.stdout.strip() == "torch sees no GPU"
-    assert "MemoryLimitError: Ray gave this process a share of a GPU, but torch sees no GPU" in done.stderr
+    assert "MemoryLimitError: Ray assigned this process a fraction of a GPU, but torch sees no GPU" in done.stderr
 
 
 def test_a_refusal_that_was_caught_is_a_warning_and_is_raised_at_the_next_result(beside_a_gpu):

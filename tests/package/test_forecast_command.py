@@ -65,10 +65,10 @@ def test_it_says_what_runs_at_the_minimum_and_at_the_maximum_and_what_it_costs(p
         "at the maximum (4 gpu nodes, 6.00 USD an hour): 16 trials at once, limited by GPU",
         "  each trial: 2 CPUs, 0.25 GPU",
         "  - nodes that can be added are counted: up to 3 gpu",
-        "  - GPU memory was not read on every node, so how much a share holds is not known",
+        "  - GPU memory was not read on every node, so the memory of a fraction is unknown",
         "6 trials at once need 2 gpu nodes, 3.00 USD an hour",
         "caution: the head is not in the price, as the catalogue has none for it",
-        "6 trials run in 1 wave",
+        "6 trials run in 1 round",
     ]
 
 
@@ -81,7 +81,7 @@ def test_the_json_has_the_same_of_what_is_piped_in_or_gzipped(plan, cluster):
         {"gpu": 1},
         {"gpu": 4},
     )
-    assert (found["at_maximum"]["plan"]["limited_by"], found["num_waves"]) == ("GPU", 3)
+    assert (found["at_maximum"]["plan"]["limited_by"], found["num_rounds"]) == ("GPU", 3)
 
 
 def test_a_cluster_on_which_not_one_trial_ever_fits_ends_with_status_1(plan):

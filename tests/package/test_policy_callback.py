@@ -74,8 +74,8 @@ USAGE = ResourceUsage(
     trials=TrialCounts(num_finished=2, num_failed=1, num_retries=1),
     out_of_memory=OutOfMemoryCounts(num_gpu_errors=2, num_neighbours=1, num_raised=1, num_refused_allocations=4),
     max_trials_at_once=2,
-    num_waves_planned=2,
-    num_waves=2,
+    num_rounds_planned=2,
+    num_rounds=2,
     plans=(PlanInUse(at_s=0, why="", text="a"), PlanInUse(at_s=9, why="1 node went", text="b")),
     warnings=("what the cluster has could not be read: no answer",),
 )
@@ -99,7 +99,7 @@ GPU        30.0 min   25.0%   trials [bold] wait
 - trials: 2 finished, 1 failed; 1 failure tried again
 - out of memory: 2 failures for want of GPU memory; 1 of them as neighbours had filled the device; 1 trial started again
 with more; 4 allocations refused, as results tell
-- waves: 2 planned, 2 as run, with 2 trials at once at most, 1.5 on average
+- rounds: 2 planned, 2 as run, with 2 trials at once at most, 1.5 on average
 - the plan changed 1 time
 - what the cluster has could not be read: no answer
 """
@@ -118,7 +118,7 @@ def test_what_was_used_is_shown_in_tables_and_sentences():
 
 def test_a_run_without_trials_has_nothing_to_show():
     assert shown(ResourceUsage()).endswith(
-        "- trials: none\n- out of memory: never\n- waves: 0 as run, with 0 trials at once at most\n"
+        "- trials: none\n- out of memory: never\n- rounds: 0 as run, with 0 trials at once at most\n"
     )
 
 

@@ -57,7 +57,7 @@ def a_run(name="train_ab12c"):
         trials=TrialCounts(num_finished=2, num_stopped_early=1, num_failed=1, num_cut_off=2, num_retries=1),
         out_of_memory=OutOfMemoryCounts(num_gpu_errors=1, num_raised=1),
         max_trials_at_once=3,
-        num_waves=3,
+        num_rounds=3,
         plans=(PlanInUse(at_s=0, why="", text=PLAN), PlanInUse(at_s=900, why="1 node came", text=f"{PLAN}\n{name}")),
         spans=spans,
     )
@@ -124,7 +124,7 @@ def test_the_advice_comes_first():
 @pytest.mark.parametrize(
     ("hours", "advice"),
     [
-        pytest.param({"not in the plan: left free by the policy": 2}, "There is nothing to change.", id="as asked for"),
+        pytest.param({"not in the plan: left free by the policy": 2}, "There is nothing to change.", id="as requested"),
         pytest.param(
             {"not in the plan: left free by the policy": 2, "no trial was waiting": 1},
             "25% of the CPU time stood idle for one reason: no trial was waiting.",

@@ -68,7 +68,7 @@ def test_of_a_run_on_cpus_it_prints_what_was_used_and_nothing_of_gpu_memory(cpu_
     assert (done.returncode, done.stderr, lines[0].strip()) == (0, "", "What was used in 0.0 s")
     assert ["CPU", "4.0", "h", "1.0", "h", "75%"] in [line.split() for line in lines]
     assert "OOMs" not in done.stdout
-    assert lines[-1].startswith("- waves:")
+    assert lines[-1].startswith("- rounds:")
 
 
 def test_of_a_run_on_gpus_it_prints_both(run_folder):

@@ -15,6 +15,7 @@ from tests.marks import further
 from tests.workload_facts import facts, losses, refusal
 from tune_policies import InvalidResourcesError
 from tune_policies.benchmarks.measuring.packing import config_of, default_trainings, train_workload
+from tune_policies.benchmarks.measuring.process import wait_for_devices
 from tune_policies.benchmarks.workloads.registry import BUILT_IN, check_needs, find_workload, load_workload
 from tune_policies.benchmarks.workloads.steps import jax_device, torch_device
 
@@ -201,3 +202,10 @@ def test_two_trials_of_a_training_do_the_same(training, monkeypatch):
 
     assert first == second
     assert [each["steps"] for each in first] == [1, 2, 3]
+
+
+def test_a_process_in_which_tensorflow_runs_sessions_is_measured():
+    tensorflow = pytest.importorskip("tensorflow")
+
+    with tensorflow.Graph().as_default():  # as in all of a process that imports RLlib, which calls disable_v2_behavior
+        wait_for_devices(None)

@@ -116,11 +116,11 @@ def test_the_plan_says_what_runs_where_and_what_was_not_measured():
     assert reasons[:4] == (
         "mlp, below batch_size 64: on the CPU, as a trial does not surely end sooner on a GPU",
         "mlp, from batch_size 64 on: on the GPU, as a trial surely ends sooner on a GPU",
-        "measured from batch_size 16 to 256: a size outside gets what the nearer end gets",
+        "measured from batch_size 16 to 256: other sizes use the nearest measured size",
         "measured on 2026-06-01",
     )
-    assert "on the GPU: 2 CPUs, 1 GPU per worker, as asked for" not in reasons
-    assert "on the CPU: 2 CPUs per worker, as asked for, and no GPU" in reasons
+    assert "on the GPU: 2 CPUs, 1 GPU per worker, as requested" not in reasons
+    assert "on the CPU: 2 CPUs per worker, as requested, and no GPU" in reasons
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_the_plan_says_what_runs_where_and_what_was_not_measured():
         ),
         ({}, ""),
     ],
-    ids=["other CPUs", "a share of a GPU", "as measured"],
+    ids=["other CPUs", "a fraction of a GPU", "as measured"],
 )
 def test_what_differs_from_the_measurement_is_named(fields, told):
     reasons = [each for each in policy(**fields).plan(CLUSTER).reasons if "measured with" in each]

@@ -133,7 +133,7 @@ def test_the_limit_of_the_users_own_autoscaling_policy_holds():
     ("policy", "bundles"),
     [
         pytest.param(GpuPolicy(), [{"GPU": 1}], id="a GPU, with whatever CPUs it comes"),
-        pytest.param(GpuPolicy(gpus=0.3, cpus=3), [{"CPU": 3, "GPU": 0.3333}], id="a share of one"),
+        pytest.param(GpuPolicy(gpus=0.3, cpus=3), [{"CPU": 3, "GPU": 0.3333}], id="a fraction of one"),
         pytest.param(GpuPolicy(accelerator_type="H100"), [{"GPU": 1, "accelerator_type:H100": 0.001}], id="a type"),
         pytest.param(CpuPolicy(cpus=12, memory="9GiB"), [{"CPU": 12, "memory": 9 * GIB}], id="host memory"),
         pytest.param(GpuMemoryPolicy(gpu_memory="40GiB", cpus=2), [{"CPU": 2, "GPU": 1}], id="GPU memory"),

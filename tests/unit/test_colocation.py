@@ -23,7 +23,7 @@ def colocated(capacity, cpus, *devices, has_control=True):
     [
         pytest.param([(3, 1)], 1, ("cpu", "gpu"), id="three CPUs for a CPU, its control and a GPU"),
         pytest.param([(2, 0), (4, 1)], 2, ("cpu", "gpu"), id="on several nodes"),
-        pytest.param([(4, 1)], 1, ("gpu@0.25", "cpu", "cpu"), id="shares of a GPU"),
+        pytest.param([(4, 1)], 1, ("gpu@0.25", "cpu", "cpu"), id="fractions of a GPU"),
     ],
 )
 def test_processes_that_the_cluster_holds_have_all_that_trials_have(shapes, cpus, devices):

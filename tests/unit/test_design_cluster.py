@@ -476,7 +476,7 @@ def test_a_plan_explains_itself():
         "at most 11.20 USD an hour, without the head, whose price is not known",
         "  - 64 trials on 16 l4 nodes: the cheapest that hold them",
         "  - on full nodes, an hour of such a trial costs 0.175 on l4, 0.25 on l4-4",
-        "  - 5.6 GiB of GPU memory per worker: its share of the smallest device in use",
+        "  - 5.6 GiB of GPU memory per worker: its fraction of the smallest device in use",
     ]
 
 

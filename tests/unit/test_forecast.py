@@ -176,7 +176,7 @@ def test_compared_policies_have_the_nodes_that_come_for_each_and_their_price():
     compared = compare_policies([("gpus", POLICY), ("cpus", CpuPolicy(cpus=8))], both, catalog=catalog, num_trials=20)
 
     columns = [
-        (each.policy, each.trials_at_once, each.nodes, each.price_per_hour, each.price_of_trial_hour, each.num_waves)
+        (each.policy, each.trials_at_once, each.nodes, each.price_per_hour, each.price_of_trial_hour, each.num_rounds)
         for each in compared.policies
     ]
     assert columns == [

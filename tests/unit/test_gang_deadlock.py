@@ -1,4 +1,4 @@
-"""Which Train runs wait for ever, from what a cluster has and what holds on."""
+"""Which Train runs wait indefinitely, from what a cluster has and what holds on."""
 
 from itertools import compress, product
 

@@ -1,4 +1,4 @@
-"""Whether a workload that was asked for a GPU is known to have used one."""
+"""Whether a workload that was requested a GPU is known to have used one."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_who_keeps_no_peak_has_used_it_where_it_holds_something():
     "counters", [{}, {"torch": memory(0)}, {"jax": memory(0, held_bytes=4)}], ids=["not begun", "waited for", "a pool"]
 )
 def test_a_framework_that_put_nothing_on_a_gpu_is_refused(counters):
-    with pytest.raises(ProbeError, match="was asked for gpu, but used none"):
+    with pytest.raises(ProbeError, match="was requested gpu, but used none"):
         has_used_gpu(counters, {"torch", "numpy"})
 
 

@@ -24,7 +24,7 @@ ROOMY, TIGHT, UNREAD = (
     ("policy", "at_once"),
     [
         pytest.param(GpuPolicy(memory="24GiB"), 2, id="whole GPUs"),
-        pytest.param(GpuPolicy(gpus=0.5, memory="12GiB"), 5, id="shares of a GPU"),
+        pytest.param(GpuPolicy(gpus=0.5, memory="12GiB"), 5, id="fractions of a GPU"),
         pytest.param(GpuPolicy(memory="24GiB", num_workers=2), 1, id="Train workers"),
         pytest.param(GpuMemoryPolicy(gpu_memory="4GiB", memory="6GiB"), 10, id="GPU memory"),
         pytest.param(AcceleratorPolicy(resource="GPU", memory="24GiB"), 2, id="GPUs as accelerators"),

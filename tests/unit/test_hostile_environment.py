@@ -7,7 +7,12 @@ import pytest
 
 from tune_policies.probe import node_facts
 from tune_policies.probe.node_facts import read_usable_cpus
-from tune_policies.trainers.gpu_memory.limit import cupy_own_limit, jax_variables, torch_own_fraction, why_jax_is_void
+from tune_policies.trainers.gpu_memory.limit import (
+    cupy_own_limit,
+    jax_variables,
+    torch_own_fraction,
+    why_jax_is_unlimited,
+)
 from tune_policies.trainers.gpu_memory.mps import mps_own_limit
 from tune_policies.trainers.gpu_memory.overhead import load_overheads, overheads_file
 from tune_policies.values.errors import ResourcePolicyError
@@ -21,8 +26,8 @@ READERS = {
     "PYTORCH_ALLOC_CONF": lambda: torch_own_fraction(os.environ),
     "XLA_CLIENT_MEM_FRACTION": lambda: jax_variables(0.5, os.environ),
     "XLA_PYTHON_CLIENT_MEM_FRACTION": lambda: jax_variables(0.5, os.environ),
-    "XLA_PYTHON_CLIENT_ALLOCATOR": lambda: why_jax_is_void(os.environ, None),
-    "TF_FORCE_UNIFIED_MEMORY": lambda: why_jax_is_void(os.environ, None),
+    "XLA_PYTHON_CLIENT_ALLOCATOR": lambda: why_jax_is_unlimited(os.environ, None),
+    "TF_FORCE_UNIFIED_MEMORY": lambda: why_jax_is_unlimited(os.environ, None),
     "CUPY_GPU_MEMORY_LIMIT": lambda: cupy_own_limit(GIB, os.environ),
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": lambda: mps_own_limit(os.environ["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], "0"),
     "TUNE_POLICIES_CACHE": load_overheads,

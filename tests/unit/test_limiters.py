@@ -35,8 +35,8 @@ def measured(framework, gpu_model="H200"):
 OVERHEADS = Overheads(measured=tuple(measured(name) for name in ("torch", "tensorflow", "cupy")))
 
 
-def limits_of(on_void_limit="raise", gib=5.0, fraction=0.3333, environment=None):
-    options = LimitOptions(on_void_limit=on_void_limit, overheads=OVERHEADS)
+def limits_of(on_unenforced_limit="raise", gib=5.0, fraction=0.3333, environment=None):
+    options = LimitOptions(on_unenforced_limit=on_unenforced_limit, overheads=OVERHEADS)
     share = GpuShare(fraction=fraction, memory_bytes=int(gib * GIB))
     return ShareLimits(share, options, environment or OwnEnvironment())
 
@@ -412,8 +412,8 @@ def test_a_limit_that_comes_too_late_or_cannot_be_set_is_an_error(
         LIMITERS[framework].limit(built, jax_limits() if framework == "jax" else limits_of())
 
 
-VOID = [
-    ("torch", lambda: torch(cuda=BackEnd(allocator="pluggable")), {}, "'pluggable' knows no limit"),
+UNENFORCED = [
+    ("torch", lambda: torch(cuda=BackEnd(allocator="pluggable")), {}, "'pluggable' does not support a limit"),
     ("tensorflow", tensorflow, {"TF_GPU_ALLOCATOR": "cuda_malloc_async"}, "TF_GPU_ALLOCATOR=cuda_malloc_async"),
     ("cupy", lambda: cupy(allocator=print), {}, "default memory pool was replaced"),
     ("jax", {"options": {"memory_fraction": 0.9}}, {}, "memory_fraction in jax_pjrt_client_create_options overrides"),
@@ -426,16 +426,16 @@ VOID = [
 ]
 
 
-@pytest.mark.parametrize(("framework", "module", "environ", "message"), VOID)
+@pytest.mark.parametrize(("framework", "module", "environ", "message"), UNENFORCED)
 def test_a_setting_that_turns_the_limit_off_is_an_error_or_a_warning(
     jax, framework, module, environ, message, monkeypatch
 ):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     built = jax(**module) if framework == "jax" else module()
-    accepted = limits_of(on_void_limit="warn")
+    accepted = limits_of(on_unenforced_limit="warn")
 
-    with pytest.raises(MemoryLimitError, match=f'{message}.*on_void_limit="warn"'):
+    with pytest.raises(MemoryLimitError, match=f'{message}.*on_unenforced_limit="warn"'):
         LIMITERS[framework].limit(built, limits_of())
     assert LIMITERS[framework].limit(built, accepted)
     assert (accepted.limit_bytes, accepted.isolation, len(accepted.warnings)) == ({}, None, 1)

@@ -336,7 +336,9 @@ def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
             id="half a GPU",
         ),
         pytest.param(manifest([{"rayStartParams": {"resources": "{a: 1}"}}]), "is not what Ray reads", id="no JSON"),
-        pytest.param(manifest([{"minReplicas": 3, "maxReplicas": 2}]), "'gpu': at least 3 .* at most 2", id="min"),
+        pytest.param(
+            manifest([{"minReplicas": 3, "maxReplicas": 2}]), "'gpu': min_nodes=3 exceeds max_nodes=2", id="min"
+        ),
         pytest.param(manifest([{}, {}]), "'gpu' comes twice", id="a name that comes twice"),
         pytest.param(manifest([{"numOfHosts": 0}]), "num_hosts must be", id="no hosts"),
         pytest.param(manifest([{"resources": {"CPU": "1E"}}]), "cpus must be a finite number", id="too many CPUs"),

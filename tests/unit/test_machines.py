@@ -78,7 +78,7 @@ class OneNode(RuleBasedStateMachine):
 class Slots(RuleBasedStateMachine):
     """Trials come and go in the slots of a plan, whose nodes come and go; a slot that is free always has room.
 
-    Ray may put a share of a GPU on any device with room.
+    Ray may put a fraction of a GPU on any device with room.
     """
 
     @initialize(seed=st.integers(0, 99), shape=shapes, policy=with_kinds | sized_by_the_user(st.just(0)))

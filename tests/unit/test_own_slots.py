@@ -47,7 +47,7 @@ def amounts(plan):
             [(64, 1, 0.5, "A100"), (1, 1, 1, "T4")],
             id="memory: no more on a device than asked for",
         ),
-        pytest.param(GpuPolicy(cpus=2), [(33, 2, 1, None)], id="CPUs as asked for"),
+        pytest.param(GpuPolicy(cpus=2), [(33, 2, 1, None)], id="CPUs as requested"),
         pytest.param(GpuPolicy(num_workers=2), [(16, 0, 0, None)], id="Train workers may be anywhere"),
     ],
 )

@@ -35,9 +35,9 @@ def test_a_driver_holds_a_little_host_memory_and_no_cpu():
     assert plan.resources_per_worker == {"CPU": 1}
 
 
-@pytest.mark.parametrize(("trials", "waves"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
-def test_waves_are_counted_up(trials, waves):
-    assert CpuPolicy().plan(nodes((4, 0))).num_waves(trials) == waves
+@pytest.mark.parametrize(("trials", "rounds"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
+def test_waves_are_counted_up(trials, rounds):
+    assert CpuPolicy().plan(nodes((4, 0))).num_rounds(trials) == rounds
 
 
 def test_a_plan_with_two_kinds_of_slots_counts_both_and_answers_for_the_first():
@@ -57,9 +57,10 @@ def test_the_explanation_says_how_many_what_each_gets_what_limits_and_why():
     assert text.splitlines() == [
         "6 trials at once, limited by GPU",
         "  each trial: 2 CPUs, 0.5 GPU",
-        "  - 0.4 GPU became 0.5: a GPU holds 2 such workers, and with unequal shares a trial may wait for ever",
+        "  - 0.4 GPU became 0.5: a GPU holds 2 such workers, and with unequal fractions a trial can stay pending "
+        "indefinitely",
         "  - 2 CPUs per worker: 16 CPUs ÷ 6 GPU slots, rounded down; set cpus= to change",
-        "  - GPU memory was not read on every node, so how much a share holds is not known",
+        "  - GPU memory was not read on every node, so the memory of a fraction is unknown",
     ]
 
 

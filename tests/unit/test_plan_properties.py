@@ -48,8 +48,8 @@ def test_an_even_split_needs_no_more_waves_than_any_other_and_leaves_no_slot_of_
     least = {"cpus": policy.min_cpus, "memory": policy.memory, "num_workers": policy.num_workers}
     plain = (GpuPolicy(gpus=policy.min_gpus, **least) if policy.min_gpus else CpuPolicy(**least)).plan(capacity)
     at_once = plan.max_concurrent_trials
-    event(f"in waves: {at_once < policy.num_trials}")
-    assert plan.num_waves(policy.num_trials) == plain.num_waves(policy.num_trials)
+    event(f"in rounds: {at_once < policy.num_trials}")
+    assert plan.num_rounds(policy.num_trials) == plain.num_rounds(policy.num_trials)
     assert at_once == policy.num_trials or place_trials(capacity, plan, at_once + 1) == at_once
 
 

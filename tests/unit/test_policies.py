@@ -146,7 +146,7 @@ PLANS = {
          CpuPolicy(custom={"license": 1}), "3 x 1 CPU, 1 license | license"),
     "as many as a plan counts": (nodes((10**11, 0)), CpuPolicy(cpus=0.0001), "100000000000 x 0.0001 CPU | CPU"),
     # Even splits
-    "3 waves of 7, not 8": (nodes((30, 4)), EvenSplitPolicy(num_trials=20, min_gpus=0.5), "7 x 4 CPU, 0.5 GPU | GPU"),
+    "3 rounds of 7, not 8": (nodes((30, 4)), EvenSplitPolicy(num_trials=20, min_gpus=0.5), "7 x 4 CPU, 0.5 GPU | GPU"),
     "8 where they get as much":
         (nodes((32, 4)), EvenSplitPolicy(num_trials=20, min_gpus=0.5), "8 x 4 CPU, 0.5 GPU | GPU"),
     "96 of 100, not twice 50": (nodes((64, 0), (32, 0)), EvenSplitPolicy(num_trials=100), "96 x 1 CPU | CPU"),
@@ -155,7 +155,7 @@ PLANS = {
     "4 GPUs each, beside a node with one":
         (nodes((64, 8), (64, 1)), EvenSplitPolicy(num_trials=2, min_gpus=1), "2 x 32 CPU, 4 GPU | num_trials"),
     "no slot is left idle": (nodes((8, 0)), EvenSplitPolicy(num_trials=9), "8 x 1 CPU | CPU"),
-    "what a wave leaves is used": (nodes((24, 0)), EvenSplitPolicy(num_trials=10, min_cpus=3), "6 x 4 CPU | CPU"),
+    "what a round leaves is used": (nodes((24, 0)), EvenSplitPolicy(num_trials=10, min_cpus=3), "6 x 4 CPU | CPU"),
     "part of a CPU": (nodes((2, 0)), EvenSplitPolicy(num_trials=3, min_cpus=0.5), "3 x 0.6666 CPU | num_trials"),
     # GPU memory
     "shares of 80 GiB": (ONE_A100, SIX_GIB, "13 x 4 CPU, 0.0769 GPU of 6.2 GiB | GPU"),
@@ -245,7 +245,7 @@ PLANS = {
     "whole devices, node by node":
         (with_devices((16, {"HPU": 8}), (5, {"HPU": 3})),
          AcceleratorPolicy(resource="HPU", amount=2), "1 x 5 CPU, 2 HPU + 4 x 4 CPU, 2 HPU | HPU"),
-    "a share of an NPU":
+    "a fraction of an NPU":
         (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3), "12 x 1 CPU, 0.3333 NPU | NPU"),
     "one type alone":
         (TPUS,
@@ -358,7 +358,7 @@ PLANS = {
         (of(*(gpu_node(name, gpus=4, cpus=8, memory_gib=64) for name in "ab")),
          ReservingPolicy(MixedPolicy(CappedPolicy(GpuPolicy(cpus=1, num_workers=2), 2), CPU), memory="64GiB"),
          "2 x 2 of 1 CPU, 1 GPU + 12 x 1 CPU | CPU"),
-    "no nodes that nobody has asked for":
+    "no nodes that nobody has requested":
         (growing(CPUS, alive=((3, 0), (6, 0), (6, 0))),
          ReservingPolicy(MixedPolicy(CpuPolicy(cpus=3, num_workers=3), CpuPolicy(cpus=4)), cpus=2),
          "1 x 3 of 3 CPU | CPU"),

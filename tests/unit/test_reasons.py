@@ -42,8 +42,8 @@ REASONS = {
     "the fewest CPUs":
         (nodes((8, 4), (4, 4)), GpuPolicy(same_for_all=True), "4 GPU slots, on the node with the fewest"),
     "an even split": (nodes((8, 0)), EvenSplitPolicy(num_trials=8), "the cluster divided among 8 trials: 1 CPU per"),
-    "waves": (nodes((8, 0)), EvenSplitPolicy(num_trials=27),
-              "at most 8 fit at once, with 1 CPU per worker: that takes 4 waves, and so do 7 at once, which get more"),
+    "rounds": (nodes((8, 0)), EvenSplitPolicy(num_trials=27),
+              "at most 8 fit at once, with 1 CPU per worker: that takes 4 rounds, and so do 7 at once, which get more"),
     "an earlier choice":
         (nodes((4, 0)), GPU | CPU, "not GpuPolicy: one trial needs 1 GPU, but the largest node offers"),
     "a choice that ran too few":
@@ -80,7 +80,7 @@ REASONS = {
     "no limit on an NPU":
         (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3), "no limit holds a"),
     "GPU memory left free":
-        (of(A100_80), ReservingPolicy(HALF, gpu_memory="4GiB"), "4 GiB of each GPU left free for others"),
+        (of(A100_80), ReservingPolicy(HALF, gpu_memory="4GiB"), "4 GiB of each GPU reserved for others"),
     "shares beside a free GPU": (nodes((8, 1), (8, 1)), ReservingPolicy(HALF, gpus=1), "perhaps no whole GPU"),
     "a whole GPU has no limit":
         (nodes((8, 1)), ReservingPolicy(GPU, gpu_memory="1GiB"), "a trial with a whole GPU has no"),
@@ -94,7 +94,7 @@ REASONS = {
     "nothing left beside":
         (nodes((8, 2)), MixedPolicy(QUARTERS, CpuPolicy(cpus=2)), "no slots of CpuPolicy beside these"),
     "other shares beside": (nodes((16, 2)), MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 1), QUARTERS),
-                            "the policies before it cut the same devices into other shares"),
+                            "the policies before it split the same GPUs into different fractions"),
     "a cap": (nodes((16, 2)), CappedPolicy(QUARTERS, 4), "8 would fit, but at most 4 may run at once"),
 }
 # fmt: on
@@ -108,8 +108,8 @@ def test_a_plan_says_how_it_came_about(capacity, policy, reason):
 @pytest.mark.parametrize(
     ("capacity", "policy", "word"),
     [
-        pytest.param(nodes((8, 0)), EvenSplitPolicy(num_trials=8), "waves", id="waves where there is one"),
-        pytest.param(FEW_H100, GpuPolicy(accelerator_type=TYPES, min_trials=6), "passed over", id="what was asked for"),
+        pytest.param(nodes((8, 0)), EvenSplitPolicy(num_trials=8), "rounds", id="rounds where there is one"),
+        pytest.param(FEW_H100, GpuPolicy(accelerator_type=TYPES, min_trials=6), "passed over", id="what was requested"),
         pytest.param(UNKNOWN, ReservingPolicy(HALF, cpus=1), "host memory", id="what nobody asks for"),
         pytest.param(growing(CPUS), CPU, "can be added", id="nodes that are not counted"),
     ],
@@ -127,9 +127,9 @@ def test_what_holds_for_all_slots_is_said_once_and_all_else_with_its_policy():
         "10 trials at once, limited by CPU",
         "  4 with 1 CPU, 0.25 GPU (speed 10)",
         "  6 with 2 CPUs (speed 1)",
-        "  - CappedPolicy: GPU memory was not read on every node, so how much a share holds is not known",
+        "  - CappedPolicy: GPU memory was not read on every node, so the memory of a fraction is unknown",
         "  - CappedPolicy: 8 would fit, but at most 4 may run at once",
-        "  - CpuPolicy: 2 CPUs per worker, as asked for, and no GPU",
+        "  - CpuPolicy: 2 CPUs per worker, as requested, and no GPU",
         "  - not counted: 1 node being drained",
     ]
 

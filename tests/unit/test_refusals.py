@@ -73,7 +73,7 @@ INFEASIBLE = {
     "an AMD GPU that was not read": (of_type("AMD-Instinct-MI210"), GpuPolicy(min_gpu_memory="80GiB"), "GPU memory",
         "but the cluster has only 1 AMD-Instinct-MI210 (64 GiB): short of GPU memory. Ask for less, or add larger"),
     "an AMD GPU whose memory is unknown": (of_type("AMD-Instinct-MI300A"), BY_MEMORY, "GPU memory",
-        "short of GPU memory. Give each device its memory_bytes, or take GpuPolicy with a share of a GPU."),
+        "short of GPU memory. Give each device its memory_bytes, or take GpuPolicy with a fraction of a GPU."),
     "a type of two sizes": (of_type("A100"), GpuMemoryPolicy(gpu_memory="60GiB"), "GPU memory",
         "Ask for at most 40536MiB, or add a larger GPU. Where GPU memory was not read, install nvidia-ml-py there, or"),
     "devices that are not listed":

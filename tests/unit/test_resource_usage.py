@@ -334,7 +334,8 @@ def test_waves_are_rounds_of_as_many_as_ran_at_once():
 
     usage = run.record(1)
 
-    assert (usage.num_waves_planned, usage.num_waves, usage.max_trials_at_once) == (3, 5, 1)
+    assert (usage.num_rounds_planned, usage.num_rounds, usage.max_trials_at_once) == (3, 5, 1)
+    assert ResourceUsage.from_json(usage.to_json().replace("num_rounds", "num_waves")) == usage  # earlier versions
 
 
 class Planning:

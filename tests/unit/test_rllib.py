@@ -29,7 +29,7 @@ def reserved(ppo, sized):
         pytest.param(CpuPolicy(cpus=2.5), (8, 0), 1, 0, [(1, 0)] * 2, id="half a CPU is for nobody"),
         pytest.param(CpuPolicy(cpus=3, num_workers=2), (6, 0), 3, 2, [(1, 0)] * 6, id="learners"),
         pytest.param(GpuPolicy(gpus=1, cpus=2), (8, 2), 1, 0, [(1, 1), (1, 0)], id="a GPU"),
-        pytest.param(GpuPolicy(gpus=0.5, cpus=3), (8, 1), 2, 0, [(1, 0.5), (1, 0), (1, 0)], id="a share of a GPU"),
+        pytest.param(GpuPolicy(gpus=0.5, cpus=3), (8, 1), 2, 0, [(1, 0.5), (1, 0), (1, 0)], id="a fraction of a GPU"),
         pytest.param(
             GpuPolicy(num_workers=2, cpus=2), (4, 2), 1, 2, [(1, 0)] * 2 + [(1, 1)] * 2, id="learners with GPUs"
         ),

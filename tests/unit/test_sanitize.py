@@ -158,7 +158,7 @@ def test_what_is_no_secret_stays(text):
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("2 workers, each with 8 CPUs, 0.3333 GPU, 5.3 GiB of GPU memory; the driver holds 1 MiB", None),
+        ("2 workers, each with 8 CPUs, 0.3333 GPU, 5.3 GiB of GPU memory; the trial driver reserves 1 MiB", None),
         ("1,024 trials in whole 2x2x4 slices", None),
         ("10.0.0.7 has 1 CPU", "(left out) has 1 CPU"),
         ("node 3f2a88c1 went", "node (left out) went"),

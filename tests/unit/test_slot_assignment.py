@@ -95,7 +95,7 @@ def test_a_trial_of_an_earlier_plan_counts_as_the_type_that_is_like_its_slot(slo
     [
         pytest.param(None, (0, 1, 2), id="a trial that has not run may have any"),
         pytest.param(CPU, (2,), id="one that ran on CPUs keeps to them"),
-        pytest.param(GPU, (0, 1), id="one that ran on a GPU may have another share of one"),
+        pytest.param(GPU, (0, 1), id="one that ran on a GPU may have another fraction of one"),
         pytest.param(L4, (0, 1, 2), id="where there are no such devices any more, any type will do"),
     ],
 )

@@ -46,7 +46,7 @@ def test_a_trial_takes_a_whole_slice():
     )
     assert plan.explain().splitlines()[1] == (
         "  each trial: 2 workers, each with 8 CPUs, 4 TPUs on TPU-V4 in whole 2x2x2 slices; "
-        "the driver holds 1 MiB of host memory"
+        "the trial driver reserves 1 MiB of host memory"
     )
 
 

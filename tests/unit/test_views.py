@@ -100,7 +100,7 @@ def test_a_plan_is_a_row_for_each_slot_type_its_limit_and_its_reasons():
     assert title == "6 trials at once, limited by CPU"
     assert texts[:4] == ["At once", "CPU", "GPU", "GPU memory"]
     assert texts[4:12] == ["4", "1", "0.5", "40 GiB", "2", "10", "0", "-"]
-    assert "- CpuPolicy: 10 CPUs per worker, as asked for, and no GPU" in texts
+    assert "- CpuPolicy: 10 CPUs per worker, as requested, and no GPU" in texts
 
 
 def test_a_decision_says_from_which_size_a_gpu_is_the_answer():

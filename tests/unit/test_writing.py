@@ -50,7 +50,7 @@ EXPECTED = """\
 # Written by tune-policies: a Ray cluster for 12 trials.
 # 12 trials at once need 3 nodes.
 # A pod asks for all CPUs and all memory of its node type. If Kubernetes has less allocatable on the machine, the pod
-#   waits for ever.
+#   waits indefinitely.
 # A pod waits until Kubernetes has a node for it. With N as maxReplicas of a group: create a node pool for each group
 #   (gcloud container node-pools create POOL --enable-autoscaling --total-min-nodes 0 --total-max-nodes N …), or turn on
 #   node auto-provisioning.

@@ -1,1 +1,1 @@
-"""Holds a worker to its share of GPU memory, framework by framework, and says what it used."""
+"""Holds a worker to its fraction of GPU memory, framework by framework, and says what it used."""

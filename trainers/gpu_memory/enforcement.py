@@ -1,4 +1,4 @@
-"""Limits the frameworks of this process to its share of a GPU.
+"""Limits the frameworks of this process to its fraction of a GPU.
 
 Imported frameworks are limited at once, and others at the end of their import, which ``MODULES`` lists for that.
 """
@@ -38,7 +38,7 @@ def enforce(limits: ShareLimits) -> None:
     """Limit this process, and each imported framework. A process with whole devices keeps the limits that it has.
 
     A framework that sees no GPU is acceptable if another framework sees it, or may see it once it is imported.
-    Otherwise the limit is void.
+    Otherwise the limit cannot be enforced.
 
     Raises:
         MemoryLimitError: The limit cannot be applied.
@@ -103,7 +103,7 @@ def _limit(limits: ShareLimits, name: str) -> None:
 
 
 def _require_visible_device(limits: ShareLimits, names: Iterable[str], *, may_come: bool) -> None:
-    """Declare the limit void if no imported framework sees the device, and one of ``names`` must see it.
+    """Report that no limit can be enforced if no imported framework sees the device and one of ``names`` must see it.
 
     ``may_come`` says whether a framework that is still to be imported may see it.
     """
@@ -111,9 +111,9 @@ def _require_visible_device(limits: ShareLimits, names: Iterable[str], *, may_co
     missing = [name for name in names if name in limits.blind and name in _MUST_SEE[device]]
     if limits.seeing or not missing or (may_come and device == "GPU" and _may_another_see_it(limits)):
         return
-    limits.void(
-        f"Ray gave this process a share of a {device}, but {missing[0]} sees no {device}, so nothing can hold it "
-        "to its share",
+    limits.report_unenforced(
+        f"Ray assigned this process a fraction of a {device}, but {missing[0]} sees no {device}, so its limit cannot "
+        "be enforced",
         f": install a {missing[0]} that is built for the {device} and its driver, or plan with CpuPolicy",
     )
 

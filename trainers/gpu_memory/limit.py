@@ -1,4 +1,4 @@
-"""A worker's share of GPU memory in the terms of each framework: fractions, bytes, and environment variables.
+"""A worker's fraction of GPU memory in the terms of each framework: fractions, bytes, and environment variables.
 
 A framework limits only its own allocator. The device context, loaded kernels, library handles and communication buffers
 come on top, so budget = share - overhead.
@@ -103,7 +103,7 @@ def jax_fraction_variable(environ: Mapping[str, str]) -> str:
     return _JAX_OLD_VARIABLE if environ.get(_JAX_OLD_VARIABLE) else _JAX_VARIABLE
 
 
-def why_jax_is_void(environ: Mapping[str, str], client_options: str | Mapping[str, object] | None) -> str | None:
+def why_jax_is_unlimited(environ: Mapping[str, str], client_options: str | Mapping[str, object] | None) -> str | None:
     """Return which setting turns JAX's limit off and what to do, or ``None``.
 
     ``client_options`` are JAX's ``jax_pjrt_client_create_options``, as ``"key:value;key:value"`` or a mapping.
@@ -157,7 +157,7 @@ class GpuMemoryLimit(Value):
     for an unknown framework and for an amount of bytes that is not above 0.
 
     Attributes:
-        limit_bytes: The process's share of a device.
+        limit_bytes: The process's fraction of a device.
         overhead_bytes: The measured memory outside the allocator, by framework. The safe default replaces a missing
             measurement.
     """

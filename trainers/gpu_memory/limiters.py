@@ -20,7 +20,7 @@ from .limit import (
     jax_fraction_variable,
     jax_variables,
     torch_own_fraction,
-    why_jax_is_void,
+    why_jax_is_unlimited,
 )
 from .share import ShareLimits
 
@@ -85,7 +85,7 @@ def _has_limited_allocator(torch: Any, limits: ShareLimits) -> bool:
         # driver's pool keeps.
         limits.warn(f"torch's allocator {backend} limits what tensors use; what the driver's pool keeps may be more")
     elif backend != "native":
-        limits.void(f"torch's allocator {backend!r} knows no limit: use the native one")
+        limits.report_unenforced(f"torch's allocator {backend!r} does not support a limit: use the native one")
         return False
     return True
 
@@ -123,7 +123,9 @@ def limit_tensorflow(tensorflow: Any, limits: ShareLimits) -> bool:
     config = tensorflow.config
     devices = config.list_physical_devices("GPU")
     if devices and os.environ.get("TF_GPU_ALLOCATOR") == _ASYNC_ALLOCATOR:
-        limits.void(f"TF_GPU_ALLOCATOR={_ASYNC_ALLOCATOR} switches TensorFlow's memory limit off: unset it")
+        limits.report_unenforced(
+            f"TF_GPU_ALLOCATOR={_ASYNC_ALLOCATOR} switches TensorFlow's memory limit off: unset it"
+        )
         return True
     for device in devices:
         details = config.experimental.get_device_details(device)
@@ -143,7 +145,7 @@ def limit_tensorflow(tensorflow: Any, limits: ShareLimits) -> bool:
                 "set TF_FORCE_GPU_ALLOW_GROWTH=true instead"
             )
         now = config.get_logical_device_configuration(device) or []
-        # They are equal if the previous trial in this process had the same share.
+        # They are equal if the previous trial in this process had the same fraction.
         if [each.memory_limit for each in now] != [megabytes]:
             logical = config.LogicalDeviceConfiguration(memory_limit=megabytes)
             try:
@@ -175,14 +177,14 @@ def limit_jax(jax: Any, limits: ShareLimits) -> bool:
     has_started = _has_jax_started()
     if not (any(device.platform == "gpu" for device in jax.devices()) if has_started else _expects_gpu(jax)):
         return False
-    void = _why_void(jax)
-    if void is not None:
-        limits.void(void)
+    reason = _why_unlimited(jax)
+    if reason is not None:
+        limits.report_unenforced(reason)
         return True
     total, model = limits.read_device()
     limit = limits.limit("jax", jax.__version__, total_bytes=total, gpu_model=model)
     variables = jax_variables(limit.jax_fraction(total), limits.environment.of_user())
-    # They are equal if the previous trial in this process had the same share.
+    # They are equal if the previous trial in this process had the same fraction.
     if has_started and any(os.environ.get(name) != value for name, value in variables.items()):
         raise _started_too_early("JAX's back end")
     if os.environ.get(JAX_COLLECTIVE_VARIABLE):
@@ -199,11 +201,11 @@ def jax_still_holds(jax: Any, limits: ShareLimits) -> bool:
         stats = [device.memory_stats() or {} for device in jax.local_devices() if device.platform == "gpu"]
         most = limits.limit_bytes["jax"] * _JAX_TOLERANCE
         return all(0 < each.get("bytes_limit", 0) <= most for each in stats)
-    return _why_void(jax) is None and limits.environment.is_as_written(jax_fraction_variable(os.environ))
+    return _why_unlimited(jax) is None and limits.environment.is_as_written(jax_fraction_variable(os.environ))
 
 
-def _why_void(jax: Any) -> str | None:
-    return why_jax_is_void(os.environ, getattr(jax.config, "jax_pjrt_client_create_options", None))
+def _why_unlimited(jax: Any) -> str | None:
+    return why_jax_is_unlimited(os.environ, getattr(jax.config, "jax_pjrt_client_create_options", None))
 
 
 def _has_jax_started() -> bool:
@@ -230,7 +232,9 @@ def limit_cupy(cupy: Any, limits: ShareLimits) -> bool:
         return False
     pool = cupy.get_default_memory_pool()
     if cupy.cuda.get_allocator() != pool.malloc:
-        limits.void("CuPy's default memory pool was replaced, and with it its limit: keep the default allocator")
+        limits.report_unenforced(
+            "CuPy's default memory pool was replaced, and with it its limit: keep the default allocator"
+        )
         return True
     for device in range(cupy.cuda.runtime.getDeviceCount()):
         properties = cupy.cuda.runtime.getDeviceProperties(device)

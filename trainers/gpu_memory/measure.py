@@ -79,7 +79,7 @@ def measure_gpu_memory(
         )
     check_trainable(trainable)
     wanted = configs_to_measure(configs, num_samples, seed)
-    with connection(None, _CONNECT_S, local="starts a Ray for the moment"):
+    with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
         plan = policy.plan(probe_cluster() if capacity is None else capacity)
         readings = _run(trainable, wanted, caps, plan)
     return _profile(wanted, readings, caps, plan)
@@ -114,7 +114,7 @@ def plan_by_measuring(
     measuring = GpuPolicy(
         cpus=known.cpus, memory=known.memory, accelerator_type=known.accelerator_type, custom=known.custom
     )
-    with connection(None, _CONNECT_S, local="starts a Ray for the moment"):
+    with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
         capacity = probe_cluster() if capacity is None else capacity
         known.plan(capacity)  # raises before a trial starts if no plan by memory is feasible
         profile = measure_gpu_memory(
@@ -209,7 +209,7 @@ def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: 
                 config={MEASURED: tune.grid_search(numbered)},
                 stop={"training_iteration": caps.max_steps, "time_total_s": caps.timeout_s},
                 callbacks=[_Progress(len(configs))],
-                time_budget_s=plan.num_waves(len(configs)) * (caps.timeout_s + _START_S),
+                time_budget_s=plan.num_rounds(len(configs)) * (caps.timeout_s + _START_S),
                 storage_path=folder,
                 reuse_actors=False,  # a process may keep memory of an earlier trial
                 raise_on_failed_trial=False,

@@ -61,7 +61,7 @@ def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -
         THREADS_VARIABLE: own.get(THREADS_VARIABLE) or str(percentage),
     }
     if cuda_has_started():
-        # They are equal if the previous trial in this process had the same share.
+        # They are equal if the previous trial in this process had the same fraction.
         is_set = all(os.environ.get(name) == value for name, value in variables.items())
         return None if is_set else "CUDA has started in this process already"
     environment.write(variables)

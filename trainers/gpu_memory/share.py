@@ -1,4 +1,4 @@
-"""A process's share of a GPU, and its limits while it serves a trial: what limiters need, and what they report."""
+"""A process's fraction of a GPU, and its limits while it serves a trial: what limiters need, and what they report."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -43,22 +43,22 @@ class GpuShare(Value):
         return self.fraction >= 1
 
     def bytes_of(self, total_bytes: int) -> int:
-        """Return the share of a device in bytes. The device may be smaller than planned, and the share with it."""
+        """Return the fraction of a device in bytes. The device may be smaller than planned, and the share with it."""
         num_parts = TICKS // to_ticks(self.fraction)  # Ray rounds the fraction down
         return min(self.memory_bytes or int(total_bytes * self.fraction), total_bytes // num_parts)
 
 
 class LimitOptions(Value):
-    """How a process is limited to its share of GPU memory.
+    """How a process is limited to its fraction of GPU memory.
 
     Attributes:
         isolation: ``"mps"`` to use NVIDIA's MPS daemon too, if one answers.
-        on_void_limit: Whether a limit that cannot hold is an error, or a warning in the result.
+        on_unenforced_limit: Whether a limit that cannot be enforced is an error, or a warning in the result.
         overheads: The measured memory of frameworks outside their allocators.
     """
 
     isolation: Literal["mps"] | None = None
-    on_void_limit: Literal["raise", "warn"] = "raise"
+    on_unenforced_limit: Literal["raise", "warn"] = "raise"
     overheads: Overheads = NOTHING_MEASURED
 
 
@@ -109,7 +109,7 @@ class ShareLimits:
 
     @property
     def warnings(self) -> list[str]:
-        """Why a limit is void, if the user has accepted that, and other warnings."""
+        """Why a limit is not enforced, if the user has accepted that, and other warnings."""
         texts = [*self._warnings]
         if not self.seeing:  # a framework that sees the device may have imported others that do not
             texts += [f"{name} sees no {self.share.device}" for name in self.blind]
@@ -175,13 +175,13 @@ class ShareLimits:
                 f"{format_bytes(budget)}: put nothing on the GPU before the trial starts"
             )
 
-    def void(self, message: str, hint: str = "") -> None:
+    def report_unenforced(self, message: str, hint: str = "") -> None:
         """Raise a ``MemoryLimitError`` because a limit cannot hold, or warn if the user has accepted that.
 
         ``hint`` is only part of the error.
         """
-        if self.options.on_void_limit == "raise":
-            raise MemoryLimitError(f'{message}{hint}. Pass on_void_limit="warn" to run without a limit that holds')
+        if self.options.on_unenforced_limit == "raise":
+            raise MemoryLimitError(f'{message}{hint}. Pass on_unenforced_limit="warn" to run without an enforced limit')
         self.warn(message)
 
     def read_device(self) -> tuple[int, str | None]:

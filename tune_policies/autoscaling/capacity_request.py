@@ -37,7 +37,7 @@ class CapacityRequest:
                 self._autoscaler.request([])
         except ProbeError as error:
             # Another error may be on its way, which explains more. A cluster that is gone needs no release.
-            logger.warning("the capacity that was asked for could not be released: %s", error)
+            logger.warning("the capacity that was requested could not be released: %s", error)
 
     def __enter__(self) -> Self:
         return self

@@ -91,7 +91,7 @@ def plan_when_ready(
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
     num_trials = check_count(num_trials, least=1, name="num_trials")
     if not ray.is_initialized():
-        raise ProbeError("this program is not connected to a Ray: call ray.init() before")
+        raise ProbeError("this program is not connected to a Ray cluster: call ray.init() before")
     chosen = FreeCapacityPolicy(policy) if only_free else policy
     return _Search(chosen, num_trials, probe, on_progress, only_free).run(timeout_s)
 

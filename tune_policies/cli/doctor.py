@@ -34,7 +34,7 @@ _COULD_NOT_LOOK: Final = 3
 
 @app.command()
 def doctor(*, json: Json = False, redact: Redact = False, address: Address = None, timeout_s: TimeoutS = 30.0) -> None:
-    """Check the nodes of a Ray, or this machine if no Ray runs, for what stops GPU work.
+    """Check the nodes of a Ray cluster, or this machine if none runs, for what prevents GPU work.
 
     Exit status: 0 nothing, or only notes; 1 there are problems; 2 wrong usage; 3 Ray cannot be reached, or no node
     could be read.
@@ -113,7 +113,7 @@ def usage(
     redact: Redact = False,
     force: Force = False,
 ) -> None:
-    """Show what a run used, what each trial used of its share of GPU memory, and how many would fit on a GPU.
+    """Show what a run used, what each trial used of its fraction of GPU memory, and how many would fit on a GPU.
 
     CPUs, devices and slots are shown if the run had a PolicyCallback.
     """

@@ -27,7 +27,7 @@ def execute(
     ],
     *,
     isolation: Annotated[str | None, option("mps: let NVIDIA's MPS daemon limit the trials too.")] = None,
-    on_void_limit: Annotated[
+    on_unenforced_limit: Annotated[
         str, typer.Option(help="raise or warn: what to do if a memory limit cannot be enforced.")
     ] = "raise",
     falls_back: Annotated[
@@ -47,7 +47,7 @@ def execute(
 
     options: dict[str, Any] = {
         "isolation": isolation,
-        "on_void_limit": on_void_limit,
+        "on_unenforced_limit": on_unenforced_limit,
         "falls_back": falls_back,
     }  # validated there
     # The program has the shell's streams, and its errors end it as in Python.

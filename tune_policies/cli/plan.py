@@ -45,7 +45,7 @@ def plan(
     num_trials: Annotated[
         int | None,
         option(
-            "All trials of your run: adds how many waves they take; with an autoscaler, which nodes run all at once.",
+            "All trials of your run: adds how many rounds they take; with an autoscaler, which nodes run all at once.",
             min=0,
         ),
     ] = None,
@@ -143,7 +143,7 @@ def _plan(
         text = [made.explain(capacity), *_price(nodes, made)]
     if plot is not None and best is not None:
         best.plot(capacity).save(plot, force=force)
-    print(_as_json(answer, num_trials, best) if json else "\n".join([*text, *_waves(best, num_trials)]))
+    print(_as_json(answer, num_trials, best) if json else "\n".join([*text, *_rounds(best, num_trials)]))
 
 
 def _price(nodes: "Nodes", answer: "TrialPlan") -> list[str]:
@@ -157,17 +157,17 @@ def _price(nodes: "Nodes", answer: "TrialPlan") -> list[str]:
 
 
 def _as_json(answer: "TrialPlan | TrialForecast", num_trials: int | None, runs: "TrialPlan | None") -> str:
-    """Return a plan or a forecast, and the number of waves of ``runs``."""
+    """Return a plan or a forecast, and the number of rounds of ``runs``."""
     fields = answer.model_dump(mode="json")
     if num_trials is not None and runs is not None:
-        fields |= {"num_trials": num_trials, "num_waves": runs.num_waves(num_trials)}
+        fields |= {"num_trials": num_trials, "num_rounds": runs.num_rounds(num_trials)}
     return json_text.dumps(fields, indent=2, ensure_ascii=False)
 
 
-def _waves(runs: "TrialPlan | None", num_trials: int | None) -> list[str]:
+def _rounds(runs: "TrialPlan | None", num_trials: int | None) -> list[str]:
     if runs is None or num_trials is None:
         return []
     from tune_policies.values.value import counted
 
     verb = "runs" if num_trials == 1 else "run"
-    return [f"{counted(num_trials, 'trial')} {verb} in {counted(runs.num_waves(num_trials), 'wave')}"]
+    return [f"{counted(num_trials, 'trial')} {verb} in {counted(runs.num_rounds(num_trials), 'round')}"]

@@ -2,7 +2,7 @@
 
 A plan with several slot types is only valid if every trial stays on the node for which it was planned: a CPU trial on
 the CPUs of a free GPU slot would keep that slot empty. So each slot has a node, and all slots of a node fit it in any
-order. Ray may spread shares of a device over all devices of a node, so these devices serve only one slot type. Whole
+order. Ray may spread fractions of a device over all devices of a node, so these devices serve only one slot type. Whole
 devices may serve several.
 
 Train could place all workers of a trial on one node with slots of other types. So a trial with Train workers has a node
@@ -303,7 +303,7 @@ class RemainingCapacity(NamedTuple):
 
 @dataclass(frozen=True)
 class _DevicesInUse:
-    """The nodes on which slots of a type use devices of a resource, and the share of each slot."""
+    """The nodes on which slots of a type use devices of a resource, and the fraction of each slot."""
 
     resource: str
     share: int
@@ -528,5 +528,5 @@ def _without(resources: Resources, names: Iterable[str]) -> Resources | None:
 
 
 def _share(slot: TrialSlot, resource: str) -> int:
-    """Return each worker's share of a device in ticks, which is the same for any number of whole devices."""
+    """Return each worker's fraction of a device in ticks, which is the same for any number of whole devices."""
     return min(TICKS, slot.worker.ticks[resource])

@@ -6,7 +6,7 @@ the order in which Ray places them does not matter. Nodes of one shape are count
 Amounts are by Ray's names, in ticks of 1/10,000 and bytes of host memory. These rules apply:
 
 * Missing host memory is unknown and limits nothing. The amount of any other missing resource is 0.
-* A share of a device fits one device, and whole devices are not shared.
+* A fraction of a device fits one device, and whole devices are not shared.
 * A node has one unit of ``accelerator_type:X``, and a worker for that type takes 0.001 of it.
 """
 
@@ -339,7 +339,7 @@ class Request(Value):
         if self.gpu_memory_bytes and self.is_any_share:
             others = self.worker.replaced(gpus=0)
             each = f"{others}, " if others.ticks else ""
-            each += f"a GPU share of {format_bytes(self.gpu_memory_bytes)}"
+            each += f"a GPU fraction with {format_bytes(self.gpu_memory_bytes)}"
         elif self.gpu_memory_bytes:
             each += f" with {format_bytes(self.gpu_memory_bytes)} of GPU memory"
         if self.accelerator_type:

@@ -65,7 +65,7 @@ def _fewest_for_slots(
 
 
 def uses_devices(slot: TrialSlot) -> bool:
-    """Return whether a worker of the slot has devices or a share of one."""
+    """Return whether a worker of the slot has devices or a fraction of one."""
     return not DEVICE_RESOURCES.isdisjoint(slot.worker.ticks)
 
 

@@ -263,7 +263,7 @@ class TrialSlot(Value):
         if self.num_workers:
             noun = "worker with" if self.num_workers == 1 and not self.is_elastic else "workers, each with"
             grown = f" to {self.max_workers}" if self.is_elastic else ""
-            return f"{self.num_workers}{grown} {noun} {each}; the driver holds {self.trial}"
+            return f"{self.num_workers}{grown} {noun} {each}; the trial driver reserves {self.trial}"
         return each
 
 

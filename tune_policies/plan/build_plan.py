@@ -66,7 +66,7 @@ def build_plan(
         notes.append(f"{count:.0e} would fit, but no plan counts more than {MOST:.0e}")
         count = MOST
     if request.num_workers:
-        notes.append(f"a trial's driver only waits for its workers, so it holds {DRIVER} and no CPU")
+        notes.append(f"the trial driver only waits for its workers, so it reserves {DRIVER} and no CPU")
     if request.max_workers is not None:
         notes.append(
             f"as many trials at once as fit with {counted(request.num_workers, 'worker')} each; with fewer at once "

@@ -88,7 +88,7 @@ class SizeDecision(Value):
         cpu: What trials cost on the CPU.
         gpu: What trials cost on the GPU.
         cheapest: The device on which a trial costs less; ``None``: no prices were given.
-        flips_at: The ratio of the GPU's price to the CPU's, for the share of a trial, at which both cost the same. It
+        flips_at: The ratio of the GPU's price to the CPU's, for a trial's fraction, at which both cost the same. It
             is the speed-up. ``None``: no prices were given.
         gpu_or_nodes: One GPU against more CPU nodes; ``None``: no number of trials was given.
     """

@@ -184,7 +184,7 @@ def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str
 
 
 def _lost_to_rounding(share: int, has: int) -> int:
-    """Return the ticks that shares of floor(1/k) leave on all devices of a node."""
+    """Return the ticks that fractions of floor(1/k) leave on all devices of a node."""
     lost = TICKS % share
     return has // TICKS * lost if lost < TICKS // share else 0
 

@@ -107,7 +107,7 @@ class TrialPlan(ShownValue):
 
     @property
     def use_gpu(self) -> bool:
-        """Whether a worker has a GPU, or a share of one."""
+        """Whether a worker has a GPU, or a fraction of one."""
         return self.worker.gpus > 0
 
     @property
@@ -225,8 +225,8 @@ class TrialPlan(ShownValue):
             options["label_selector"] = dict(self.label_selector)
         return options | _MAX_CALLS[reuse]
 
-    def num_waves(self, num_trials: int) -> int:
-        """Return how many waves ``num_trials`` trials take, if all last equally long."""
+    def num_rounds(self, num_trials: int) -> int:
+        """Return how many rounds ``num_trials`` trials take, if all last equally long."""
         num_trials = check_count(num_trials, least=0, name="num_trials")
         return -(-num_trials // self.max_concurrent_trials)
 

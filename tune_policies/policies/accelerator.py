@@ -58,7 +58,7 @@ from tune_policies.values.value import counted
 
 
 class AcceleratorPolicy(WorkersPolicy):
-    """The same devices of any family, or share of one, for every worker: TPUs, HPUs, NPUs, Neuron cores, GPUs.
+    """The same devices of any family, or fraction of one, for every worker: TPUs, HPUs, NPUs, Neuron cores, GPUs.
 
     Attributes:
         resource: Ray's name of the devices, such as ``"TPU"``.
@@ -159,11 +159,11 @@ class AcceleratorPolicy(WorkersPolicy):
         request = self._sized(capacity.groups)
         share = request.worker.custom[self.resource]
         asked = amount_of(self.amount, self.resource)
-        reasons = [f"{asked} per worker, as asked for"]
+        reasons = [f"{asked} per worker, as requested"]
         if share != self.amount:
             reasons = [
                 f"{asked} became {format_amount(share)}: a device holds {counted(int(1 / share), 'such worker')}, and "
-                "with unequal shares a trial may wait for ever"
+                "with unequal fractions a trial can stay pending indefinitely"
             ]
         if share < 1:
             reasons.append(f"no limit holds a worker to its share of {self.resource} memory")
@@ -287,7 +287,7 @@ def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialP
     if policy.cpus is None:
         reasons.append(about_equal_cpus(hosts, found.request, "TPU"))
     if policy.memory is not None:
-        reasons.append(f"{format_bytes(int(policy.memory))} of host memory per worker, as asked for")
+        reasons.append(f"{format_bytes(int(policy.memory))} of host memory per worker, as requested")
     reasons += (f"left out slice {name!r}: {why}" for name, why in sorted(found.left_out.items()))
     if others := topologies_not_told_apart(capacity.nodes, shape):
         reasons.append(

@@ -220,7 +220,7 @@ def _what_was_decided(decided: WorkloadDecision, size: str, objective: Objective
         where = " and ".join(filter(None, (above, below))) or f"whatever {size} is"
         yield f"{decided.workload}, {where}: on the {device}, as a trial {_WHY[device, objective]} on a GPU"
     smallest, largest = decided.sizes[0].size, decided.sizes[-1].size
-    yield f"measured from {size} {smallest} to {largest}: a size outside gets what the nearer end gets"
+    yield f"measured from {size} {smallest} to {largest}: other sizes use the nearest measured size"
 
 
 def _about_amounts(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a worker gets: an equal share of a device, and CPUs if the user leaves them to the policy.
+"""What a worker gets: an equal fraction of a device, and CPUs if the user leaves them to the policy.
 
 CPUs must not strand a device: a GPU whose node has no CPU left serves no trial. If nodes differ, a slot that suits all
 of them wastes most of the better ones, so each type of node has slots of its own.
@@ -22,7 +22,7 @@ _DRAG: Final = 20
 
 
 class Selection(NamedTuple):
-    """Nodes on which every worker gets the same share of a device.
+    """Nodes on which every worker gets the same fraction of a device.
 
     Attributes:
         groups: The nodes, by shape.
@@ -47,9 +47,9 @@ class Selection(NamedTuple):
 
 
 def equal_device_share(most_per_device: int, most_devices: float) -> int:
-    """Return the share of a device with which a device holds at most ``most_per_device`` workers, in ticks.
+    """Return the fraction of a device with which a device holds at most ``most_per_device`` workers, in ticks.
 
-    Ray's scheduler and autoscaler add up the shares of a node, but each share must fit one device. With
+    Ray's scheduler and autoscaler add up the fractions of a node, but each fraction must fit one device. With
     ``floor(10 000 / k)`` for all workers both counts agree. With other shares Ray admits a trial that no device can
     hold, and the trial stays pending indefinitely. On a node with many devices and a large k, rounding losses add up
     to one share too many, so k is then smaller. ``most_devices`` is the largest number of devices of a node.
@@ -98,7 +98,7 @@ def _whole_or_part(ticks: int) -> float:
 
 
 def nodes_with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int = 1) -> tuple[NodeGroup, ...]:
-    """Return the nodes that have CPUs, or all nodes if no node with CPUs has room for such a share of a device."""
+    """Return the nodes that have CPUs, or all nodes if no node with CPUs has room for such a fraction of a device."""
     groups = tuple(groups)
     kept = tuple(group for group in groups if group.node.resources.cpus > 0)
     has_room = any(device_slots(node.amounts.get(resource, 0), share_ticks) for node, _ in kept)
@@ -106,7 +106,7 @@ def nodes_with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int
 
 
 def share_of_gpu_memory(groups: Iterable[NodeGroup], share_ticks: int) -> int | None:
-    """Return the GPU memory of a share of the smallest device, in bytes; ``None``: that of some device is unknown."""
+    """Return the GPU memory of a fraction of the smallest device in bytes; ``None`` if that of any is unknown."""
     memories = [node.smallest_gpu_memory_bytes for node, _ in groups]
     known = [memory for memory in memories if memory is not None]
     # Not share_ticks / 10 000 of it: Ray counts a third as 0.3333, so the rest of the device would be wasted.
@@ -223,7 +223,7 @@ def _slots_on(
 def _join_those_to_come(groups_with: dict[tuple[float, bool], list[NodeGroup]], share_ticks: int) -> None:
     """Give nodes that are still to be added the slot type of the alive ones if both get the same.
 
-    Once all are alive, shares of two types could not have a node in common. But a type must not take nodes that are
+    Once all are alive, fractions of two types could not have a node in common. But a type must not take nodes that are
     meant for more, or for fewer CPUs.
     """
     fewest = min((cpus for cpus, is_expected in groups_with if not is_expected), default=None)

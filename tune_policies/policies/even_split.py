@@ -32,9 +32,9 @@ from tune_policies.values.value import counted
 class EvenSplitPolicy(WorkersPolicy):
     """Divides the cluster among the trials, as evenly as its nodes and devices allow.
 
-    All trials run at once if each can have at least ``min_cpus`` and ``min_gpus``. If not, they run in as few waves as
-    possible. The fewest trials at once for that number of waves divide the cluster, first its GPUs and then its CPUs.
-    For example, 20 trials in 3 waves need 7 at once. If more trials of that size fit, more run at once.
+    All trials run at once if each can have at least ``min_cpus`` and ``min_gpus``. If not, they run in as few rounds as
+    possible. The fewest trials at once for that number of rounds divide the cluster, first its GPUs and then its CPUs.
+    For example, 20 trials in 3 rounds need 7 at once. If more trials of that size fit, more run at once.
 
     Attributes:
         num_trials: Trials of the whole experiment.
@@ -65,20 +65,20 @@ class EvenSplitPolicy(WorkersPolicy):
         fit = count_trials(groups, least)
         if fit == 0:
             raise infeasible(groups, least)
-        waves = -(-self.num_trials // fit)
-        at_once = -(-self.num_trials // waves)  # with fewer at once, there is a further wave
+        rounds = -(-self.num_trials // fit)
+        at_once = -(-self.num_trials // rounds)  # with fewer at once, there is a further round
         share = self._largest_share(groups, at_once)
         request = self._request(self._largest_cpus(groups, share, at_once), from_ticks(share))
         reasons = [f"the cluster divided among {counted(self.num_trials, 'trial')}: {request.worker} per worker"]
-        if waves > 1:
+        if rounds > 1:
             reasons.append(
-                f"at most {fit} fit at once, with {least.worker} per worker: that takes {waves} waves, and so do "
+                f"at most {fit} fit at once, with {least.worker} per worker: that takes {rounds} rounds, and so do "
                 f"{at_once} at once, which get more"
             )
         usable = gpus_of_type(capacity, None).where(lambda node: share > 0 and workers_on_node(node, request) > 0)
         memory = share_of_gpu_memory(usable.groups, share)
         plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), reasons)
-        limited_by = Limit.NUM_TRIALS if waves == 1 else limiting_resource(groups, least)
+        limited_by = Limit.NUM_TRIALS if rounds == 1 else limiting_resource(groups, least)
         return plan.capped(self.num_trials, limited_by=limited_by).model_copy(update={"limited_by": limited_by})
 
     def _least_share(self, groups: tuple[NodeGroup, ...]) -> int:

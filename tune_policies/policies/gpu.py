@@ -1,4 +1,4 @@
-"""Trials with whole GPUs, or an equal share of one."""
+"""Trials with whole GPUs, or an equal fraction of one."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -45,7 +45,7 @@ def _above_zero(gpus: float) -> float:
 
 
 class GpuPolicy(GpuTypesPolicy):
-    """The same GPUs, or share of one, for every worker.
+    """The same GPUs, or fraction of one, for every worker.
 
     Attributes:
         gpus: GPUs of each worker: a whole number, or a share below 1, which is rounded up to an equal part of a GPU:
@@ -91,7 +91,7 @@ class GpuPolicy(GpuTypesPolicy):
         return selections_of(capacity, usable, int(self.min_gpu_memory))
 
     def _share(self, selection: Selection) -> int:
-        """Return the share of each worker in ticks."""
+        """Return the fraction of each worker in ticks."""
         wish = to_ticks(self.gpus)
         most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
         return equal_device_share(TICKS // wish, most_devices) if wish < TICKS else wish
@@ -108,7 +108,7 @@ class GpuPolicy(GpuTypesPolicy):
             reasons.append(
                 f"{format_amount(self.gpus)} GPU became {format_amount(from_ticks(share))}: a GPU holds "
                 f"{counted(TICKS // to_ticks(self.gpus), 'such worker')}, "
-                "and with unequal shares a trial may wait for ever"
+                "and with unequal fractions a trial can stay pending indefinitely"
             )
         return reasons
 

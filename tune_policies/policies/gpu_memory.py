@@ -236,7 +236,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return num_devices * min(fit, self.max_trials_per_gpu or fit) // max(1, fewest_workers(self.num_workers))
 
     def _share(self, choice: Selection, needed: int) -> int:
-        """Return the share of the smallest device of a choice that has ``needed`` bytes, in ticks."""
+        """Return the fraction of the smallest device of a choice that has ``needed`` bytes, in ticks."""
         fit = choice.memory_bytes // needed
         most_devices = max(node.resources.gpus for node, _ in choice.groups)
         return equal_device_share(min(fit, self.max_trials_per_gpu or fit), most_devices)
@@ -310,7 +310,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             str(request),
             f"the GPU memory of {'the GPU node' if count == 1 else f'all {count} GPU nodes'} was not read{unknown}",
             Limit.GPU_MEMORY,
-            f"{way_out[0].upper()}{way_out[1:]}, or take GpuPolicy with a share of a GPU.",
+            f"{way_out[0].upper()}{way_out[1:]}, or take GpuPolicy with a fraction of a GPU.",
         )
 
 

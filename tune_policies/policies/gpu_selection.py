@@ -107,7 +107,7 @@ class GpuTypesPolicy(WorkersPolicy):
 def plan_gpu_share(
     capacity: ClusterCapacity, selection: Selection, request: Request, *, choose_cpus: bool, reasons: Iterable[str]
 ) -> TrialPlan:
-    """Return the plan for workers that each have whole GPUs or a share of one, on the selected nodes.
+    """Return the plan for workers that each have whole GPUs or a fraction of one, on the selected nodes.
 
     Args:
         capacity: The cluster.
@@ -129,9 +129,9 @@ def plan_gpu_share(
     memory = share_of_gpu_memory(usable.groups, share_ticks)
     if share_ticks < TICKS and usable.groups:
         notes.append(
-            "GPU memory was not read on every node, so how much a share holds is not known"
+            "GPU memory was not read on every node, so the memory of a fraction is unknown"
             if memory is None
-            else f"{format_bytes(memory)} of GPU memory per worker: its share of the smallest device in use"
+            else f"{format_bytes(memory)} of GPU memory per worker: its fraction of the smallest device in use"
         )
     groups = selection.groups if selection.label_selector else None
     if choose_cpus and not usable.groups:  # no node has room for the share: look for what would work on nodes with CPUs

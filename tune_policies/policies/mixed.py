@@ -174,10 +174,10 @@ def _next_slots(policy: ResourcePolicy, left: RemainingCapacity) -> _PolicySlots
         if not found:
             raise InfeasibleRequestError(
                 error.asked,
-                "the policies before it cut the same devices into other shares, "
-                "and with unequal shares a trial may wait for ever",
+                "the policies before it split the same GPUs into different fractions, "
+                "and with unequal fractions a trial can stay pending indefinitely",
                 error.short_of,
-                "Ask for the same share, or give this policy a device type or nodes of its own.",
+                "Ask for the same fraction, or give this policy a device type or nodes of its own.",
             ) from error
     return max(found, key=lambda given: sum(slot.max_concurrent_trials for slot in given.slots))
 

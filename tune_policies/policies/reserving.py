@@ -38,7 +38,7 @@ class ReservingPolicy(WrappingPolicy):
     As few nodes as possible give it, nodes without GPUs first unless GPUs are left free too. If nodes with devices must
     give CPUs, a second plan takes some from more nodes. The policy returns the second plan if its trials use more
     devices, and no fewer run at once. ``run`` and ``tuner`` start no more trials than planned; to ``tune.run`` and
-    ``Tuner`` pass ``max_concurrent_trials``. Ray may spread trials with shares of a GPU, so perhaps no whole device
+    ``Tuner`` pass ``max_concurrent_trials``. Ray may spread trials with fractions of a GPU, so perhaps no whole device
     stays free.
 
     GPU memory is left free on every GPU for programs outside Ray, and trials share the rest. A trial with a whole GPU
@@ -77,7 +77,7 @@ class ReservingPolicy(WrappingPolicy):
         plan = self._plan(_with_smaller_gpus(capacity, int(self.gpu_memory)))
         if not any(slot.worker.gpus for slot in plan.slots):
             return plan
-        notes = [f"{format_bytes(int(self.gpu_memory))} of each GPU left free for others: trials share the rest"]
+        notes = [f"{format_bytes(int(self.gpu_memory))} of each GPU reserved for others: trials share the rest"]
         if any(slot.worker.gpus >= 1 for slot in plan.slots):
             notes.append("a trial with a whole GPU has no limit, so it may take what is left free of its memory")
         if any(group.node.smallest_gpu_memory_bytes is None for group in capacity.gpu_groups()):
@@ -109,7 +109,7 @@ class ReservingPolicy(WrappingPolicy):
             raise error.told(
                 offered=f"with {wish} left free, {error.offered}", suggestion=f"{error.suggestion} Or leave less free."
             ) from error
-        notes = [f"{wish} left free for others"]
+        notes = [f"{wish} reserved for others"]
         if self.gpus and plan.common_slot.shares_gpu:
             notes.append("Ray may spread the shares, so as much GPU stays free in sum, but perhaps no whole GPU")
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):

@@ -53,7 +53,7 @@ def probe_cluster(
     """Read the nodes of a Ray cluster, their GPUs and usable CPUs, and what the autoscaler could still add.
 
     Uses the Ray that the program is connected to. If there is none, it connects for the time of the call: to
-    ``address``, else to ``RAY_ADDRESS``, else to a Ray that runs on this machine, else to one that it starts.
+    ``address``, else to ``RAY_ADDRESS``, else to a Ray instance that runs on this machine, else to one that it starts.
 
     Args:
         address: As for ``ray.init``: ``host:port``, ``ray://host:port``, ``"auto"``, or ``"local"`` to start one.
@@ -75,7 +75,7 @@ def probe_cluster(
     if not timeout_s > 0:
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
     config = None if cluster_config is None else load_cluster_config(cluster_config)
-    with connection(address, timeout_s, local="starts a Ray for the moment", uses_working_folder=False):
+    with connection(address, timeout_s, local="starts a temporary Ray instance", uses_working_folder=False):
         state = read_cluster_state(timeout_s)
         try:
             readings = _read_nodes(state, timeout_s)
@@ -107,8 +107,8 @@ def probe_cluster(
 def plan_on_cluster(policy: ResourcePolicy, *, timeout_s: float = 30.0) -> TrialPlan:
     """Plan on the cluster that the program's runs will use, and print the plan.
 
-    If the program is not connected to a Ray, it connects as Tune and Train would, and stays connected, so that the run
-    that follows uses the same Ray.
+    If the program is not connected to a Ray cluster, it connects as Tune and Train would, and stays connected, so that
+    the run that follows uses the same cluster.
 
     Args:
         policy: What to plan by.

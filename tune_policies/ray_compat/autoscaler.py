@@ -194,7 +194,7 @@ def find_autoscaler() -> Autoscaler | None:
         ProbeError: The program is not connected to Ray, or Ray cannot be reached.
     """
     if not ray.is_initialized():
-        raise ProbeError("this program is not connected to a Ray: call ray.init() before")
+        raise ProbeError("this program is not connected to a Ray cluster: call ray.init() before")
     if is_through_client():
         logger.warning("a Ray Client cannot reach the autoscaler, so no nodes are asked for")
         return None
@@ -234,7 +234,7 @@ def _name_of(resources: Mapping[str, float]) -> str:
 
 @contextmanager
 def ray_errors() -> Iterator[None]:
-    """Convert errors of a Ray that cannot be reached, or that lacks private parts, to a ``ProbeError``."""
+    """Convert errors of a Ray cluster that cannot be reached, or that lacks private parts, to a ``ProbeError``."""
     try:
         yield
     except AttributeError as error:

@@ -1,4 +1,4 @@
-"""Connects the program to a Ray, without a long wait if no Ray answers."""
+"""Connects the program to a Ray cluster, without a long wait if none answers."""
 
 import re
 import socket
@@ -18,7 +18,7 @@ from tune_policies.values.errors import InvalidResourcesError, ProbeError
 try:  # Ray has no public API to find a running Ray
     from ray._private import services
 except ImportError as error:
-    services = Gone(error, "finding a Ray that runs (call ray.init() yourself, and nothing needs it)")
+    services = Gone(error, "finding a running Ray cluster (call ray.init() yourself, and nothing needs it)")
 try:
     from ray.job_config import JobConfig
 except ImportError as error:
@@ -29,7 +29,7 @@ except ImportError as error:
     cloudpickle = Gone(error, "reading the nodes of a cluster")
 try:
     from ray.util.client import ray as ray_client
-except ImportError:  # a Ray without a Ray Client
+except ImportError:  # a Ray installation without Ray Client
     ray_client = None
 
 
@@ -57,7 +57,7 @@ def find_ray(address: str | None) -> str | None:
         raise InvalidResourcesError("the address of Ray is empty: name host:port or ray://host:port, or leave it out")
     found = address
     if address in (None, "auto"):
-        # As in ray.init, because a Ray may have stopped since. Ray 2.50 has no cache.
+        # As in ray.init, because the instance may have stopped since. Ray 2.50 has no cache.
         getattr(services.find_gcs_addresses, "cache_clear", lambda: None)()
         with suppress(ConnectionError):  # "auto", and no Ray runs
             found = services.get_ray_address_from_environment(address, None)
@@ -68,7 +68,7 @@ def find_ray(address: str | None) -> str | None:
 def connection(
     address: str | None, timeout_s: float, *, local: str, uses_working_folder: bool = True
 ) -> Iterator[None]:
-    """Connect to a Ray for the time of the block: the program's, the one at ``address``, or one that is found.
+    """Connect to Ray during the block: the program's cluster, the one at ``address``, or one that is found.
 
     Args:
         address: As for ``ray.init``.
@@ -84,7 +84,7 @@ def connection(
     if ray.is_initialized():
         if address is not None:
             raise ProbeError(
-                f"this program is already connected to a Ray, so it cannot probe {address!r}: "
+                f"this program is already connected to a Ray cluster, so it cannot probe {address!r}: "
                 "leave the address out, or call ray.shutdown() before"
             )
         yield
@@ -108,7 +108,7 @@ def connect(timeout_s: float) -> None:
     """
     warn_of_untried_ray()
     if not ray.is_initialized():
-        _init(find_ray(None), timeout_s, "starts a Ray on this machine")
+        _init(find_ray(None), timeout_s, "starts a Ray instance on this machine")
 
 
 def _init(found: str | None, timeout_s: float, local: str, **options: Any) -> None:
@@ -145,7 +145,7 @@ def sent_by_value(*modules: ModuleType) -> Iterator[None]:
 
 
 def _check_reachable(address: str, timeout_s: float, local: str) -> None:
-    """Raise a ``ProbeError`` unless a Ray answers at ``address`` in time.
+    """Raise a ``ProbeError`` unless Ray answers at ``address`` in time.
 
     A child process tries first, because ``ray.init`` retries for minutes, cannot be interrupted, and may end the
     process.

@@ -126,7 +126,7 @@ def to_be_replaced(reason: str) -> RayActorError:
 
     Tune knows one reason to take another process for a trial without counting a failure: its node was taken away
     (``preempted``, an argument that is not documented). Where ``reset`` fails instead, or the process ends in it, Tune
-    counts a failure, or waits for ever for the trial to be reset; so the error comes with the first step after it.
+    counts a failure, or waits indefinitely for the trial to be reset; so the error comes with the first step after it.
     """
     return RayActorError(None, f"process {os.getpid()} is replaced by a new one: {reason}", False, True)
 

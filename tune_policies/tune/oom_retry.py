@@ -1,7 +1,7 @@
 """Decides how much memory a trial gets when it is retried after it ran out. Pure decisions, no I/O.
 
-A share of a GPU grows to the next equal part 1/k, as the planner divides GPUs, then to a whole GPU, then by whole GPUs.
-Host memory grows in bytes. Neither grows beyond what the nodes of the cluster have, or the trial would wait for ever.
+A GPU fraction grows to the next equal part 1/k, as the planner divides GPUs, then to a whole GPU, then by whole GPUs.
+Host memory grows in bytes. Neither exceeds what the nodes of the cluster have, or the trial would wait indefinitely.
 "GPU" stands here for every device that several processes can share.
 """
 
@@ -38,14 +38,14 @@ ASSUMED_MEMORY_BYTES: Final = 2 * GIB
 """The host memory that a trial counts as having used where neither its reservation nor its error says how much."""
 
 MAX_SAME_SHARE_RETRIES: Final = 2
-"""How often a trial is retried with the same share, because another process had filled the GPU that they share."""
+"""How often a trial is retried with the same fraction, because another process had filled the GPU that they share."""
 
 
 class MemoryFloor(Value):
     """The least memory that a trial gets.
 
     Attributes:
-        gpu_ticks: GPUs, or the share of one, in each bundle that has any, in ticks.
+        gpu_ticks: GPUs, or the fraction of one, in each bundle that has any, in ticks.
         memory_bytes: Host memory in the first bundle, which is the trainable's own.
     """
 
@@ -76,7 +76,7 @@ class MemoryFloor(Value):
 
 
 def floor_of(bundles: Sequence[BundleAmounts]) -> MemoryFloor:
-    """Return the memory that ``bundles`` reserve. Where they have shares of several sizes, the smallest counts."""
+    """Return the memory that ``bundles`` reserve. Where they have fractions of several sizes, the smallest counts."""
     shares = [to_ticks(bundle[device]) for bundle in bundles for device in SHARED_DEVICES & bundle.keys()]
     return MemoryFloor(
         gpu_ticks=min((share for share in shares if share > 0), default=0),
@@ -113,7 +113,7 @@ def next_floor(
             asked="more GPU memory than it has",
             offered="it holds no GPU of its own",
             short_of="GPU memory",
-            suggestion="Plan a share of a GPU for it",
+            suggestion="Plan a fraction of a GPU for it",
         )
     most_devices = _most_devices(reservation, nodes)
     most = min(max_gpus, max(1.0, most_devices))
@@ -232,7 +232,7 @@ def decide_retry(
     A trial without a GPU that reports GPU memory, and a Train driver that reports host memory, pass on an error of
     another process, such as a Train worker. More memory for the trial itself would not help: Tune decides.
 
-    Where a neighbour had filled the device, the trial was within its share, so the same share may be enough next time.
+    If a neighbour had filled the device and the trial was within its limit, the same fraction may be enough next time.
     If it is not, a larger share leaves room for fewer neighbours.
     """
     holds_gpu = floor_of(bundles).gpu_ticks > 0

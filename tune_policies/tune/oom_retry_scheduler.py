@@ -137,7 +137,7 @@ class TrialOomHistory(Value):
 
     Attributes:
         records: One for each retry with more memory.
-        num_same_share_retries: How many retries had the same share again, since the last one with more.
+        num_same_share_retries: How many retries had the same fraction again, since the last one with more.
     """
 
     records: tuple[OomRecord, ...] = ()
@@ -167,7 +167,7 @@ _READ_TIMEOUT_S: Final = 10.0
 class OomRetryScheduler(WrappingScheduler):
     """Wraps a Tune scheduler, and retries a trial that ran out of memory with more.
 
-    The trial resumes from its latest checkpoint with a larger share of a GPU, or more host memory. That counts as no
+    The trial resumes from its latest checkpoint with a larger fraction of a GPU, or more host memory. That counts as no
     failure: ``max_failures`` and ``fail_fast`` are for all other errors, and work for them as without this scheduler.
     The inner scheduler does not see the failure, with two exceptions: HyperBand does, and any scheduler does if the
     trial ran out while it saved a checkpoint.
@@ -287,7 +287,7 @@ class OomRetryScheduler(WrappingScheduler):
             case "leave_to_tune":
                 return False
             case "same_share":
-                _logger.warning("%s is retried with the same share: its neighbours had filled the GPU", trial)
+                _logger.warning("%s is retried with the same fraction: its neighbours had filled the GPU", trial)
                 history = history.model_copy(update={"num_same_share_retries": history.num_same_share_retries + 1})
             case "more_memory":
                 record = self._new_record(trial, out_of_memory)
@@ -300,7 +300,7 @@ class OomRetryScheduler(WrappingScheduler):
     def _new_record(self, trial: Trial, out_of_memory: OutOfMemory) -> OomRecord | None:
         reservation = reservation_of(trial.placement_group_factory)
         nodes = self._read_nodes()
-        if nodes is None:  # without them more memory might be more than any node has, and the trial would wait for ever
+        if nodes is None:  # otherwise, more memory might exceed every node, and the trial would wait indefinitely
             return None
         floor = next_floor(reservation, out_of_memory, growth=self._growth, max_gpus=self._max_gpus, nodes=nodes)
         _logger.warning(

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class BackgroundTask(Generic[T]):
-    """Runs one piece of work at a time, in a thread that does not keep the program alive. A copy begins anew."""
+    """Runs one piece of work at a time, in a thread that does not keep the program alive. A copy starts empty."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -213,7 +213,7 @@ class PlanChange(Value):
 
 
 class RunPlan:
-    """The plan of a run, made anew as nodes come, go or change if a policy makes it; a given plan stays.
+    """The plan of a run, made again as nodes join, leave or change if a policy makes it; a given plan stays.
 
     Creating it plans on the program's cluster, and prints the plan. The nodes are read every ``interval_s`` seconds.
     There may be no feasible plan for ``wait_for_nodes_s`` seconds.
@@ -350,7 +350,7 @@ class RunPlan:
         )
 
     def follow_nodes(self) -> bool:
-        """Bring the plan up to date with the nodes; return whether placements were made anew. Does not wait."""
+        """Bring the plan up to date with the nodes; return whether placements were made again. Does not wait."""
         if self._policy is not None or len(self.plan.slots) > 1:
             if self._capacity is None:
                 self._capacity = self._watch.read_now() or ClusterCapacity()

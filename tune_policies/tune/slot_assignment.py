@@ -221,7 +221,7 @@ def should_idle(
     that trials have shown.
 
     Where all trials of a type take equally long, the slot is used exactly if its trial ends before the faster types
-    would have done all that waits. Decided anew at each free slot, this gives the shortest run: of all times at
+    would have done all that waits. Decided again at each free slot, this gives the shortest run: of all times at
     which some slot could end a trial, the run uses the earliest ones, as many as there are trials.
 
     Until a trial has ended in a type with a speed, types are compared by their speeds alone. Running trials then count

@@ -1,8 +1,8 @@
 """Warns of tasks that wait because a run's placement groups have reserved what they need.
 
 A trial of Tune, and a worker of Train, has its resources in a placement group. Tasks of Ray Data run outside of all
-groups, and so do tasks with a scheduling strategy of their own. Where the groups hold every CPU, such tasks wait until
-a trial ends. If the trials wait for their data, that is for ever. Ray itself warns of tasks that a trial starts inside
+groups, and so do tasks with a scheduling strategy of their own. If the groups reserve every CPU, such tasks wait until
+a trial ends, or indefinitely if the trials wait for their data. Ray itself warns of tasks that a trial starts inside
 its own group.
 
 One thread in the driver calls Ray's GCS every two seconds, whatever the number of trials.
@@ -106,8 +106,8 @@ def _message(request: Amounts, waited_s: float, held: Amounts) -> str:
     return (
         f"tasks that need {needs} have waited for {waited_s:.0f} s, as this program's trials and Train workers have "
         f"reserved {'what actors leave of that' if actors else 'that'} on every node. Ray Data's tasks run outside "
-        "what a trial reserves, so they wait until one ends, and for ever if the trials wait for them. Leave room for "
-        f"them{f', and for the actors, which hold {beside}' if actors else ''}: plan with "
+        "what a trial reserves, so they wait until one ends, and indefinitely if the trials wait for them. Leave room "
+        f"for them{f', and for the actors, which hold {beside}' if actors else ''}: plan with "
         f"ReservingPolicy(policy{room})"
     )
 
@@ -165,7 +165,7 @@ class _TaskWatch(threading.Thread):
                 continue
             try:
                 if not self._read(tasks):
-                    tasks = StarvedTasks()  # warn anew in the next run
+                    tasks = StarvedTasks()  # warn again in the next run
             except RayVersionError as error:
                 _logger.warning("whether tasks wait for what trials hold is not watched: %s", error)
                 return

@@ -31,7 +31,7 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Pass on that a trial failed, unless this scheduler has requeued it."""
         # HyperBand's brackets cannot hold a trial that waits again after its milestone, at which Tune saves it. So they
-        # hear of the failure, drop the trial and add it anew, as for every trial that Tune retries.
+        # hear of the failure, drop the trial and add it again, as for every trial that Tune retries.
         is_hidden = requeued_by(trial) is self and not (
             was_saving(trial) or any(isinstance(each, HyperBandScheduler) for each in nested_schedulers(self))
         )

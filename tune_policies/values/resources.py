@@ -185,7 +185,7 @@ class Resources(Value):
 
     Attributes:
         cpus: Logical CPUs.
-        gpus: Logical GPUs: a fraction up to 1, whole above.
+        gpus: GPUs that Ray schedules: a fraction up to 1, whole above.
         memory_bytes: Host memory. ``None`` means that it is not known on a node, and that a request reserves none.
         custom: Other Ray resources by name, such as ``{"TPU": 4}``.
 

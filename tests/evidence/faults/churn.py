@@ -214,7 +214,7 @@ class Churn:
             tracked = self.controller._trial_to_actor.get(trial)
             if tracked is None:
                 is_full = self.actors.num_pending_actors >= self.controller._max_pending_trials
-                assert is_full, f"{trial} has a slot, and nothing was asked for"
+                assert is_full, f"{trial} has a slot, and nothing was requested"
                 return "Tune asks for no more processes at once"
             actor = self.actors._actors[tracked]
             return _HELD if actor.held is None else "it starts"
@@ -240,7 +240,7 @@ class Churn:
         return min(placement.count, num_slots_for(bundles_of(raised)[0], bundles_of(planned)[0]))
 
     def _check(self) -> None:
-        """Look at the nodes and at each trial, once Tune has asked for its next trial.
+        """Look at the nodes and at each trial, once Tune has requested its next trial.
 
         Raises:
             AssertionError: A trial waits without a reason, or more is held than there is.

@@ -1,7 +1,7 @@
 """Nodes and actors without Ray and without processes, on a clock that jumps from event to event.
 
 Ray's part is simulated as ``RayActorManager`` shows it to Tune: an actor waits until some node has room for what it
-asks for, starts, does its tasks, fails with its process or its node, and stops. A share of a GPU is put on any device
+asks for, starts, does its tasks, fails with its process or its node, and stops. A GPU fraction is put on any device
 that has room, chosen at random, as nobody may count on Ray's choice.
 """
 

@@ -5,7 +5,7 @@ no placement holds more.
 
 The optimum is the most trials at once such that
 
-* every worker has what the *user* wishes, before any rounding: its share of a GPU on one device, or whole devices;
+* every worker has what the *user* wishes, before any rounding: its fraction of a GPU on one device, or whole devices;
   CPUs, host memory and custom resources on its node. CPUs that the user leaves to the policy are those of the plan.
 * it is on a node that the user allows: by label, by exclusion, by device type, by GPU memory. A device whose memory
   is not known counts as too small where memory is asked for.
@@ -13,7 +13,7 @@ The optimum is the most trials at once such that
 * with Train workers, each trial has a driver with 1 MiB of host memory on a node that labels and exclusion allow, and
   the workers find room wherever these drivers are: their place is Ray's choice, so the worst one counts.
 * where GPU memory is asked for instead of a share, each device holds as many workers as its own memory does. With
-  ``one_share``, all workers have the same share 1/k of a device, as Train gives its workers all the same; the solver
+  ``one_share``, all workers have the same fraction 1/k of a device, as Train gives its workers all the same; the solver
   chooses k and the nodes.
 """
 
@@ -39,7 +39,7 @@ class Wish(NamedTuple):
     Attributes:
         amounts: What a worker takes of its node by Ray's names: ``memory`` in bytes, all else in ticks of 1/10 000.
         num_workers: Train workers in the trial; 0: the trial itself trains.
-        gpu_ticks: Share of one device, or whole devices, in ticks of 1/10 000; 0: none, or by memory.
+        gpu_ticks: Fraction of one device, or whole devices, in ticks of 1/10 000; 0: none, or by memory.
         gpu_memory_bytes: GPU memory on one device, where the share is left open; 0: none.
         max_per_gpu: The most workers on one device, where the share is left open.
     """
@@ -197,7 +197,7 @@ def _on_device(model: Any, node: NodeCapacity, wish: Wish, per_device: Any | Non
     if per_device is not None:
         is_used = model.new_bool_var("used")
         model.add(count == 0).only_enforce_if(~is_used)
-        # With equal shares Ray may put as many as k on any device that is used at all.
+        # With equal fractions Ray may put as many as k on any device that is used at all.
         model.add(wish.gpu_memory_bytes * per_device <= memory).only_enforce_if(is_used)
         model.add(count <= per_device)
     return count

@@ -220,7 +220,7 @@ def _reservations() -> Iterator[Callable[[Reserve], list[PlacementGroup]]]:
 
 
 def _available() -> dict[str, float]:
-    """What is free, without the names that Ray gives to the bundles of a group: 2.50 keeps 0.0001 of some for ever."""
+    """What is free, without the names that Ray gives to the bundles of a group: 2.50 never frees 0.0001 of some."""
     # Ray adds fractions up in floats.
     return {name: round(amount, 4) for name, amount in ray.available_resources().items() if "_group_" not in name}
 

@@ -44,7 +44,7 @@ DEVICES = (
           "device-fraction", '"0.5"', after=_L4),
     plant("a slice of a GPU that the autoscaler does not count", _with('nvidia.com/mig-1g.10gb: "2"'),
           "replicas: 0", "replicas: 0", "device-not-counted", "nvidia.com/mig", after=_L4),
-    plant("a share of a GPU that the autoscaler does not count", _with('nvidia.com/gpu.shared: "2"'),
+    plant("a fraction of a GPU that the autoscaler does not count", _with('nvidia.com/gpu.shared: "2"'),
           "replicas: 0", "replicas: 0", "device-not-counted", "nvidia.com/gpu.shared", after=_L4),
     plant("Gaudi cards that the autoscaler does not count", _with('habana.ai/gaudi: "8"'),
           "replicas: 0", "replicas: 0", "device-not-counted", "habana.ai/gaudi", after=_L4),

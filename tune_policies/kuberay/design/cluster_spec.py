@@ -51,8 +51,7 @@ class WorkerGroup(Value):
     def _numbers_must_agree(self) -> Self:
         if self.min_nodes > self.max_nodes:
             raise InvalidResourcesError(
-                f"at least {self.min_nodes} nodes are to be there, but at most {self.max_nodes}: raise the most, or "
-                "lower the least"
+                f"min_nodes={self.min_nodes} exceeds max_nodes={self.max_nodes}: raise max_nodes or lower min_nodes"
             )
         return self
 

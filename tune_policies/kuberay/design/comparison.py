@@ -21,12 +21,12 @@ class ComparedPolicy(Stage):
     Attributes:
         policy: Its name, such as that of its file.
         idle: The resources that its plan leaves unused.
-        num_waves: The waves that all trials take; ``None`` if their number is not given, or no trial fits.
+        num_rounds: The rounds that all trials take; ``None`` if their number is not given, or no trial fits.
     """
 
     policy: str
     idle: tuple[Idle, ...] = ()
-    num_waves: Count | None = None
+    num_rounds: Count | None = None
 
     @property
     def price_of_trial_hour(self) -> float | None:
@@ -81,8 +81,8 @@ def compare_policies(
             return ComparedPolicy(policy=name, nodes={}, why_not=NO_TRIAL_FITS.format_map(vars(error)))
         plan = stage.plan
         left = () if plan is None else tuple(each for each in idle(capacity, plan) if each.why is not Why.ROUNDING)
-        waves = None if plan is None or num_trials is None else plan.num_waves(num_trials)
-        return ComparedPolicy(policy=name, idle=left, num_waves=waves, **dict(stage))
+        rounds = None if plan is None or num_trials is None else plan.num_rounds(num_trials)
+        return ComparedPolicy(policy=name, idle=left, num_rounds=rounds, **dict(stage))
 
     return PolicyComparison(
         policies=tuple(compared(name, policy) for name, policy in policies),

@@ -32,7 +32,7 @@ def _compared_columns(compared: ComparedPolicy, currency: str) -> dict[str, list
         "Why not": [] if compared.why_not is None else [compared.why_not],
         "Nodes": [counted(number, f"{name} node") for name, number in compared.nodes.items() if number],
         "Stays idle": list(map(str, compared.idle)),
-        "Waves": [] if compared.num_waves is None else [str(compared.num_waves)],
+        "Rounds": [] if compared.num_rounds is None else [str(compared.num_rounds)],
         "Price an hour": [] if per_hour is None else [f"{format_money(per_hour)} {currency}"],
         "Price of a trial hour": [] if per_trial is None else [f"{format_money(per_trial)} {currency}"],
     }

@@ -315,7 +315,7 @@ def design_cluster(
         trials=plan,
         num_trials=num_trials,
         price_per_hour=None if workers_price is None else workers_price + (head.price_per_hour or 0),
-        hours=None if trial_s is None else plan.num_waves(num_trials) * trial_s / 3600,
+        hours=None if trial_s is None else plan.num_rounds(num_trials) * trial_s / 3600,
         currency=catalog.currency,
         reasons=(*notes, *chosen.notes, *_why(plan, pool, chosen, num_trials, policy)),
     )

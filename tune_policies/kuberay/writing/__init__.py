@@ -86,7 +86,7 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
         return
     yield (
         "A pod asks for all CPUs and all memory of its node type. If Kubernetes has less allocatable on the machine, "
-        "the pod waits for ever."
+        "the pod waits indefinitely."
     )
     if design.groups:
         pools = NODE_POOLS[options.platform]

@@ -68,7 +68,7 @@ class RayCounts(Value):
 
     Attributes:
         cpus: Logical CPUs.
-        gpus: Logical GPUs.
+        gpus: GPUs that Ray schedules.
         gpus_in_use: How many of them are reserved.
         accelerator_type: Ray's name of the device type.
         object_store_bytes: Size of the object store.

@@ -1,1 +1,1 @@
-"""What the trials of a run used of their share of GPU memory: the record, its files, and what follows from them."""
+"""What the trials of a run used of their fraction of GPU memory: the record, its files, and what follows from them."""

@@ -89,7 +89,7 @@ def _advise_on_share(trials: list[TrialUsage]) -> Iterator[str]:
 
 
 def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> Iterator[str]:
-    """Advise on trials with the same share of devices of the same size."""
+    """Advise on trials with the same fraction of devices of the same size."""
     now = TICKS // to_ticks(gpus) if gpus < 1 else 1
     share = usages[0].share_bytes or device
     ran_out = sum(usage.num_ooms > 0 for usage in usages)

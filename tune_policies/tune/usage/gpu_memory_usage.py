@@ -1,4 +1,4 @@
-"""What a process used of its share of GPU memory, and what a run's trials used, from the files of Tune or Train.
+"""What a process used of its fraction of GPU memory, and what a run's trials used, from the files of Tune or Train.
 
 A trial has one record for each share that it had, with the largest value of each growing figure and the last value of
 all others. Truncated files and lines that are not records are skipped.
@@ -52,11 +52,11 @@ _Texts = Annotated[tuple[str, ...], BeforeValidator(_from_lines)]
 
 
 class GpuMemoryUsage(Value):
-    """What a process used of its share of GPU memory, on all its devices together.
+    """What a process used of its fraction of GPU memory, on all its devices together.
 
     Attributes:
         pid: The ID of the process.
-        gpus: GPUs of the process: a share of one, or whole ones; ``None``: not known.
+        gpus: GPUs of the process: a fraction of one, or whole ones; ``None``: not known.
         device_bytes: The memory of one of its devices; ``None``: not known.
         share_bytes: The memory that the process may use; ``None``: whole GPUs, or a share whose size is not known.
         limit_bytes: The limits of its frameworks' allocators, by framework.
@@ -69,7 +69,7 @@ class GpuMemoryUsage(Value):
         left_over_bytes: Memory that an earlier trial in this process did not release.
         isolation: What enforces the share, such as ``"framework"`` or ``"mps"``; ``None``: nothing does.
         not_enforceable: Frameworks in use that have no limit.
-        warnings: Why a limit is void although you chose to continue, and other notes.
+        warnings: Why a limit is not enforced although you chose to continue, and other notes.
         sources: How each figure was measured, by its field.
     """
 
@@ -202,7 +202,7 @@ def read_usage(folder: Path) -> RunUsage:
 
 
 def merge_usages(found: Sequence[GpuMemoryUsage]) -> GpuMemoryUsage:
-    """Return one record for several with the same share: the largest growing figures, and the last of all others."""
+    """Return one record for several with the same fraction: the largest growing figures, and the last of all others."""
     changes: dict[str, Any] = {}
     for name in _GROWING_FIELDS:
         amounts = [amount for amount in (getattr(usage, name) for usage in found) if amount is not None]

@@ -313,7 +313,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         try:
             self._before = ResourceUsage.from_json(state[_STATE_KEY])
         except (InvalidResourcesError, KeyError, TypeError) as error:  # of another version of this package
-            _logger.warning("what the run used before cannot be read, and is counted anew: %s", error)
+            _logger.warning("what the run used before cannot be read, so counting starts again: %s", error)
 
 
 def _read_nodes() -> ClusterCapacity:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 from rich.console import Group, RenderableType
 
 from tune_policies.cluster.accelerators import public_text
@@ -174,9 +174,9 @@ class ResourceUsage(ShownValue):
         out_of_memory: How often memory ran out.
         ran_out_with: What each trial had when its memory ran out, by its ID, until it starts again.
         max_trials_at_once: The most trials that ran at once.
-        num_waves_planned: Waves of all trials under the last plan, if all lasted equally long; ``None``: the number of
+        num_rounds_planned: Rounds of all trials under the last plan, if all took equally long; ``None``: the number of
             trials is not known.
-        num_waves: The number of trials that ran, divided by the most at once.
+        num_rounds: The number of trials that ran, divided by the most at once.
         plans: Each plan of the run.
         spans: The first 2000 spans, in the order of their starts.
         warnings: What could not be counted, and why.
@@ -193,8 +193,10 @@ class ResourceUsage(ShownValue):
     out_of_memory: OutOfMemoryCounts = OutOfMemoryCounts()
     ran_out_with: dict[str, dict[str, float]] = Field(default_factory=dict)
     max_trials_at_once: Count = 0
-    num_waves_planned: Count | None = None
-    num_waves: Count = 0
+    num_rounds_planned: Count | None = Field(
+        default=None, validation_alias=AliasChoices("num_rounds_planned", "num_waves_planned")
+    )
+    num_rounds: Count = Field(default=0, validation_alias=AliasChoices("num_rounds", "num_waves"))
     plans: Many[PlanInUse] = ()
     spans: Many[TrialSpan] = ()
     warnings: tuple[Redacted, ...] = ()
@@ -230,7 +232,7 @@ class ResourceUsage(ShownValue):
     @property
     def summary(self) -> tuple[str, ...]:
         """How the trials ended and the plan changed, in lines."""
-        planned = "" if self.num_waves_planned is None else f"{self.num_waves_planned} planned, "
+        planned = "" if self.num_rounds_planned is None else f"{self.num_rounds_planned} planned, "
         at_once = counted(self.max_trials_at_once, "trial")
         trial_s = 3600 * sum(slot.trial_hours for slot in self.slots)
         on_average = f", {trial_s / self.elapsed_s:.1f} on average" if self.elapsed_s else ""
@@ -238,7 +240,7 @@ class ResourceUsage(ShownValue):
         return (
             f"trials: {_trials(self.trials)}",
             f"out of memory: {_out_of_memory(self.out_of_memory)}",
-            f"waves: {planned}{self.num_waves} as run, with {at_once} at once at most{on_average}",
+            f"rounds: {planned}{self.num_rounds} as run, with {at_once} at once at most{on_average}",
             *([f"the plan changed {counted(changes, 'time')}"] if changes > 0 else []),
             *self.warnings,
         )

@@ -49,7 +49,7 @@ def _fractional_device(at: Group[HeadGroup]) -> Iterator[Found]:
 def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
     """The autoscaler counts only keys that end in gpu, and google.com/tpu.
 
-    It adds no node of this group for a trial that needs the device, so the trial waits for ever.
+    It adds no node of this group for a trial that needs the device, so the trial waits indefinitely.
     """
     if not at.is_autoscaling:
         return  # Ray counts the devices of a node when it starts

@@ -46,7 +46,7 @@ def _min_above_max(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
 @RULES.of_each(workers_of, "group-never-starts", "warning", f"{API} (WorkerGroupSpec)")
 def _never_starts(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """No node of the group ever starts, and trials that need one wait for ever."""
+    """No node of the group ever starts, and trials that need one wait indefinitely."""
     if "maxReplicas" in at.spec.model_fields_set and at.spec.maxReplicas == 0 and not at.spec.suspend:
         yield Found((*at.path, "maxReplicas"), f"{at} has maxReplicas 0", "write the most that you want to pay for")
 
