@@ -60,7 +60,7 @@ def _end(*, is_sound: bool) -> None:
 def planning(
     *,
     nodes: Annotated[list[int] | None, typer.Option(min=1, help="Number of nodes; may be repeated.")] = None,
-    repetitions: Annotated[int, typer.Option(min=3, help="Timed runs of each arm.")] = 11,
+    repetitions: Annotated[int, typer.Option(min=3, help="Timed runs of each configuration.")] = 11,
 ) -> None:
     """Time every policy's plan by number of nodes, against the rule of thumb, and measure its memory."""
     from .plans.planning import measure_planning
@@ -87,8 +87,8 @@ def makespan(
     trials: Annotated[int, typer.Option(min=100, help="Trials of each run; with fewer, slots stay idle.")] = 200,
     seconds: Annotated[float, typer.Option(min=0.01, help="How long one takes in a GPU slot, in seconds.")] = 4,
     slowdown: Annotated[float, typer.Option(min=1, help="How many times as long it takes in a CPU slot.")] = 4,
-    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each arm on a real Ray.")] = 2,
-    simulations: Annotated[int, typer.Option(min=1, help="Simulated runs of each arm.")] = 20,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each configuration on a real Ray.")] = 2,
+    simulations: Annotated[int, typer.Option(min=1, help="Simulated runs of each configuration.")] = 20,
 ) -> None:
     """Time runs on GPU and CPU slots together: by PolicyScheduler, mixed naively, and on GPUs only."""
     from .plans.makespan import Sizes, measure_makespan

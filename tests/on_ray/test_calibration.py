@@ -69,7 +69,7 @@ def test_a_measurement_is_kept_for_the_next_plan(node):
     assert load_overheads() == measured
     overhead, source = measured.bytes_for("Stand-in GPU", "cupy", "14.2.0")
     assert overhead == (700 - 100 - 40) * MIB
-    assert source.startswith("measured on 20")
+    assert source in measured.measured
 
 
 @pytest.mark.rest

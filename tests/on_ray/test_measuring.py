@@ -63,7 +63,7 @@ def failure_of(run_set, name):
     return [failure for failure in run_set.failures if failure.configuration.workload == f"{HERE}:{name}"]
 
 
-def test_each_arm_has_a_fresh_process_in_each_round(steps):
+def test_each_configuration_has_a_fresh_process_in_each_round(steps):
     runs = steps[-1].runs
 
     assert sorted(str(run.configuration).partition(" on ")[2] for run in runs if run.round == 0) == [
@@ -103,7 +103,7 @@ def test_the_first_epoch_is_timed_from_when_its_process_was_asked_for(steps):
         assert run.first_epoch_s >= 0.2 + run.steps_per_epoch * 450e-6  # a process takes longer to start
 
 
-def test_arms_take_turns_at_random(steps):
+def test_configurations_take_turns_at_random(steps):
     for number in (0, 1):
         blocks = sorted(
             (block.order, run.order) for run in steps[-1].runs if run.round == number for block in run.blocks

@@ -77,11 +77,11 @@ def test_the_ten_thousandths_that_shares_of_a_gpu_lose_are_no_news(tmp_path, pol
     assert done.stdout.splitlines()[-1] == "nothing stays idle"
 
 
-def test_waves_are_a_further_key_of_the_json_only_where_they_are_asked_for(capacity, policy):
+def test_rounds_are_a_further_key_of_the_json_only_where_they_are_asked_for(capacity, policy):
     arguments = ("plan", policy("kind: CpuPolicy\n"), "--cluster", capacity, "--json")
-    plain, with_waves = (json.loads(run(*arguments, *more).stdout) for more in ((), ("--num-trials", 40)))
+    plain, with_rounds = (json.loads(run(*arguments, *more).stdout) for more in ((), ("--num-trials", 40)))
 
-    assert with_waves == {**plain, "num_trials": 40, "num_rounds": 3}
+    assert with_rounds == {**plain, "num_trials": 40, "num_rounds": 3}
     assert TrialPlan.from_dict(plain).max_concurrent_trials == 16
 
 

@@ -56,7 +56,7 @@ def failure_of(configuration, kind, number=0):
     return Failure(configuration=configuration, round=number, kind=kind, message="why")
 
 
-def test_a_group_has_an_arm_on_each_device_and_a_second_one_on_the_first():
+def test_a_group_has_a_configuration_on_each_device_and_a_second_one_on_the_first():
     assert [str(configuration) for configuration in GROUP.configurations] == [
         "mlp[16] on cpu",
         "mlp[16] on gpu",
@@ -64,7 +64,7 @@ def test_a_group_has_an_arm_on_each_device_and_a_second_one_on_the_first():
     ]
 
 
-def test_each_sweep_has_each_phase_of_each_arm_once():
+def test_each_sweep_has_each_phase_of_each_configuration_once():
     for sweep in interleave(PHASES, 5, "seed"):
         assert len(sweep) == 6
         assert set(sweep) == {
@@ -85,7 +85,7 @@ def test_the_same_seed_gives_the_same_order_again():
     assert all(first != second for first, second in zip(orders(1), orders(2), strict=True))
 
 
-def test_what_was_measured_on_all_arms_is_not_measured_again():
+def test_what_was_measured_on_all_configurations_is_not_measured_again():
     run_set = a_run(*map(process_of, GROUP.configurations))
 
     assert is_done(run_set, GROUP, 0)
@@ -93,7 +93,7 @@ def test_what_was_measured_on_all_arms_is_not_measured_again():
 
 
 @pytest.mark.parametrize("kind", ["raised", "timed_out"])
-def test_an_arm_that_would_fail_again_is_not_tried_again(kind):
+def test_a_configuration_that_would_fail_again_is_not_tried_again(kind):
     broken = GROUP.configurations[1]
 
     run_set = a_run(failures=(failure_of(broken, kind),))
@@ -102,7 +102,7 @@ def test_an_arm_that_would_fail_again_is_not_tried_again(kind):
     assert is_done(run_set, GROUP.without([each for each in GROUP.configurations if each != broken]), 1)
 
 
-def test_an_arm_whose_process_died_is_tried_again_in_the_next_round():
+def test_a_configuration_whose_process_died_is_tried_again_in_the_next_round():
     configuration = GROUP.configurations[1]
 
     run_set = a_run(failures=(failure_of(configuration, "died"),))

@@ -42,7 +42,7 @@ from tune_policies.values.resources import to_ticks
 
 
 @given(clusters(), even_splits(num_workers))
-def test_an_even_split_needs_no_more_waves_than_any_other_and_leaves_no_slot_of_its_size_idle(capacity, policy):
+def test_an_even_split_needs_no_more_rounds_than_any_other_and_leaves_no_slot_of_its_size_idle(capacity, policy):
     plan = plan_or_skip(policy, capacity)
 
     least = {"cpus": policy.min_cpus, "memory": policy.memory, "num_workers": policy.num_workers}

@@ -324,7 +324,7 @@ def test_refused_allocations_are_counted_by_process():
     assert run.record(0).out_of_memory.num_refused_allocations == 4
 
 
-def test_waves_are_rounds_of_as_many_as_ran_at_once():
+def test_a_round_is_as_many_trials_as_ran_at_once():
     run = RunMonitor(plan_of(2), None, 5, None)
     trials = [trial(name) for name in "abcde"]
     for each in trials:

@@ -58,7 +58,7 @@ def test_a_disturbed_run_hides_a_tenth_and_not_a_factor_of_ten(noise, reason):
 
 
 @pytest.mark.parametrize(("control_s", "expected"), [(1.001, "GPU"), (1.06, "ambiguous"), (1.04, "ambiguous")])
-def test_where_equal_arms_differ_by_half_of_what_counts_a_tenth_is_ambiguous(control_s, expected):
+def test_where_equal_configurations_differ_by_half_of_what_counts_a_tenth_is_ambiguous(control_s, expected):
     runs = run_set(processes("cpu", 1), processes("cpu", control_s, is_control=True), processes("gpu", 0.9))
 
     assert words(runs) == {("cpu", "gpu", 1): expected}
