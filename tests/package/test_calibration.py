@@ -64,7 +64,7 @@ def test_a_child_that_hangs_is_ended_at_the_deadline():
 
 @pytest.fixture
 def gpu(tmp_path, monkeypatch):
-    """A GPU by NVML, of which a stand-in is here."""
+    """A GPU as a stand-in for NVML describes it."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("STAND_IN_NVML", str(write_stand_ins(tmp_path)))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -45,7 +45,7 @@ def writing(path):
         os.read(ready, 1)
         yield
     finally:
-        os.kill(child, signal.SIGKILL)  # not reaped yet, so the number is nobody else's
+        os.kill(child, signal.SIGKILL)  # not reaped yet, so no other process has its PID
         os.waitpid(child, 0)
         os.close(ready)
 

@@ -136,7 +136,7 @@ def test_the_kernel_for_cuda_gives_what_its_twin_gives(name):
 
 @pytest.mark.parametrize(("name", "num_dimensions"), [("heat-2d", 2), ("heat-3d", 3)])
 def test_heat_of_one_wave_decays_as_the_scheme_has_it(name, num_dimensions):
-    """A cosine is an eigenvector of the periodic stencil, of which the eigenvalue is known."""
+    """A cosine is an eigenvector of the periodic stencil, with a known eigenvalue."""
     import torch
 
     from tune_policies.benchmarks.workloads.simulations import _DIFFUSION, NUM_UPDATES, _diffused

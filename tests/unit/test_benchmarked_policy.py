@@ -132,7 +132,7 @@ def test_the_plan_says_what_runs_where_and_what_was_not_measured():
         ),
         (
             {"gpu": GpuPolicy(gpus=0.5, cpus=2)},
-            "measured with a whole GPU, of which a trial now has a share: beside others",
+            "measured with a whole GPU, but a trial now has a fraction: with others",
         ),
         ({}, ""),
     ],

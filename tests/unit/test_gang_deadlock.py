@@ -152,7 +152,7 @@ def addable(name, most, cpus=2, gpus=0, **labels):
 
 
 def test_nodes_of_any_type_may_come_within_the_limit_of_all():
-    """The types are in the order of their names, of which the first would use up the limit."""
+    """The types are in alphabetical order, and the first would use up the limit."""
     types = (addable("cpu", 2, cpus=4), addable("gpu", 2, cpus=4, gpus=1))
     gpu_run = run("one", needs=gang(2, gpus=1))
 

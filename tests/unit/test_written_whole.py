@@ -12,7 +12,7 @@ import pytest
 from tests.run_sets import a_run_set
 from tune_policies import InvalidResourcesError
 from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
-from tune_policies.files.writing import BusyFileError, check_new, locked, path_within, replace_file, write_new
+from tune_policies.files.writing import BusyFileError, check_new, locked, replace_file, write_new
 from tune_policies.tune.usage.gpu_memory_report import plot_usage
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage
 
@@ -336,24 +336,6 @@ def test_a_run_set_that_another_process_writes_is_not_gone_on_with(tmp_path):
         measure_to_file(session)
 
     assert read_run_set(path) == before
-
-
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "", ".", "..", "a\0b", "c\\d"])
-def test_a_name_from_data_leads_out_of_no_folder(name, tmp_path):
-    with pytest.raises(InvalidResourcesError, match="nothing is written outside it"):
-        path_within(tmp_path, name)
-
-
-def test_a_link_leads_out_of_no_folder(tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "cpu.json").symlink_to(tmp_path / "secret")
-
-    with pytest.raises(InvalidResourcesError, match="nothing is written outside it"):
-        path_within(tmp_path / "out", "cpu.json")
-
-
-def test_an_ordinary_name_is_a_file_in_the_folder(tmp_path):
-    assert path_within(tmp_path, "gpu@0.25.json") == tmp_path / "gpu@0.25.json"
 
 
 def test_a_device_is_not_replaced_by_a_file():

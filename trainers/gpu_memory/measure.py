@@ -15,7 +15,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies import GpuMemoryPolicy, GpuPolicy
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.ray_compat.connection import connection
-from tune_policies.ray_compat.tune_trial import class_of_function, draw, extremes
+from tune_policies.ray_compat.tune_trial import class_of_function, draw, extremes, is_domain
 from tune_policies.values.errors import InvalidResourcesError, MeasurementError
 from tune_policies.values.resources import check_count
 from tune_policies.values.units import MIB, is_number
@@ -166,7 +166,21 @@ def _given(configs: Any) -> Iterator[dict[str, Any]]:
             raise InvalidResourcesError(
                 f"configs[{number}] must be a mapping of names to values, got {shorten(config)}"
             )
+        if (name := _name_of_space(config)) is not None:
+            raise InvalidResourcesError(
+                f"configs[{number}] has a search space for {name!r}, not a value: give values, or pass one search "
+                "space as configs, from which num_samples are drawn"
+            )
         yield dict(config)
+
+
+def _name_of_space(config: Mapping[str, Any]) -> str | None:
+    for name, value in config.items():
+        if is_domain(value) or name == "grid_search":
+            return str(name)
+        if isinstance(value, Mapping) and (within := _name_of_space(value)) is not None:
+            return str(name) if within == "grid_search" else f"{name}/{within}"
+    return None
 
 
 def _drawn(space: Mapping[str, Any], num_samples: int, seed: int) -> list[dict[str, Any]]:

@@ -18,7 +18,6 @@ from typing import Any, Final
 from tune_policies.files.plain_data import parse_json
 from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_bytes
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import shorten
 
 _OPEN_FILES: Final = "/proc/self/fd"
 
@@ -219,18 +218,6 @@ def _unwritable(path: Path, reason: object) -> InvalidResourcesError:
     return InvalidResourcesError(
         f"{path} cannot be written: {said}. Name a file of your own, in a folder that exists and has room for it"
     )
-
-
-def path_within(folder: Path, name: str) -> Path:
-    """Return the path of the file ``name``, which comes from data, or raise an error if it is outside ``folder``."""
-    path = folder / name
-    is_plain = name not in ("", ".", "..") and not set(name) & set("/\\\0")
-    if not is_plain or not path.resolve().is_relative_to(folder.resolve()):
-        raise InvalidResourcesError(
-            f"{shorten(name)} is not the name of a file in {folder}, and nothing is written outside it: "
-            "rename what the name comes from"
-        )
-    return path
 
 
 class BusyFileError(InvalidResourcesError):

@@ -23,7 +23,7 @@ Device = Literal["CPU", "GPU"]
 
 
 class SlotsByConfig(Value):
-    """Several slots, of which each config has one.
+    """Several slots, and one of them for each config.
 
     Attributes:
         slots: The slots; an unknown config gets the last.
@@ -61,7 +61,7 @@ class SlotsByConfig(Value):
 
 
 class SlotsByProfile(SlotsByConfig):
-    """Slots of several sizes, of which each config has the smallest that is enough by a profile.
+    """Slots of several sizes: each config gets the smallest one that a profile says is enough.
 
     Attributes:
         profile: The profile.

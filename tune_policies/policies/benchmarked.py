@@ -236,4 +236,4 @@ def _about_amounts(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) ->
                 "be slower or faster than measured"
             )
     if gpu.worker.gpus < 1 and "gpu" in {each.gpu.device for each in decided.sizes}:
-        yield "measured with a whole GPU, of which a trial now has a share: beside others it may be slower"
+        yield "measured with a whole GPU, but a trial now has a fraction: with others on the GPU it may be slower"

@@ -277,7 +277,7 @@ class RunPlan:
         self._placements = None
 
     def slot_by_config(self, config: Mapping[str, Any]) -> "OwnSlot":
-        """Return the slot of a trial of which the plan decides by its config.
+        """Return the slot of a trial whose config determines it.
 
         Raises:
             InfeasibleRequestError: The config is known to need more than any slot has.

@@ -22,7 +22,7 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
         self._requeued: set[Trial] = set()
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Pass on a trial, unless it is requeued after a failure of which the inner scheduler was not told."""
+        """Pass on a trial, unless it is requeued after a failure that the inner scheduler was not told about."""
         if trial in self._requeued:
             self._requeued.remove(trial)
         else:

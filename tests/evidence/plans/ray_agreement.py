@@ -40,7 +40,7 @@ class Case(NamedTuple):
         policy: The policy that made the plan.
         plan: The plan.
         strategy: How Train spreads the workers of a trial over nodes.
-        filled: The slot types of which not one more fits, by the policy.
+        filled: Slot types for which the plan has no room for one more trial.
         capacity: The nodes for it, with those to add.
     """
 

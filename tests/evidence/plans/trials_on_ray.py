@@ -134,7 +134,7 @@ def disagreement_beside(
         plan: What to schedule.
         capacity: The nodes that are there.
         strategy: How Train spreads the workers of a trial over nodes.
-        filled: The types of slots, by their index, of which not one more fits on any node.
+        filled: Indices of the slot types that do not fit on any node once more.
         timeout_s: See :func:`disagreement`.
 
     Raises:

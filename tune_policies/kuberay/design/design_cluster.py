@@ -115,9 +115,9 @@ def _one_type(wish: str | tuple[str, ...] | None) -> str | None:
 def _check_memory(policy: ResourcePolicy, needed: int, accelerator_type: str | None) -> None:
     has = gpu_memory_of_type(accelerator_type)
     if has is None:
-        named = f"of {accelerator_type!r}" if accelerator_type else "of GPUs without a type"
+        named = f"for {accelerator_type!r}" if accelerator_type else "for GPUs without a type"
         raise InvalidResourcesError(
-            f"{type(policy).__name__} goes by GPU memory, and the memory {named} is not known: name an "
+            f"{type(policy).__name__} needs the size of GPU memory, which is unknown {named}: name an "
             f"accelerator_type such as 'A100', or {_HINT}"
         )
     if has < needed:

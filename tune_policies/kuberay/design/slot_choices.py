@@ -283,6 +283,6 @@ def _about_share(candidates: list[_Candidate], measured: Measured) -> Iterator[s
         gpus = each.nodes.plan.worker.gpus
         if 0 < gpus < 1 and measured.at.gpu.device == "gpu":
             yield (
-                f"measured with a whole GPU, of which a trial now has {format_amount(gpus)}: with others on it, it may "
+                f"measured with a whole GPU, but a trial now has {format_amount(gpus)}: with others on the GPU, it may "
                 "be slower than was measured"
             )
