@@ -526,12 +526,10 @@ def test_without_a_catalogue_nodes_suit_the_policy(policy, name, resources):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        pytest.param(
-            GpuMemoryPolicy(gpu_memory="6GiB"), "GPUs without a type is not known", id="memory without a type"
-        ),
+        pytest.param(GpuMemoryPolicy(gpu_memory="6GiB"), "unknown for GPUs without a type", id="memory without a type"),
         pytest.param(
             GpuMemoryPolicy(gpu_memory="6GiB", accelerator_type="M3-Max"),
-            "of 'M3-Max' is not known",
+            "unknown for 'M3-Max'",
             id="a type of no size",
         ),
         pytest.param(
