@@ -323,7 +323,7 @@ def test_without_a_connection_there_is_nobody_to_ask():
     plan = CpuPolicy().plan(nodes((1, 0)))
 
     for ask in (lambda: plan_when_ready(CpuPolicy()), lambda: request_capacity(plan), release_capacity):
-        with pytest.raises(ProbeError, match=r"not connected to a Ray: call ray.init\(\) before"):
+        with pytest.raises(ProbeError, match=r"not connected to a Ray cluster: call ray.init\(\) before"):
             ask()
 
 
