@@ -97,6 +97,19 @@ def makespan(
 
 
 @app.command()
+def run_times(
+    *,
+    trials: Annotated[list[int] | None, typer.Option(min=1, help="Number of trials; can be repeated.")] = None,
+    repetitions: Annotated[int, typer.Option(min=1, help="Rounds, each with every program once.")] = 5,
+) -> None:
+    """Time programs with empty trials from start to end: by hand, with a limited queue, and under a policy."""
+    with _own_ray_folder():
+        from .plans.run_times import measure_run_times
+
+        measure_run_times(trials or [2, 1_000], repetitions)
+
+
+@app.command()
 def ray_agreement(
     *,
     clusters: Clusters = 300,

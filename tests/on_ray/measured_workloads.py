@@ -10,9 +10,9 @@ from tune_policies.benchmarks.workloads.steps import Steps
 
 
 def spin(size, device):
-    """A step takes so many microseconds, and half as many again with transfers, on any device."""
+    """A step takes ``size`` microseconds, and 20 times as long with transfers, on every device."""
     return Steps(
-        with_transfers=lambda: _wait(1.5 * size),
+        with_transfers=lambda: _wait(20 * size),
         compute=lambda: _wait(size),
         steps_per_epoch=4,
         dtype="float64",

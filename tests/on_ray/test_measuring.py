@@ -92,15 +92,15 @@ def test_steps_are_timed_without_and_with_transfers_and_warm_ups_are_kept_apart(
     compute, transfers = (run.times_s(phase) for phase in (Phase.COMPUTE, Phase.TRANSFERS))
     warmups = [block.is_warmup for block in run.blocks if block.phase is Phase.COMPUTE]
 
-    # A step takes no less; other processes may hold up some blocks, and not all.
-    assert 300e-6 <= min(compute) < 450e-6 <= min(transfers)
+    # Other processes can only lengthen a step.
+    assert 300e-6 <= min(compute) < 6e-3 <= min(transfers)
     assert len(compute) == len(transfers) == 4
     assert warmups == [True] * 2 + [False] * 4
 
 
 def test_the_first_epoch_is_timed_from_when_its_process_was_asked_for(steps):
     for run in steps[-1].runs:
-        assert run.first_epoch_s >= 0.2 + run.steps_per_epoch * 450e-6  # a process takes longer to start
+        assert run.first_epoch_s >= 0.2 + run.steps_per_epoch * 6e-3  # a process takes longer to start
 
 
 def test_configurations_take_turns_at_random(steps):

@@ -336,8 +336,8 @@ class WithChildren(tune.Trainable):
 
 @pytest.mark.ray_border
 def test_a_trainable_that_reserves_several_bundles_keeps_them(tmp_path):
-    """Four CPUs have room for two such trials at once; the policy alone would let four run."""
-    trials = run(WithChildren, CpuPolicy(cpus=1), tmp_path, num_samples=3)
+    """Two such trials fit on four CPUs at once, although the policy alone plans four."""
+    trials = run(MeetsAnother, CpuPolicy(cpus=1), tmp_path, num_samples=3, config={"folder": str(tmp_path)})
 
     results = [trial.last_result for trial in trials]
     assert [trial.status for trial in trials] == ["TERMINATED"] * 3
@@ -350,6 +350,18 @@ def test_a_trainable_that_reserves_several_bundles_keeps_them(tmp_path):
 def most_at_once(results):
     changes = sorted([*((each["start"], 1) for each in results), *((each["end"], -1) for each in results)])
     return max(accumulate(change for _, change in changes))
+
+
+class MeetsAnother(WithChildren):
+    """The first two trials wait until both have started."""
+
+    def step(self):
+        result = super().step()
+        Path(self.config["folder"], f"{self.trial_id}.started").touch()
+        deadline = time.monotonic() + 60
+        while len([*Path(self.config["folder"]).glob("*.started")]) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return {**result, "end": time.time()}
 
 
 class RunsOutOnce(WithChildren):
