@@ -129,11 +129,12 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             raise InvalidResourcesError(
                 "PolicyCallback has no plan: start the run with scheduler=PolicyScheduler(policy), or pass the plan"
             )
-        self._run = RunMonitor(plan, scheduler, self._num_trials, self._before)
-        self._start(scheduler, trials)
+        self._storage = trials[0].storage
+        self._run = RunMonitor(plan, scheduler, self._num_trials, self._latest_record())
+        self._start(scheduler)
 
     @_in_run
-    def _start(self, run: RunMonitor, scheduler: PlanFollower | None, trials: Sequence[Any]) -> None:
+    def _start(self, run: RunMonitor, scheduler: PlanFollower | None) -> None:
         for each in nested_schedulers(scheduler):
             self._longest_trials |= longest_trials(each)
         self._read_cluster(run, 0.0)
@@ -141,14 +142,12 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._read_cluster(run, 0.0)
         if not is_printed(run.plan):
             TextConsole().print(run.plan.explain(), soft_wrap=True, highlight=False)
-        self._begin_restored(run, trials)
 
-    def _begin_restored(self, run: RunMonitor, trials: Sequence[Any]) -> None:
-        """Read what a restored run used since Tune saved its state."""
+    def _latest_record(self) -> ResourceUsage | None:
+        """Return the record of a restored run. The file in its folder may be newer than the state that Tune saved."""
         saved, self._before = self._before, None
-        self._find_storage(trials)
-        if saved is None or self._storage is None:
-            return
+        if saved is None:
+            return None
         reading: BackgroundTask[ResourceUsage] = BackgroundTask()
         reading.start(partial(_read_usage, self._storage))
         reading.wait(_READ_TIMEOUT_S)
@@ -156,7 +155,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         if isinstance(latest, ResourceUsage) and latest.elapsed_s > saved.elapsed_s:
             # Tune restores the trials as they were when it saved its state.
             counts = saved.trials.model_copy(update={"num_retries": latest.trials.num_retries})
-            run.go_on_after(latest.model_copy(update={"trials": counts}))
+            return latest.model_copy(update={"trials": counts})
+        return saved
 
     def on_step_begin(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
         """Begin to count in a restored run, which has trials before its first step."""
@@ -180,11 +180,10 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             first_line = change.text.partition("\n")[0]
             TextConsole().print(f"the plan changed ({change.why}): {first_line}", soft_wrap=True, highlight=False)
         self._read_cluster(run, now_s, at_once=bool(changes))
-        self._find_storage(trials)
         if now_s >= self._next_report_s:
             self._next_report_s = now_s + _REPORT_EVERY_S
             self._report_metrics()
-        if now_s >= self._next_write_s and self._storage is not None:
+        if now_s >= self._next_write_s:
             self._next_write_s = now_s + _WRITE_EVERY_S
             if isinstance(failure := self._writing.take(), Exception):
                 run.warn(f"{USAGE_FILE} could not be written: {failure}")
@@ -197,25 +196,18 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._report_metrics(is_end=True)
         usage = run.record(now_s, is_final=True)
         TextConsole().print(resource_usage_view(usage))
-        self._find_storage(trials)
-        if self._storage is not None:
-            self._write_at_end(usage)
+        self._write_at_end(usage)
 
     @_in_run
     def _report_metrics(self, run: RunMonitor, *, is_end: bool = False) -> None:
-        if self._metrics is None and self._storage is not None:
+        if self._metrics is None:
             self._metrics = RunMetrics(str(self._storage.experiment_dir_name))
-        if self._metrics is not None:
-            self._metrics.report(run.status())
-            if is_end:
-                self._metrics.end()
+        self._metrics.report(run.status())
+        if is_end:
+            self._metrics.end()
 
     def _now_s(self) -> float:
         return time.monotonic() - self._began_s
-
-    def _find_storage(self, trials: Sequence[Any]) -> None:
-        if self._storage is None and trials:
-            self._storage = trials[0].storage
 
     def _read_cluster(self, run: RunMonitor, now_s: float, *, at_once: bool = False) -> None:
         match self._reading.take():
