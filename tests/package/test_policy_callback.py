@@ -7,7 +7,7 @@ import pyarrow.fs
 import pytest
 from rich.console import Console
 
-from tune_policies.tune.run_plan import BackgroundTask
+from tune_policies.ray_compat.background import BackgroundTask
 from tune_policies.tune.usage.policy_callback import PolicyCallback, usage_writer
 from tune_policies.tune.usage.resource_usage import (
     USAGE_FILE,
@@ -76,30 +76,30 @@ USAGE = ResourceUsage(
     max_trials_at_once=2,
     num_rounds_planned=2,
     num_rounds=2,
-    plans=(PlanInUse(at_s=0, why="", text="a"), PlanInUse(at_s=9, why="1 node went", text="b")),
+    plans=(PlanInUse(at_s=0, why="", text="a"), PlanInUse(at_s=9, why="1 node removed", text="b")),
     warnings=("what the cluster has could not be read: no answer",),
 )
 
 SHOWN = """\
-What was used in 2.0 h
-Resource   There   Used    Idle
+Resources used in 2.0 h
+Resource   Total   Used    Idle
 ───────────────────────────────
 GPU        2.0 h   1.5 h   25%
 
-In each slot type
+Slot types
 Slot      Type   Starts   Trials     GPU
 ────────────────────────────────────────
 0.5 GPU   L4     3        3.0 h    1.5 h
 
-What stood idle
-Resource   Time       Share   Reason
-────────────────────────────────────────────────
-GPU        30.0 min   25.0%   trials [bold] wait
+Idle resources
+Resource   Time       Fraction   Reason
+───────────────────────────────────────────────────
+GPU        30.0 min   25.0%      trials [bold] wait
 
-- trials: 2 finished, 1 failed; 1 failure tried again
-- out of memory: 2 failures for want of GPU memory; 1 of them as neighbours had filled the device; 1 trial started again
-with more; 4 allocations refused, as results tell
-- rounds: 2 planned, 2 as run, with 2 trials at once at most, 1.5 on average
+- trials: 2 finished, 1 failed; 1 failure retried
+- out of memory: 2 failures because of GPU memory; 1 of them because neighbours had filled the device; 1 trial retried
+with more memory; 4 allocations refused, according to results
+- rounds: 2 planned, 2 as run, with at most 2 trials at once, 1.5 on average
 - the plan changed 1 time
 - what the cluster has could not be read: no answer
 """
@@ -118,7 +118,7 @@ def test_what_was_used_is_shown_in_tables_and_sentences():
 
 def test_a_run_without_trials_has_nothing_to_show():
     assert shown(ResourceUsage()).endswith(
-        "- trials: none\n- out of memory: never\n- rounds: 0 as run, with 0 trials at once at most\n"
+        "- trials: none\n- out of memory: never\n- rounds: 0 as run, with at most 0 trials at once\n"
     )
 
 

@@ -58,7 +58,7 @@ def a_run(name="train_ab12c"):
         out_of_memory=OutOfMemoryCounts(num_gpu_errors=1, num_raised=1),
         max_trials_at_once=3,
         num_rounds=3,
-        plans=(PlanInUse(at_s=0, why="", text=PLAN), PlanInUse(at_s=900, why="1 node came", text=f"{PLAN}\n{name}")),
+        plans=(PlanInUse(at_s=0, why="", text=PLAN), PlanInUse(at_s=900, why="1 node added", text=f"{PLAN}\n{name}")),
         spans=spans,
     )
     trials = (
@@ -117,7 +117,7 @@ def test_the_advice_comes_first():
     assert [section.title for section in content.sections] == [
         *("Advice", "Plan", "Slots", "Failures and retries", "GPU memory"),
     ]
-    assert content.sections[0].texts[-1].startswith("20% of the GPU time stood idle for one reason: trials were")
+    assert content.sections[0].texts[-1].startswith("20% of the GPU time was idle for one reason: trials were")
     assert content.summary == "Peak 8.3 of 8.0 GiB, with little to spare: 1 trial per GPU instead of 2."
 
 
@@ -127,7 +127,7 @@ def test_the_advice_comes_first():
         pytest.param({"not in the plan: left free by the policy": 2}, "There is nothing to change.", id="as requested"),
         pytest.param(
             {"not in the plan: left free by the policy": 2, "no trial was waiting": 1},
-            "25% of the CPU time stood idle for one reason: no trial was waiting.",
+            "25% of the CPU time was idle for one reason: no trial was waiting.",
             id="and something else",
         ),
     ],
@@ -151,7 +151,7 @@ def test_failures_and_retries_are_told_with_their_errors():
     (table,) = sections(build_run_page("tuned", *a_run()))["Failures and retries"].tables
 
     assert [(row[0], row[3]) for row in table.rows] == [
-        ("train_ab12c_00001", "tried again"),
+        ("train_ab12c_00001", "retried"),
         ("train_ab12c_00003", "failed"),
     ]
 
@@ -197,7 +197,7 @@ def test_the_command_writes_the_page_and_no_other_file_is_lost(folder, tmp_path)
 
     assert (done.exit_code, again.exit_code) == (0, 2)
     assert "exists already" in again.stderr
-    assert "1 node came" in page.read_text()
+    assert "1 node added" in page.read_text()
 
 
 def test_a_record_that_is_none_is_an_error(folder, tmp_path):

@@ -65,7 +65,7 @@ def test_of_a_run_on_cpus_it_prints_what_was_used_and_nothing_of_gpu_memory(cpu_
     done = usage(cpu_folder)
 
     lines = done.stdout.splitlines()
-    assert (done.returncode, done.stderr, lines[0].strip()) == (0, "", "What was used in 0.0 s")
+    assert (done.returncode, done.stderr, lines[0].strip()) == (0, "", "Resources used in 0.0 s")
     assert ["CPU", "4.0", "h", "1.0", "h", "75%"] in [line.split() for line in lines]
     assert "OOMs" not in done.stdout
     assert lines[-1].startswith("- rounds:")
@@ -76,14 +76,14 @@ def test_of_a_run_on_gpus_it_prints_both(run_folder):
 
     lines = usage(run_folder).stdout.splitlines()
 
-    assert lines[0].strip() == "What was used in 0.0 s"
+    assert lines[0].strip() == "Resources used in 0.0 s"
     assert lines[-1] == "- peak 2.9 of 8.0 GiB: 5 trials per GPU instead of 2"
 
 
 def test_trials_with_gpus_that_say_nothing_of_them_are_told(cpu_folder):
     record_in(cpu_folder, GPU=1)
 
-    assert "- no trial reports what it used" in usage(cpu_folder).stdout
+    assert "- no trial reported its GPU memory" in usage(cpu_folder).stdout
 
 
 def test_machines_read_the_record_too(cpu_folder, run_folder):
@@ -105,7 +105,7 @@ def test_it_plots_to_a_file(run_folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["/nowhere"], "error: /nowhere is not a folder: name the one that a run of Tune or Train wrote"),
+        (["/nowhere"], "error: /nowhere is not a folder: name the folder of a run of Tune or Train"),
         (["RUN", "--plot", "/nowhere/plot.png"], "error: /nowhere/plot.png cannot be written: there is no such folder"),
         (["RUN", "--plot", "/tmp/plot.nonsense"], "error: cannot write the plot to /tmp/plot.nonsense"),
     ],

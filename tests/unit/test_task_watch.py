@@ -73,7 +73,7 @@ def test_what_lasting_actors_hold_is_to_be_left_free_too():
 
     [text] = tasks.read([{"CPU": 1.0}], 6, {"CPU": 2.0, "GPU": 1.0})
 
-    assert "have reserved what actors leave of that on every node" in text
+    assert "trials and Train workers, and lasting actors, have reserved them on every node" in text
     assert (
-        "Leave room for them, and for the actors, which hold 2 CPUs: plan with ReservingPolicy(policy, cpus=3)" in text
+        "Leave room for them, and for the actors, which use 2 CPUs: plan with ReservingPolicy(policy, cpus=3)" in text
     )

@@ -44,7 +44,7 @@ def run_of(*usages):
         ([used(15, gpus=1, num_ooms=1)], "1 of 1 trial ran out of 16.0 GiB, a whole GPU: take a larger one"),
         (
             [None],
-            "no trial reports what it used: only trials that have a GPU and run under a PolicyScheduler do. With "
+            "no trial reported its GPU memory: only trials that have a GPU and run under a PolicyScheduler do. With "
             "resources_per_trial alone, nothing limits a trial's GPU memory",
         ),
     ],
@@ -57,9 +57,9 @@ def test_what_went_wrong_is_named_with_its_trials():
     usage = used(7, share_kept=False, left_over_bytes=5, not_enforceable=("numba",), warnings=("no limit",))
 
     assert advise(run_of(usage, used(7)))[1:] == [
-        "1 trial did not keep the share: t0",
-        "1 trial began with memory that an earlier trial had left: t0",
-        "nothing limits numba: t0",
+        "1 trial exceeded the GPU fraction: t0",
+        "1 trial started with memory that an earlier trial had not released: t0",
+        "no limit for numba: t0",
         "no limit",
     ]
 
@@ -147,7 +147,7 @@ def test_a_trial_that_came_back_larger_is_told_by_its_largest_share(tmp_path):
     assert advise(run) == [
         "peak 5.0 of 8.0 GiB: 2 trials per GPU is right",
         "1 trial ran out of 4.0 GiB and fit in 8.0 GiB: a",
-        "1 trial did not keep the share: a",
+        "1 trial exceeded the GPU fraction: a",
     ]
 
 
@@ -212,7 +212,7 @@ def test_a_train_run_is_told_by_the_worker_that_used_most(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("nowhere", "is not a folder"), (".", "holds no results of Tune or Train")]
+    ("name", "message"), [("nowhere", "is not a folder"), (".", "has no results of Tune or Train")]
 )
 def test_what_is_no_run_is_named(tmp_path, name, message):
     with pytest.raises(InvalidResourcesError, match=message):
@@ -244,7 +244,7 @@ def test_the_table_fits_80_columns_and_says_what_is_not_known():
     assert lines[3].split() == ["t0", "8", "GiB", "7", "GiB", "2.9", "GiB", "3", "GiB", "yes", "0"]
     assert lines[4].split() == ["t1", "8", "GiB", "none", *["not", "known"] * 3, "0"]
     assert lines[5].split() == ["t2", *["-"] * 6]
-    assert lines[7] == "Used of the share"
+    assert lines[7] == "Peaks relative to the GPU fractions"
     assert lines[10:] == [f"t0      {bar}   38%", "- peak 3.0 of 8.0 GiB: 4 trials per GPU instead of 2"]
 
 

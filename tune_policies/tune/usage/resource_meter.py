@@ -23,10 +23,10 @@ COUNTED_RESOURCES: Final = frozenset({"CPU", *DEVICE_RESOURCES})
 ON_PURPOSE: Final = "left idle on purpose near the end: a trial there would have ended last"
 STARTING: Final = "trials were starting, or waited for Ray to place them"
 PAUSED: Final = "paused trials waited for others"
-SEARCH: Final = "the search gave no trial, though more were to come"
+SEARCH: Final = "the searcher suggested no trial, although more were to come"
 LAST_RUNNING: Final = "no trial was waiting: the last ones were still running"
 NOTHING_RAN: Final = "nothing was left to run: the run was ending"
-LESS_THAN_SLOT: Final = "trials had less than the plan's slots hold"
+LESS_THAN_SLOT: Final = "trials reserved less than the slots of the plan"
 
 
 class SlotType(NamedTuple):
