@@ -30,7 +30,7 @@ from tune_policies.values.errors import ProbeError
 from tune_policies.values.value import collector_paused
 
 _STATUS: Final = "reading the state of a cluster"
-_TABLES: Final = "reading who holds what in a cluster"
+_TABLES: Final = "reading the actors and placement groups of a cluster"
 
 try:
     from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
@@ -312,8 +312,8 @@ def programs() -> dict[str, str]:
     """Return the command lines of all programs that were connected, by their job IDs.
 
     Raises:
-        RayError: Ray went away.
-        RuntimeError: Ray went away.
+        RayError: Ray cannot be reached.
+        RuntimeError: Ray cannot be reached.
     """
     return {each["JobID"]: f"{each['Entrypoint'] or 'a program'} (pid {each['DriverPid']})" for each in jobs()}
 

@@ -146,9 +146,10 @@ def fail_trial(tune_controller: Any, trial: Trial, error: Exception) -> None:
 
 
 def _take_memory_kills_for_deaths(actor_manager: Any) -> None:
-    """Let Tune retry a trial whose process Ray's memory monitor has ended. Tune does not expect that error in training.
+    """Let Tune retry a trial whose process Ray's memory monitor has killed.
 
-    Without this, the error ends the run. In other calls to the process, Tune already treats every error as its death.
+    Tune does not expect this error in training, so it would end the run. In other calls to the process, Tune treats
+    every error as the death of the process.
     """
     handle = getattr(actor_manager, "_actor_task_failed", None)
     if handle is None or hasattr(handle, "takes_memory_kills"):
