@@ -1,4 +1,4 @@
-"""What the metrics of a run say, and that the dashboard asks for what they are called."""
+"""The values of a run's metrics, and the names and tags that the dashboard uses."""
 
 import re
 
@@ -26,17 +26,17 @@ def expressions():
 
 
 def exported():
-    """The metrics by the names under which Ray exports them."""
+    """Return the metrics by their names in Ray's export."""
     return {f"ray_{each.name}": each for each in GAUGES} | {f"ray_{each.name}_total": each for each in COUNTERS}
 
 
-def test_the_dashboard_shows_each_metric_and_asks_for_no_other():
+def test_the_dashboard_shows_each_metric_and_no_other():
     asked = {name for text in expressions() for name in re.findall(r"ray_\w+", text)}
 
     assert asked == set(exported())
 
 
-def test_the_dashboard_groups_by_tags_that_each_metric_has():
+def test_the_dashboard_groups_only_by_tags_of_the_metric():
     groups = [found for text in expressions() for found in re.findall(r"by \(([\w, ]+)\) \((\w+)\{", text)]
     unknown = [(name, set(by.split(", ")) - {"run", *exported()[name].tags}) for by, name in groups]
 
@@ -44,13 +44,13 @@ def test_the_dashboard_groups_by_tags_that_each_metric_has():
     assert [each for each in unknown if each[1]] == []
 
 
-def test_each_gauge_has_its_figure():
-    figures = {
+def test_each_gauge_has_a_value():
+    values = {
         (metric.name.removeprefix("tune_policies_"), *tags): value
         for (metric, tags), value in gauges_of(STATUS).items()
     }
 
-    assert figures == {
+    assert values == {
         ("slots", "0.5 GPU"): 4,
         ("slots_in_use", "0.5 GPU"): 3,
         ("slots", "2 CPUs"): 1,
@@ -65,7 +65,7 @@ def test_each_gauge_has_its_figure():
     }
 
 
-def test_each_counter_has_its_count():
+def test_each_counter_has_a_count():
     counts = {tags: value for (_, tags), value in counts_of(STATUS).items()}
 
     assert counts == {("GPU memory",): 2, ("host memory",): 0, ("allocation refused",): 0, (): 2}
