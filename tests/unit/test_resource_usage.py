@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.clusters import gpu_node, nodes
 from tune_policies import CappedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, Resources, TrialPlan, TrialSlot
 from tune_policies.oom import OutOfMemory
+from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.tune.usage.resource_meter import (
     LAST_RUNNING,
     LESS_THAN_SLOT,
@@ -317,7 +318,7 @@ def test_the_span_of_a_raised_trial_has_the_raised_amounts():
 def test_refused_allocations_are_counted_by_process():
     run = RunMonitor(plan_of(), None, 1, None)
     for process, so_far in [(1, 1), (1, 3), (1, 3), (2, 1)]:
-        run.count_refused_allocations(trial("a"), process, so_far)
+        run.note_use(trial("a"), None, GpuMemoryUsage(pid=process, num_ooms=so_far))
 
     assert run.record(0).out_of_memory.num_refused_allocations == 4
 
@@ -531,10 +532,12 @@ def test_the_status_describes_the_latest_step():
     a, b = trial("a"), trial("b")
     begin(run, a, 0)
     run.step([a, b], 1)
+    used = GpuMemoryUsage(peak_reserved_bytes=1)
+    run.note_use(a, None, used)
 
     status = run.status()
 
     assert status.slots == {"1 GPU": (2, 1)}
-    assert status.trial_at == {("1 GPU", 0): "a"}
+    assert status.gpu_memory == {("1 GPU", 0): used}
     assert (status.available, status.idle) == ({"GPU": 2.0}, {("GPU", STARTING): 1.0})
     assert status.trials.num_unfinished == 2

@@ -5,13 +5,14 @@ import re
 import pytest
 
 from tune_policies.files.reading import read_data
+from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.tune.usage.resource_usage import DASHBOARD, OutOfMemoryCounts, TrialCounts
 from tune_policies.tune.usage.run_metrics import COUNTERS, GAUGES, counts_of, gauges_of
 from tune_policies.tune.usage.run_monitor import RunStatus
 
 STATUS = RunStatus(
     slots={"0.5 GPU": (4, 3), "2 CPUs": (1, 0)},
-    trial_at={("0.5 GPU", 0): "a"},
+    gpu_memory={("0.5 GPU", place): GpuMemoryUsage(share_bytes=8, peak_reserved_bytes=3) for place in (1, 64)},
     available={"GPU": 2},
     idle={("GPU", "no trial was waiting"): 0.5},
     trials=TrialCounts(num_finished=7, num_unfinished=3, num_retries=2),
@@ -55,6 +56,8 @@ def test_each_gauge_has_a_value():
         ("slots_in_use", "0.5 GPU"): 3,
         ("slots", "2 CPUs"): 1,
         ("slots_in_use", "2 CPUs"): 0,
+        ("gpu_memory_bytes", "0.5 GPU", "1"): 3,
+        ("gpu_memory_share_bytes", "0.5 GPU", "1"): 8,
         ("resources", "GPU"): 2,
         ("resources_idle", "GPU", "no trial was waiting"): 0.5,
         ("trials", "finished"): 7,

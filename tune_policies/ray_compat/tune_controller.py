@@ -164,23 +164,21 @@ def _take_memory_kills_for_deaths(actor_manager: Any) -> None:
     actor_manager._actor_task_failed = handle_death
 
 
-class _GpuWarningFilter(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not str(record.msg).startswith("Tune detects GPUs")
+_tune_logger: Final = logging.getLogger("ray.tune.tune")
 
 
-_gpu_warning_filter: Final = _GpuWarningFilter()
-_TUNE_LOGGER: Final = "ray.tune.tune"
+def _is_not_gpu_warning(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Tune detects GPUs")
 
 
 def hide_gpu_warning() -> None:
     """Hide Tune's warning that no trials use GPUs, which Tune bases on the trainable's own request."""
-    logging.getLogger(_TUNE_LOGGER).addFilter(_gpu_warning_filter)
+    _tune_logger.addFilter(_is_not_gpu_warning)
 
 
 def show_gpu_warning() -> None:
     """Let Tune print its warning again, for runs without a policy."""
-    logging.getLogger(_TUNE_LOGGER).removeFilter(_gpu_warning_filter)
+    _tune_logger.removeFilter(_is_not_gpu_warning)
 
 
 def requeued_by(trial: Trial) -> FailureHook | None:

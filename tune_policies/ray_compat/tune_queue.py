@@ -204,54 +204,30 @@ class TuneQueue:
 
     def view(self, is_shown: Callable[[Trial], bool]) -> "QueueView":
         """Return a controller for the inner scheduler that hides the waiting trials that may not start now."""
-        return QueueView(self._controller._wrapped(), is_shown)
+        wrapped = self._controller._wrapped()
+        return QueueView(
+            wrapped, lambda: [each for each in wrapped.get_trials() if each.status not in _WAITS or is_shown(each)]
+        )
 
-    def view_of(self, trials: list[Trial]) -> "FirstOnlyView":
-        """Return a controller for a scheduler that takes the first waiting trial, with only these trials."""
-        return FirstOnlyView(self._controller._wrapped(), trials)
+    def view_of(self, trials: list[Trial]) -> "QueueView":
+        """Return a controller with only these trials, for a scheduler that takes the first waiting trial.
+
+        The list of all trials grows with the run, and Tune calls its scheduler in each step, so listing them would make
+        each trial slower than the one before.
+        """
+        return QueueView(self._controller._wrapped(), lambda: trials)
 
 
-class _View:
-    """Tune's controller for a scheduler, which does not see all trials."""
+class QueueView:
+    """Tune's controller for a scheduler that does not see all trials."""
 
-    def __init__(self, tune_controller: Any) -> None:
+    def __init__(self, tune_controller: Any, get_trials: Callable[[], list[Trial]]) -> None:
         self._tune_controller = unwrapped(tune_controller)
         self._wrapped_controller = tune_controller
+        self.get_trials = get_trials
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrapped_controller, name)
-
-
-class FirstOnlyView(_View):
-    """Tune's controller for a scheduler that takes the first waiting trial.
-
-    The list of all trials grows with the run, and Tune asks its scheduler in each step, so listing them would make each
-    trial slower than the one before.
-    """
-
-    def __init__(self, tune_controller: Any, trials: list[Trial]) -> None:
-        super().__init__(tune_controller)
-        self._shown = trials
-
-    def get_trials(self) -> list[Trial]:
-        """Return the trials that the scheduler chooses from."""
-        return self._shown
-
-
-class QueueView(_View):
-    """Tune's controller for a scheduler, which hides some waiting trials."""
-
-    def __init__(self, tune_controller: Any, is_shown: Callable[[Trial], bool]) -> None:
-        super().__init__(tune_controller)
-        self._is_shown = is_shown
-
-    def get_trials(self) -> list[Trial]:
-        """Return the running and finished trials, and the waiting trials that may start now."""
-        return [
-            trial
-            for trial in self._wrapped_controller.get_trials()
-            if trial.status not in _WAITS or self._is_shown(trial)
-        ]
 
 
 def withdraw(controller: Any, trial: Trial) -> bool:

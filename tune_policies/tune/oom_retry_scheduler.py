@@ -328,25 +328,22 @@ class OomRetryScheduler(WrappingScheduler):
         self._has_new_records |= bool(new)
 
     def _with_needed_memory(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
+        if not self._records:
+            return planned
         bundles = bundles_of(planned)
         try:
-            raised = self._needed_floor(trial, planned).apply_to(bundles)
+            needed = floor_for(memory_settings(trial.config, self._memory_keys), self._records)
+            floor = limit_floor(needed, reservation_of(planned), max_gpus=self._max_gpus, nodes=self._nodes)
+            raised = floor.apply_to(bundles)
         except Exception:  # a config may contain any object, whose error must not end the other trials
             if trial not in self._warned:
                 _logger.exception("%s gets the planned memory because its config cannot be compared", trial)
             self._warned.add(trial)
             return planned
-        return planned if raised == bundles else with_bundles(planned, raised)
-
-    def _needed_floor(self, trial: Trial, planned: PlacementGroupFactory) -> MemoryFloor:
-        if not self._records:
-            return MemoryFloor()
-        needed = floor_for(memory_settings(trial.config, self._memory_keys), self._records)
-        floor = limit_floor(needed, reservation_of(planned), max_gpus=self._max_gpus, nodes=self._nodes)
         if floor != needed and trial not in self._warned:
             _logger.warning("%s needs %s according to earlier errors, but gets at most %s", trial, needed, floor)
             self._warned.add(trial)
-        return floor
+        return planned if raised == bundles else with_bundles(planned, raised)
 
 
 def check_growth(growth: float) -> float:

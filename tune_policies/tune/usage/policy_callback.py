@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ray.tune import Callback
 
@@ -25,7 +25,7 @@ from tune_policies.ray_compat.tune_trial import is_function_class, unpickled_err
 from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
 from tune_policies.tune.wrapping_scheduler import nested_schedulers
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import shorten
+from tune_policies.values.value import Value, shorten
 
 from .process_usage import USAGE_KEY, ProcessUsage
 from .resource_usage import USAGE_FILE, ResourceUsage, resource_usage_view
@@ -249,21 +249,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         # stopped the trial.
         if result.get("done") and self._is_function(trial):
             run.complete(trial, is_stopped=True, is_at_end=self._is_at_end(trial, result))
-        self._note_use(run, trial, result)
-        usage = result.get(GPU_MEMORY_KEY)
-        if isinstance(usage, dict) and isinstance(usage.get("num_ooms"), int):
-            run.count_refused_allocations(trial, usage.get("pid"), usage["num_ooms"])
-            place = run.place_of(trial.trial_id)
-            if self._metrics is not None and place is not None:
-                with suppress(InvalidResourcesError):  # the user's own value
-                    self._metrics.set_memory(place, trial.trial_id, GpuMemoryUsage.from_dict(usage))
-
-    @staticmethod
-    def _note_use(run: RunMonitor, trial: Any, result: Mapping[str, Any]) -> None:
-        with suppress(InvalidResourcesError, TypeError, KeyError):  # the user's own value
-            used = ProcessUsage.from_dict(result[USAGE_KEY])
-            gpu_memory = result.get(GPU_MEMORY_KEY)
-            run.note_use(trial, used, GpuMemoryUsage.from_dict(gpu_memory) if isinstance(gpu_memory, dict) else None)
+        process = _value_of(ProcessUsage, result.get(USAGE_KEY))
+        run.note_use(trial, process, _value_of(GpuMemoryUsage, result.get(GPU_MEMORY_KEY)))
 
     @_in_run
     def on_trial_complete(
@@ -306,6 +293,17 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             self._before = ResourceUsage.from_json(state[_STATE_KEY])
         except (InvalidResourcesError, KeyError, TypeError) as error:  # another version of this package saved it
             _logger.warning("the saved resource use cannot be read, so counting starts again: %s", error)
+
+
+_V = TypeVar("_V", bound=Value)
+
+
+def _value_of(kind: type[_V], data: object) -> _V | None:
+    """Return a value from a result, or ``None`` if the result has none, or other data of the user under its key."""
+    try:
+        return None if data is None else kind.from_dict(data)
+    except InvalidResourcesError:
+        return None
 
 
 def _read_nodes() -> ClusterCapacity:

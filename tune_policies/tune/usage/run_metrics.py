@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from ray.util.metrics import Counter, Gauge, Metric
 
 from .gpu_memory_report import share_or_device_bytes
-from .gpu_memory_usage import GpuMemoryUsage, needed_bytes
+from .gpu_memory_usage import needed_bytes
 from .run_monitor import RunStatus
 
 
@@ -60,11 +60,15 @@ _Series = tuple[MetricName, tuple[str, ...]]
 
 
 def gauges_of(status: RunStatus) -> dict[_Series, float]:
-    """Return the values of all gauges except the gauges of memory."""
+    """Return the values of all gauges."""
     values: dict[_Series, float] = {}
     for slot, (number, num_busy) in status.slots.items():
         values[SLOTS, (slot,)] = number
         values[SLOTS_IN_USE, (slot,)] = num_busy
+    for (slot, place), usage in status.gpu_memory.items():
+        if place < MOST_PLACES:
+            values[MEMORY, (slot, str(place))] = needed_bytes(usage) or 0
+            values[MEMORY_SHARE, (slot, str(place))] = share_or_device_bytes(usage)
     values |= {(RESOURCES, (name,)): amount for name, amount in status.available.items()}
     values |= {(IDLE, part): amount for part, amount in status.idle.items()}
     trials = status.trials.model_dump()
@@ -91,21 +95,10 @@ class RunMetrics:
             for each in names
         }
         self._reported: dict[_Series, float] = {}
-        self._memory: dict[tuple[str, int], tuple[str, GpuMemoryUsage]] = {}
-
-    def set_memory(self, place: tuple[str, int], trial_id: str, usage: GpuMemoryUsage) -> None:
-        """Set the GPU memory of the trial in a place of a slot type."""
-        if place[1] < MOST_PLACES:
-            self._memory[place] = (trial_id, usage)
 
     def report(self, status: RunStatus) -> None:
         """Set all gauges, and increase the counters."""
-        gauges = gauges_of(status)
-        for (slot, place), (trial_id, usage) in self._memory.items():
-            if status.trial_at.get((slot, place)) == trial_id:
-                gauges[MEMORY, (slot, str(place))] = needed_bytes(usage) or 0
-                gauges[MEMORY_SHARE, (slot, str(place))] = share_or_device_bytes(usage)
-        self._set(gauges)
+        self._set(gauges_of(status))
         for series, count in counts_of(status).items():
             if (more := count - self._reported.get(series, 0)) > 0:
                 self._metrics[series[0].name].inc(more, tags=self._tags(series))

@@ -48,7 +48,7 @@ class RunStatus(NamedTuple):
 
     Attributes:
         slots: The number of slots of each type, by its text, and how many of them have a trial.
-        trial_at: The ID of the trial in each place of each slot type.
+        gpu_memory: The GPU memory that the trial in each place of each slot type has used.
         available: The total of each resource.
         idle: The amounts that no trial reserves, by resource and reason.
         trials: How the trials ended.
@@ -56,7 +56,7 @@ class RunStatus(NamedTuple):
     """
 
     slots: Mapping[str, tuple[int, int]]
-    trial_at: Mapping[tuple[str, int], str]
+    gpu_memory: Mapping[tuple[str, int], GpuMemoryUsage]
     available: Mapping[str, float]
     idle: Mapping[tuple[str, str], float]
     trials: TrialCounts
@@ -73,6 +73,7 @@ class _TrialRun:
         row: The row of its slot in the record.
         span: Its time in the slot, without the end.
         failure: The changes of the span if the trial has failed.
+        gpu_memory: The GPU memory that it has used so far.
     """
 
     trial: Any
@@ -80,6 +81,7 @@ class _TrialRun:
     row: SlotRow
     span: TrialSpan
     failure: dict[str, Any] = field(default_factory=dict)
+    gpu_memory: GpuMemoryUsage | None = None
 
 
 @runtime_checkable
@@ -122,7 +124,7 @@ class RunMonitor:
         self._num_trials = num_trials
         self._cluster: ClusterCapacity | None = None
         self._outcome_of: dict[str, Outcome] = {}  # the first outcome of each trial, until it starts again
-        self._refused: Counter[tuple[str, object]] = Counter()
+        self._refused: Counter[tuple[str, int | None]] = Counter()  # by trial and process
         self._used: defaultdict[SlotRow, dict[str, tuple[ProcessUsage, GpuMemoryUsage | None]]] = defaultdict(dict)
         self._num_changes = len(scheduler.changes) if scheduler else 0
         self._known_ids: set[str] = set()
@@ -222,11 +224,6 @@ class RunMonitor:
         else:
             self.warn(f"only the first {_MOST_SPANS} times of trials in slots are recorded")
 
-    def place_of(self, trial_id: str) -> tuple[str, int] | None:
-        """Return the text of a running trial's slot type, and its place there, or ``None`` if it does not run."""
-        run = self._running.get(trial_id)
-        return None if run is None else (run.span.slot, run.span.place)
-
     def _read_queue(self, trials: Sequence[Any]) -> TrialQueue:
         num_waiting = num_paused = 0
         for trial_id, trial in list(self._waiting.items()):
@@ -314,17 +311,17 @@ class RunMonitor:
             self._ooms["num_gpu_errors" if out_of_memory.kind == "accelerator" else "num_host_errors"] += 1
             self._ooms["num_neighbours"] += out_of_memory.cause == "neighbour"
 
-    def count_refused_allocations(self, trial: Any, process: object, num_so_far: int) -> None:
-        """Record how many allocations a process of ``trial`` was refused so far."""
-        more = num_so_far - self._refused[trial.trial_id, process]
-        if more > 0:
-            self._refused[trial.trial_id, process] += more
-            self._ooms["num_refused_allocations"] += more
-
-    def note_use(self, trial: Any, usage: ProcessUsage, gpu_memory: GpuMemoryUsage | None) -> None:
-        """Record what the process of ``trial`` has used so far."""
+    def note_use(self, trial: Any, process: ProcessUsage | None, gpu_memory: GpuMemoryUsage | None) -> None:
+        """Record what the process of ``trial`` has used so far, and the number of its refused allocations."""
+        if gpu_memory is not None:
+            more = gpu_memory.num_ooms - self._refused[trial.trial_id, gpu_memory.pid]
+            if more > 0:
+                self._refused[trial.trial_id, gpu_memory.pid] += more
+                self._ooms["num_refused_allocations"] += more
         if (run := self._running.get(trial.trial_id)) is not None:
-            self._used[run.row][trial.trial_id] = usage, gpu_memory
+            run.gpu_memory = gpu_memory
+            if process is not None:
+                self._used[run.row][trial.trial_id] = process, gpu_memory
 
     def _with_use(self, hours: SlotHours) -> SlotHours:
         row = SlotRow(hours.slot, hours.accelerator_type)
@@ -380,7 +377,9 @@ class RunMonitor:
         available, idle = self._meter.current()
         return RunStatus(
             slots={name: (slots[name], busy[name]) for name in slots | busy},
-            trial_at={(run.span.slot, run.span.place): trial_id for trial_id, run in self._running.items()},
+            gpu_memory={
+                (run.span.slot, run.span.place): run.gpu_memory for run in self._running.values() if run.gpu_memory
+            },
             available={name: ticks / TICKS for name, ticks in available.items()},
             idle={part: ticks / TICKS for part, ticks in idle.items()},
             trials=self._trial_counts(),
