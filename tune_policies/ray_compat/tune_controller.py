@@ -42,7 +42,7 @@ class FailureHook(Protocol):
         """Return whether Tune requeues a failed trial without counting the failure.
 
         Raises:
-            InfeasibleRequestError: The trial cannot get what it needs to continue, so it fails for good.
+            InfeasibleRequestError: The trial cannot get what it needs to continue, so it fails permanently.
         """
 
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:

@@ -140,13 +140,17 @@ class TuneQueue:
 
     def requested_groups(self) -> list[str]:
         """Return the IDs of the placement groups that are requested for waiting trials."""
-        manager = self._controller._actor_manager._resource_manager
-        unused = [group for groups in manager._request_to_ready_pgs.values() for group in groups]
-        return [group.id.hex() for group in (*manager._pg_to_staging_future, *unused, *self._groups_of_pending())]
+        return [group.id.hex() for group in (*self._groups_without_process(), *self._groups_of_pending())]
 
     def own_groups(self) -> set[str]:
         """Return the IDs of all placement groups of the run, whether they are requested or in use."""
         return {group.id.hex() for group in self._controller._actor_manager._resource_manager._pg_to_request}
+
+    def _groups_without_process(self) -> list[Any]:
+        """Return the placement groups that are not placed yet, or in which no process has been started."""
+        manager = self._controller._actor_manager._resource_manager
+        ready = (group for groups in manager._request_to_ready_pgs.values() for group in groups)
+        return [*manager._pg_to_staging_future, *ready]
 
     def _groups_of_pending(self) -> dict[Any, Trial]:
         """Return the placement groups of processes that have not started yet."""
@@ -167,11 +171,7 @@ class TuneQueue:
         for group, trial in self._groups_of_pending().items():
             if group.id.hex() == group_id and self.withdraw(trial):
                 return trial.placement_group_factory
-        groups = (
-            *manager._pg_to_staging_future,
-            *(each for some in manager._request_to_ready_pgs.values() for each in some),
-        )
-        group = next((each for each in groups if each.id.hex() == group_id), None)
+        group = next((each for each in self._groups_without_process() if each.id.hex() == group_id), None)
         if group is None:  # Tune has withdrawn the request
             return None
         request: PlacementGroupFactory = manager._pg_to_request.pop(group)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, FAMILIES
+from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.cluster.capacity import NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
 from tune_policies.oom import OutOfMemory
@@ -287,11 +287,7 @@ def larger_plan(
 
 
 def _worker_bundle(slot: TrialSlot) -> dict[str, float]:
-    worker = slot.per_worker
-    bundle = {"CPU": worker.cpus, "GPU": worker.gpus, "memory": worker.memory_bytes or 0, **worker.custom}
-    if slot.accelerator_type is not None:
-        bundle[ACCELERATOR_TYPE_PREFIX + slot.accelerator_type] = ACCELERATOR_TYPE_AMOUNT
-    return {name: amount for name, amount in bundle.items() if amount > 0}
+    return {name: amount for name, amount in slot.with_type(slot.resources_per_worker).items() if amount > 0}
 
 
 def _with_floor(slot: TrialSlot, floor: MemoryFloor) -> TrialSlot:

@@ -238,7 +238,7 @@ class RunPlan:
             InfeasibleRequestError: The config needs more than any slot has.
         """
         slot = self.plan.slot_for(config)
-        key = slot.to_json()
+        key = id(slot)  # one of the plan's own slots; each step of a run looks up the slots of all waiting trials
         if key not in self._own_slots:
             self._own_slots[key] = OwnSlot(slot, slot.placement_group_factory())
             if self.plan.by_config is not None and (why := self.plan.by_config.why_unknown(config)) is not None:
@@ -315,9 +315,7 @@ class RunPlan:
         if self._placements is not None:
             return False
         self._own_slots.clear()
-        self._placements = (
-            () if self._infeasible is not None else self._place_slots(self._capacity or ClusterCapacity())
-        )
+        self._placements = self._place_slots(self._capacity or ClusterCapacity()) if self.is_feasible else ()
         self.factories = {
             each: self.plan.slots[each.slot_type].placement_group_factory(
                 node_id=each.node_id, worker_nodes=each.worker_nodes

@@ -103,13 +103,13 @@ def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
         return  # the use of each of several GPUs is not known
     peak = max(needs)
     fit = min(int(device / (peak * (1 + HEADROOM))), TICKS)
-    said = f"peak {_gib(peak)} of {_gib(share)} GiB"
+    text = f"peak {_gib(peak)} of {_gib(share)} GiB"
     if fit > now:
-        yield f"{said}: {_trials_per_gpu(fit)} instead of {now}"
+        yield f"{text}: {_trials_per_gpu(fit)} instead of {now}"
     elif fit < now:
-        yield f"{said}, with little to spare: {_trials_per_gpu(max(1, fit))} instead of {now}" if now > 1 else said
+        yield f"{text}, with little to spare: {_trials_per_gpu(max(1, fit))} instead of {now}" if now > 1 else text
     else:
-        yield f"{said}: {_trials_per_gpu(now)} is right"
+        yield f"{text}: {_trials_per_gpu(now)} is right"
 
 
 def _advise_on_retries(trials: list[TrialUsage]) -> Iterator[str]:

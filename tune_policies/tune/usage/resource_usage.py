@@ -94,6 +94,16 @@ class TrialCounts(Value):
     num_fallbacks: Count = 0
 
 
+TRIAL_STATES: Final = {
+    "num_finished": "finished",
+    "num_stopped_early": "stopped early",
+    "num_failed": "failed",
+    "num_cut_off": "cut off",
+    "num_unfinished": "not ended",
+}
+"""The text of each state of ``TrialCounts``. Each trial has one."""
+
+
 class OutOfMemoryCounts(Value):
     """The number of events in which memory ran out.
 
@@ -283,14 +293,8 @@ def _percent(part: float, total: float) -> str:
 
 
 def _trials(trials: TrialCounts) -> str:
-    counts = {
-        "finished": trials.num_finished,
-        "stopped early": trials.num_stopped_early,
-        "failed": trials.num_failed,
-        "cut off with the run": trials.num_cut_off,
-        "not ended": trials.num_unfinished,
-    }
-    text = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "none"
+    counts = [(getattr(trials, field), state) for field, state in TRIAL_STATES.items()]
+    text = ", ".join(f"{count} {state}" for count, state in counts if count) or "none"
     if trials.num_retries:
         text += f"; {counted(trials.num_retries, 'failure')} retried"
     return f"{text}; {trials.num_fallbacks} fell back to no device" if trials.num_fallbacks else text

@@ -11,6 +11,7 @@ from ray.util.metrics import Counter, Gauge, Metric
 
 from .gpu_memory_report import share_or_device_bytes
 from .gpu_memory_usage import needed_bytes
+from .resource_usage import TRIAL_STATES
 from .run_monitor import RunStatus
 
 
@@ -42,17 +43,10 @@ COUNTERS: Final = (OUT_OF_MEMORY, RETRIES)
 MOST_PLACES: Final = 64
 """The number of slots of each type that have metrics of GPU memory."""
 
-_OUT_OF_MEMORY_KINDS: Final = {
+_OOM_KINDS: Final = {
     "num_gpu_errors": "GPU memory",
     "num_host_errors": "host memory",
     "num_refused_allocations": "allocation refused",
-}
-_STATES: Final = {
-    "num_finished": "finished",
-    "num_stopped_early": "stopped early",
-    "num_failed": "failed",
-    "num_cut_off": "cut off",
-    "num_unfinished": "not ended",
 }
 
 _Series = tuple[MetricName, tuple[str, ...]]
@@ -71,17 +65,13 @@ def gauges_of(status: RunStatus) -> dict[_Series, float]:
             values[MEMORY_SHARE, (slot, str(place))] = share_or_device_bytes(usage)
     values |= {(RESOURCES, (name,)): amount for name, amount in status.available.items()}
     values |= {(IDLE, part): amount for part, amount in status.idle.items()}
-    trials = status.trials.model_dump()
-    return values | {(TRIALS, (state,)): trials[field] for field, state in _STATES.items()}
+    return values | {(TRIALS, (state,)): getattr(status.trials, field) for field, state in TRIAL_STATES.items()}
 
 
 def counts_of(status: RunStatus) -> dict[_Series, float]:
     """Return the values of the counters."""
-    ooms = status.out_of_memory.model_dump()
-    counts: dict[_Series, float] = {
-        (OUT_OF_MEMORY, (kind,)): ooms[field] for field, kind in _OUT_OF_MEMORY_KINDS.items()
-    }
-    return counts | {(RETRIES, ()): status.trials.num_retries}
+    ooms = {(OUT_OF_MEMORY, (kind,)): getattr(status.out_of_memory, field) for field, kind in _OOM_KINDS.items()}
+    return {**ooms, (RETRIES, ()): status.trials.num_retries}
 
 
 class RunMetrics:
