@@ -11,6 +11,7 @@ from tests.clusters import gpu_node, nodes
 from tune_policies import CappedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, Resources, TrialPlan, TrialSlot
 from tune_policies.oom import OutOfMemory
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.tune.usage.process_usage import ProcessUsage
 from tune_policies.tune.usage.resource_meter import (
     LAST_RUNNING,
     LESS_THAN_SLOT,
@@ -397,6 +398,19 @@ def test_a_trial_with_train_workers_is_counted_in_the_slot_type_with_workers():
     (slot,) = run.record(3600).slots
 
     assert (slot.slot, slot.hours) == (str(with_workers), {"CPU": 2.0})
+
+
+def test_a_slot_type_gets_advice_from_what_its_trials_used():
+    run = RunMonitor(CpuPolicy(cpus=4).plan(nodes((8, 0))), None, 1, None)
+    one = trial("a")
+    one.placement_group_factory.required_resources = {"CPU": 4}
+    begin(run, one, 0)
+    run.note_use(one, ProcessUsage(elapsed_s=100, cpus=4, cpu_s=20, host_memory_bytes=2**30), None)
+
+    (slot,) = run.record(100).slots
+
+    assert slot.use.used_cpus == 0.2
+    assert slot.advice == 'CpuPolicy(cpus=1, memory="1216MiB") would run up to 8 at once.'
 
 
 def test_a_slot_that_the_scheduler_leaves_idle_is_idle_on_purpose():
