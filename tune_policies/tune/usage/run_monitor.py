@@ -14,7 +14,6 @@ from tune_policies.oom import OutOfMemory
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.tune.slot_assignment import SlotTypes
-from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import redacted
 
@@ -279,14 +278,10 @@ class RunMonitor:
     def _slot_of(self, trial: Any, ticks: Mapping[str, int]) -> TrialSlot | None:
         if self._scheduler is not None:
             return self._scheduler.slot_of(trial)
-        if self.plan.by_config is not None:
-            try:
-                return self.plan.slot_for(trial.config)
-            except InfeasibleRequestError:
-                return self.plan.by_config.slots[-1]
-        if len(self.plan.slots) == 1:
-            return self.plan.slots[0]
-        known = (*self.plan.slots, self.plan.common_slot)
+        slots = self.plan.slots
+        if len(slots) == 1:
+            return slots[0]
+        known = (*slots, self.plan.common_slot)
         return next((slot for slot in known if counted_ticks(slot.trial.ticks) == ticks), None)
 
     def complete(self, trial: Any, *, is_stopped: bool, is_at_end: bool = False) -> None:
