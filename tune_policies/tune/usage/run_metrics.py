@@ -70,7 +70,9 @@ def gauges_of(status: RunStatus) -> dict[_Series, float]:
 
 def counts_of(status: RunStatus) -> dict[_Series, float]:
     """Return the values of the counters."""
-    ooms = {(OUT_OF_MEMORY, (kind,)): getattr(status.out_of_memory, field) for field, kind in _OOM_KINDS.items()}
+    ooms: dict[_Series, float] = {
+        (OUT_OF_MEMORY, (kind,)): getattr(status.out_of_memory, field) for field, kind in _OOM_KINDS.items()
+    }
     return {**ooms, (RETRIES, ()): status.trials.num_retries}
 
 
