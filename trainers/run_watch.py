@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from tune_policies.placement.deadlock import WaitingRun
 from tune_policies.probe.holders import format_amounts, read_holders, sum_of, what_holders_have
+from tune_policies.ray_compat.background import BackgroundTask
 from tune_policies.ray_compat.gcs import GroupRecord, placement_groups
-from tune_policies.tune.run_plan import BackgroundTask
 from tune_policies.values.errors import InfeasibleRequestError
 
 from .occupancy import OccupancyReader, StuckRuns, remove_abandoned_groups

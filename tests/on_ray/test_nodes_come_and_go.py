@@ -113,7 +113,7 @@ def test_when_a_node_comes_more_trials_run_at_once(tmp_path, add_node):
     trials = run(tmp_path, scheduler, meet, 4, callbacks=[when_two_run])
 
     assert [trial.status for trial in trials] == ["TERMINATED"] * 4
-    assert [(change.plan.max_concurrent_trials, change.why) for change in scheduler.changes] == [(4, "1 node came")]
+    assert [(change.plan.max_concurrent_trials, change.why) for change in scheduler.changes] == [(4, "1 node added")]
 
 
 @pytest.mark.rest

@@ -84,7 +84,7 @@ def test_a_worker_that_the_kernel_killed_for_want_of_host_memory_goes_on_with_mo
 def test_where_the_gpu_is_whole_the_run_fails_and_says_so(tmp_path):
     plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=1).plan(nodes((4, 2)))
 
-    with pytest.raises(InfeasibleRequestError, match="more GPU memory than 1 GPU gave it, but max_gpus=1") as raised:
+    with pytest.raises(InfeasibleRequestError, match="more GPU memory than 1 GPU, but max_gpus=1") as raised:
         fit(tmp_path, plan, needs=2)
 
     assert isinstance(raised.value.__cause__, WorkerGroupError)

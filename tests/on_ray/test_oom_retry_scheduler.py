@@ -370,13 +370,13 @@ def test_other_errors_are_left_to_tune(tmp_path, caplog):
     for name, (_, _, expected) in FAILURES.items():
         assert [each[: len(line)] for each, line in zip(attempts[name], expected, strict=True)] == expected, name
     reason = (
-        "one trial needs more GPU memory than 1 GPU gave it, but max_gpus=1: short of GPU memory. Raise max_gpus, take "
-        "a GPU with more memory, or ask for less with a smaller batch or model"
+        "one trial needs more GPU memory than 1 GPU, but max_gpus=1: short of GPU memory. Raise max_gpus, use "
+        "a GPU with more memory, or use less memory with a smaller batch or model"
     )
     failed = found["with a whole GPU it is over"]
     assert reason in Path(failed.error_file).read_text()
     assert failed.get_pickled_error().__notes__ == [reason]
-    assert f"{failed} ran out of GPU memory: from 0.25 GPU to 0.5 GPU" in caplog.messages
+    assert f"{failed} ran out of GPU memory and is retried with 0.5 GPU instead of 0.25 GPU" in caplog.messages
     assert f"{failed} is not requeued and fails: {reason}" in caplog.messages
 
 

@@ -90,7 +90,7 @@ def test_a_run_says_what_it_used(tmp_path, capfd):
     )
 
     printed, usage = capfd.readouterr().out, usage_of(tmp_path)
-    assert [PLAN.explain() in printed, "What was used" in printed, "trials: 2 finished, 1 failed" in printed] == [
+    assert [PLAN.explain() in printed, "Resources used" in printed, "trials: 2 finished, 1 failed" in printed] == [
         True
     ] * 3
     assert [trial.last_result["is_final"] for trial in analysis.trials if not trial.config["fails"]] == [False] * 2
@@ -142,7 +142,7 @@ def test_it_works_beside_reporters_and_loggers_in_a_tuner(tmp_path, capfd, monke
     client = mlflow.MlflowClient(uri)
     runs = client.search_runs([client.get_experiment_by_name("tried").experiment_id])
     assert trials.num_finished + trials.num_stopped_early == 3
-    assert "What was used" in capfd.readouterr().out
+    assert "Resources used" in capfd.readouterr().out
     assert len([*tmp_path.glob("run/*/events.out.tfevents*")]) == 3
     assert len(runs) == 3
 

@@ -167,7 +167,7 @@ def test_a_callback_without_a_plan_tells_of_the_runs_own(tmp_path, capfd):
     plans = [ResourceUsage.from_json((tmp_path / name / USAGE_FILE).read_text()).plans for name in ("run", "tuned")]
     assert ["1 trial at once" in plan.text for (plan,) in plans] == [True, True]
     printed = capfd.readouterr().out
-    once_a_run = ("1 trial at once, limited by", "What was used")
+    once_a_run = ("1 trial at once, limited by", "Resources used")
     assert [printed.count(text) for text in once_a_run] == [2, 2]
 
 

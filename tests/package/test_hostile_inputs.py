@@ -1,7 +1,7 @@
-"""Every command, on files whose names and texts were written to do harm: it prints text, and ends with a message.
+"""Every command handles files with hostile names and texts: it prints plain text, and ends with a message.
 
-What a reader's terminal, GitHub's log and Rich would act upon is in :data:`HOSTILE`, which stands wherever a file, a
-cluster or a record may name something.
+:data:`HOSTILE` contains the sequences that a terminal, GitHub's log and Rich interpret. It is used as every name in a
+file, a cluster or a record.
 """
 
 import json
@@ -72,7 +72,7 @@ def _manifest(name):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with a file of each kind, sound but for its names, and one whose own name is hostile."""
+    """Return a folder with a valid file of each kind with hostile names, and files whose own name is hostile."""
     folder = tmp_path_factory.mktemp("hostile")
     _write_files(folder, HOSTILE, PRINTABLE)
     return folder
@@ -80,7 +80,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def long_folder(tmp_path_factory):
-    """The same folder, in which each name has 100,000 characters."""
+    """Return the same folder, but each name has 100,000 characters."""
     folder = tmp_path_factory.mktemp("long")
     _write_files(folder, LONG, LONG)
     return folder
@@ -139,7 +139,8 @@ def _write_run(folder, name, printable):
     (folder / "packing.json").write_text(packing.to_json())
 
 
-def invoke(folder, monkeypatch, app, line, *, environment=None, name=HOSTILE):
+def invoke(folder, monkeypatch, line, *, environment=None, name=HOSTILE):
+    app, line = (benchmarks, line.removeprefix("bench ")) if line.startswith("bench ") else (tune_policies, line)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "3000")
     named = {"HOSTILE": name, "JOB": JOB, "PATH": name.replace("\0", "")}
@@ -192,16 +193,15 @@ COMMANDS = {
     "bench run HOSTILE": (2, True),
     "bench packing --workload HOSTILE": (2, True),
 }  # fmt: skip
-"""By command how it ends (``None``: as the numbers say), and whether it shows a hostile name."""
+"""The exit status of each command (``None``: 0 or 1), and whether it prints a hostile name."""
 
 
 @pytest.mark.parametrize("line", COMMANDS)
 @pytest.mark.parametrize("coloured", [False, True], ids=["plain", "coloured"])
-def test_a_name_is_printed_as_text(folder, monkeypatch, line, coloured):
+def test_a_name_is_printed_as_plain_text(folder, monkeypatch, line, coloured):
     status, shows_a_name = COMMANDS[line]
-    app, line = (benchmarks, line[6:]) if line.startswith("bench ") else (tune_policies, line)
 
-    done = invoke(folder, monkeypatch, app, line, environment={"FORCE_COLOR": "1"} if coloured else None)
+    done = invoke(folder, monkeypatch, line, environment={"FORCE_COLOR": "1"} if coloured else None)
 
     assert isinstance(done.exception, SystemExit | None), done.exc_info
     assert done.exit_code == status or (status is None and done.exit_code in (0, 1)), done.output
@@ -231,37 +231,35 @@ WRITING = (
     "bench decide INPUT --steps-per-trial 9 --cluster INPUT --prices INPUT --packing INPUT --output OUTPUT",
     "bench report INPUT --decision INPUT --packing INPUT --output OUTPUT",
 )
-"""Every command that writes a file. In each line, one INPUT after another is also the OUTPUT."""
+"""Every command that writes a file. In each line, each INPUT in turn is also the OUTPUT."""
 
 
 @pytest.mark.parametrize(
     ("line", "number"), [(line, number) for line in WRITING for number in range(max(1, line.count("INPUT")))]
 )
-def test_no_command_replaces_its_input_not_even_with_force(folder, tmp_path, monkeypatch, line, number):
+def test_no_command_replaces_its_input_even_with_force(folder, tmp_path, monkeypatch, line, number):
     shutil.copytree(folder / "run", tmp_path / "run")
     names = [f"input{index}.svg" for index in range(line.count("INPUT"))] or ["run/resource_usage.json"]
     for name in names if "INPUT" in line else ():
         (tmp_path / name).write_text("<svg></svg>")
     before = (tmp_path / names[number]).read_bytes()
-    app, line = (benchmarks, line[6:]) if line.startswith("bench ") else (tune_policies, line)
     for name in names:
         line = line.replace("INPUT", name, 1)
 
-    done = invoke(tmp_path, monkeypatch, app, f"{line.replace('OUTPUT', names[number])} --force")
+    done = invoke(tmp_path, monkeypatch, f"{line.replace('OUTPUT', names[number])} --force")
 
     assert (done.exit_code, (tmp_path / names[number]).read_bytes()) == (2, before)
     assert f"{names[number]} is an input of this command and would be lost: name another output" in done.stderr
 
 
 RESULTS = ("--json", "--format", "kuberay design policy.yaml")
-"""What makes stdout data, which are complete, and not a message."""
+"""Parts of the commands whose stdout is complete data and not a message."""
 
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_long_name_is_shortened_in_every_message(long_folder, monkeypatch, line):
-    app, arguments = (benchmarks, line[6:]) if line.startswith("bench ") else (tune_policies, line)
 
-    done = invoke(long_folder, monkeypatch, app, arguments, name=LONG)
+    done = invoke(long_folder, monkeypatch, line, name=LONG)
 
     assert isinstance(done.exception, SystemExit | None), done.exc_info
     for text in (done.stderr, *([] if any(each in line for each in RESULTS) else [done.stdout])):
@@ -270,33 +268,32 @@ def test_a_long_name_is_shortened_in_every_message(long_folder, monkeypatch, lin
 
 
 @pytest.mark.parametrize("page", ["report.html", "figure.svg", "run.html"])
-def test_a_name_is_text_on_a_page_and_in_a_figure(folder, monkeypatch, page):
+def test_a_name_is_escaped_on_a_page_and_in_a_figure(folder, monkeypatch, page):
+    inputs = "run.json --decision decision.json --packing packing.json"
     line = {
-        "report.html": "report run.json --decision decision.json --packing packing.json --output report.html --force",
-        "figure.svg": "plot run.json --output figure.svg --force",
+        "report.html": f"bench report {inputs} --output report.html --force",
+        "figure.svg": "bench plot run.json --output figure.svg --force",
         "run.html": "usage run --html run.html --force",
     }[page]
 
-    assert invoke(folder, monkeypatch, tune_policies if page == "run.html" else benchmarks, line).exit_code == 0
+    assert invoke(folder, monkeypatch, line).exit_code == 0
 
     text = (folder / page).read_text(encoding="utf-8")
     assert [each for each in text if each not in "\n\t" and not each.isprintable()] == []
     assert not page.endswith(".html") or "<b> |" not in text
-    if page != "run.html":  # where a plan has lines of its own
+    if page != "run.html":  # its plan has several lines
         assert "FORGED.yaml" not in [line.strip()[:11] for line in text.split("\n")]
 
 
-def test_a_job_stands_in_a_manifest_as_the_text_that_it_is(folder, monkeypatch):
-    done = invoke(
-        folder, monkeypatch, tune_policies, "kuberay design policy.yaml --num-trials 2 --image me/a:1 --job JOB"
-    )
+def test_a_job_is_quoted_in_a_manifest(folder, monkeypatch):
+    done = invoke(folder, monkeypatch, "kuberay design policy.yaml --num-trials 2 --image me/a:1 --job JOB")
 
     (manifest,) = [each for each in yaml.safe_load_all(done.stdout) if each]
     assert manifest["spec"]["entrypoint"] == JOB
 
 
-def test_json_on_stdout_is_the_same_data_with_escapes(folder, monkeypatch):
-    done = invoke(folder, monkeypatch, tune_policies, "kuberay lint manifest.yaml --json")
+def test_json_on_stdout_contains_the_unchanged_data(folder, monkeypatch):
+    done = invoke(folder, monkeypatch, "kuberay lint manifest.yaml --json")
 
     messages = [found["message"] for found in json.loads(done.stdout)["findings"]]
     assert any("\u202e" in each or r"\u202e" in each for each in messages)
@@ -308,17 +305,17 @@ BAD = {
     "accounts": f"root:x:0:0:{SECRET}:/root:/bin/bash\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n".encode(),
     "settings": f"PASSWORD={SECRET}\nurl: [http://user:{SECRET}@host\n".encode(),
     "a list": f"[{SECRET!r}]".encode(),
-    "no UTF-8": b"\xff\xfe\x00a",
+    "not UTF-8": b"\xff\xfe\x00a",
     "zeros": b"\x00" * 100,
     "deep": b"[" * 100_000,
     "deep JSON": b'{"a":' * 5000 + b"1" + b"}" * 5000,
     "a huge number": b'{"schema_version": 1' + b"0" * 5000 + b', "nodes": 1e999}',
     "numbers": json.dumps({"kind": "GpuPolicy", "gpus": 10**400, "cpus": -(10**300)}).encode(),
-    "no number": b'{"kind": "GpuPolicy", "gpus": NaN, "cpus": Infinity}',
-    "halves of characters": b'{"kind": "\\ud800", "a\\udfff": 1}',
+    "NaN": b'{"kind": "GpuPolicy", "gpus": NaN, "cpus": Infinity}',
+    "lone surrogates": b'{"kind": "\\ud800", "a\\udfff": 1}',
     "a run of absurd numbers": b"RUN",
     "a capacity of absurd numbers": b'{"nodes": [{"node_id": "a", "resources": {"cpus": 1e308, "gpus": 1e300}}]}',
-    "a day that is none": b'{"read_at": "99999-99-99", "measured_at": 1e300, "created_at": -1e300}',
+    "an invalid date": b'{"read_at": "99999-99-99", "measured_at": 1e300, "created_at": -1e300}',
 }
 READ_BY = [
     "plan BAD --cluster capacity.json",
@@ -347,7 +344,7 @@ READ_BY = [
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("line", READ_BY)
-def test_a_file_that_is_none_is_a_message_without_what_stands_in_it(folder, monkeypatch, line, bad):
+def test_an_invalid_file_is_an_error_that_does_not_quote_its_content(folder, monkeypatch, line, bad):
     content = BAD[bad]
     if content == b"RUN":
         content = re.sub(
@@ -362,9 +359,8 @@ def test_a_file_that_is_none_is_a_message_without_what_stands_in_it(folder, monk
     )
     (folder / "badrun" / "t").mkdir(parents=True, exist_ok=True)
     (folder / "badrun" / "t" / "result.json").write_bytes(content)
-    app, line = (benchmarks, line[6:]) if line.startswith("bench ") else (tune_policies, line)
 
-    done = invoke(folder, monkeypatch, app, line)
+    done = invoke(folder, monkeypatch, line)
 
     assert isinstance(done.exception, SystemExit | None), done.exc_info
     assert SECRET not in done.output

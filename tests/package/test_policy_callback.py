@@ -1,4 +1,4 @@
-"""The record of a run is in its folder, whatever keeps that, and what is shown of it at the end."""
+"""The file of a run's resource use, and the tables printed at the end."""
 
 import threading
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ import pyarrow.fs
 import pytest
 from rich.console import Console
 
-from tune_policies.tune.run_plan import BackgroundTask
+from tune_policies.ray_compat.background import BackgroundTask
 from tune_policies.tune.usage.policy_callback import PolicyCallback, usage_writer
 from tune_policies.tune.usage.resource_usage import (
     USAGE_FILE,
@@ -28,9 +28,9 @@ from tune_policies.tune.usage.resource_usage import (
         pyarrow.fs.LocalFileSystem(),
         pyarrow.fs.SubTreeFileSystem("/", pyarrow.fs.LocalFileSystem()),
     ],
-    ids=["a disk", "what is no disk"],
+    ids=["a local disk", "another file system"],
 )
-def test_the_latest_record_takes_the_place_of_the_one_before(filesystem, tmp_path):
+def test_the_latest_record_replaces_the_previous_one(filesystem, tmp_path):
     storage = SimpleNamespace(storage_filesystem=filesystem, experiment_fs_path=str(tmp_path / "run"))
     (tmp_path / "run").mkdir()
 
@@ -40,7 +40,7 @@ def test_the_latest_record_takes_the_place_of_the_one_before(filesystem, tmp_pat
     assert [(file.name, file.read_text()) for file in (tmp_path / "run").iterdir()] == [(USAGE_FILE, "the last")]
 
 
-def test_one_piece_of_work_is_done_at_a_time():
+def test_a_background_task_runs_one_piece_of_work_at_a_time():
     background, may_end = BackgroundTask(), threading.Event()
     begun = [background.start(may_end.wait), background.start(may_end.wait)]
     in_time = background.wait(0.01)
@@ -55,7 +55,7 @@ def test_one_piece_of_work_is_done_at_a_time():
     )
 
 
-def test_an_error_of_the_work_is_its_answer():
+def test_take_returns_the_error_of_the_work():
     background = BackgroundTask()
     background.start(lambda: 1 // 0)
     background.wait(10)
@@ -76,32 +76,32 @@ USAGE = ResourceUsage(
     max_trials_at_once=2,
     num_rounds_planned=2,
     num_rounds=2,
-    plans=(PlanInUse(at_s=0, why="", text="a"), PlanInUse(at_s=9, why="1 node went", text="b")),
-    warnings=("what the cluster has could not be read: no answer",),
+    plans=(PlanInUse(at_s=0, why="", text="a"), PlanInUse(at_s=9, why="1 node removed", text="b")),
+    warnings=("the nodes of the cluster could not be read: no answer",),
 )
 
 SHOWN = """\
-What was used in 2.0 h
-Resource   There   Used    Idle
+Resources used in 2.0 h
+Resource   Total   Used    Idle
 ───────────────────────────────
 GPU        2.0 h   1.5 h   25%
 
-In each slot type
+Slot types
 Slot      Type   Starts   Trials     GPU
 ────────────────────────────────────────
 0.5 GPU   L4     3        3.0 h    1.5 h
 
-What stood idle
-Resource   Time       Share   Reason
-────────────────────────────────────────────────
-GPU        30.0 min   25.0%   trials [bold] wait
+Idle resources
+Resource   Time       Fraction   Reason
+───────────────────────────────────────────────────
+GPU        30.0 min   25.0%      trials [bold] wait
 
-- trials: 2 finished, 1 failed; 1 failure tried again
-- out of memory: 2 failures for want of GPU memory; 1 of them as neighbours had filled the device; 1 trial started again
-with more; 4 allocations refused, as results tell
-- rounds: 2 planned, 2 as run, with 2 trials at once at most, 1.5 on average
+- trials: 2 finished, 1 failed; 1 failure retried
+- out of memory: 2 failures because of GPU memory; 1 of them because neighbours had filled the device; 1 trial retried
+with more memory; 4 allocations refused, according to results
+- rounds: 2 planned, 2 as run, with at most 2 trials at once, 1.5 on average
 - the plan changed 1 time
-- what the cluster has could not be read: no answer
+- the nodes of the cluster could not be read: no answer
 """
 
 
@@ -112,17 +112,17 @@ def shown(usage):
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-def test_what_was_used_is_shown_in_tables_and_sentences():
+def test_the_resource_use_is_shown_in_tables_and_sentences():
     assert shown(USAGE) == SHOWN
 
 
-def test_a_run_without_trials_has_nothing_to_show():
+def test_a_run_without_trials_has_no_tables_of_slots():
     assert shown(ResourceUsage()).endswith(
-        "- trials: none\n- out of memory: never\n- rounds: 0 as run, with 0 trials at once at most\n"
+        "- trials: none\n- out of memory: never\n- rounds: 0 as run, with at most 0 trials at once\n"
     )
 
 
-def test_a_callback_that_version_0_1_0_has_saved_can_be_saved_again():
+def test_the_state_of_a_callback_saved_by_version_0_1_0_can_be_loaded_and_saved():
     restored = PolicyCallback()
 
     restored.__setstate__({"_plan": None, "_scheduler": None, "_before": None})

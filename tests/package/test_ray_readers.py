@@ -1,4 +1,4 @@
-"""Ray's autoscaler is asked, without one that runs: how it reads a RayCluster, and what it launches."""
+"""Ray's autoscaler code, without a running autoscaler: how it reads a RayCluster, and which nodes it launches."""
 
 import pytest
 
@@ -26,23 +26,29 @@ GPU_NODE = node_type(3, GPU=2, CPU=16)
 @pytest.mark.parametrize(
     ("config", "bundles", "launched"),
     [
-        pytest.param(config(gpu=GPU_NODE), [{"GPU": 1}] * 5, {"gpu": 3}, id="as few as hold the bundles"),
-        pytest.param(config(gpu=GPU_NODE), [{"GPU": 1}] * 7, {}, id="none, where not all can be held"),
-        pytest.param(config(gpu=GPU_NODE, max_workers=2), [{"GPU": 1}] * 5, {}, id="no more than there may be"),
-        pytest.param(config(gpu=GPU_NODE, max_workers=2), [{"GPU": 1}] * 4, {"gpu": 2}, id="as many as there may be"),
-        pytest.param(config(gpu=GPU_NODE), [], {}, id="none for nothing"),
-        pytest.param(config(gpu=GPU_NODE, head_cpus=4), [{"CPU": 1}] * 4, {}, id="none for what the head holds"),
-        pytest.param(config(gpu=node_type(3, 1, GPU=2)), [], {"gpu": 1}, id="those that are always there"),
-        pytest.param(config(gpu=node_type(3, 1, GPU=2)), [{"GPU": 1}] * 3, {"gpu": 2}, id="which are counted"),
+        pytest.param(config(gpu=GPU_NODE), [{"GPU": 1}] * 5, {"gpu": 3}, id="as few nodes as fit the bundles"),
+        pytest.param(config(gpu=GPU_NODE), [{"GPU": 1}] * 7, {}, id="none if not all bundles fit"),
+        pytest.param(config(gpu=GPU_NODE, max_workers=2), [{"GPU": 1}] * 5, {}, id="none above max_workers"),
+        pytest.param(config(gpu=GPU_NODE, max_workers=2), [{"GPU": 1}] * 4, {"gpu": 2}, id="as many as max_workers"),
+        pytest.param(config(gpu=GPU_NODE), [], {}, id="none without bundles"),
+        pytest.param(config(gpu=GPU_NODE, head_cpus=4), [{"CPU": 1}] * 4, {}, id="none if the head has room"),
+        pytest.param(config(gpu=node_type(3, 1, GPU=2)), [], {"gpu": 1}, id="the minimum of a type"),
+        pytest.param(config(gpu=node_type(3, 1, GPU=2)), [{"GPU": 1}] * 3, {"gpu": 2}, id="including the minimum"),
         pytest.param(
-            config(gpu=GPU_NODE, cpu=node_type(9, CPU=8)), [{"CPU": 1}] * 9, {"cpu": 2}, id="no GPU node for CPUs"
+            config(gpu=GPU_NODE, cpu=node_type(9, CPU=8)),
+            [{"CPU": 1}] * 9,
+            {"cpu": 2},
+            id="no GPU node for CPUs",
         ),
         pytest.param(
-            config(gpu=GPU_NODE), [{"GPU": 0.6}] * 6, {"gpu": 2}, id="fractions added up, although 2 of these wait"
+            config(gpu=GPU_NODE),
+            [{"GPU": 0.6}] * 6,
+            {"gpu": 2},
+            id="fractions added up, although 2 stay pending",
         ),
     ],
 )
-def test_what_autoscaler_v2_launches_for_a_request(config, bundles, launched):
+def test_autoscaler_v2_launches_nodes_for_a_request(config, bundles, launched):
     assert nodes_launched(config, bundles) == launched
 
 
@@ -72,7 +78,7 @@ def test_only_nodes_that_a_label_selector_selects_are_launched(condition, launch
         {**config(gpu=GPU_NODE), "max_workers": "many"},
         {**config(gpu=GPU_NODE), "available_node_types": [1]},
     ],
-    ids=["empty", "no head", "fewer at most than at least", "an amount that is text", "a limit that is text", "a list"],
+    ids=["empty", "no head", "maximum below minimum", "an amount that is text", "a limit that is text", "a list"],
 )
 def test_a_configuration_that_ray_cannot_read_is_a_value_error(broken):
     with pytest.raises(ValueError, match=r"^\w+: "):
@@ -90,7 +96,7 @@ def manifest(*groups):
     return {"metadata": {"name": "mine"}, "spec": {"headGroupSpec": head, "workerGroupSpecs": list(groups)}}
 
 
-def test_a_manifest_is_read_with_the_defaults_of_kuberay_and_launched_by():
+def test_a_manifest_is_read_with_the_defaults_of_kuberay():
     read = read_ray_cluster(manifest(group(numOfHosts=2)))
 
     assert read["available_node_types"]["gpu"]["resources"] == {"CPU": 8, "GPU": 2, "memory": 32 * 2**30}

@@ -1,4 +1,4 @@
-"""The page of one run, as people see it: in a real browser, narrow and wide, light and dark."""
+"""The page of one run, in a real browser: narrow and wide, light and dark."""
 
 import json
 
@@ -36,7 +36,7 @@ def span(number, slot, place, began_s, ended_s, end, name="train_ab12c", **field
 
 
 def a_run(name="train_ab12c"):
-    """A run of half an hour on half GPUs and CPUs, of which some trials ran out and one is retried with more."""
+    """Return a run of half an hour on half GPUs and CPUs, with failures and a retry with more memory."""
     gpu, cpu, whole = "1 CPU, 0.5 GPU", "2 CPUs", "2 CPUs, 1 GPU"
     oom = {"out_of_memory": True, "error": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."}
     spans = (
@@ -58,7 +58,7 @@ def a_run(name="train_ab12c"):
         out_of_memory=OutOfMemoryCounts(num_gpu_errors=1, num_raised=1),
         max_trials_at_once=3,
         num_rounds=3,
-        plans=(PlanInUse(at_s=0, why="", text=PLAN), PlanInUse(at_s=900, why="1 node came", text=f"{PLAN}\n{name}")),
+        plans=(PlanInUse(at_s=0, why="", text=PLAN), PlanInUse(at_s=900, why="1 node added", text=f"{PLAN}\n{name}")),
         spans=spans,
     )
     trials = (
@@ -75,14 +75,14 @@ def a_run(name="train_ab12c"):
 
 
 def many():
-    """A run with more trials and slots than a page shows one by one."""
+    """Return a run with more trials and slots than the page shows."""
     spans = tuple(span(n, "0.01 GPU", n % 400, n // 400 * 50, n // 400 * 50 + 45, "finished") for n in range(2000))
     trials = tuple(TrialUsage(name=f"train_ab12c_{n:05}", usage=memory(1 + n % 70 / 10)) for n in range(200))
     return RunUsage(trials=trials), ResourceUsage(elapsed_s=250, spans=spans)
 
 
 def short():
-    """A run of which nothing is known but that it was there."""
+    """Return a run with an empty record."""
     return RunUsage(trials=(TrialUsage(name="train_ab12c_00000"),)), ResourceUsage()
 
 
@@ -103,7 +103,7 @@ def looks(tmp_path_factory):
 
 @needs_chromium
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_a_reader_meets_no_problem_on_any_screen(looks, problem):
+def test_the_page_has_no_problem_on_any_screen(looks, problem):
     assert {screen: look[problem] for screen, look in looks.items() if look[problem]} == {}
 
 
@@ -111,13 +111,13 @@ def sections(content):
     return {section.title: section for section in content.sections}
 
 
-def test_the_advice_comes_first():
+def test_the_page_starts_with_the_advice():
     content = build_run_page("tuned", *a_run())
 
     assert [section.title for section in content.sections] == [
         *("Advice", "Plan", "Slots", "Failures and retries", "GPU memory"),
     ]
-    assert content.sections[0].texts[-1].startswith("20% of the GPU time stood idle for one reason: trials were")
+    assert content.sections[0].texts[-1].startswith("20% of the GPU time was idle for one reason: trials were")
     assert content.summary == "Peak 8.3 of 8.0 GiB, with little to spare: 1 trial per GPU instead of 2."
 
 
@@ -127,12 +127,12 @@ def test_the_advice_comes_first():
         pytest.param({"not in the plan: left free by the policy": 2}, "There is nothing to change.", id="as requested"),
         pytest.param(
             {"not in the plan: left free by the policy": 2, "no trial was waiting": 1},
-            "25% of the CPU time stood idle for one reason: no trial was waiting.",
+            "25% of the CPU time was idle for one reason: no trial was waiting.",
             id="and something else",
         ),
     ],
 )
-def test_what_the_policy_was_told_to_leave_free_is_no_fault(hours, advice):
+def test_resources_left_free_by_the_policy_lead_to_no_advice(hours, advice):
     idle = tuple(IdleHours(reason=reason, hours=each) for reason, each in hours.items())
     usage = ResourceUsage(resources=(ResourceHours(resource="CPU", total_hours=4, used_hours=1, idle=idle),))
     run = RunUsage(trials=(TrialUsage(name="a", usage=memory(0)),))
@@ -140,23 +140,23 @@ def test_what_the_policy_was_told_to_leave_free_is_no_fault(hours, advice):
     assert build_run_page("run", run, usage).summary == advice
 
 
-def test_each_time_in_a_slot_is_a_bar_that_says_whose_it_is_and_how_it_ended():
+def test_each_span_is_a_bar_titled_with_its_trial_times_and_end():
     (picture,) = sections(build_run_page("tuned", *a_run()))["Slots"].pictures
 
     assert picture.figure.count("<title>train_ab12c_0000") == 8
     assert "train_ab12c_00001: 6.0 s to 2.2 min, out of memory torch.OutOfMemoryError" in picture.figure
 
 
-def test_failures_and_retries_are_told_with_their_errors():
+def test_the_table_of_failures_shows_which_were_retried():
     (table,) = sections(build_run_page("tuned", *a_run()))["Failures and retries"].tables
 
     assert [(row[0], row[3]) for row in table.rows] == [
-        ("train_ab12c_00001", "tried again"),
+        ("train_ab12c_00001", "retried"),
         ("train_ab12c_00003", "failed"),
     ]
 
 
-def test_a_trial_of_which_only_the_share_is_known_is_in_the_table():
+def test_a_trial_without_a_known_peak_is_in_the_table():
     known = {"0.5 GPU": GpuMemoryUsage(gpus=0.5), "8 GiB": GpuMemoryUsage(gpus=0.5, share_bytes=8 * GIB)}
     run = RunUsage(trials=tuple(TrialUsage(name=name, usage=usage) for name, usage in known.items()))
 
@@ -168,7 +168,7 @@ def test_a_trial_of_which_only_the_share_is_known_is_in_the_table():
     ]
 
 
-def test_names_become_no_elements_of_the_page():
+def test_names_are_escaped_on_the_page():
     page = html_page(build_run_page(HOSTILE, *a_run(HOSTILE)))
 
     assert "<script" not in page
@@ -182,7 +182,7 @@ def usage(*arguments):
 
 @pytest.fixture
 def folder(tmp_path):
-    """What Tune and PolicyCallback leave of a run."""
+    """Return a folder with the files that Tune and PolicyCallback write."""
     trial = tmp_path / "run" / "train_ab12c_00000_0_lr=0.1_2026-01-01_00-00-00"
     trial.mkdir(parents=True)
     (trial / "result.json").write_text(json.dumps({"gpu_memory": memory(3).to_result()}))
@@ -190,17 +190,17 @@ def folder(tmp_path):
     return tmp_path / "run"
 
 
-def test_the_command_writes_the_page_and_no_other_file_is_lost(folder, tmp_path):
+def test_the_command_writes_the_page_and_does_not_overwrite_a_file(folder, tmp_path):
     page = tmp_path / "run.html"
 
     done, again = (usage(folder, "--html", page) for _ in range(2))
 
     assert (done.exit_code, again.exit_code) == (0, 2)
     assert "exists already" in again.stderr
-    assert "1 node came" in page.read_text()
+    assert "1 node added" in page.read_text()
 
 
-def test_a_record_that_is_none_is_an_error(folder, tmp_path):
+def test_an_invalid_record_is_an_error(folder, tmp_path):
     (folder / USAGE_FILE).write_text("{}[")
 
     done = usage(folder, "--html", tmp_path / "run.html")

@@ -138,7 +138,7 @@ def test_a_ray_that_was_not_tried_is_warned_of_once(monkeypatch, caplog):
 
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "Ray 2.61.0 was not tried with this package: Ray 2.50 to 2.60 was" in record.getMessage()
+    assert "Ray 2.61.0 was not tested with this package: Ray 2.50 to 2.60 was" in record.getMessage()
     version.warn_of_untried_ray.cache_clear()
 
 

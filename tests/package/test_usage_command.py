@@ -1,4 +1,4 @@
-"""`tune-policies usage`, as a user types it."""
+"""The command `tune-policies usage`."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def usage(*arguments, path=()):
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def test_it_prints_a_line_a_trial_and_the_advice(run_folder):
+def test_it_prints_a_line_per_trial_and_advice(run_folder):
     done = usage(run_folder)
 
     lines = [line.rstrip() for line in done.stdout.splitlines()]
@@ -38,11 +38,11 @@ def test_it_prints_a_line_a_trial_and_the_advice(run_folder):
     assert lines[-1] == "- peak 2.9 of 8.0 GiB: 5 trials per GPU instead of 2"
 
 
-def test_it_prints_json_for_machines(run_folder):
-    said = json.loads(usage(run_folder, "--json").stdout)
+def test_it_prints_json_with_the_usage_and_advice(run_folder):
+    printed = json.loads(usage(run_folder, "--json").stdout)
 
-    assert [trial["usage"]["peak_reserved_bytes"] for trial in said["trials"]] == [2 * GIB, int(2.9 * GIB)]
-    assert said["advice"] == ["peak 2.9 of 8.0 GiB: 5 trials per GPU instead of 2"]
+    assert [trial["usage"]["peak_reserved_bytes"] for trial in printed["trials"]] == [2 * GIB, int(2.9 * GIB)]
+    assert printed["advice"] == ["peak 2.9 of 8.0 GiB: 5 trials per GPU instead of 2"]
 
 
 def record_in(run_folder, **hours):
@@ -53,7 +53,7 @@ def record_in(run_folder, **hours):
 
 @pytest.fixture
 def cpu_folder(tmp_path):
-    """A run on CPUs, with a record."""
+    """Return the folder of a run on CPUs with a record."""
     trial = tmp_path / "cpu-run" / "train_0_lr=0.1_2026-01-02_03-04-05"
     trial.mkdir(parents=True)
     (trial / "result.json").write_text('{"loss": 1}\n')
@@ -61,39 +61,39 @@ def cpu_folder(tmp_path):
     return trial.parent
 
 
-def test_of_a_run_on_cpus_it_prints_what_was_used_and_nothing_of_gpu_memory(cpu_folder):
+def test_for_a_run_on_cpus_it_prints_the_resource_use_without_gpu_memory(cpu_folder):
     done = usage(cpu_folder)
 
     lines = done.stdout.splitlines()
-    assert (done.returncode, done.stderr, lines[0].strip()) == (0, "", "What was used in 0.0 s")
+    assert (done.returncode, done.stderr, lines[0].strip()) == (0, "", "Resources used in 0.0 s")
     assert ["CPU", "4.0", "h", "1.0", "h", "75%"] in [line.split() for line in lines]
     assert "OOMs" not in done.stdout
     assert lines[-1].startswith("- rounds:")
 
 
-def test_of_a_run_on_gpus_it_prints_both(run_folder):
+def test_for_a_run_on_gpus_it_prints_the_resource_use_and_the_advice(run_folder):
     record_in(run_folder, CPU=1, GPU=2)
 
     lines = usage(run_folder).stdout.splitlines()
 
-    assert lines[0].strip() == "What was used in 0.0 s"
+    assert lines[0].strip() == "Resources used in 0.0 s"
     assert lines[-1] == "- peak 2.9 of 8.0 GiB: 5 trials per GPU instead of 2"
 
 
-def test_trials_with_gpus_that_say_nothing_of_them_are_told(cpu_folder):
+def test_it_prints_that_trials_with_gpus_reported_no_gpu_memory(cpu_folder):
     record_in(cpu_folder, GPU=1)
 
-    assert "- no trial reports what it used" in usage(cpu_folder).stdout
+    assert "- no trial reported its GPU memory" in usage(cpu_folder).stdout
 
 
-def test_machines_read_the_record_too(cpu_folder, run_folder):
+def test_its_json_contains_the_record_of_the_resource_use(cpu_folder, run_folder):
     of_cpus, of_gpus = (json.loads(usage(folder, "--json").stdout) for folder in (cpu_folder, run_folder))
 
     assert (of_cpus["resource_usage"]["slots"][0]["hours"], of_cpus["advice"]) == ({"CPU": 1.0}, [])
     assert of_gpus["resource_usage"] is None
 
 
-def test_it_plots_to_a_file(run_folder, tmp_path):
+def test_it_writes_a_plot_to_a_file(run_folder, tmp_path):
     plot = tmp_path / "usage.svg"
 
     done = usage(run_folder, "--plot", plot)
@@ -105,12 +105,12 @@ def test_it_plots_to_a_file(run_folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["/nowhere"], "error: /nowhere is not a folder: name the one that a run of Tune or Train wrote"),
+        (["/nowhere"], "error: /nowhere is not a folder: name the folder of a run of Tune or Train"),
         (["RUN", "--plot", "/nowhere/plot.png"], "error: /nowhere/plot.png cannot be written: there is no such folder"),
         (["RUN", "--plot", "/tmp/plot.nonsense"], "error: cannot write the plot to /tmp/plot.nonsense"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_a_message(run_folder, arguments, message):
+def test_invalid_usage_exits_with_2_and_a_message(run_folder, arguments, message):
     done = usage(*(run_folder if argument == "RUN" else argument for argument in arguments))
 
     assert (done.returncode, done.stdout) == (2, "")
@@ -118,7 +118,7 @@ def test_wrong_usage_ends_with_2_and_a_message(run_folder, arguments, message):
     assert "Traceback" not in done.stderr
 
 
-def test_a_plot_without_matplotlib_names_what_to_install(run_folder, tmp_path):
+def test_without_matplotlib_the_error_has_the_install_command(run_folder, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['matplotlib'] = None")
 
     done = usage(run_folder, "--plot", tmp_path / "usage.png", path=[tmp_path])

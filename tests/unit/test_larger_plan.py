@@ -46,11 +46,11 @@ def test_workers_that_would_not_all_find_a_gpu_are_refused():
     plan = plan_of(GpuPolicy(gpus=0.25, cpus=1, num_workers=8))
 
     with pytest.raises(
-        InfeasibleRequestError, match=r"8 workers, each with 1 CPU, 0.5 GPU.* do not hold them all at once"
+        InfeasibleRequestError, match=r"8 workers, each with 1 CPU, 0.5 GPU.* do not have room for all of them at once"
     ):
         larger(plan)
 
 
 def test_a_whole_gpu_is_the_end():
-    with pytest.raises(InfeasibleRequestError, match=r"more GPU memory than 1 GPU gave it, but max_gpus=1"):
+    with pytest.raises(InfeasibleRequestError, match=r"more GPU memory than 1 GPU, but max_gpus=1"):
         larger(plan_of(GpuPolicy(gpus=1, cpus=1, num_workers=1)))

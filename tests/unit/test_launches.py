@@ -1,4 +1,4 @@
-"""When the autoscaler's reports mean that a request will not be met."""
+"""LaunchWatch decides from the reports of the autoscaler that a request will not be satisfied."""
 
 from collections import Counter
 
@@ -23,23 +23,20 @@ def verdicts(*reports, before=BEFORE, node_types=None):
     return [watch.verdict(each) for each in reports]
 
 
-def test_a_refusal_is_believed_at_once():
+def test_a_refused_request_ends_the_wait_immediately():
     assert verdicts(report(2, refused=True)) == ["the autoscaler says that no node which it may add meets this"]
 
 
-def test_a_report_that_does_not_know_the_request_says_nothing():
+def test_a_report_that_does_not_answer_the_request_is_ignored():
     assert verdicts(report(2, refused=True, answers=False)) == [None]
+    assert verdicts(report(1, refused=True)) == [None]  # from before the request
 
 
-def test_a_report_from_before_the_request_says_nothing():
-    assert verdicts(report(1, refused=True)) == [None]
-
-
-def test_a_pending_launch_is_waited_for():
+def test_a_pending_launch_continues_the_wait():
     assert verdicts(*(report(number, pending=["gpu"]) for number in range(2, 99))) == [None] * 97
 
 
-def test_three_silent_reports_mean_that_nothing_will_come():
+def test_three_reports_without_a_launch_end_the_wait():
     silence = "the autoscaler launches nothing more for it"
 
     assert verdicts(report(2), report(3), report(4)) == [None, None, silence]
@@ -47,30 +44,27 @@ def test_three_silent_reports_mean_that_nothing_will_come():
     assert verdicts(report(2), report(3), report(4, pending=["gpu"]), report(5), report(6)) == [None] * 5
 
 
-def test_a_failed_launch_that_is_only_retried_is_given_up():
+def test_a_failed_launch_of_the_only_pending_type_ends_the_wait():
     assert verdicts(report(2, pending=["gpu"], failed=[failed()])) == ["the launch of 'gpu' failed: out of stock"]
 
 
-def test_after_a_failure_another_type_is_waited_for():
+def test_after_a_failure_only_a_pending_launch_of_another_useful_type_continues_the_wait():
     assert verdicts(report(2, pending=["other"], failed=[failed()]), node_types=["gpu", "other"]) == [None]
-
-
-def test_after_a_failure_a_type_that_does_not_help_is_not_waited_for():
     assert verdicts(report(2, pending=["cpu"], failed=[failed()]), node_types=["gpu"]) != [None]
 
 
-def test_the_failure_of_a_type_that_does_not_help_is_somebody_elses():
+def test_the_failed_launch_of_an_unrelated_type_is_ignored():
     assert verdicts(report(2, pending=["cpu"], failed=[failed("cpu")]), node_types=["gpu"]) == [None]
 
 
-def test_after_a_failure_the_autoscaler_has_one_more_report_to_try_another_type():
+def test_after_a_failure_the_autoscaler_may_try_another_type_until_its_next_report():
     assert verdicts(report(2, failed=[failed()]), report(3, failed=[failed()])) == [
         None,
         "the launch of 'gpu' failed: out of stock",
     ]
 
 
-def test_when_every_type_that_helps_has_failed_it_is_given_up():
+def test_the_wait_ends_when_every_useful_type_has_failed():
     both = [failed("small"), failed("large", error="no quota")]
 
     assert verdicts(report(2, pending=["small"], failed=both), node_types=["small", "large"]) == [
@@ -81,8 +75,8 @@ def test_when_every_type_that_helps_has_failed_it_is_given_up():
 @pytest.mark.parametrize(
     "before",
     [
-        pytest.param(report(1, failed=[failed()]), id="it had failed before"),
-        pytest.param(BEFORE._replace(launches=frozenset({Launch("gpu", 10)})), id="it was launched before"),
+        pytest.param(report(1, failed=[failed()]), id="it failed before the request"),
+        pytest.param(BEFORE._replace(launches=frozenset({Launch("gpu", 10)})), id="it was launched before the request"),
         pytest.param(BEFORE._replace(time=10.5), id="it was started before the time of the last report"),
     ],
 )
@@ -93,7 +87,7 @@ def test_a_failure_of_an_earlier_launch_does_not_count(before):
     assert verdicts(report(2, pending=["gpu"], failed=[old, new]), before=before) != [None]
 
 
-def test_two_failures_that_look_alike_are_two():
+def test_two_equal_failures_count_twice():
     before = report(1, failed=[failed()])
 
     assert verdicts(report(2, pending=["gpu"], failed=[failed(), failed()]), before=before) != [None]

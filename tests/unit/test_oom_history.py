@@ -1,4 +1,4 @@
-"""Which configs need as much as one that ran out of memory."""
+"""Configs that need as much memory as a config whose trial ran out of memory."""
 
 import functools
 import math
@@ -21,9 +21,9 @@ RECORD = OomRecord(settings=memory_settings(CONFIG), floor=MemoryFloor(gpu_ticks
         pytest.param({}, 0.5, id="the same config"),
         pytest.param({"lr": 3.0}, 0.5, id="another learning rate"),
         pytest.param({"batch_size": 65}, 0.5, id="a larger batch"),
-        pytest.param({"batch_size": np.int64(64)}, 0.5, id="a whole number of NumPy"),
+        pytest.param({"batch_size": np.int64(64)}, 0.5, id="a NumPy integer"),
         pytest.param({"batch_size": 64.0}, 0.5, id="a whole number as a float"),
-        pytest.param({"lr": 1.0}, 0.5, id="a learning rate that is whole by chance"),
+        pytest.param({"lr": 1.0}, 0.5, id="a learning rate that is a whole number"),
         pytest.param({"batch_size": 10**400}, 0.5, id="a number beyond all floats"),
         pytest.param({"batch_size": 32.0}, 0.25, id="a smaller batch as a float"),
         pytest.param({"model": {"width": 600, "dropout": 0.1}}, 0.5, id="a wider model"),
@@ -32,18 +32,18 @@ RECORD = OomRecord(settings=memory_settings(CONFIG), floor=MemoryFloor(gpu_ticks
         pytest.param({"layers": [128, 32]}, 0.25, id="a smaller layer"),
         pytest.param({"layers": [128, 64, 64]}, 0.25, id="one more layer is another config"),
         pytest.param({"kind": "mlp"}, 0.25, id="another kind"),
-        pytest.param({"batch_size": True}, 0.25, id="a truth value is no number"),
-        pytest.param({"batch_size": None}, 0.25, id="none is no number"),
-        pytest.param({"seed": 1}, 0.25, id="a key that was not there"),
+        pytest.param({"batch_size": True}, 0.25, id="a truth value is not a number"),
+        pytest.param({"batch_size": None}, 0.25, id="None is not a number"),
+        pytest.param({"seed": 1}, 0.25, id="a new key"),
     ],
 )
-def test_a_config_like_one_that_ran_out_needs_as_much(changes, gpus):
+def test_a_config_similar_to_one_that_ran_out_of_memory_needs_as_much(changes, gpus):
     floor = floor_for(memory_settings({**CONFIG, **changes}), [RECORD])
 
     assert floor.apply_to([{"GPU": 0.25}]) == [{"GPU": gpus}]
 
 
-def test_only_the_keys_that_are_named_count():
+def test_with_memory_keys_only_these_keys_are_compared():
     keys = ["batch_size", "model/width"]
     record = OomRecord(settings=memory_settings(CONFIG, keys), floor=MemoryFloor(gpu_ticks=5000))
 
@@ -52,7 +52,7 @@ def test_only_the_keys_that_are_named_count():
     assert floor_for(memory_settings({**other, "batch_size": 32}, keys), [record]).gpu_ticks == 0
 
 
-def test_a_fraction_counts_where_its_key_is_named():
+def test_a_fraction_is_a_memory_setting_if_its_key_is_a_memory_key():
     assert memory_settings({"width": 1.5, "lr": 0.1}, ["width"]) == {"width": 1.5}
 
 
@@ -71,7 +71,7 @@ def test_memory_keys_must_be_a_list_of_names(keys, message):
     assert str(caught.value) == message
 
 
-def test_a_key_that_no_config_contains_is_found_with_the_nearest_one():
+def test_an_unknown_memory_key_is_returned_with_the_nearest_key():
     keys = ["model/widht", "model", "model/width", "layers/0", "lr", "x", "seed"]
 
     unknown = unknown_keys(keys, [CONFIG, {"seed": 1}])
@@ -79,13 +79,13 @@ def test_a_key_that_no_config_contains_is_found_with_the_nearest_one():
     assert unknown == {"model/widht": "; did you mean 'model/width'?", "x": ""}
 
 
-def test_of_several_records_the_largest_holds():
+def test_the_record_with_the_most_memory_applies():
     more = RECORD.model_copy(update={"floor": MemoryFloor(gpu_ticks=10000, memory_bytes=GIB)})
 
     assert floor_for(memory_settings(CONFIG), [more, RECORD]) == more.floor
 
 
-def test_what_is_no_plain_data_counts_by_its_name():
+def test_objects_in_a_config_are_compared_by_their_type_or_name():
     config = {"f": max, "partial": functools.partial(max), "object": np.zeros(3), "nan": math.nan, 1: "one"}
 
     settings = memory_settings(config)
@@ -102,10 +102,10 @@ def test_what_is_no_plain_data_counts_by_its_name():
 @pytest.mark.parametrize(
     "config",
     [
-        pytest.param(CONFIG, id="a plain one"),
+        pytest.param(CONFIG, id="plain data"),
         pytest.param({"batch_size": 256.0}, id="a whole number as a float"),
         pytest.param({"n": 10**400}, id="a number beyond all floats"),
-        pytest.param({"path": "\udc80", "\udc81": 1}, id="a path that is no UTF-8"),
+        pytest.param({"path": "\udc80", "\udc81": 1}, id="a path that is not UTF-8"),
     ],
 )
 def test_a_record_survives_json(config):

@@ -70,11 +70,11 @@ def test_every_bundle_that_holds_a_gpu_grows():
 @pytest.mark.parametrize(
     ("bundle", "max_gpus", "message"),
     [
-        pytest.param({"GPU": 1}, 1.0, "than 1 GPU gave it, but max_gpus=1: short of GPU memory. Raise max_gpus"),
-        pytest.param({"GPU": 0.5}, 0.5, "than 0.5 GPU gave it, but max_gpus=0.5"),
+        pytest.param({"GPU": 1}, 1.0, "than 1 GPU, but max_gpus=1: short of GPU memory. Raise max_gpus"),
+        pytest.param({"GPU": 0.5}, 0.5, "than 0.5 GPU, but max_gpus=0.5"),
         pytest.param({"GPU": 4}, 8.0, "no node has more than 4 GPUs"),
-        pytest.param({"CPU": 1}, 1.0, "it holds no GPU of its own"),
-        pytest.param({"GPU": 1, "CPU": 9}, 4.0, "no node has 2 GPUs and the rest of what it reserves"),
+        pytest.param({"CPU": 1}, 1.0, "it does not reserve a GPU"),
+        pytest.param({"GPU": 1, "CPU": 9}, 4.0, "no node has 2 GPUs and the other resources that it reserves"),
     ],
 )
 def test_where_there_is_no_more_it_says_so(bundle, max_gpus, message):
@@ -96,7 +96,7 @@ def test_host_memory_grows_in_bytes(bundle, out_of_memory, expected):
 
 
 def test_host_memory_ends_at_the_largest_node():
-    with pytest.raises(InfeasibleRequestError, match=r"more host memory than the 64 GiB .* largest node has 64 GiB"):
+    with pytest.raises(InfeasibleRequestError, match=r"more host memory than 64 GiB, .* largest node has 64 GiB"):
         after({"memory": 64 * GIB}, HOST)
 
 
@@ -170,7 +170,7 @@ HALF = {"GPU": 0.5}
     ],
 )
 def test_a_trial_does_not_grow_to_what_the_nodes_hold_only_bundle_by_bundle(bundles, nodes, where):
-    with pytest.raises(InfeasibleRequestError, match="no node has 1 GPU and the rest of what it reserves"):
+    with pytest.raises(InfeasibleRequestError, match="no node has 1 GPU and the other resources that it reserves"):
         grown(bundles, nodes=nodes, **where)
 
 

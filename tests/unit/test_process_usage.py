@@ -1,4 +1,4 @@
-"""What trials used of their slot, and the policy with which more of them would run at once."""
+"""The resources that trials used of their slot, and advice on a policy that runs more trials at once."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def usage(**fields):
     return ProcessUsage(**{"elapsed_s": 100, "cpus": 4, "cpu_s": 80, "host_memory_bytes": GIB, **fields})
 
 
-def test_the_use_of_a_slot_type_is_the_mean_of_times_and_the_most_of_memory():
+def test_the_use_of_a_slot_type_has_mean_times_and_peak_memory():
     first, second = usage(gpu_utilization=0.1), usage(cpu_s=40, host_memory_bytes=2 * GIB, gpu_utilization=0.3)
 
     use = use_of_slot([(first, 3 * GIB), (second, None)])
@@ -20,7 +20,7 @@ def test_the_use_of_a_slot_type_is_the_mean_of_times_and_the_most_of_memory():
     assert (use.host_memory_bytes, use.gpu_utilization, use.gpu_memory_bytes) == (2 * GIB, pytest.approx(0.2), 3 * GIB)
 
 
-def test_trials_that_end_at_once_tell_nothing():
+def test_very_short_trials_are_ignored():
     assert use_of_slot([(usage(elapsed_s=1), None)]) is None
 
 
@@ -53,10 +53,10 @@ GPU_USE = CPU_USE.model_copy(update={"gpu_utilization": 0.12, "gpu_memory_bytes"
             GPU_USE.model_copy(update={"gpu_utilization": 0.45}),
             {"gpus": 1, "device_bytes": 16 * GIB, "at_once": 2},
             'GpuMemoryPolicy(gpu_memory="3.6GiB") would run 2 on each GPU instead of 1.',
-            id="no more trials than the GPU has time for",
+            id="no more trials than the utilization allows",
         ),
         pytest.param(
-            GPU_USE, {"gpus": 0.25, "device_bytes": 16 * GIB, "at_once": 8}, "", id="a fraction that is right"
+            GPU_USE, {"gpus": 0.25, "device_bytes": 16 * GIB, "at_once": 8}, "", id="a fraction of the right size"
         ),
         pytest.param(
             GPU_USE.model_copy(update={"gpu_utilization": None}),
@@ -67,5 +67,5 @@ GPU_USE = CPU_USE.model_copy(update={"gpu_utilization": 0.12, "gpu_memory_bytes"
         pytest.param(GPU_USE, {"gpus": 2, "device_bytes": 16 * GIB, "at_once": 1}, "", id="several GPUs"),
     ],
 )
-def test_advice_is_given_only_where_the_figures_support_it(use, slot, text):
+def test_advice_requires_measurements_that_support_it(use, slot, text):
     assert advice(use, **slot) == text

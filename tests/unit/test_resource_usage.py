@@ -1,4 +1,4 @@
-"""What a run used and what stood idle: counted from what happened and when, to the last tick."""
+"""A run's used and idle resources are metered to the tick, and its trials are counted by how they ended."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tests.clusters import gpu_node, nodes
 from tune_policies import CappedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, Resources, TrialPlan, TrialSlot
 from tune_policies.oom import OutOfMemory
+from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.tune.usage.process_usage import ProcessUsage
 from tune_policies.tune.usage.resource_meter import (
     LAST_RUNNING,
     LESS_THAN_SLOT,
@@ -20,13 +22,14 @@ from tune_policies.tune.usage.resource_meter import (
     STARTING,
     AvailableResources,
     ResourceMeter,
+    SlotRow,
     SlotType,
     TrialQueue,
     TrialReservation,
     available_resources,
     idle_by_reason,
 )
-from tune_policies.tune.usage.resource_usage import ResourceUsage, TrialCounts
+from tune_policies.tune.usage.resource_usage import IdleHours, ResourceUsage, TrialCounts
 from tune_policies.tune.usage.run_monitor import RunMonitor
 
 ONE = 10_000
@@ -36,11 +39,11 @@ TWO_GPUS = AvailableResources({"GPU": 2 * ONE}, {}, (SlotType(2, {"GPU": ONE}),)
 
 
 def reservation(gpus=1, slot_type=0):
-    return TrialReservation(slot_type, f"{gpus} GPU", None, {"GPU": int(gpus * ONE)})
+    return TrialReservation(slot_type, SlotRow(f"{gpus} GPU"), {"GPU": int(gpus * ONE)})
 
 
 def trial(name, status="PENDING", **changes):
-    """A trial as Tune has it, with one GPU."""
+    """Return a stand-in for Tune's trial, with one GPU."""
     resources = SimpleNamespace(required_resources={"GPU": changes.pop("gpus", 1)})
     return SimpleNamespace(trial_id=name, status=status, config={}, placement_group_factory=resources, **changes)
 
@@ -50,7 +53,7 @@ def plan_of(num_gpus=2):
 
 
 def begin(run, each, now_s):
-    """As Tune does: the callback first, and then the status."""
+    """Start a trial as Tune does: it calls the callback before it changes the status."""
     run.start(each, now_s)
     each.status = "RUNNING"
 
@@ -60,7 +63,7 @@ def finish(run, each, **kwargs):
     each.status = "TERMINATED"
 
 
-# Why some of the cluster is idle.
+# The reasons for idle resources.
 
 amounts = st.dictionaries(st.sampled_from(["CPU", "GPU"]), st.integers(0, 8 * ONE), max_size=2)
 available_resources_drawn = st.builds(
@@ -69,7 +72,7 @@ available_resources_drawn = st.builds(
     unplanned=st.dictionaries(st.tuples(st.sampled_from(["CPU", "GPU"]), st.text(max_size=2)), st.integers(0, ONE)),
     slot_types=st.lists(st.builds(SlotType, st.integers(1, 4), amounts), min_size=1, max_size=3).map(tuple),
 )
-reservations = st.builds(TrialReservation, st.none() | st.integers(0, 2), st.just("slot"), st.none(), amounts)
+reservations = st.builds(TrialReservation, st.none() | st.integers(0, 2), st.just(SlotRow("slot")), amounts)
 queues = st.builds(
     TrialQueue,
     st.integers(0, 5),
@@ -80,7 +83,7 @@ queues = st.builds(
 
 
 @given(available_resources_drawn, st.lists(reservations, max_size=5), queues)
-def test_what_is_idle_and_what_is_reserved_are_all_that_there_is(available, running, queue):
+def test_idle_and_reserved_amounts_add_up_to_the_total(available, running, queue):
     held = Counter()
     for each in running:
         held.update(each.amounts)
@@ -109,7 +112,7 @@ def test_a_free_slot_has_one_reason(running, queue, reason):
     assert found == {("GPU", reason): (2 - sum(each.amounts["GPU"] / ONE for each in running)) * ONE}
 
 
-def test_a_waiting_trial_starts_in_the_better_kind():
+def test_a_waiting_trial_gets_the_better_slot_type():
     available = AvailableResources({"GPU": ONE, "CPU": ONE}, {}, (SlotType(1, {"GPU": ONE}), SlotType(1, {"CPU": ONE})))
 
     found = idle_by_reason(available, [], TrialQueue(num_waiting=1))
@@ -117,7 +120,7 @@ def test_a_waiting_trial_starts_in_the_better_kind():
     assert found == {("GPU", STARTING): ONE, ("CPU", LAST_RUNNING): ONE}
 
 
-def test_what_the_plan_leaves_is_idle_for_the_reason_of_the_plan():
+def test_an_amount_that_the_plan_does_not_use_is_idle_for_the_reason_of_the_plan():
     capacity = nodes((8, 2), (8, 2))
     plan = CappedPolicy(inner=GpuPolicy(gpus=1, cpus=1), max_concurrent_trials=3).plan(capacity)
 
@@ -127,7 +130,7 @@ def test_what_the_plan_leaves_is_idle_for_the_reason_of_the_plan():
     assert sum(ticks for (name, _), ticks in found.unplanned.items() if name == "CPU") == 13 * ONE
 
 
-def test_when_nodes_are_gone_what_the_plan_never_used_is_idle_as_it_was_limited():
+def test_after_nodes_are_removed_the_unplanned_resources_are_idle_because_of_the_limiting_resource():
     plan = CpuPolicy(cpus=2).plan(nodes((8, 1), (8, 0)))
 
     found = available_resources(plan, nodes((8, 1)))
@@ -135,7 +138,7 @@ def test_when_nodes_are_gone_what_the_plan_never_used_is_idle_as_it_was_limited(
     assert found.unplanned == {("GPU", "not in the plan: limited by CPU"): ONE}
 
 
-def test_train_workers_count_as_they_are_planned():
+def test_a_slot_type_includes_the_planned_train_workers():
     plan = CpuPolicy(cpus=2, num_workers=2).plan(nodes((8, 0)))
 
     assert available_resources(plan, None).slot_types == (SlotType(2, {"CPU": 4 * ONE}),)
@@ -156,7 +159,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_used_and_idle_add_up_to_the_capacity_times_the_time(steps):
+def test_used_and_idle_hours_add_up_to_the_capacity_times_the_time(steps):
     meter, now_s = ResourceMeter(), 0.0
     meter.set_available(TWO_GPUS)
     for passed_s, what, number, queue, available in steps:
@@ -176,7 +179,7 @@ def test_used_and_idle_add_up_to_the_capacity_times_the_time(steps):
         assert each.used_hours + sum(idle.hours for idle in each.idle) == pytest.approx(each.total_hours)
 
 
-def test_a_gpu_that_two_trials_share_for_an_hour_is_one_gpu_hour():
+def test_two_trials_that_share_a_gpu_for_an_hour_use_one_gpu_hour():
     meter = ResourceMeter()
     meter.set_available(AvailableResources({"GPU": ONE}, {}, (SlotType(2, {"GPU": ONE // 2}),)))
     meter.start_trial("a", reservation(0.5))
@@ -189,16 +192,8 @@ def test_a_gpu_that_two_trials_share_for_an_hour_is_one_gpu_hour():
     assert [(each.trial_hours, each.hours, each.num_starts) for each in usage.slots] == [(2.0, {"GPU": 1.0}, 2)]
 
 
-def test_without_time_nothing_is_used():
-    meter = ResourceMeter()
-    meter.set_available(TWO_GPUS)
-    meter.start_trial("a", reservation())
-
-    assert meter.record().resources == ()
-
-
 @given(steps)
-def test_a_restored_meter_goes_on_from_its_record(steps):
+def test_a_restored_meter_continues_from_its_record(steps):
     meter = ResourceMeter()
     meter.set_available(TWO_GPUS)
     meter.start_trial("a", reservation())
@@ -211,19 +206,7 @@ def test_a_restored_meter_goes_on_from_its_record(steps):
 # A run.
 
 
-def test_a_paused_trial_uses_nothing():
-    run = RunMonitor(plan_of(), None, 1, None)
-    one = trial("a")
-    begin(run, one, 10)
-    one.status = "PAUSED"
-    run.step([one], 20)
-
-    (gpu,) = run.record(50).resources
-
-    assert gpu.used_hours == 10 / 3600
-
-
-def test_a_trial_that_goes_on_is_counted_again():
+def test_a_trial_uses_its_slot_only_while_it_runs():
     run = RunMonitor(plan_of(), None, 1, None)
     one = trial("a")
     for now_s in (10, 100):
@@ -237,7 +220,7 @@ def test_a_trial_that_goes_on_is_counted_again():
     assert gpu.used_hours == 10 / 3600
 
 
-def test_each_ending_is_counted_once():
+def test_each_trial_is_counted_once_by_how_it_ended():
     run = RunMonitor(plan_of(), None, 6, None)
     done, stopped, paused, failed, cut_off, _ = trials = [trial(name) for name in "abcdef"]
     for each in trials[:5]:
@@ -254,14 +237,29 @@ def test_each_ending_is_counted_once():
 
     assert run.record(2).trials.model_dump(exclude_defaults=True) == {
         "num_finished": 1,
-        "num_stopped_early": 2,  # of which one was paused
+        "num_stopped_early": 2,  # one of them while it was paused
         "num_failed": 1,
         "num_cut_off": 1,
         "num_unfinished": 1,
     }
 
 
-def test_a_new_trial_is_found_although_another_went_to_the_end_of_the_list():
+@pytest.mark.parametrize(
+    ("is_at_end", "outcome"),
+    [(True, {"num_finished": 1}), (False, {"num_stopped_early": 1})],
+    ids=["at max_t", "before max_t"],
+)
+def test_a_trial_that_a_scheduler_stops_at_its_max_t_has_finished(is_at_end, outcome):
+    run = RunMonitor(plan_of(), None, 1, None)
+    one = trial("a")
+    begin(run, one, 0)
+    finish(run, one, is_stopped=True, is_at_end=is_at_end)
+    run.step([one], 1)
+
+    assert run.record(1).trials.model_dump(exclude_defaults=True) == outcome
+
+
+def test_a_new_trial_is_found_although_a_retried_trial_is_behind_it_in_the_list():
     run = RunMonitor(plan_of(), None, None, None)
     a, b, new = trial("a"), trial("b"), trial("new")
     run.step([a, b], 0)
@@ -278,19 +276,21 @@ def test_a_new_trial_is_found_although_another_went_to_the_end_of_the_list():
 @pytest.mark.parametrize(
     ("num_trials", "before", "reasons"),
     [
-        pytest.param(2, None, {STARTING}, id="trials are to come"),
-        pytest.param(None, None, {STARTING}, id="so many as the search gives"),
+        pytest.param(2, None, {STARTING}, id="the number of trials is known"),
+        pytest.param(None, None, {STARTING}, id="the number of trials is not known"),
         pytest.param(2, ResourceUsage(trials=TrialCounts(num_unfinished=2)), {STARTING}, id="restored"),
-        pytest.param(2, ResourceUsage(trials=TrialCounts(num_finished=2)), {NOTHING_RAN}, id="restored when all ended"),
+        pytest.param(
+            2, ResourceUsage(trials=TrialCounts(num_finished=2)), {NOTHING_RAN}, id="restored after all trials ended"
+        ),
     ],
 )
-def test_before_the_first_step_the_trials_that_will_run_are_starting(num_trials, before, reasons):
+def test_before_the_first_step_all_remaining_trials_count_as_starting(num_trials, before, reasons):
     run = RunMonitor(plan_of(), None, num_trials, before)
 
     assert {idle.reason for idle in run.record(5).resources[0].idle} == reasons
 
 
-def test_a_trial_that_comes_back_with_more_was_raised():
+def test_a_trial_that_is_retried_with_more_gpus_counts_as_raised():
     run = RunMonitor(plan_of(1), None, 1, None)
     one = trial("a", gpus=0.5)
     begin(run, one, 0)
@@ -306,7 +306,7 @@ def test_a_trial_that_comes_back_with_more_was_raised():
     assert usage.trials.num_retries == 1
 
 
-def test_the_span_of_a_trial_that_came_back_with_more_says_what_it_then_had():
+def test_the_span_of_a_raised_trial_has_the_raised_amounts():
     plan = GpuPolicy(gpus=0.25, cpus=1).plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=24)))
     run = RunMonitor(plan, None, 1, None)
     one = trial("a", gpus=0.25)
@@ -319,7 +319,7 @@ def test_the_span_of_a_trial_that_came_back_with_more_says_what_it_then_had():
 def test_refused_allocations_are_counted_by_process():
     run = RunMonitor(plan_of(), None, 1, None)
     for process, so_far in [(1, 1), (1, 3), (1, 3), (2, 1)]:
-        run.count_refused_allocations(trial("a"), process, so_far)
+        run.note_use(trial("a"), None, GpuMemoryUsage(pid=process, num_ooms=so_far))
 
     assert run.record(0).out_of_memory.num_refused_allocations == 4
 
@@ -339,7 +339,7 @@ def test_a_round_is_as_many_trials_as_ran_at_once():
 
 
 class Planning:
-    """A scheduler whose plan changes."""
+    """A scheduler whose plan can change."""
 
     def __init__(self, *slots):
         self.plan = TrialPlan(slots=slots, limited_by="GPU")
@@ -363,12 +363,12 @@ GPU_SLOT = TrialSlot(trial=Resources(gpus=1), max_concurrent_trials=1)
 CPU_SLOT = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=1)
 
 
-def test_use_is_counted_by_the_slot_that_the_scheduler_gave():
+def test_hours_are_counted_by_the_slot_that_the_scheduler_assigned():
     planning = Planning(GPU_SLOT, CPU_SLOT)
     run = RunMonitor(planning.plan, planning, 2, None)
     fast, slow = trial("fast"), trial("slow")
     slow.placement_group_factory.required_resources = {"CPU": 2}
-    planning.slots = {"fast": GPU_SLOT, "slow": CPU_SLOT.on_nodes({"ray.io/node-id": "a" * 56})}
+    planning.slots = {"fast": GPU_SLOT, "slow": CPU_SLOT}
     begin(run, fast, 0)
     begin(run, slow, 0)
 
@@ -377,7 +377,7 @@ def test_use_is_counted_by_the_slot_that_the_scheduler_gave():
     assert {each.slot: each.hours for each in usage.slots} == {"1 GPU": {"GPU": 1.0}, "2 CPUs": {"CPU": 2.0}}
 
 
-def test_a_trial_with_more_or_less_than_its_slot_holds_is_told_by_what_it_has():
+def test_a_trial_with_other_amounts_than_its_slot_is_counted_by_its_amounts():
     run = RunMonitor(TrialPlan(slots=(GPU_SLOT,), limited_by="GPU"), None, 1, None)
     begin(run, trial("raised", gpus=2), 0)
 
@@ -386,7 +386,7 @@ def test_a_trial_with_more_or_less_than_its_slot_holds_is_told_by_what_it_has():
     assert (slot.slot, slot.hours) == ("2 GPUs", {"GPU": 2.0})
 
 
-def test_of_kinds_of_slots_a_trial_with_train_workers_is_in_its_own():
+def test_a_trial_with_train_workers_is_counted_in_the_slot_type_with_workers():
     with_workers = TrialSlot(
         trial=Resources(memory_bytes=1), max_concurrent_trials=1, num_workers=2, per_worker=Resources(cpus=1)
     )
@@ -400,7 +400,20 @@ def test_of_kinds_of_slots_a_trial_with_train_workers_is_in_its_own():
     assert (slot.slot, slot.hours) == (str(with_workers), {"CPU": 2.0})
 
 
-def test_a_slot_that_is_left_idle_on_purpose_is_said():
+def test_a_slot_type_gets_advice_from_what_its_trials_used():
+    run = RunMonitor(CpuPolicy(cpus=4).plan(nodes((8, 0))), None, 1, None)
+    one = trial("a")
+    one.placement_group_factory.required_resources = {"CPU": 4}
+    begin(run, one, 0)
+    run.note_use(one, ProcessUsage(elapsed_s=100, cpus=4, cpu_s=20, host_memory_bytes=2**30), None)
+
+    (slot,) = run.record(100).slots
+
+    assert slot.use.used_cpus == 0.2
+    assert slot.advice == 'CpuPolicy(cpus=1, memory="1216MiB") would run up to 8 at once.'
+
+
+def test_a_slot_that_the_scheduler_leaves_idle_is_idle_on_purpose():
     planning = Planning(GPU_SLOT, CPU_SLOT)
     run = RunMonitor(planning.plan, planning, 2, None)
     fast, waits = trial("fast"), trial("waits")
@@ -413,20 +426,21 @@ def test_a_slot_that_is_left_idle_on_purpose_is_said():
     assert [(idle.reason, idle.hours) for idle in cpu.idle] == [(ON_PURPOSE, 2.0)]
 
 
-def test_a_change_of_the_plan_is_told_once_and_followed():
+def test_a_new_plan_is_returned_once_and_metered_from_then_on():
     planning = Planning(GPU_SLOT)
     run = RunMonitor(planning.plan, planning, 2, None)
-    planning.change(
-        TrialPlan(slots=(GPU_SLOT.model_copy(update={"max_concurrent_trials": 2}),), limited_by="GPU"), "grew"
-    )
+    run.read_cluster(nodes((0, 2)), 0)
+    planning.change(plan_of(2), "grew")
 
-    told = [[plan.why for plan in run.step([], now_s)] for now_s in (10, 20)]
+    returned = [[plan.why for plan in run.step([], now_s)] for now_s in (10, 20)]
 
-    assert told == [["grew"], []]
-    assert [(plan.at_s, plan.why) for plan in run.record(20).plans] == [(0.0, ""), (10.0, "grew")]
+    record = run.record(20)
+    assert returned == [["grew"], []]
+    assert [(plan.at_s, plan.why) for plan in record.plans] == [(0.0, ""), (10.0, "grew")]
+    assert record.resources[0].idle[0] == IdleHours(reason=SEARCH, hours=20 / 3600)
 
 
-def test_a_restored_run_goes_on_counting():
+def test_a_restored_run_continues_to_count():
     run = RunMonitor(plan_of(), None, 2, None)
     done, waits = trial("done"), trial("waits")
     begin(run, done, 0)
@@ -445,7 +459,7 @@ def test_a_restored_run_goes_on_counting():
     assert (usage.trials.num_stopped_early, usage.trials.num_finished) == (1, 1)
 
 
-def test_a_trial_that_ran_out_before_the_run_was_restored_counts_as_raised_when_it_starts_with_more():
+def test_a_trial_that_ran_out_of_memory_before_a_restore_counts_as_raised_when_it_starts_with_more():
     before = RunMonitor(plan_of(), None, 1, None)
     one = trial("a", gpus=0.5)
     begin(before, one, 0)
@@ -459,31 +473,7 @@ def test_a_trial_that_ran_out_before_the_run_was_restored_counts_as_raised_when_
     assert (usage.trials.num_retries, usage.ran_out_with) == (1, {})
 
 
-def test_what_goes_on_after_a_later_record_counts_from_there():
-    run = RunMonitor(plan_of(), None, 1, ResourceUsage(elapsed_s=5))
-    run.go_on_after(ResourceUsage(elapsed_s=8, trials=TrialCounts(num_retries=2)))
-
-    usage = run.record(1)
-
-    assert (usage.elapsed_s, usage.trials.num_retries) == (9, 2)
-
-
-@pytest.mark.parametrize(
-    ("is_at_end", "outcome"),
-    [(True, {"num_finished": 1}), (False, {"num_stopped_early": 1})],
-    ids=["at the scheduler's most", "before it"],
-)
-def test_a_trial_that_is_stopped_where_all_end_has_finished(is_at_end, outcome):
-    run = RunMonitor(plan_of(), None, 1, None)
-    one = trial("a")
-    begin(run, one, 0)
-    finish(run, one, is_stopped=True, is_at_end=is_at_end)
-    run.step([one], 1)
-
-    assert run.record(1).trials.model_dump(exclude_defaults=True) == outcome
-
-
-def test_a_run_that_is_restored_under_another_plan_says_so():
+def test_a_run_that_is_restored_under_another_plan_records_both_plans():
     before = RunMonitor(plan_of(1), None, 2, None).record(10)
 
     usage = RunMonitor(plan_of(2), None, 2, before).record(0)
@@ -491,24 +481,14 @@ def test_a_run_that_is_restored_under_another_plan_says_so():
     assert [plan.why for plan in usage.plans] == ["", "the run was restored"]
 
 
-def test_time_after_a_change_of_the_plan_is_metered_by_the_new_plan():
-    run = RunMonitor(plan_of(1), None, 2, None)
-    run.read_cluster(nodes((0, 2)), 0)
-
-    run.use_plan(plan_of(2), "the run was restored")
-
-    (gpu,) = run.record(10).resources
-    assert [idle.reason for idle in gpu.idle] == [STARTING]
-
-
-# Who had which slot.
+# The spans: which trial had which slot, and when.
 
 
 def spans_of(usage):
     return [(span.place, span.began_s, span.ended_s, span.end) for span in usage.spans]
 
 
-def test_a_trial_takes_the_first_place_that_is_free():
+def test_a_trial_takes_the_first_free_place():
     run = RunMonitor(plan_of(), None, 3, None)
     a, b, c = trials = [trial(name) for name in "abc"]
     begin(run, a, 0)
@@ -521,7 +501,7 @@ def test_a_trial_takes_the_first_place_that_is_free():
     assert spans_of(run.record(9)) == [(0, 0, 5, "finished"), (1, 1, None, None), (0, 6, None, None)]
 
 
-def test_a_trial_that_is_tried_again_has_a_time_for_each_try():
+def test_a_retried_trial_has_a_span_for_each_try():
     run = RunMonitor(plan_of(1), None, 1, None)
     one = trial("a")
     begin(run, one, 0)
@@ -539,7 +519,7 @@ def test_a_trial_that_is_tried_again_has_a_time_for_each_try():
     ]
 
 
-def test_what_ran_as_a_run_was_killed_was_cut_off():
+def test_trials_that_ran_when_the_run_was_killed_were_cut_off():
     before = RunMonitor(plan_of(), None, 1, None)
     begin(before, trial("a"), 1)
 
@@ -548,7 +528,7 @@ def test_what_ran_as_a_run_was_killed_was_cut_off():
     assert spans_of(restored.record(9)) == [(0, 1, 4, "cut_off")]
 
 
-def test_of_a_run_with_very_many_starts_the_first_are_kept():
+def test_only_the_first_spans_of_a_run_with_many_starts_are_recorded():
     run = RunMonitor(plan_of(1), None, None, None)
     one = trial("a")
     for number in range(2010):
@@ -558,18 +538,20 @@ def test_of_a_run_with_very_many_starts_the_first_are_kept():
 
     usage = run.record(3000)
     assert len(usage.spans) == 2000
-    assert usage.warnings == ("the trials' times in their slots are kept of the first 2000 only",)
+    assert usage.warnings == ("only the first 2000 times of trials in slots are recorded",)
 
 
-def test_the_status_is_that_of_the_moment():
+def test_the_status_describes_the_latest_step():
     run = RunMonitor(plan_of(), None, 3, None)
     a, b = trial("a"), trial("b")
     begin(run, a, 0)
     run.step([a, b], 1)
+    used = GpuMemoryUsage(peak_reserved_bytes=1)
+    run.note_use(a, None, used)
 
     status = run.status()
 
     assert status.slots == {"1 GPU": (2, 1)}
-    assert status.trial_at == {("1 GPU", 0): "a"}
+    assert status.gpu_memory == {("1 GPU", 0): used}
     assert (status.available, status.idle) == ({"GPU": 2.0}, {("GPU", STARTING): 1.0})
     assert status.trials.num_unfinished == 2

@@ -1,17 +1,18 @@
-"""What the metrics of a run say, and that the dashboard asks for what they are called."""
+"""The values of a run's metrics, and the names and tags that the dashboard uses."""
 
 import re
 
 import pytest
 
 from tune_policies.files.reading import read_data
+from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.tune.usage.resource_usage import DASHBOARD, OutOfMemoryCounts, TrialCounts
 from tune_policies.tune.usage.run_metrics import COUNTERS, GAUGES, counts_of, gauges_of
 from tune_policies.tune.usage.run_monitor import RunStatus
 
 STATUS = RunStatus(
     slots={"0.5 GPU": (4, 3), "2 CPUs": (1, 0)},
-    trial_at={("0.5 GPU", 0): "a"},
+    gpu_memory={("0.5 GPU", place): GpuMemoryUsage(share_bytes=8, peak_reserved_bytes=3) for place in (1, 64)},
     available={"GPU": 2},
     idle={("GPU", "no trial was waiting"): 0.5},
     trials=TrialCounts(num_finished=7, num_unfinished=3, num_retries=2),
@@ -26,17 +27,17 @@ def expressions():
 
 
 def exported():
-    """The metrics by the names under which Ray exports them."""
+    """Return the metrics by their names in Ray's export."""
     return {f"ray_{each.name}": each for each in GAUGES} | {f"ray_{each.name}_total": each for each in COUNTERS}
 
 
-def test_the_dashboard_shows_each_metric_and_asks_for_no_other():
+def test_the_dashboard_shows_each_metric_and_no_other():
     asked = {name for text in expressions() for name in re.findall(r"ray_\w+", text)}
 
     assert asked == set(exported())
 
 
-def test_the_dashboard_groups_by_tags_that_each_metric_has():
+def test_the_dashboard_groups_only_by_tags_of_the_metric():
     groups = [found for text in expressions() for found in re.findall(r"by \(([\w, ]+)\) \((\w+)\{", text)]
     unknown = [(name, set(by.split(", ")) - {"run", *exported()[name].tags}) for by, name in groups]
 
@@ -44,17 +45,19 @@ def test_the_dashboard_groups_by_tags_that_each_metric_has():
     assert [each for each in unknown if each[1]] == []
 
 
-def test_each_gauge_has_its_figure():
-    figures = {
+def test_each_gauge_has_a_value():
+    values = {
         (metric.name.removeprefix("tune_policies_"), *tags): value
         for (metric, tags), value in gauges_of(STATUS).items()
     }
 
-    assert figures == {
+    assert values == {
         ("slots", "0.5 GPU"): 4,
         ("slots_in_use", "0.5 GPU"): 3,
         ("slots", "2 CPUs"): 1,
         ("slots_in_use", "2 CPUs"): 0,
+        ("gpu_memory_bytes", "0.5 GPU", "1"): 3,
+        ("gpu_memory_share_bytes", "0.5 GPU", "1"): 8,
         ("resources", "GPU"): 2,
         ("resources_idle", "GPU", "no trial was waiting"): 0.5,
         ("trials", "finished"): 7,
@@ -65,7 +68,7 @@ def test_each_gauge_has_its_figure():
     }
 
 
-def test_each_counter_has_its_count():
+def test_each_counter_has_a_count():
     counts = {tags: value for (_, tags), value in counts_of(STATUS).items()}
 
     assert counts == {("GPU memory",): 2, ("host memory",): 0, ("allocation refused",): 0, (): 2}

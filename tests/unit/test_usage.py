@@ -1,4 +1,4 @@
-"""The records of a run: read from its folder, summed up, and advised upon."""
+"""The GPU memory records of a run are read from its folder and merged, and lead to advice."""
 
 import json
 
@@ -44,28 +44,28 @@ def run_of(*usages):
         ([used(15, gpus=1, num_ooms=1)], "1 of 1 trial ran out of 16.0 GiB, a whole GPU: take a larger one"),
         (
             [None],
-            "no trial reports what it used: only trials that have a GPU and run under a PolicyScheduler do. With "
+            "no trial reported its GPU memory: only trials that have a GPU and run under a PolicyScheduler do. With "
             "resources_per_trial alone, nothing limits a trial's GPU memory",
         ),
     ],
 )
-def test_the_advice_follows_from_the_trial_that_used_most(usages, advice):
+def test_the_advice_depends_on_the_trial_with_the_highest_peak(usages, advice):
     assert advise(run_of(*usages)) == [advice]
 
 
-def test_what_went_wrong_is_named_with_its_trials():
+def test_problems_are_listed_with_their_trials():
     usage = used(7, share_kept=False, left_over_bytes=5, not_enforceable=("numba",), warnings=("no limit",))
 
     assert advise(run_of(usage, used(7)))[1:] == [
-        "1 trial did not keep the share: t0",
-        "1 trial began with memory that an earlier trial had left: t0",
-        "nothing limits numba: t0",
+        "1 trial exceeded the GPU fraction: t0",
+        "1 trial started with memory that an earlier trial had not released: t0",
+        "no limit for numba: t0",
         "no limit",
     ]
 
 
 @given(st.lists(st.integers(1, 80 * GIB), min_size=1), st.sampled_from([0.1, 0.25, 0.5, 1]))
-def test_as_many_trials_as_advised_fit_the_device_with_headroom(peaks, gpus):
+def test_the_advised_number_of_trials_fits_on_the_device_with_headroom(peaks, gpus):
     usages = [GpuMemoryUsage(gpus=gpus, device_bytes=80 * GIB, peak_reserved_bytes=peak) for peak in peaks]
 
     (line,) = advise(run_of(*usages))
@@ -74,7 +74,7 @@ def test_as_many_trials_as_advised_fit_the_device_with_headroom(peaks, gpus):
     assert count == 1 or count * max(peaks) * (1 + HEADROOM) <= 80 * GIB * 1.001
 
 
-def test_no_count_at_all_is_not_taken_for_no_need():
+def test_without_a_peak_the_needed_memory_is_not_known():
     assert needed_bytes(GpuMemoryUsage(overhead_bytes=GIB)) is None
 
 
@@ -101,8 +101,8 @@ FULL = used(
 )
 
 
-@pytest.mark.parametrize("usage", [FULL, used(7, gpus=1)], ids=["a share", "a whole GPU"])
-def test_a_result_always_has_the_same_keys_with_a_number_or_a_text_each_and_is_read_as_it_was(usage):
+@pytest.mark.parametrize("usage", [FULL, used(7, gpus=1)], ids=["a fraction", "a whole GPU"])
+def test_a_result_has_all_keys_with_numbers_or_texts_and_is_read_unchanged(usage):
     written = usage.to_result()
 
     assert written.keys() == GpuMemoryUsage.model_fields.keys()
@@ -110,12 +110,12 @@ def test_a_result_always_has_the_same_keys_with_a_number_or_a_text_each_and_is_r
     assert GpuMemoryUsage.from_dict(json.loads(json.dumps(written))) == usage
 
 
-def test_records_with_lists_and_mappings_are_read_too():
-    """Those in files and errors, and in results of earlier versions."""
+def test_records_with_lists_and_mappings_are_read():
+    """They are in files and errors, and in results of earlier versions."""
     assert GpuMemoryUsage.from_json(FULL.to_json()) == FULL
 
 
-def test_the_most_of_all_results_and_errors_counts(tmp_path):
+def test_a_trials_record_has_the_maximum_of_its_results_and_errors(tmp_path):
     note = "RuntimeError: CUDA out of memory\ngpu_memory: " + json.dumps(used(7, num_ooms=1).model_dump(mode="json"))
     write(tmp_path, "a", result(used(3)), result(used(5)), result(used(4)))
     write(tmp_path, "b", result(used(2)), error=note)
@@ -135,7 +135,7 @@ def noted(*usages):
 SMALL = {"gpus": 0.25, "share_gib": 4, "limit_bytes": {"torch": 3 * GIB}}
 
 
-def test_a_trial_that_came_back_larger_is_told_by_its_largest_share(tmp_path):
+def test_a_trial_retried_with_a_larger_fraction_has_a_record_per_fraction(tmp_path):
     ran_out = used(4.1, **SMALL, num_ooms=1, share_kept=False)
     write(tmp_path, "a", result(used(2, **SMALL)), result(used(5, share_kept=True)), error=noted(ran_out))
 
@@ -147,23 +147,23 @@ def test_a_trial_that_came_back_larger_is_told_by_its_largest_share(tmp_path):
     assert advise(run) == [
         "peak 5.0 of 8.0 GiB: 2 trials per GPU is right",
         "1 trial ran out of 4.0 GiB and fit in 8.0 GiB: a",
-        "1 trial did not keep the share: a",
+        "1 trial exceeded the GPU fraction: a",
     ]
 
 
-def test_shares_of_a_size_that_nobody_knows_are_told_in_gpus(tmp_path):
+def test_fractions_of_unknown_size_are_shown_in_gpus(tmp_path):
     write(tmp_path, "a", result(GpuMemoryUsage(gpus=0.5)), error=noted(GpuMemoryUsage(gpus=0.25, num_ooms=1)))
 
     assert advise(read_usage(tmp_path)) == ["1 trial ran out of 0.25 GPU and fit in 0.5 GPU: a"]
 
 
-def test_the_table_counts_all_times_that_a_trial_ran_out(tmp_path):
+def test_the_table_counts_the_ooms_of_all_fractions(tmp_path):
     write(tmp_path, "a", result(used(5)), error=noted(used(4.1, **SMALL, num_ooms=2)))
 
     assert shown(read_usage(tmp_path))[3].split()[-1] == "2"
 
 
-def test_each_process_of_a_trial_counts_its_own_events(tmp_path):
+def test_the_ooms_of_a_trials_processes_are_added(tmp_path):
     events = [(7, 1), (7, 2), (8, 1)]
     write(tmp_path, "a", error=noted(*(used(3, pid=pid, num_ooms=ooms) for pid, ooms in events)))
 
@@ -171,13 +171,13 @@ def test_each_process_of_a_trial_counts_its_own_events(tmp_path):
 
 
 @pytest.mark.parametrize("gpus", [1e-9, -1, 1.5])
-def test_an_amount_that_ray_never_gives_makes_no_record(tmp_path, gpus):
+def test_a_record_with_an_impossible_number_of_gpus_is_ignored(tmp_path, gpus):
     write(tmp_path, "a", json.dumps({"gpu_memory": {"gpus": gpus, "share_bytes": GIB, "peak_reserved_bytes": 5}}))
 
     assert read_usage(tmp_path).trials[0].usage is None
 
 
-def test_files_cut_off_and_keys_of_the_users_own_are_passed_over(tmp_path):
+def test_truncated_lines_and_other_values_under_the_same_key_are_ignored(tmp_path):
     own = ['{"gpu_memory": "mine"}\n', '{"gpu_memory": {"used": 3}}\n', "[1]\n", "\n", "\x00\n"]
     write(tmp_path, "a", *own, result(used(3)), result(used(5))[:-30], error="gpu_memory: {")
 
@@ -186,13 +186,13 @@ def test_files_cut_off_and_keys_of_the_users_own_are_passed_over(tmp_path):
     assert trial.usage.peak_reserved_bytes == 3 * GIB
 
 
-def test_one_trials_own_folder_is_taken_too(tmp_path):
+def test_the_folder_of_one_trial_can_be_read(tmp_path):
     folder = write(tmp_path, "a", result(used(3)))
 
     assert [trial.name for trial in read_usage(folder).trials] == ["a"]
 
 
-def test_a_train_run_says_what_it_reported_with_its_checkpoints(tmp_path):
+def test_the_record_of_a_train_run_comes_from_its_reported_checkpoints(tmp_path):
     metrics = [{"gpu_memory": used(gib).model_dump(mode="json")} for gib in (3, 2)]
     snapshot = {"checkpoint_results": [{"metrics": each} for each in metrics]}
     (tmp_path / "checkpoint_manager_snapshot.json").write_text(json.dumps(snapshot))
@@ -202,7 +202,7 @@ def test_a_train_run_says_what_it_reported_with_its_checkpoints(tmp_path):
     assert (trial.name, trial.usage.peak_reserved_bytes) == (tmp_path.name, 3 * GIB)
 
 
-def test_a_train_run_is_told_by_the_worker_that_used_most(tmp_path):
+def test_the_record_of_a_train_run_has_the_highest_peak_of_its_workers(tmp_path):
     for rank, usage in enumerate([used(2, pid=7), used(5, pid=8, num_ooms=1), used(3, pid=9)]):
         (tmp_path / worker_file(rank, usage.pid)).write_text(result(usage))
 
@@ -212,15 +212,15 @@ def test_a_train_run_is_told_by_the_worker_that_used_most(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("nowhere", "is not a folder"), (".", "holds no results of Tune or Train")]
+    ("name", "message"), [("nowhere", "is not a folder"), (".", "has no results of Tune or Train")]
 )
-def test_what_is_no_run_is_named(tmp_path, name, message):
+def test_a_folder_without_a_run_is_an_error(tmp_path, name, message):
     with pytest.raises(InvalidResourcesError, match=message):
         read_usage(tmp_path / name)
 
 
 @given(st.lists(st.builds(used, st.integers(0, 20), share_kept=st.sampled_from([True, False, None])), min_size=1))
-def test_the_most_is_never_below_any_and_one_broken_share_is_a_broken_one(usages):
+def test_a_merged_record_has_the_highest_peak_and_any_exceeded_limit(usages):
     whole = merge_usages(usages)
 
     assert whole.peak_reserved_bytes == max(usage.peak_reserved_bytes for usage in usages)
@@ -234,7 +234,7 @@ def shown(run):
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
-def test_the_table_fits_80_columns_and_says_what_is_not_known():
+def test_the_table_fits_80_columns_and_shows_unknown_values():
     full = used(2.9, limit_bytes={"torch": 7 * GIB}, process_bytes=3 * GIB, share_kept=True)
     bar = "#" * 15 + "." * 25
 
@@ -244,17 +244,17 @@ def test_the_table_fits_80_columns_and_says_what_is_not_known():
     assert lines[3].split() == ["t0", "8", "GiB", "7", "GiB", "2.9", "GiB", "3", "GiB", "yes", "0"]
     assert lines[4].split() == ["t1", "8", "GiB", "none", *["not", "known"] * 3, "0"]
     assert lines[5].split() == ["t2", *["-"] * 6]
-    assert lines[7] == "Used of the share"
+    assert lines[7] == "Peaks relative to the GPU fractions"
     assert lines[10:] == [f"t0      {bar}   38%", "- peak 3.0 of 8.0 GiB: 4 trials per GPU instead of 2"]
 
 
-def test_a_share_kept_by_an_assumed_overhead_is_only_likely_kept():
+def test_a_limit_kept_with_an_assumed_overhead_is_shown_as_likely():
     usage = used(2.9, share_kept=True, sources={"share_kept": ASSUMED})
 
     assert "likely" in shown(run_of(usage))[3]
 
 
-def test_brackets_in_the_name_of_a_trial_are_shown():
+def test_the_name_of_a_trial_is_not_interpreted_as_markup():
     lines = shown(RunUsage(trials=(TrialUsage(name="t_[red]a[/]", usage=used(2)),)))
 
     assert [lines[index].split()[0] for index in (3, 8)] == ["t_[red]a[/]"] * 2

@@ -1,4 +1,4 @@
-"""Values as tables: in a notebook, and under ``rich.print``; a name in them becomes no element of the page."""
+"""Values are shown as tables in notebooks and terminals, and names in them are escaped."""
 
 from html.parser import HTMLParser
 
@@ -24,7 +24,7 @@ NODE = gpu_node("a", gpus=2, cpus=32, gpu_memory_gib=80, accelerator_type="A100"
 
 
 class Page(HTMLParser):
-    """The tags of a page, and its texts."""
+    """The tags and texts of a page."""
 
     def __init__(self, page):
         super().__init__()
@@ -61,7 +61,7 @@ def a_plan(name="zone"):
     return selecting.plan(capacity).with_reasons(name)
 
 
-def what_was_used(name="t"):
+def a_run_usage(name="t"):
     usage = GpuMemoryUsage(gpus=0.5, share_bytes=8 * GIB, peak_reserved_bytes=3 * GIB, limit_bytes={name: 1, "b": 2})
     return RunUsage(trials=(TrialUsage(name=name, usage=usage),))
 
@@ -71,7 +71,7 @@ def a_usage(name="1 CPU"):
     return ResourceUsage(resources=(hours,), slots=(SlotHours(slot=name),), warnings=(name,))
 
 
-SHOWN = [a_capacity, a_plan, what_was_used, a_usage, lambda name="mlp": a_decision(workload=name)]
+SHOWN = [a_capacity, a_plan, a_run_usage, a_usage, lambda name="mlp": a_decision(workload=name)]
 NAMES = ["capacity", "plan", "GPU memory", "usage", "decision"]
 
 
@@ -84,7 +84,7 @@ def test_a_value_has_the_same_texts_in_a_notebook_and_in_a_terminal(value):
 
 
 @pytest.mark.parametrize("value", SHOWN, ids=NAMES)
-def test_a_name_becomes_no_element_of_a_notebook_and_steers_no_terminal(value):
+def test_a_name_is_escaped_in_a_notebook_and_in_a_terminal(value):
     page = value(HOSTILE)._repr_html_()
 
     assert "script" not in Page(page).tags
@@ -92,7 +92,7 @@ def test_a_name_becomes_no_element_of_a_notebook_and_steers_no_terminal(value):
     assert {"\x1b", "\N{RIGHT-TO-LEFT OVERRIDE}"}.isdisjoint(page + in_terminal(value(HOSTILE)))
 
 
-def test_a_plan_is_a_row_for_each_slot_type_its_limit_and_its_reasons():
+def test_a_plan_shows_a_row_per_slot_type_its_limit_and_its_reasons():
     plan = MixedPolicy(GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=10)).plan(ClusterCapacity(nodes=(NODE,)))
 
     title, *texts = in_notebook(plan)
@@ -103,7 +103,7 @@ def test_a_plan_is_a_row_for_each_slot_type_its_limit_and_its_reasons():
     assert "- CpuPolicy: 10 CPUs per worker, as requested, and no GPU" in texts
 
 
-def test_a_decision_says_from_which_size_a_gpu_is_the_answer():
+def test_a_decision_shows_the_size_from_which_a_gpu_pays():
     texts = in_notebook(a_decision("A100"))
 
     assert "Cheaper" not in texts

@@ -1,1 +1,1 @@
-"""The border with Ray: all of it that is private, or not in its documented API."""
+"""The only package that uses parts of Ray that are private or not in its documented API."""

@@ -25,7 +25,7 @@ from tune_policies.ray_compat.gcs import MIRRORED_TYPE
 from tune_policies.ray_compat.version import Gone, version_error
 from tune_policies.values.errors import ProbeError
 
-_FEATURE: Final = "asking the autoscaler for nodes"
+_FEATURE: Final = "requesting nodes from the autoscaler"
 
 try:
     from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL, DEBUG_AUTOSCALING_STATUS
@@ -87,17 +87,17 @@ class Autoscaler(ABC):
         arguments: dict[str, Any] = {"bundles": [bundle.resources for bundle in bundles]}
         if any(bundle.label_selector for bundle in bundles):
             if self.version == 1 or "bundle_label_selectors" not in inspect.signature(request_resources).parameters:
-                logger.warning("this autoscaler takes no label selectors: it may add nodes without the labels")
+                logger.warning("this autoscaler does not support label selectors: it may add nodes without the labels")
             else:
                 arguments["bundle_label_selectors"] = [bundle.label_selector for bundle in bundles]
         with ray_errors():
             try:
                 request_resources(**arguments)
             except TypeError:
-                # Before Ray 2.56 it takes only whole numbers, and calls this function, which takes fractions.
+                # Before Ray 2.56 it accepts only whole numbers, but the private function accepts fractions.
                 commands.request_resources(**arguments)
         self._request = counted(bundles)
-        self._asked()
+        self._remember_request()
 
     @abstractmethod
     def requested(self) -> Counter[str]:
@@ -107,16 +107,15 @@ class Autoscaler(ABC):
     def report(self) -> LaunchReport | None:
         """Return the last report, or ``None`` if there is none yet."""
 
-    @abstractmethod
-    def _asked(self) -> None:
-        """Remember which reports answer the request."""
+    def _remember_request(self) -> None:  # noqa: B027  # version 1 reports the request itself
+        """Remember which reports take the request into account."""
 
 
 class AutoscalerV2(Autoscaler):
     """Reports launches, failed launches, and infeasible requests."""
 
     version = 2
-    _version_asked = 0
+    _version_at_request = 0
 
     def requested(self) -> Counter[str]:
         """Return the current request; see :meth:`Autoscaler.requested`."""
@@ -133,20 +132,20 @@ class AutoscalerV2(Autoscaler):
         for starting in state.pending_instances:
             pending[starting.ray_node_type_name] += 1
         failed, waiting = state.failed_instance_requests, state.pending_instance_requests
-        # An earlier request may still be there.
+        # The report may still contain an earlier request.
         infeasible = _constraints(state.infeasible_cluster_resource_constraints)
         return LaunchReport(
             number=state.last_seen_cluster_resource_state_version,
-            answers=state.last_seen_cluster_resource_state_version > self._version_asked,
+            answers=state.last_seen_cluster_resource_state_version > self._version_at_request,
             pending=pending,
             launches=frozenset(Launch(each.ray_node_type_name, each.request_ts) for each in waiting),
             failures=Counter(Launch(each.ray_node_type_name, each.start_ts, each.reason) for each in failed),
             refused=bool(self._request) and infeasible == self._request,
         )
 
-    def _asked(self) -> None:
+    def _remember_request(self) -> None:
         # A round that read a later version of the cluster's state has read the request.
-        self._version_asked = _status().cluster_resource_state.cluster_resource_state_version
+        self._version_at_request = _status().cluster_resource_state.cluster_resource_state_version
 
 
 class AutoscalerV1(Autoscaler):
@@ -161,13 +160,15 @@ class AutoscalerV1(Autoscaler):
     def report(self) -> LaunchReport | None:
         """Return the last report; see :meth:`Autoscaler.report`."""
         status = json.loads(_read(DEBUG_AUTOSCALING_STATUS) or b"{}")
-        said = status.get("autoscaler_report")
-        if not said:
+        details = status.get("autoscaler_report")
+        if not details:
             return None
-        asked = Counter({_name_of(bundle): count for bundle, count in status["load_metrics_report"]["request_demand"]})
-        pending = Counter(said["pending_launches"])
-        pending.update(node_type for _, node_type, _ in said["pending_nodes"])
-        known = said.get("node_availability_summary", {}).get("node_availabilities", {})
+        requested = Counter(
+            {_name_of(bundle): count for bundle, count in status["load_metrics_report"]["request_demand"]}
+        )
+        pending = Counter(details["pending_launches"])
+        pending.update(node_type for _, node_type, _ in details["pending_nodes"])
+        known = details.get("node_availability_summary", {}).get("node_availabilities", {})
         failures = Counter(
             Launch(node_type, record["last_checked_timestamp"], why["description"])
             for node_type, record in known.items()
@@ -175,14 +176,11 @@ class AutoscalerV1(Autoscaler):
         )
         return LaunchReport(
             number=status["time"],
-            answers=asked == self._request,
+            answers=requested == self._request,
             pending=pending,
             failures=failures,
             time=status["time"],
         )
-
-    def _asked(self) -> None:
-        """Do nothing, because each report contains the request."""
 
 
 def find_autoscaler() -> Autoscaler | None:
@@ -196,12 +194,12 @@ def find_autoscaler() -> Autoscaler | None:
     if not ray.is_initialized():
         raise ProbeError("this program is not connected to a Ray cluster: call ray.init() before")
     if is_through_client():
-        logger.warning("a Ray Client cannot reach the autoscaler, so no nodes are asked for")
+        logger.warning("a Ray Client cannot reach the autoscaler, so no nodes are requested")
         return None
     with ray_errors():
         started_here = ray._private.worker._global_node
         if started_here is not None and started_here.head and not started_here._ray_params.autoscaling_config:
-            return None  # this program has started the Ray
+            return None  # this program started the Ray instance
         # Ray caches the answer of the first cluster of a process.
         autoscaler: Autoscaler = AutoscalerV2() if is_autoscaler_v2(fetch_from_server=True) else AutoscalerV1()
     deadline = time.monotonic() + _FIRST_REPORT_S
@@ -213,13 +211,13 @@ def find_autoscaler() -> Autoscaler | None:
 
 
 def _adds_nodes(autoscaler: Autoscaler) -> bool | None:
-    """Return whether it is more than Ray's monitor, which also runs without an autoscaler; ``None`` if unknown."""
+    """Return whether the autoscaler can add nodes, unlike Ray's monitor without one, or ``None`` if not known."""
     if autoscaler.version == 2:
         # Only the nodes of an autoscaler, and its head, have an instance ID or a type.
         nodes = _status().cluster_resource_state.node_states
         return any(node.instance_id or node.ray_node_type_name for node in nodes)
-    said = json.loads(_read(DEBUG_AUTOSCALING_STATUS) or b"{}").get("autoscaler_report") or {}
-    types = said.get("node_type_mapping")
+    report = json.loads(_read(DEBUG_AUTOSCALING_STATUS) or b"{}").get("autoscaler_report") or {}
+    types = report.get("node_type_mapping")
     return any(not MIRRORED_TYPE.fullmatch(name) for name in types.values()) if types else None
 
 
@@ -240,7 +238,7 @@ def ray_errors() -> Iterator[None]:
     except AttributeError as error:
         raise version_error(error, _FEATURE) from error
     except (RayError, OSError, RuntimeError) as error:
-        raise ProbeError(f"the autoscaler could not be asked: {error}. Try again once Ray is back") from error
+        raise ProbeError(f"the autoscaler could not be reached: {error}. Try again when Ray runs again") from error
 
 
 def _status() -> Any:
@@ -257,11 +255,11 @@ def _read(key: str) -> bytes | None:
 
 
 def _constraints(constraints: Any) -> Counter[str]:
-    asked: Counter[str] = Counter()
+    requested: Counter[str] = Counter()
     for constraint in constraints:
         for group in constraint.resource_requests:
-            asked[_name_of(group.request.resources_bundle)] += group.count
-    return asked
+            requested[_name_of(group.request.resources_bundle)] += group.count
+    return requested
 
 
 def start_coordinator_here() -> None:

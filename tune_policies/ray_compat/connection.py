@@ -18,7 +18,7 @@ from tune_policies.values.errors import InvalidResourcesError, ProbeError
 try:  # Ray has no public API to find a running Ray
     from ray._private import services
 except ImportError as error:
-    services = Gone(error, "finding a running Ray cluster (call ray.init() yourself, and nothing needs it)")
+    services = Gone(error, "finding a running Ray cluster (not needed if you call ray.init() yourself)")
 try:
     from ray.job_config import JobConfig
 except ImportError as error:
@@ -48,7 +48,7 @@ _CONNECT: Final = "import ray, sys; ray.init(address=sys.argv[1], logging_level=
 
 
 def find_ray(address: str | None) -> str | None:
-    """Return the address of the Ray to which ``ray.init(address)`` would connect, or ``None``.
+    """Return the address of the Ray cluster to which ``ray.init(address)`` would connect, or ``None``.
 
     Raises:
         InvalidResourcesError: ``address`` is empty.
@@ -72,13 +72,13 @@ def connection(
 
     Args:
         address: As for ``ray.init``.
-        timeout_s: Deadline for a named or found Ray to answer, in seconds.
+        timeout_s: Deadline for a named or found cluster to answer, in seconds.
         local: The effect of the address ``"local"``, for messages.
         uses_working_folder: Whether workers import modules from the working folder, such as a user's trainables.
 
     Raises:
         InvalidResourcesError: ``address`` is empty or invalid.
-        ProbeError: The program is connected to another Ray, none answers in time, or none can be started.
+        ProbeError: The program is connected to another cluster, none answers in time, or none can be started.
     """
     warn_of_untried_ray()
     if ray.is_initialized():
@@ -101,7 +101,7 @@ def connection(
 
 
 def connect(timeout_s: float) -> None:
-    """Connect the program to a running Ray or a new one, as Tune and Train do.
+    """Connect the program to a running Ray cluster or a new one, as Tune and Train do.
 
     Raises:
         ProbeError: None answers in time, or none can be started.
@@ -130,10 +130,10 @@ def is_through_client() -> bool:
 
 @contextmanager
 def sent_by_value(*modules: ModuleType) -> Iterator[None]:
-    """Send these modules with tasks for the time of the block, so that a node needs only Ray to run them.
+    """Send these modules with tasks during the block, so that a node needs only Ray to run them.
 
-    Ray's public way, ``py_modules`` of a runtime environment, takes seconds on each node and may need an agent that a
-    plain install lacks. The function is cloudpickle's, of which Ray ships a copy (2.50 and 2.60).
+    Ray's public option, ``py_modules`` of a runtime environment, takes seconds on each node and may need an agent that
+    a plain install lacks. Ray 2.50 and 2.60 contain a copy of cloudpickle with this function.
     """
     for module in modules:
         cloudpickle.register_pickle_by_value(module)

@@ -12,11 +12,10 @@ All messages are the same in Ray 2.50 and 2.60.
 import json
 import re
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from functools import partial
 from typing import Any, Final
 
 import ray
@@ -24,13 +23,14 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from tune_policies.cluster.capacity import HEAD_RESOURCE, NodeCapacity, accelerator_type_of, in_use, to_resources
+from tune_policies.ray_compat.background import answer_within
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
 from tune_policies.ray_compat.version import Gone, needs_of_ray
 from tune_policies.values.errors import ProbeError
 from tune_policies.values.value import collector_paused
 
 _STATUS: Final = "reading the state of a cluster"
-_TABLES: Final = "reading who holds what in a cluster"
+_TABLES: Final = "reading the actors and placement groups of a cluster"
 
 try:
     from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
@@ -81,8 +81,12 @@ def read_cluster_state(timeout_s: float) -> ClusterState:
     """
     try:
         with needs_of_ray(_STATUS):
-            status, report = _fetch_by_task(timeout_s) if is_through_client() else _fetch_by_thread(timeout_s)
-    except (RayError, OSError, Empty) as error:
+            if is_through_client():
+                status, report = _fetch_by_task(timeout_s)
+            else:  # a connection to a dead GCS is retried for a minute in spite of its own timeout
+                address = ray.get_runtime_context().gcs_address
+                status, report = answer_within(timeout_s, partial(fetch, address, timeout_s))
+    except (RayError, OSError) as error:
         why = str(error).strip() or f"no answer within {timeout_s:g} s"
         raise ProbeError(f"Ray went away while it was read: {why}. Probe again once it is back") from error
     reply = GetClusterStatusReply.FromString(status)
@@ -142,24 +146,6 @@ def _fetch_by_task(timeout_s: float) -> Any:
     with sent_by_value(sys.modules[__name__]):
         task = ray.remote(num_cpus=0, max_retries=0)(fetch).remote(None, timeout_s)
     return ray.get(task, timeout=timeout_s)
-
-
-def _fetch_by_thread(timeout_s: float) -> Any:
-    """Fetch in a thread, because a connection to a dead GCS is retried for a minute in spite of the timeout."""
-    address = ray.get_runtime_context().gcs_address
-    answers: SimpleQueue[Any] = SimpleQueue()
-
-    def answer() -> None:
-        try:
-            answers.put(fetch(address, timeout_s))
-        except Exception as error:  # noqa: BLE001 - raised in the waiting thread
-            answers.put(error)
-
-    threading.Thread(target=answer, daemon=True).start()
-    found = answers.get(timeout=timeout_s)
-    if isinstance(found, Exception):
-        raise found
-    return found
 
 
 @collector_paused()
@@ -326,8 +312,8 @@ def programs() -> dict[str, str]:
     """Return the command lines of all programs that were connected, by their job IDs.
 
     Raises:
-        RayError: Ray went away.
-        RuntimeError: Ray went away.
+        RayError: Ray cannot be reached.
+        RuntimeError: Ray cannot be reached.
     """
     return {each["JobID"]: f"{each['Entrypoint'] or 'a program'} (pid {each['DriverPid']})" for each in jobs()}
 

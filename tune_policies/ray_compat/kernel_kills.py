@@ -27,8 +27,8 @@ from .version import Gone
 try:
     from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list, _internal_kv_put
 except ImportError as error:
-    _internal_kv_del = _internal_kv_get = Gone(error, "telling whether the kernel killed a process")
-    _internal_kv_list = _internal_kv_put = Gone(error, "telling whether the kernel killed a process")
+    _internal_kv_del = _internal_kv_get = Gone(error, "detecting whether the kernel killed a process")
+    _internal_kv_list = _internal_kv_put = Gone(error, "detecting whether the kernel killed a process")
 
 _logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ def _is_killed(actor_id: str) -> bool:
     task = ray.remote(num_cpus=0)(read_kernel_kills).options(scheduling_strategy=on_node, max_retries=0)
     try:
         count = ray.get(task.remote(), timeout=_TIMEOUT_S)
-    except RayError as problem:  # such as that of a node that is lost
-        _logger.warning("whether the kernel killed a process for want of memory could not be told: %s", problem)
+    except RayError as problem:  # for instance because the node is lost
+        _logger.warning("the number of processes that the kernel killed could not be read: %s", problem)
         return False
     return count is not None and count > int(noted)

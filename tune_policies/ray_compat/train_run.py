@@ -44,30 +44,15 @@ except ImportError as error:
     DEFAULT_STORAGE_PATH = CHECKPOINT_MANAGER_SNAPSHOT_FILENAME = Gone(error, "a Train run as a trial of Tune")
     HEALTH_CHECK_INTERVAL_S_ENV_VAR = get_train_context = Gone(error, "a Train run as a trial of Tune")
 
-__all__ = [
-    "CONTROLLER_CLASS",
+__all__ = [  # the names of Ray that other modules import from here
     "DEFAULT_STORAGE_PATH",
-    "REPORT_INTERVAL_VARIABLE",
     "ControllerCallback",
     "ControllerError",
     "ReportCallback",
     "RunConfig",
     "TrainingFailedError",
-    "TrialStart",
     "WorkerCallback",
     "WorkerGroupCallback",
-    "abort_run",
-    "add_to_reports",
-    "begin_account",
-    "error_in_worker",
-    "is_named",
-    "is_version_2",
-    "run_id_of",
-    "start_from_checkpoint",
-    "unheard_reports",
-    "use_cpu_without_gpu",
-    "with_run_config",
-    "worker_amounts",
 ]
 # The public UserCallback has no hooks for the start of the controller, of a group of workers, and of a worker.
 

@@ -42,7 +42,7 @@ class FailureHook(Protocol):
         """Return whether Tune requeues a failed trial without counting the failure.
 
         Raises:
-            InfeasibleRequestError: The trial cannot get what it needs to continue, so it fails for good.
+            InfeasibleRequestError: The trial cannot get what it needs to continue, so it fails permanently.
         """
 
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
@@ -146,9 +146,10 @@ def fail_trial(tune_controller: Any, trial: Trial, error: Exception) -> None:
 
 
 def _take_memory_kills_for_deaths(actor_manager: Any) -> None:
-    """Let Tune retry a trial whose process Ray's memory monitor has ended. Tune does not expect that error in training.
+    """Let Tune retry a trial whose process Ray's memory monitor has killed.
 
-    Without this, the error ends the run. In other calls to the process, Tune already treats every error as its death.
+    Tune does not expect this error in training, so it would end the run. In other calls to the process, Tune treats
+    every error as the death of the process.
     """
     handle = getattr(actor_manager, "_actor_task_failed", None)
     if handle is None or hasattr(handle, "takes_memory_kills"):
@@ -163,23 +164,21 @@ def _take_memory_kills_for_deaths(actor_manager: Any) -> None:
     actor_manager._actor_task_failed = handle_death
 
 
-class _GpuWarningFilter(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not str(record.msg).startswith("Tune detects GPUs")
+_tune_logger: Final = logging.getLogger("ray.tune.tune")
 
 
-_gpu_warning_filter: Final = _GpuWarningFilter()
-_TUNE_LOGGER: Final = "ray.tune.tune"
+def _is_not_gpu_warning(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Tune detects GPUs")
 
 
 def hide_gpu_warning() -> None:
     """Hide Tune's warning that no trials use GPUs, which Tune bases on the trainable's own request."""
-    logging.getLogger(_TUNE_LOGGER).addFilter(_gpu_warning_filter)
+    _tune_logger.addFilter(_is_not_gpu_warning)
 
 
 def show_gpu_warning() -> None:
     """Let Tune print its warning again, for runs without a policy."""
-    logging.getLogger(_TUNE_LOGGER).removeFilter(_gpu_warning_filter)
+    _tune_logger.removeFilter(_is_not_gpu_warning)
 
 
 def requeued_by(trial: Trial) -> FailureHook | None:

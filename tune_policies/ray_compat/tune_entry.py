@@ -1,8 +1,8 @@
 """Changes the arguments of ``tune.run`` for a block, however a library calls it.
 
 Libraries call ``tune.run``, ``tune.run_experiments``, ``Tuner.fit`` or a restored ``Tuner``. All of them call the
-function ``ray.tune.run``, which Ray holds under three names, and any module may have imported it under another. Ray has
-no hook there, so the references are replaced for the duration of the block. The same in Ray 2.50 and 2.60.
+function ``ray.tune.run``, which Ray references under three names, and which any module may have imported under another.
+Ray has no hook there, so the references are replaced during the block. This is the same in Ray 2.50 and 2.60.
 """
 
 import functools
@@ -23,18 +23,18 @@ Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 _changes: ContextVar[tuple[Change, ...]] = ContextVar("changes_of_tune_run", default=())
 _lock: Final = threading.Lock()
 _changed: dict[Any, Any] = {}
-"""Of each function that was replaced, the one in its place."""
+"""The replacement of each replaced function."""
 _num_blocks = 0
 
 
 @contextmanager
 def changed_tune_run(change: Change) -> Iterator[None]:
-    """Call each ``tune.run`` of the block with the arguments that ``change`` returns beside its own.
+    """Add the arguments that ``change`` returns to each call of ``tune.run`` in the block.
 
-    Of nested blocks, the innermost counts. Only this thread, or asynchronous task, is affected.
+    The innermost of nested blocks applies. Only this thread, or asynchronous task, is affected.
 
     Args:
-        change: Is called with the arguments by name, and returns those to replace.
+        change: A function of the arguments by name, which returns the arguments to replace.
     """
     _replace()
     token = _changes.set((*_changes.get(), change))
@@ -50,7 +50,7 @@ def _replace() -> None:
     with _lock:
         _num_blocks += 1
         if _num_blocks == 1:
-            # They differ where somebody has wrapped one of them.
+            # They differ if other code has wrapped one of them.
             originals = {ray.tune.run, ray.tune.tune.run, ray.tune.impl.tuner_internal.run}
             _changed.update({original: _with_changes(original) for original in originals})
         _rebind(_changed)
@@ -66,15 +66,11 @@ def _restore() -> None:
 
 
 def _rebind(replacements: Mapping[Any, Any]) -> None:
-    """Replace functions wherever a module has them by name."""
+    """Replace functions in the namespaces of all modules."""
     for module in list(sys.modules.values()):
-        for name, value in list(_names(module).items()):
+        for name, value in list(vars(module).items()) if isinstance(module, ModuleType) else ():
             if type(value) is FunctionType and value in replacements:
                 setattr(module, name, replacements[value])
-
-
-def _names(module: object) -> dict[str, Any]:
-    return vars(module) if isinstance(module, ModuleType) else {}
 
 
 def _with_changes(original: Any) -> Any:

@@ -140,13 +140,17 @@ class TuneQueue:
 
     def requested_groups(self) -> list[str]:
         """Return the IDs of the placement groups that are requested for waiting trials."""
-        manager = self._controller._actor_manager._resource_manager
-        unused = [group for groups in manager._request_to_ready_pgs.values() for group in groups]
-        return [group.id.hex() for group in (*manager._pg_to_staging_future, *unused, *self._groups_of_pending())]
+        return [group.id.hex() for group in (*self._groups_without_process(), *self._groups_of_pending())]
 
     def own_groups(self) -> set[str]:
         """Return the IDs of all placement groups of the run, whether they are requested or in use."""
         return {group.id.hex() for group in self._controller._actor_manager._resource_manager._pg_to_request}
+
+    def _groups_without_process(self) -> list[Any]:
+        """Return the placement groups that are not placed yet, or in which no process has been started."""
+        manager = self._controller._actor_manager._resource_manager
+        ready = (group for groups in manager._request_to_ready_pgs.values() for group in groups)
+        return [*manager._pg_to_staging_future, *ready]
 
     def _groups_of_pending(self) -> dict[Any, Trial]:
         """Return the placement groups of processes that have not started yet."""
@@ -167,11 +171,7 @@ class TuneQueue:
         for group, trial in self._groups_of_pending().items():
             if group.id.hex() == group_id and self.withdraw(trial):
                 return trial.placement_group_factory
-        groups = (
-            *manager._pg_to_staging_future,
-            *(each for some in manager._request_to_ready_pgs.values() for each in some),
-        )
-        group = next((each for each in groups if each.id.hex() == group_id), None)
+        group = next((each for each in self._groups_without_process() if each.id.hex() == group_id), None)
         if group is None:  # Tune has withdrawn the request
             return None
         request: PlacementGroupFactory = manager._pg_to_request.pop(group)
@@ -204,54 +204,30 @@ class TuneQueue:
 
     def view(self, is_shown: Callable[[Trial], bool]) -> "QueueView":
         """Return a controller for the inner scheduler that hides the waiting trials that may not start now."""
-        return QueueView(self._controller._wrapped(), is_shown)
+        wrapped = self._controller._wrapped()
+        return QueueView(
+            wrapped, lambda: [each for each in wrapped.get_trials() if each.status not in _WAITS or is_shown(each)]
+        )
 
-    def view_of(self, trials: list[Trial]) -> "FirstOnlyView":
-        """Return a controller for a scheduler that takes the first waiting trial, with only these trials."""
-        return FirstOnlyView(self._controller._wrapped(), trials)
+    def view_of(self, trials: list[Trial]) -> "QueueView":
+        """Return a controller with only these trials, for a scheduler that takes the first waiting trial.
+
+        The list of all trials grows with the run, and Tune calls its scheduler in each step, so listing them would make
+        each trial slower than the one before.
+        """
+        return QueueView(self._controller._wrapped(), lambda: trials)
 
 
-class _View:
-    """Tune's controller for a scheduler, which does not see all trials."""
+class QueueView:
+    """Tune's controller for a scheduler that does not see all trials."""
 
-    def __init__(self, tune_controller: Any) -> None:
+    def __init__(self, tune_controller: Any, get_trials: Callable[[], list[Trial]]) -> None:
         self._tune_controller = unwrapped(tune_controller)
         self._wrapped_controller = tune_controller
+        self.get_trials = get_trials
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrapped_controller, name)
-
-
-class FirstOnlyView(_View):
-    """Tune's controller for a scheduler that takes the first waiting trial.
-
-    The list of all trials grows with the run, and Tune asks its scheduler in each step, so listing them would make each
-    trial slower than the one before.
-    """
-
-    def __init__(self, tune_controller: Any, trials: list[Trial]) -> None:
-        super().__init__(tune_controller)
-        self._shown = trials
-
-    def get_trials(self) -> list[Trial]:
-        """Return the trials that the scheduler chooses from."""
-        return self._shown
-
-
-class QueueView(_View):
-    """Tune's controller for a scheduler, which hides some waiting trials."""
-
-    def __init__(self, tune_controller: Any, is_shown: Callable[[Trial], bool]) -> None:
-        super().__init__(tune_controller)
-        self._is_shown = is_shown
-
-    def get_trials(self) -> list[Trial]:
-        """Return the running and finished trials, and the waiting trials that may start now."""
-        return [
-            trial
-            for trial in self._wrapped_controller.get_trials()
-            if trial.status not in _WAITS or self._is_shown(trial)
-        ]
 
 
 def withdraw(controller: Any, trial: Trial) -> bool:

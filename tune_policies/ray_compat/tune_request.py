@@ -1,4 +1,4 @@
-"""Reads and changes what a trial requests from Ray: its placement group factory, and the slot that travels with it.
+"""Reads and changes the request of a trial: its placement group factory, which also carries the trial's slot.
 
 Ray keeps the label selectors and other arguments of a ``PlacementGroupFactory`` in private attributes.
 """

@@ -25,8 +25,8 @@ def warn_of_untried_ray() -> None:
     """Warn if this version of Ray was not tried."""
     if not is_tried(ray.__version__):
         _logger.warning(
-            "Ray %s was not tried with this package: Ray %s was. It may work. A feature that needs something of Ray "
-            "which this version has moved says so when you use it. To be sure: %s",
+            "Ray %s was not tested with this package: Ray %s was. If this version has moved a part of Ray that a "
+            "feature needs, using the feature raises an error. To use a tested version: %s",
             ray.__version__,
             TRIED,
             _INSTALL,
@@ -37,7 +37,7 @@ def version_error(error: Exception, feature: str) -> RayVersionError:
     """Return the error of a feature that needs a missing part of Ray, as ``error`` says."""
     why = str(error).partition(" (")[0]  # an ImportError ends with the file
     return RayVersionError(
-        f"Ray {ray.__version__} lacks what {feature} needs: {why}. Ray {TRIED} was tried: {_INSTALL}"
+        f"Ray {ray.__version__} lacks what {feature} needs: {why}. Ray {TRIED} was tested: {_INSTALL}"
     )
 
 

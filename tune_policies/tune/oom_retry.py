@@ -1,15 +1,15 @@
-"""Decides how much memory a trial gets when it is retried after it ran out. Pure decisions, no I/O.
+"""Decides how much memory a trial gets when it is retried after an out-of-memory error. Pure decisions, no I/O.
 
 A GPU fraction grows to the next equal part 1/k, as the planner divides GPUs, then to a whole GPU, then by whole GPUs.
-Host memory grows in bytes. Neither exceeds what the nodes of the cluster have, or the trial would wait indefinitely.
-"GPU" stands here for every device that several processes can share.
+Host memory grows in bytes. Neither exceeds the nodes of the cluster, because the trial would wait indefinitely. "GPU"
+here means every device that several processes can share.
 """
 
 import math
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, FAMILIES
+from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.cluster.capacity import NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
 from tune_policies.oom import OutOfMemory
@@ -35,17 +35,17 @@ SHARED_DEVICES: Final = frozenset(family.resource for family in FAMILIES if fami
 """Ray's names of the devices that trials can share. A trial's number of other devices, such as TPUs, never grows."""
 
 ASSUMED_MEMORY_BYTES: Final = 2 * GIB
-"""The host memory that a trial counts as having used where neither its reservation nor its error says how much."""
+"""The assumed host memory of a trial if neither its reservation nor its error contains an amount."""
 
 MAX_SAME_SHARE_RETRIES: Final = 2
-"""How often a trial is retried with the same fraction, because another process had filled the GPU that they share."""
+"""How often a trial is retried with the same fraction if another process had filled the GPU that they share."""
 
 
 class MemoryFloor(Value):
-    """The least memory that a trial gets.
+    """The minimum memory of a trial.
 
     Attributes:
-        gpu_ticks: GPUs, or the fraction of one, in each bundle that has any, in ticks.
+        gpu_ticks: The number or fraction of GPUs in each bundle with a GPU, in ticks.
         memory_bytes: Host memory in the first bundle, which is the trainable's own.
     """
 
@@ -53,7 +53,7 @@ class MemoryFloor(Value):
     memory_bytes: UsedBytes = 0
 
     def __or__(self, other: "MemoryFloor") -> "MemoryFloor":
-        """Return the larger amount of each."""
+        """Return the maximum of each amount."""
         return MemoryFloor(
             gpu_ticks=max(self.gpu_ticks, other.gpu_ticks), memory_bytes=max(self.memory_bytes, other.memory_bytes)
         )
@@ -64,7 +64,7 @@ class MemoryFloor(Value):
         return ", ".join(gpus + memory) or "no memory of its own"
 
     def apply_to(self, bundles: Sequence[BundleAmounts]) -> list[dict[str, float]]:
-        """Return ``bundles`` with memory raised to at least this; all other amounts stay."""
+        """Return ``bundles`` with their memory raised to at least this minimum."""
         raised = [dict(bundle) for bundle in bundles]
         for bundle in raised:
             for device in SHARED_DEVICES & bundle.keys():
@@ -76,7 +76,7 @@ class MemoryFloor(Value):
 
 
 def floor_of(bundles: Sequence[BundleAmounts]) -> MemoryFloor:
-    """Return the memory that ``bundles`` reserve. Where they have fractions of several sizes, the smallest counts."""
+    """Return the memory that ``bundles`` reserve. If they have several GPU fractions, the smallest counts."""
     shares = [to_ticks(bundle[device]) for bundle in bundles for device in SHARED_DEVICES & bundle.keys()]
     return MemoryFloor(
         gpu_ticks=min((share for share in shares if share > 0), default=0),
@@ -92,26 +92,26 @@ def next_floor(
     max_gpus: float,
     nodes: Sequence[NodeCapacity],
 ) -> MemoryFloor:
-    """Return the memory for the next try of a trial that ran out: more than it had.
+    """Return the memory for the next try of a trial that ran out of memory, which is more than it had.
 
     Args:
-        reservation: What it reserved.
-        out_of_memory: What its error says; its kind is not ``"none"``.
-        growth: The factor by which its memory grows. A share is rounded up to the next equal part of a GPU. Where the
-            nodes do not hold that much, the trial gets the most that they hold.
+        reservation: The reservation of the trial.
+        out_of_memory: The classified error; its kind is not ``"none"``.
+        growth: The factor by which the memory grows. A fraction is rounded up to the next equal part of a GPU. If the
+            nodes do not have that much, the trial gets the largest amount that fits.
         max_gpus: The most GPUs in a bundle.
         nodes: The nodes of the cluster.
 
     Raises:
-        InfeasibleRequestError: It already has as much as ``max_gpus`` allows, or as the nodes hold.
+        InfeasibleRequestError: It already has as much as ``max_gpus`` or the nodes allow.
     """
     had = floor_of(reservation.bundles)
     if out_of_memory.kind == "host":
         return _next_host_memory(reservation, had, out_of_memory, growth, nodes)
     if not had.gpu_ticks:
         raise InfeasibleRequestError(
-            asked="more GPU memory than it has",
-            offered="it holds no GPU of its own",
+            asked="more GPU memory",
+            offered="it does not reserve a GPU",
             short_of="GPU memory",
             suggestion="Plan a fraction of a GPU for it",
         )
@@ -128,16 +128,16 @@ def next_floor(
             else f"no node has more than {amount_of(most, 'GPU')}"
         )
         raise InfeasibleRequestError(
-            asked=f"more GPU memory than {had} gave it",
-            offered=f"no node has {wish} and the rest of what it reserves" if wish.gpu_ticks else limit,
+            asked=f"more GPU memory than {had}",
+            offered=f"no node has {wish} and the other resources that it reserves" if wish.gpu_ticks else limit,
             short_of="GPU memory",
-            suggestion="Raise max_gpus, take a GPU with more memory, or ask for less with a smaller batch or model",
+            suggestion="Raise max_gpus, use a GPU with more memory, or use less memory with a smaller batch or model",
         )
     return floor
 
 
 def largest_that_fits(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequence[NodeCapacity]) -> MemoryFloor:
-    """Return as much of ``wish`` as ``nodes`` hold; 0 of a resource where that is no more than ``reservation`` has."""
+    """Return as much of ``wish`` as fits on ``nodes``; 0 of a resource if that is no more than in ``reservation``."""
 
     def is_held_with(floor: MemoryFloor) -> bool:
         return is_held(reservation.with_bundles(floor.apply_to(reservation.bundles)), nodes)
@@ -156,9 +156,9 @@ def largest_that_fits(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequen
 def limit_floor(
     floor: MemoryFloor, reservation: BundleGroup, *, max_gpus: float, nodes: Sequence[NodeCapacity] | None
 ) -> MemoryFloor:
-    """Return ``floor``, cut to what ``max_gpus`` in a bundle and the nodes allow; ``None``: they were not read.
+    """Return ``floor``, limited by ``max_gpus`` in a bundle and by the nodes; ``None``: the nodes are not known.
 
-    The nodes limit nothing where they do not even hold ``reservation``: the nodes for it are still to come.
+    If even ``reservation`` does not fit on the nodes, they do not limit ``floor``, because nodes are still to be added.
     """
     most_devices = _most_devices(reservation, nodes or ())
     floor = floor.model_copy(update={"gpu_ticks": min(floor.gpu_ticks, _largest_share(max_gpus, most_devices))})
@@ -170,12 +170,12 @@ def limit_floor(
 
 
 def next_share(share_ticks: int, *, growth: float, max_gpus: float, most_devices: float) -> int | None:
-    """Return the next larger share, in ticks; ``None``: ``share_ticks`` is the largest that is allowed.
+    """Return the next larger fraction or number of GPUs in ticks, or ``None`` if ``share_ticks`` is the maximum.
 
-    It is larger by ``growth`` at least, unless that passes a whole GPU or ``max_gpus``.
+    It is larger by at least the factor ``growth``, unless that exceeds a whole GPU or ``max_gpus``.
     """
     wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))  # 100 * 1.1 is 110.00000000000001
-    if share_ticks >= TICKS:  # a share becomes a whole GPU before it becomes several
+    if share_ticks >= TICKS:  # a fraction becomes a whole GPU before it becomes several GPUs
         share = -(-wanted // TICKS) * TICKS
     else:
         share = equal_device_share(max(1, TICKS // wanted), most_devices)
@@ -189,7 +189,7 @@ def _largest_share(max_gpus: float, most_devices: float) -> int:
 
 
 def _shares_up_to(most_ticks: int, above_ticks: int, most_devices: float) -> list[int]:
-    """Return shares above ``above_ticks``, the largest first: ``most_ticks``, then whole GPUs, then equal parts."""
+    """Return sizes above ``above_ticks``, the largest first: ``most_ticks``, then whole GPUs, then equal parts."""
     parts = range(2, TICKS // max(1, above_ticks) + 1)
     shares = {most_ticks, *range(TICKS, most_ticks, TICKS), *(equal_device_share(part, most_devices) for part in parts)}
     return sorted((share for share in shares if above_ticks < share <= most_ticks), reverse=True)
@@ -207,13 +207,13 @@ def _next_host_memory(
     growth: float,
     nodes: Sequence[NodeCapacity],
 ) -> MemoryFloor:
-    # Ray holds no process to the host memory that it reserved, so a trial may have used more.
+    # Ray does not enforce the reserved host memory, so a trial may have used more.
     used = max(had.memory_bytes, out_of_memory.requested_bytes or 0) or ASSUMED_MEMORY_BYTES
     floor = largest_that_fits(MemoryFloor(memory_bytes=math.ceil(used * growth)), reservation, nodes)
     if not floor.memory_bytes:
         most = max((node.resources.memory_bytes or 0 for node in nodes), default=0)
         raise InfeasibleRequestError(
-            asked=f"more host memory than the {format_bytes(used)} that it had",
+            asked=f"more host memory than {format_bytes(used)}",
             offered=f"the largest node has {format_bytes(most)}",
             short_of="memory",
             suggestion="Add a node with more host memory, or load less of the data at once",
@@ -227,13 +227,13 @@ RetryDecision = Literal["leave_to_tune", "same_share", "more_memory"]
 def decide_retry(
     bundles: Sequence[BundleAmounts], out_of_memory: OutOfMemory, num_same_share_retries: int
 ) -> RetryDecision:
-    """Return whether a trial that failed, with what it reserved, is retried, and with what.
+    """Return whether a failed trial with these bundles is retried, and whether it gets more memory.
 
-    A trial without a GPU that reports GPU memory, and a Train driver that reports host memory, pass on an error of
-    another process, such as a Train worker. More memory for the trial itself would not help: Tune decides.
+    If a trial without a GPU reports GPU memory, or a Train driver reports host memory, the error comes from another
+    process, such as a Train worker. More memory for the trial would not help, so Tune decides.
 
     If a neighbour had filled the device and the trial was within its limit, the same fraction may be enough next time.
-    If it is not, a larger share leaves room for fewer neighbours.
+    If it is not, a larger fraction leaves room for fewer neighbours.
     """
     holds_gpu = floor_of(bundles).gpu_ticks > 0
     is_driver = {name: amount for name, amount in bundles[0].items() if amount} == {"memory": DRIVER_BYTES}
@@ -249,12 +249,12 @@ def larger_plan(
 ) -> TrialPlan:
     """Return the plan with more memory for each Train worker, and as many trials at once as then fit.
 
-    A plan with several slot types keeps only the first: a Train run uses no other. ``growth`` and ``max_gpus`` are
-    as for :func:`next_floor`, for each worker.
+    A plan with several slot types keeps only the first, because a Train run uses no other. ``growth`` and ``max_gpus``
+    have the meaning of :func:`next_floor`, for each worker.
 
     Raises:
-        InfeasibleRequestError: The workers have as much as ``max_gpus`` allows, or the nodes do not hold all workers
-            with more.
+        InfeasibleRequestError: The workers have as much as ``max_gpus`` allows, or the workers do not fit on the nodes
+            with more memory.
     """
     slot = plan.slots[0]
     selects = matcher(slot.label_selector)
@@ -272,10 +272,10 @@ def larger_plan(
     room = count_trials(groups, request)
     if room == 0:
         raise InfeasibleRequestError(
-            asked=f"{request}, as it ran out of memory with {floor_of([bundle])} per worker",
-            offered="the nodes do not hold them all at once",
+            asked=f"{request} because it ran out of memory with {floor_of([bundle])} per worker",
+            offered="the nodes do not have room for all of them at once",
             short_of="GPU" if floor.gpu_ticks else "memory",
-            suggestion="Take fewer workers, add a node, or ask for less memory with a smaller batch or model",
+            suggestion="Use fewer workers, add a node, or use less memory with a smaller batch or model",
         )
     at_once = min(slot.max_concurrent_trials, room)
     most, alone = room_to_grow(groups, request, at_once)
@@ -287,11 +287,7 @@ def larger_plan(
 
 
 def _worker_bundle(slot: TrialSlot) -> dict[str, float]:
-    worker = slot.per_worker
-    bundle = {"CPU": worker.cpus, "GPU": worker.gpus, "memory": worker.memory_bytes or 0, **worker.custom}
-    if slot.accelerator_type is not None:
-        bundle[ACCELERATOR_TYPE_PREFIX + slot.accelerator_type] = ACCELERATOR_TYPE_AMOUNT
-    return {name: amount for name, amount in bundle.items() if amount > 0}
+    return {name: amount for name, amount in slot.with_type(slot.resources_per_worker).items() if amount > 0}
 
 
 def _with_floor(slot: TrialSlot, floor: MemoryFloor) -> TrialSlot:
@@ -304,5 +300,5 @@ def _with_floor(slot: TrialSlot, floor: MemoryFloor) -> TrialSlot:
                 gpu_memory_bytes = gpu_memory_bytes * floor.gpu_ticks // had
     if floor.memory_bytes > (worker.memory_bytes or 0):
         worker = worker.with_ticks("memory", floor.memory_bytes)
-    # On the nodes where it had room, it may have none any more.
+    # The nodes that were chosen for its workers may not have room for more memory.
     return slot.model_copy(update={"per_worker": worker, "gpu_memory_bytes": gpu_memory_bytes, "worker_nodes": ()})

@@ -1,7 +1,7 @@
-"""A Tune scheduler that retries a trial that ran out of memory with more, from its latest checkpoint.
+"""A Tune scheduler that retries a trial after an out-of-memory error, with more memory and from its last checkpoint.
 
-``oom_retry`` decides how much a retry gets. A record for each time that a trial ran out says which other trials need as
-much: those whose memory settings, what of a config can decide how much memory its trial needs, are alike.
+``oom_retry`` decides how much memory a retry gets. A record of each retry determines which other trials need as much:
+those with similar memory settings, which are the entries of a config that can affect the memory of its trial.
 ``ray_compat.tune_controller`` changes Tune's trials.
 """
 
@@ -42,14 +42,14 @@ _logger = logging.getLogger(__name__)
 Setting = bool | int | float | str | None
 
 MemorySettings = dict[str, Setting]
-"""The entries of a config that can decide how much memory its trial needs, each by its path in the config."""
+"""The entries of a config that can affect the memory of its trial, by their paths in the config."""
 
 
 def memory_settings(config: Mapping[str, object], memory_keys: Sequence[str] | None = None) -> MemorySettings:
-    """Return the entries of ``config`` that can decide how much memory its trial needs.
+    """Return the entries of ``config`` that can affect the memory of its trial.
 
-    Without ``memory_keys``, such as ``"model/width"`` for a nested one, these are all entries but fractions. A learning
-    rate decides no memory. A batch size does, even as a float: some searchers give whole numbers as floats.
+    Without ``memory_keys``, such as ``"model/width"`` for a nested key, these are all entries except fractions. A
+    learning rate does not affect memory. A batch size does, even as a float: some searchers suggest 64.0.
     """
     settings = dict(_flatten("", config, keep_fractions=memory_keys is not None))
     if memory_keys is None:
@@ -85,32 +85,32 @@ def _flatten(path: str, value: object, *, keep_fractions: bool) -> Iterable[tupl
 
 
 def unknown_keys(memory_keys: Iterable[str], configs: Iterable[Mapping[str, object]]) -> dict[str, str]:
-    """Return the keys that no config contains, each with ``"; did you mean 'width'?"`` or ``""``."""
+    """Return the keys that no config contains, each with a suggestion such as ``"; did you mean 'width'?"``."""
     paths = {path for config in configs for path, _ in _flatten("", config, keep_fractions=True)}
     known = {prefix for path in paths for prefix in accumulate(path.split("/"), "{}/{}".format)}
     return {key: suggest(key, known) for key in memory_keys if key not in known}
 
 
 def _encodable(text: str) -> str:
-    """Return ``text`` as UTF-8 can hold it: Python reads a path that is no UTF-8 with lone surrogates in it."""
+    """Return ``text`` without lone surrogates, which Python puts into paths that are not UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 class OomRecord(Value):
-    """A trial ran out of memory, and this is what its next try got.
+    """The memory with which a trial was retried after an out-of-memory error.
 
     Attributes:
         settings: The memory settings of its config.
-        floor: The least memory for a trial with such settings.
+        floor: The minimum memory for a trial with similar settings.
     """
 
     settings: MemorySettings
     floor: MemoryFloor
 
     def applies_to(self, settings: MemorySettings) -> bool:
-        """Return whether a trial with ``settings`` needs as much: no number is smaller, and all else is equal."""
+        """Return whether a trial with ``settings`` needs as much: no number is smaller, all other entries are equal."""
         both = self.settings.keys() & settings.keys()
-        # A float that is whole in one config and a fraction in the other decides no memory: dropouts of 0.0 and 0.5.
+        # A float that is whole in only one config does not affect memory: dropouts of 0.0 and 0.5.
         in_one_only = [found[path] for found in (self.settings, settings) for path in found.keys() - both]
         return all(isinstance(value, float) and value.is_integer() for value in in_one_only) and all(
             _is_no_less(settings[path], self.settings[path]) for path in both
@@ -124,7 +124,7 @@ def _is_no_less(value: object, recorded: object) -> bool:
 
 
 def floor_for(settings: MemorySettings, records: Iterable[OomRecord]) -> MemoryFloor:
-    """Return the least memory for a trial with ``settings``: the most that any record about such a trial says."""
+    """Return the minimum memory for a trial with ``settings``: the maximum of all records that apply to it."""
     floor = MemoryFloor()
     for record in records:
         if record.applies_to(settings):
@@ -133,11 +133,11 @@ def floor_for(settings: MemorySettings, records: Iterable[OomRecord]) -> MemoryF
 
 
 class TrialOomHistory(Value):
-    """How often one trial ran out of memory, and what it got then.
+    """The out-of-memory retries of one trial.
 
     Attributes:
-        records: One for each retry with more memory.
-        num_same_share_retries: How many retries had the same fraction again, since the last one with more.
+        records: A record for each retry with more memory.
+        num_same_share_retries: The number of retries with the same fraction since the last retry with more memory.
     """
 
     records: tuple[OomRecord, ...] = ()
@@ -145,17 +145,17 @@ class TrialOomHistory(Value):
 
 
 def load_history(trial: Trial) -> TrialOomHistory:
-    """Return the history of ``trial``, which may be from before Tune restored it."""
+    """Return the history of ``trial``, including that before Tune restored it."""
     text = getattr(trial, "oom_history", None)
     try:
         return TrialOomHistory() if text is None else TrialOomHistory.from_json(text)
     except InvalidResourcesError as error:  # another version of this package saved it
-        _logger.warning("cannot read how often %s ran out of memory, so it counts as never: %s", trial, error)
+        _logger.warning("the out-of-memory history of %s cannot be read and is ignored: %s", trial, error)
         return TrialOomHistory()
 
 
 def save_history(trial: Trial, history: TrialOomHistory) -> None:
-    """Save ``history`` with ``trial``, so that a restored trial has it."""
+    """Save ``history`` with ``trial``, from which a restored trial loads it."""
     # Tune saves all attributes of a trial as JSON, with the experiment.
     trial.oom_history = history.to_json()
     trial.invalidate_json_state()
@@ -165,29 +165,31 @@ _READ_TIMEOUT_S: Final = 10.0
 
 
 class OomRetryScheduler(WrappingScheduler):
-    """Wraps a Tune scheduler, and retries a trial that ran out of memory with more.
+    """Wraps a Tune scheduler, and retries a trial with more memory after an out-of-memory error.
 
-    The trial resumes from its latest checkpoint with a larger fraction of a GPU, or more host memory. That counts as no
-    failure: ``max_failures`` and ``fail_fast`` are for all other errors, and work for them as without this scheduler.
-    The inner scheduler does not see the failure, with two exceptions: HyperBand does, and any scheduler does if the
-    trial ran out while it saved a checkpoint.
+    The trial resumes from its latest checkpoint with a larger GPU fraction, or more host memory. The error does not
+    count as a failure: ``max_failures`` and ``fail_fast`` apply to all other errors. The inner scheduler does not get
+    the failure, with two exceptions: HyperBand does, and any scheduler does if memory ran out while the trial saved a
+    checkpoint.
 
-    When a trial has run out, later trials with a config like its own start with what it got. A config is like it if no
-    whole number is smaller, and all else but fractions is equal. A restored experiment remembers this.
+    Later trials with a similar config start with the memory of the retry. A config is similar if no whole number is
+    smaller, and all other entries except fractions are equal. A restored experiment keeps this information.
 
-    If neighbours had filled the GPU and the trial was within its share, it is first retried twice with the same.
+    If neighbours had filled the GPU and the trial was within its GPU fraction, it is first retried twice with the same
+    fraction.
 
     Args:
-        inner: The scheduler that decides everything else; ``None``: Tune's default, first come first served.
-        growth: The factor by which a trial's memory grows. A share is rounded up to the next equal part of a GPU.
-        max_gpus: The most GPUs of a trial. A trial that runs out with as many fails, and its error says so.
-        memory_keys: A list of the keys of the config that decide how much memory a trial needs, such as
-            ``["model/width"]`` for a nested one, fractions among them. With ``None``, these are all keys whose values
-            are not fractions. If no config of the first trials contains a key, the scheduler logs a warning.
+        inner: The scheduler that decides everything else. The default is Tune's, first come first served.
+        growth: The factor by which a trial's memory grows. A fraction is rounded up to the next equal part of a GPU.
+        max_gpus: The most GPUs of a trial. A trial that runs out of memory with this many fails, and its error
+            explains it.
+        memory_keys: A list of the config keys that affect the memory of a trial, such as ``["model/width"]`` for a
+            nested key; their values may be fractions. The default is all keys whose values are not fractions. If no
+            config of the first trials contains a key, the scheduler logs a warning.
 
     Raises:
         InvalidResourcesError: ``growth`` is not above 1, ``max_gpus`` is not an amount of GPUs above 0, or
-            ``memory_keys`` is a text or contains something else than texts.
+            ``memory_keys`` is not a list of texts.
     """
 
     def __init__(
@@ -210,13 +212,13 @@ class OomRetryScheduler(WrappingScheduler):
         self._warned: set[Trial] = set()
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Give a new or restored trial the memory that its config is known to need."""
+        """Add a trial. A new or restored trial gets the memory that the records require for its config."""
         if trial in self._planned:  # it is requeued
             save_experiment(tune_controller)
             super().on_trial_add(tune_controller, trial)
             return
         resources = trial.placement_group_factory
-        # The inner scheduler sees what was planned: Ray's ResourceChangingScheduler takes no trials that differ.
+        # The inner scheduler sees the planned request: Ray's ResourceChangingScheduler rejects different requests.
         trial.update_resources(planned_of(resources))
         super().on_trial_add(tune_controller, trial)
         self._planned[trial] = planned_of(trial.placement_group_factory)  # a PolicyScheduler inside may have changed it
@@ -231,14 +233,14 @@ class OomRetryScheduler(WrappingScheduler):
         trial.update_resources(self._planned[trial])
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Raise the resources of a trial that this scheduler requeued; tell the inner scheduler of any other error."""
+        """Raise the memory of a trial that this scheduler requeued; report other errors to the inner scheduler."""
         if requeued_by(trial) is self:
             self._add_records(load_history(trial).records)
             trial.update_resources(self._planned[trial])
         super().on_trial_error(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Let the inner scheduler decide, but pause no trial for resources that it already has, with more memory."""
+        """Let the inner scheduler decide, but do not pause a trial for a change that its raised memory makes void."""
         decision = super().on_trial_result(tune_controller, trial, result)
         for scheduler in nested_schedulers(self):
             if isinstance(scheduler, ResourceChangingScheduler):
@@ -249,14 +251,14 @@ class OomRetryScheduler(WrappingScheduler):
         return decision
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Raise the resources of waiting trials by the newest records, then let the inner scheduler choose."""
+        """Raise the memory of waiting trials according to the newest records, then let the inner scheduler choose."""
         if self._unchecked_keys and self._planned:
             for key, suggestion in unknown_keys(self._unchecked_keys, [each.config for each in self._planned]).items():
                 _logger.warning("memory_keys: no config of the first trials contains %r%s", key, suggestion)
             self._unchecked_keys = ()
         if self._records:
             for trial in list(tune_controller.get_live_trials()):
-                # A paused trial may have taken over another's config.
+                # A paused trial may have taken over the config of another trial.
                 if trial.status == Trial.PAUSED or (self._has_new_records and trial.status == Trial.PENDING):
                     planned = self._planned[trial]
                     if self._with_needed_memory(trial, planned) == trial.placement_group_factory:
@@ -269,15 +271,15 @@ class OomRetryScheduler(WrappingScheduler):
         return super().choose_trial_to_run(tune_controller)
 
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
-        """Keep ``planned`` as the trial's own resources, and return them with the memory that its config needs."""
+        """Note ``planned`` as the trial's request, and return it with the memory that the records require."""
         self._planned[trial] = planned
         return self._with_needed_memory(trial, planned)
 
     def should_requeue(self, trial: Trial, error: object) -> bool:
-        """Return whether a failed trial ran out of memory and is retried; save with it how much it gets then.
+        """Return whether a failed trial ran out of memory and is retried; save the memory of the retry with the trial.
 
         Raises:
-            InfeasibleRequestError: The trial ran out of memory, and there is no more for it.
+            InfeasibleRequestError: The trial ran out of memory, and cannot get more.
         """
         history, out_of_memory = load_history(trial), classify_oom(error)
         if out_of_memory.kind == "none" and was_killed_by_kernel(error):
@@ -287,7 +289,7 @@ class OomRetryScheduler(WrappingScheduler):
             case "leave_to_tune":
                 return False
             case "same_share":
-                _logger.warning("%s is retried with the same fraction: its neighbours had filled the GPU", trial)
+                _logger.warning("%s is retried with the same fraction because neighbours had filled the GPU", trial)
                 history = history.model_copy(update={"num_same_share_retries": history.num_same_share_retries + 1})
             case "more_memory":
                 record = self._new_record(trial, out_of_memory)
@@ -300,15 +302,15 @@ class OomRetryScheduler(WrappingScheduler):
     def _new_record(self, trial: Trial, out_of_memory: OutOfMemory) -> OomRecord | None:
         reservation = reservation_of(trial.placement_group_factory)
         nodes = self._read_nodes()
-        if nodes is None:  # otherwise, more memory might exceed every node, and the trial would wait indefinitely
+        if nodes is None:  # more memory might exceed every node, and the trial would wait indefinitely
             return None
         floor = next_floor(reservation, out_of_memory, growth=self._growth, max_gpus=self._max_gpus, nodes=nodes)
         _logger.warning(
-            "%s ran out of %s memory: from %s to %s",
+            "%s ran out of %s memory and is retried with %s instead of %s",
             trial,
             "host" if out_of_memory.kind == "host" else "GPU",
-            floor_of(reservation.bundles),
             floor_of(floor.apply_to(reservation.bundles)),
+            floor_of(reservation.bundles),
         )
         return OomRecord(settings=memory_settings(trial.config, self._memory_keys), floor=floor)
 
@@ -326,25 +328,22 @@ class OomRetryScheduler(WrappingScheduler):
         self._has_new_records |= bool(new)
 
     def _with_needed_memory(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
+        if not self._records:
+            return planned
         bundles = bundles_of(planned)
         try:
-            raised = self._needed_floor(trial, planned).apply_to(bundles)
-        except Exception:  # a config may hold anything, and must not end the other trials
+            needed = floor_for(memory_settings(trial.config, self._memory_keys), self._records)
+            floor = limit_floor(needed, reservation_of(planned), max_gpus=self._max_gpus, nodes=self._nodes)
+            raised = floor.apply_to(bundles)
+        except Exception:  # a config may contain any object, whose error must not end the other trials
             if trial not in self._warned:
-                _logger.exception("%s gets what was planned: its config does not tell how much it needs", trial)
+                _logger.exception("%s gets the planned memory because its config cannot be compared", trial)
             self._warned.add(trial)
             return planned
-        return planned if raised == bundles else with_bundles(planned, raised)
-
-    def _needed_floor(self, trial: Trial, planned: PlacementGroupFactory) -> MemoryFloor:
-        if not self._records:
-            return MemoryFloor()
-        needed = floor_for(memory_settings(trial.config, self._memory_keys), self._records)
-        floor = limit_floor(needed, reservation_of(planned), max_gpus=self._max_gpus, nodes=self._nodes)
         if floor != needed and trial not in self._warned:
-            _logger.warning("%s is known to need %s, of which %s is allowed here", trial, needed, floor)
+            _logger.warning("%s needs %s according to earlier errors, but gets at most %s", trial, needed, floor)
             self._warned.add(trial)
-        return floor
+        return planned if raised == bundles else with_bundles(planned, raised)
 
 
 def check_growth(growth: float) -> float:

@@ -1,6 +1,6 @@
-"""The slot of a trial that decides itself what it gets: by its config, or by the several bundles that it reserves.
+"""The slot of a trial whose resources depend on its config, or that requests several bundles.
 
-RLlib, and trainables with a head and children, reserve bundles and place their actors by the number of a bundle. Such
+RLlib, and trainables with a head and children, reserve bundles and place their actors by the index of a bundle. So
 bundles are never changed or merged.
 """
 
@@ -21,11 +21,11 @@ from tune_policies.values.resources import Resources
 
 
 class OwnSlot(NamedTuple):
-    """The slot of a trial whose config or own request decides what it gets.
+    """The slot of a trial whose config or own request determines its resources.
 
     Attributes:
-        slot: The slot, and how many such trials may run at once.
-        factory: What Tune reserves for it.
+        slot: The slot, with the number of such trials that may run at once.
+        factory: The request to Ray.
     """
 
     slot: TrialSlot
@@ -33,21 +33,21 @@ class OwnSlot(NamedTuple):
 
 
 _MOST_GROUPS: Final = 1000
-"""So many trials with several bundles are counted."""
+"""The most trials with several bundles that are counted."""
 
 
 def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapacity) -> TrialSlot:
-    """Return the slot of a trial that reserves several bundles: what its own process has, where, and how many run.
+    """Return the slot of a trial that requests several bundles: the resources of its own process, and how many run.
 
-    The bundles stay as they are. The plan says on which nodes and on which type of device they are.
+    The bundles do not change. The plan determines their nodes and their type of device.
 
     Args:
         plan: The plan of the policy.
-        group: What the trial reserves, its own process first.
+        group: The trial's request, with the bundle of its own process first.
         capacity: The nodes.
 
     Raises:
-        InvalidResourcesError: The plan contradicts the bundles: it has devices where they have none, or the reverse.
+        InvalidResourcesError: Only one of the plan and the bundles has devices.
         InfeasibleRequestError: The nodes do not have room for one such trial.
     """
     same = Counter(str(to_resources(bundle)) for bundle in group.bundles)
@@ -57,8 +57,7 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
     if not fitting:
         raise InvalidResourcesError(
             f"the policy plans trials {'without' if devices else 'with'} a GPU, but the trainable reserves "
-            f"{asked}: use {'a policy with GPUs' if devices else 'CpuPolicy'}, or change what the trainable "
-            "reserves"
+            f"{asked}: use {'a policy with GPUs' if devices else 'CpuPolicy'}, or change its request"
         )
     slot = fitting[0]
     if slot.label_selector:

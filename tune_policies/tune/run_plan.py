@@ -1,18 +1,16 @@
-"""Keeps the plan of a run up to date as nodes come and go, and says where its slots are.
+"""Keeps the plan of a run, and the places of its slots, up to date as nodes are added and removed.
 
-Tune's loop must not wait for Ray, so the nodes are read in a thread of its own, with a deadline.
+Tune's loop must not wait for Ray, so a thread reads the nodes, with a deadline.
 """
 
 import logging
 import socket
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import ray
 from ray.tune import PlacementGroupFactory
@@ -25,6 +23,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.free_capacity import FreeCapacityPolicy, free_part
 from tune_policies.policies.policy import ResourcePolicy, with_inner
 from tune_policies.probe.probe_cluster import plan_on_cluster, probe_cluster
+from tune_policies.ray_compat.background import BackgroundTask, answer_within
 from tune_policies.ray_compat.gcs import dead_actors, node_of_actor, read_cluster_state
 from tune_policies.ray_compat.tune_controller import actor_of
 from tune_policies.ray_compat.tune_request import bundles_of, reservation_of, with_selectors
@@ -46,53 +45,13 @@ _CONNECT_TIMEOUT_S: Final = 2.0
 T = TypeVar("T")
 
 
-class BackgroundTask(Generic[T]):
-    """Runs one piece of work at a time, in a thread that does not keep the program alive. A copy starts empty."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._answers: SimpleQueue[T | Exception] = SimpleQueue()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), ()  # Tune saves its schedulers; a thread cannot be
-
-    def start(self, work: Callable[[], T]) -> bool:
-        """Begin ``work`` unless other work still runs; return whether it began."""
-        if not self.wait(0):
-            return False
-
-        def run() -> None:
-            try:
-                self._answers.put(work())
-            except Exception as error:  # noqa: BLE001  # it is handed over where the answer is taken
-                self._answers.put(error)
-
-        self._thread = threading.Thread(target=run, daemon=True)
-        self._thread.start()
-        return True
-
-    def take(self) -> T | Exception | None:
-        """Return the next answer, or the error instead of it; ``None``: there is none."""
-        try:
-            return self._answers.get_nowait()
-        except Empty:
-            return None
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the work; return whether it ended in time."""
-        if self._thread is None:
-            return True
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-
 class NodeWatch:
-    """Tells when nodes have come or gone, or have other totals than before.
+    """Detects when nodes are added, removed or changed.
 
     Args:
-        interval_s: How often the nodes are read, in seconds.
+        interval_s: The interval between readings, in seconds.
         probes: Whether each change starts a full probe, which also reads the devices on the nodes. Otherwise the watch
-            returns what Ray's GCS says.
+            returns the nodes in Ray's GCS.
     """
 
     def __init__(self, interval_s: float, *, probes: bool) -> None:
@@ -103,7 +62,7 @@ class NodeWatch:
         self._reading: BackgroundTask[tuple[Hashable, ClusterCapacity] | None] = BackgroundTask()
 
     def read_now(self) -> ClusterCapacity | None:
-        """Return the nodes now, against which later changes are told; ``None``: they could not be read in time."""
+        """Read the nodes, with which later readings are compared; return ``None`` if they cannot be read in time."""
         try:
             self._known, capacity = _read_nodes()
         except ProbeError as error:
@@ -112,13 +71,13 @@ class NodeWatch:
         return capacity
 
     def changed(self) -> ClusterCapacity | None:
-        """Return the cluster once for each change of its nodes; ``None``: none since the last call. Does not wait."""
+        """Return the cluster after a change of its nodes, or ``None`` without a change. Does not wait."""
         match self._reading.take():
             case (known, capacity):
                 self._known = known
                 return capacity
             case Exception() as error:  # the next reading may succeed
-                _logger.warning("the nodes of the cluster could not be read, and will be again: %s", error)
+                _logger.warning("the nodes of the cluster could not be read, and will be read again: %s", error)
         now = time.monotonic()
         if now >= self._next_at_s and self._reading.start(partial(self._read, self._known)):
             self._next_at_s = now + self._interval_s
@@ -133,7 +92,7 @@ class NodeWatch:
 
 
 def _read_nodes() -> tuple[Hashable, ClusterCapacity]:
-    """Return the nodes as Ray's GCS knows them, and what differs after any change of theirs."""
+    """Return a value that differs after each change of the nodes, and the nodes in Ray's GCS."""
     capacity = ClusterCapacity(nodes=read_cluster_state(_READ_TIMEOUT_S).nodes)
     signature = frozenset(
         (node.node_id, tuple(sorted(node.resources.ticks.items())), tuple(sorted(node.labels.items())))
@@ -143,21 +102,20 @@ def _read_nodes() -> tuple[Hashable, ClusterCapacity]:
 
 
 def lost_node(error: object) -> str | None:
-    """Return the identifier of the dead node with which a trial, or one of its Train workers, was lost.
+    """Return the identifier of the dead node with which a trial or one of its Train workers was lost, or ``None``.
 
-    ``None``: their nodes live, or are not known. Ray takes seconds to count a killed node as dead
-    (``health_check_period_ms`` and its like), while the node's trials fail at once. So where Ray still counts the node
-    as alive, this calls its raylet: a dead one does not answer.
+    Ray takes seconds to count a killed node as dead (``health_check_period_ms``), but the node's trials fail
+    immediately. So if Ray still counts the node as alive, this connects to its raylet, which no longer answers.
     """
     actor_ids = [*dead_actors(error)]
     if not actor_ids:
         return None
-    # Without an answer the failure counts, as without this scheduler.
+    # Without an answer the failure counts, as it would without this scheduler.
     return _ask(lambda: _dead_node_of(actor_ids), "whether a trial was lost with its node")
 
 
 def nodes_of(trials: Iterable[Trial]) -> dict[Trial, str]:
-    """Return the identifiers of the nodes on which trials run; those of which Ray does not tell are left out."""
+    """Return the identifiers of the nodes on which trials run, without trials whose node is not known."""
     actors = {trial: actor_id for trial in trials if (actor_id := actor_of(trial)) is not None}
     if not actors:
         return {}
@@ -166,16 +124,11 @@ def nodes_of(trials: Iterable[Trial]) -> dict[Trial, str]:
 
 
 def _ask(read: Callable[[], T], what: str) -> T | None:
-    """Return what ``read`` returns, which asks Ray; ``None``: it failed, or took too long."""
-    reading: BackgroundTask[T] = BackgroundTask()
-    reading.start(read)
-    answer: T | Exception | None = TimeoutError(f"no answer within {_ANSWER_TIMEOUT_S:g} s")
-    if reading.wait(_ANSWER_TIMEOUT_S):
-        answer = reading.take()
-    if isinstance(answer, Exception):
-        _logger.warning("%s could not be told: %s", what, answer)
+    try:
+        return answer_within(_ANSWER_TIMEOUT_S, read)
+    except Exception as error:  # noqa: BLE001  # Ray may be busy, or restart: the run continues without the answer
+        _logger.warning("%s could not be read: %s", what, error)
         return None
-    return answer
 
 
 def _dead_node_of(actor_ids: Iterable[str]) -> str | None:
@@ -192,19 +145,19 @@ def _is_dead(node: Mapping[str, Any]) -> bool:
 
 
 _WITHOUT_DEVICE: Final = "without a device"
-"""The key of the slot of trials that cannot use their device."""
+"""The key, in ``RunPlan._own_slots``, of the slot of trials that cannot use their device."""
 
 _AVOID_LOST_NODE_S: Final = 60.0
-"""How long a node that lost a trial gets no other. By then Ray counts the node as dead, or it answers again."""
+"""How long a node that lost a trial gets no other trial. Then Ray counts the node as dead, or it answers again."""
 
 
 class PlanChange(Value):
     """A plan that replaced another while trials ran.
 
     Attributes:
-        at_s: When, in seconds since 1970.
-        plan: The plan from then on; where no plan is possible, the last one that was.
-        why: What changed, in a sentence.
+        at_s: The time of the change, in seconds since 1970.
+        plan: The plan from then on. If no plan is feasible, the last feasible one.
+        why: The reason, as a sentence.
     """
 
     at_s: float
@@ -213,20 +166,22 @@ class PlanChange(Value):
 
 
 class RunPlan:
-    """The plan of a run, made again as nodes join, leave or change if a policy makes it; a given plan stays.
+    """The plan of a run. A policy plans again when nodes are added, removed or changed; a given plan does not change.
 
-    Creating it plans on the program's cluster, and prints the plan. The nodes are read every ``interval_s`` seconds.
-    There may be no feasible plan for ``wait_for_nodes_s`` seconds.
+    The constructor plans on the program's cluster, and prints the plan. The nodes are read every ``interval_s``
+    seconds. The run ends if no plan is feasible for ``wait_for_nodes_s`` seconds.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: The plan depends on a measurement with other versions than are installed.
+        InvalidResourcesError: The plan depends on a measurement with other versions than the installed ones.
         ProbeError: The cluster cannot be read.
     """
 
     def __init__(self, policy: ResourcePolicy | TrialPlan, *, interval_s: float, wait_for_nodes_s: float) -> None:
         self._policy = policy if isinstance(policy, ResourcePolicy) else None
-        self.plan = _check_versions(plan_on_cluster(policy) if isinstance(policy, ResourcePolicy) else policy)
+        self.plan = plan_on_cluster(policy) if isinstance(policy, ResourcePolicy) else policy
+        if self.plan.by_config is not None:
+            check_versions(self.plan.by_config.holds_for)
         self.slot_types = SlotTypes(self.plan.slots)
         self.changes: list[PlanChange] = []
         self.factories: dict[Placement, PlacementGroupFactory] = {}
@@ -246,24 +201,24 @@ class RunPlan:
 
     @property
     def is_feasible(self) -> bool:
-        """Whether there is a plan for the nodes that are left."""
+        """Whether there is a plan for the current nodes."""
         return self._infeasible is None
 
     @property
     def placements(self) -> list[Placement]:
-        """Where the slots are, the better types first; without the nodes that have just lost a trial."""
+        """The places of the slots, the better types first, without the nodes that have just lost a trial."""
         since_s = time.monotonic() - _AVOID_LOST_NODE_S
         lost = {node_id for node_id, at_s in self._lost_nodes.items() if at_s > since_s}
         return [placement for placement in self._placements or () if not lost & placement.nodes]
 
     @property
     def timeout_error(self) -> InfeasibleRequestError | None:
-        """The error with which the run ends: no plan has been possible for too long; ``None``: the run goes on."""
+        """The error that ends the run if no plan has been feasible for ``wait_for_nodes_s``, or ``None``."""
         waited_s = time.monotonic() - self._infeasible_since_s
         return self._infeasible if waited_s > self._wait_for_nodes_s else None
 
     def avoid_node(self, node_id: str) -> None:
-        """Give no trial to a node that just died: Ray takes seconds to count it as dead."""
+        """Place no trial on a node that has just died, because Ray takes seconds to count it as dead."""
         self._lost_nodes[node_id] = time.monotonic()
 
     def replan(self, plan: TrialPlan, why: str) -> None:
@@ -277,13 +232,13 @@ class RunPlan:
         self._placements = None
 
     def slot_by_config(self, config: Mapping[str, Any]) -> "OwnSlot":
-        """Return the slot of a trial whose config determines it.
+        """Return the slot of a trial if the plan depends on the config.
 
         Raises:
-            InfeasibleRequestError: The config is known to need more than any slot has.
+            InfeasibleRequestError: The config needs more than any slot has.
         """
         slot = self.plan.slot_for(config)
-        key = slot.to_json()
+        key = id(slot)  # one of the plan's own slots; each step of a run looks up the slots of all waiting trials
         if key not in self._own_slots:
             self._own_slots[key] = OwnSlot(slot, slot.placement_group_factory())
             if self.plan.by_config is not None and (why := self.plan.by_config.why_unknown(config)) is not None:
@@ -291,10 +246,10 @@ class RunPlan:
         return self._own_slots[key]
 
     def slot_of_bundles(self, asked: PlacementGroupFactory) -> "OwnSlot":
-        """Return the slot of a trial that reserves several bundles of its own.
+        """Return the slot of a trial that requests several bundles.
 
         Raises:
-            InvalidResourcesError: The policy contradicts what the trial asks for.
+            InvalidResourcesError: The policy contradicts the trial's request.
             InfeasibleRequestError: The cluster does not have room for one such trial.
         """
         if asked not in self._own_slots:
@@ -305,7 +260,7 @@ class RunPlan:
                     raise
                 raise InfeasibleRequestError(
                     asked="the devices of its bundles",
-                    offered="the nodes that are left have none",
+                    offered="the remaining nodes have none",
                     short_of="GPU",
                     suggestion="Add nodes, and resume the run.",
                 ) from error
@@ -316,10 +271,10 @@ class RunPlan:
         return self._own_slots[asked]
 
     def slot_without_device(self) -> OwnSlot:
-        """Return the slot of a trial that cannot use its device: that of the first choice of the policy without one.
+        """Return the slot of the policy's first choice without a device, for a trial that cannot use its device.
 
         Raises:
-            InfeasibleRequestError: No such choice fits.
+            InfeasibleRequestError: No choice without a device fits.
         """
         if _WITHOUT_DEVICE not in self._own_slots:
             capacity = self._read_devices()
@@ -344,13 +299,13 @@ class RunPlan:
         return self._probed
 
     def _used_as_at_start(self, capacity: ClusterCapacity) -> ClusterCapacity:
-        """Return the capacity with what others used when the run began, because the run's own trials use more now."""
+        """Return the capacity with the use at the start of the run, which does not include the run's own trials."""
         return capacity.with_nodes(
             node.model_copy(update={"in_use": self._in_use.get(node.node_id)}) for node in capacity.nodes
         )
 
     def follow_nodes(self) -> bool:
-        """Bring the plan up to date with the nodes; return whether placements were made again. Does not wait."""
+        """Update the plan if the nodes changed; return whether the placements changed. Does not wait."""
         if self._policy is not None or len(self.plan.slots) > 1:
             if self._capacity is None:
                 self._capacity = self._watch.read_now() or ClusterCapacity()
@@ -360,9 +315,7 @@ class RunPlan:
         if self._placements is not None:
             return False
         self._own_slots.clear()
-        self._placements = (
-            () if self._infeasible is not None else self._place_slots(self._capacity or ClusterCapacity())
-        )
+        self._placements = self._place_slots(self._capacity or ClusterCapacity()) if self.is_feasible else ()
         self.factories = {
             each: self.plan.slots[each.slot_type].placement_group_factory(
                 node_id=each.node_id, worker_nodes=each.worker_nodes
@@ -386,14 +339,14 @@ class RunPlan:
             self.replan(self._policy.plan(capacity), why)
         except InfeasibleRequestError as error:
             self.wait_for_nodes(error, why)
-        except Exception:  # a policy is anybody's code, and must not end trials that have run for hours
-            _logger.exception("%s: the plan stays as it was, as the policy failed", why)
+        except Exception:  # an error in a user's policy must not end trials that have run for hours
+            _logger.exception("%s: the plan does not change because the policy failed", why)
 
     def wait_for_nodes(self, error: InfeasibleRequestError, why: str) -> None:
-        """Start no trial until nodes come, and end the run with ``error`` after ``wait_for_nodes_s`` seconds."""
+        """Start no trial until nodes are added, and end the run with ``error`` after ``wait_for_nodes_s`` seconds."""
         if self._infeasible is None:
             self._infeasible_since_s = time.monotonic()
-            text = f"{why}: no plan is possible, and nothing starts until nodes come: {error}"
+            text = f"{why}: no plan is feasible, and no trial starts until nodes are added: {error}"
             _logger.warning("%s", text)
             self.changes.append(PlanChange(at_s=time.time(), plan=self.plan, why=text))
         self._infeasible = error
@@ -414,11 +367,11 @@ class RunPlan:
         if not placements:
             error = InfeasibleRequestError(
                 asked=" or ".join(map(str, slots)),
-                offered="no node that is left has room for it",
+                offered="no remaining node has room for it",
                 short_of=self.plan.limited_by,
                 suggestion="Add nodes, or give PolicyScheduler a policy instead of a plan, and resume the run.",
             )
-            self.wait_for_nodes(error, "nodes went")
+            self.wait_for_nodes(error, "nodes were removed")
         return placements
 
 
@@ -429,20 +382,13 @@ def _anywhere(slot_type: int, count: int) -> Placement:
 def _what_changed(before: ClusterCapacity | None, after: ClusterCapacity) -> str:
     known = {node.node_id for node in before.nodes} if before else set()
     now = {node.node_id for node in after.nodes}
-    parts = [
-        f"{counted(len(ids), 'node')} {verb}" for ids, verb in ((now - known, "came"), (known - now, "went")) if ids
-    ]
-    return " and ".join(parts) or "what a node has changed"
-
-
-def _check_versions(plan: TrialPlan) -> TrialPlan:
-    if plan.by_config is not None:
-        check_versions(plan.by_config.holds_for)
-    return plan
+    changes = (("added", now - known), ("removed", known - now))
+    parts = [f"{counted(len(ids), 'node')} {verb}" for verb, ids in changes if ids]
+    return " and ".join(parts) or "the resources of a node changed"
 
 
 def check_versions(measured_with: Mapping[str, str]) -> None:
-    """Raise unless each installed package has the version with which was measured.
+    """Compare the versions of a measurement with the installed versions.
 
     A package that is not installed where the program runs, such as on a laptop, is not compared.
 
@@ -450,7 +396,7 @@ def check_versions(measured_with: Mapping[str, str]) -> None:
         measured_with: Versions by package.
 
     Raises:
-        InvalidResourcesError: Some have another version.
+        InvalidResourcesError: A package has another version.
     """
     others = [
         f"{name} {measured} ({found} is installed)"
@@ -459,13 +405,13 @@ def check_versions(measured_with: Mapping[str, str]) -> None:
     ]
     if others:
         raise InvalidResourcesError(
-            f"the plan goes by a decision that was measured with {', '.join(others)}: measure again with what is "
-            "installed, or give BenchmarkedPolicy accept_other_versions=True"
+            f"the plan uses a decision that was measured with {', '.join(others)}: measure again with the installed "
+            "versions, or pass accept_other_versions=True to BenchmarkedPolicy"
         )
 
 
 def _installed(name: str) -> str | None:
-    for build in (name, f"{name}-cpu"):  # as TensorFlow and XGBoost call theirs without CUDA
+    for build in (name, f"{name}-cpu"):  # the builds of TensorFlow and XGBoost without CUDA
         with suppress(PackageNotFoundError):
             return version(build)
     return None

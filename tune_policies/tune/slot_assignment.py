@@ -1,11 +1,11 @@
 """Decides which slots of a plan are free, which types a trial may get, and when a slow slot is better left idle.
 
-A placement says how many slots of one type are on one node, or on any node where nodes need not be told apart.
+A placement is a number of slots of one type on one node, or on any node if the plan need not distinguish nodes.
 
 While many trials wait, every slot helps. Near the end of a run, a trial that starts in a slow slot may be the last to
-finish: the faster slots would have done all that waits before.
+finish, although the faster slots could run all waiting trials sooner.
 
-Pure decisions: this module knows no Ray and reads no clock; callers pass times in.
+All decisions are pure: this module does not import Ray, and callers pass the time.
 """
 
 import heapq
@@ -24,13 +24,13 @@ class SlotAssignment(NamedTuple):
     """The slot in which a trial runs, or waits for Ray to start it.
 
     Attributes:
-        slot: The slot, as it was when the trial got it.
-        slot_type: The index of its type among the slots of the plan; ``None``: the plan has no such slot any
-            more, or the trial has a slot of its own.
+        slot: The slot when the trial got it.
+        slot_type: The index of its type among the slots of the plan; ``None``: the plan no longer has such a slot, or
+            the trial has a slot of its own.
         node_id: The node of the slot; ``None``: any.
-        num_slots: How many slots of the type the trial takes: several where it has more than one slot holds.
+        num_slots: How many slots of the type the trial takes: several if it reserves more than one slot.
         has_started: Whether the trial runs.
-        worker_nodes: The nodes of its Train workers, as the placement of the slot says.
+        worker_nodes: The nodes of its Train workers in the placement of the slot.
     """
 
     slot: TrialSlot
@@ -42,32 +42,32 @@ class SlotAssignment(NamedTuple):
 
     @property
     def place(self) -> Hashable:
-        """What :func:`place_of` returns for the placement of the slot."""
+        """The result of :func:`place_of` for the placement of the slot."""
         return self.slot_type, self.node_id, self.worker_nodes
 
 
 def place_of(placement: Placement) -> Hashable:
-    """Return what tells a placement from the others of a plan, however many slots it has."""
+    """Return a key of a placement among those of a plan, which does not depend on its number of slots."""
     return placement.slot_type, placement.node_id, placement.worker_nodes
 
 
 def _devices_of(slot: TrialSlot) -> tuple[frozenset[str], str | None, str]:
-    """Return the devices that a trial keeps when it is paused and resumed; how much of them it gets may change.
+    """Return the type of the devices that a trial keeps when it is paused and resumed; the amount may change.
 
-    CPUs alone are a type of their own.
+    CPUs without devices are a type too.
     """
     devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
     return devices, slot.accelerator_type, format_selector(slot.label_selector)
 
 
 def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssignment]) -> list[int]:
-    """Return how many slots of each placement are free.
+    """Return the number of free slots of each placement.
 
-    A trial takes a slot of the placement that it was assigned. Where the plan has changed and has fewer slots there, it
-    takes one of the same type elsewhere. A trial of a type that the plan has no more takes no slot: Ray then lets
-    others wait until it has ended.
+    A trial takes a slot of its assigned placement. If the plan has changed and has fewer slots there, the trial takes a
+    slot of the same type elsewhere. A trial of a type that the plan no longer has takes no slot, so Ray lets others
+    wait until it ends.
 
-    A placement gives no slot to others while a trial that takes several of its slots has not started: that many must
+    A placement has no free slots while a trial that takes several of them has not started, because that many must
     become free on one device.
     """
     free = [placement.count for placement in placements]
@@ -92,7 +92,7 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
 
 
 class SlotTypes:
-    """The slot types of a plan, with which slots of earlier plans are matched.
+    """The slot types of a plan, and which of them match the slots of earlier plans.
 
     Args:
         slots: The slots of the plan.
@@ -103,23 +103,23 @@ class SlotTypes:
         self._matches: dict[int, tuple[TrialSlot, int | None, tuple[int, ...]]] = {}
 
     def type_of(self, slot: TrialSlot) -> int | None:
-        """Return the type as which a trial in ``slot`` counts; ``None``: the plan has none like it.
+        """Return the type that a trial in ``slot`` counts as, or ``None`` if the plan has no similar type.
 
-        That is the type with the same resources and labels, else one with the same devices: a trial from before the
-        plan changed still holds what it was given.
+        This is the type with the same resources and labels, else a type with the same devices, because a trial keeps
+        its slot when the plan changes.
         """
         return self._match(slot)[0]
 
     def allowed_types(self, last_slot: TrialSlot | None) -> tuple[int, ...]:
         """Return the types in which a trial may run: those with the devices of ``last_slot``, in which it ran last.
 
-        All types are allowed where there is no such slot, and where the plan has no such devices any more, for instance
+        All types are allowed for a trial that has not run, and if the plan no longer has such devices, for instance
         because their node died.
         """
         return tuple(range(len(self.slots))) if last_slot is None else self._match(last_slot)[1]
 
     def _match(self, slot: TrialSlot) -> tuple[int | None, tuple[int, ...]]:
-        """Compare once for each object: slots are few, and each step of a run asks for them."""
+        """Compare each slot object once, because each step of a run needs the result."""
         if id(slot) not in self._matches:
             alike = _without_count_and_speed(slot)
             same_slot = [i for i, each in enumerate(self.slots) if _without_count_and_speed(each) == alike]
@@ -134,20 +134,20 @@ def _without_count_and_speed(slot: TrialSlot) -> TrialSlot:
 
 
 _SHORTEST_S: Final = 1e-6
-"""No trial counts as shorter: durations are divided by."""
+"""The shortest duration of a trial, because code divides by durations."""
 
 _ENOUGH_TRIALS: Final = 5
-"""From so many trials on, the median of a type's own trials is better than the ratio of speeds."""
+"""With this many trials of a type, their median is better than an estimate from the ratio of speeds."""
 
 _NUM_QUANTILES: Final = 20
-"""How many equally likely durations stand for all that were measured."""
+"""The number of equally likely durations that represent all measured ones."""
 
 
 class TrialDurations:
-    """How long trials take in each slot type: as measured, or by the speeds where nothing was measured.
+    """The durations of trials in each slot type: as measured, or else estimated from the speeds.
 
     Args:
-        speeds: How fast a trial runs in each type, in any one unit; ``None``: not known.
+        speeds: The speed of a trial in each type, all in the same unit; ``None``: not known.
     """
 
     def __init__(self, speeds: Sequence[float | None]) -> None:
@@ -155,14 +155,14 @@ class TrialDurations:
         self._measured_s: tuple[list[float], ...] = tuple([] for _ in self._speeds)
 
     def add(self, slot_type: int, seconds: float) -> None:
-        """Add the duration of a trial that ran to its end in a slot of this type."""
+        """Add the duration of a trial that completed in a slot of this type."""
         insort(self._measured_s[slot_type], max(seconds, _SHORTEST_S))
 
     def typical_s(self, slot_type: int) -> float | None:
-        """Return how long a trial typically takes in a slot of this type, in seconds; ``None``: not known.
+        """Return the typical duration of a trial in a slot of this type in seconds, or ``None`` if it is not known.
 
-        That is the median, which a few odd trials do not move. The shortest trials end first, so while a type has only
-        few measured trials, the type with the most measured trials and the ratio of both speeds tell more.
+        This is the median, because a few outliers do not change it. The shortest trials end first. So while a type has
+        few measured trials, the duration is estimated from the type with the most, and from the ratio of both speeds.
         """
         here, speed = self._measured_s[slot_type], self._speeds[slot_type]
         _, reference = max(
@@ -174,7 +174,7 @@ class TrialDurations:
         return _median(here) if here else None
 
     def by_speed(self, slot_type: int) -> float | None:
-        """Return how long a trial takes in a slot of this type by its speed alone, in no unit; ``None``: not known."""
+        """Return the relative duration of a trial in this type from the speed alone, or ``None`` if it is not known."""
         speed = self._speeds[slot_type]
         return None if speed is None else 1 / speed
 
@@ -185,8 +185,8 @@ class TrialDurations:
     def quantiles(self) -> list[float]:
         """Return equally likely durations of a trial, each relative to the median.
 
-        They are those of the type with the most measured trials. Where these are many, the longest one, which may hang,
-        is left out. Until a trial has ended, all trials count as equally long.
+        They come from the type with the most measured trials. If these are many, the longest is left out, because it
+        may have hung. Until a trial has ended, all trials count as equally long.
         """
         times = max(self._measured_s, key=len)
         ranks = [(2 * i + 1) * len(times) // (2 * _NUM_QUANTILES) for i in range(_NUM_QUANTILES)]
@@ -200,7 +200,7 @@ def _median(sorted_s: Sequence[float]) -> float:
 
 
 class RunningTrial(NamedTuple):
-    """A trial that runs: in which slot type, and for how many seconds."""
+    """The slot type of a running trial, and for how many seconds it has run."""
 
     slot_type: int
     elapsed_s: float
@@ -216,19 +216,19 @@ def should_idle(
 ) -> bool:
     """Return whether a free slot of ``slot_type`` is better left idle than given to one more waiting trial.
 
-    A trial in this slot leaves one trial less for the faster types, so they are done a little earlier. But if it ends
-    after them, it makes the run longer. The slot is used if the gain is larger than the mean loss over the durations
-    that trials have shown.
+    A trial in this slot leaves one trial less for the faster types, so they finish a little earlier. But if it ends
+    after them, it makes the run longer. The slot is used if the gain is larger than the mean loss over the measured
+    durations of trials.
 
-    Where all trials of a type take equally long, the slot is used exactly if its trial ends before the faster types
-    would have done all that waits. Decided again at each free slot, this gives the shortest run: of all times at
-    which some slot could end a trial, the run uses the earliest ones, as many as there are trials.
+    If all trials of a type take equally long, the slot is used exactly if its trial would end before the faster types
+    finish all waiting trials. Decided again at each free slot, this gives the shortest run: of all times at which a
+    slot could end a trial, the run uses the earliest ones, as many as there are trials.
 
     Until a trial has ended in a type with a speed, types are compared by their speeds alone. Running trials then count
-    as just begun, as nobody knows how much of them is over.
+    as just started, because their progress is not known.
 
-    A slot of the fastest type is never left idle, nor one of a type of which nothing is known. Other types of which
-    nothing is known are not counted on.
+    A slot of the fastest type is never left idle, nor one of a type without a known duration. Other types without a
+    known duration are ignored.
 
     Args:
         slot_type: The type of the free slot.
@@ -236,7 +236,7 @@ def should_idle(
         slots: How many slots there are of each type, used and free.
         running: The trials that run now, in slots of any type.
         num_waiting: How many trials have no slot yet and may take one of any type. Do not count a trial that needs this
-            slot_type: no other slot would ever run it.
+            slot type, because no other slot can run it.
     """
     is_measured = durations.typical_s(slot_type) is not None
     each = [(durations.typical_s if is_measured else durations.by_speed)(other) for other in range(len(slots))]
@@ -253,7 +253,7 @@ def should_idle(
         return False
     gain_s = 1 / sum(1 / each_s for _, each_s in free_s)
     ends_s = [here_s * quantile for quantile in durations.quantiles()]
-    # The others take gain_s or more for each trial. This bound spares counting out a search without an end.
+    # The others take gain_s or more for each trial. This bound avoids a long loop if the search has no end.
     if (num_waiting - 1) * gain_s >= max(ends_s):
         return False
     others_end_s = _makespan_s(num_waiting, free_s)
@@ -262,7 +262,7 @@ def should_idle(
 
 
 def _makespan_s(num_trials: int, slots: list[tuple[float, float]]) -> float:
-    """Return when the slots have done so many trials. Each slot says when it is free, and how long its trials take."""
+    """Return when the slots have run all trials. Each slot has the time when it is free, and its trials' duration."""
     ends = [(free_s + each_s, each_s) for free_s, each_s in slots]
     heapq.heapify(ends)
     for _ in range(num_trials - 1):
@@ -272,10 +272,10 @@ def _makespan_s(num_trials: int, slots: list[tuple[float, float]]) -> float:
 
 
 def _seconds_until_free(each_s: float, elapsed: Sequence[float], num_slots: int) -> list[float]:
-    """Return in how many seconds each slot of a type is free.
+    """Return in how many seconds each slot of a type becomes free.
 
-    A late trial counts as running on for as long as it is late already, so a trial that hangs is counted on less and
-    less. Where more trials run than slots are left, the trials that end first free no slot.
+    A late trial is expected to run for as long as it is already late, so a slot with a hanging trial counts less and
+    less. If more trials run than there are slots, the trials that end first free no slot.
     """
     left = [abs(each_s - so_far) for so_far in elapsed]
     free = [0.0] * (num_slots - len(left))
@@ -283,7 +283,7 @@ def _seconds_until_free(each_s: float, elapsed: Sequence[float], num_slots: int)
 
 
 class TrialTimer:
-    """Times the trials of a run, without their pauses.
+    """Measures the durations of the trials of a run, without their pauses.
 
     Args:
         slot_types: The slot types of the plan.
@@ -296,7 +296,7 @@ class TrialTimer:
         self.change_types(slot_types)
 
     def change_types(self, slot_types: SlotTypes) -> None:
-        """Go on with the types of another plan, and keep the durations of types that are in both."""
+        """Continue with the types of another plan, and keep the durations of types that are in both."""
         self._slot_types = slot_types
         self._durations = TrialDurations([slot.speed for slot in slot_types.slots])
         finished, self._finished = self._finished, []
@@ -310,11 +310,11 @@ class TrialTimer:
             self._durations.add(slot_type, seconds)
 
     def start(self, trial: Any, now_s: float) -> None:
-        """Start the clock of a trial that runs, if it does not go already."""
+        """Start the clock of a running trial, unless it was started before."""
         self._since_s.setdefault(trial, now_s)
 
     def stop(self, trial: Any, now_s: float) -> None:
-        """Stop the clock of a trial that does not run, if it goes."""
+        """Stop the clock of a trial that does not run."""
         since_s = self._since_s.pop(trial, None)
         if since_s is not None:
             self._ran_s[trial] = self._ran_s.get(trial, 0.0) + now_s - since_s

@@ -1,11 +1,10 @@
-"""Warns of tasks that wait because a run's placement groups have reserved what they need.
+"""Warns about tasks that wait because a run's placement groups have reserved the resources that they need.
 
-A trial of Tune, and a worker of Train, has its resources in a placement group. Tasks of Ray Data run outside of all
-groups, and so do tasks with a scheduling strategy of their own. If the groups reserve every CPU, such tasks wait until
-a trial ends, or indefinitely if the trials wait for their data. Ray itself warns of tasks that a trial starts inside
-its own group.
+The resources of a Tune trial and of a Train worker are in a placement group. Tasks of Ray Data, and tasks with their
+own scheduling strategy, run outside of all groups. If the groups reserve every CPU, these tasks wait until a trial
+ends, or indefinitely if the trials wait for their data. Ray itself warns about tasks inside a trial's own group.
 
-One thread in the driver calls Ray's GCS every two seconds, whatever the number of trials.
+One thread in the driver calls Ray's GCS every two seconds, regardless of the number of trials.
 """
 
 import atexit
@@ -26,28 +25,28 @@ from tune_policies.values.errors import RayVersionError
 from tune_policies.values.resources import amount_of, format_amount, to_ticks
 
 Amounts = Mapping[str, float]
-"""What a node has, or a task needs, by Ray's names."""
+"""The amounts of a node, or of a task's request, by Ray's names."""
 
 _GROUP: Final = re.compile(r"(.+)_group_([0-9a-f]{36})")
-"""A node's resource for all bundles of one group. That of one bundle has its number before the identifier."""
+"""A node's resource for all bundles of one group. The name for one bundle has its index before the identifier."""
 
 _MIN_WAIT_S: Final = 5.0
-"""How long tasks wait, in every reading, before a warning. Where a trial ends, tasks may start within a moment."""
+"""How long tasks must wait before a warning. After a trial has ended, tasks may take a moment to start."""
 
 _REPEAT_S: Final = 60.0
-"""How often the warning is repeated, as Ray does for what waits: the program may have begun another run."""
+"""The interval between repeated warnings, as in Ray, because the program may have started another run."""
 
 
 def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_id: str) -> list[Amounts]:
-    """Return the requests that wait for resources which this program's groups have reserved.
+    """Return the requests that wait for resources reserved by this program's groups.
 
     A request that fits beside all groups only waits for its turn. A request that fits on no node even without this
     program's groups waits for other programs, or for a new node.
 
     Args:
-        nodes: What each alive node has without what lasting actors hold, the resources of groups included.
-        waiting: The resources of each kind of task and actor that waits.
-        job_id: The program's number with Ray, in hexadecimal, with which its groups' identifiers end.
+        nodes: The resources of each alive node, including those of groups, without those of lasting actors.
+        waiting: The resources of each kind of waiting task and actor.
+        job_id: The program's Ray job ID, in hexadecimal, with which the identifiers of its groups end.
     """
     without_any, without_own = [], []
     for node in nodes:
@@ -75,16 +74,16 @@ def _holds(ticks: Mapping[str, int], request: Amounts) -> bool:
 
 
 class StarvedTasks:
-    """Knows how long tasks have been starved, and when it warned of them. Callers pass the time in."""
+    """Tracks how long tasks have been starved, and the time of each warning. Callers pass the time."""
 
     def __init__(self) -> None:
         self._since_s: dict[frozenset[tuple[str, float]], float] = {}
         self._warned_s: dict[frozenset[tuple[str, float]], float] = {}
 
     def read(self, starved: Iterable[Amounts], now_s: float, held: Amounts = MappingProxyType({})) -> list[str]:
-        """Add a reading; return the warnings that are due: one a minute for each kind of task.
+        """Add a reading; return the warnings that are due: one per minute for each kind of task.
 
-        ``held`` is what lasting actors hold outside of placement groups, which a plan must leave free as well.
+        ``held`` are the resources of lasting actors outside of placement groups, which a plan must leave free as well.
         """
         kinds = {frozenset(request.items()): request for request in starved}
         self._since_s = {kind: self._since_s.get(kind, now_s) for kind in kinds}
@@ -104,10 +103,10 @@ def _message(request: Amounts, waited_s: float, held: Amounts) -> str:
     )
     beside = ", ".join(amount_of(amount, name) for name, amount in sorted(actors.items()))
     return (
-        f"tasks that need {needs} have waited for {waited_s:.0f} s, as this program's trials and Train workers have "
-        f"reserved {'what actors leave of that' if actors else 'that'} on every node. Ray Data's tasks run outside "
-        "what a trial reserves, so they wait until one ends, and indefinitely if the trials wait for them. Leave room "
-        f"for them{f', and for the actors, which hold {beside}' if actors else ''}: plan with "
+        f"tasks that need {needs} have waited for {waited_s:.0f} s because this program's trials and Train workers"
+        f"{', and lasting actors,' if actors else ''} have reserved them on every node. Tasks of Ray Data run outside "
+        "the reservations of trials, so they wait until a trial ends, and indefinitely if the trials wait for them. "
+        f"Leave room for them{f', and for the actors, which use {beside}' if actors else ''}: plan with "
         f"ReservingPolicy(policy{room})"
     )
 
@@ -117,7 +116,7 @@ _logger = logging.getLogger(__name__)
 _INTERVAL_S: Final = 2.0
 _READ_TIMEOUT_S: Final = 10.0
 _WATCH_ON_S: Final = 600.0
-"""How long the watch goes on after the program's last group is gone: new trials may wait for other programs' groups."""
+"""How long the watch continues after the program's last group is removed: new trials may wait for other programs."""
 _JOIN_TIMEOUT_S: Final = 2.0
 
 _lock = threading.Lock()
@@ -125,7 +124,7 @@ _watch: "_TaskWatch | None" = None
 
 
 def watch_tasks() -> None:
-    """Begin to watch as a run begins, or extend a watch that runs already. Does not wait."""
+    """Start a watch for a run, or extend the running watch. Does not wait."""
     global _watch
     with _lock:
         if _watch is None or not _watch.extend():
@@ -134,7 +133,7 @@ def watch_tasks() -> None:
 
 
 def _end_watch() -> None:
-    """End the watch before the interpreter ends: a thread inside Ray's code would end the process with an error."""
+    """End the watch before the interpreter exits, because a thread inside Ray's code would cause an error."""
     if _watch is not None:
         _watch.stop.set()
         _watch.join(_JOIN_TIMEOUT_S)
@@ -150,7 +149,7 @@ class _TaskWatch(threading.Thread):
         self._needed_until_s = time.monotonic() + _WATCH_ON_S
 
     def extend(self) -> bool:
-        """Watch on for a while; return ``False`` if the watch has ended."""
+        """Continue to watch; return ``False`` if the watch has ended."""
         self._needed_until_s = time.monotonic() + _WATCH_ON_S
         return self.is_alive() and not self.stop.is_set()
 
@@ -167,28 +166,28 @@ class _TaskWatch(threading.Thread):
                 if not self._read(tasks):
                     tasks = StarvedTasks()  # warn again in the next run
             except RayVersionError as error:
-                _logger.warning("whether tasks wait for what trials hold is not watched: %s", error)
+                _logger.warning("tasks that wait for the resources of trials are not detected: %s", error)
                 return
-            except Exception as error:  # noqa: BLE001  # Ray is busy, or ends just now: no reason to trouble the run
-                _logger.debug("which tasks wait could not be read: %s", error)
+            except Exception as error:  # noqa: BLE001  # Ray is busy or shuts down, which must not affect the run
+                _logger.debug("the waiting tasks could not be read: %s", error)
 
     def _read(self, tasks: StarvedTasks) -> bool:
-        """Read once; return whether a run of the program goes on: it has groups."""
+        """Read once; return whether a run of the program continues, which is the case if the program has groups."""
         job_id = ray.get_runtime_context().get_job_id()
         demand = read_demand(_READ_TIMEOUT_S)
         totals = demand.node_totals
         if not any(name.endswith(job_id) and "_group_" in name for node in totals.values() for name in node):
             return False
         self._needed_until_s = time.monotonic() + _WATCH_ON_S
-        waiting = () if demand.is_growing else demand.waiting  # else nodes for them are on their way
-        held = _take_from(totals, job_id) if waiting else {}
+        waiting = () if demand.is_growing else demand.waiting  # nodes for them are being launched
+        held = _remove_actors_from(totals, job_id) if waiting else {}
         for text in tasks.read(starved_requests([*totals.values()], waiting, job_id), time.monotonic(), held):
             _logger.warning("%s", text)
         return True
 
 
-def _take_from(node_totals: Mapping[str, dict[str, float]], job_id: str) -> dict[str, float]:
-    """Take from nodes what lasting actors outside of all groups hold, as those of Ray Serve; return it in sum."""
+def _remove_actors_from(node_totals: Mapping[str, dict[str, float]], job_id: str) -> dict[str, float]:
+    """Subtract the resources of lasting actors outside of all groups, such as Ray Serve's; return their sum."""
     held: defaultdict[str, float] = defaultdict(float)
     for actor in living_actors():
         node = node_totals.get(actor.node_id, {})

@@ -1,4 +1,4 @@
-"""The base of a Tune scheduler that wraps another, and that may requeue failed trials without counting the failure."""
+"""The base of a Tune scheduler that wraps another, and may requeue failed trials without counting the failure."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,10 +10,10 @@ from tune_policies.ray_compat.tune_controller import requeued_by, scheduler_insi
 
 
 class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no types
-    """Leaves all decisions to the inner scheduler, and hides from it the failures that do not count.
+    """Passes all calls to the inner scheduler, except for failures that do not count.
 
     Args:
-        inner: The scheduler that decides everything else; ``None``: Tune's default, first come first served.
+        inner: The scheduler that decides everything else. The default is Tune's, first come first served.
     """
 
     def __init__(self, inner: TrialScheduler | None) -> None:
@@ -22,16 +22,16 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
         self._requeued: set[Trial] = set()
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Pass on a trial, unless it is requeued after a failure that the inner scheduler was not told about."""
+        """Add a trial to the inner scheduler, unless it is requeued after a failure that was not reported to it."""
         if trial in self._requeued:
             self._requeued.remove(trial)
         else:
             self._inner.on_trial_add(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Pass on that a trial failed, unless this scheduler has requeued it."""
-        # HyperBand's brackets cannot hold a trial that waits again after its milestone, at which Tune saves it. So they
-        # hear of the failure, drop the trial and add it again, as for every trial that Tune retries.
+        """Report the failure to the inner scheduler, unless this scheduler requeued the trial."""
+        # HyperBand's brackets cannot contain a trial that waits again after its milestone, at which Tune saves it. So
+        # HyperBand gets the failure, drops the trial and adds it again, as it does for every trial that Tune retries.
         is_hidden = requeued_by(trial) is self and not (
             was_saving(trial) or any(isinstance(each, HyperBandScheduler) for each in nested_schedulers(self))
         )
@@ -46,16 +46,16 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
 
     @property
     def metric(self) -> str | None:
-        """The metric that the inner scheduler reads."""
+        """The metric of the inner scheduler."""
         return self._inner.metric  # type: ignore[no-any-return]
 
     @property
     def supports_buffered_results(self) -> bool:
-        """Whether the inner scheduler takes several results at once."""
+        """Whether the inner scheduler accepts several results at once."""
         return bool(self._inner.supports_buffered_results)
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Pass on the metric and its mode."""
+        """Pass the metric and its mode to the inner scheduler."""
         return bool(self._inner.set_search_properties(metric, mode, **spec))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -63,19 +63,19 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
         return str(self._inner.on_trial_result(tune_controller, trial, result))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Pass on that a trial is done."""
+        """Report the completion of a trial to the inner scheduler."""
         self._inner.on_trial_complete(tune_controller, trial, result)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """Pass on that a waiting trial is taken out."""
+        """Report the removal of a waiting trial to the inner scheduler."""
         self._inner.on_trial_remove(tune_controller, trial)
 
     def debug_string(self) -> str:
-        """Return what Tune prints about the inner scheduler."""
+        """Return the text that Tune prints about the inner scheduler."""
         return str(self._inner.debug_string())
 
     def save(self, checkpoint_path: str) -> None:
-        """Save the inner scheduler. What this one knows is saved with the trials."""
+        """Save the inner scheduler. The state of this scheduler is saved with the trials."""
         self._inner.save(checkpoint_path)
 
     def restore(self, checkpoint_path: str) -> None:
@@ -91,7 +91,7 @@ def nested_schedulers(scheduler: TrialScheduler | None) -> Iterator[TrialSchedul
 
 
 def takes_first(scheduler: TrialScheduler) -> bool:
-    """Return whether a scheduler chooses the first waiting trial, as Tune's default, ASHA and the median rule do."""
+    """Return whether a scheduler chooses the first waiting trial, like Tune's default, ASHA and the median rule."""
     return all(
         isinstance(each, WrappingScheduler) or type(each).choose_trial_to_run is FIFOScheduler.choose_trial_to_run
         for each in nested_schedulers(scheduler)

@@ -1,1 +1,1 @@
-"""What the trials of a run used of their fraction of GPU memory: the record, its files, and what follows from them."""
+"""Records what the trials of a run used, and shows it: tables, advice, metrics and a page."""

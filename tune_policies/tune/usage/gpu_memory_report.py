@@ -1,12 +1,12 @@
-"""The view of a run's GPU memory: a line and a bar for each trial, advice, or a picture by matplotlib.
+"""Shows the GPU memory of a run's trials: tables, advice, or a plot by matplotlib.
 
-The advice says how many trials would fit on a GPU, and what went wrong.
+The advice contains how many trials would fit on a GPU, and problems of trials.
 """
 
 import io
 from collections import defaultdict
 from collections.abc import Iterator
-from enum import Enum, auto
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,20 +25,20 @@ from .gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage, needed_bytes
 from .resource_usage import ResourceUsage, resource_usage_view
 
 _NOTHING_REPORTED: Final = (
-    "no trial reports what it used: only trials that have a GPU and run under a PolicyScheduler do. With "
+    "no trial reported its GPU memory: only trials that have a GPU and run under a PolicyScheduler do. With "
     "resources_per_trial alone, nothing limits a trial's GPU memory"
 )
 
 HEADROOM: Final = 0.1
-"""How much more than its peak a trial should get, as a fraction of the peak."""
+"""The memory of a trial should exceed its peak by this fraction."""
 
 
 class Verdict(Enum):
-    """How a process kept to its share."""
+    """Whether a process stayed within its GPU fraction."""
 
-    WITHIN = auto()
-    BEYOND = auto()
-    OUT_OF_MEMORY = auto()
+    WITHIN = "within its fraction"
+    BEYOND = "beyond its fraction"
+    OUT_OF_MEMORY = "ran out of memory"
 
     @classmethod
     def of(cls, usage: GpuMemoryUsage) -> "Verdict":
@@ -49,35 +49,35 @@ class Verdict(Enum):
 
 
 def device_bytes(usage: GpuMemoryUsage) -> int | None:
-    """Return the memory of one device; ``None``: not known."""
+    """Return the memory of one device, or ``None`` if it is not known."""
     if usage.device_bytes is not None or usage.share_bytes is None or not usage.gpus:
         return usage.device_bytes
     return int(usage.share_bytes / usage.gpus)
 
 
 def share_or_device_bytes(usage: GpuMemoryUsage) -> int:
-    """Return what the process may use: its share, or the device if it has none; 0: not known."""
+    """Return the memory that the process may use: of its fraction, or else of the device; 0 if not known."""
     return usage.share_bytes or device_bytes(usage) or 0
 
 
 def share_text(usage: GpuMemoryUsage) -> str:
-    """Return the share in bytes, or in GPUs if its size is not known or the GPUs are whole."""
+    """Return the GPU fraction in bytes, or in GPUs if its size is not known or the GPUs are whole."""
     if usage.share_bytes:
         return format_bytes(usage.share_bytes)
     return amount_of(usage.gpus, "GPU") if usage.gpus else "not known"
 
 
 def advise(run: RunUsage, record: ResourceUsage | None = None) -> list[str]:
-    """Return advice about the run, each item a sentence; nothing if its record shows that no trial had a GPU."""
+    """Return sentences of advice about the run, or none if its record shows that no trial had a GPU."""
     known = [trial for trial in run.trials if trial.usage is not None]
     if _is_without_gpus(run, record):
         return []
     if not known:
         return [_NOTHING_REPORTED]
-    return [*_advise_on_share(known), *_advise_on_outgrown_shares(known), *_advise_on_problems(known)]
+    return [*_advise_on_size(known), *_advise_on_retries(known), *_advise_on_problems(known)]
 
 
-def _advise_on_share(trials: list[TrialUsage]) -> Iterator[str]:
+def _advise_on_size(trials: list[TrialUsage]) -> Iterator[str]:
     alike: dict[tuple[int, float], list[GpuMemoryUsage]] = defaultdict(list)
     for trial in trials:
         usage = trial.usage
@@ -100,20 +100,20 @@ def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
         return
     needs = [need for need in (needed_bytes(usage) for usage in usages) if need]
     if not needs or gpus > 1:
-        return  # how much a trial needs on each of several GPUs is not known
+        return  # the use of each of several GPUs is not known
     peak = max(needs)
     fit = min(int(device / (peak * (1 + HEADROOM))), TICKS)
-    said = f"peak {_gib(peak)} of {_gib(share)} GiB"
+    text = f"peak {_gib(peak)} of {_gib(share)} GiB"
     if fit > now:
-        yield f"{said}: {_trials_per_gpu(fit)} instead of {now}"
+        yield f"{text}: {_trials_per_gpu(fit)} instead of {now}"
     elif fit < now:
-        yield f"{said}, with little to spare: {_trials_per_gpu(max(1, fit))} instead of {now}" if now > 1 else said
+        yield f"{text}, with little to spare: {_trials_per_gpu(max(1, fit))} instead of {now}" if now > 1 else text
     else:
-        yield f"{said}: {_trials_per_gpu(now)} is right"
+        yield f"{text}: {_trials_per_gpu(now)} is right"
 
 
-def _advise_on_outgrown_shares(trials: list[TrialUsage]) -> Iterator[str]:
-    """Name the trials that ran out of memory with one share and ended well with a larger one."""
+def _advise_on_retries(trials: list[TrialUsage]) -> Iterator[str]:
+    """List the trials that ran out of memory with one fraction and completed with a larger one."""
     fitted: dict[tuple[str, str], list[TrialUsage]] = defaultdict(list)
     for trial in trials:
         ran_out_of = [usage for usage in trial.of_smaller_shares if usage.num_ooms]
@@ -126,14 +126,15 @@ def _advise_on_outgrown_shares(trials: list[TrialUsage]) -> Iterator[str]:
 def _advise_on_problems(trials: list[TrialUsage]) -> Iterator[str]:
     beyond = [trial for trial in trials if any(usage.share_kept is False for usage in trial.usages)]
     if beyond:
-        yield f"{counted(len(beyond), 'trial')} did not keep the share: {_names(beyond)}"
+        yield f"{counted(len(beyond), 'trial')} exceeded the GPU fraction: {_names(beyond)}"
     leaking = [trial for trial in trials if any(usage.left_over_bytes for usage in trial.usages)]
     if leaking:
-        yield f"{counted(len(leaking), 'trial')} began with memory that an earlier trial had left: {_names(leaking)}"
+        started = f"{counted(len(leaking), 'trial')} started with memory that an earlier trial had not released"
+        yield f"{started}: {_names(leaking)}"
     loose = [trial for trial in trials if any(usage.not_enforceable for usage in trial.usages)]
     if loose:
         frameworks = sorted({name for trial in loose for usage in trial.usages for name in usage.not_enforceable})
-        yield f"nothing limits {', '.join(frameworks)}: {_names(loose)}"
+        yield f"no limit for {', '.join(frameworks)}: {_names(loose)}"
     yield from dict.fromkeys(warning for trial in trials for usage in trial.usages for warning in usage.warnings)
 
 
@@ -155,7 +156,7 @@ def _gib(amount: int) -> str:
 
 
 _BAR: Final = 40
-"""The length of a bar that fills the share, in characters."""
+"""The length of a bar that fills the GPU fraction, in characters."""
 
 
 def _is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:
@@ -165,7 +166,7 @@ def _is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:
 
 
 def usage_view(run: RunUsage, record: ResourceUsage | None = None) -> RenderableType:
-    """Return the tables and the lines that ``tune-policies usage`` shows."""
+    """Return the tables and lines that ``tune-policies usage`` prints."""
     parts = [] if record is None else [resource_usage_view(record)]
     if not _is_without_gpus(run, record):
         parts += [""] if parts else []
@@ -174,7 +175,9 @@ def usage_view(run: RunUsage, record: ResourceUsage | None = None) -> Renderable
 
 
 def _gpu_memory_view(run: RunUsage) -> RenderableType:
-    view = empty_table(counted(len(run.trials), "trial"), "Trial", "Share", "Limit", "Peak", "Process", "Kept", "OOMs")
+    view = empty_table(
+        counted(len(run.trials), "trial"), "Trial", "Fraction", "Limit", "Peak", "Process", "Kept", "OOMs"
+    )
     for trial in run.trials:
         num_ooms = sum(usage.num_ooms for usage in trial.usages)
         cells: list[RenderableType] = [*_cells(trial.usage), str(num_ooms)] if trial.usage else ["-"] * 6
@@ -183,8 +186,8 @@ def _gpu_memory_view(run: RunUsage) -> RenderableType:
 
 
 def _bars(run: RunUsage) -> list[RenderableType]:
-    """Return the bars of peaks against shares; nothing if nothing is known."""
-    view = empty_table("Used of the share", "Trial", "", "")
+    """Return a table with a bar for the peak of each trial, if peaks are known."""
+    view = empty_table("Peaks relative to the GPU fractions", "Trial", "", "")
     for trial in run.trials:
         had, need = (trial.usage and amount(trial.usage) for amount in (share_or_device_bytes, needed_bytes))
         if had and need:
@@ -220,13 +223,9 @@ def _known(amount: int | None) -> str:
 
 
 _MOST_NAMES: Final = 60
-"""The names of more trials would overlap, so the picture has none."""
+"""The names of more trials would overlap, so the plot has no names then."""
 
-_LOOKS: Final = {
-    Verdict.WITHIN: ("within its share", "#4878a8"),
-    Verdict.BEYOND: ("beyond its share", "#c44e52"),
-    Verdict.OUT_OF_MEMORY: ("ran out of memory", "#dd8452"),
-}
+_COLOURS: Final = {Verdict.WITHIN: "#4878a8", Verdict.BEYOND: "#c44e52", Verdict.OUT_OF_MEMORY: "#dd8452"}
 
 
 def plot_usage(run: RunUsage, file: Path, *, force: bool = False) -> None:
@@ -242,7 +241,7 @@ def plot_usage(run: RunUsage, file: Path, *, force: bool = False) -> None:
         raise InvalidResourcesError("a plot needs matplotlib: pip install 'tune-policies[bench]'") from error
     rows = [(trial.name, trial.usage) for trial in run.trials if trial.usage and needed_bytes(trial.usage)]
     if not rows:
-        raise InvalidResourcesError("no trial says what it used, so there is nothing to plot")
+        raise InvalidResourcesError("no trial reported its GPU memory, so there is nothing to plot")
     height = min(1.5 + 0.3 * len(rows), 20)
     figure = Figure(figsize=(9, height), layout="constrained")
     axes = figure.subplots()
@@ -250,7 +249,7 @@ def plot_usage(run: RunUsage, file: Path, *, force: bool = False) -> None:
     picture = io.BytesIO()
     try:
         figure.savefig(picture, format=file.suffix.removeprefix(".") or "png", dpi=120)
-    except (OSError, RuntimeError, ValueError) as error:  # such as a suffix that matplotlib does not know
+    except (OSError, RuntimeError, ValueError) as error:  # such as an unsupported suffix
         raise InvalidResourcesError(f"cannot write the plot to {file}: {error}") from error
     write_new(file, picture.getvalue(), force=force)
 
@@ -263,17 +262,16 @@ def _draw(axes: Any, rows: list[tuple[str, GpuMemoryUsage]]) -> None:
     verdicts = [Verdict.of(usage) for _, usage in rows]
     axes.barh(places, shares, color="none", edgecolor="0.3", linewidth=1)
     used = [(needed_bytes(usage) or 0) / GIB for _, usage in rows]
-    axes.barh(places, used, height=0.55, color=[_LOOKS[verdict][1] for verdict in verdicts])
+    axes.barh(places, used, height=0.55, color=[_COLOURS[verdict] for verdict in verdicts])
     axes.invert_yaxis()
-    # A pair of dollars would be read as a formula.
+    # matplotlib interprets a text between two dollar signs as a formula.
     names = [one_line(name).replace("$", r"\$") for name, _ in rows]
     named = [name if len(name) <= 48 else f"{name[:47]}…" for name in names] if len(rows) <= _MOST_NAMES else []
     axes.set_yticks(list(places)[: len(named)], named, fontsize=8)
     axes.margins(y=0.01)
     axes.set_ylabel("" if named else counted(len(rows), "trial"))
     axes.set_xlabel("GPU memory of a trial, GiB")
-    looks = [_LOOKS[verdict] for verdict in Verdict if verdict in verdicts]
-    handles = [Patch(facecolor=colour, label=name) for name, colour in looks]
-    share = Patch(facecolor="none", edgecolor="0.3", label="its share")
-    axes.figure.legend(handles=[*handles, share], loc="outside upper center", ncols=4, frameon=False)
+    handles = [Patch(facecolor=_COLOURS[each], label=each.value) for each in Verdict if each in verdicts]
+    fraction = Patch(facecolor="none", edgecolor="0.3", label="its fraction")
+    axes.figure.legend(handles=[*handles, fraction], loc="outside upper center", ncols=4, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)

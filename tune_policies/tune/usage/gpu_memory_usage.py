@@ -1,7 +1,7 @@
-"""What a process used of its fraction of GPU memory, and what a run's trials used, from the files of Tune or Train.
+"""The GPU memory that a process used, and that the trials of a run used, as read from the files of Tune or Train.
 
-A trial has one record for each share that it had, with the largest value of each growing figure and the last value of
-all others. Truncated files and lines that are not records are skipped.
+A trial has one record for each GPU fraction that it had, with the maximum of each peak and the last value of all other
+fields. Truncated files and lines that are not records are skipped.
 """
 
 import io
@@ -24,16 +24,16 @@ from tune_policies.values.units import MIB
 from tune_policies.values.value import ShownValue, Value
 
 GPU_MEMORY_KEY: Final = "gpu_memory"
-"""The key of the record in a trial's result."""
+"""The key of the record in each result of a trial."""
 
 USAGE_NOTE: Final = f"{GPU_MEMORY_KEY}: "
-"""The prefix of the line of an error that has the trial's record as JSON."""
+"""The prefix of the line in an error that contains the trial's record as JSON."""
 
 WORKER_FILES: Final = f"{GPU_MEMORY_KEY}-*.json"
 """The files of the records of processes, in the folder of a run or a trial."""
 
 ASSUMED: Final = "the reserved peak and an overhead that is only assumed"
-"""The source of ``share_kept`` if the driver does not count by process, and the overhead was not measured."""
+"""The source of ``share_kept`` if the driver does not count per process, and the overhead was not measured."""
 
 
 def _from_lines(value: object) -> object:
@@ -48,29 +48,29 @@ def _from_named_lines(value: object) -> object:
 
 
 _Texts = Annotated[tuple[str, ...], BeforeValidator(_from_lines)]
-"""Texts; a result has them as the lines of one text."""
+"""Texts, which are the lines of one text in a result."""
 
 
 class GpuMemoryUsage(Value):
-    """What a process used of its fraction of GPU memory, on all its devices together.
+    """The GPU memory that a process used, on all its devices together.
 
     Attributes:
         pid: The ID of the process.
         gpus: GPUs of the process: a fraction of one, or whole ones; ``None``: not known.
         device_bytes: The memory of one of its devices; ``None``: not known.
-        share_bytes: The memory that the process may use; ``None``: whole GPUs, or a share whose size is not known.
+        share_bytes: The memory that the process may use; ``None``: whole GPUs, or a fraction whose size is not known.
         limit_bytes: The limits of its frameworks' allocators, by framework.
         peak_allocated_bytes: The peak of tensors; ``None``: not known.
         peak_reserved_bytes: The peak of allocators; ``None``: not known.
-        process_bytes: All memory of the process by the driver's count; ``None``: not known.
+        process_bytes: All memory of the process as counted by the driver; ``None``: not known.
         overhead_bytes: The memory of frameworks outside their allocators; ``None``: not known.
         num_ooms: How often an allocation was refused because memory ran out.
-        share_kept: Whether the process stayed within its share; ``None``: not known.
+        share_kept: Whether the process stayed within ``share_bytes``; ``None``: not known.
         left_over_bytes: Memory that an earlier trial in this process did not release.
-        isolation: What enforces the share, such as ``"framework"`` or ``"mps"``; ``None``: nothing does.
+        isolation: What enforces the limit, such as ``"framework"`` or ``"mps"``; ``None``: nothing does.
         not_enforceable: Frameworks in use that have no limit.
         warnings: Why a limit is not enforced although you chose to continue, and other notes.
-        sources: How each figure was measured, by its field.
+        sources: How each field was measured, by its name.
     """
 
     pid: Count | None = None
@@ -91,10 +91,10 @@ class GpuMemoryUsage(Value):
     sources: Annotated[dict[str, str], BeforeValidator(_from_named_lines)] = Field(default_factory=dict)
 
     def to_result(self) -> dict[str, Any]:
-        """Return the record as a part of a result: always the same keys, with a number or a text each.
+        """Return the record for a result, which always has the same keys, each with a number or a text.
 
-        TensorBoard's logger draws each list, and warns about texts in it. ``progress.csv`` has a column for each key of
-        a mapping in the first result, also if a trial continues with another share.
+        TensorBoard's logger draws each list, and warns about texts in it. ``progress.csv`` has columns only for the
+        keys of the first result, even if the trial continues with another GPU fraction.
         """
         lines = {
             "limit_bytes": [f"{name}: {amount}" for name, amount in self.limit_bytes.items()],
@@ -107,19 +107,19 @@ class GpuMemoryUsage(Value):
 
 
 def needed_bytes(usage: GpuMemoryUsage) -> int | None:
-    """Return the peak of the whole process on a device, including its frameworks' own use; ``None``: not known."""
+    """Return the peak of the process on a device, including the overhead of frameworks, or ``None`` if not known."""
     peak = usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
     amounts = (peak and peak + (usage.overhead_bytes or 0), usage.process_bytes)
     return max((amount for amount in amounts if amount), default=usage.process_bytes)
 
 
 def rests_on_assumption(usage: GpuMemoryUsage) -> bool:
-    """Return whether it is only likely that the share was kept."""
+    """Return whether ``share_kept`` depends on an assumed overhead."""
     return usage.sources.get("share_kept") == ASSUMED
 
 
 def worker_file(rank: int, pid: int) -> str:
-    """Return the name of a process's file; each restart of a worker is another process."""
+    """Return the name of the file of a process. A restarted worker is another process."""
     return WORKER_FILES.replace("*", f"{rank}-{pid}")
 
 
@@ -137,18 +137,18 @@ _GROWING_FIELDS: Final = (
 
 
 _MAX_RESULTS_BYTES: Final = 128 * MIB
-"""The most that is read of a trial, usually a hundred thousand results."""
+"""The most bytes that are read of a trial's results, usually enough for a hundred thousand."""
 
 _TIME_SUFFIX: Final = re.compile(r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d$")
 
 
 class TrialUsage(Value):
-    """What one trial used.
+    """The GPU memory that one trial used.
 
     Attributes:
         name: The name of the trial's folder, without the time.
-        usage: The record for its largest share; ``None``: it left no record, as without a GPU.
-        of_smaller_shares: The records for smaller shares, the smallest first.
+        usage: The record for its largest GPU fraction; ``None``: it left no record, for instance without a GPU.
+        of_smaller_shares: The records for smaller fractions, the smallest first.
     """
 
     name: str
@@ -157,19 +157,19 @@ class TrialUsage(Value):
 
     @property
     def usages(self) -> tuple[GpuMemoryUsage, ...]:
-        """All its records, the smallest share first."""
+        """All its records, the smallest fraction first."""
         return self.of_smaller_shares if self.usage is None else (*self.of_smaller_shares, self.usage)
 
 
 class RunUsage(ShownValue):
-    """What the trials of one run used, in the order of their names."""
+    """The GPU memory that the trials of one run used, sorted by name."""
 
     _view: ClassVar = "tune_policies.tune.usage.gpu_memory_report:usage_view"
 
     trials: tuple[TrialUsage, ...]
 
     def redacted(self) -> "RunUsage":
-        """Return the same without the texts of warnings, so that it can be published."""
+        """Return the values without the texts of warnings, so that they can be published."""
         return RunUsage(trials=tuple(map(_without_warnings, self.trials)))
 
 
@@ -180,15 +180,15 @@ def _without_warnings(trial: TrialUsage) -> TrialUsage:
 
 
 def read_usage(folder: Path) -> RunUsage:
-    """Return what the trials below ``folder`` used: an experiment of Tune, one trial of it, or a run of Train.
+    """Return the GPU memory that the trials in ``folder`` used: an experiment of Tune, one trial, or a run of Train.
 
     Raises:
         InvalidResourcesError: ``folder`` is none of these.
     """
     if not folder.is_dir():
-        raise InvalidResourcesError(f"{folder} is not a folder: name the one that a run of Tune or Train wrote")
+        raise InvalidResourcesError(f"{folder} is not a folder: name the folder of a run of Tune or Train")
     if not _is_trial(folder) and (any(folder.glob(WORKER_FILES)) or (folder / _TRAIN_RESULTS).is_file()):
-        # The folders in it are checkpoints. Ray keeps only their metrics, and only of the first worker.
+        # The folders in it are checkpoints. Ray keeps only their metrics, and only those of the first worker.
         reported = [*_usages_in_checkpoints(folder / _TRAIN_RESULTS), *_usages_in_worker_files(folder)]
         return RunUsage(trials=(_trial_usage(folder.resolve().name, reported),))
     trials = [child for child in sorted(folder.iterdir()) if _is_trial(child)]
@@ -196,20 +196,20 @@ def read_usage(folder: Path) -> RunUsage:
         trials = [folder]
     if not trials:
         raise InvalidResourcesError(
-            f"{folder} holds no results of Tune or Train: name the folder of the run, which has a folder for each trial"
+            f"{folder} has no results of Tune or Train: name the folder of the run, which has a folder for each trial"
         )
     return RunUsage(trials=tuple(_trial_usage(trial.resolve().name, _usages_of_trial(trial)) for trial in trials))
 
 
 def merge_usages(found: Sequence[GpuMemoryUsage]) -> GpuMemoryUsage:
-    """Return one record for several with the same fraction: the largest growing figures, and the last of all others."""
+    """Merge the records of one fraction: the maximum of each peak, and the last value of all other fields."""
     changes: dict[str, Any] = {}
     for name in _GROWING_FIELDS:
         amounts = [amount for amount in (getattr(usage, name) for usage in found) if amount is not None]
         changes[name] = max(amounts, default=None)
     kept = [usage.share_kept for usage in found if usage.share_kept is not None]
     changes["share_kept"] = all(kept) if kept else None
-    # A restarted trial had several processes, each with its own count.
+    # A restarted trial had several processes with counts of their own.
     of_process: dict[int | None, int] = defaultdict(int)
     for usage in found:
         of_process[usage.pid] = max(of_process[usage.pid], usage.num_ooms)
@@ -237,7 +237,7 @@ def _usages_of_trial(trial: Path) -> Iterator[GpuMemoryUsage]:
         if note:
             yield from _records(_parse_json(record))
     for line in _lines(trial / _RESULTS):
-        if GPU_MEMORY_KEY in line:  # to parse all others takes seconds
+        if GPU_MEMORY_KEY in line:  # parsing all other lines takes seconds
             yield from _records(_field(_parse_json(line), GPU_MEMORY_KEY))
     yield from _usages_in_worker_files(trial)
 
@@ -262,7 +262,7 @@ def _lines(file: Path) -> Iterator[str]:
         data = read_bytes(file, max_bytes=_MAX_RESULTS_BYTES)
     except UnreadableFileError as error:
         if not error.is_missing:
-            warnings.warn(f"{error}; what it says of the trial is not counted", stacklevel=2)
+            warnings.warn(f"{error}; its results of the trial are not counted", stacklevel=2)
         return
     for line in io.BytesIO(data):
         yield line.decode(errors="replace")
@@ -272,12 +272,12 @@ def _parse_json(text: str) -> Any:
     if len(text) > MAX_BYTES:
         return None
     try:
-        return json.loads(text)  # a result may hold what JSON does not know, such as Infinity
+        return json.loads(text)  # unlike pydantic, it accepts Infinity and NaN, which results may contain
     except (ValueError, RecursionError):
         return None
 
 
 def _records(data: Any) -> Iterator[GpuMemoryUsage]:
-    """Yield ``data`` as a record if it is one, because the key may be the user's own."""
+    """Yield ``data`` as a record if it is valid. A user's own value may have the same key."""
     with suppress(InvalidResourcesError):
         yield GpuMemoryUsage.from_dict(data)

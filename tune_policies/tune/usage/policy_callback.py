@@ -1,4 +1,4 @@
-"""A Tune callback that prints and writes what a run uses: the clock, threads and files around ``run_monitor``."""
+"""A Tune callback that prints and saves the resource use of a run: the clock, threads and files for ``run_monitor``."""
 
 import functools
 import logging
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ray.tune import Callback
 
@@ -18,14 +18,14 @@ from tune_policies.files.writing import put_text
 from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.probe.probe_cluster import is_printed
+from tune_policies.ray_compat.background import BackgroundTask, answer_within
 from tune_policies.ray_compat.gcs import read_cluster_state
 from tune_policies.ray_compat.tune_controller import hooks_of, longest_trials, trainable_class
 from tune_policies.ray_compat.tune_trial import is_function_class, unpickled_error
-from tune_policies.tune.run_plan import BackgroundTask
 from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
 from tune_policies.tune.wrapping_scheduler import nested_schedulers
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import shorten
+from tune_policies.values.value import Value, shorten
 
 from .process_usage import USAGE_KEY, ProcessUsage
 from .resource_usage import USAGE_FILE, ResourceUsage, resource_usage_view
@@ -40,7 +40,7 @@ _WRITE_EVERY_S: Final = 10.0
 _REPORT_EVERY_S: Final = 2.0
 """By default, Ray exports metrics every ten seconds."""
 _WRITE_AFTER_FAILURE_S: Final = 1.0
-"""Tune's own state may be ten seconds old when a program is killed, and lacks the failures retried since."""
+"""Tune's own state may be ten seconds old when a program is killed, and lacks failures since then."""
 _END_TIMEOUT_S: Final = 10.0
 
 _STATE_KEY: Final = "resource_usage"
@@ -49,7 +49,7 @@ _Hook = Callable[..., None]
 
 
 def _in_run(hook: _Hook) -> _Hook:
-    """Call ``hook`` with the current run. Log its first error and call it no more, because it must not end the run."""
+    """Call ``hook`` with the current run. After its first error, log the error and stop calling it."""
 
     @functools.wraps(hook)
     def guarded(self: "PolicyCallback", *args: Any, **kwargs: Any) -> None:
@@ -57,28 +57,28 @@ def _in_run(hook: _Hook) -> _Hook:
             return
         try:
             hook(self, self._run, *args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # an error in the callback must not end the run
             self._failed_hooks.add(hook.__name__)
-            self._run.warn(f"the counts are not complete, as {hook.__name__} failed: {error}")
-            _logger.exception("the counts of what the run uses are not complete: %s failed", hook.__name__)
+            self._run.warn(f"the counts are not complete because {hook.__name__} failed: {error}")
+            _logger.exception("the counts of the resource use are not complete: %s failed", hook.__name__)
 
     return guarded
 
 
 class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
-    """Prints what a run of Tune uses: the plan at its start, each change of the plan, and the usage at the end.
+    """Prints the resource use of a Tune run: the plan at its start, each change of the plan, and the usage at the end.
 
     It also writes the usage to ``resource_usage.json`` in the folder of the first trial's experiment, every ten seconds
     and at the end, and exports it as metrics of Ray (see ``run_metrics``). A restored run continues to count. An error
     in the callback does not end the run.
 
-    The plan is that of the run's ``PolicyScheduler``. In a run without one, pass the plan.
+    The callback uses the plan of the run's ``PolicyScheduler``. In a run without one, pass the plan.
 
     Args:
         plan: The plan of a run without a ``PolicyScheduler``.
 
     Raises:
-        InvalidResourcesError: ``plan`` is no plan. In the run: there is neither a plan nor a ``PolicyScheduler``.
+        InvalidResourcesError: ``plan`` is not a plan. In the run: there is neither a plan nor a ``PolicyScheduler``.
     """
 
     def __init__(self, plan: TrialPlan | None = None) -> None:
@@ -101,7 +101,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._function_trainables: dict[str, bool] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a ``Tuner`` saves; :meth:`get_state` returns the counts of the run."""
+        """Return the state that a ``Tuner`` saves; :meth:`get_state` returns the counts of the run."""
         return {"_plan": self._plan, "_before": self._before}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -113,14 +113,14 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def setup(
         self, stop: Any = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: Any
     ) -> None:
-        """Begin a run. Counting begins with its first trial."""
+        """Start a run. Counting starts with its first trial."""
         self._reset_run()
         self._began_s = time.monotonic()
         samples = total_num_samples or 0
         self._num_trials = int(samples) if 0 < samples < math.inf else None
 
     def _begin(self, trials: Sequence[Any]) -> None:
-        """Begin to count, and print the plan unless it was printed."""
+        """Start to count, and print the plan unless it was already printed."""
         if self._run is not None or not trials:
             return
         scheduler = next((hook for hook in hooks_of(trials[0]) if isinstance(hook, PlanFollower)), None)
@@ -129,11 +129,12 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             raise InvalidResourcesError(
                 "PolicyCallback has no plan: start the run with scheduler=PolicyScheduler(policy), or pass the plan"
             )
-        self._run = RunMonitor(plan, scheduler, self._num_trials, self._before)
-        self._start(scheduler, trials)
+        self._storage = trials[0].storage
+        self._run = RunMonitor(plan, scheduler, self._num_trials, self._latest_record())
+        self._start(scheduler)
 
     @_in_run
-    def _start(self, run: RunMonitor, scheduler: PlanFollower | None, trials: Sequence[Any]) -> None:
+    def _start(self, run: RunMonitor, scheduler: PlanFollower | None) -> None:
         for each in nested_schedulers(scheduler):
             self._longest_trials |= longest_trials(each)
         self._read_cluster(run, 0.0)
@@ -141,35 +142,34 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._read_cluster(run, 0.0)
         if not is_printed(run.plan):
             TextConsole().print(run.plan.explain(), soft_wrap=True, highlight=False)
-        self._begin_restored(run, trials)
 
-    def _begin_restored(self, run: RunMonitor, trials: Sequence[Any]) -> None:
-        """Read what a restored run used since Tune saved its state."""
+    def _latest_record(self) -> ResourceUsage | None:
+        """Return the record of a restored run. The file in its folder may be newer than the state that Tune saved."""
         saved, self._before = self._before, None
-        self._find_storage(trials)
-        if saved is None or self._storage is None:
-            return
-        reading: BackgroundTask[ResourceUsage] = BackgroundTask()
-        reading.start(partial(_read_usage, self._storage))
-        reading.wait(_READ_TIMEOUT_S)
-        latest = reading.take()
-        if isinstance(latest, ResourceUsage) and latest.elapsed_s > saved.elapsed_s:
-            # Tune restores the trials as they were when it saved its state.
-            counts = saved.trials.model_copy(update={"num_retries": latest.trials.num_retries})
-            run.go_on_after(latest.model_copy(update={"trials": counts}))
+        if saved is None:
+            return None
+        try:
+            latest = answer_within(_READ_TIMEOUT_S, partial(_read_usage, self._storage))
+        except Exception:  # noqa: BLE001  # file systems have errors of their own, and the saved state is enough
+            return saved
+        if latest.elapsed_s <= saved.elapsed_s:
+            return saved
+        # Tune restores the trials as they were when it saved its state.
+        counts = saved.trials.model_copy(update={"num_retries": latest.trials.num_retries})
+        return latest.model_copy(update={"trials": counts})
 
     def on_step_begin(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
-        """Begin to count in a restored run, which has trials before its first step."""
+        """Start to count in a restored run, which has trials before its first step."""
         self._begin(trials)
 
     def on_step_end(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
-        """Read the trials, and every few seconds the cluster."""
+        """Read the trials, and the cluster every few seconds."""
         self._begin(trials)
         self._read_trials(trials)
 
     def on_experiment_end(self, trials: Sequence[Any], **info: Any) -> None:
-        """Print what was used, and write it to the file."""
-        self._begin(trials)  # there was no step if nothing was left to run
+        """Print the resource use, and write it to the file."""
+        self._begin(trials)  # there was no step if no trial was left to run
         self._end(trials)
 
     @_in_run
@@ -180,11 +180,10 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             first_line = change.text.partition("\n")[0]
             TextConsole().print(f"the plan changed ({change.why}): {first_line}", soft_wrap=True, highlight=False)
         self._read_cluster(run, now_s, at_once=bool(changes))
-        self._find_storage(trials)
         if now_s >= self._next_report_s:
             self._next_report_s = now_s + _REPORT_EVERY_S
             self._report_metrics()
-        if now_s >= self._next_write_s and self._storage is not None:
+        if now_s >= self._next_write_s:
             self._next_write_s = now_s + _WRITE_EVERY_S
             if isinstance(failure := self._writing.take(), Exception):
                 run.warn(f"{USAGE_FILE} could not be written: {failure}")
@@ -197,32 +196,25 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._report_metrics(is_end=True)
         usage = run.record(now_s, is_final=True)
         TextConsole().print(resource_usage_view(usage))
-        self._find_storage(trials)
-        if self._storage is not None:
-            self._write_at_end(usage)
+        self._write_at_end(usage)
 
     @_in_run
     def _report_metrics(self, run: RunMonitor, *, is_end: bool = False) -> None:
-        if self._metrics is None and self._storage is not None:
+        if self._metrics is None:
             self._metrics = RunMetrics(str(self._storage.experiment_dir_name))
-        if self._metrics is not None:
-            self._metrics.report(run.status())
-            if is_end:
-                self._metrics.end()
+        self._metrics.report(run.status())
+        if is_end:
+            self._metrics.end()
 
     def _now_s(self) -> float:
         return time.monotonic() - self._began_s
-
-    def _find_storage(self, trials: Sequence[Any]) -> None:
-        if self._storage is None and trials:
-            self._storage = trials[0].storage
 
     def _read_cluster(self, run: RunMonitor, now_s: float, *, at_once: bool = False) -> None:
         match self._reading.take():
             case None:
                 pass
             case Exception() as error:
-                run.warn(f"what the cluster has could not be read: {error}")
+                run.warn(f"the nodes of the cluster could not be read: {error}")
             case cluster:
                 run.read_cluster(cluster, now_s)
         if (at_once or now_s >= self._next_read_s) and self._reading.start(_read_nodes):
@@ -232,7 +224,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         deadline_s = time.monotonic() + _END_TIMEOUT_S
         # An earlier record that is still being written must not replace the last one.
         self._writing.wait(_END_TIMEOUT_S)
-        while self._writing.take() is not None:  # errors of earlier records do not matter any more
+        while self._writing.take() is not None:  # errors of earlier records no longer matter
             pass
         self._writing.start(usage_writer(self._storage, usage.to_json()))
         is_done = self._writing.wait(max(0.1, deadline_s - time.monotonic()))
@@ -252,32 +244,19 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def on_trial_result(
         self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """Read from a result whether its trial was stopped, and how many allocations it was refused."""
+        """Read whether the trial was stopped, what it used, and how many allocations were refused."""
         # A function trainable ends without a last result, so a "done" result means that a scheduler or ``stop={…}``
         # stopped the trial.
         if result.get("done") and self._is_function(trial):
             run.complete(trial, is_stopped=True, is_at_end=self._is_at_end(trial, result))
-        self._note_use(run, trial, result)
-        usage = result.get(GPU_MEMORY_KEY)
-        if isinstance(usage, dict) and isinstance(usage.get("num_ooms"), int):
-            run.count_refused_allocations(trial, usage.get("pid"), usage["num_ooms"])
-            place = run.place_of(trial.trial_id)
-            if self._metrics is not None and place is not None:
-                with suppress(InvalidResourcesError):  # the user's own value
-                    self._metrics.set_memory(place, trial.trial_id, GpuMemoryUsage.from_dict(usage))
-
-    @staticmethod
-    def _note_use(run: RunMonitor, trial: Any, result: Mapping[str, Any]) -> None:
-        with suppress(InvalidResourcesError, TypeError, KeyError):  # the user's own value
-            used = ProcessUsage.from_dict(result[USAGE_KEY])
-            gpu_memory = result.get(GPU_MEMORY_KEY)
-            run.note_use(trial, used, GpuMemoryUsage.from_dict(gpu_memory) if isinstance(gpu_memory, dict) else None)
+        process = _value_of(ProcessUsage, result.get(USAGE_KEY))
+        run.note_use(trial, process, _value_of(GpuMemoryUsage, result.get(GPU_MEMORY_KEY)))
 
     @_in_run
     def on_trial_complete(
         self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any
     ) -> None:
-        """Count a trial that has ended well."""
+        """Count a trial that completed."""
         run.complete(trial, is_stopped=False, is_at_end=self._is_at_end(trial, trial.last_result))
 
     def _is_at_end(self, trial: Any, result: Mapping[str, Any]) -> bool:
@@ -298,22 +277,33 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     def _is_function(self, trial: Any) -> bool:
         name = trial.trainable_name
-        if name not in self._function_trainables:  # to look it up is to unpickle the trainable
+        if name not in self._function_trainables:  # the lookup unpickles the trainable
             self._function_trainables[name] = is_function_class(trainable_class(trial))
         return self._function_trainables[name]
 
-    # What a restored run goes on with.
+    # The state of a restored run.
 
     def get_state(self) -> dict[str, Any] | None:
-        """Return what was counted, for a run that is restored."""
+        """Return the counts, with which a restored run continues."""
         return None if self._run is None else {_STATE_KEY: self._run.record(self._now_s()).to_json()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from what was counted before."""
+        """Continue from the counts of a restored run."""
         try:
             self._before = ResourceUsage.from_json(state[_STATE_KEY])
-        except (InvalidResourcesError, KeyError, TypeError) as error:  # of another version of this package
-            _logger.warning("what the run used before cannot be read, so counting starts again: %s", error)
+        except (InvalidResourcesError, KeyError, TypeError) as error:  # another version of this package saved it
+            _logger.warning("the saved resource use cannot be read, so counting starts again: %s", error)
+
+
+_V = TypeVar("_V", bound=Value)
+
+
+def _value_of(kind: type[_V], data: object) -> _V | None:
+    """Return a value from a result, or ``None`` if the result has none, or other data of the user under its key."""
+    try:
+        return None if data is None else kind.from_dict(data)
+    except InvalidResourcesError:
+        return None
 
 
 def _read_nodes() -> ClusterCapacity:
@@ -322,9 +312,9 @@ def _read_nodes() -> ClusterCapacity:
 
 
 def classify_failure(trial: Any) -> OutOfMemory:
-    """Return what the latest error of ``trial`` says about memory, from the two files that Tune writes.
+    """Return whether memory ran out in the latest failure of ``trial``, from the two files that Tune writes.
 
-    The file with the pickled error may be of an earlier failure.
+    The file with the pickled error may belong to an earlier failure.
     """
     text = _failure_text(trial)
     error = None
@@ -340,7 +330,7 @@ def _failure_text(trial: Any) -> str:
 
 
 def _last_line(trial: Any) -> str:
-    """Return the line with the latest error of ``trial``, above the notes to the error."""
+    """Return the line with the latest error of ``trial``, which is above the notes to the error."""
     lines = (line for line in reversed(_failure_text(trial).splitlines()) if line.strip())
     return next((line for line in lines if not line.startswith(USAGE_NOTE)), "")[:200]
 
@@ -351,5 +341,5 @@ def _read_usage(storage: Any) -> ResourceUsage:
 
 
 def usage_writer(storage: Any, text: str) -> Callable[[], None]:
-    """Return a function that writes ``text`` whole or not at all into the experiment's folder of a trial's storage."""
+    """Return a function that writes ``text`` atomically into the experiment's folder of a trial's storage."""
     return partial(put_text, storage.storage_filesystem, f"{storage.experiment_fs_path}/{USAGE_FILE}", text)

@@ -1,4 +1,4 @@
-"""What the process of a trial used of its CPUs, host memory and GPU, and a policy that would be enough."""
+"""The CPUs, host memory and GPU that the process of a trial used, and advice on a smaller slot."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,25 +13,25 @@ USAGE_KEY: Final = "usage"
 """The key of a process's usage in each result of its trial."""
 
 HEADROOM: Final = 0.15
-"""How much more than was used is advised, as a fraction of it."""
+"""The advised amounts exceed the used amounts by this fraction."""
 
 _SHORTEST_S: Final = 2.0
-"""Shorter trials mostly show how long their imports take, so they do not count."""
+"""Shorter trials are ignored, because their imports take most of the time."""
 
 _LOW: Final = 0.5
 """Trials that used a larger fraction of their CPUs or their GPU get no advice."""
 
 
 class ProcessUsage(Value):
-    """What one process used since its trial began there.
+    """The resources that one process has used since its trial began there.
 
     Attributes:
         elapsed_s: Time since the trial began, in seconds.
-        cpus: The CPUs that it reserves.
+        cpus: The reserved CPUs.
         cpu_s: CPU time of the process and its children, in seconds.
         host_memory_bytes: The peak host memory of the process and its children.
-        gpu_utilization: The mean fraction of time, from 0 to 1, in which its GPUs were busy, also with other
-            processes; ``None``: not known.
+        gpu_utilization: The mean fraction of time, from 0 to 1, in which its GPUs were busy, including the work of
+            other processes; ``None``: not known.
     """
 
     elapsed_s: float
@@ -42,12 +42,12 @@ class ProcessUsage(Value):
 
 
 class SlotUse(Value):
-    """What the trials with results in one slot type used.
+    """The resources that the trials in one slot type used.
 
     Attributes:
-        num_trials: How many trials.
+        num_trials: The number of trials with results.
         cpus: The CPUs of each process.
-        used_cpus: CPUs that a process used on average over its time.
+        used_cpus: The mean number of CPUs that a process used.
         host_memory_bytes: The largest peak.
         gpu_utilization: The mean over the trials, from 0 to 1; ``None``: not known.
         gpu_memory_bytes: The largest peak on a device; ``None``: not known.
@@ -75,7 +75,7 @@ class SlotUse(Value):
 def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | None:
     """Return the use of a slot type from each trial's last usage and needed GPU memory.
 
-    ``None``: no trial ran long enough.
+    Returns ``None`` if no trial ran long enough.
     """
     long = [(usage, gpu_bytes) for usage, gpu_bytes in usages if usage.elapsed_s >= _SHORTEST_S]
     if not long:
@@ -91,16 +91,16 @@ def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | 
 
 
 def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int) -> str:
-    """Return a sentence with a policy that runs more such trials at once; empty: the figures support none.
+    """Return a sentence with a policy that runs more such trials at once, or ``""`` if the use does not support one.
 
     Args:
-        use: What the trials used.
+        use: The use of the slot type.
         gpus: The GPUs of a trial.
         device_bytes: The memory of its GPU; ``None``: not known.
         at_once: The number of slots of the type.
     """
     if gpus > 1:
-        return ""  # how the work divides among several GPUs is not known
+        return ""  # the use of each of several GPUs is not known
     if gpus == 0:
         needed = max(1, math.ceil(use.used_cpus * (1 + HEADROOM)))
         more = math.floor(at_once * use.cpus / needed)
@@ -119,10 +119,10 @@ def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int)
 
 
 def _rounded(amount: int, step: int) -> int:
-    """Return ``amount`` and the headroom, rounded up to whole steps."""
+    """Return ``amount`` plus the headroom, rounded up to a multiple of ``step``."""
     return math.ceil(amount * (1 + HEADROOM) / step) * step
 
 
 def mean_utilization(samples: Sequence[float]) -> float | None:
-    """Return the mean of sampled fractions; ``None``: there are none."""
+    """Return the mean of sampled fractions, or ``None`` without samples."""
     return fmean(samples) if samples else None

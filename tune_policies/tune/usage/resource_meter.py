@@ -1,4 +1,4 @@
-"""Meters what trials use of a cluster, what stays idle and why.
+"""Meters the resources that trials use, and the idle resources with the reason.
 
 Time is counted in whole milliseconds and amounts in ticks, so that used and idle amounts add up exactly to the total.
 If a trial reserves more than its slot, the idle amounts are cut to what is left.
@@ -23,10 +23,10 @@ COUNTED_RESOURCES: Final = frozenset({"CPU", *DEVICE_RESOURCES})
 ON_PURPOSE: Final = "left idle on purpose near the end: a trial there would have ended last"
 STARTING: Final = "trials were starting, or waited for Ray to place them"
 PAUSED: Final = "paused trials waited for others"
-SEARCH: Final = "the search gave no trial, though more were to come"
+SEARCH: Final = "the searcher suggested no trial, although more were to come"
 LAST_RUNNING: Final = "no trial was waiting: the last ones were still running"
 NOTHING_RAN: Final = "nothing was left to run: the run was ending"
-LESS_THAN_SLOT: Final = "trials had less than the plan's slots hold"
+LESS_THAN_SLOT: Final = "trials reserved less than the slots of the plan"
 
 
 class SlotType(NamedTuple):
@@ -39,7 +39,7 @@ class SlotType(NamedTuple):
 class AvailableResources(NamedTuple):
     """The resources that trials can use, in ticks, and the slot types of the plan.
 
-    ``unplanned`` is the part that the plan does not use, by resource and reason.
+    ``unplanned`` contains the resources that the plan does not use, by resource and reason.
     """
 
     total: Mapping[str, int]
@@ -47,19 +47,24 @@ class AvailableResources(NamedTuple):
     slot_types: tuple[SlotType, ...]
 
 
+class SlotRow(NamedTuple):
+    """A row of ``ResourceUsage.slots``: the text of a slot type, and Ray's name of the device type if it is known."""
+
+    slot: str
+    accelerator_type: str | None = None
+
+
 class TrialReservation(NamedTuple):
-    """What a running trial reserves.
+    """The reservation of a running trial.
 
     Attributes:
         slot_type: The index of its slot type in the plan; ``None``: not known.
-        slot: The slot as text.
-        accelerator_type: Ray's name of its device type; ``None``: none, or not known.
+        row: The row of the record that counts it.
         amounts: The amounts that it and its workers reserve, in ticks.
     """
 
     slot_type: int | None
-    slot: str
-    accelerator_type: str | None
+    row: SlotRow
     amounts: Mapping[str, int]
 
 
@@ -68,9 +73,9 @@ class TrialQueue(NamedTuple):
 
     Attributes:
         num_waiting: Trials that would run if a slot were free.
-        num_paused: Trials that the scheduler has paused until others are as far.
+        num_paused: Trials that the scheduler has paused until others have made the same progress.
         more_to_come: Whether the searcher will create more trials.
-        left_idle: Slots of each type that are left idle on purpose.
+        left_idle: The number of slots of each type that are left idle on purpose.
     """
 
     num_waiting: int = 0
@@ -80,7 +85,7 @@ class TrialQueue(NamedTuple):
 
 
 def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> AvailableResources:
-    """Return what trials can use of ``cluster`` under ``plan``; only the slots if the cluster is not known."""
+    """Return the resources of ``cluster`` under ``plan``, or those of the plan's slots if the cluster is not known."""
     planned: Counter[str] = Counter()
     slot_types = []
     for slot in plan.slots:
@@ -95,7 +100,7 @@ def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> Ava
         total.update({name: count * ticks for name, ticks in counted_ticks(node.resources.ticks).items()})
     try:
         rows = [(row.resource, row.reason, to_ticks(row.amount)) for row in idle(cluster, plan)]
-    except InvalidResourcesError:  # the plan is for another cluster: nodes came or went, or are still to be added
+    except InvalidResourcesError:  # the plan is for other nodes: some were added or removed, or are still to be added
         rows = [(name, f"limited by {plan.limited_by}", total[name] - planned[name]) for name in total]
     left = {(name, unplanned(why)): ticks for name, why, ticks in rows if name in total and ticks > 0}
     return AvailableResources(dict(total), left, tuple(slot_types))
@@ -107,14 +112,14 @@ def unplanned(why: str) -> str:
 
 
 def counted_ticks(ticks: Mapping[str, int]) -> dict[str, int]:
-    """Return the amounts of the counted resources alone."""
+    """Return only the amounts of the counted resources."""
     return {name: amount for name, amount in ticks.items() if name in COUNTED_RESOURCES}
 
 
 def idle_by_reason(
     available: AvailableResources, running: Collection[TrialReservation], queue: TrialQueue
 ) -> Counter[tuple[str, str]]:
-    """Return the ticks that no trial holds, by resource and reason."""
+    """Return the ticks that no trial reserves, by resource and reason."""
     left = Counter(available.total)
     for reservation in running:
         left.subtract(reservation.amounts)
@@ -140,7 +145,7 @@ def idle_by_reason(
 def _free_slots(
     available: AvailableResources, running: Collection[TrialReservation], queue: TrialQueue
 ) -> list[Counter[str]]:
-    """Return how many slots of each type are free, by reason. Waiting trials get the better types first."""
+    """Return the number of free slots of each type, by reason. Waiting trials get the better types first."""
     busy = Counter(reservation.slot_type for reservation in running)
     waiting, paused = queue.num_waiting, queue.num_paused
     last = LAST_RUNNING if running or waiting or paused else NOTHING_RAN
@@ -160,14 +165,11 @@ def _free_slots(
 _MS_PER_HOUR: Final = 3_600_000
 _TICK_MS_PER_HOUR: Final = TICKS * _MS_PER_HOUR
 
-_Slot = tuple[str, str | None]
-"""A slot type as text, and its device type."""
-
 
 class ResourceMeter:
     """Meters used and idle amounts; in a restored run it continues after what was metered ``before``.
 
-    Each change counts from the last moment that was metered: call :meth:`count_until` before you report a change.
+    Each change counts from the last time that was metered, so call :meth:`count_until` before you report a change.
     """
 
     def __init__(self, before: ResourceUsage | None = None) -> None:
@@ -178,23 +180,23 @@ class ResourceMeter:
         self._idle = Counter(
             {(each.resource, idle.reason): _ticks(idle.hours) for each in before.resources for idle in each.idle}
         )
-        self._used: Counter[tuple[_Slot, str]] = Counter()
-        self._trial_ms: Counter[_Slot] = Counter()
-        self._starts: Counter[_Slot] = Counter()
+        self._used: Counter[tuple[SlotRow, str]] = Counter()
+        self._trial_ms: Counter[SlotRow] = Counter()
+        self._starts: Counter[SlotRow] = Counter()
         for each in before.slots:
-            slot = (each.slot, each.accelerator_type)
-            self._used.update({(slot, name): _ticks(hours) for name, hours in each.hours.items()})
-            self._trial_ms[slot] += round(each.trial_hours * _MS_PER_HOUR)
-            self._starts[slot] += each.num_starts
+            row = SlotRow(each.slot, each.accelerator_type)
+            self._used.update({(row, name): _ticks(hours) for name, hours in each.hours.items()})
+            self._trial_ms[row] += round(each.trial_hours * _MS_PER_HOUR)
+            self._starts[row] += each.num_starts
         self._max_at_once = before.max_trials_at_once
         self._available = AvailableResources({}, {}, ())
-        self._queue = TrialQueue()
+        self.queue = TrialQueue()
         self._running: dict[str, TrialReservation] = {}
         self._rates: tuple[Counter[str], Counter[tuple[str, str]]] | None = None
 
     @property
     def elapsed_s(self) -> float:
-        """How long the run was metered, in seconds, including the time before it was restored."""
+        """The metered time in seconds, including the time before the run was restored."""
         return (self._began_ms + self._now_ms) / 1000
 
     def count_until(self, now_s: float) -> None:
@@ -207,24 +209,22 @@ class ResourceMeter:
         self._total.update({name: ticks * passed for name, ticks in total.items()})
         self._idle.update({part: ticks * passed for part, ticks in idle.items()})
         for reservation in self._running.values():
-            slot = (reservation.slot, reservation.accelerator_type)
-            self._trial_ms[slot] += passed
+            self._trial_ms[reservation.row] += passed
             for name, ticks in reservation.amounts.items():
-                self._used[slot, name] += ticks * passed
+                self._used[reservation.row, name] += ticks * passed
 
     def set_available(self, available: AvailableResources) -> None:
-        """Set what trials can use from now on."""
+        """Set the resources that trials can use from now on."""
         self._available, self._rates = available, None
 
     def set_queue(self, queue: TrialQueue) -> None:
-        """Set which trials do not run from now on."""
-        if queue != self._queue:
-            self._queue, self._rates = queue, None
+        """Set the trials that do not run from now on."""
+        self.queue, self._rates = queue, None
 
     def start_trial(self, trial_id: str, reservation: TrialReservation) -> None:
-        """Meter a trial that runs, and what it reserves."""
+        """Meter a running trial and its reservation."""
         self._running[trial_id] = reservation
-        self._starts[reservation.slot, reservation.accelerator_type] += 1
+        self._starts[reservation.row] += 1
         self._max_at_once = max(self._max_at_once, len(self._running))
         self._rates = None
 
@@ -240,13 +240,13 @@ class ResourceMeter:
             held: Counter[str] = Counter()
             for reservation in running:
                 held.update(reservation.amounts)
-            # A trial may still run on a node that was read as gone, so what it reserves counts.
+            # A trial may still run on a node that is no longer reported, so its reservation counts.
             total = Counter(self._available.total) | held
-            self._rates = total, idle_by_reason(self._available, running, self._queue)
+            self._rates = total, idle_by_reason(self._available, running, self.queue)
         return self._rates
 
     def record(self) -> ResourceUsage:
-        """Return what was metered; callers fill in the rest of the value."""
+        """Return the metered fields of a record; callers fill in the others."""
         names = sorted(self._total, key=lambda name: (name != "CPU", name))
         return ResourceUsage(
             elapsed_s=self.elapsed_s,
@@ -255,13 +255,13 @@ class ResourceMeter:
             max_trials_at_once=self._max_at_once,
         )
 
-    def _slot(self, slot: _Slot) -> SlotHours:
-        used = sorted((name, ticks) for (where, name), ticks in self._used.items() if where == slot)
+    def _slot(self, row: SlotRow) -> SlotHours:
+        used = sorted((name, ticks) for (where, name), ticks in self._used.items() if where == row)
         return SlotHours(
-            slot=slot[0],
-            accelerator_type=slot[1],
-            num_starts=self._starts[slot],
-            trial_hours=self._trial_ms[slot] / _MS_PER_HOUR,
+            slot=row.slot,
+            accelerator_type=row.accelerator_type,
+            num_starts=self._starts[row],
+            trial_hours=self._trial_ms[row] / _MS_PER_HOUR,
             hours={name: _hours(ticks) for name, ticks in used},
         )
 

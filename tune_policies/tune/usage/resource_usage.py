@@ -1,4 +1,4 @@
-"""What a run used of its cluster: the record in the experiment's folder, and its view at the end of the run."""
+"""The resources that a run used: the record in the experiment's folder, and its view at the end of the run."""
 
 from pathlib import Path
 from typing import ClassVar, Final, Literal
@@ -22,10 +22,10 @@ DASHBOARD: Final = Path(__file__).with_name("grafana_dashboard.json")
 
 
 class IdleHours(Value):
-    """How long some of a resource was idle for one reason.
+    """The idle time of a resource for one reason.
 
     Attributes:
-        reason: Why no trial had it.
+        reason: Why no trial used it.
         hours: Units of the resource times hours: 2 CPUs that were idle for half an hour are 1.
     """
 
@@ -34,13 +34,13 @@ class IdleHours(Value):
 
 
 class ResourceHours(Value):
-    """How much of one resource was used and idle; both add up to the total.
+    """The used and idle time of one resource, which add up to the total.
 
     Attributes:
-        resource: Ray's name of it.
-        total_hours: What the cluster had, in units times hours.
-        used_hours: What running trials and their planned workers reserved, in units times hours.
-        idle: The rest by reason, the most first.
+        resource: Ray's name of the resource.
+        total_hours: The amount in the cluster, in units times hours.
+        used_hours: The amount reserved by running trials and their planned workers, in units times hours.
+        idle: The rest by reason, the largest part first.
     """
 
     resource: str
@@ -48,23 +48,18 @@ class ResourceHours(Value):
     used_hours: float
     idle: Many[IdleHours] = ()
 
-    @property
-    def used_fraction(self) -> float | None:
-        """The fraction that running trials reserved; ``None``: there was nothing, or no time passed."""
-        return self.used_hours / self.total_hours if self.total_hours else None
-
 
 class SlotHours(Value):
-    """What the trials in one slot type used.
+    """The resources that the trials in one slot type reserved and used.
 
     Attributes:
         slot: The slot type, as text.
         accelerator_type: Ray's name of its device type; ``None``: none, or not known.
         num_starts: How often a trial started or resumed there.
         trial_hours: The sum of the times that trials ran there, in hours.
-        hours: What they reserved of each resource, in units times hours.
-        use: What trials used of what they reserved; ``None``: no trial ran long enough, or results do not say.
-        advice: A policy with which more such trials run at once; empty: the figures support none.
+        hours: The reserved amount of each resource, in units times hours.
+        use: What the trials used; ``None``: no trial ran long enough, or their results do not contain it.
+        advice: A policy with which more such trials run at once; empty: the measurements support none.
     """
 
     slot: str
@@ -82,11 +77,11 @@ class TrialCounts(Value):
     Attributes:
         num_finished: Trials that reached their end, ``stop={…}``, or the scheduler's ``max_t`` if the callback has the
             scheduler. They include class trainables that a scheduler stopped, which look the same.
-        num_stopped_early: Trials of a function that a scheduler or a stopper ended before.
+        num_stopped_early: Trials of a function that a scheduler or a stopper ended earlier.
         num_failed: Trials that ended with an error.
-        num_cut_off: Trials that ended with the whole run, before they had reached their own end.
+        num_cut_off: Trials that ended with the whole run, before they reached their own end.
         num_unfinished: Trials that wait, run or are paused.
-        num_retries: How often a trial failed and was tried again.
+        num_retries: How often a trial failed and was retried.
         num_fallbacks: Trials that could not use their device and resumed without one.
     """
 
@@ -99,14 +94,24 @@ class TrialCounts(Value):
     num_fallbacks: Count = 0
 
 
+TRIAL_STATES: Final = {
+    "num_finished": "finished",
+    "num_stopped_early": "stopped early",
+    "num_failed": "failed",
+    "num_cut_off": "cut off",
+    "num_unfinished": "not ended",
+}
+"""The text of each state of ``TrialCounts``. Each trial has one."""
+
+
 class OutOfMemoryCounts(Value):
-    """How often memory ran out.
+    """The number of events in which memory ran out.
 
     Attributes:
         num_gpu_errors: Failures because GPU memory ran out.
         num_host_errors: Failures because host memory ran out.
         num_neighbours: Failures in which neighbours had filled the device.
-        num_raised: How often a trial started again with more than before.
+        num_raised: How often a trial was retried with more resources.
         num_refused_allocations: Refused allocations in the results of trials, which may have continued.
     """
 
@@ -127,14 +132,14 @@ class TrialSpan(Value):
     Attributes:
         trial: The trial's name, as Tune prints it.
         slot: The slot type, as text.
-        place: Which slot of its type, from 0: the first that was free. It does not say which device.
-        began_s: When the trial's process started, in seconds since the run began, without the time between the parts
+        place: The index of the slot among those of its type: the first that was free. It does not identify a device.
+        began_s: The start of the trial's process, in seconds since the run began, without the time between the parts
             of a restored run.
-        ended_s: When its time there ended, in the same seconds; ``None``: it runs.
-        end: How its time there ended: ``"tried_again"`` after a failure, ``"cut_off"`` with the whole run;
-            ``None``: it runs.
+        ended_s: The end of its time there, in the same seconds; ``None``: it runs.
+        end: How its time there ended: ``"tried_again"`` if it failed and was retried, ``"cut_off"`` if the whole run
+            ended; ``None``: it runs.
         out_of_memory: Whether it failed because memory ran out.
-        error: The last line of its error; empty: it has none.
+        error: The last line of its error; empty: no error.
     """
 
     trial: Redacted
@@ -148,11 +153,11 @@ class TrialSpan(Value):
 
 
 class PlanInUse(Value):
-    """A plan of a run, in force until the next.
+    """A plan of a run, which applied until the next one.
 
     Attributes:
         at_s: When the plan began to apply, in seconds since the run began.
-        why: Why the plan changed; empty for the first.
+        why: Why the plan changed; empty for the first plan.
         text: The explained plan.
     """
 
@@ -162,17 +167,17 @@ class PlanInUse(Value):
 
 
 class ResourceUsage(ShownValue):
-    """What a run used of its cluster.
+    """The resources that a run used.
 
     Attributes:
         version: The version of this format.
         is_final: Whether the run had ended.
-        elapsed_s: How long the run took, in seconds, without the time between the parts of a restored run.
-        resources: CPUs and devices.
-        slots: What was used of each slot type.
+        elapsed_s: The duration of the run in seconds, without the time between the parts of a restored run.
+        resources: The use of CPUs and devices.
+        slots: The use of each slot type.
         trials: How the trials ended.
         out_of_memory: How often memory ran out.
-        ran_out_with: What each trial had when its memory ran out, by its ID, until it starts again.
+        ran_out_with: The amounts of each trial when its memory ran out, by trial ID, until it starts again.
         max_trials_at_once: The most trials that ran at once.
         num_rounds_planned: Rounds of all trials under the last plan, if all took equally long; ``None``: the number of
             trials is not known.
@@ -206,7 +211,7 @@ class ResourceUsage(ShownValue):
         texts = [*(each.slot for each in self.slots), *(each.slot for each in self.spans)]
         slot_names: dict[str, str] = {}
         for number, text in enumerate(dict.fromkeys(texts), 1):
-            # The numbers tell slot types apart that differ in names only.
+            # The numbers distinguish slot types that differ only in names.
             slot_names[text] = text if public_text(text) == text else f"{public_text(text)} #{number}"
         plans = ({"why": public_text(each.why), "text": public_text(each.text)} for each in self.plans)
         spans = ({"slot": slot_names[each.slot], "error": each.error and LEFT_OUT} for each in self.spans)
@@ -222,7 +227,7 @@ class ResourceUsage(ShownValue):
 
     @property
     def idle_rows(self) -> tuple[tuple[str, str, str, str], ...]:
-        """The resource, reason, time and fraction of each idle part, as text."""
+        """The resource, reason, time and fraction of each idle part, as texts."""
         return tuple(
             (each.resource, part.reason, format_hours(part.hours), _percent(part.hours, each.total_hours))
             for each in self.resources
@@ -231,7 +236,7 @@ class ResourceUsage(ShownValue):
 
     @property
     def summary(self) -> tuple[str, ...]:
-        """How the trials ended and the plan changed, in lines."""
+        """Lines about how the trials ended and how the plan changed."""
         planned = "" if self.num_rounds_planned is None else f"{self.num_rounds_planned} planned, "
         at_once = counted(self.max_trials_at_once, "trial")
         trial_s = 3600 * sum(slot.trial_hours for slot in self.slots)
@@ -240,7 +245,7 @@ class ResourceUsage(ShownValue):
         return (
             f"trials: {_trials(self.trials)}",
             f"out of memory: {_out_of_memory(self.out_of_memory)}",
-            f"rounds: {planned}{self.num_rounds} as run, with {at_once} at once at most{on_average}",
+            f"rounds: {planned}{self.num_rounds} as run, with at most {at_once} at once{on_average}",
             *([f"the plan changed {counted(changes, 'time')}"] if changes > 0 else []),
             *self.warnings,
         )
@@ -260,15 +265,14 @@ def _public_slot(each: SlotHours, slot: str) -> SlotHours:
 def resource_usage_view(usage: ResourceUsage) -> RenderableType:
     """Return the tables and lines that are printed at the end of a run."""
     names = [each.resource for each in usage.resources]
-    there = empty_table(f"What was used in {format_hours(usage.elapsed_s / 3600)}", "Resource", "There", "Used", "Idle")
-    slots = empty_table("In each slot type", "Slot", "Type", "Starts", "Trials", *names)
-    idle = empty_table("What stood idle", "Resource", "Time", "Share", "Reason")
+    used = empty_table(f"Resources used in {format_hours(usage.elapsed_s / 3600)}", "Resource", "Total", "Used", "Idle")
+    slots = empty_table("Slot types", "Slot", "Type", "Starts", "Trials", *names)
+    idle = empty_table("Idle resources", "Resource", "Time", "Fraction", "Reason")
     for each in usage.resources:
-        used = each.used_fraction
-        share = "-" if used is None else f"{1 - used:.0%}"
-        there.add_row(each.resource, format_hours(each.total_hours), format_hours(each.used_hours), share)
-    for resource, reason, time, share in usage.idle_rows:
-        idle.add_row(resource, time, share, reason)
+        idle_part = f"{1 - each.used_hours / each.total_hours:.0%}" if each.total_hours else "-"
+        used.add_row(each.resource, format_hours(each.total_hours), format_hours(each.used_hours), idle_part)
+    for resource, reason, time, fraction in usage.idle_rows:
+        idle.add_row(resource, time, fraction, reason)
     for slot in usage.slots:
         hours = [format_hours(slot.hours.get(name, 0)) for name in names]
         device = slot.accelerator_type or "-"
@@ -278,7 +282,7 @@ def resource_usage_view(usage: ResourceUsage) -> RenderableType:
         for slot in usage.slots
         if slot.use is not None
     ]
-    parts: list[RenderableType] = [there]
+    parts: list[RenderableType] = [used]
     for table in (slots, idle):
         parts += ["", table] if table.row_count else []
     return Group(*parts, "", *uses, *(line(f"- {text}") for text in usage.summary))
@@ -289,36 +293,27 @@ def _percent(part: float, total: float) -> str:
 
 
 def _trials(trials: TrialCounts) -> str:
-    counts = {
-        "finished": trials.num_finished,
-        "stopped early": trials.num_stopped_early,
-        "failed": trials.num_failed,
-        "cut off with the run": trials.num_cut_off,
-        "not ended": trials.num_unfinished,
-    }
-    text = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "none"
+    counts = [(getattr(trials, field), state) for field, state in TRIAL_STATES.items()]
+    text = ", ".join(f"{count} {state}" for count, state in counts if count) or "none"
     if trials.num_retries:
-        text += f"; {counted(trials.num_retries, 'failure')} tried again"
+        text += f"; {counted(trials.num_retries, 'failure')} retried"
     return f"{text}; {trials.num_fallbacks} fell back to no device" if trials.num_fallbacks else text
 
 
 def _out_of_memory(counts: OutOfMemoryCounts) -> str:
-    refused = counted(counts.num_refused_allocations, "allocation")
+    gpu, host, refused = counts.num_gpu_errors, counts.num_host_errors, counts.num_refused_allocations
     parts = (
-        (counts.num_gpu_errors, f"{counted(counts.num_gpu_errors, 'failure')} for want of GPU memory"),
-        (counts.num_host_errors, f"{counted(counts.num_host_errors, 'failure')} for want of host memory"),
-        (counts.num_neighbours, f"{counts.num_neighbours} of them as neighbours had filled the device"),
-        (counts.num_raised, f"{counted(counts.num_raised, 'trial')} started again with more"),
-        (
-            counts.num_refused_allocations,
-            f"{refused} refused, as results tell",
-        ),
+        (gpu, f"{counted(gpu, 'failure')} because of GPU memory"),
+        (host, f"{counted(host, 'failure')} because of host memory"),
+        (counts.num_neighbours, f"{counts.num_neighbours} of them because neighbours had filled the device"),
+        (counts.num_raised, f"{counted(counts.num_raised, 'trial')} retried with more memory"),
+        (refused, f"{counted(refused, 'allocation')} refused, according to results"),
     )
     return "; ".join(text for count, text in parts if count) or "never"
 
 
 def format_hours(hours: float) -> str:
-    """Return a time, or a resource's units times a time, for people: ``"2.5 h"``, ``"12.3 min"``, ``"8.1 s"``."""
+    """Return a time, or units of a resource times a time, as text: ``"2.5 h"``, ``"12.3 min"``, ``"8.1 s"``."""
     if hours >= 1:
         return f"{hours:.1f} h"
     return f"{hours * 60:.1f} min" if hours >= 1 / 60 else f"{hours * 3600:.1f} s"

@@ -1,7 +1,7 @@
-"""Exports the figures of a run as metrics of Ray, for Prometheus, Ray's dashboard and Grafana.
+"""Exports the state of a run as metrics of Ray, for Prometheus, Ray's dashboard and Grafana.
 
-Ray puts ``ray_`` before each name, and ``_total`` behind that of a counter. No tag is a trial, because a run may have
-any number of trials and Prometheus keeps each value of a tag.
+Ray adds the prefix ``ray_`` to each name, and the suffix ``_total`` to the name of a counter. No tag is a trial,
+because a run may have any number of trials and Prometheus keeps each value of a tag.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 from ray.util.metrics import Counter, Gauge, Metric
 
 from .gpu_memory_report import share_or_device_bytes
-from .gpu_memory_usage import GpuMemoryUsage, needed_bytes
+from .gpu_memory_usage import needed_bytes
+from .resource_usage import TRIAL_STATES
 from .run_monitor import RunStatus
 
 
@@ -22,37 +23,30 @@ class MetricName(NamedTuple):
     tags: tuple[str, ...] = ()
 
 
-SLOTS: Final = MetricName("tune_policies_slots", "Slots that the plan has", ("slot",))
-SLOTS_IN_USE: Final = MetricName("tune_policies_slots_in_use", "Slots that hold a trial", ("slot",))
+SLOTS: Final = MetricName("tune_policies_slots", "Slots in the plan", ("slot",))
+SLOTS_IN_USE: Final = MetricName("tune_policies_slots_in_use", "Slots with a trial", ("slot",))
 RESOURCES: Final = MetricName("tune_policies_resources", "CPUs and devices of the cluster", ("resource",))
-IDLE: Final = MetricName("tune_policies_resources_idle", "CPUs and devices that no trial holds", ("resource", "reason"))
-TRIALS: Final = MetricName("tune_policies_trials", "Trials by what became of them", ("state",))
+IDLE: Final = MetricName("tune_policies_resources_idle", "Idle CPUs and devices", ("resource", "reason"))
+TRIALS: Final = MetricName("tune_policies_trials", "Trials by state", ("state",))
 MEMORY: Final = MetricName(
-    "tune_policies_gpu_memory_bytes", "The most GPU memory that a slot's trial has taken", ("slot", "place")
+    "tune_policies_gpu_memory_bytes", "The peak GPU memory of the trial in a slot", ("slot", "place")
 )
 MEMORY_SHARE: Final = MetricName(
-    "tune_policies_gpu_memory_share_bytes", "The GPU memory that a slot's trial may take", ("slot", "place")
+    "tune_policies_gpu_memory_share_bytes", "The GPU memory that the trial in a slot may use", ("slot", "place")
 )
-OUT_OF_MEMORY: Final = MetricName("tune_policies_out_of_memory", "Times that memory ran out", ("kind",))
-RETRIES: Final = MetricName("tune_policies_retries", "Failures of trials that are tried again")
+OUT_OF_MEMORY: Final = MetricName("tune_policies_out_of_memory", "Events in which memory ran out", ("kind",))
+RETRIES: Final = MetricName("tune_policies_retries", "Failures of trials that are retried")
 
 GAUGES: Final = (SLOTS, SLOTS_IN_USE, RESOURCES, IDLE, TRIALS, MEMORY, MEMORY_SHARE)
 COUNTERS: Final = (OUT_OF_MEMORY, RETRIES)
 
 MOST_PLACES: Final = 64
-"""How many places of each slot type have metrics of GPU memory."""
+"""The number of slots of each type that have metrics of GPU memory."""
 
-_OUT_OF_MEMORY_KINDS: Final = {
+_OOM_KINDS: Final = {
     "num_gpu_errors": "GPU memory",
     "num_host_errors": "host memory",
     "num_refused_allocations": "allocation refused",
-}
-_STATES: Final = {
-    "num_finished": "finished",
-    "num_stopped_early": "stopped early",
-    "num_failed": "failed",
-    "num_cut_off": "cut off",
-    "num_unfinished": "not ended",
 }
 
 _Series = tuple[MetricName, tuple[str, ...]]
@@ -60,28 +54,30 @@ _Series = tuple[MetricName, tuple[str, ...]]
 
 
 def gauges_of(status: RunStatus) -> dict[_Series, float]:
-    """Return the values of all gauges except those of memory."""
+    """Return the values of all gauges."""
     values: dict[_Series, float] = {}
     for slot, (number, num_busy) in status.slots.items():
         values[SLOTS, (slot,)] = number
         values[SLOTS_IN_USE, (slot,)] = num_busy
+    for (slot, place), usage in status.gpu_memory.items():
+        if place < MOST_PLACES:
+            values[MEMORY, (slot, str(place))] = needed_bytes(usage) or 0
+            values[MEMORY_SHARE, (slot, str(place))] = share_or_device_bytes(usage)
     values |= {(RESOURCES, (name,)): amount for name, amount in status.available.items()}
     values |= {(IDLE, part): amount for part, amount in status.idle.items()}
-    trials = status.trials.model_dump()
-    return values | {(TRIALS, (state,)): trials[field] for field, state in _STATES.items()}
+    return values | {(TRIALS, (state,)): getattr(status.trials, field) for field, state in TRIAL_STATES.items()}
 
 
 def counts_of(status: RunStatus) -> dict[_Series, float]:
     """Return the values of the counters."""
-    ooms = status.out_of_memory.model_dump()
-    counts: dict[_Series, float] = {
-        (OUT_OF_MEMORY, (kind,)): ooms[field] for field, kind in _OUT_OF_MEMORY_KINDS.items()
+    ooms: dict[_Series, float] = {
+        (OUT_OF_MEMORY, (kind,)): getattr(status.out_of_memory, field) for field, kind in _OOM_KINDS.items()
     }
-    return counts | {(RETRIES, ()): status.trials.num_retries}
+    return {**ooms, (RETRIES, ()): status.trials.num_retries}
 
 
 class RunMetrics:
-    """Exports the figures of one run to Ray."""
+    """Exports the metrics of one run to Ray."""
 
     def __init__(self, run: str) -> None:
         self._run = run
@@ -91,32 +87,21 @@ class RunMetrics:
             for each in names
         }
         self._reported: dict[_Series, float] = {}
-        self._memory: dict[tuple[str, int], tuple[str, GpuMemoryUsage]] = {}
-
-    def set_memory(self, place: tuple[str, int], trial_id: str, usage: GpuMemoryUsage) -> None:
-        """Set the GPU memory of the trial in a place of a slot type."""
-        if place[1] < MOST_PLACES:
-            self._memory[place] = (trial_id, usage)
 
     def report(self, status: RunStatus) -> None:
         """Set all gauges, and increase the counters."""
-        gauges = gauges_of(status)
-        for (slot, place), (trial_id, usage) in self._memory.items():
-            if status.trial_at.get((slot, place)) == trial_id:
-                gauges[MEMORY, (slot, str(place))] = needed_bytes(usage) or 0
-                gauges[MEMORY_SHARE, (slot, str(place))] = share_or_device_bytes(usage)
-        self._set(gauges)
+        self._set(gauges_of(status))
         for series, count in counts_of(status).items():
             if (more := count - self._reported.get(series, 0)) > 0:
                 self._metrics[series[0].name].inc(more, tags=self._tags(series))
                 self._reported[series] = count
 
     def end(self) -> None:
-        """Set all gauges to 0, because a process that continues would report the last figures indefinitely."""
+        """Set all gauges to 0, because Ray would report the last values as long as the process runs."""
         self._set({})
 
     def _set(self, gauges: Mapping[_Series, float]) -> None:
-        # A series that is gone, such as a reason or a trial's memory, is 0 from now on.
+        # A series without a value now, such as a reason or a trial's memory, becomes 0.
         gone = {series: 0.0 for series in self._reported if series[0] in GAUGES and series not in gauges}
         for series, value in (gone | dict(gauges)).items():
             self._metrics[series[0].name].set(value, tags=self._tags(series))

@@ -1,6 +1,6 @@
-"""The page of one run: advice, the plan, which trial had which slot and when, failures, and GPU memory.
+"""The page of one run: advice, the plan, the trials in each slot over time, failures, and GPU memory.
 
-Its pictures are plain SVG, as wide and with texts as large as those of the benchmarks' report.
+Its pictures are plain SVG, with the width and font size of the benchmarks' report.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,23 +25,21 @@ if TYPE_CHECKING:
 _WIDTH: Final = 420
 _FONT: Final = 11.5
 _LETTER: Final = 6.6
-"""An upper bound of the mean width of a letter of that size."""
+"""An upper bound of the mean width of a letter with this font size."""
 _MUCH: Final = 0.2
-"""The advice names a reason for which at least this fraction was idle."""
-_NO_RECORD: Final = f"The folder has no {USAGE_FILE}: a run with PolicyCallback records which trial had which slot."
+"""The advice contains a reason if at least this fraction of a resource was idle because of it."""
+_NO_RECORD: Final = f"The folder has no {USAGE_FILE}: a run with PolicyCallback records the slot of each trial."
+_TIMELINE: Final = "Trials in each slot over time"
 _MOST_LANES: Final = 300
+_PEAKS: Final = "Peak GPU memory and GPU fraction of each trial"
 _MOST_TRIALS: Final = 60
-"""How many trials have a bar of GPU memory: those that came nearest to their share."""
+"""The number of trials with a bar of GPU memory: those with the highest use of their GPU fraction."""
 
 _BLUE, _ORANGE, _GREEN, _PINK, _OLIVE, _GREY = (
     f"var({colour_variable(colour)})" for colour in ("#0072B2", "#D55E00", "#008A65", "#B8578D", "#8A7A00", "#707070")
 )
 _OUT_OF_MEMORY: Final = ("out of memory", _ORANGE)
-_VERDICTS: Final = {
-    Verdict.WITHIN: ("within its share", _BLUE),
-    Verdict.BEYOND: ("beyond its share", _PINK),
-    Verdict.OUT_OF_MEMORY: _OUT_OF_MEMORY,
-}
+_COLOURS: Final = {Verdict.WITHIN: _BLUE, Verdict.BEYOND: _PINK, Verdict.OUT_OF_MEMORY: _ORANGE}
 _ENDS: Final = {
     "finished": ("finished", _BLUE),
     "stopped_early": ("stopped early", _GREEN),
@@ -55,7 +53,7 @@ _ENDS: Final = {
 
 
 def read_record(folder: Path) -> ResourceUsage | None:
-    """Return the record in a run's folder; ``None``: the run had no ``PolicyCallback``.
+    """Return the record in a run's folder, or ``None`` if the run had no ``PolicyCallback``.
 
     Raises:
         InvalidResourcesError: The record cannot be read.
@@ -84,10 +82,9 @@ def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Con
 
 def _advise_on_idle(usage: ResourceUsage) -> Iterator[str]:
     for each in usage.resources:
-        unwanted = [part for part in each.idle if part.reason != unplanned(Why.LEFT_FREE)]
-        for part in unwanted[:1]:
-            if each.total_hours and (share := part.hours / each.total_hours) >= _MUCH:
-                yield f"{share:.0%} of the {each.resource} time stood idle for one reason: {part.reason}"
+        part = next((part for part in each.idle if part.reason != unplanned(Why.LEFT_FREE)), None)
+        if part is not None and each.total_hours and (idle := part.hours / each.total_hours) >= _MUCH:
+            yield f"{idle:.0%} of the {each.resource} time was idle for one reason: {part.reason}"
 
 
 def _sentence(text: str) -> str:
@@ -105,15 +102,15 @@ def _plan(usage: ResourceUsage) -> Section:
 
 
 def _slots(usage: ResourceUsage) -> Section:
-    idle = Table("What stood idle", ("Resource", "Reason", "Time", "Share"), usage.idle_rows, num_texts=2)
+    idle = Table("Idle resources", ("Resource", "Reason", "Time", "Fraction"), usage.idle_rows, num_texts=2)
     tables = (idle,) if usage.idle_rows else ()
     if not usage.spans or not usage.elapsed_s:
         return Section("Slots", ("No trial ran.",), tables=tables)
     lanes = list(dict.fromkeys((span.slot, span.place) for span in sorted(usage.spans, key=_lane)))
-    texts = ["Each row is a slot, and each bar a trial in it; a cross marks a failure."]
+    texts = ["Each row is a slot, and each bar is a trial. A cross marks a failure."]
     if len(lanes) > _MOST_LANES:
         texts.append(f"The first {_MOST_LANES} of {len(lanes)} slots are shown.")
-    picture = Picture("slots", "Who had which slot and when", _timeline(usage, lanes[:_MOST_LANES]))
+    picture = Picture("slots", _TIMELINE, _timeline(usage, lanes[:_MOST_LANES]))
     return Section("Slots", tuple(texts), pictures=(picture,), tables=tables)
 
 
@@ -145,7 +142,7 @@ def _timeline(usage: ResourceUsage, lanes: Sequence[tuple[str, int]]) -> "Markup
     drawing.time_axis(usage.elapsed_s, top)
     kinds = sorted(spans, key=lambda span: not span.out_of_memory)
     drawing.legend(dict(_OUT_OF_MEMORY if span.out_of_memory else _ENDS[span.end] for span in kinds), top + 36)
-    return drawing.svg("Who had which slot and when")
+    return drawing.svg(_TIMELINE)
 
 
 def _failures(usage: ResourceUsage) -> Section:
@@ -153,37 +150,37 @@ def _failures(usage: ResourceUsage) -> Section:
         (
             span.trial,
             span.slot,
-            f"{'out of memory; ' if span.out_of_memory else ''}{span.error or 'no error is known'}",
-            "tried again" if span.end == "tried_again" else "failed",
+            f"{'out of memory; ' if span.out_of_memory else ''}{span.error or 'unknown error'}",
+            "retried" if span.end == "tried_again" else "failed",
             _time(span.ended_s or 0),
         )
         for span in usage.spans
         if span.end in ("failed", "tried_again")
     )
-    table = Table("Failures, in the order of their starts", ("Trial", "Slot", "Error", "Then", "At"), rows, num_texts=4)
+    table = Table("Failures by start time", ("Trial", "Slot", "Error", "Consequence", "At"), rows, num_texts=4)
     return Section("Failures and retries", () if rows else ("No trial failed.",), tables=(table,) if rows else ())
 
 
 def _memory(run: RunUsage) -> Section:
-    told = [(trial.name, usage) for trial in run.trials for usage in trial.usages]
-    if not told:
-        return Section("GPU memory", ("No trial says what it used of a GPU's memory.",))
-    rows = tuple(_memory_row(name, usage) for name, usage in told)
-    columns = ("Trial", "How it went", "Share", "Peak", "Of it", "Refused")
+    usages = [(trial.name, usage) for trial in run.trials for usage in trial.usages]
+    if not usages:
+        return Section("GPU memory", ("No trial reported its GPU memory.",))
+    rows = tuple(_memory_row(name, usage) for name, usage in usages)
+    columns = ("Trial", "Result", "Fraction", "Peak", "Used", "Refused")
     table = Table("GPU memory of each trial", columns, rows, num_texts=2, is_folded=len(rows) > _MOST_TRIALS)
     known = [
         (name, usage, needed, has)
-        for name, usage in told
+        for name, usage in usages
         if (needed := needed_bytes(usage)) and (has := share_or_device_bytes(usage))
     ]
     if not known:
-        text = "What the trials took of their shares is not known, as on GPUs that only Ray counts."
+        text = "The peaks of the trials are not known, for instance because the GPUs are simulated."
         return Section("GPU memory", (text,), tables=(table,))
     nearest = sorted(known, key=lambda each: each[2] / each[3], reverse=True)
-    texts = ["A bar is the most that a trial took, and the frame around it what it might take."]
+    texts = ["A bar is the peak of a trial, and the frame around it is the memory of its GPU fraction."]
     if len(nearest) > _MOST_TRIALS:
-        texts.append(f"The {_MOST_TRIALS} of {len(nearest)} that came nearest to it are shown.")
-    picture = Picture("memory", "GPU memory against shares", _memory_bars(nearest[:_MOST_TRIALS]))
+        texts.append(f"The {_MOST_TRIALS} of {len(nearest)} trials with the highest use of their fraction are shown.")
+    picture = Picture("memory", _PEAKS, _memory_bars(nearest[:_MOST_TRIALS]))
     return Section("GPU memory", tuple(texts), pictures=(picture,), tables=(table,))
 
 
@@ -192,7 +189,7 @@ def _memory_row(name: str, usage: GpuMemoryUsage) -> tuple[str, ...]:
     is_judged = needed or usage.num_ooms or usage.share_kept is not None
     return (
         name,
-        _VERDICTS[Verdict.of(usage)][0] if is_judged else "not known",
+        Verdict.of(usage).value if is_judged else "not known",
         share_text(usage),
         format_bytes(needed) if needed else "not known",
         f"{needed / has:.0%}" if needed and has else "-",
@@ -207,14 +204,14 @@ def _memory_bars(rows: Sequence[tuple[str, GpuMemoryUsage, int, int]]) -> "Marku
     for number, (name, usage, needed, has) in enumerate(rows):
         top = number * row
         drawing.text(0, top + 15, name, most=int(names_end / _LETTER))
-        verdict, colour = _VERDICTS[Verdict.of(usage)]
-        about = f"{name}: {format_bytes(needed)} of {format_bytes(has)}, {verdict}"
-        drawing.bar(names_end, top + 4, max(needed * scale, 0.8), row - 8, colour, about)
+        verdict = Verdict.of(usage)
+        about = f"{name}: {format_bytes(needed)} of {format_bytes(has)}, {verdict.value}"
+        drawing.bar(names_end, top + 4, max(needed * scale, 0.8), row - 8, _COLOURS[verdict], about)
         drawing.frame(names_end, top + 2, has * scale, row - 4)
         drawing.text(names_end + max(needed, has) * scale + 5, top + 15, f"{needed / has:.0%}")
     verdicts = {Verdict.of(usage) for _, usage, _, _ in rows}
-    drawing.legend(dict(look for verdict, look in _VERDICTS.items() if verdict in verdicts), len(rows) * row + 6)
-    return drawing.svg("GPU memory against shares")
+    drawing.legend({each.value: _COLOURS[each] for each in Verdict if each in verdicts}, len(rows) * row + 6)
+    return drawing.svg(_PEAKS)
 
 
 def _time(seconds: float) -> str:
@@ -222,7 +219,7 @@ def _time(seconds: float) -> str:
 
 
 def _ticks(end: float) -> Iterator[float]:
-    """Yield at most five ticks of an axis of seconds, at whole seconds, minutes or hours."""
+    """Yield at most five ticks of a time axis, at whole seconds, minutes or hours."""
     unit = 3600 if end >= 4 * 3600 else 60 if end >= 240 else 1
     steps = (unit * step * 10**power for power in range(-3, 9) for step in (1, 2, 5))
     step = next(step for step in steps if end / step <= 4)
