@@ -76,7 +76,7 @@ def gpu(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("model", "error"),
-    [("Stand-in", "it is not installed on the node"), ("NVIDIA H200", "the GPU is not there any more")],
+    [("Stand-in", "it is not installed on the node"), ("NVIDIA H200", "the GPU has disappeared")],
 )
 def test_what_cannot_be_measured_is_said(model, error, gpu):
     (found,) = measure_on_this_gpu(["no_such_framework"], 1.0, model)

@@ -69,7 +69,7 @@ def test_a_daemon_that_cannot_limit_the_process_is_a_warning_in_the_result(contr
 
     assert (limits.isolation, variables()) == (None, (None, None))
     assert limits.warnings[0].startswith(
-        f"MPS does not limit this process, only its frameworks' own limits do: {reason}"
+        f"MPS does not limit this process, so only the limits of its frameworks apply: {reason}"
     )
 
 

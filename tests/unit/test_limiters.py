@@ -387,9 +387,9 @@ def test_a_jax_without_a_gpu_sees_none(jax, state):
             "torch",
             lambda: torch(cuda=BackEnd(reserved=int(4.5 * GIB))),
             {},
-            r"torch already holds 4\.5 GiB of GPU 0, more than its budget of 4 GiB",
+            r"torch already uses 4\.5 GiB of GPU 0, more than its budget of 4 GiB",
         ),
-        ("cupy", lambda: cupy(held=int(4.5 * GIB)), {}, r"cupy already holds 4\.5 GiB"),
+        ("cupy", lambda: cupy(held=int(4.5 * GIB)), {}, r"cupy already uses 4\.5 GiB"),
         ("cupy", lambda: cupy(held="inf%"), {"CUPY_GPU_MEMORY_LIMIT": "inf%"}, "CuPy cannot read CUPY.*=inf%"),
         ("tensorflow", lambda: tensorflow(started=True), {}, "tensorflow's runtime has started"),
         ("jax", {"has_started": True}, {}, "JAX's back end has started"),
@@ -397,7 +397,7 @@ def test_a_jax_without_a_gpu_sees_none(jax, state):
             "jax",
             {},
             {"XLA_CLIENT_MEM_FRACTION": ".5", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".5"},
-            "unset the second, the old name",
+            "Unset XLA_PYTHON_CLIENT_MEM_FRACTION",
         ),
     ],
 )
@@ -418,9 +418,9 @@ UNENFORCED = [
     ("cupy", lambda: cupy(allocator=print), {}, "default memory pool was replaced"),
     ("jax", {"options": {"memory_fraction": 0.9}}, {}, "memory_fraction in jax_pjrt_client_create_options overrides"),
     ("jax", {"options": "a:1;allocator:platform"}, {}, "allocator in jax_pjrt_client_create_options overrides"),
-    ("jax", {}, {"TF_FORCE_UNIFIED_MEMORY": "true"}, "TF_FORCE_UNIFIED_MEMORY=true switches"),
+    ("jax", {}, {"TF_FORCE_UNIFIED_MEMORY": "true"}, "TF_FORCE_UNIFIED_MEMORY=true disables"),
     *(
-        ("jax", {}, {"XLA_PYTHON_CLIENT_ALLOCATOR": name}, f"XLA_PYTHON_CLIENT_ALLOCATOR={name.lower()} switches")
+        ("jax", {}, {"XLA_PYTHON_CLIENT_ALLOCATOR": name}, f"XLA_PYTHON_CLIENT_ALLOCATOR={name.lower()} disables")
         for name in ("platform", "CUDA_ASYNC", "vmm")
     ),
 ]
@@ -455,9 +455,19 @@ def test_a_setting_that_keeps_jaxs_limit_is_accepted(jax, environ, monkeypatch):
 @pytest.mark.parametrize(
     ("framework", "module", "environ", "message"),
     [
-        ("torch", lambda: torch(cuda=BackEnd(allocator="cudaMallocAsync")), {}, "cudaMallocAsync limits what tensors"),
-        ("tensorflow", lambda: tensorflow(growth=True), {}, "TensorFlow drops set_memory_growth beside a memory limit"),
-        ("jax", {}, {"XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB": "64"}, "sets memory aside"),
+        (
+            "torch",
+            lambda: torch(cuda=BackEnd(allocator="cudaMallocAsync")),
+            {},
+            "cudaMallocAsync limits the memory of tensors",
+        ),
+        (
+            "tensorflow",
+            lambda: tensorflow(growth=True),
+            {},
+            "TensorFlow ignores set_memory_growth if there is a memory limit",
+        ),
+        ("jax", {}, {"XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB": "64"}, "reserves memory that"),
     ],
 )
 def test_a_setting_that_only_weakens_the_limit_is_a_warning(jax, framework, module, environ, message, monkeypatch):
@@ -475,7 +485,7 @@ def changed(name, value):
 
 
 @pytest.mark.parametrize(
-    ("framework", "build", "change", "still_holds"),
+    ("framework", "build", "change", "is_in_force"),
     [
         ("torch", lambda: torch(cuda=BackEnd()), lambda module: None, True),
         ("torch", lambda: torch(cuda=BackEnd()), lambda module: changed("fractions", {0: 0.125})(module.cuda), True),
@@ -498,17 +508,17 @@ def changed(name, value):
         ("cupy", cupy, lambda module: changed("allocator", print)(module.cuda), False),
     ],
 )
-def test_a_limit_that_was_lifted_later_holds_no_more(framework, build, change, still_holds):
+def test_a_limit_that_was_removed_is_no_longer_in_force(framework, build, change, is_in_force):
     module = build()
     limits = limit(framework, module)
 
     change(module)
 
-    assert LIMITERS[framework].still_holds(module, limits) == still_holds
+    assert LIMITERS[framework].is_in_force(module, limits) == is_in_force
 
 
 @pytest.mark.parametrize(
-    ("environ", "state", "still_holds"),
+    ("environ", "state", "is_in_force"),
     [
         ({}, {}, True),
         ({"XLA_CLIENT_MEM_FRACTION": "0.9"}, {}, False),
@@ -520,10 +530,10 @@ def test_a_limit_that_was_lifted_later_holds_no_more(framework, build, change, s
     ],
 )
 def test_jaxs_limit_is_checked_in_its_environment_and_then_in_its_devices(
-    jax, environ, state, still_holds, monkeypatch
+    jax, environ, state, is_in_force, monkeypatch
 ):
     limits = limit("jax", jax(), jax_limits())
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
 
-    assert LIMITERS["jax"].still_holds(jax(**state), limits) == still_holds
+    assert LIMITERS["jax"].is_in_force(jax(**state), limits) == is_in_force

@@ -108,7 +108,7 @@ def test_another_version_than_measured_is_written_down():
     share.limit("torch", "2.13.0", total_bytes=80 * GIB, gpu_model="A100")
 
     assert share.warnings == [
-        "the share was measured with torch 2.12.0, and this is 2.13.0, which may need more or less: measure again"
+        "the memory was measured with torch 2.12.0, and 2.13.0 may need more or less. Measure again"
     ]
     assert share.overheads["torch"] == (GIB, Assumption.PROFILE)
 
@@ -128,7 +128,7 @@ def test_a_framework_that_was_not_measured_is_left_no_less_than_a_safe_figure(me
     share.limit("cupy", "14.0.0", total_bytes=80 * GIB, gpu_model="A100")
 
     assert share.overheads["cupy"][0] == max(measured_overhead, safe_overhead_bytes("cupy", None))
-    assert share.warnings == ["the share was measured without cupy, which may need more: measure again"]
+    assert share.warnings == ["the memory was measured without cupy, which may need more. Measure again"]
 
 
 def test_a_framework_that_only_comes_along_takes_nothing_of_a_share_too_small_for_it():

@@ -88,7 +88,7 @@ def test_where_there_is_no_home_safe_defaults_hold(monkeypatch):
     monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
 
     with pytest.warns(
-        UserWarning, match="safe defaults replace .*needs HOME, which is not set: set it, or TUNE_POLICIES"
+        UserWarning, match="safe defaults replace .*needs HOME, which is not set. Set HOME or TUNE_POLICIES"
     ):
         assert load_overheads() == Overheads()
     with pytest.raises(InvalidResourcesError, match="needs HOME, which is not set"):

@@ -1,7 +1,7 @@
-"""The GPU memory that a framework uses outside its own allocator: a measurement, or a safe default.
+"""The GPU memory that a framework uses outside its allocator: a measurement, or a safe default.
 
-A framework's limit does not count the device context, loaded kernels, library handles and communication buffers, so
-they are subtracted from the share. Each user of a machine has one file with measurements.
+A framework's limit does not include the device context, loaded kernels, library handles and communication buffers.
+Each user of a machine has one file with measurements.
 """
 
 import os
@@ -48,7 +48,7 @@ class Assumption(StrEnum):
     """The source of an overhead that was not measured on this device."""
 
     SAFE_DEFAULT = "safe default"
-    PROFILE = "as the plan has counted by its profile"
+    PROFILE = "the profile of the plan"
 
 
 OverheadSource = MeasuredOverhead | Assumption
@@ -114,10 +114,10 @@ def save_overheads(overheads: Overheads) -> Overheads:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidResourcesError(
-            f"{path.parent} cannot be made a folder: {error.strerror}. Name another in TUNE_POLICIES_CACHE"
+            f"the folder {path.parent} cannot be created: {error.strerror}. Set TUNE_POLICIES_CACHE to another folder"
         ) from error
     with ExitStack() as stack:
-        with suppress(BusyFileError):  # do not lose the new measurements
+        with suppress(BusyFileError):  # then write without the lock, to keep the new measurements
             stack.enter_context(locked(path, timeout_s=_LOCK_TIMEOUT_S))
         merged = load_overheads().merged(overheads)
         replace_file(path, merged.to_json(), is_private=True)
@@ -125,14 +125,16 @@ def save_overheads(overheads: Overheads) -> Overheads:
 
 
 def overheads_file(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the file with measurements, in ``TUNE_POLICIES_CACHE`` or the cache folder of the user.
+    """Return the file with measurements, in ``TUNE_POLICIES_CACHE`` or the user's cache folder.
 
     Raises:
-        InvalidResourcesError: The user has no home, as in a container with an unnamed user.
+        InvalidResourcesError: The user has no home directory, as in some containers.
     """
     own = environ.get("TUNE_POLICIES_CACHE")
     folder = Path(own) if own else Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "tune-policies"
     try:
         return folder.expanduser() / "gpu-overheads.json"
     except RuntimeError as error:
-        raise InvalidResourcesError(f"{folder} needs HOME, which is not set: set it, or TUNE_POLICIES_CACHE") from error
+        raise InvalidResourcesError(
+            f"{folder} needs HOME, which is not set. Set HOME or TUNE_POLICIES_CACHE"
+        ) from error
