@@ -172,7 +172,7 @@ class DataDependent(nn.Linear):
         (lambda: 7, (4, 8), {}, r"model_fn must return a torch.nn.Module"),
         (lambda: nn.Linear(8, 1), (4, 9), {}, "the model rejects the batch, or depends on its data: RuntimeError"),
         (lambda: nn.Linear(8, 1), lambda: 1 / 0, {}, "the batch cannot be made: ZeroDivisionError"),
-        (lambda: nn.Linear(8, 1), (4, 8), {"loss_fn": nn.MSELoss()}, "the batch is a pair of what the model takes"),
+        (lambda: nn.Linear(8, 1), (4, 8), {"loss_fn": nn.MSELoss()}, "the batch must be a pair of the model's input"),
         (lambda: nn.Linear(8, 1), ((4, 8), (5, 3)), {"loss_fn": nn.MSELoss()}, "loss_fn failed: RuntimeError"),
         (lambda: nn.Linear(8, 1), (4, 8), {"optimizer": lambda _: 1 / 0}, "optimizer failed: ZeroDivisionError"),
         (lambda: nn.Flatten(), (4, 8), {}, "the output has no tensor that depends on a parameter"),
