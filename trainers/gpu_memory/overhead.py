@@ -12,8 +12,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from tune_policies.files.reading import UnreadableFileError, read_value
-from tune_policies.files.writing import BusyFileError, locked, replace_file
 from tune_policies.plan.safe_overhead import safe_overhead_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import UsedBytes
@@ -90,6 +88,9 @@ def load_overheads() -> Overheads:
 
     A file that is invalid or that another user may write causes a warning, and is ignored.
     """
+    # Each process of a trial imports this module, and only the program reads and writes the file.
+    from tune_policies.files.reading import UnreadableFileError, read_value
+
     try:
         return read_value(overheads_file(), Overheads, "record of overheads", by_others=False)
     except InvalidResourcesError as error:
@@ -109,6 +110,8 @@ def save_overheads(overheads: Overheads) -> Overheads:
     Raises:
         InvalidResourcesError: The file cannot be written.
     """
+    from tune_policies.files.writing import BusyFileError, locked, replace_file
+
     path = overheads_file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -182,7 +182,7 @@ def _disagreement(planned: Sequence[Reserve], one_more: Sequence[Reserve], timeo
             return f"{len(planned)} trials planned, but {counts}: {waiting[0]['bundles']}, {waiting[0]['stats']}"
         for trial in one_more:
             more = reserve(trial)
-            if not _holds_within(timeout_s, lambda more=more: all(map(_is_settled, more))):
+            if not _holds_within(timeout_s, partial(_are_settled, more)):
                 return f"Ray has not decided about a further trial: {[placement_group_table(group) for group in more]}"
             if all(map(_is_scheduled, more)):
                 found = placement_group_table(more[-1])["bundles"]
@@ -218,6 +218,10 @@ def _available() -> dict[str, float]:
 
 def _is_scheduled(group: PlacementGroup) -> bool:
     return bool(placement_group_table(group)["state"] == "CREATED")
+
+
+def _are_settled(groups: Sequence[PlacementGroup]) -> bool:
+    return all(map(_is_settled, groups))
 
 
 def _is_settled(group: PlacementGroup) -> bool:
