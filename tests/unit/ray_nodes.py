@@ -1,4 +1,4 @@
-"""Nodes that hand out resources as Ray does, for tests: the least helpful device that fits is taken."""
+"""Nodes that allocate resources like Ray, on random devices with room."""
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.labels import matcher
@@ -7,7 +7,7 @@ TICKS = 10_000
 
 
 class RayNode:
-    """What is free on one node: in ticks, host memory in bytes, each device by itself."""
+    """The free resources of a node, with each device separately."""
 
     def __init__(self, node, rng):
         self.id = node.node_id
@@ -21,12 +21,12 @@ class RayNode:
             self._free["memory"] = float("inf")
 
     def selects(self, slot, *, is_driver=False):
-        """Whether Ray may place a worker of the slot, or its driver, here."""
+        """Return whether Ray may place a worker of the slot, or its driver, here."""
         of_type = is_driver or slot.accelerator_type in (None, self._node.accelerator_type)
         return of_type and matcher(slot.label_selector)(self._node.ray_labels)
 
     def take(self, worker):
-        """Take a worker's resources, and return what was taken; None: they are not there."""
+        """Allocate a worker's resources, or return ``None``."""
         wanted = dict(worker.ticks)
         devices = {name: wanted.pop(name) for name in self._devices.keys() & wanted.keys()}
         if any(self._free.get(name, 0) < ticks for name, ticks in wanted.items()):
