@@ -187,7 +187,7 @@ class RunSlots:
         self._find_nodes(trial for trial, assignment in self.assignments.items() if assignment.has_started)
 
     def _find_nodes(self, trials: Iterable[Trial]) -> None:
-        """Note the nodes of trials that were started on any node, where the plan now says which slots each node has."""
+        """Record the nodes of trials that were started on any node, if the slots of the plan now have nodes."""
         anywhere = [trial for trial in trials if self.assignments[trial].node_id is None]
         if not anywhere or all(placement.node_id is None for placement in self.run_plan.placements):
             return
@@ -195,7 +195,7 @@ class RunSlots:
             self.assignments[trial] = self.assignments[trial]._replace(node_id=node_id)
 
     def update(self, queue: TuneQueue) -> None:
-        """Read which trials have a slot, and hold back those that wait for one."""
+        """Read which trials have a slot, and delay those without one."""
         before, self.assignments = self.assignments, self._current_assignments(queue)
         self._find_nodes(
             trial
@@ -255,7 +255,7 @@ class RunSlots:
         return self.run_plan.slot_by_config(trial.config)
 
     def _has_room(self, own: OwnSlot) -> bool:
-        """Return whether one more trial may run in a slot of its own."""
+        """Return whether a further trial with its own type of slot may run."""
         others = [assignment.slot for assignment in self.assignments.values()]
         if not self.run_plan.is_feasible or len(others) >= max(
             own.slot.max_concurrent_trials, self.run_plan.plan.max_concurrent_trials
@@ -269,7 +269,7 @@ class RunSlots:
         return self._used_fraction() + Fraction(1, own.slot.max_concurrent_trials) <= 1
 
     def _used_fraction(self) -> Fraction:
-        """Return the fraction of the nodes that trials with slots of their own use."""
+        """Return the fraction of the nodes that trials with their own types of slots use."""
         used = (Fraction(each.num_slots, each.slot.max_concurrent_trials) for each in self.assignments.values())
         return sum(used, Fraction(0))
 

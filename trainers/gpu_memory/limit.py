@@ -52,7 +52,7 @@ class OwnEnvironment:
 
 
 _TORCH_VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""The variables of PyTorch's allocator, of which the first that is set counts (``c10/core/AllocatorConfig``)."""
+"""The variables of PyTorch's allocator. The first that is set counts (``c10/core/AllocatorConfig``)."""
 _TORCH_FRACTION: Final = re.compile(r"(?:^|,)\s*+per_process_memory_fraction\s*+:\s*+([^,\s]++)")
 """PyTorch supports this setting since 2.10. Earlier versions reject it at the first call of CUDA."""
 

@@ -71,7 +71,7 @@ def _short(code: str) -> str:
 
 
 def _mistakes(tree: ast.AST, *, in_function: bool = False) -> Iterator[Mistake]:
-    """Yield the possible mistakes in the order of the code, of which only one can be made."""
+    """Yield the possible mistakes in the order of the code. Only one of them can be made."""
     if isinstance(tree, ast.JoinedStr):
         return
     is_function = isinstance(tree, ast.FunctionDef)

@@ -211,7 +211,7 @@ def _reservations() -> Iterator[Callable[[Reserve], list[PlacementGroup]]]:
 
 
 def _available() -> dict[str, float]:
-    """Return the free resources without those of bundles, of which Ray 2.50 may never free 0.0001."""
+    """Return the free resources, without those of bundles. Ray 2.50 may never free 0.0001 of these."""
     # Ray adds up fractions as floats.
     return {name: round(amount, 4) for name, amount in ray.available_resources().items() if "_group_" not in name}
 
