@@ -91,10 +91,9 @@ class TrialProcess:
             return result
         return {SLOT_KEY: described_slot(self._reserved), **CURRENT.with_usage(result)}
 
-    def train_buffered(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+    def train_buffered(self, *args: Any, **kwargs: Any) -> Any:
         """Train several steps."""
-        results: list[dict[str, Any]] = tune.Trainable.train_buffered(self, *args, **kwargs)
-        return results
+        return tune.Trainable.train_buffered(self, *args, **kwargs)
 
     def save(self, *args: Any, **kwargs: Any) -> Any:
         """Save a checkpoint."""
@@ -144,15 +143,13 @@ class TrialProcess:
         """Export the model."""
         return self._trainable.export_model(*args, **kwargs)
 
-    def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> Any:
         """Return the metrics that Tune fills in."""
-        metrics: dict[str, Any] = self._trainable.get_auto_filled_metrics(*args, **kwargs)
-        return metrics
+        return self._trainable.get_auto_filled_metrics(*args, **kwargs)
 
-    def get_current_ip_pid(self) -> tuple[str, int]:
+    def get_current_ip_pid(self) -> Any:
         """Return the address of the node and the ID of this process."""
-        address: tuple[str, int] = self._trainable.get_current_ip_pid()
-        return address
+        return self._trainable.get_current_ip_pid()
 
 
 def process_class(trainable_class: type[tune.Trainable], limits: LimitOptions) -> type[TrialProcess]:

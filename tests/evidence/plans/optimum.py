@@ -31,7 +31,7 @@ _MOST: Final = 10**7
 """An upper bound of workers that fits the solver's 64 bits."""
 
 
-class Wish(NamedTuple):
+class TrialRequest(NamedTuple):
     """The request of one trial, in whole numbers.
 
     Attributes:
@@ -58,12 +58,12 @@ class Question(NamedTuple):
     """A request, and the nodes that the user allows for it.
 
     Attributes:
-        wish: The request of one trial.
+        request: The request of one trial.
         workers_on: Nodes for workers.
         drivers_on: Nodes for drivers.
     """
 
-    wish: Wish
+    request: TrialRequest
     workers_on: tuple[NodeCapacity, ...]
     drivers_on: tuple[NodeCapacity, ...]
 
@@ -80,7 +80,7 @@ class Question(NamedTuple):
         amounts["CPU"] = _ticks(cpus if policy.cpus is None else policy.cpus)
         amounts["memory"] = int(policy.memory or 0)
         if isinstance(policy, CpuPolicy):
-            return cls(Wish(amounts, fewest_workers(policy.num_workers)), allowed, allowed)
+            return cls(TrialRequest(amounts, fewest_workers(policy.num_workers)), allowed, allowed)
         least = policy.min_gpu_memory if isinstance(policy, GpuPolicy) else policy.gpu_memory
         suited = tuple(
             node
@@ -90,17 +90,19 @@ class Question(NamedTuple):
         )
         if isinstance(policy, GpuPolicy):
             return cls(
-                Wish(amounts, fewest_workers(policy.num_workers), gpu_ticks=_ticks(policy.gpus)), suited, allowed
+                TrialRequest(amounts, fewest_workers(policy.num_workers), gpu_ticks=_ticks(policy.gpus)),
+                suited,
+                allowed,
             )
         if policy.gpu_memory is None:
             raise TypeError("with a profile, the request of a worker depends on its config")
-        wish = Wish(
+        request = TrialRequest(
             amounts,
             fewest_workers(policy.num_workers),
             gpu_memory_bytes=int(policy.gpu_memory),
             max_per_gpu=policy.max_trials_per_gpu,
         )
-        return cls(wish, suited, allowed)
+        return cls(request, suited, allowed)
 
 
 def optimum(question: Question, *, one_share: bool = True) -> int:
@@ -110,27 +112,27 @@ def optimum(question: Question, *, one_share: bool = True) -> int:
         RuntimeError: The solver finds no proof in time.
     """
     most = _most_trials(question, one_share=one_share)
-    wish = question.wish
-    if wish.num_workers == 0 or not wish.amounts.get("memory"):
+    request = question.request
+    if request.num_workers == 0 or not request.amounts.get("memory"):
         return most  # drivers take nothing that a worker needs
-    while most and _fewest_workers_beside_drivers(question, most) < most * wish.processes:
+    while most and _fewest_workers_beside_drivers(question, most) < most * request.processes:
         most -= 1
     return most
 
 
 def _most_trials(question: Question, *, one_share: bool) -> int:
     """Return the most trials if the drivers are where they take least room from workers."""
-    wish = question.wish
+    request = question.request
     model = cp_model.CpModel()
     workers = _workers(model, question, one_share=one_share)
     trials = model.new_int_var(0, _MOST, "trials")
-    model.add(sum(workers.values()) == wish.processes * trials)
+    model.add(sum(workers.values()) == request.processes * trials)
     drivers = {node.node_id: model.new_int_var(0, _MOST, "drivers") for node in question.drivers_on}
-    if wish.num_workers:
+    if request.num_workers:
         model.add(sum(drivers.values()) == trials)
         for node in question.drivers_on:
             if node.resources.memory_bytes is not None:
-                held = wish.amounts.get("memory", 0) * workers.get(node.node_id, 0)
+                held = request.amounts.get("memory", 0) * workers.get(node.node_id, 0)
                 model.add(held + _DRIVER_BYTES * drivers[node.node_id] <= node.resources.memory_bytes)
     model.maximize(trials)
     return _solved(model)
@@ -139,11 +141,11 @@ def _most_trials(question: Question, *, one_share: bool) -> int:
 def _fewest_workers_beside_drivers(question: Question, num_drivers: int) -> int:
     """Return how many workers have room if the drivers are where they take most room from workers."""
     model = cp_model.CpModel()
-    needed = question.wish.amounts["memory"]
+    needed = question.request.amounts["memory"]
     drivers, rooms = [], []
     for node in question.drivers_on:
         alone = _most_trials(
-            question._replace(wish=question.wish._replace(num_workers=0), workers_on=(node,)), one_share=True
+            question._replace(request=question.request._replace(num_workers=0), workers_on=(node,)), one_share=True
         )
         count = model.new_int_var(0, num_drivers, "drivers")
         drivers.append(count)
@@ -164,39 +166,39 @@ def _fewest_workers_beside_drivers(question: Question, num_drivers: int) -> int:
 
 def _workers(model: Any, question: Question, *, one_share: bool) -> dict[str, Any]:
     """Return a variable for the number of workers on each node."""
-    wish = question.wish
-    per_device = model.new_int_var(1, _TICKS, "k") if wish.gpu_memory_bytes and one_share else None
+    request = question.request
+    per_device = model.new_int_var(1, _TICKS, "k") if request.gpu_memory_bytes and one_share else None
     workers = {}
     for node in question.workers_on:
         on_node = model.new_int_var(0, _MOST, "workers")
         workers[node.node_id] = on_node
         has = node.resources.ticks
-        for name, needed in wish.amounts.items():
+        for name, needed in request.amounts.items():
             if needed and not (name == "memory" and node.resources.memory_bytes is None):
                 model.add(needed * on_node <= has.get(name, 0))
-        if wish.gpu_ticks >= _TICKS:
-            model.add(wish.gpu_ticks // _TICKS * on_node <= int(node.resources.gpus))
-        elif wish.gpu_ticks or wish.gpu_memory_bytes:
-            on_devices = [_on_device(model, node, wish, per_device) for _ in range(int(node.resources.gpus))]
+        if request.gpu_ticks >= _TICKS:
+            model.add(request.gpu_ticks // _TICKS * on_node <= int(node.resources.gpus))
+        elif request.gpu_ticks or request.gpu_memory_bytes:
+            on_devices = [_on_device(model, node, request, per_device) for _ in range(int(node.resources.gpus))]
             model.add(on_node == sum(on_devices))
     return workers
 
 
-def _on_device(model: Any, node: NodeCapacity, wish: Wish, per_device: Any | None) -> Any:
+def _on_device(model: Any, node: NodeCapacity, request: TrialRequest, per_device: Any | None) -> Any:
     """Return a variable for the number of workers on one device of the node."""
     count = model.new_int_var(0, _TICKS, "on device")
-    if wish.gpu_ticks:
-        model.add(wish.gpu_ticks * count <= _TICKS)
+    if request.gpu_ticks:
+        model.add(request.gpu_ticks * count <= _TICKS)
         return count
     memory = node.smallest_gpu_memory_bytes or 0
-    model.add(wish.gpu_memory_bytes * count <= memory)
-    if wish.max_per_gpu is not None:
-        model.add(count <= wish.max_per_gpu)
+    model.add(request.gpu_memory_bytes * count <= memory)
+    if request.max_per_gpu is not None:
+        model.add(count <= request.max_per_gpu)
     if per_device is not None:
         is_used = model.new_bool_var("used")
         model.add(count == 0).only_enforce_if(~is_used)
         # With equal fractions, Ray may put k workers on any device.
-        model.add(wish.gpu_memory_bytes * per_device <= memory).only_enforce_if(is_used)
+        model.add(request.gpu_memory_bytes * per_device <= memory).only_enforce_if(is_used)
         model.add(count <= per_device)
     return count
 

@@ -64,33 +64,33 @@ def compare(seed: int, capacity: ClusterCapacity, policy: ResourcePolicy) -> Com
     planned = plan.max_concurrent_trials if plan else 0
     cpus = min(slot.worker.cpus for slot in plan.slots) if plan else 0
     question = Question.of(policy, capacity.nodes, cpus=cpus)
-    best = optimum(question, one_share=question.wish.num_workers > 0)
+    best = optimum(question, one_share=question.request.num_workers > 0)
     reason = _reason(question, plan) if planned < best else None
     return Compared(seed, policy, planned, best, rule_of_thumb(question), reason)
 
 
 def rule_of_thumb(question: Question) -> int:
     """Return the sums of the allowed nodes, divided by the request of one trial."""
-    wish, nodes = question.wish, question.workers_on
-    wanted = {**wish.amounts, "GPU": wish.gpu_ticks}
+    request, nodes = question.request, question.workers_on
+    wanted = {**request.amounts, "GPU": request.gpu_ticks}
     quotients = [
         sum(node.resources.ticks.get(name, 0) for node in nodes) / needed for name, needed in wanted.items() if needed
     ]
-    if wish.gpu_memory_bytes:
+    if request.gpu_memory_bytes:
         memory = sum((node.smallest_gpu_memory_bytes or 0) * node.resources.gpus for node in nodes)
-        quotients.append(memory / wish.gpu_memory_bytes)
-    return math.floor(min(quotients) / wish.processes)
+        quotients.append(memory / request.gpu_memory_bytes)
+    return math.floor(min(quotients) / request.processes)
 
 
 def _reason(question: Question, plan: TrialPlan | None) -> str:
     if plan is None:
         return "the policy finds the request infeasible"
-    wish = question.wish
+    request = question.request
     fraction = round(plan.worker.gpus * TICKS)
-    rounded = question._replace(wish=wish._replace(gpu_ticks=fraction))
-    if wish.gpu_ticks and optimum(rounded) <= plan.max_concurrent_trials:
+    rounded = question._replace(request=request._replace(gpu_ticks=fraction))
+    if request.gpu_ticks and optimum(rounded) <= plan.max_concurrent_trials:
         return "the GPU fraction is rounded up to an equal part"
-    if wish.num_workers and wish.amounts.get("memory"):
+    if request.num_workers and request.amounts.get("memory"):
         return "every node keeps memory for all trial drivers"
     return "not explained"
 
