@@ -128,7 +128,8 @@ def build_jax_trainer(
 
     Arguments and errors are as for ``build_torch_trainer``, except for ``jax_config``, which defines how the workers
     are connected. The default connects the devices of the plan, and on TPUs it is Ray's own. Several workers cannot
-    share a GPU. ``**trainer_kwargs``: Other arguments of ``JaxTrainer``.
+    share a GPU.
+    ``**trainer_kwargs``: Other arguments of ``JaxTrainer``.
     """
     from ray.train.v2.jax import JaxTrainer
 
@@ -163,8 +164,8 @@ def build_xgboost_trainer(
     XGBoost uses one thread for each CPU of the plan, unless you set its parameter ``nthread``. Its GPU memory cannot be
     limited, so the reports of workers that share a GPU list it under ``not_enforceable``.
 
-    Arguments and errors are as for ``build_torch_trainer``. ``**trainer_kwargs``: Other arguments of
-    ``XGBoostTrainer``.
+    Arguments and errors are as for ``build_torch_trainer``.
+    ``**trainer_kwargs``: Other arguments of ``XGBoostTrainer``.
     """
     from ray.train.xgboost import XGBoostTrainer
 
@@ -186,8 +187,8 @@ def build_lightgbm_trainer(
     LightGBM uses one thread for each CPU of the plan, unless you set its parameter ``num_threads``. Its GPU memory
     cannot be limited, so the reports of workers that share a GPU list it under ``not_enforceable``.
 
-    Arguments and errors are as for ``build_torch_trainer``. ``**trainer_kwargs``: Other arguments of
-    ``LightGBMTrainer``.
+    Arguments and errors are as for ``build_torch_trainer``.
+    ``**trainer_kwargs``: Other arguments of ``LightGBMTrainer``.
     """
     from ray.train.lightgbm import LightGBMTrainer
 
