@@ -1,7 +1,4 @@
-"""What Ray's autoscaler v2 would launch, asked without running it.
-
-Its scheduler is no API of Ray's. It is the same in Ray 2.50 and 2.60.
-"""
+"""The nodes that Ray's autoscaler v2 would launch, by its scheduler, a private API that Ray 2.50 and 2.60 have."""
 
 from dataclasses import fields
 
@@ -10,18 +7,18 @@ from tune_policies.ray_compat.autoscaler_config import errors_of_ray_as_value_er
 
 
 def nodes_launched(config, bundles, label_selectors=()):
-    """Return how many nodes of each type autoscaler v2 would launch for bundles that are asked for at once.
+    """Return how many nodes of each type autoscaler v2 would launch for a request, if only the head node runs.
 
-    It begins with the head node alone. Those nodes are among them that are always there (``min_workers``); they are
-    all there is, where nodes for all bundles cannot be had, as v2 launches for the whole of a request or for none.
+    The result includes the nodes of ``min_workers``. It has no others if not all bundles fit, because v2 launches nodes
+    for a whole request or not for it.
 
     Args:
         config: The autoscaler's configuration: ``available_node_types``, ``head_node_type``, ``max_workers``.
-        bundles: Amounts by Ray's resource.
-        label_selectors: Of each bundle; empty: none has one.
+        bundles: Amounts by Ray's resource names.
+        label_selectors: The label selector of each bundle; empty: none.
 
     Raises:
-        ValueError: Ray cannot read the configuration.
+        ValueError: Ray rejects the configuration.
     """
     from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
     from ray.core.generated.autoscaler_pb2 import ClusterResourceConstraint
@@ -33,7 +30,7 @@ def nodes_launched(config, bundles, label_selectors=()):
         request = SchedulingRequest(
             disable_launch_config_check=True,
             node_type_configs={name: _node_type(name, types[name], config) for name in types},
-            # To Ray the head is one of the nodes, but none of the workers.
+            # The head is a node, but no worker.
             max_num_nodes=config["max_workers"] + 1,
             cluster_resource_constraints=[ClusterResourceConstraint(resource_requests=requests)] if requests else [],
             current_instances=[_head(config["head_node_type"])],
@@ -43,7 +40,7 @@ def nodes_launched(config, bundles, label_selectors=()):
 
 
 def _node_type(name, node_type, config):
-    """Return the type as Ray's ``AutoscalingConfig`` would, which asks for a cloud's credentials too."""
+    """Return the node type as Ray's ``AutoscalingConfig`` does, which needs a cloud's credentials."""
     from ray.autoscaler.v2.instance_manager.config import NodeTypeConfig
 
     is_head = name == config["head_node_type"]
@@ -59,7 +56,7 @@ def _node_type(name, node_type, config):
 
 
 def _head(node_type):
-    """Return the head as Ray keeps a node that starts, so that its resources are those of its type."""
+    """Return the head as an allocated instance, whose resources are those of its type."""
     from ray.autoscaler.v2.schema import AutoscalerInstance
     from ray.core.generated.instance_manager_pb2 import Instance, NodeKind
 

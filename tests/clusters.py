@@ -1,4 +1,4 @@
-"""Capacities by hand, for tests."""
+"""Builds cluster capacities."""
 
 from tune_policies import ClusterCapacity, GpuDevice, NodeCapacity, Resources
 
@@ -17,7 +17,7 @@ def gpu_node(
     custom=None,
     labels=None,
 ):
-    """One node; its devices are read if their memory is given, as many as Ray counts GPUs unless it is said."""
+    """Return a node. With ``gpu_memory_gib`` it has ``num_devices`` devices, or one for each GPU."""
     devices = None
     if gpu_memory_gib is not None:
         devices = tuple(
@@ -35,12 +35,12 @@ def gpu_node(
 
 
 def nodes(*shapes):
-    """A cluster from (cpus, gpus) pairs."""
+    """Return a cluster from (cpus, gpus) pairs."""
     return ClusterCapacity.of(*(Resources(cpus=cpus, gpus=gpus) for cpus, gpus in shapes))
 
 
 def slice_hosts(name, *, topology="2x2x2", accelerator_type="TPU-V4", pod_type="v4-16", num_hosts=2, tpus=4, cpus=8):
-    """The hosts of a TPU slice with the labels and resources that Ray gives them."""
+    """Return the hosts of a TPU slice with Ray's labels and resources."""
     return [
         NodeCapacity(
             node_id=f"{name}-{i}",
@@ -60,5 +60,5 @@ def slice_hosts(name, *, topology="2x2x2", accelerator_type="TPU-V4", pod_type="
 
 
 def with_devices(*shapes):
-    """A cluster from (cpus, custom resources) pairs."""
+    """Return a cluster from (cpus, custom resources) pairs."""
     return ClusterCapacity.of(*(Resources(cpus=cpus, custom=custom) for cpus, custom in shapes))

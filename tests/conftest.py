@@ -1,4 +1,4 @@
-"""What all tests share: what is set before Ray is imported, and that the GPU tests skip where there is no GPU."""
+"""Settings for all tests: profiles of Hypothesis, the environment of Ray, and skipped GPU tests."""
 
 import os
 import tempfile
@@ -6,10 +6,10 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-# How long an example takes is no claim of these tests.
+# The tests make no claim about the time of an example.
 settings.register_profile("few", deadline=None, max_examples=5)
 settings.register_profile("default", deadline=None, max_examples=15)
-# A test that fails on a mutant has done its work, and many are tried at a time.
+# The first failure on a mutant is enough, so shrink no examples.
 settings.register_profile(
     "mutants",
     deadline=None,
@@ -22,29 +22,28 @@ settings.register_profile(
 settings.register_profile("thorough", deadline=None, max_examples=3000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# Before Ray is imported anywhere: no usage report, no token between the test's own nodes.
+# Set before Ray is imported: no usage report, and no token between the nodes of a test.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-# A Ray that runs on this machine is somebody else's.
+# Do not connect to another Ray cluster on this machine.
 os.environ.pop("RAY_ADDRESS", None)
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # A cluster leaves its address in Ray's folder, where the Ray of another worker would find it. Short, as Ray puts
-    # sockets there.
+    # Other workers would find a cluster's address in a common folder. The path is short, because it contains sockets.
     _RAY_FOLDER = tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True)
     os.environ["RAY_TMPDIR"] = _RAY_FOLDER.name
 
 
 @pytest.fixture(scope="session")
 def environment_of_its_own():
-    """An environment for programs that start a Ray: no other Ray has left its address in this one's folder."""
-    # Short, as Ray puts sockets there.
+    """An environment for programs that start Ray, with a separate folder for Ray."""
+    # The path must be short, because it contains sockets.
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield {**os.environ, "RAY_TMPDIR": folder, "HOME": folder}
 
 
 def pytest_collection_modifyitems(items):
-    # The longest files first: a process runs a file alone, and all others would be done before it.
+    # Run the longest files first, because each file runs in one process.
     items.sort(key=lambda item: not item.path.name.startswith("test_page"))
     for item in items:
         if item.get_closest_marker("gpu") and not _has_gpu():

@@ -1,4 +1,4 @@
-"""Policies and node catalogues, the same for the same seed: for what clusters are planned."""
+"""Draws policies and node catalogs, the same for the same seed."""
 
 import random
 from typing import Final
@@ -13,7 +13,7 @@ _LABELS: Final[tuple[dict[str, str], ...]] = ({}, {}, {"zone": "eu"}, {"zone": "
 
 
 def draw_catalog(rng: random.Random) -> NodeCatalog:
-    """Return 1 to 5 types of nodes, with GPUs, with devices of other vendors, or with CPUs alone."""
+    """Return 1 to 5 node types with GPUs, other devices, or only CPUs."""
     return NodeCatalog(nodes=tuple(_draw_type(rng, f"type-{number}") for number in range(rng.randint(1, 5))))
 
 
@@ -35,7 +35,7 @@ def _draw_type(rng: random.Random, name: str) -> NodeType:
 
 
 def draw_policy(rng: random.Random) -> ResourcePolicy:
-    """Return a policy of any kind that needs no files."""
+    """Return a random policy that needs no files."""
     match rng.choices(("any", "mixed", "vendor"), weights=(75, 15, 10))[0]:
         case "mixed":
             return MixedPolicy(draw_sizing_policy(rng), CpuPolicy(cpus=rng.choice((1, 2, 3))))
@@ -43,5 +43,5 @@ def draw_policy(rng: random.Random) -> ResourcePolicy:
             resource, amounts = rng.choice((("NPU", (0.25, 0.3, 1, 2)), ("HPU", (1, 2)), ("neuron_cores", (1, 2))))
             return AcceleratorPolicy(resource=resource, amount=rng.choice(amounts), num_workers=rng.choice((0, 0, 2)))
         case _:
-            # Nodes that are to be have no identifiers that could be excluded.
+            # Nodes of a design have no IDs that a policy could exclude.
             return next(draw_policies(rng, ClusterCapacity()))

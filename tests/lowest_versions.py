@@ -1,7 +1,6 @@
 """Prints the lowest version that ``pyproject.toml`` allows of each direct dependency, as constraints for pip.
 
-Run by ``make test-lowest``, before anything is installed, with the extras that are. PyTorch is left out: it keeps its
-pin.
+``make test-lowest`` runs it before the installation, with the extras as arguments. PyTorch is pinned elsewhere.
 """
 
 import re

@@ -1,9 +1,9 @@
-"""Which values of a parameter wait for `make test-rest`."""
+"""Marks parameters that only ``make test-rest`` runs."""
 
 import pytest
 
 
 def further(*values):
-    """Values that tell no more of a capability than the ones before them; a tuple is one value for several names."""
+    """Return less important values of a parameter. A tuple has the values of several parameters."""
     rows = [value if type(value) is tuple else (value,) for value in values]
     return [pytest.param(*row, marks=pytest.mark.rest) for row in rows]

@@ -1,4 +1,4 @@
-"""A run of the benchmarks by hand, whose times are known: on the GPU trials start later, and steps hardly grow."""
+"""Builds benchmark runs with known times. On the GPU, trials start later, and steps hardly depend on the size."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Three small kinds of models for tests: what is trained, on what, and towards what."""
+"""Three small models with their batches and losses."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ class Training(NamedTuple):
     loss_fn: object
 
     def train(self, optimizer, num_steps, device):
-        """Train as users do, on one batch."""
+        """Train on one batch."""
         model = self.build().to(device)
         steps = optimizer(model.parameters())
         inputs, targets = (each.to(device) for each in self.batch())
@@ -33,7 +33,7 @@ def mlp(batch, width, depth=4):
 
 
 class Block(nn.Module):
-    """Two convolutions beside a short cut, as in ResNet-18."""
+    """Two convolutions with a shortcut, as in ResNet-18."""
 
     def __init__(self, before, after, stride):
         super().__init__()

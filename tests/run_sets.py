@@ -1,6 +1,6 @@
-"""A run set as a run of the benchmarks would leave it, made up: small, and the same for the same arguments.
+"""Builds a small run set of the benchmarks, the same for the same arguments.
 
-A step takes ``a + b·size`` seconds. The GPU starts slower and is the faster one from about size 100 on.
+A step takes ``a + b·size`` seconds. The GPU starts more slowly, and is faster from about size 100 on.
 """
 
 import random
@@ -22,7 +22,7 @@ from tune_policies.benchmarks.record.run_set import (
 SIZES = (16, 64, 256, 1024, 4096)
 BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SECONDS = {"cpu": (2e-5, 2e-6), "gpu": (2e-4, 1e-7)}
-"""Of a step on each device: for itself, and for each unit of its size."""
+"""The constants ``a`` and ``b`` of each device."""
 START_S = {"cpu": 0.8, "gpu": 3.0}
 TRANSFER = {"cpu": 1.0, "gpu": 1.25}
 ENVIRONMENT = Environment(
@@ -53,10 +53,10 @@ def a_run_set(
     has_failure=True,
     **fields,
 ):
-    """Each workload and size on each of ``devices`` and on a second first one, if ``has_control``.
+    """Return a run of each workload and size on each of ``devices``, which may be ``"cpu"`` and ``"gpu"``.
 
-    ``devices`` are some of ``"cpu"`` and ``"gpu"``; ``spread`` is that of times, relative to them; ``fields`` are
-    further ones of a ``RunSet``. With ``has_failure`` the last configuration raised in the second round.
+    With ``has_control``, the first device is measured twice. ``spread`` is the relative spread of times. With
+    ``has_failure``, the last configuration raised an error in the second round. ``fields`` are those of a ``RunSet``.
     """
     draw = random.Random(seed)
     configurations = [
@@ -97,8 +97,8 @@ def a_run_set(
 
 
 def _process(configuration, number, place, spread, draw):
-    for_itself, for_each = SECONDS[configuration.device]
-    step_s = (for_itself + for_each * configuration.size) * draw.lognormvariate(0, spread)
+    constant, per_unit = SECONDS[configuration.device]
+    step_s = (constant + per_unit * configuration.size) * draw.lognormvariate(0, spread)
     num_steps = max(1, round(0.02 / step_s))
     blocks = []
     for index in range(10):

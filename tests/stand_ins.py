@@ -1,13 +1,13 @@
-"""Packages that stand in for CuPy and NVML where no GPU is, on the path of the processes that are tested.
+"""Stand-ins for the packages CuPy and NVML in processes without a GPU.
 
-They have what is used of the real ones: CuPy's memory pool, which hands out memory that is not there, and NVML's
-counts, which a file states. All that reads them is real.
+They have the used parts of the real packages: CuPy's memory pool without real memory, and NVML's counts, which come
+from a file. The code that reads them is real.
 """
 
 import json
 
 CUPY = '''
-"""CuPy's memory pool, on a device of 16 GiB that is not there; by STAND_IN_ALLOCATOR with another allocator."""
+"""CuPy's memory pool on a device of 16 GiB without real memory; STAND_IN_ALLOCATOR replaces the allocator."""
 import os, sys, types
 
 DEVICE_BYTES = 16 * 2**30
@@ -60,7 +60,7 @@ sys.modules["cupy.cuda.memory"] = cuda.memory
 '''
 
 PYNVML = '''
-"""NVML's counts as the file in STAND_IN_NVML states them; "self" is the process that asks."""
+"""NVML's counts from the file in STAND_IN_NVML; "self" is the calling process."""
 import json, os
 from types import SimpleNamespace
 
@@ -87,12 +87,12 @@ def nvmlDeviceGetComputeRunningProcesses(handle):
 
 
 def write_stand_ins(folder):
-    """Write both packages; return the path of the file that states NVML's counts."""
+    """Write both packages; return the path of the file with NVML's counts."""
     (folder / "cupy.py").write_text(CUPY)
     (folder / "pynvml.py").write_text(PYNVML)
     return folder / "nvml.json"
 
 
 def state_counts(path, *, total, free, processes=(), devices=1):
-    """State NVML's counts, which are the same for each of the devices."""
+    """Write NVML's counts, which are equal for all devices."""
     path.write_text(json.dumps({"total": total, "free": free, "processes": dict(processes), "devices": devices}))

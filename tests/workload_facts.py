@@ -1,4 +1,4 @@
-"""What the tests of the workloads ask of one, and as a program the same of several in a process of its own."""
+"""Losses and errors of workloads for tests. As a program, it prints those of several workloads."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from tune_policies.benchmarks.workloads.registry import load_workload
 
 
 def facts(name, size):
-    """Return the numbers that a workload gives on the CPU, and its refusal of a GPU that is not there."""
+    """Return the losses of a workload on the CPU, and its error about a missing GPU."""
     workload = load_workload(name)
     first, second, kept = (workload(size, "cpu") for _ in range(3))
     number = first.steps_per_epoch

@@ -1,6 +1,6 @@
-"""Applies a plan where the training runs: in Tune's trials and in Train's workers.
+"""Applies a plan where training runs: in the trials of Tune and the workers of Train.
 
-Importing this package imports nothing of it, nor Ray or a framework: each name is imported when it is first used.
+Importing this package imports neither its modules nor Ray or a framework. Each name is imported when it is first used.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Ray Train's trainers under a plan: one function for each framework, which imports that framework only."""
+"""Builds Ray Train's trainers from a plan. Each function imports only its own framework."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,21 +36,21 @@ def build_torch_trainer(
 
     Args:
         train_loop: The function that each worker runs. It takes the config, or nothing.
-        plan: The plan of a policy with ``num_workers`` of 1 or more, or that policy. In a trial, a policy gives the
-            trial's slot. Elsewhere, it plans on the program's cluster.
+        plan: A plan with Train workers, or a policy. In a trial, a policy stands for the trial's slot. Elsewhere, it
+            plans on the program's cluster.
         train_loop_config: The argument of ``train_loop``. If the plan depends on configs, it depends on this one.
-        torch_config: The settings of the process group. Its backend may be left open.
-        isolation: ``"mps"`` to let NVIDIA's MPS daemon limit the workers too, if one answers.
+        torch_config: The settings of the process group. The backend is optional.
+        isolation: ``"mps"`` to use NVIDIA's MPS daemon too, if one is running.
         on_unenforced_limit: What to do if a memory limit cannot be enforced, because of a setting or because PyTorch
             sees no GPU: raise an error, or add a warning to the report of the worker. With ``"warn"`` you can rehearse
             on simulated GPUs: a worker whose PyTorch sees no GPU trains on the CPU, and all workers communicate through
             gloo unless ``torch_config`` names a backend.
-        **trainer_kwargs: Anything else that ``TorchTrainer`` takes.
+        **trainer_kwargs: Other arguments of ``TorchTrainer``.
 
     Raises:
-        InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` name what the plan sets, workers that
-            share a GPU would use NCCL, or Ray Train is not its version 2.
-        InfeasibleRequestError: The config is known to need more GPU memory than any device has.
+        InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` conflict with the plan, workers that
+            share a GPU would use NCCL, or Ray Train is not version 2.
+        InfeasibleRequestError: The config needs more GPU memory than any device has.
         MemoryLimitError: In a worker: its GPU memory cannot be limited.
     """
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -60,10 +60,10 @@ def build_torch_trainer(
     if torch_config.backend is None:
         if plan.common_slot.shares_gpu or on_unenforced_limit == "warn":  # there may be no GPU, which NCCL needs
             torch_config = replace(torch_config, backend="gloo")
-    elif plan.common_slot.shares_gpu and "nccl" in torch_config.backend.lower():  # torch takes it in any case
+    elif plan.common_slot.shares_gpu and "nccl" in torch_config.backend.lower():  # PyTorch ignores case
         raise InvalidResourcesError(
-            f"torch_config asks for backend {torch_config.backend!r}, but workers with {plan.worker.gpus:g} GPU "
-            "share a device, which NCCL refuses: leave the backend out, or plan whole GPUs"
+            f"torch_config requests the backend {torch_config.backend!r}, but workers with {plan.worker.gpus:g} GPU "
+            "share a device, which NCCL refuses. Leave the backend out, or plan whole GPUs"
         )
     trainer_kwargs = {**trainer_kwargs, "torch_config": torch_config}
     limits = limit_options(isolation, on_unenforced_limit)
@@ -89,7 +89,7 @@ def build_tensorflow_trainer(
     Arguments and errors are as for ``build_torch_trainer``, except for ``keras_version``, the version of ``tf.keras``
     in the workers. Use 3 for several workers whose loop does not call ``model.fit``. 2 needs ``tf_keras`` where the
     workers run, which is not checked then. The default is 2 for several workers, and TensorFlow's own for one.
-    ``**trainer_kwargs``: Anything else that ``TensorflowTrainer`` takes.
+    ``**trainer_kwargs``: Other arguments of ``TensorflowTrainer``.
     """
     from ray.train.tensorflow import TensorflowTrainer
 
@@ -99,9 +99,9 @@ def build_tensorflow_trainer(
     if keras_version is None and plan.most_workers > 1:
         if find_spec("tf_keras") is None:
             raise InvalidResourcesError(
-                f"model.fit with {plan.most_workers} workers needs Keras 2, as it fails in Keras 3: pip install "
-                "tf_keras, in TensorFlow's version. If your loop does not call model.fit, pass keras_version=3. If "
-                "only the workers have tf_keras, pass keras_version=2"
+                f"model.fit with {plan.most_workers} workers needs Keras 2, because it fails in Keras 3. Install "
+                "tf_keras in TensorFlow's version. If your loop does not call model.fit, pass keras_version=3. If only "
+                "the workers have tf_keras, pass keras_version=2"
             )
         keras_version = 2
     if keras_version is not None:
@@ -123,13 +123,13 @@ def build_jax_trainer(
 ) -> "JaxTrainer":
     """Return Ray's own ``JaxTrainer`` with the scaling config of ``plan``, its limits applied in each worker.
 
-    Several workers form one JAX system, also on CPUs, where Ray does not connect them. On GPUs, each worker sees those
-    that Ray gave it. Import JAX in ``train_loop``, not before.
+    Several workers form one JAX system, also on CPUs, where Ray does not connect them. On GPUs, each worker sees its
+    own devices. Import JAX in ``train_loop``, not before.
 
-    Arguments and errors are as for ``build_torch_trainer``, except for ``jax_config``, which says how the workers are
-    connected. The default is over the devices of the plan, and on TPUs as Ray does. Workers that share a GPU are
-    refused.
-    ``**trainer_kwargs``: Anything else that ``JaxTrainer`` takes.
+    Arguments and errors are as for ``build_torch_trainer``, except for ``jax_config``, which defines how the workers
+    are connected. The default connects the devices of the plan, and on TPUs it is Ray's own. Several workers cannot
+    share a GPU.
+    ``**trainer_kwargs``: Other arguments of ``JaxTrainer``.
     """
     from ray.train.v2.jax import JaxTrainer
 
@@ -140,7 +140,7 @@ def build_jax_trainer(
         if plan.common_slot.shares_gpu and plan.most_workers > 1:
             raise InvalidResourcesError(
                 f"{plan.most_workers} JAX workers with {plan.worker.gpus:g} GPU each share a device, but JAX "
-                "connects them by NCCL, which refuses two processes on one: plan num_workers=1, or whole GPUs"
+                "connects them with NCCL, which refuses two processes on one. Plan num_workers=1, or whole GPUs"
             )
         jax_config = ConnectedJaxConfig()
         platform = "cuda" if plan.use_gpu else "cpu"
@@ -161,11 +161,11 @@ def build_xgboost_trainer(
 ) -> "XGBoostTrainer":
     """Return Ray's own ``XGBoostTrainer`` with the scaling config of ``plan``, applied in each worker.
 
-    XGBoost uses as many threads as the plan gives CPUs, unless you set its parameter ``nthread``. It has no limit of
-    GPU memory: if workers share a GPU, their reports name it under ``not_enforceable``.
+    XGBoost uses one thread for each CPU of the plan, unless you set its parameter ``nthread``. Its GPU memory cannot be
+    limited, so the reports of workers that share a GPU list it under ``not_enforceable``.
 
     Arguments and errors are as for ``build_torch_trainer``.
-    ``**trainer_kwargs``: Anything else that ``XGBoostTrainer`` takes.
+    ``**trainer_kwargs``: Other arguments of ``XGBoostTrainer``.
     """
     from ray.train.xgboost import XGBoostTrainer
 
@@ -184,11 +184,11 @@ def build_lightgbm_trainer(
 ) -> "LightGBMTrainer":
     """Return Ray's own ``LightGBMTrainer`` with the scaling config of ``plan``, applied in each worker.
 
-    LightGBM uses as many threads as the plan gives CPUs, unless you set its parameter ``num_threads``. It has no limit
-    of GPU memory: if workers share a GPU, their reports name it under ``not_enforceable``.
+    LightGBM uses one thread for each CPU of the plan, unless you set its parameter ``num_threads``. Its GPU memory
+    cannot be limited, so the reports of workers that share a GPU list it under ``not_enforceable``.
 
     Arguments and errors are as for ``build_torch_trainer``.
-    ``**trainer_kwargs``: Anything else that ``LightGBMTrainer`` takes.
+    ``**trainer_kwargs``: Other arguments of ``LightGBMTrainer``.
     """
     from ray.train.lightgbm import LightGBMTrainer
 

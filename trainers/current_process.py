@@ -1,7 +1,7 @@
-"""The state of this process: its devices, its threads, its limits, and the use of the trial that it serves.
+"""The state of this process: its devices, threads and limits, and the resource usage of its current trial.
 
 A process may serve several trials, tasks or method calls, one after the other. ``CURRENT`` is the only state of this
-package that outlives one of them. Import hooks, results and the public ``gpu_memory_usage`` reach it from any thread.
+package that survives them. Import hooks, results and the public ``gpu_memory_usage`` access it from any thread.
 """
 
 import os
@@ -30,12 +30,12 @@ from .gpu_memory.trial_usage import RunFolder, TrialUsage, add_usage_note, has_u
 from .usage_meter import UsageMeter
 
 _THREAD_VARIABLES: Final = (
-    "OMP_NUM_THREADS",  # Ray sets this one: to 1 in a trial that names GPUs and no CPUs
+    "OMP_NUM_THREADS",  # Ray sets it, to 1 in a trial that requests GPUs and no CPUs
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",  # TensorFlow reads these two when its runtime starts
     "TF_NUM_INTEROP_THREADS",
-    "NPROC",  # XLA, so JAX, reads this one when its back end for CPUs starts
+    "NPROC",  # XLA, and so JAX, reads this one when its CPU back end starts
 )
 _DEVICE_VARIABLES: Final = (
     "CUDA_DEVICE_ORDER",
@@ -44,10 +44,10 @@ _DEVICE_VARIABLES: Final = (
 
 
 class CurrentProcess:
-    """The state of this process. Pickling keeps a reference to the object of the process that unpickles it.
+    """The state of this process. A pickled reference refers to the object of the process that unpickles it.
 
     Attributes:
-        end_train_run: Ends the Train run of the trial that this process runs, or ran last.
+        end_train_run: Ends the Train run of the current or last trial.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class CurrentProcess:
         return "CURRENT"
 
     def restore_devices(self, assigned_to: str) -> None:
-        """Set the variables of devices as Ray set them for this process, which an earlier trial may have changed.
+        """Restore Ray's device variables, which an earlier trial may have changed.
 
         ``assigned_to`` is the actor or the task to which Ray assigned the devices.
 
@@ -92,15 +92,15 @@ class CurrentProcess:
         elif gpus != self._gpus_of_cuda:
             raise MemoryLimitError(
                 f"Ray assigned GPU {gpus} to this task, but an earlier task has started CUDA in this process on GPU "
-                f"{self._gpus_of_cuda}, and CUDA keeps that one: use remote_options(reuse='release'), or an actor"
+                f"{self._gpus_of_cuda}, and CUDA keeps that one. Use remote_options(reuse='release'), or an actor"
             )
 
     def set_num_threads(self, num_threads: int) -> None:
-        """Set the threads of this process's numerical libraries: those loaded now, and those loaded later."""
+        """Set the number of threads of this process's numerical libraries, now and for those loaded later."""
         self._thread.is_set = True
         for variable in _THREAD_VARIABLES:
             os.environ[variable] = str(num_threads)
-        # Finding the libraries takes longer than the rest of a set-up, so only if modules were imported since.
+        # Finding the libraries takes longer than the rest of the set-up, so do it only after new imports.
         if self._libraries is None or self._num_modules != len(sys.modules):
             self._num_modules = len(sys.modules)
             self._libraries = ThreadpoolController()
@@ -108,12 +108,12 @@ class CurrentProcess:
         self._set_threads_of_torch()
 
     def set_num_threads_of_thread(self) -> None:
-        """Set the threads in another thread of a process that was set up, because OpenMP counts them per thread."""
+        """Set the number of threads in another thread of this process, because OpenMP counts them per thread."""
         if not hasattr(self._thread, "is_set"):
             self.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
     def _set_threads_of_torch(self) -> None:
-        # When PyTorch is imported, it takes no more from the variable than there are cores.
+        # At its import, PyTorch uses at most as many threads as there are cores.
         num_threads = os.environ.get("OMP_NUM_THREADS")
         if num_threads is not None and (torch := sys.modules.get("torch")):
             torch.set_num_threads(int(num_threads))
@@ -131,10 +131,10 @@ class CurrentProcess:
             limit_imported(self._usage.limits, [module.__name__])
 
     def begin_trial(self, cpus: float, share: GpuShare | None, options: LimitOptions) -> None:
-        """Start to measure a trial with these CPUs, and limit it to its fraction of a device, if it has one.
+        """Start to meter a trial, and limit it to its fraction of a device, if it has one.
 
         Raises:
-            MemoryLimitError: Its GPU memory cannot be limited, or others hold the memory of its share.
+            MemoryLimitError: Its GPU memory cannot be limited, or other processes use its memory.
         """
         if self._meter is not None:
             self._meter.end()
@@ -144,15 +144,15 @@ class CurrentProcess:
         if share is None:
             return
         if share.device == "GPU":
-            # Ray numbers GPUs as the driver does, along the PCI bus; CUDA by itself begins with the fastest.
+            # Ray numbers GPUs in the order of the PCI bus, but CUDA's default is the fastest first.
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        # In this order: the trial's own processes are marked before any can start, and what an earlier trial left here
-        # is freed before free memory is waited for.
+        # The order matters: processes must be marked before they start, and the memory of an earlier trial must be
+        # released before waiting for free memory.
         mark_processes()
         usage = TrialUsage(ShareLimits(share, options, self._environment))
         with self._warned_if_unknown():
             usage.begin()
-        if share.device == "GPU":  # NVML knows no NPU
+        if share.device == "GPU":  # NVML does not support NPUs
             wait_for_free_memory(share, earlier)
         self._usage = usage
         enforce(usage.limits)
@@ -163,24 +163,24 @@ class CurrentProcess:
         return None if self._usage is None else self._usage.limits
 
     def require_limit(self) -> None:
-        """Raise a ``MemoryLimitError`` if this process could not be limited to its share."""
+        """Raise a ``MemoryLimitError`` if this process could not be limited to its GPU fraction."""
         if self._usage is not None:
             require_limit(self._usage.limits)
 
     def rebase_usage(self) -> None:
-        """Reset the peaks after a trainable was reset. The memory that it keeps is its own."""
+        """Reset the peaks after a trainable was reset. The memory that it keeps belongs to the new trial."""
         if self._usage is not None:
             with self._warned_if_unknown():
                 self._usage.rebase()
 
     def end_gpu_processes(self) -> None:
-        """Terminate the processes of the trial that hold GPU memory, and add warnings about them to its results."""
+        """Terminate the processes of the trial that use GPU memory, and add warnings about them to its results."""
         messages = end_gpu_processes()
         if self._usage is not None:
             self._usage.warn(messages)
 
     def gpu_memory_usage(self) -> GpuMemoryUsage | None:
-        """Return the use of the fraction of GPU memory, or ``None`` without a GPU or a plan.
+        """Return the GPU memory usage, or ``None`` without a GPU or a plan.
 
         Raises:
             ProbeError: A framework cannot be read.
@@ -188,22 +188,22 @@ class CurrentProcess:
         return None if self._usage is None else self._usage.read()
 
     def keep_usage(self, folder: RunFolder) -> None:
-        """Write the use of GPU memory into the folder of a run."""
+        """Write the GPU memory usage to the folder of a run."""
         folder.keep(self._usage_if_known())
 
     def keep_warnings(self, storage: Any) -> None:
-        """Write into the trial's folder the warnings since its last result. Tune gives a trainable no other way."""
+        """Write the warnings since the last result to the trial's folder, because no later result has them."""
         if self._usage is not None and self._usage.warnings and storage:
             self.keep_usage(RunFolder(storage.storage_filesystem, storage.trial_fs_path, rank=0))
 
     def with_usage(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """Return ``metrics`` with the use of resources as ``"usage"``, and of GPU memory as ``"gpu_memory"``.
+        """Return ``metrics`` with the resource usage as ``"usage"`` and the GPU memory usage as ``"gpu_memory"``.
 
-        Existing values stay. If a framework cannot be read, there is only a warning. Ray rejects metrics that are no
-        dict.
+        Existing values stay. If a framework cannot be read, there is only a warning. Metrics that are no dict are
+        returned unchanged, because Ray reports the error.
 
         Raises:
-            MemoryLimitError: The process could not be limited to its share.
+            MemoryLimitError: The process could not be limited to its GPU fraction.
         """
         self.require_limit()
         if not isinstance(metrics, dict):
@@ -215,15 +215,15 @@ class CurrentProcess:
             return metrics
         if GPU_MEMORY_KEY in metrics:
             self._warn_once(
-                f"the metrics have a {GPU_MEMORY_KEY!r} of their own, so what the trial used is not added to them: "
-                "rename it, or report gpu_memory_usage() under another key"
+                f"the metrics already have the key {GPU_MEMORY_KEY!r}, so the trial's usage is not added. Rename the "
+                "key, or report gpu_memory_usage() under another one"
             )
             return metrics
         return {**metrics, GPU_MEMORY_KEY: usage.to_result()}
 
     @contextmanager
     def noted_on_oom(self) -> Iterator[None]:
-        """Add a note with this process's use to an out-of-memory error of a GPU. A failed trial reports no result."""
+        """Add a note with the usage to a GPU out-of-memory error, because a failed trial reports no result."""
         try:
             yield
         except Exception as error:
@@ -233,7 +233,7 @@ class CurrentProcess:
             if self._usage is not None and not has_usage_note(error) and classify_oom(error).kind == "accelerator":
                 before = self._usage.num_ooms
                 usage = self._usage_if_known()
-                # Most frameworks count no failures, and torch none of cuBLAS, cuDNN and MPS.
+                # Most frameworks do not count failures, and torch does not count those of cuBLAS, cuDNN and MPS.
                 self._usage.num_ooms = max(self._usage.num_ooms, before + 1)
                 if usage is not None:
                     add_usage_note(error, usage.model_copy(update={"num_ooms": self._usage.num_ooms}))
@@ -249,7 +249,7 @@ class CurrentProcess:
         try:
             yield
         except ProbeError as error:
-            self._warn_once(f"what the trial used is not known: {error}")
+            self._warn_once(f"the memory usage of the trial is unknown: {error}")
 
     def _warn_once(self, message: str) -> None:
         if message not in self._warned:
@@ -261,7 +261,7 @@ CURRENT: Final = CurrentProcess()
 
 
 def gpu_memory_usage() -> GpuMemoryUsage | None:
-    """Return the use of this process's fraction of GPU memory, or ``None`` without a GPU or a plan.
+    """Return the GPU memory usage of this process, or ``None`` without a GPU or a plan.
 
     Raises:
         ProbeError: A framework cannot be read.

@@ -1,7 +1,6 @@
-"""Ends a Train run whose workers can never start, with the sum of who holds what, where Ray would retry indefinitely.
+"""Ends a Train run whose workers can never start, for which Ray would retry indefinitely.
 
-A thread of Train's controller reads the cluster while the workers wait, because the controller's own thread is blocked
-meanwhile.
+A thread of Train's controller reads the cluster while the workers wait, because the controller's own thread is blocked.
 """
 
 import logging
@@ -36,11 +35,11 @@ _PATIENCE_S: Final = 4.0
 
 
 class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignore[misc]  # Ray is not followed
-    """An ``InfeasibleRequestError`` that Ray Train raises as it is. It wraps all errors that are not its own."""
+    """An ``InfeasibleRequestError`` that Ray Train raises unchanged. It wraps all foreign errors."""
 
     @property
     def controller_failure(self) -> Exception:
-        """The error by which Ray Train decides whether to retry."""
+        """The error from which Ray Train decides whether to retry."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -57,17 +56,17 @@ TrainerT = TypeVar("TrainerT", bound=_HasRunConfig)
 def with_deadlock_check(trainer: TrainerT) -> TrainerT:
     """Return a copy of one of Ray Train's trainers that fails within seconds if its workers can never start.
 
-    Without it, Ray Train waits and retries indefinitely. This package's trainers and those of ``as_trainable`` have it.
-    The resources of a driver whose own workers wait count as never released, and so do those of actors outside of
-    trials and Train runs, if they belong to this program or are detached. Other workers, trials and programs are
+    Without this check, Ray Train retries indefinitely. This package's trainers and those of ``as_trainable`` have it.
+    It assumes that these resources are never released: those of a driver whose own workers wait, and those of actors
+    outside of trials and Train runs that belong to this program or are detached. Other workers, trials and programs are
     expected to end. Nodes that an autoscaler can add count as room.
 
     Args:
-        trainer: A trainer of Ray Train's version 2, which is left untouched.
+        trainer: A trainer of Ray Train's version 2, which is not changed.
 
     Raises:
-        InfeasibleRequestError: From ``fit()``: the workers cannot all start beside what is held. Ray 2.50 wraps it in
-            a ``ControllerError``, as its ``controller_failure``.
+        InfeasibleRequestError: From ``fit()``: the remaining resources are too few for all workers. Ray 2.50 wraps it
+            in a ``ControllerError``, as its ``controller_failure``.
     """
     watched: TrainerT = with_run_config(trainer, with_deadlock_watch(trainer.run_config))
     return watched
@@ -76,7 +75,7 @@ def with_deadlock_check(trainer: TrainerT) -> TrainerT:
 def with_deadlock_watch(run_config: RunConfig | None) -> RunConfig:
     """Return the run config with the watch among its callbacks, once."""
     run_config = run_config or RunConfig()
-    if not isinstance(run_config, RunConfig):  # Tune's, for instance: Ray says itself what is wrong with it
+    if not isinstance(run_config, RunConfig):  # Ray reports the error, for example about Tune's class
         return run_config
     if any(isinstance(each, DeadlockWatch) for each in run_config.callbacks):
         return run_config
@@ -84,7 +83,7 @@ def with_deadlock_watch(run_config: RunConfig | None) -> RunConfig:
 
 
 class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  # Ray is not followed
-    """Watches, in Train's controller, whether the workers that are waited for can start."""
+    """Watches in Train's controller whether waiting workers can start."""
 
     def __init__(self) -> None:
         self._gang: BundleGroup | None = None
@@ -93,23 +92,23 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
         self._nodes: dict[str, NodeTotals] = {}
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        """Begin to watch."""
+        """Start the watch."""
         scaling_config = train_run_context.scaling_config
         self._gang = gang_of(scaling_config)
         self._is_elastic = isinstance(scaling_config.num_workers, tuple)
         self._begin()
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
-        """Fail if there can be no room: after a group was given up, Train tries the next."""
+        """Fail if the workers can never start, because Train would request the next group."""
         self._raise_verdict()
         self._begin()
 
     def after_worker_group_start(self, worker_group: Any) -> None:
-        """End the watch: the workers run."""
+        """End the watch, because the workers run."""
         self._end()
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
-        """Fail here if the run is elastic, because Train waits for enough room before it starts a group."""
+        """Fail here if the run is elastic, because Train then waits for room before it requests a group."""
         if current_state.is_terminal():
             self._end()
         elif self._is_elastic:
@@ -123,7 +122,7 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
     def _end(self) -> None:
         if self._wait is not None:
             self._wait.stop.set()
-            self._wait = None  # with its verdict: in the same moment the workers may have started after all
+            self._wait = None  # without its verdict, because the workers may just have started
 
     def _raise_verdict(self) -> None:
         if self._wait is not None and self._wait.verdict is not None:
@@ -131,7 +130,7 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
 
 
 class _Wait:
-    """One wait for workers, in which a thread reads the cluster until they start, or can never start."""
+    """A thread that reads the cluster until the workers start, or can never start."""
 
     def __init__(self, reader: OccupancyReader, nodes: dict[str, NodeTotals]) -> None:
         self.stop = threading.Event()
@@ -143,28 +142,28 @@ class _Wait:
 
     def _watch(self) -> None:
         began_s = time.monotonic()
-        # Often at first, then less and less: a run may wait for hours while others train.
+        # The interval grows, because a run may wait for hours while others train.
         while not self.stop.wait(min(_LONGEST_INTERVAL_S, max(_INTERVAL_S, (time.monotonic() - began_s) / 20))):
             try:
                 remove_abandoned_groups()
                 error = self._find_deadlock()
                 if error is not None and not self.stop.is_set():
                     self.verdict = GangDeadlockError(*error.args)
-                    remove_groups(self._reader.own_id, only_pending=True)  # ends the wait, in which nothing is called
+                    remove_groups(self._reader.own_id, only_pending=True)  # ends the wait, which has no callbacks
                     return
             except RayVersionError as failure:
-                _logger.warning("whether the workers can ever start is not watched: %s", failure)
+                _logger.warning("the deadlock check of the workers is disabled: %s", failure)
                 return
             except (RayError, ProbeError, OSError, RuntimeError) as failure:
                 _logger.debug("the cluster could not be read: %s", failure)
 
     def _find_deadlock(self) -> InfeasibleRequestError | None:
-        """Return why the workers can never start, once it is this run's turn to fail.
+        """Return why the workers can never start, if this run should fail.
 
-        The youngest run fails first, so that the others can use its driver's share.
+        The youngest run fails first, so that the others can use the resources of its driver.
         """
         view = self._reader.read()
-        # Earlier nodes count: a run that lost one waits until it is replaced.
+        # Include earlier nodes, because a lost node may be replaced.
         self._nodes |= {node.node_id: node for node in view.nodes}
         view = view.model_copy(update={"nodes": tuple(self._nodes.values())})
         found = self._stuck.errors(view, lambda place: _PATIENCE_S * place)
@@ -172,7 +171,7 @@ class _Wait:
 
 
 def gang_of(scaling_config: Any) -> BundleGroup:
-    """Return the workers that must start together. For an elastic run, these are the fewest."""
+    """Return the workers that must start together, the fewest for an elastic run."""
     num_workers = scaling_config.num_workers
     fewest = num_workers[0] if isinstance(num_workers, tuple) else num_workers
     selector = getattr(scaling_config, "label_selector", None) or {}

@@ -1,7 +1,7 @@
 """Connects the workers of Ray's ``JaxTrainer``.
 
-Ray's own back end does not connect workers on CPUs. On GPUs it lets every worker see the first devices of its node,
-so two workers of a node would compute on the same one.
+Ray's own back end does not connect workers on CPUs. On GPUs, every worker sees the first devices of its node, so two
+workers of a node would use the same device.
 """
 
 import socket
@@ -15,11 +15,11 @@ from ray.train.v2.jax import JaxConfig
 
 @dataclass
 class ConnectedJaxConfig(JaxConfig):  # type: ignore[misc]  # Ray's classes are untyped
-    """Connects several workers before their loops run, and leaves a single worker alone."""
+    """Connects several workers before their loops run."""
 
     @property
     def backend_cls(self) -> type[Backend]:
-        """The backend that Ray calls when the workers have started."""
+        """The backend that Ray calls after the workers have started."""
         return _ConnectingBackend
 
 
@@ -32,7 +32,7 @@ class _ConnectingBackend(Backend):  # type: ignore[misc]
         connected = [
             worker_group.execute_single_async(rank, _connect, address, num_workers, rank) for rank in range(num_workers)
         ]
-        ray.get(connected)  # needs no timeout of its own: JAX waits for the others for a limited time
+        ray.get(connected)  # JAX has a timeout
 
 
 def _free_address() -> str:

@@ -1,7 +1,7 @@
-"""Reads what a cluster has and who holds it, and finds the Train runs whose workers can never start.
+"""Reads the resources of a cluster and who uses them, and finds the Train runs whose workers can never start.
 
-``tune_policies.placement.deadlock`` decides. Everything that asks Ray raises its ``RayError`` or a ``RuntimeError`` if
-Ray itself has gone away.
+``tune_policies.placement.deadlock`` decides. Functions that call Ray raise its ``RayError``, or a ``RuntimeError`` if
+Ray has shut down.
 """
 
 import math
@@ -39,16 +39,16 @@ from tune_policies.values.resources import ray_ticks
 
 _READ_TIMEOUT_S: Final = 10.0
 _FRESH_S: Final = 20.0
-"""How long the answer of an autoscaler is used. A node that it has added since counts twice, which is safe."""
+"""How long an autoscaler's node types are cached. A node that it has added since counts twice, which is safe."""
 _STARTING_S: Final = 30.0
-"""How long a run that requests nothing may take to begin."""
+"""How long a run without requests may take to start."""
 
 
 class OccupancyReader:
-    """Reads the resources of a cluster and who holds them.
+    """Reads the resources of a cluster and who uses them.
 
-    ``own_id`` is the actor of the Train controller that asks, ``gang`` its workers. Ray requests the workers of an
-    elastic run only once there is room for them.
+    ``own_id`` is the actor of the calling Train controller, and ``gang`` its workers. Ray requests the workers of an
+    elastic run only when there is room for them.
     """
 
     def __init__(self, own_id: str = "", gang: BundleGroup | None = None, *, is_elastic: bool = False) -> None:
@@ -58,7 +58,7 @@ class OccupancyReader:
         self._job_id = ray.get_runtime_context().get_job_id()
 
     def read(self) -> ClusterOccupancy:
-        """Return the resources of the cluster, their holders, and the Train runs that wait."""
+        """Return the resources of the cluster, their users, and the waiting Train runs."""
         actors, groups = living_actors(), placement_groups()
         groups_of = defaultdict(list)
         for group in groups:
@@ -77,7 +77,7 @@ class OccupancyReader:
                 gang=self._gang_of(controller, groups_of[controller.actor_id]),
             )
             for controller in controllers
-            # The workers of the others have been placed, and will end.
+            # The workers of other runs are placed, and will end.
             if all(group.is_pending or group.is_removed for group in groups_of[controller.actor_id])
         ]
         return ClusterOccupancy(
@@ -89,14 +89,14 @@ class OccupancyReader:
     def _gang_of(self, controller: ActorRecord, groups: Sequence[GroupRecord]) -> BundleGroup | None:
         """Return the workers that a run waits for, if they are known.
 
-        An elastic run that requests nothing yet counts as equal to this one if this one is of the same program and
-        elastic too, because two such trials of Tune can starve each other.
+        An elastic run without a request is assumed to be like this run if this one is elastic and of the same program,
+        because two such trials can starve each other.
         """
         if controller.actor_id == self.own_id:
             return self._gang
         pending = [group for group in groups if group.is_pending]
         if pending:
-            bundles = pending[-1].bundles  # Train makes them all alike, but each may have a node of its own
+            bundles = pending[-1].bundles  # they are equal, but each may have its own node
             selectors = [each.label_selector for each in bundles]
             return BundleGroup([each.resources for each in bundles], pending[-1].strategy, selectors)
         has_begun = time.time() - controller.started_at > _STARTING_S and not groups
@@ -107,13 +107,13 @@ class OccupancyReader:
 def _nodes() -> Iterable[NodeTotals]:
     for node in ray.nodes():
         if node["Alive"]:
-            amounts = {"memory": 0} | ray_ticks(node["Resources"])  # Ray leaves out what a node has none of
+            amounts = {"memory": 0} | ray_ticks(node["Resources"])  # Ray omits resources that a node does not have
             labels, is_head = node.get("Labels") or {}, HEAD_RESOURCE in amounts
             yield NodeTotals(node_id=node["NodeID"], amounts=amounts, labels=labels, may_go=not is_head)
 
 
 def _reserved_by_driver(driver: ActorRecord | None, by_group: Mapping[str, GroupRecord]) -> tuple[Reservation, ...]:
-    """Return the reservations of the process that started a Train run: the group of a trial, or an actor's own."""
+    """Return the reservations of the process that started a Train run: those of a trial, or of an actor."""
     if driver is None:
         return ()
     group = by_group.get(driver.group_id)
@@ -128,7 +128,7 @@ def _permanent(
 ) -> Iterable[Reservation]:
     """Return the reservations that may never end.
 
-    An actor in a placement group is a trial, a Train worker, or something else that is expected to end.
+    Actors in placement groups, such as trials and Train workers, are expected to end.
     """
     in_groups = {group.group_id for group in groups}
     for actor in actors:
@@ -155,9 +155,9 @@ def remove_groups(controller_id: str, *, only_pending: bool = False) -> None:
 
 
 def remove_abandoned_groups() -> None:
-    """Remove the placement groups of Train controllers that are dead: of runs whose process was killed.
+    """Remove the placement groups of dead Train controllers, whose workers are dead too.
 
-    Their workers are dead, too. Ray's own helper for this needs a dashboard, and does nothing in a plain install.
+    Ray's own helper needs a dashboard, and does nothing in a minimal installation.
     """
     alive = {actor.actor_id for actor in living_actors()}
     for group in placement_groups():
@@ -167,7 +167,7 @@ def remove_abandoned_groups() -> None:
 
 
 class StuckRuns:
-    """Finds the Train runs that are stuck for some time, even with the nodes that an autoscaler can add."""
+    """Finds the Train runs that stay stuck, even with the nodes that an autoscaler can add."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
@@ -178,10 +178,10 @@ class StuckRuns:
     def errors(
         self, view: ClusterOccupancy, patience_s: Callable[[int], float]
     ) -> list[tuple[WaitingRun, InfeasibleRequestError]]:
-        """Return the stuck runs, and for each the error that explains it.
+        """Return the stuck runs and their errors.
 
-        A reading is one moment, in which one run may have ended and another not yet begun. So the same runs must be
-        stuck for ``patience_s(place)`` seconds. The youngest run has place 1.
+        In one reading, a run may have ended and the next one not yet started. Therefore the same runs must be stuck for
+        ``patience_s(place)`` seconds. The youngest run has place 1.
 
         Raises:
             ProbeError: The cluster cannot be read in time.
@@ -192,7 +192,7 @@ class StuckRuns:
             self._ids, self._since_s = ids, time.monotonic()
         if not stuck:
             return []
-        with_more = self._with_addable_nodes(view)  # asked before patience is over, as the first answer takes a while
+        with_more = self._with_addable_nodes(view)  # early, because the first reading takes a while
         waited_s = time.monotonic() - self._since_s
         if with_more is None or waited_s < patience_s(1):
             return []
@@ -212,7 +212,7 @@ class StuckRuns:
                 warnings.simplefilter("ignore", ProbeWarning)
                 self._capacity = probe_cluster(timeout_s=_READ_TIMEOUT_S)
             self._read_at = time.monotonic()
-            return None  # the view is older
+            return None  # the view is older than this reading
         if self._capacity is None or self._capacity.node_types is None:
             return None
         return view.model_copy(

@@ -1,7 +1,7 @@
-"""A Tune scheduler that carries a policy into a run: resources, concurrency, placement, and the set-up of processes.
+"""A Tune scheduler that applies a policy to a run: resources, concurrency, placement, and the set-up of processes.
 
-``RunSlots`` gives the trials their slots, ``RunWatch`` finds what a run waits for in vain, and ``trial_process`` runs
-in the process of a trial.
+``RunSlots`` assigns slots to trials, ``RunWatch`` finds requests that can never be fulfilled, and ``trial_process``
+runs in the process of a trial.
 """
 
 import logging
@@ -40,49 +40,48 @@ _logger = logging.getLogger(__name__)
 
 
 class PolicyScheduler(WrappingScheduler):
-    """Runs the trials of ``tune.run`` and ``Tuner`` under a policy. This is all that a run needs.
+    """Runs the trials of ``tune.run`` and ``Tuner`` under a policy.
 
     ``tune.run(train_fn, scheduler=PolicyScheduler(AutoPolicy()))``. The policy plans on the cluster when the run
-    begins, and the plan is printed. Each trial gets a slot of the plan as one becomes free, the best type first, and no
-    more trials run at once than the plan says. The process of a trial is set up before your code runs: its devices, its
-    thread count and its GPU memory limit. Each result has the trial's slot under ``"slot"``, and with GPUs the use of
-    their memory under ``"gpu_memory"``. The inner scheduler decides everything else.
+    begins, and the plan is printed. Each trial gets the next free slot of the plan, the best type first, so the plan
+    limits the number of concurrent trials. The process of a trial is set up before your code runs: its devices, its
+    thread count and its GPU memory limit. Each result has the trial's slot under ``"slot"``, and with GPUs their memory
+    usage under ``"gpu_memory"``. The inner scheduler decides everything else.
 
-    A trainable that requests one bundle gets the policy's resources instead, and the run prints what it replaced.
-    Several bundles, as of an RLlib algorithm, stay as they are: the policy decides how many such trials run at once,
-    and where.
+    If a trainable requests one bundle, the policy's resources replace it, and the run prints the difference. Several
+    bundles, as of an RLlib algorithm, are kept, and the policy decides how many such trials run at once, and where.
 
     A slow slot stays idle if the faster slots finish all waiting trials before the slow slot would finish one more. The
-    speeds of slots come from the plan, and from the trials that have ended. If the searcher does not report how many
-    trials are to come, every slot is used.
+    speeds of slots come from the plan and from finished trials. If the searcher does not report the number of further
+    trials, every slot is used.
 
     If nodes are added, removed or changed, the policy plans again. A trial that is lost with its node, or with that of
     its Train workers, is requeued, and resumes from its latest checkpoint. That does not count as a failure:
     ``max_failures`` and ``fail_fast`` are for all other errors.
 
-    The constructor plans nothing: errors of planning are raised as the run begins.
+    The policy plans when the run begins, not in the constructor.
 
     Args:
-        policy: The policy, or a plan, which then stays as it is and is not printed.
-        inner: The scheduler that decides everything else. The default is Tune's, first come first served.
-        isolation: ``"mps"`` to let NVIDIA's MPS daemon limit the trials too, if one answers.
+        policy: The policy, or a plan, which is not changed or printed.
+        inner: The scheduler that decides everything else. The default is Tune's FIFO scheduler.
+        isolation: ``"mps"`` to use NVIDIA's MPS daemon too, if one is running.
         on_unenforced_limit: What to do if a memory limit cannot be enforced, because of a setting or because the
             framework sees no GPU: raise an error, or add a warning to the result. To rehearse on simulated GPUs, pass
             ``"warn"``.
-        may_move: Whether a trial that was paused or requeued may resume on another kind of devices.
-        falls_back: Whether a trial that cannot use its device, because others hold its memory or the driver fails,
-            resumes without one, as the next choice of the policy says: ``GpuPolicy() | CpuPolicy()``. This does not
-            count as a failure. ``trial_plan().use_gpu`` tells the trial which choice it got.
-        replan_interval_s: How often the nodes of the cluster are read, in seconds.
-        wait_for_nodes_s: How long the run waits for nodes if the policy has no plan for those that are left, in
-            seconds. Then it ends with the policy's ``InfeasibleRequestError``, and can be resumed.
+        may_move: Whether a trial that was paused or requeued may resume on another type of device.
+        falls_back: Whether a trial that cannot use its device, because other processes use its memory or the driver
+            fails, resumes without a device, as in the policy's next choice: ``GpuPolicy() | CpuPolicy()``. This does
+            not count as a failure. In the trial, ``trial_plan().use_gpu`` is then ``False``.
+        replan_interval_s: The interval in which the nodes of the cluster are read, in seconds.
+        wait_for_nodes_s: The time to wait for nodes if the policy has no plan for the remaining ones, in seconds. Then
+            the run ends with the policy's ``InfeasibleRequestError``, and can be resumed.
 
     Raises:
-        InvalidResourcesError: An argument is not valid. In the run: the policy contradicts what a trainable requests,
-            or a decision was measured with other versions than are installed.
+        InvalidResourcesError: An argument is invalid. In the run: the policy contradicts the trainable's request, or a
+            decision was measured with other versions than the installed ones.
         InfeasibleRequestError: In the run: not even one trial fits.
         ProbeError: In the run: the cluster cannot be read.
-        MemoryLimitError: In a trial: its GPU memory cannot be limited, or others hold the memory of its share.
+        MemoryLimitError: In a trial: its GPU memory cannot be limited, or other processes use its memory.
     """
 
     def __init__(
@@ -102,10 +101,10 @@ class PolicyScheduler(WrappingScheduler):
                 f"policy must be a policy such as AutoPolicy(), or the plan of one, got {shorten(policy)}"
             )
         if inner is not None and not isinstance(inner, TrialScheduler):
-            raise InvalidResourcesError(f"inner must be a scheduler of Tune's, got {shorten(inner)}")
+            raise InvalidResourcesError(f"inner must be a scheduler of Tune, got {shorten(inner)}")
         if falls_back and (isinstance(policy, TrialPlan) or len(policy.choices) < 2):
             raise InvalidResourcesError(
-                f"falls_back=True needs a policy with a second choice, got {shorten(policy)}: use one such as "
+                f"falls_back=True needs a policy with a second choice, got {shorten(policy)}. Use a policy such as "
                 "GpuPolicy() | CpuPolicy()"
             )
         super().__init__(inner)
@@ -126,7 +125,7 @@ class PolicyScheduler(WrappingScheduler):
         self._error: Exception | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a ``Tuner`` saves: the policy and its options, but nothing of a run."""
+        """Return the policy and its options, without the state of a run, because ``Tuner`` saves the scheduler."""
         return {"_inner": self._inner, "_options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -135,7 +134,7 @@ class PolicyScheduler(WrappingScheduler):
         self._forget_run()
 
     def around(self, inner: TrialScheduler | None) -> "PolicyScheduler":
-        """Return a scheduler with the same policy and options around another inner one."""
+        """Return a scheduler with the same policy and options and another inner scheduler."""
         other = PolicyScheduler(self._options.policy, inner)
         other.use_options_of(self)
         return other
@@ -146,11 +145,11 @@ class PolicyScheduler(WrappingScheduler):
         self._slots = None
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Plan on the cluster of the run that begins, and print the plan; pass on the metric and its mode.
+        """Plan on the cluster of the new run, print the plan, and pass on the metric and its mode.
 
         Raises:
             InfeasibleRequestError: Not even one trial fits.
-            InvalidResourcesError: A decision was measured with other versions than are installed.
+            InvalidResourcesError: A decision was measured with other versions than the installed ones.
             ProbeError: The cluster cannot be read.
         """
         self._begin()
@@ -164,8 +163,8 @@ class PolicyScheduler(WrappingScheduler):
         changes_resources = any(isinstance(each, ResourceChangingScheduler) for each in nested_schedulers(self._inner))
         if changes_resources and (len(plan.slots) > 1 or plan.by_config is not None):
             raise InvalidResourcesError(
-                "ResourceChangingScheduler starts from one request for all trials, and the plan has several slot "
-                "types: use a policy that gives all trials the same, or leave ResourceChangingScheduler out"
+                "ResourceChangingScheduler needs one request for all trials, but the plan has several slot types. Use "
+                "a policy with one slot type, or leave ResourceChangingScheduler out"
             )
         limits = limit_options(self._options.limits.isolation, self._options.limits.on_unenforced_limit)
         self._process_class = cache(partial(process_class, limits=limits))
@@ -177,39 +176,39 @@ class PolicyScheduler(WrappingScheduler):
 
     @property
     def plan(self) -> TrialPlan | None:
-        """The plan that applies now, or ``None`` before a run."""
+        """The current plan, or ``None`` before a run."""
         return None if self._slots is None else self._slots.run_plan.plan
 
     @property
     def changes(self) -> tuple[PlanChange, ...]:
-        """The plans that replaced the first, in turn."""
+        """The plans that replaced the first one, in order."""
         return () if self._slots is None else tuple(self._slots.run_plan.changes)
 
     def slot_of(self, trial: Trial) -> TrialSlot | None:
-        """Return the slot that ``trial`` has, or had last, or ``None`` if it has had none yet."""
+        """Return the current or last slot of ``trial``, or ``None``."""
         return None if self._slots is None else self._slots.slot_of(trial)
 
     @property
     def num_fallbacks(self) -> int:
-        """The number of trials that could not use their device and run without one."""
+        """The number of trials that could not use their device and fell back."""
         return 0 if self._slots is None else len(self._slots.fallen_back)
 
     def slots_left_idle(self) -> dict[int, int]:
-        """Return how many free slots of each type the last decision left idle; types with none are left out."""
+        """Return how many free slots of each type the last decision left idle, without types that have none."""
         return {} if self._slots is None else dict(self._slots.left_idle)
 
     def replan(self, plan: TrialPlan, why: str = "a new plan was given") -> None:
-        """Use ``plan`` from now on. Running trials stay as they are; waiting trials get a new slot."""
+        """Use ``plan`` from now on, for trials that do not run yet."""
         self._run_slots.run_plan.replan(plan, why)
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Add a trial, which waits until it has a slot.
 
-        An error here would make Tune restart a run that it resumes, so errors are raised with the next step.
+        An error here would make Tune restart a resumed run, so errors are raised in the next step.
         """
         try:
             queue = self._queue_of(tune_controller)
-            queue.forget(trial)  # it may be requeued, and have been staged while it ran
+            queue.forget(trial)  # a requeued trial may have been staged while it ran
             slots = self._run_slots
             install_hook(trial, self, tune_controller, self._process_class)
             slots.add(trial)
@@ -247,14 +246,14 @@ class PolicyScheduler(WrappingScheduler):
         return True
 
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
-        """Return ``planned``; if another scheduler gives a trial other resources, in the slot that the trial has."""
+        """Return ``planned``, or the resources that another scheduler requested, in the trial's slot."""
         return self._run_slots.adjust_resources(trial, planned)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Give waiting trials the free slots, first to the trial that the inner scheduler chooses.
 
         Raises:
-            InfeasibleRequestError: The policy has had no plan for the nodes that are left for ``wait_for_nodes_s``.
+            InfeasibleRequestError: The policy had no plan for the remaining nodes for ``wait_for_nodes_s``.
         """
         if self._error is not None:
             error, self._error = self._error, None
@@ -273,16 +272,16 @@ class PolicyScheduler(WrappingScheduler):
         else:
             view = queue.view_of(list(islice(filter(may_start, slots.waiting), 1)))
         chosen = super().choose_trial_to_run(view)
-        slots.update(queue)  # the inner scheduler may have changed what trials ask for
+        slots.update(queue)  # the inner scheduler may have changed requests
         is_assigned = slots.assign(queue, chosen)
         slots.keep_idle_processes(queue)
         return chosen if is_assigned else None
 
     def _watch_run(self, tune_controller: Any, queue: TuneQueue) -> None:
-        """Request lost placement groups again, and end a run of which no trial can proceed.
+        """Request lost placement groups again, and end a run in which no trial can proceed.
 
         Raises:
-            InfeasibleRequestError: No trial of the run can proceed.
+            InfeasibleRequestError: No trial can proceed.
         """
         reading = self._watch.read(queue.requested_groups(), queue.own_groups())
         if reading is None:

@@ -1,4 +1,4 @@
-"""Sets up a process before the user's code runs in it: its devices, its threads, and its limit of GPU memory."""
+"""Sets up a process before the user's code runs: its devices, its threads, and its GPU memory limit."""
 
 import functools
 import inspect
@@ -21,17 +21,17 @@ from .gpu_memory.share import GpuShare, LimitOptions, SharedDevice
 
 
 def limit_options(isolation: Literal["mps"] | None, on_unenforced_limit: Literal["raise", "warn"]) -> LimitOptions:
-    """Return the options with the overheads that were measured on this machine."""
+    """Return the options with the overheads measured on this machine."""
     return LimitOptions(isolation=isolation, on_unenforced_limit=on_unenforced_limit, overheads=load_overheads())
 
 
 class ProcessSetup(Value):
-    """How a process that runs in a slot of a plan is set up.
+    """The set-up of a process that runs in a slot of a plan.
 
     Attributes:
         slot: The slot of its trial.
         resources: The resources of the slot that this process may use.
-        limits: How the process is limited to its fraction of GPU memory.
+        limits: The options of its GPU memory limit.
     """
 
     slot: TrialSlot
@@ -40,36 +40,36 @@ class ProcessSetup(Value):
 
     @classmethod
     def for_trial(cls, slot: TrialSlot, limits: LimitOptions) -> Self:
-        """Return the set-up of the process that Tune starts for a trial; with Train workers, it only waits for them."""
+        """Return the set-up of a trial's own process, which only waits if there are Train workers."""
         return cls(slot=slot, resources=slot.trial if slot.num_workers else slot.worker, limits=limits)
 
     @classmethod
     def for_worker(cls, slot: TrialSlot, limits: LimitOptions) -> Self:
-        """Return the set-up of each process that trains: of the trial itself, or each of its Train workers."""
+        """Return the set-up of a process that trains: the trial itself, or one of its Train workers."""
         return cls(slot=slot, resources=slot.worker, limits=limits)
 
     def apply(self) -> None:
         """Set up this process.
 
         Raises:
-            MemoryLimitError: Its GPU memory cannot be limited, or others hold the memory of its share.
+            MemoryLimitError: Its GPU memory cannot be limited, or other processes use its memory.
         """
-        # Ray's assignment decides what the process has. The slot only decides which part of a device is its own.
+        # Ray assigns the devices. The slot only defines the fraction of a device.
         assigned = _assigned_resources()
         if assigned is None:
             assigned = {name: from_ticks(ticks) for name, ticks in self.resources.ticks.items()}
         else:
             context = ray.get_runtime_context()
-            # An actor keeps its devices. Ray assigns them again for each task that a process serves.
+            # An actor keeps its devices. A process for tasks gets new ones for each task.
             CURRENT.restore_devices(context.get_actor_id() or context.get_task_id())
         note_kernel_kills()
         CURRENT.set_num_threads(max(1, int(assigned.get("CPU", 0))))
-        if not assigned.get("GPU"):  # by default a newer Ray shows them all to a trial that asked for none
+        if not assigned.get("GPU"):  # a newer Ray shows all GPUs to a trial without any
             os.environ.update(dict.fromkeys(GPU_VISIBILITY_VARIABLES, ""))
         CURRENT.begin_trial(assigned.get("CPU", 0), self._share(assigned), self.limits)
 
     def _share(self, assigned: Mapping[str, float]) -> GpuShare | None:
-        """Return the share; a trial that has more of the device than planned also has more of its memory."""
+        """Return the GPU fraction. A trial that got a larger fraction than planned also gets more memory."""
         device: SharedDevice = "NPU" if assigned.get("NPU") else "GPU"
         fraction = assigned.get(device)
         if not fraction:
@@ -91,16 +91,16 @@ class ProcessSetup(Value):
 
 def _assigned_resources() -> dict[str, float] | None:
     """Return the resources that Ray assigned to this process, or ``None`` if it is no worker of Ray."""
-    if not ray.is_initialized():  # the question below would start Ray
+    if not ray.is_initialized():  # the call below would start Ray
         return None
     try:
         return dict(ray.get_runtime_context().get_assigned_resources())
-    except AssertionError:  # Ray's way to say that this is no worker
+    except AssertionError:  # this is no worker
         return None
 
 
 class _OwnProcess(NamedTuple):
-    """The steps around a user's function in its process. A function in a function would be pickled by value."""
+    """The steps before and after a user's function. A nested function would be pickled by value."""
 
     set_up: Callable[[Any], None]
     at_end: Callable[[], None] | None
@@ -120,12 +120,12 @@ class _OwnProcess(NamedTuple):
 def set_up_before(
     function: Callable[..., Any], set_up: Callable[[Any], None], at_end: Callable[[], None] | None = None
 ) -> Callable[..., Any]:
-    """Return a new function that sets up its process and then calls ``function``, which stays as it is.
+    """Return a new function that sets up its process and then calls ``function``.
 
     Args:
-        function: Takes a config, or nothing.
-        set_up: Is called with the config, or ``None``, in the process and in the thread that runs ``function``.
-        at_end: Is called there after ``function`` has returned or raised, and its GPU processes were terminated.
+        function: A function of a config, or without arguments.
+        set_up: Called with the config, or ``None``, in the process and thread of ``function``.
+        at_end: Called there after ``function`` has ended and its GPU processes are terminated.
     """
     wrapper = wrapped_in(function, _OwnProcess(set_up, at_end).around)
     wrapper.__name__ = name_of(function)  # Tune names trials after it
@@ -136,9 +136,9 @@ def wrapped_in(
     function: Callable[..., Any],
     around: Callable[[tuple[Any, ...], dict[str, Any]], AbstractContextManager[None]],
 ) -> Callable[..., Any]:
-    """Return a function of the same kind that calls ``function`` in the context of its arguments.
+    """Return a function of the same kind that calls ``function`` in the context ``around(args, kwargs)``.
 
-    Tune and Ray recognize generators and coroutine functions by their code.
+    The kind matters because Tune and Ray inspect whether a function is a generator or a coroutine function.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -166,13 +166,13 @@ def wrapped_in(
     elif inspect.iscoroutinefunction(function):
         chosen = call_async
     wrapper = functools.wraps(function)(chosen)
-    # Ray counts the parameters to find out whether to pass a config. Callable objects and partials have them too.
+    # Ray counts the parameters to decide whether to pass a config.
     wrapper.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return wrapper
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return the name of a function; of a callable object without one, that of its class."""
+    """Return the name of a function, or the class name of a callable object without a name."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
     return getattr(function, "__name__", type(function).__name__)

@@ -1,6 +1,6 @@
 """Sets up the processes of your own Ray tasks and actors like those of trials.
 
-The resources of a task or an actor are no limit in Ray. ``with_limits`` enforces the plan's limits in its process.
+Ray does not enforce the resources of a task or an actor. ``with_limits`` enforces the plan's limits in its process.
 """
 
 import inspect
@@ -28,7 +28,7 @@ def with_limits(
     isolation: Literal["mps"] | None = None,
     on_unenforced_limit: Literal["raise", "warn"] = "raise",
 ) -> Callable[[TargetT], TargetT]:
-    """Return a decorator that limits a task or an actor to what Ray assigned to it, as a trial of the plan is limited.
+    """Return a decorator that limits a task or an actor to its assigned resources, like a trial of the plan.
 
     Write it below ``ray.remote``::
 
@@ -37,23 +37,23 @@ def with_limits(
         def evaluate(path): ...
 
     Before your code runs, the process gets the devices, the number of threads and the GPU memory limit of a trial. A
-    task is set up at each call, an actor before its ``__init__``. If Ray assigned another share than the plan's, such
-    as by ``.options(num_gpus=0.25)``, the limit changes with it.
+    task is set up at each call, an actor before its ``__init__``. If Ray assigned another GPU fraction than the plan,
+    for example with ``.options(num_gpus=0.25)``, the limit changes in proportion.
 
     Args:
         plan: The plan whose ``remote_options()`` the task or the actor has.
-        isolation: ``"mps"`` to let NVIDIA's MPS daemon limit the process too, if one answers on the node.
+        isolation: ``"mps"`` to use NVIDIA's MPS daemon too, if one is running on the node.
         on_unenforced_limit: What to do if a limit cannot be enforced: ``"raise"`` an error, or ``"warn"`` in
             ``gpu_memory_usage()``.
 
     Returns:
-        The decorator. It takes a function or a class, which it leaves untouched, and raises ``InvalidResourcesError``
-        for anything else.
+        The decorator. It takes a function or a class, which is not changed, and raises ``InvalidResourcesError`` for
+        anything else.
 
     Raises:
         InvalidResourcesError: ``plan`` is no plan.
-        MemoryLimitError: In the process: its GPU memory cannot be limited, or others hold the memory of its share. If
-            an actor's ``__init__`` raises it, Ray raises an ``ActorDiedError`` with its text.
+        MemoryLimitError: In the process: its GPU memory cannot be limited, or other processes use its memory. If an
+            actor's ``__init__`` raises it, Ray raises an ``ActorDiedError`` with its text.
     """
     if not isinstance(plan, TrialPlan):
         raise InvalidResourcesError(f"with_limits takes a plan, such as plan_on_cluster(policy), got {shorten(plan)}")
@@ -61,7 +61,7 @@ def with_limits(
 
     def decorate(target: Any) -> Any:
         if isinstance(target, (RemoteFunction, ActorClass)):
-            raise InvalidResourcesError(f"{shorten(target)} is remote already: write @with_limits below @ray.remote")
+            raise InvalidResourcesError(f"{shorten(target)} is already remote. Write @with_limits below @ray.remote")
         if isinstance(target, type):
             return _limited_class(target, setup)
         if not callable(target):
@@ -74,7 +74,7 @@ def with_limits(
 @contextmanager
 def _call_of_task(*_: Any) -> Iterator[None]:
     yield
-    CURRENT.require_limit()  # your code may have caught the error of an import
+    CURRENT.require_limit()  # the user's code may have caught the error of an import
 
 
 class _Actor(NamedTuple):
@@ -91,7 +91,7 @@ class _Actor(NamedTuple):
 
     @contextmanager
     def call(self, *_: Any) -> Iterator[None]:
-        # An actor with several threads runs methods in other threads than that of ``__init__``.
+        # An actor with several threads runs methods in other threads than ``__init__``.
         CURRENT.set_num_threads_of_thread()
         with CURRENT.noted_on_oom():
             yield

@@ -1,6 +1,6 @@
-"""Sizes an RLlib algorithm by a policy: how many env runners and learners it has, and which GPUs the learners get.
+"""Sizes an RLlib algorithm with a policy: the number of env runners and learners, and the GPUs of the learners.
 
-RLlib computes the bundles of a trial from these settings, and a run under a policy keeps the bundles as they are.
+RLlib computes the bundles of a trial from these settings, and a run under a policy keeps the bundles.
 """
 
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,22 +18,22 @@ ConfigT = TypeVar("ConfigT", bound="AlgorithmConfig")
 
 
 def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> ConfigT:
-    """Return a copy of an RLlib config in which each trial takes what a policy gives it.
+    """Return a copy of an RLlib config whose trials have the resources of a policy.
 
     ``run("PPO", policy, param_space=size_algorithm(PPOConfig().environment("CartPole-v1"), policy))``. The policy's
-    ``num_workers`` become the learners. Without them the main process learns. Each learner, and the main process, has
+    ``num_workers`` is the number of learners. With 0, the main process learns. Each learner and the main process have
     one CPU. All other CPUs of the trial are for env runners, with one CPU each. The GPUs are for the learners.
 
     Args:
-        config: The config of an algorithm with RLlib's new API stack, which is the default; it is left untouched.
+        config: The config of an algorithm with RLlib's new API stack, which is the default.
         policy: The policy, which plans on the program's cluster, or a plan.
 
     Returns:
         The copy, with ``num_env_runners``, ``num_learners``, ``num_cpus_per_learner`` and ``num_gpus_per_learner``.
 
     Raises:
-        InvalidResourcesError: ``config`` is no ``AlgorithmConfig``, or uses the old API stack; the CPUs are too few; or
-            a process gets several GPUs, or devices that RLlib does not support.
+        InvalidResourcesError: ``config`` is no ``AlgorithmConfig``, or uses the old API stack; there are too few CPUs;
+            or a process gets several GPUs, or devices that RLlib does not support.
         InfeasibleRequestError: Not even one trial fits.
         ProbeError: The cluster cannot be read.
     """
@@ -43,7 +43,7 @@ def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> Confi
         )
     if not config.enable_rl_module_and_learner:
         raise InvalidResourcesError(
-            "the config uses RLlib's old API stack, which has no learners: remove api_stack(…) from it, or set "
+            "the config uses RLlib's old API stack, which has no learners. Remove api_stack(…) from it, or set "
             "num_env_runners and num_gpus by hand"
         )
     plan = plan_on_cluster(policy) if isinstance(policy, ResourcePolicy) else policy
@@ -51,20 +51,20 @@ def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> Confi
     num_learners = slot.num_workers
     if slot.worker.custom:
         raise InvalidResourcesError(
-            f"the policy gives a trial {slot.worker}, and RLlib knows no other devices than GPUs: use a policy with "
-            "CPUs and GPUs alone"
+            f"the policy gives a trial {slot.worker}, but RLlib supports no devices except GPUs. Use a policy with "
+            "only CPUs and GPUs"
         )
     if slot.worker.gpus > 1:
         raise InvalidResourcesError(
-            f"the policy gives a process {slot.worker.gpus:g} GPUs, and an RLlib learner uses one: use gpus=1 and "
+            f"the policy gives a process {slot.worker.gpus:g} GPUs, but an RLlib learner uses one. Use gpus=1 and "
             f"num_workers={slot.worker.gpus:g}"
         )
     num_cpus = int(slot.worker.cpus * max(1, num_learners))
     num_env_runners = num_cpus - num_learners - 1  # the main process has one
     if num_env_runners < 0:
         raise InvalidResourcesError(
-            f"the policy gives a trial {num_cpus} whole CPUs, and an RLlib trial with num_workers={num_learners} needs "
-            f"{num_learners + 1}: one for the main process, and one for each learner beside it"
+            f"the policy gives a trial {num_cpus} whole CPUs, but an RLlib trial with num_workers={num_learners} needs "
+            f"{num_learners + 1}: one for the main process, and one for each learner"
         )
     sized: Any = config.copy(copy_frozen=False)
     sized.env_runners(num_env_runners=num_env_runners, num_cpus_per_env_runner=1)

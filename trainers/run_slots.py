@@ -1,7 +1,7 @@
-"""Gives the trials of one run their slots: which trials wait, which slot each gets, and which slots stay idle.
+"""Assigns slots to the trials of a run: which trials wait, which slot each gets, and which slots stay idle.
 
-``slot_assignment`` decides which slots are free for which trial, and whether a free one is better left idle.
-``own_slots`` gives trials with several bundles their slot. ``run_plan`` follows the nodes. ``TuneQueue`` holds back the
+``slot_assignment`` finds the free slots for a trial, and decides whether a free slot should stay idle. ``own_slots``
+provides the slots of trials with several bundles. ``run_plan`` replans when nodes change. ``TuneQueue`` delays the
 trials that have no slot.
 """
 
@@ -56,19 +56,19 @@ class RunOptions(NamedTuple):
 
 
 class RunSlots:
-    """The slots of a run and the trials in them. Creating it plans on the cluster of the run, and prints the plan.
+    """The slots of a run and their trials. The constructor plans on the cluster of the run, and prints the plan.
 
     Attributes:
-        run_plan: The plan, which follows the nodes.
+        run_plan: The plan, which changes with the nodes.
         assignments: The trials that have a slot.
         last_slots: The last slot of each trial that has run.
         waiting: The trials that wait for a slot, in their order.
-        fallen_back: The trials that could not use their device and run without one.
+        fallen_back: The trials that could not use their device and fell back.
         left_idle: How many free slots of each type the last decision left idle.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: A decision was measured with other versions than are installed.
+        InvalidResourcesError: A decision was measured with other versions than the installed ones.
         ProbeError: The cluster cannot be read.
     """
 
@@ -91,7 +91,7 @@ class RunSlots:
         self._printed: set[str] = set()
 
     def add(self, trial: Trial) -> None:
-        """Add a trial, which waits until it has a slot, and replace its request of one bundle by the policy's."""
+        """Add a waiting trial, and replace a request of one bundle by the policy's."""
         asked = own_request(trial)
         if trial.is_finished():
             return
@@ -110,7 +110,7 @@ class RunSlots:
                     f"the trainable requests {asked.required_resources}, which the policy replaces by "
                     f"{planned.required_resources}"
                 )
-            # Ray's ResourceChangingScheduler starts from what it sees here.
+            # Ray's ResourceChangingScheduler reads the request from here.
             self._given[trial] = trial.placement_group_factory = planned
 
     def _print_once(self, text: str) -> None:
@@ -126,12 +126,12 @@ class RunSlots:
             self._timer.finish(trial, assignment.slot, time.monotonic())
 
     def slot_of(self, trial: Trial) -> TrialSlot | None:
-        """Return the slot that ``trial`` has, or had last, or ``None`` if it has had none yet."""
+        """Return the current or last slot of ``trial``, or ``None``."""
         assignment = self.assignments.get(trial)
         return self.last_slots.get(trial) if assignment is None else assignment.slot
 
     def fall_back(self, trial: Trial, error: object) -> bool:
-        """Let a trial that cannot use its device resume without one; return whether it does.
+        """Let a trial that cannot use its device resume without one, and return whether it does.
 
         Raises:
             InfeasibleRequestError: No other choice of the policy fits.
@@ -150,9 +150,9 @@ class RunSlots:
         return True
 
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
-        """Return ``planned``; if another scheduler gives a trial other resources, in the slot that the trial has."""
+        """Return ``planned``, or the resources that another scheduler requested, in the trial's slot."""
         if SLOT_ATTRIBUTE not in vars(planned):
-            if trial.status == Trial.PAUSED:  # else it is Tune, with the resources_per_trial of a run that it resumes
+            if trial.status == Trial.PAUSED:  # otherwise they are the resources_per_trial of a resumed run
                 self._changed[trial] = bundles_of(planned)
             planned = self._given.get(trial, planned)
         self._given[trial] = planned = planned_of(planned)
@@ -160,7 +160,7 @@ class RunSlots:
         return planned if changed is None else with_bundles(planned, changed)
 
     def follow_nodes(self, queue: TuneQueue) -> None:
-        """Use the current placements. Withdraw requests for those that are gone, because their nodes may never return.
+        """Use the placements of the current nodes, and cancel requests for removed placements.
 
         A request that fits any node stays, because its process may be starting.
         """
@@ -187,7 +187,7 @@ class RunSlots:
         self._find_nodes(trial for trial, assignment in self.assignments.items() if assignment.has_started)
 
     def _find_nodes(self, trials: Iterable[Trial]) -> None:
-        """Note the nodes of trials that were started on any node, where the plan now says which slots each node has."""
+        """Record the nodes of trials that were started on any node, if the slots of the plan now have nodes."""
         anywhere = [trial for trial in trials if self.assignments[trial].node_id is None]
         if not anywhere or all(placement.node_id is None for placement in self.run_plan.placements):
             return
@@ -195,7 +195,7 @@ class RunSlots:
             self.assignments[trial] = self.assignments[trial]._replace(node_id=node_id)
 
     def update(self, queue: TuneQueue) -> None:
-        """Read which trials have a slot, and hold back those that wait for one."""
+        """Read which trials have a slot, and delay those without one."""
         before, self.assignments = self.assignments, self._current_assignments(queue)
         self._find_nodes(
             trial
@@ -225,7 +225,7 @@ class RunSlots:
         return current
 
     def num_startable(self, queue: TuneQueue) -> int:
-        """Return how many further trials could start: a config should rest on as many results as possible."""
+        """Return how many further trials could start. Later configs can use more results."""
         self.update(queue)
         if self.run_plan.plan.by_config is not None:
             free = self.run_plan.plan.max_concurrent_trials - len(self.assignments)
@@ -255,7 +255,7 @@ class RunSlots:
         return self.run_plan.slot_by_config(trial.config)
 
     def _has_room(self, own: OwnSlot) -> bool:
-        """Return whether one more trial may run in a slot of its own."""
+        """Return whether a further trial with its own type of slot may run."""
         others = [assignment.slot for assignment in self.assignments.values()]
         if not self.run_plan.is_feasible or len(others) >= max(
             own.slot.max_concurrent_trials, self.run_plan.plan.max_concurrent_trials
@@ -264,17 +264,17 @@ class RunSlots:
         if self.run_plan.plan.by_config is not None:
             return others.count(own.slot) < own.slot.max_concurrent_trials
         if any(each.num_slots > 1 and not each.has_started for each in self.assignments.values()):
-            return False  # that many must become free for it
+            return False  # it needs that many free slots
         # Trials that reserve different bundles share the nodes in proportion.
         return self._used_fraction() + Fraction(1, own.slot.max_concurrent_trials) <= 1
 
     def _used_fraction(self) -> Fraction:
-        """Return the fraction of the nodes that trials with slots of their own use."""
+        """Return the fraction of the nodes that trials with their own types of slots use."""
         used = (Fraction(each.num_slots, each.slot.max_concurrent_trials) for each in self.assignments.values())
         return sum(used, Fraction(0))
 
     def _free_placements(self) -> list[tuple[Placement, int]]:
-        """Return the placements with free slots, the better types first, and how many each has."""
+        """Return the placements with free slots and their numbers, the best slot type first."""
         if self._free is None:
             placements = self.run_plan.placements
             free = free_slots(placements, self.assignments.values())
@@ -282,7 +282,7 @@ class RunSlots:
         return self._free
 
     def may_start(self) -> Callable[[Trial], bool]:
-        """Return a function that says whether a slot is free for a waiting trial. Each step asks it of each."""
+        """Return a function that returns whether a slot is free for a waiting trial. It is called often."""
         open_types = {placement.slot_type for placement, _ in self._free_placements()}
 
         def may_start(trial: Trial) -> bool:
@@ -292,7 +292,7 @@ class RunSlots:
                 try:
                     return self._has_room(self._own_slot(trial))
                 except InfeasibleRequestError:
-                    return True  # it fails as soon as it is its turn
+                    return True  # it fails when it is assigned
             if not open_types:
                 return False
             return trial not in self.last_slots or not open_types.isdisjoint(self._allowed(trial))
@@ -300,13 +300,13 @@ class RunSlots:
         return may_start
 
     def _allowed(self, trial: Trial) -> set[int]:
-        """Return the types with placements in which ``trial`` may run, or all of these if it may run in none."""
+        """Return the slot types in which ``trial`` may run, or all types if it may run in none."""
         there = {placement.slot_type for placement in self.run_plan.placements}
         last_slot = None if self._options.may_move else self.last_slots.get(trial)
         return there.intersection(self._slot_types.allowed_types(last_slot)) or there
 
     def assign(self, queue: TuneQueue, chosen: Trial | None) -> bool:
-        """Give waiting trials the free slots, first to ``chosen``; return whether ``chosen`` has one."""
+        """Assign the free slots to waiting trials, first to ``chosen``; return whether ``chosen`` has one."""
         self.left_idle = Counter()
         first = [chosen] if chosen is not None and chosen not in self.assignments else []
         started: set[Trial] = set()
@@ -316,7 +316,7 @@ class RunSlots:
                 is_assigned = self._assign_own_slot(queue, trial)
             elif not self._free_placements():
                 break
-            # A slot that is better left idle still goes to a trial that may run in no other.
+            # A trial that may run in no other slot also gets a slot that should stay idle.
             elif trial not in self.last_slots and all(each.slot_type in idle for each, _ in self._free_placements()):
                 continue
             else:
@@ -352,7 +352,7 @@ class RunSlots:
         self.assignments[trial] = assignment
 
     def _assign_slot(self, queue: TuneQueue, trial: Trial, idle: set[int]) -> bool:
-        """Give ``trial`` a slot if one is free for it, and add to ``idle`` the types that are better left idle."""
+        """Assign a free slot to ``trial``, and add the slot types that should stay idle to ``idle``."""
         allowed = self._allowed(trial)
         is_bound = any(placement.slot_type not in allowed for placement in self.run_plan.placements)
         for placement, free in self._free_placements():
@@ -388,7 +388,7 @@ class RunSlots:
         return slot_type in idle
 
     def keep_idle_processes(self, queue: TuneQueue) -> None:
-        """Let Tune keep processes for reuse while trials wait, but none that hold the resources of a new one."""
+        """Let Tune keep processes for reuse while trials wait, unless they block the resources of a new process."""
         wanted: Counter[PlacementGroupFactory] = Counter()
         queue.stage_paused()
         if self.waiting or queue.num_paused or queue.num_to_come:
@@ -400,7 +400,7 @@ class RunSlots:
             for placement in self.run_plan.placements:
                 if place_of(placement) not in in_the_way:
                     wanted[self.run_plan.factories[placement]] += placement.count
-            # A process that is kept for trials with other bundles could hold what a new one waits for.
+            # A process that is kept for trials with other bundles could block a new process.
             own = {
                 trial.placement_group_factory: assignment.slot.max_concurrent_trials
                 for trial, assignment in self.assignments.items()

@@ -1,7 +1,7 @@
-"""Watches a Tune run for what Ray waits for silently: lost placement groups, busy devices, and stuck Train workers.
+"""Watches a Tune run for problems that Ray does not report: lost placement groups, busy devices, stuck Train workers.
 
-A trial's function may start one of Ray's own trainers. If the policy does not reserve room for its workers, the trials
-can hold all of it themselves.
+A trial's function may start one of Ray's trainers. If the policy does not reserve room for its workers, the trials can
+use all of it.
 """
 
 import logging
@@ -22,18 +22,18 @@ _logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 2.0
 _PATIENCE_S: Final = 6.0
-"""How long the same runs must be stuck. A ``DeadlockWatch`` ends one of them before, so that the others can start."""
+"""How long the same runs must be stuck. A ``DeadlockWatch`` ends one of them earlier, so that the others can start."""
 _MIN_WAIT_S: Final = 4.0
-"""How long a placement group must wait before the watch reports who holds its resources."""
+"""How long a placement group must wait before the watch reports who uses its resources."""
 
 
 class Reading(NamedTuple):
-    """What the watch has found.
+    """The problems of a run.
 
     Attributes:
-        lost_groups: The identifiers of requested placement groups that do not exist any more.
-        stuck: The error of each trial whose Train workers can never start, by the identifier of the trial's actor.
-        busy: Who holds the resources that trials wait for, or ``""``.
+        lost_groups: The IDs of requested placement groups that have disappeared.
+        stuck: The error of each trial whose Train workers can never start, by the ID of the trial's actor.
+        busy: Who uses the resources that trials wait for, or ``""``.
     """
 
     lost_groups: Collection[str]
@@ -42,7 +42,7 @@ class Reading(NamedTuple):
 
 
 class RunWatch:
-    """Reads the cluster every two seconds, in a thread. Callers never wait."""
+    """Reads the cluster every two seconds in a thread."""
 
     def __init__(self) -> None:
         self._reading: BackgroundTask[Reading] = BackgroundTask()
@@ -52,16 +52,16 @@ class RunWatch:
         self._warned: set[str] = set()
 
     def warn_once(self, what: str, why: str = "") -> None:
-        """Log a warning, unless there was one about the same thing."""
+        """Log a warning once."""
         if what not in self._warned:
             self._warned.add(what)
             _logger.warning("%s", f"{what}: {why}" if why else what)
 
     def read(self, requested_groups: Collection[str], own_groups: Collection[str]) -> Reading | None:
-        """Return the latest reading once; ``None``: there is none since the last call.
+        """Return the result of a new reading, or ``None``.
 
         Args:
-            requested_groups: The IDs of the placement groups that Tune waits for now.
+            requested_groups: The IDs of the placement groups that Tune waits for.
             own_groups: The IDs of all placement groups of the run.
         """
         now_s = time.monotonic()
@@ -70,13 +70,13 @@ class RunWatch:
             partial(self._read, frozenset(requested_groups), frozenset(own_groups))
         ):
             self._next_at_s = now_s + _INTERVAL_S
-        if isinstance(answer, Exception):  # Ray is busy, or shuts down
+        if isinstance(answer, Exception):  # Ray is busy or shuts down
             _logger.debug("the requests of the run could not be read: %s", answer)
             return None
         return answer
 
     def _read(self, requested_groups: frozenset[str], own_groups: frozenset[str]) -> Reading:
-        remove_abandoned_groups()  # of stopped trials, which would hold the resources that this run's trials need
+        remove_abandoned_groups()  # those of stopped trials would block this run's trials
         groups = {group.group_id: group for group in placement_groups() if not group.is_removed}
         pending = [group for group in map(groups.get, requested_groups) if group is not None and group.is_pending]
         return Reading(requested_groups - groups.keys(), self._find_stuck(), self._find_holders(pending, own_groups))
@@ -94,7 +94,7 @@ class RunWatch:
         waits = "1 trial waits" if len(waiting) == 1 else f"{len(waiting)} trials wait"
         each = f"{format_amounts(sum_of(request))}{' each' if len(waiting) > 1 else ''}"
         return (
-            f"{waits} for {each}: {holders}. Wait until that is released, or plan on what is free: "
+            f"{waits} for {each}: {holders}. Wait until these are released, or plan on free resources with "
             "FreeCapacityPolicy(policy)"
         )
 
@@ -106,6 +106,6 @@ class RunWatch:
 def _suggestion(run: WaitingRun) -> str:
     num_workers = len(run.gang.bundles) if run.gang else 1
     return (
-        f"Give the policy num_workers={num_workers}: the plan then reserves room for the workers, and the trial itself "
-        "holds next to nothing while it waits for them. Or add nodes."
+        f"Give the policy num_workers={num_workers}. The plan then reserves room for the workers, and almost nothing "
+        "for the trial itself. Or add nodes."
     )

@@ -1,4 +1,4 @@
-"""Makes a trainable for Tune of Train runs: each trial builds a trainer, whose reports are the trial's results.
+"""Runs Ray Train in the trials of Tune: each trial builds a trainer, whose reports are the trial's results.
 
 With Ray's ``TuneReportCallback``, the last reports may be lost or arrive after the trial's end, and a checkpoint is
 only a path among the metrics. Here the trial's own thread reads the reports in order until the run has ended, and the
@@ -58,7 +58,7 @@ class ControllerStarted:
 
 @dataclass(frozen=True)
 class Report:
-    """The report of the worker of rank 0, after all workers have reported. Ray's own callback uses it too."""
+    """The report of the worker with rank 0 after all workers have reported, as in Ray's own callback."""
 
     metrics: dict[str, Any]
     checkpoint: Checkpoint | None
@@ -66,7 +66,7 @@ class Report:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """The last message: the run has ended, with this error or without one."""
+    """The last message: the run has ended, perhaps with an error."""
 
     error: BaseException | None
 
@@ -78,41 +78,41 @@ class SendReportsToTrial(ControllerCallback, ReportCallback):  # type: ignore[mi
         self._queue = queue
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        """Send the controller to the trial, which may have to end it."""
+        """Send the controller to the trial, which may have to stop it."""
         self._send(ControllerStarted(ray.get_runtime_context().current_actor))
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
-        """Send one report, and wait until the trial reads it, because workers must not run far ahead of Tune."""
+        """Send a report, and wait until the trial has read it, because workers must not run far ahead of Tune."""
         self._send(Report(dict(metrics[0]), training_report.checkpoint))
 
     def _send(self, message: ControllerStarted | Report) -> None:
         try:
             self._queue.put(message)
         except RayError:
-            return  # the trial was stopped, which ends this process, too
+            return  # the trial was stopped, which also ends this process
 
 
 class StartFromCheckpoint(WorkerCallback):  # type: ignore[misc]
-    """Lets ``ray.train.get_checkpoint()`` return the checkpoint from which Tune starts the trial, in each worker.
+    """Makes ``ray.train.get_checkpoint()`` return the trial's checkpoint from Tune in each worker.
 
-    Workers that Train restarts because of the run's own ``max_failures`` have a later checkpoint already.
+    Workers that Train restarts because of the run's own ``max_failures`` already have a later checkpoint.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
 
     def after_init_train_context(self) -> None:
-        """Set the checkpoint, unless the run has one of its own."""
+        """Set the checkpoint, unless the run has its own."""
         start_from_checkpoint(self._checkpoint)
 
 
 _POLLS_PER_S: Final = 100
 _ABORT_TIMEOUT_S: Final = 5.0
-"""How long Train's controller may take to end its workers and itself, before it is killed."""
+"""The timeout for Train's controller to stop its workers and itself, before it is killed."""
 
 
 class TrialRun:
-    """Runs one trainer in a thread of its own, so that the trial's thread can report to Tune."""
+    """Runs a trainer in another thread, so that the trial's thread can report to Tune."""
 
     def __init__(self) -> None:
         self.queue = Queue(maxsize=1, actor_options={"num_cpus": 0})
@@ -121,12 +121,12 @@ class TrialRun:
         self._lock = threading.Lock()
 
     def fit(self, trainer: Any) -> BaseException | None:
-        """Run the trainer, make its reports results of the trial, and return its error.
+        """Run the trainer, report its reports as results of the trial, and return its error.
 
         Raises:
             SystemExit: Tune has stopped the trial.
         """
-        # Ray's default of 2 s is for hundreds of workers, and delays a loop that reports more often.
+        # Ray's default of 2 s is for hundreds of workers, and would delay frequent reports.
         num_workers = trainer.scaling_config.num_workers
         most = num_workers[1] if isinstance(num_workers, tuple) else num_workers
         os.environ.setdefault(REPORT_INTERVAL_VARIABLE, f"{min(2.0, max(0.1, most / _POLLS_PER_S)):g}")
@@ -136,29 +136,29 @@ class TrialRun:
                 if isinstance(message, ControllerStarted):
                     self._controller = message.controller
                 else:
-                    # This waits until Tune continues the trial, or ends it by a SystemExit. A checkpoint stays in its
-                    # place.
+                    # Reporting blocks until Tune continues the trial, or stops it with a SystemExit. A checkpoint is
+                    # not copied.
                     if message.checkpoint is None:
                         tune.report(message.metrics)
                     else:
                         report_stored_checkpoint(message.metrics, message.checkpoint)
         except RayError:
-            if self._is_over:  # it was ended from outside
+            if self._is_over:  # it was stopped from outside
                 sys.exit(0)
             self.end()
             raise
-        if message.error is not None:  # its controller may have died, and left what it held
+        if message.error is not None:  # its controller may have died without releasing its resources
             self.end()
         ray.kill(self.queue.actor)
         self._is_over = True
         return message.error
 
     def _fit(self, trainer: Any) -> None:
-        """Run the trainer, and send its end. This is the last message, because every report waits until it is read."""
+        """Run the trainer, and send its end, which is the last message because every report waits until it is read."""
         error: BaseException | None = None
         try:
             trainer.fit()
-        except BaseException as raised:  # noqa: BLE001  # it is raised in the trial's thread
+        except BaseException as raised:  # noqa: BLE001  # the trial's thread raises it
             error = raised
         try:
             self.queue.put(RunEnded(error))
@@ -166,36 +166,36 @@ class TrialRun:
             return  # the trial was stopped
 
     def end(self) -> None:
-        """End the run and its workers, and release their resources. Any thread may call this, also twice."""
+        """Stop the run and its workers, and release their resources. Threads may call this repeatedly."""
         with self._lock:
             if self._is_over:
                 return
             self._is_over = True
-        ray.kill(self.queue.actor)  # ends the waits of the trial's own thread and of Train's controller
+        ray.kill(self.queue.actor)  # the trial's thread and Train's controller wait for it
         if self._controller is None:
             return
         controller_id = run_id_of(self._controller)
         with suppress(RayError):  # the controller may have died already
-            remove_groups(controller_id, only_pending=True)  # while it waits for them, it handles no call
+            remove_groups(controller_id, only_pending=True)  # a controller that waits for them handles no call
             abort_run(self._controller, _ABORT_TIMEOUT_S)
         ray.kill(self._controller)
         remove_groups(controller_id)
 
 
 class EndRunWithTrial(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
-    """A mixin for the trainable that Tune makes of a function: it ends the Train run when Tune is done with the trial.
+    """A mixin for the trainable that Tune creates from a function. It stops the Train run at the end of the trial.
 
-    Tune calls it while the function waits at a report, or after the function has ended. Soon after, Tune kills the
-    process, too soon for the function's own thread to end the run.
+    Tune calls it while the function waits in a report, or after the function has ended. Soon after, Tune kills the
+    process, before the function's own thread could stop the run.
     """
 
     def cleanup(self) -> None:
-        """End the run before the trial's process ends."""
+        """Stop the run before the trial's process ends."""
         _end_run()
         super().cleanup()
 
     def reset_config(self, new_config: Any) -> bool:
-        """End the run before another trial uses this process."""
+        """Stop the run before another trial uses this process."""
         _end_run()
         return bool(super().reset_config(new_config))
 
@@ -206,19 +206,19 @@ def _end_run() -> None:
 
 
 def run_config_in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig:
-    """Return the user's run config with a folder of its own for the trial.
+    """Return the user's run config with a separate folder for the trial.
 
-    Without name and storage path, it is the trial's folder in Tune's storage. A name becomes a folder in it. A storage
-    path of the user gets a folder for each trial.
+    By default, this is the trial's folder in Tune's storage. A name becomes a folder in it. A storage path of the user
+    gets a folder for each trial.
 
     Raises:
-        InvalidResourcesError: Train is to delete checkpoints, but Tune decides which are kept.
+        InvalidResourcesError: ``num_to_keep`` is set, but Tune decides which checkpoints are kept.
     """
     num_to_keep = run_config.checkpoint_config.num_to_keep
     if num_to_keep is not None:
         raise InvalidResourcesError(
-            f"the trainer has CheckpointConfig(num_to_keep={num_to_keep}), but in a trial its checkpoints are Tune's: "
-            f"leave it out there, and give Tune tune.CheckpointConfig(num_to_keep={num_to_keep})"
+            f"the trainer has CheckpointConfig(num_to_keep={num_to_keep}), but Tune manages a trial's checkpoints. "
+            f"Remove it, and pass tune.CheckpointConfig(num_to_keep={num_to_keep}) to Tune"
         )
     if run_config.storage_filesystem is None and run_config.storage_path in (
         DEFAULT_STORAGE_PATH,
@@ -244,23 +244,23 @@ class _Trainer(Protocol):
 def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer]) -> Callable[[dict[str, Any]], None]:
     """Return a trainable for ``run`` and ``tuner`` whose trials are Train runs.
 
-    ``run(as_trainable(build_trainer), CpuPolicy(cpus=2, num_workers=2))``. A trial reserves the plan's share for a
-    driver, builds its trainer and waits for it. Every report of the worker of rank 0 is a result of the trial, with or
-    without a checkpoint. Tune's ``CheckpointConfig`` says which checkpoints are kept. A trial that is retried or
-    restored, or that exploits another, gets the checkpoint to resume from by ``ray.train.get_checkpoint()`` in the
-    training loop. If the program was killed, reports that Tune has not received become results first. A trial that Tune
-    stops ends its workers. A trial whose workers can never start beside other drivers fails within seconds.
+    ``run(as_trainable(build_trainer), CpuPolicy(cpus=2, num_workers=2))``. A trial reserves the driver's resources,
+    builds its trainer and waits for it. Every report of the worker with rank 0 is a result of the trial, with or
+    without a checkpoint. Tune's ``CheckpointConfig`` defines which checkpoints are kept. In a trial that is retried or
+    restored, or that exploits another, ``ray.train.get_checkpoint()`` returns the checkpoint to resume from. If the
+    program was killed, reports that Tune has not received become results first. When Tune stops a trial, its workers
+    are stopped too. A trial whose workers can never start because of other drivers fails within seconds.
 
     Args:
-        build_trainer: Returns the trainer for a config: one of this package's, or any of Ray Train's version 2. If it
-            passes the policy of the run to this package's trainer, the workers get what the trial's slot says. Leave
-            name and storage path out of its ``RunConfig``: the run's files are then in the trial's folder.
+        build_trainer: Returns the trainer for a config: one of this package, or any of Ray Train's version 2. If it
+            passes the policy of the run to this package's trainer, the workers get the resources of the trial's slot.
+            Leave name and storage path out of its ``RunConfig``, so that the files are in the trial's folder.
 
     Raises:
         InvalidResourcesError: ``build_trainer`` is no function. In the trial: the policy has no Train workers, or
-            ``build_trainer`` returned no trainer of Ray Train's version 2, or one that deletes checkpoints itself.
-        InfeasibleRequestError: In the trial: its workers do not fit beside what the drivers hold.
-        Exception: In the trial: what the training loop raised.
+            ``build_trainer`` returned no trainer of Ray Train's version 2, or one with ``num_to_keep``.
+        InfeasibleRequestError: In the trial: the resources that drivers leave are too few for its workers.
+        Exception: In the trial: the error of the training loop.
     """
     if not callable(build_trainer):
         raise InvalidResourcesError(
@@ -272,7 +272,7 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer]) -> Callabl
     def trial(config: dict[str, Any]) -> None:
         slot = slot_of_reservation(reserved_for_trial())
         if slot is not None and slot.num_workers == 0:
-            raise InvalidResourcesError("the policy has num_workers=0: give it num_workers=1 or more")
+            raise InvalidResourcesError("the policy has num_workers=0. Set num_workers=1 or more")
         start = TrialStart.of(tune.get_context().get_trial_id(), program, config)
         _run_as_trial(build_trainer(config), start)
 
@@ -294,9 +294,9 @@ def _run_as_trial(trainer: _Trainer, start: TrialStart) -> None:
 
 
 def _in_trial(trainer: _Trainer, queue: Queue, start: TrialStart) -> Any:
-    """Return the trainer with a folder of the trial's own, and callbacks that pass reports and checkpoints.
+    """Return the trainer with the trial's folder, and with callbacks that pass on reports and checkpoints.
 
-    Reports of an earlier run in that folder, of which Tune has not heard, become results of the trial first.
+    Reports of an earlier run in that folder that Tune has not received become results of the trial first.
     """
     # Ray's TuneReportCallback would report everything a second time.
     of_user = [each for each in trainer.run_config.callbacks if not isinstance(each, TuneReportCallback)]
@@ -314,7 +314,7 @@ def _in_trial(trainer: _Trainer, queue: Queue, start: TrialStart) -> Any:
 
 
 def _unwrap_user_error(error: BaseException) -> BaseException:
-    """Return what the user's code raised, without Ray Train's errors around it."""
+    """Return the error of the user's code, without the wrapping errors of Ray Train."""
     wrapped = getattr(error, "controller_failure", None)
     if isinstance(wrapped, ResourcePolicyError):
         return wrapped
@@ -322,7 +322,7 @@ def _unwrap_user_error(error: BaseException) -> BaseException:
     for rank in sorted(failures):
         own = error_in_worker(failures[rank])
         if isinstance(own, Exception) and not isinstance(own, RayError | TrainingFailedError):
-            # As a note: Tune raises the cause of an error in its place.
+            # As a note, because Tune would raise the cause of an error instead.
             own.add_note(str(error))
             return own
     return error

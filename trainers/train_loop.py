@@ -1,4 +1,4 @@
-"""Builds each of Ray's trainers from a plan, and runs one again with more memory when its workers run out."""
+"""Builds Ray's trainers from a plan, and retries a run with more memory after an out-of-memory error."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -42,15 +42,15 @@ def build_trainer(
     limits: LimitOptions,
     trainer_kwargs: dict[str, Any],
 ) -> TrainerT:
-    """Return one of Ray's trainers, whose workers are set up by ``plan`` before ``train_loop`` runs.
+    """Return one of Ray's trainers, whose workers are set up according to ``plan`` before ``train_loop`` runs.
 
     Raises:
-        InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` name what the plan sets, or Ray Train
-            is not its version 2.
+        InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` conflict with the plan, or Ray Train is
+            not version 2.
     """
     check_train_v2(trainer)
     if "scaling_config" in trainer_kwargs:
-        raise InvalidResourcesError("scaling_config comes from the plan: change the policy instead")
+        raise InvalidResourcesError("scaling_config comes from the plan. Change the policy instead")
     scaling_config = plan.scaling_config()
     if reserved_for_trial() is None:  # inside a trial, the program that runs Tune watches
         watch_tasks()
@@ -66,12 +66,12 @@ def build_trainer(
 
 
 def in_worker(train_loop: Callable[..., Any], setup: ProcessSetup) -> Callable[..., Any]:
-    """Return a training loop that sets up its worker, and adds the use of its resources to its reports."""
+    """Return a training loop that sets up its worker, and adds the resource usage to its reports."""
 
     def set_up(_: Any) -> None:
         setup.apply()
         if setup.limits.on_unenforced_limit == "warn" and use_cpu_without_gpu():
-            _logger.warning("PyTorch sees none of the GPUs that Ray gave this worker, so it trains on the CPU.")
+            _logger.warning("PyTorch sees none of the GPUs that Ray assigned to this worker, so it trains on the CPU.")
         folder = run_folder()
 
         def metrics_with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
@@ -90,12 +90,12 @@ def in_worker(train_loop: Callable[..., Any], setup: ProcessSetup) -> Callable[.
 
 
 def with_worker_env_vars(trainer_kwargs: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return a trainer's arguments with environment variables for each worker; the user's own variables win.
+    """Return a trainer's arguments with environment variables for each worker. Variables of the user have precedence.
 
-    Workers need them from their start: before the user's loop runs, Ray has already imported the framework.
+    Workers need them at their start, because Ray imports the framework before the user's loop runs.
     """
     run_config = trainer_kwargs.get("run_config") or ray.train.RunConfig()
-    if not isinstance(run_config, RunConfig):  # the trainer itself reports what is wrong with it
+    if not isinstance(run_config, RunConfig):  # the trainer itself reports the error
         return trainer_kwargs
     runtime_env = dict(run_config.worker_runtime_env or {})
     runtime_env["env_vars"] = {**variables, **runtime_env.get("env_vars", {})}
@@ -103,13 +103,13 @@ def with_worker_env_vars(trainer_kwargs: dict[str, Any], variables: Mapping[str,
 
 
 def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, Any] | None) -> TrialPlan:
-    """Return the plan for a Train run with this config; in a trial of Tune, that of the trial's slot.
+    """Return the plan for a Train run with this config, which is that of the slot in a trial of Tune.
 
-    A policy plans on the program's cluster, unless the trial has a slot already. Without a config, the plan is enough
-    for every config that was measured.
+    A policy plans on the program's cluster, unless the trial has a slot. Without a config, the plan is sufficient for
+    every measured config.
 
     Raises:
-        InfeasibleRequestError: The config is known to need more GPU memory than any device has.
+        InfeasibleRequestError: The config needs more GPU memory than any device has.
     """
     plan = plan_of_trial(plan)
     if isinstance(plan, ResourcePolicy):
@@ -118,7 +118,7 @@ def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, 
 
 
 def run_folder() -> RunFolder | None:
-    """Return the folder for this worker's usage record, or ``None`` if Ray names none, as in its local mode."""
+    """Return the folder for this worker's usage, or ``None`` without one, as in Ray's local mode."""
     try:
         context = ray.train.get_context()
         storage = context.get_storage()
@@ -128,18 +128,18 @@ def run_folder() -> RunFolder | None:
 
 
 def ray_trainer_class(trainer: object) -> type | None:
-    """Return the class of Ray Train of which ``trainer`` is an instance, or ``None``."""
+    """Return the class of Ray Train that ``trainer`` is an instance of, or ``None``."""
     return next((cls for cls in type(trainer).__mro__ if cls.__module__.startswith("ray.train.")), None)
 
 
 def check_train_v2(trainer: Callable[..., Any]) -> None:
-    """Raise ``InvalidResourcesError`` unless ``trainer`` is of Ray Train's version 2.
+    """Raise an ``InvalidResourcesError`` unless ``trainer`` is of Ray Train's version 2.
 
-    Version 1 is itself a Tune run, and cannot be one trial of another.
+    Version 1 starts its own Tune run, so it cannot run in a trial.
     """
     if not is_version_2(trainer):
         raise InvalidResourcesError(
-            "Ray Train version 1 is active: set RAY_TRAIN_V2_ENABLED=1 in the environment before Ray is imported"
+            "Ray Train version 1 is active. Set RAY_TRAIN_V2_ENABLED=1 in the environment before Ray is imported"
         )
 
 
@@ -155,39 +155,38 @@ def fit_with_oom_retry(
     growth: float = 2.0,
     max_gpus: float = 1.0,
 ) -> Result:
-    """Run a trainer; when its workers run out of memory, run it again with more for each.
+    """Run a trainer, and retry it with more memory for each worker when its workers run out of memory.
 
     Ray Train resumes from the latest checkpoint of a run with the same name and storage, so pass both:
-    ``RunConfig(name=…, storage_path=…)``. Without a name, each run starts from the beginning.
+    ``RunConfig(name=…, storage_path=…)``. Without a name, each retry starts from the beginning.
 
-    Leave the run's ``max_failures`` at 0, because Ray Train would retry with the share that was too small. To retry
-    other failures, call this function again with the same name and storage.
+    Leave the run's ``max_failures`` at 0, because Ray Train would retry with too little memory. To retry other
+    failures, call this function again with the same name and storage.
 
     Args:
         build_trainer: Returns the trainer for a plan, such as ``lambda plan: build_torch_trainer(loop, plan=plan)``.
         plan: The first plan, with Train workers, or a policy that plans on the program's cluster. In a trial of Tune
             with a slot, the run starts with that slot.
-        growth: The factor by which a worker's memory grows. A share is rounded up to the next equal part of a GPU.
-        max_gpus: The most GPUs of a worker.
+        growth: The factor by which a worker's memory grows. A GPU fraction is rounded up to the next equal part.
+        max_gpus: The maximum GPUs of a worker.
 
     Returns:
         The result of the last ``fit()``.
 
     Raises:
-        InfeasibleRequestError: The workers ran out of memory, and there is no more for them. Its cause is the error of
-            the run.
+        InfeasibleRequestError: The workers ran out of memory, and there is no more. Its cause is the error of the run.
         InvalidResourcesError: The plan has no Train workers, or depends on configs; ``growth`` is not above 1, or
             ``max_gpus`` not above 0; the trainer has a ``max_failures``, or is of Ray Train's version 1.
         ProbeError: The workers ran out of memory, and the nodes cannot be read.
-        Exception: Any other failure of the run, as Ray raised it.
+        Exception: Any other error of the run.
     """
     plan = plan_for_run(plan, None)
     if plan.num_workers == 0:
-        raise InvalidResourcesError("the plan has num_workers=0: give the policy num_workers=1 or more")
+        raise InvalidResourcesError("the plan has num_workers=0. Set num_workers=1 or more in the policy")
     if plan.by_config is not None:
         raise InvalidResourcesError(
-            "the plan gives each run what its config needs, so which share grows is not known: pass "
-            "plan.for_config(config), with the config of the training loop"
+            "the plan depends on the config of each run. Pass plan.for_config(config), with the config of the training "
+            "loop"
         )
     growth, max_gpus = check_growth(growth), check_max_gpus(max_gpus)
     while True:
@@ -206,7 +205,9 @@ def fit_with_oom_retry(
                 larger = larger_plan(plan, found, growth=growth, max_gpus=max_gpus, nodes=nodes)
             except InfeasibleRequestError as infeasible:
                 raise infeasible from error
-            _logger.warning("the workers ran out of memory: from %s to %s each", plan.worker, larger.worker)
+            _logger.warning(
+                "the workers ran out of memory and are retried with %s each instead of %s", larger.worker, plan.worker
+            )
             plan = larger
 
 
@@ -216,7 +217,7 @@ def _check_retries(trainer: _Trainer) -> None:
     failure_config = getattr(getattr(trainer, "run_config", None), "failure_config", None)
     if max_failures := getattr(failure_config, "max_failures", 0):
         raise InvalidResourcesError(
-            f"the trainer has FailureConfig(max_failures={max_failures}), so Ray Train retries workers that ran "
-            "out of memory with the share that was too small: leave it at 0; to retry other failures, call "
-            "fit_with_oom_retry again with the same name and storage"
+            f"the trainer has FailureConfig(max_failures={max_failures}), so Ray Train would retry workers that ran "
+            "out of memory with too little memory. Leave it at 0. To retry other failures, call fit_with_oom_retry "
+            "again with the same name and storage"
         )

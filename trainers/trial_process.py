@@ -1,4 +1,4 @@
-"""The process of a Tune trial under a policy: set up before the user's code, its results extended, cleaned up after it.
+"""Runs a trial of Tune under a policy: sets up its process, extends its results, and cleans up.
 
 ``PolicyScheduler`` makes Tune start a ``TrialProcess`` instead of the user's trainable. It creates the trainable and
 forwards Tune's calls, so the trainable keeps its own class: RLlib writes it into its checkpoints.
@@ -41,7 +41,7 @@ SLOT_KEY: Final = "slot"
 """The key of the trial's slot in each of its results."""
 
 _END_TIMEOUT_S: Final = 1.0
-"""How long the end of a trial waits for the thread of a stopped function."""
+"""How long the end of a trial waits for the thread of its function."""
 
 
 class TrialProcess:
@@ -50,8 +50,8 @@ class TrialProcess:
     Subclasses from :func:`process_class` set the class attributes.
 
     Attributes:
-        trainable_class: The user's trainable class, or the class that Tune made of a function.
-        limits: How the process is limited to its fraction of a GPU's memory.
+        trainable_class: The user's trainable class, or the class that Tune created from a function.
+        limits: The options of the GPU memory limit.
     """
 
     trainable_class: ClassVar[type[tune.Trainable]]
@@ -64,7 +64,7 @@ class TrialProcess:
         self._is_function = is_function_class(self.trainable_class)
         cls = self.trainable_class
         if self._is_function:
-            # The thread count is per thread, so the process is set up in the thread of the function.
+            # The number of OpenMP threads is set per thread, so set up the process in the function's thread.
             cls = with_function_wrapped(cls, lambda function: set_up_before(function, self._set_up_thread))
         else:
             self._set_up()
@@ -84,17 +84,16 @@ class TrialProcess:
         """Train one step, and add the trial's slot and its GPU memory usage to the result."""
         if self._unfit is not None:
             raise to_be_replaced(self._unfit)
-        # Errors of a function are noted in its own thread.
+        # In its own thread, a function adds notes to its errors.
         with nullcontext() if self._is_function else CURRENT.noted_on_oom():
             result: dict[str, Any] = self._trainable.train()
-        if not isinstance(result, dict) or is_duplicate(result):  # Ray refuses a wrong result
+        if not isinstance(result, dict) or is_duplicate(result):  # Ray reports an invalid result
             return result
         return {SLOT_KEY: described_slot(self._reserved), **CURRENT.with_usage(result)}
 
-    def train_buffered(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+    def train_buffered(self, *args: Any, **kwargs: Any) -> Any:
         """Train several steps."""
-        results: list[dict[str, Any]] = tune.Trainable.train_buffered(self, *args, **kwargs)
-        return results
+        return tune.Trainable.train_buffered(self, *args, **kwargs)
 
     def save(self, *args: Any, **kwargs: Any) -> Any:
         """Save a checkpoint."""
@@ -107,9 +106,9 @@ class TrialProcess:
             return self._trainable.restore(*args, **kwargs)
 
     def reset(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
-        """Take over the trial with ``new_config``; return whether the trainable supports that.
+        """Prepare this process for the trial with ``new_config``; return whether the trainable supports this.
 
-        The limit of a class is set before its own reset allocates memory. The memory that a class keeps is no leak.
+        The limit of a class is set before its own reset allocates memory. Memory that a class keeps is no leak.
         """
         self._reserved = reserved_by_config(new_config)
         storage = storage_of(self._trainable)
@@ -117,7 +116,7 @@ class TrialProcess:
             share_bytes = CURRENT.limits.share_bytes if CURRENT.limits else None
             try:
                 is_reset = bool(self._trainable.reset(new_config, **kwargs))
-            finally:  # a function that was stopped ends in there; the next one starts in its own thread
+            finally:  # the stopped function has ended, and the next one starts in its own thread
                 CURRENT.keep_warnings(storage)
             self._unfit = _why_unfit(share_bytes)
             return is_reset
@@ -131,11 +130,11 @@ class TrialProcess:
         return is_reset
 
     def stop(self) -> None:
-        """Stop the trial, and end the GPU processes that it left."""
+        """Stop the trial, and terminate its GPU processes."""
         try:
             self._trainable.stop()
         finally:
-            if self._function_thread is not None:  # Ray tells the function to end, and does not wait
+            if self._function_thread is not None:  # Ray signals the function, and does not wait for its end
                 self._function_thread.join(_END_TIMEOUT_S)
             CURRENT.end_gpu_processes()
             CURRENT.keep_warnings(storage_of(self._trainable))
@@ -144,15 +143,13 @@ class TrialProcess:
         """Export the model."""
         return self._trainable.export_model(*args, **kwargs)
 
-    def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> Any:
         """Return the metrics that Tune fills in."""
-        metrics: dict[str, Any] = self._trainable.get_auto_filled_metrics(*args, **kwargs)
-        return metrics
+        return self._trainable.get_auto_filled_metrics(*args, **kwargs)
 
-    def get_current_ip_pid(self) -> tuple[str, int]:
+    def get_current_ip_pid(self) -> Any:
         """Return the address of the node and the ID of this process."""
-        address: tuple[str, int] = self._trainable.get_current_ip_pid()
-        return address
+        return self._trainable.get_current_ip_pid()
 
 
 def process_class(trainable_class: type[tune.Trainable], limits: LimitOptions) -> type[TrialProcess]:
@@ -166,7 +163,7 @@ def process_class(trainable_class: type[tune.Trainable], limits: LimitOptions) -
         "__doc__": trainable_class.__doc__,
         "__module__": trainable_class.__module__,
     }
-    if any("__repr__" in vars(cls) for cls in trainable_class.__mro__[:-1]):  # Ray names it so in logs
+    if any("__repr__" in vars(cls) for cls in trainable_class.__mro__[:-1]):  # Ray uses it in logs
 
         def __repr__(self: TrialProcess) -> str:  # noqa: N807
             return repr(self._trainable)
@@ -176,7 +173,7 @@ def process_class(trainable_class: type[tune.Trainable], limits: LimitOptions) -
 
 
 def slot_of_reservation(reserved: Any) -> TrialSlot | None:
-    """Return the slot that a policy gave a trial, from its placement group factory, or ``None``."""
+    """Return the slot in a trial's placement group factory, or ``None`` without a policy."""
     return _parsed_slot(getattr(reserved, SLOT_ATTRIBUTE, None))
 
 
@@ -186,13 +183,13 @@ def _parsed_slot(text: str | None) -> TrialSlot | None:
 
 
 def described_slot(reserved: Any) -> str:
-    """Return the slot of a trial as text for its results. If the trial reserves more, return that instead."""
+    """Return the slot of a trial as text, or the reserved resources if they are more or less."""
     slot = slot_of_reservation(reserved)
     if slot is None or slot.num_workers:
         return str(slot)
     has = reserved.required_resources
     amounts = ray_ticks(has)
-    # With several bundles, the slot is that of the trial's own process. Another scheduler may have changed the request.
+    # With several bundles, the slot is only that of the trial's own process. Another scheduler may reserve less.
     if len(reserved.bundles) > 1 or any(amounts.get(name, 0) < ticks for name, ticks in slot.trial.ticks.items()):
         from tune_policies.cluster.capacity import to_resources
 
@@ -206,9 +203,9 @@ PlanT = TypeVar("PlanT", bound="TrialPlan | ResourcePolicy")
 
 
 def plan_of_trial(plan: PlanT) -> "PlanT | TrialPlan":
-    """Return the plan of the slot of the trial in this process; outside of a trial under a policy, ``plan`` itself.
+    """Return the plan of this trial's slot; outside of a trial under a policy, return ``plan``.
 
-    A plan with one slot type stays as it is: it may give a retry more than the trial's slot has.
+    A plan with one slot type is returned unchanged, because a retry may get more than the trial's slot.
     """
     from tune_policies.plan.trial_plan import TrialPlan
 
@@ -218,26 +215,26 @@ def plan_of_trial(plan: PlanT) -> "PlanT | TrialPlan":
 
 
 def trial_plan() -> "TrialPlan":
-    """Return the plan of the trial whose function calls this: one slot, with ``use_gpu`` and the rest of a plan.
+    """Return the plan of the calling trial, which has one slot.
 
     ``train_on_gpu(config) if trial_plan().use_gpu else train_on_cpu(config)``.
 
     Raises:
-        InvalidResourcesError: No trial under a policy calls it.
+        InvalidResourcesError: The caller is not a trial under a policy.
     """
     from tune_policies.plan.trial_plan import TrialPlan
 
     slot = slot_of_reservation(reserved_for_trial())
     if slot is None:
         raise InvalidResourcesError(
-            "trial_plan() was called outside of a trial under a policy: call it in the function that run or tuner runs"
+            "trial_plan() was called outside of a trial under a policy. Call it in the function that run or tuner runs"
         )
     return TrialPlan(slots=(slot,), limited_by=_OF_SLOT)
 
 
 def reserved_for_trial() -> Any:
-    """Return the placement group factory of the trial whose function this process runs, or ``None``."""
-    if not ray.is_initialized():  # the question below would warn
+    """Return the placement group factory of the trial in this process, or ``None``."""
+    if not ray.is_initialized():  # the call below would warn
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Tune warns if there is no trial
@@ -245,13 +242,13 @@ def reserved_for_trial() -> Any:
 
 
 def _why_unfit(share_bytes: int | None) -> str | None:
-    """Return why this process cannot serve another trial, or ``None``. Never raises, because ``reset`` must not."""
+    """Return why this process cannot serve another trial, or ``None``. Never raises."""
     try:
         CURRENT.end_gpu_processes()
         release_unused()
         left_over_bytes = held_bytes(read_counters())
-    except Exception as error:  # noqa: BLE001  # after some errors a device answers nothing but errors
-        return f"its GPU does not answer any more: {error}"
+    except Exception as error:  # noqa: BLE001  # after some errors, all calls of a device raise
+        return f"its GPU does not respond: {error}"
     if not is_too_much_to_keep(left_over_bytes, share_bytes):
         return None
-    return f"it still holds {format_bytes(left_over_bytes)} of GPU memory of an earlier trial"
+    return f"it still uses {format_bytes(left_over_bytes)} of GPU memory of an earlier trial"

@@ -1,4 +1,4 @@
-"""Runs Tune under a policy: in one call, or for every run of a block, as in a library that calls Tune."""
+"""Runs Tune under a policy: one run, or all runs in a block, such as those of a library."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -25,32 +25,32 @@ _Policy = ResourcePolicy | TrialPlan
 _logger = logging.getLogger(__name__)
 
 _THROUGH_CLIENT: Final = (
-    "applied does not reach runs through a Ray Client, which start on the cluster: pass "
+    "applied does not affect runs through a Ray Client, which start on the cluster. Pass "
     "scheduler=PolicyScheduler(policy) to the run, or submit the program as a Ray job"
 )
 
 
 def run(trainable: Any, policy: _Policy | None = None, **tune_run_kwargs: Any) -> tune.ExperimentAnalysis:
-    """Run ``tune.run`` under a policy, which plans on the cluster that the run uses; the plan is printed.
+    """Run ``tune.run`` under a policy, which plans on the cluster of the run. The plan is printed.
 
     ``run(train_fn, AutoPolicy(), config={"lr": tune.grid_search([0.1, 0.2])})`` is ``tune.run`` with
-    ``scheduler=PolicyScheduler(AutoPolicy())``. With ``resume=True`` the policy replaces the one of the earlier run.
+    ``scheduler=PolicyScheduler(AutoPolicy())``. With ``resume=True``, the policy replaces that of the earlier run.
 
     Args:
         trainable: A function of a config, a ``tune.Trainable`` class, a registered name such as ``"PPO"``, or a result
             of ``as_trainable``.
-        policy: The policy, or a plan, which is not printed again. ``None`` if ``scheduler=`` has the policy.
-        **tune_run_kwargs: Anything else that ``tune.run`` takes. A ``scheduler`` becomes the inner one of the
-            ``PolicyScheduler``. ``max_concurrent_trials`` may lower the plan's.
+        policy: The policy, or a plan, which is not printed. ``None`` if ``scheduler=`` has the policy.
+        **tune_run_kwargs: Other arguments of ``tune.run``. A ``scheduler`` becomes the inner scheduler of the
+            ``PolicyScheduler``. ``max_concurrent_trials`` can only lower the plan's limit.
 
     Returns:
-        What ``tune.run`` returns.
+        The result of ``tune.run``.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: ``trainable`` is a trainer; there is no policy, or a second one; an argument sets what
-            the policy sets; or ``max_concurrent_trials`` is not a whole number, 0 or above.
-        ProbeError: No Ray answers in time, or none can be started.
+        InvalidResourcesError: ``trainable`` is a trainer; there is no policy, or there are two; an argument conflicts
+            with the policy; or ``max_concurrent_trials`` is not a whole number, 0 or above.
+        ProbeError: Ray does not respond in time, or cannot be started.
     """
     _check_trainable(trainable)
     _check_arguments(tune_run_kwargs)
@@ -65,17 +65,17 @@ def tuner(
     tune_config: tune.TuneConfig | None = None,
     **tuner_kwargs: Any,
 ) -> tune.Tuner:
-    """Return Ray's ``Tuner`` under a policy, which plans when ``fit`` begins; the plan is printed.
+    """Return Ray's ``Tuner`` under a policy, which plans when ``fit`` begins. The plan is printed.
 
-    ``tuner(train_fn, AutoPolicy(), param_space={"lr": tune.loguniform(1e-4, 1e-1)}).fit()``. ``Tuner.restore`` plans by
-    the same policy on the cluster as it is then; ``applied`` replaces it.
+    ``tuner(train_fn, AutoPolicy(), param_space={"lr": tune.loguniform(1e-4, 1e-1)}).fit()``. ``Tuner.restore`` plans
+    again with the same policy, or with that of an ``applied`` block.
 
     Args:
         trainable: As for ``run``.
         policy: As for ``run``.
-        tune_config: As for ``tune.Tuner``; its ``scheduler`` becomes the inner one, and its ``max_concurrent_trials``
-            may lower the plan's.
-        **tuner_kwargs: Anything else that ``tune.Tuner`` takes: ``param_space``, ``run_config``.
+        tune_config: As for ``tune.Tuner``. Its ``scheduler`` becomes the inner scheduler, and its
+            ``max_concurrent_trials`` can only lower the plan's limit.
+        **tuner_kwargs: Other arguments of ``tune.Tuner``: ``param_space``, ``run_config``.
 
     Raises:
         InvalidResourcesError: As for ``run``.
@@ -91,19 +91,19 @@ def tuner(
 
 @contextmanager
 def applied(policy: _Policy | PolicyScheduler) -> Iterator[None]:
-    """Run every ``tune.run``, ``Tuner.fit`` and restore of a block under a policy, also those of a library.
+    """Run every ``tune.run``, ``Tuner.fit`` and restore in a block under a policy, including those of a library.
 
     ``with applied(GpuMemoryPolicy(gpu_memory="4GiB")): model.tune(use_ray=True)``. The scheduler of each run becomes
-    the inner one of a ``PolicyScheduler``. A run that has a ``PolicyScheduler`` keeps it, unless the run is a restored
-    one, whose policy is replaced. Blocks can be nested: the innermost policy counts. Other threads, and code that runs
-    in trials, are not affected.
+    the inner scheduler of a ``PolicyScheduler``. A run that has a ``PolicyScheduler`` keeps it, but the policy of a
+    restored run is replaced. In nested blocks, the innermost policy counts. Other threads, and code that runs in
+    trials, are not affected.
 
     Args:
-        policy: The policy, or a plan; or a ``PolicyScheduler``, whose options each run gets.
+        policy: The policy, a plan, or a ``PolicyScheduler`` with the options of each run.
 
     Raises:
-        InvalidResourcesError: ``policy`` is none of these, or the program is connected through a Ray Client, where the
-            runs start on the cluster.
+        InvalidResourcesError: ``policy`` is invalid, or the program is connected through a Ray Client, so its runs
+            start on the cluster.
     """
     template = policy if isinstance(policy, PolicyScheduler) else PolicyScheduler(policy)
     _refuse_client()
@@ -133,17 +133,17 @@ def _refuse_client() -> None:
 
 
 def _check_trainable(trainable: Any) -> None:
-    """Raise ``InvalidResourcesError`` for a trainer of Ray Train, for which Ray's own error suggests no solution."""
+    """Raise an ``InvalidResourcesError`` for a trainer of Ray Train."""
     if not isinstance(trainable, type | str) and callable(getattr(trainable, "fit", None)):
         raise InvalidResourcesError(
-            f"{type(trainable).__name__} is a trainer, and Tune runs functions of a config: write a function that "
-            "builds the trainer, and pass as_trainable(function), with num_workers in the policy"
+            f"{type(trainable).__name__} is a trainer, but Tune runs functions of a config. Write a function that "
+            "builds the trainer, pass as_trainable(function), and set num_workers in the policy"
         )
 
 
 def _check_arguments(arguments: Mapping[str, Any]) -> None:
     if arguments.get("resources_per_trial") is not None:
-        raise InvalidResourcesError("resources_per_trial comes from the policy: change the policy instead")
+        raise InvalidResourcesError("resources_per_trial comes from the policy. Change the policy instead")
     most = arguments.get("max_concurrent_trials")  # 0 and None mean no limit in Tune
     if most is not None:
         check_count(most, least=0, name="max_concurrent_trials")
@@ -159,7 +159,7 @@ def _under_policy(policy: _Policy | None, scheduler: TrialScheduler | str | None
     if policy is None and inner is not None and has_policy:
         return inner
     if policy is None:
-        raise InvalidResourcesError("there is no policy: pass one as the second argument, such as AutoPolicy()")
+        raise InvalidResourcesError("there is no policy. Pass one as the second argument, such as AutoPolicy()")
     if has_policy:
-        raise InvalidResourcesError("the scheduler has a policy already: leave the second argument out")
+        raise InvalidResourcesError("the scheduler already has a policy. Leave the second argument out")
     return PolicyScheduler(policy, inner)

@@ -1,7 +1,7 @@
-"""Meters what this process uses of its CPUs, host memory and GPUs while a trial runs in it.
+"""Meters the CPU time, host memory and GPU utilization of a trial in this process.
 
-CPU time and the peak of host memory are counted by the kernel, and read with each result. Children are read every ten
-seconds at most, and the GPU is sampled every two seconds: together that takes less than 0.5 % of a CPU.
+The kernel counts CPU time and peak host memory, which are read with each result. Children are read at most every ten
+seconds, and the GPU is sampled every two seconds. Together this takes less than 0.5 % of a CPU.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class UsageMeter:
         self._utilization: list[float] = []
         self._ended = threading.Event()
         with contextlib.suppress(OSError):
-            # The kernel forgets the peak of an earlier trial.
+            # The kernel resets the peak.
             Path("/proc/self/clear_refs").write_text("5")
             self._has_peak = True
         self._began_s = time.monotonic()
@@ -68,7 +68,7 @@ class UsageMeter:
     def _cpu_s(self) -> float:
         now_s, times = time.monotonic(), self._process.cpu_times()
         ended_children_s = times.children_user + times.children_system
-        # A child that has ended counts among these, and no more among those that were read.
+        # When a child ends, its time moves from the running children to these.
         if ended_children_s != self._ended_children_s or now_s - self._children_read_s >= _CHILDREN_EVERY_S:
             self._children_read_s, self._ended_children_s = now_s, ended_children_s
             self._read_children()

@@ -1,1 +1,1 @@
-"""What this project says of itself, measured: what plans cost, how good they are, how often verdicts are right."""
+"""Measures this project itself: its plans, its reliability and its tests."""

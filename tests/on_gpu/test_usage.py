@@ -154,7 +154,7 @@ def test_a_device_that_others_hold_is_not_started_on(plan):
     total = read_device_use()[0].total_bytes
 
     with holding(2 * plan.gpu_memory_bytes):
-        with pytest.raises(MemoryLimitError, match="less than the share of"):
+        with pytest.raises(MemoryLimitError, match=r"less than the .* of this trial"):
             wait_for_free_memory(GpuShare(fraction=0.75, memory_bytes=int(total * 0.75)), timeout_s=1)
         with pytest.raises(MemoryLimitError, match="less than the 80%"):
             wait_for_free_memory(GpuShare(fraction=1.0), timeout_s=1)

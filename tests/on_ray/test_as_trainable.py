@@ -181,7 +181,7 @@ def test_a_policy_without_workers_fails_the_trial(tmp_path):
     results = run(lambda: None, tmp_path, policy=CpuPolicy())
 
     assert isinstance(results[0].error, InvalidResourcesError)
-    assert "give it num_workers=1 or more" in str(results[0].error)
+    assert "Set num_workers=1 or more" in str(results[0].error)
 
 
 class KillsItsProgram(tune.Callback):

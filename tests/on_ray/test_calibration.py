@@ -82,7 +82,7 @@ def test_a_gpu_that_is_not_free_in_time_is_an_error_with_a_way_out(node):
     busy = Busy.remote()
     ray.get(busy.is_there.remote(), timeout=60)
 
-    with pytest.raises(ProbeError, match=r"no Stand-in GPU was measured within 0\.5 s: wait until a whole one is free"):
+    with pytest.raises(ProbeError, match=r"no Stand-in GPU was measured within 0\.5 s. Wait until a whole one is free"):
         calibrate_gpu_overhead(["cupy"], timeout_s=0.5)
     ray.kill(busy)
 
@@ -103,5 +103,5 @@ def test_one_framework_is_given_in_a_list(node):
 def test_a_cluster_without_a_gpu_cannot_be_measured(node):
     (node / "gpus").write_text("0")
 
-    with pytest.raises(InfeasibleRequestError, match="no node has a GPU whose model is known"):
+    with pytest.raises(InfeasibleRequestError, match="no node has a GPU of a known model"):
         calibrate_gpu_overhead()

@@ -164,7 +164,7 @@ def test_what_was_ended_is_said_in_the_record_of_the_trial(trials):
     (told,) = read_usage(Path(trial.path)).trials
 
     assert told.usage.warnings == tuple(
-        f"process {pid} outlived the trial that started it, with 1 GiB of GPU memory, and is ended" for pid in ended
+        f"process {pid} of the trial still used 1 GiB of GPU memory after its end, and is terminated" for pid in ended
     )
 
 
@@ -194,8 +194,8 @@ def test_what_was_ended_of_a_function_that_is_stopped_is_said_in_the_record_of_i
 
     assert [usage.warnings for usage in told] == [
         (
-            f"process {trial.last_result['child']} outlived the trial that started it, with 1 GiB of GPU memory, "
-            "and is ended",
+            f"process {trial.last_result['child']} of the trial still used 1 GiB of GPU memory after its end, "
+            "and is terminated",
         )
         for trial in trials
     ]

@@ -95,7 +95,7 @@ def test_where_the_gpu_is_whole_the_run_fails_and_says_so(tmp_path):
 def test_a_run_that_ray_train_would_retry_with_the_same_share_is_refused(max_failures):
     run_config = RunConfig(failure_config=FailureConfig(max_failures=max_failures))
 
-    with pytest.raises(InvalidResourcesError, match=rf"max_failures={max_failures}\).*leave it at 0"):
+    with pytest.raises(InvalidResourcesError, match=rf"max_failures={max_failures}\).*Leave it at 0"):
         fit_with_oom_retry(lambda plan: DataParallelTrainer(train, run_config=run_config), PLAN)
 
 

@@ -231,7 +231,7 @@ def test_every_way_into_a_run_works_through_a_ray_client_but_applied_which_refus
 
     slots = [*plain.dataframe()["slot"], *(result.metrics["slot"] for found in (tuned, by_hand) for result in found)]
     assert slots == ["2 CPUs"] * 3
-    refused = pytest.raises(InvalidResourcesError, match=r"applied does not reach .* pass scheduler=PolicyScheduler")
+    refused = pytest.raises(InvalidResourcesError, match=r"applied does not affect .* Pass scheduler=PolicyScheduler")
     with refused, applied(CpuPolicy(cpus=2)):
         pytest.fail("the block was entered")
 

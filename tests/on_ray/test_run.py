@@ -109,14 +109,14 @@ class Trainer:
 @pytest.mark.parametrize(
     ("trainable", "kwargs", "message"),
     [
-        (spans, {}, "there is no policy: pass one"),
-        (spans, {"scheduler": "asynchyperband"}, "there is no policy: pass one"),
+        (spans, {}, "there is no policy. Pass one"),
+        (spans, {"scheduler": "asynchyperband"}, "there is no policy. Pass one"),
         (
             spans,
             {"policy": CpuPolicy(), "resources_per_trial": {"cpu": 1}},
             "resources_per_trial comes from the policy",
         ),
-        (spans, {"policy": CpuPolicy(), "scheduler": PolicyScheduler(CpuPolicy())}, "has a policy already"),
+        (spans, {"policy": CpuPolicy(), "scheduler": PolicyScheduler(CpuPolicy())}, "already has a policy"),
         (spans, {"policy": CpuPolicy(), "max_concurrent_trials": -1}, "max_concurrent_trials"),
         (spans, {"policy": "CpuPolicy"}, "policy must be a policy"),
         (Trainer(), {"policy": CpuPolicy()}, r"Trainer is a trainer, .* pass as_trainable\(function\)"),

@@ -68,7 +68,7 @@ def test_a_run_says_who_holds_what_its_trials_wait_for(tmp_path, caplog):
     ray.get([named.is_there.remote(), group.ready()])
 
     def make_room():
-        wait_until(lambda: "plan on what is free" in caplog.text)
+        wait_until(lambda: "plan on free resources" in caplog.text)
         ray.kill(named)
         ray.util.remove_placement_group(group)
 
@@ -79,8 +79,8 @@ def test_a_run_says_who_holds_what_its_trials_wait_for(tmp_path, caplog):
 
     assert (
         "2 trials wait for 1 CPU each: actor Holder 'server' of this program holds 1 CPU; "
-        "placement group 'reserved' of this program holds 1 CPU. Wait until that is released, or plan on what is "
-        "free: FreeCapacityPolicy(policy)"
+        "placement group 'reserved' of this program holds 1 CPU. Wait until these are released, or plan on free "
+        "resources with FreeCapacityPolicy(policy)"
     ) in caplog.text
 
 

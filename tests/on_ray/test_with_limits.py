@@ -182,8 +182,8 @@ def test_every_thread_of_an_actor_has_the_threads_of_the_plan_and_no_gpu(nvml, o
 @pytest.mark.parametrize(
     ("decorated", "message"),
     [
-        (lambda: with_limits(SHARE)(ray.remote(state)), "is remote already: write @with_limits below @ray.remote"),
-        (lambda: with_limits(SHARE)(ray.remote(Model)), "is remote already: write @with_limits below @ray.remote"),
+        (lambda: with_limits(SHARE)(ray.remote(state)), "is already remote. Write @with_limits below @ray.remote"),
+        (lambda: with_limits(SHARE)(ray.remote(Model)), "is already remote. Write @with_limits below @ray.remote"),
         (lambda: with_limits(SHARE)(4), "with_limits takes a function or a class, got 4"),
         (lambda: with_limits(GpuPolicy()), "with_limits takes a plan, such as plan_on_cluster"),
     ],

@@ -1,4 +1,4 @@
-"""How an overhead is worked out, with real child processes; the measurement itself needs a GPU (on_gpu)."""
+"""The calibration of overheads with real child processes. The measurement itself needs a GPU (``tests/on_gpu``)."""
 
 import sys
 import time
@@ -17,7 +17,7 @@ from tune_policies.trainers.gpu_memory.calibration import (
 )
 
 MIB = 2**20
-SAID = {"version": "2.13.0", "reserved_bytes": 40 * MIB}
+REPORTED = {"version": "2.13.0", "reserved_bytes": 40 * MIB}
 
 
 def run(code, timeout_s=30.0):
@@ -29,33 +29,33 @@ def run(code, timeout_s=30.0):
 @pytest.mark.parametrize(
     ("process_bytes", "expected", "how"),
     [(500 * MIB, 460 * MIB, "process"), (None, 560 * MIB, "device")],
-    ids=["by the driver's count of the process", "else by the device's use before and after"],
+    ids=["from the process", "from the device before and after"],
 )
-def test_the_overhead_is_what_the_driver_counts_less_what_the_allocator_holds(process_bytes, expected, how):
+def test_the_overhead_is_the_drivers_figure_minus_the_allocators(process_bytes, expected, how):
     fields = overhead_fields(
-        SAID, "NVIDIA H200", used_before=100 * MIB, used_now=700 * MIB, process_bytes=process_bytes
+        REPORTED, "NVIDIA H200", used_before=100 * MIB, used_now=700 * MIB, process_bytes=process_bytes
     )
 
     assert (fields["overhead_bytes"], fields["how"], fields["gpu_model"]) == (expected, how, "NVIDIA H200")
 
 
-def test_less_than_the_allocator_holds_is_no_measurement():
-    fields = overhead_fields(SAID, "NVIDIA H200", used_before=100 * MIB, used_now=120 * MIB, process_bytes=None)
+def test_a_driver_figure_below_the_allocators_is_an_error():
+    fields = overhead_fields(REPORTED, "NVIDIA H200", used_before=100 * MIB, used_now=120 * MIB, process_bytes=None)
 
     assert list(fields) == ["error"]
 
 
-def test_a_child_is_read_while_it_waits_and_then_ended():
+def test_a_child_is_read_while_it_waits_and_then_terminated():
     code = 'print("noise"); print(\'{"reserved_bytes": 1}\', flush=True); input()'
 
     assert run(code) == ({"reserved_bytes": 1}, ("read", True))
 
 
-def test_a_child_that_fails_says_why():
+def test_the_error_of_a_failing_child_is_reported():
     assert run("raise RuntimeError('no CUDA')") == ("RuntimeError: no CUDA", None)
 
 
-def test_a_child_that_hangs_is_ended_at_the_deadline():
+def test_a_child_that_hangs_is_terminated_at_the_deadline():
     start = time.monotonic()
 
     assert run("import time; time.sleep(60)", timeout_s=0.5) == ("no answer within 0.5 s", None)
@@ -64,7 +64,7 @@ def test_a_child_that_hangs_is_ended_at_the_deadline():
 
 @pytest.fixture
 def gpu(tmp_path, monkeypatch):
-    """A GPU as a stand-in for NVML describes it."""
+    """A GPU from a stand-in for NVML."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("STAND_IN_NVML", str(write_stand_ins(tmp_path)))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -76,32 +76,32 @@ def gpu(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("model", "error"),
-    [("Stand-in", "it is not installed on the node"), ("NVIDIA H200", "the GPU is not there any more")],
+    [("Stand-in", "it is not installed on the node"), ("NVIDIA H200", "the GPU has disappeared")],
 )
-def test_what_cannot_be_measured_is_said(model, error, gpu):
+def test_a_framework_that_cannot_be_measured_is_reported(model, error, gpu):
     (found,) = measure_on_this_gpu(["no_such_framework"], 1.0, model)
 
     assert found == {"framework": "no_such_framework", "error": error}
 
 
-def test_a_child_sees_the_variables_that_it_is_given():
+def test_a_child_gets_the_environment_variables():
     code = 'import os; print(f\'{{"answer": {os.environ["ANSWER"]}}}\', flush=True); input()'
 
     assert run(code)[0] == {"answer": 42}
 
 
-def test_the_memory_of_the_child_before_is_waited_for():
+def test_the_memory_of_an_earlier_child_must_be_free_first():
     readings = iter([700 * MIB, 400 * MIB, 101 * MIB, 100 * MIB])
 
     assert use_once_settled(lambda: next(readings), 100 * MIB, poll_s=0.0) == 101 * MIB
 
 
-def test_memory_that_does_not_come_back_is_waited_for_until_the_deadline_only():
+def test_the_wait_for_free_memory_has_a_deadline():
     assert use_once_settled(lambda: 700 * MIB, 100 * MIB, timeout_s=0.05, poll_s=0.01) == 700 * MIB
 
 
-def test_a_gpu_that_cannot_be_read_is_said(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # where there is one after all
+def test_a_gpu_that_cannot_be_read_is_reported(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # also on a machine with a GPU
 
     (found,) = measure_on_this_gpu(["torch"], 1.0, "NVIDIA H200")
 
@@ -113,11 +113,11 @@ def node(node_id, *models):
     return NodeCapacity(node_id=node_id, resources=Resources(gpus=len(models)), devices=devices)
 
 
-def test_a_model_is_measured_on_one_gpu_of_a_node_that_has_no_other():
+def test_a_model_is_measured_on_one_gpu_of_a_node_with_equal_gpus():
     assert places_of_models([node("mixed", "T4", "L4"), node("alike", "T4", "T4")])["T4"] == Place("alike", 1)
 
 
-def test_all_gpus_of_a_node_are_asked_for_where_they_differ():
+def test_all_gpus_of_a_node_are_reserved_if_they_differ():
     places = places_of_models([node("mixed", "T4", "L4")])
 
     assert places == {"T4": Place("mixed", 2), "L4": Place("mixed", 2)}

@@ -1,4 +1,4 @@
-"""Which configs are measured, of a list or a search space of Ray Tune's. No Ray is started."""
+"""The configs that are measured, from a list or from a search space of Tune, without Ray."""
 
 import pytest
 from ray import tune
@@ -16,7 +16,7 @@ from tune_policies.trainers.gpu_memory.measure import check_trainable, configs_t
         pytest.param(tune.qrandint(5, 1000, 8), 8, 1000, id="a step"),
     ],
 )
-def test_of_a_space_the_largest_and_the_smallest_whole_numbers_are_measured(domain, least, most):
+def test_the_largest_and_smallest_integers_of_a_space_are_measured(domain, least, most):
     space = {"net": {"batch": domain}, "lr": tune.loguniform(1e-4, 1e-1), "act": tune.choice(["relu", "tanh"])}
 
     configs = configs_to_measure(space, num_samples=6, seed=0)
@@ -26,7 +26,7 @@ def test_of_a_space_the_largest_and_the_smallest_whole_numbers_are_measured(doma
     assert len(configs) == 6
 
 
-def test_all_values_of_a_grid_are_measured_with_the_largest_numbers_first():
+def test_all_values_of_a_grid_are_measured_with_the_largest_integers():
     space = {
         "batch": tune.grid_search([8, 32]),
         "width": tune.choice([64, 128]),
@@ -38,14 +38,14 @@ def test_all_values_of_a_grid_are_measured_with_the_largest_numbers_first():
     assert configs == [{"batch": batch, "width": 128, "x": 128} for batch in (8, 32)]
 
 
-def test_the_same_seed_draws_the_same():
+def test_the_same_seed_draws_the_same_configs():
     space = {"batch": tune.choice([8, 16]), "lr": tune.uniform(0, 1)}
 
     assert configs_to_measure(space, 4, seed=7) == configs_to_measure(space, 4, seed=7)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32, "0"])
-def test_a_seed_that_numpy_refuses_is_an_error(seed):
+def test_a_seed_that_numpy_rejects_is_an_error(seed):
     with pytest.raises(InvalidResourcesError, match="no configs can be drawn from the search space"):
         configs_to_measure({"a": 1}, num_samples=1, seed=seed)
 
@@ -67,7 +67,7 @@ def test_a_seed_that_numpy_refuses_is_an_error(seed):
         ),
     ],
 )
-def test_what_is_no_config_is_named(configs, message):
+def test_invalid_configs_are_named(configs, message):
     with pytest.raises(InvalidResourcesError, match=message):
         configs_to_measure(configs, num_samples=2, seed=0)
 
@@ -81,6 +81,6 @@ def test_what_is_no_config_is_named(configs, message):
     ],
     ids=["a name", "another class", "a function without a config"],
 )
-def test_what_is_no_trainable_is_named(trainable, message):
+def test_an_invalid_trainable_is_named(trainable, message):
     with pytest.raises(InvalidResourcesError, match=message):
         check_trainable(trainable)

@@ -127,9 +127,10 @@ def test_two_frameworks_on_one_share_are_reported(tmp_path):
 
     done = run(f"{ENFORCE}enforce()\nimport jax, cupy, tensorflow; print(*CURRENT.limits.warnings, sep='|')", tmp_path)
 
-    assert done.stdout.strip() == "cupy and tensorflow are each held to the share, but together they may take more", (
-        done.stderr
-    )
+    assert (
+        done.stdout.strip()
+        == "cupy and tensorflow are limited separately, so together they may use more than the GPU fraction"
+    ), done.stderr
 
 
 CPU_TORCH = """
@@ -174,16 +175,16 @@ def test_a_torch_for_the_cpu_alone_fails_at_the_first_result(beside_a_gpu):
 def test_a_refusal_that_was_caught_is_a_warning_and_is_raised_at_the_next_result(beside_a_gpu):
     done = beside_a_gpu("try: import cupy\nexcept Exception: pass\nprint(*CURRENT.limits.warnings)", share="0.25")
 
-    assert done.stdout.startswith("a share of 256 MiB leaves nothing for tensors: cupy")
-    assert "MemoryLimitError: a share of 256 MiB leaves nothing for tensors: cupy" in done.stderr
+    assert done.stdout.startswith("a limit of 256 MiB leaves no memory for tensors: cupy")
+    assert "MemoryLimitError: a limit of 256 MiB leaves no memory for tensors: cupy" in done.stderr
 
 
 def test_a_limit_that_was_lifted_is_not_claimed_any_more(beside_a_gpu):
     done = beside_a_gpu("import cupy; cupy.get_default_memory_pool().set_limit(size=2**34)")
 
-    assert done.stdout.strip() == (
-        "None the limit of cupy was lifted or replaced after it was set, so it no longer holds"
-    ), done.stderr
+    assert done.stdout.strip() == ("None the limit of cupy was removed or replaced, so it is no longer enforced"), (
+        done.stderr
+    )
 
 
 @pytest.mark.parametrize(

@@ -170,13 +170,13 @@ class DataDependent(nn.Linear):
     [
         (lambda: nn.Linear(8, undefined), (4, 8), {}, "model_fn failed without data: NameError"),  # noqa: F821
         (lambda: 7, (4, 8), {}, r"model_fn must return a torch.nn.Module"),
-        (lambda: nn.Linear(8, 1), (4, 9), {}, "the model does not take the batch, or goes by its data: RuntimeError"),
+        (lambda: nn.Linear(8, 1), (4, 9), {}, "the model rejects the batch, or depends on its data: RuntimeError"),
         (lambda: nn.Linear(8, 1), lambda: 1 / 0, {}, "the batch cannot be made: ZeroDivisionError"),
-        (lambda: nn.Linear(8, 1), (4, 8), {"loss_fn": nn.MSELoss()}, "the batch is a pair of what the model takes"),
+        (lambda: nn.Linear(8, 1), (4, 8), {"loss_fn": nn.MSELoss()}, "the batch must be a pair of the model's input"),
         (lambda: nn.Linear(8, 1), ((4, 8), (5, 3)), {"loss_fn": nn.MSELoss()}, "loss_fn failed: RuntimeError"),
         (lambda: nn.Linear(8, 1), (4, 8), {"optimizer": lambda _: 1 / 0}, "optimizer failed: ZeroDivisionError"),
         (lambda: nn.Flatten(), (4, 8), {}, "the output has no tensor that depends on a parameter"),
-        (lambda: DataDependent(8, 8), (4, 8), {}, "the model does not take the batch, or goes by its data: DataDep"),
+        (lambda: DataDependent(8, 8), (4, 8), {}, "the model rejects the batch, or depends on its data: DataDep"),
     ],
 )
 def test_what_fails_is_named(model_fn, batch, kwargs, message):
@@ -188,7 +188,7 @@ def test_it_explains_the_parts_and_what_it_cannot_know():
     text = estimate_gpu_memory(lambda: linear(8192), (1, 8192), torch.optim.AdamW).explain()
 
     assert text.splitlines()[:3] == ["2.1 GiB of GPU memory, estimated", "  256 MiB parameters", "  256 MiB gradients"]
-    assert "  - not known: workspaces of cuBLAS and cuDNN, and which kernels they choose" in text
+    assert "  - not known: workspaces of cuBLAS and cuDNN, which depend on the chosen kernels" in text
 
 
 WITHOUT = """
@@ -206,7 +206,7 @@ except Exception as error:
     ("missing", "message"),
     [
         ("torch", "MeasurementError an estimate needs PyTorch"),
-        ("torch.distributed._tools.mem_tracker", "cannot follow a model's tensors (MemTracker): take PyTorch 2.5"),
+        ("torch.distributed._tools.mem_tracker", "cannot track a model's tensors (MemTracker). Use PyTorch 2.5"),
     ],
 )
 def test_without_what_follows_tensors_it_says_what_to_install(missing, message):

@@ -1,4 +1,4 @@
-"""MPS with a stand-in for NVIDIA's control program on the path: the real daemon needs a GPU."""
+"""MPS and MIG, with a stand-in for NVIDIA's control program, because the real daemon needs a GPU."""
 
 import os
 import pickle
@@ -22,10 +22,10 @@ BREAKS = "#!/no/such/interpreter"
 
 @pytest.fixture
 def control(tmp_path, monkeypatch):
-    """Puts a program in the place of NVIDIA's control program."""
+    """Return a function that replaces NVIDIA's control program."""
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mine")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # where there is a GPU after all
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # also on a machine with a GPU
     for name in (mps.MEMORY_VARIABLE, mps.THREADS_VARIABLE):
         monkeypatch.setenv(name, "")  # so that it is restored after the test
         monkeypatch.delenv(name)
@@ -43,7 +43,7 @@ def variables():
     return os.environ.get(mps.MEMORY_VARIABLE), os.environ.get(mps.THREADS_VARIABLE)
 
 
-def test_a_daemon_that_answers_limits_the_process(control):
+def test_a_running_daemon_limits_the_process(control):
     control(ANSWERS)
     limits = ShareLimits(GpuShare(fraction=0.25, memory_bytes=20 * GIB))
 
@@ -69,11 +69,11 @@ def test_a_daemon_that_cannot_limit_the_process_is_a_warning_in_the_result(contr
 
     assert (limits.isolation, variables()) == (None, (None, None))
     assert limits.warnings[0].startswith(
-        f"MPS does not limit this process, only its frameworks' own limits do: {reason}"
+        f"MPS does not limit this process, so only the limits of its frameworks apply: {reason}"
     )
 
 
-def test_a_daemon_that_hangs_is_waited_for_until_the_deadline_only(control):
+def test_the_wait_for_a_daemon_has_a_deadline(control):
     control(HANGS)
     start = time.monotonic()
 
@@ -86,7 +86,7 @@ def test_a_daemon_that_hangs_is_waited_for_until_the_deadline_only(control):
 @pytest.mark.parametrize(
     ("fraction", "gib", "own", "expected"),
     [
-        pytest.param(0.125, 1, (None, None), ("0=1024M", "25"), id="twice the share of the threads"),
+        pytest.param(0.125, 1, (None, None), ("0=1024M", "25"), id="twice the fraction of the threads"),
         pytest.param(0.75, 1, (None, None), ("0=1024M", "100"), id="at most all threads"),
         pytest.param(0.001, 1, (None, None), ("0=1024M", "1"), id="at least 1 % of the threads"),
         pytest.param(0.5, 1, (None, "10"), ("0=1024M", "10"), id="a percentage of the user stays"),
@@ -96,7 +96,7 @@ def test_a_daemon_that_hangs_is_waited_for_until_the_deadline_only(control):
         pytest.param(0.5, 4, ("much", None), ("0=4096M", "100"), id="an unreadable limit is replaced"),
     ],
 )
-def test_the_variables_of_mps_are_the_share_and_the_smaller_settings_of_the_user(
+def test_the_variables_of_mps_have_the_limit_or_the_users_smaller_settings(
     control, fraction, gib, own, expected, monkeypatch
 ):
     for name, value in zip((mps.MEMORY_VARIABLE, mps.THREADS_VARIABLE), own, strict=True):
@@ -107,7 +107,7 @@ def test_the_variables_of_mps_are_the_share_and_the_smaller_settings_of_the_user
     assert variables() == expected
 
 
-def test_the_next_share_in_the_same_process_gets_its_own_variables(control, monkeypatch):
+def test_the_next_trial_in_the_same_process_gets_its_own_variables(control, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-12")
     environment = OwnEnvironment()
     mps.start_mps(environment, 0.25, GIB)
@@ -125,7 +125,7 @@ def test_cuda_has_started_if_its_memory_device_is_open(tmp_path, target, expecte
     assert not mps.cuda_has_started()  # in this process
 
 
-def test_a_task_is_refused_on_another_gpu_than_the_one_on_which_its_process_has_started_cuda(monkeypatch):
+def test_a_task_fails_if_cuda_has_started_on_another_gpu_in_its_process(monkeypatch):
     process = current_process.CurrentProcess()
     answers = iter((False, True, True))  # at each task after the first
     monkeypatch.setattr(current_process, "cuda_has_started", lambda: next(answers))
@@ -140,13 +140,13 @@ def test_a_task_is_refused_on_another_gpu_than_the_one_on_which_its_process_has_
 
 
 @pytest.mark.parametrize(("visible", "expected"), [("MIG-4c12", True), ("GPU-77", False), ("0", False), ("", False)])
-def test_a_visible_mig_device_isolates(visible, expected, monkeypatch):
+def test_a_visible_mig_device_is_recognized(visible, expected, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
     assert mps.is_mig() == expected
 
 
-def test_the_state_of_a_process_is_never_sent_to_another():
+def test_the_state_of_a_process_is_not_pickled():
     current = current_process.CURRENT
 
     assert pickle.loads(pickle.dumps(current)) is current

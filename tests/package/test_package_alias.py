@@ -1,4 +1,4 @@
-"""In a checkout, trainers and benchmarks are the modules of tune_policies.trainers and tune_policies.benchmarks."""
+"""In a checkout, ``trainers`` and ``benchmarks`` are ``tune_policies.trainers`` and ``tune_policies.benchmarks``."""
 
 import pickle
 import subprocess
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(code, *path):
-    """Run a program that finds the folders of ``path`` before the checkout."""
+    """Run a program with the folders of ``path`` before the checkout in ``sys.path``."""
     program = f"import sys; sys.path[:0] = {[*map(str, path), str(ROOT)]}\n{code}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -22,14 +22,14 @@ def run(code, *path):
 
 
 @pytest.mark.parametrize("short", ["trainers", "trainers.gpu_memory.share", "benchmarks.record.run_set"])
-def test_a_short_name_is_the_module_of_the_long_one_which_keeps_its_name(short):
+def test_both_names_import_the_same_module_with_the_long_name(short):
     module = import_module(short)
 
     assert module is import_module(f"tune_policies.{short}")
     assert module.__name__ == module.__spec__.name == f"tune_policies.{short}"
 
 
-def test_it_is_one_copy_if_the_short_name_is_imported_first():
+def test_the_module_exists_once_if_the_short_name_is_imported_first():
     code = """
 import trainers.gpu_memory.share as one
 import tune_policies.trainers.gpu_memory.share as other
@@ -40,16 +40,16 @@ print(one is other, len(loaded), sum(name.endswith("trainers") for name in sys.m
     assert run(code) == "True 1 2\n"
 
 
-def test_what_was_pickled_under_a_short_name_is_of_the_one_class():
+def test_an_object_that_was_pickled_under_a_short_name_has_the_same_class():
     assert pickle.loads(b"ctrainers.process_setup\nProcessSetup\n.") is ProcessSetup
 
 
-def test_a_missing_module_is_named_as_it_was_imported():
+def test_the_error_about_a_missing_module_has_its_short_name():
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'trainers.nothing'$"):
         import_module("trainers.nothing")
 
 
-def test_a_users_own_package_of_that_name_is_left_alone_also_if_it_is_imported_later(tmp_path):
+def test_a_users_own_package_with_that_name_has_precedence(tmp_path):
     (tmp_path / "trainers").mkdir()
     (tmp_path / "trainers" / "__init__.py").write_text("")
     (tmp_path / "trainers" / "process_setup.py").write_text("OWNER = 'user'")

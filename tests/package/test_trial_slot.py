@@ -1,4 +1,4 @@
-"""A trial finds the slot that it has, in its own process."""
+"""A trial reads its slot in its own process."""
 
 import json
 
@@ -24,29 +24,29 @@ OF_A_LATER_PLAN = TrialSlot(trial=Resources(cpus=4), max_concurrent_trials=1)
 @pytest.mark.parametrize(
     ("reserved", "slot"),
     [
-        pytest.param(CPU.placement_group_factory(), CPU, id="what the scheduler gave it"),
-        pytest.param(CPU.placement_group_factory(node_id="a" * 56), CPU, id="without the node it is on"),
+        pytest.param(CPU.placement_group_factory(), CPU, id="from the scheduler"),
+        pytest.param(CPU.placement_group_factory(node_id="a" * 56), CPU, id="without its node"),
         pytest.param(
             WORKERS.placement_group_factory(worker_nodes=(("a" * 56, 2),)),
             WORKERS.model_copy(update={"worker_nodes": (("a" * 56, 2),)}),
             id="with the nodes of its workers",
         ),
-        pytest.param(PlacementGroupFactory([{"CPU": 2}]), None, id="none where no policy gave it one"),
-        pytest.param(None, None, id="none outside of Tune"),
+        pytest.param(PlacementGroupFactory([{"CPU": 2}]), None, id="without a policy"),
+        pytest.param(None, None, id="outside of Tune"),
     ],
 )
-def test_a_trial_has_the_slot_for_which_its_resources_were_reserved(reserved, slot):
+def test_the_slot_of_a_trial_is_that_of_its_reservation(reserved, slot):
     assert slot_of_reservation(reserved) == slot
 
 
-def test_the_slot_travels_as_text_that_needs_no_package_of_ours():
+def test_the_slot_is_stored_as_json_text():
     text = getattr(GPU.placement_group_factory(), SLOT_ATTRIBUTE)
 
     assert isinstance(text, str)
     assert json.loads(text)["max_concurrent_trials"] == 4
 
 
-def test_a_trial_that_was_given_more_has_its_slot_still():
+def test_a_trial_with_more_resources_keeps_its_slot():
     more = with_bundles(GPU.placement_group_factory(), [{"CPU": 1, "GPU": 0.5}])
 
     assert slot_of_reservation(more) == GPU
@@ -65,31 +65,31 @@ def test_a_trial_that_was_given_more_has_its_slot_still():
         ),
     ],
 )
-def test_the_slot_of_a_trial_that_reserves_more_says_so(bundle, has):
+def test_the_description_of_a_slot_includes_additional_resources(bundle, has):
     assert str(GPU.with_more(bundle)) == has
     assert described_slot(with_bundles(GPU.placement_group_factory(), [bundle])) == has
 
 
-def test_a_result_says_what_a_trial_has_that_another_scheduler_gave_less():
+def test_the_description_is_the_reserved_resources_if_they_are_less():
     less = with_bundles(CPU.placement_group_factory(), [{"CPU": 1}])
 
     assert described_slot(less) == "1 CPU"
 
 
 @pytest.mark.parametrize("given", [PLAN, CpuPolicy(cpus=1)], ids=["plan", "policy"])
-def test_outside_of_a_trial_a_plan_or_a_policy_is_as_it_was(given):
+def test_outside_of_a_trial_a_plan_or_a_policy_is_unchanged(given):
     assert plan_of_trial(given) is given
 
 
 @pytest.mark.parametrize("given", [PLAN, CpuPolicy(cpus=1)], ids=["plan with several slot types", "policy"])
-def test_in_a_trial_it_is_the_plan_of_the_slot_that_the_trial_was_given(given, monkeypatch):
+def test_in_a_trial_the_plan_is_that_of_its_slot(given, monkeypatch):
     monkeypatch.setattr(trial_process, "reserved_for_trial", OF_A_LATER_PLAN.placement_group_factory)
 
     assert plan_of_trial(given).slots == (OF_A_LATER_PLAN,)
 
 
-def test_in_a_trial_a_plan_with_one_slot_type_stays_as_it_is(monkeypatch):
-    """A Train run that is tried again has more than the trial's slot."""
+def test_in_a_trial_a_plan_with_one_slot_type_is_unchanged(monkeypatch):
+    """A Train run that is retried may have more resources than the trial's slot."""
     monkeypatch.setattr(trial_process, "reserved_for_trial", CPU.placement_group_factory)
 
     assert plan_of_trial(ONE_TYPE) is ONE_TYPE

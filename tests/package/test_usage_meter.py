@@ -1,4 +1,4 @@
-"""The CPU time and the host memory of a trial include those of the processes that it starts."""
+"""The CPU time and host memory of a trial include those of its child processes."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ sys.stdin.read()
 """
 
 
-def test_a_child_counts_while_it_runs_and_its_time_also_afterwards(monkeypatch):
+def test_a_running_child_counts_and_so_does_the_time_of_an_ended_child(monkeypatch):
     monkeypatch.setattr("tune_policies.trainers.usage_meter._CHILDREN_EVERY_S", 0.0)
     meter = UsageMeter(1, has_gpu=False)
     before = meter.read()

@@ -1,4 +1,4 @@
-"""Random planned clusters for Hypothesis: nodes of all families, slices, parts of GPUs, labels, few or many groups."""
+"""Random cluster designs for Hypothesis: all device families, slices, parts of GPUs, labels, few or many groups."""
 
 import re
 
@@ -29,14 +29,14 @@ SLICES = [
 
 
 def a_design(*node_types, **fields):
-    """A plan of up to three nodes of each type; of one with a GPU, unless others are named."""
+    """Return a design with up to three nodes of each type; the default is a type with a GPU."""
     of_types = node_types or (gpu_type(),)
     fields.setdefault("groups", tuple(DesignedGroup(node_type=each, max_nodes=3) for each in of_types))
     return ClusterDesign(**{"name": "tune", "head": HEAD, "trials": TRIALS, "num_trials": 12, **fields})
 
 
 def filled_in(text):
-    """The text of a written cluster with all that it has room for: the comments in it, but not those above it."""
+    """Return a written cluster with its commented optional fields, and without the leading comments."""
     lines = text.splitlines()
     first = next(number for number, line in enumerate(lines) if not line.startswith("#"))
     return "\n".join(re.sub(r"^( *)# ", r"\1", line) for line in lines[first:])
@@ -52,7 +52,7 @@ memories = st.sampled_from([2**30, 7 * 2**20, 15_999_999_999, 200 * 10**9]) | st
 
 @st.composite
 def device_fields(draw):
-    """The fields of a node's devices: of any family, in whole or in part, or none."""
+    """Draw the device fields of a node: of any family, whole devices or parts, or none."""
     kind = draw(st.sampled_from(["none", "slice", "parts", *FAMILIES]))
     if kind == "none":
         return {}
@@ -60,7 +60,7 @@ def device_fields(draw):
         accelerator_type, topology, chips = draw(st.sampled_from(SLICES))
         return {"custom": {"TPU": chips}, "accelerator_type": accelerator_type, "topology": topology}
     if kind == "parts":
-        # One to a pod, as a catalogue has it.
+        # One for each pod, as in a catalog.
         fields = {"gpus": 1, "accelerator_type": draw(st.sampled_from(["A100-80G", "H100", None]))}
         return {**fields, "device_key": draw(st.sampled_from(PARTS_OF_GPUS))}
     if kind.resource == "TPU":
@@ -105,7 +105,7 @@ def groups(draw, name):
 
 @st.composite
 def cluster_plans(draw, hosts=None):
-    """Plans; with ``hosts``, only such whose nodes come so many at once."""
+    """Draw designs; with ``hosts``, only with groups of that many hosts."""
     names = [f"group-{number}" for number in range(draw(st.sampled_from([1, 1, 2, 3, 12])))]
     of_group = [
         groups(name) if hosts is None else groups(name).filter(lambda one: one.num_hosts == hosts) for name in names

@@ -1,4 +1,4 @@
-"""Every loader on every form of a hostile file, in a process of its own, so that its time and memory can be told.
+"""Runs loaders on hostile files in a separate process, which measures their time and memory.
 
 ``python -m tests.unit.hostile_table FORM …`` prints a line of JSON for each pair.
 """
@@ -35,7 +35,7 @@ from tune_policies.values.sanitize import indented
 
 NAME = "hostile.yaml"
 LARGE = {}
-"""What was in the large files, by their form."""
+"""The contents of the large files, by form."""
 MOST_S = 5.0
 MOST_BYTES = 500_000_000
 HANGS_AFTER_S = 30
@@ -62,12 +62,12 @@ def lint(path):
 
 
 def read_results(path, *names):
-    """Read what the file says as each of these files of a run."""
+    """Read the file as each of these files of a run."""
     for name in names:
         folder = path.with_name(f"run-{name}")
         folder.mkdir(exist_ok=True)
         (folder / name).symlink_to(path)
-        with suppress(InvalidResourcesError):  # a folder with nothing that can be read in it is none of a run
+        with suppress(InvalidResourcesError):  # a folder without a readable file is no run
             read_usage(folder)
 
 
@@ -84,7 +84,7 @@ def read_run_record(path):
     folder.mkdir(exist_ok=True)
     record = folder / "resource_usage.json"
     record.symlink_to(path)
-    if not record.exists():  # most runs have none
+    if not record.exists():  # the record is optional
         raise InvalidResourcesError(f"{path} is not there")
     try:
         read_record(folder)
@@ -102,7 +102,7 @@ def read_overheads(path):
 
 
 class Loader(NamedTuple):
-    """How a file is read; whether it may also be taken for sound, or passed over with a warning."""
+    """A loader, and whether it may accept or skip the file."""
 
     load: object
     may_pass: bool = False
@@ -120,15 +120,15 @@ LOADERS = {
     "record of throughput": Loader(read_throughput),
     "record of a run": Loader(read_run_record),
     "manifest": Loader(find_cluster),
-    "manifest, by lint": Loader(lint, may_pass=True),  # what is no manifest of Ray's is only a note
-    "runtime environment": Loader(load_runtime_env, may_pass=True),  # it is any mapping
+    "manifest, by lint": Loader(lint, may_pass=True),  # another manifest is only a note
+    "runtime environment": Loader(load_runtime_env, may_pass=True),  # any mapping is valid
     "run of Tune": Loader(read_tune, may_pass=True),
     "run of Train": Loader(read_train, may_pass=True),
     "overheads": Loader(read_overheads, may_pass=True),
 }
 
 
-# Forms of files. What is no ordinary file:
+# Forms of files. Special files:
 
 
 def device(path):
@@ -179,7 +179,7 @@ def link_to_a_file_of_words(path):
     path.symlink_to("secret")
 
 
-# What is no text, or another than it seems:
+# Other encodings and misleading text:
 
 
 def noise(path):
@@ -248,7 +248,7 @@ def packed_and_cut_off(path):
     path.write_bytes(gzip.compress(os.urandom(100_000))[:50_000])
 
 
-# What stands for more than it takes:
+# Small files with large contents:
 
 
 def merges(path):
@@ -295,7 +295,7 @@ def many_documents(path):
 
 PARTS = '"schema_version": 1, "kind": "FirstFeasiblePolicy", '
 LISTS = ("nodes", "policies", "node_types", "measurements", "workloads", "instances", "runs", "samples", "spans")
-"""Of the fields that are lists, some from each kind of file."""
+"""Some list fields of each kind of file."""
 
 
 def in_all_lists(text, number):
@@ -384,7 +384,7 @@ def pickled(path):
     path.write_bytes(b"cposix\nsystem\n(S'touch " + str(path).encode() + b".ran'\ntR.")
 
 
-# While another writes:
+# Concurrent writers:
 
 
 def grows(path):
@@ -430,9 +430,9 @@ HEAVY = {
     *("as_large_as_is_read", "many_keys", "many_keys_in_json", "many_documents", "many_wrong_parts"),
     *("many_empty_parts", "still_more_wrong_parts", "still_more_empty_parts", "too_many_lists", "too_many_lines"),
 }
-"""To read them takes a part of a second."""
+"""Reading these takes less than a second."""
 OF_RACES = {"comes_and_goes"}
-"""At the moment when it is read, the file may be none that is wrong."""
+"""The file may be valid when it is read."""
 
 
 @contextmanager
@@ -456,7 +456,7 @@ def written_meanwhile(write):
 
 
 def tried(name, form):
-    """Return how a loader took a file of one form."""
+    """Return the result of a loader with a file of one form."""
     folder = Path(tempfile.mkdtemp())
     path = folder / NAME
     writer = made(form, path)
@@ -470,7 +470,7 @@ def tried(name, form):
         said = [str(each.message) for each in caught]
     except InvalidResourcesError as error:
         said, kind = [str(error)], "line" if isinstance(error, DocumentError) else "error"
-    except Exception as error:  # noqa: BLE001  # what nobody expects is a finding, too
+    except Exception as error:  # noqa: BLE001  # an unexpected error is a finding
         said, kind = [f"{type(error).__name__}: {error}"[:1000]], "raised"
     finally:
         signal.alarm(0)
@@ -490,7 +490,7 @@ def tried(name, form):
 
 
 def made(form, path):
-    """Make the file, a large one but once; return what writes to it meanwhile."""
+    """Create the file, a large one only once, and return its concurrent writer."""
     if form in LARGE:
         path.write_bytes(LARGE[form])
         return None
@@ -513,7 +513,7 @@ def hang(*_):
 def main(forms):
     signal.signal(signal.SIGALRM, hang)
     for name in LOADERS:
-        if child := os.fork():  # a process keeps what it had, and would count it for the next loader
+        if child := os.fork():  # memory of a process would count for the next loader
             os.waitpid(child, 0)
             continue
         for form in forms:

@@ -1,4 +1,4 @@
-"""Sound manifests, and the same with something changed."""
+"""Valid manifests, and copies with changes."""
 
 from copy import deepcopy
 
@@ -41,7 +41,7 @@ def _manifest(kind, spec):
 
 
 def sound(kind):
-    """Return a manifest in which nothing is wrong."""
+    """Return a manifest without mistakes."""
     if kind == "RayJob":
         job = {"entrypoint": "python train.py", "shutdownAfterJobFinishes": True, "rayClusterSpec": _cluster()}
         return _manifest(kind, job)
@@ -52,11 +52,11 @@ def sound(kind):
 
 
 CLUSTER = {"RayCluster": "spec", "RayJob": "spec.rayClusterSpec", "RayService": "spec.rayClusterConfig"}
-"""Where the cluster stands."""
+"""The path of the cluster in each kind of manifest."""
 
 
 def changed(kind, changes):
-    """Return the sound manifest as a text after changes by dotted path, from the top; ``None`` removes a part."""
+    """Return the valid manifest as text, with changes by dotted path; ``None`` removes a part."""
     manifest = sound(kind)
     for dotted, value in changes.items():
         *parents, last = [int(part) if part.isdecimal() else part.replace("|", ".") for part in dotted.split(".")]

@@ -13,7 +13,7 @@ RAY_OOM = "ray.exceptions.OutOfMemoryError"
 
 
 def torch_text(asked="2.00 GiB", free="61.25 GiB", in_use="18.17 GiB", allowed="", held="17.50 GiB"):
-    """Return the text of PyTorch's allocator, as in 2.4 to 2.13; ``allowed`` is there where a fraction is set."""
+    """Return the text of PyTorch's allocator, as in 2.4 to 2.13; ``allowed`` is part of it if a fraction is set."""
     return (
         f"CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of 79.25 GiB of which {free} is "
         f"free. Including non-PyTorch memory, this process has {in_use} memory in use. "
@@ -255,7 +255,7 @@ ACCELERATOR = {
         ("torch", 4 * GIB, 5 * GIB, "own_limit"),
     ),
 }
-"""Errors of the memory of a device: the type and the text; framework, bytes asked for, limit and cause."""
+"""Errors about device memory: type and text; framework, requested bytes, limit and cause."""
 
 HOST = {
     "Python": (("MemoryError", ""), ("python", None)),
@@ -300,7 +300,7 @@ HOST = {
     "Ray's memory monitor, quoted": (("RuntimeError", RAY_250), ("ray", 25 * GIB // 2)),
     "an actor that it killed": (("ray.exceptions.ActorDiedError", ACTOR_KILLED), ("ray", 25 * GIB // 2)),
 }
-"""Errors of the machine's memory: the type and the text; framework and bytes asked for."""
+"""Errors about host memory: type and text; framework and requested bytes."""
 
 NEAR_MISSES = {
     "a value that memory is a word of": ("ValueError", "batch_size=512 would run out of memory"),
@@ -337,7 +337,7 @@ NEAR_MISSES = {
         "ValueError: no torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
     ),
 }
-"""Errors that mean something else: the type and the text."""
+"""Other errors: type and text."""
 
 _BASES = {
     CUPY_OOM: MemoryError,
@@ -348,7 +348,7 @@ _BASES = {
 
 
 def build(name, text):
-    """Return an error whose type has this full name; a built-in one is itself."""
+    """Return an error whose type has this full name, or a built-in error."""
     module, _, qualname = name.rpartition(".")
     if not module:
         return getattr(builtins, name)(text)

@@ -1,4 +1,4 @@
-"""What the tests of the optimum ask, in a process of its own: only there OR-tools is imported."""
+"""Functions for the tests of the optimum, which run in another process because they import OR-tools."""
 
 
 def question(policy, capacity):
@@ -23,5 +23,5 @@ def compared(seed):
     from tests.evidence.plans.optimum_comparison import compare, draw_questions
 
     capacity, policies = draw_questions(seed, 3)
-    # Plain data: their class would bring OR-tools along.
+    # Plain data, because the class would import OR-tools.
     return [(each.planned, each.best, each.reason) for each in (compare(seed, capacity, policy) for policy in policies)]

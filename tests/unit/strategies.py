@@ -34,12 +34,12 @@ min_trials = st.sampled_from([1, 1, 1, 2, 5])
 
 
 def clusters():
-    """Clusters of alive nodes alone."""
+    """Draw clusters of alive nodes."""
     return st.randoms(use_true_random=False).map(lambda rng: ClusterCapacity(nodes=tuple(draw_nodes(rng))))
 
 
 def plan_or_skip(policy, capacity):
-    """The plan; without one, Hypothesis tries another example."""
+    """Return the plan, or let Hypothesis try another example."""
     try:
         return policy.plan(capacity)
     except InfeasibleRequestError:
@@ -47,7 +47,7 @@ def plan_or_skip(policy, capacity):
 
 
 def sized_by_the_user(num_workers):
-    """Policies whose worker has what the user asked for, so that as many run as fit."""
+    """Draw policies that fix the size of a worker and run as many trials as fit."""
     return (
         st.builds(
             CpuPolicy,
@@ -160,5 +160,5 @@ def mixing(inner):
 leaves = leaves_with(num_workers)
 wrapped = st.recursive(leaves, wrapping, max_leaves=4)
 with_kinds = st.recursive(leaves, lambda inner: mixing(inner) | wrapping(inner), max_leaves=5)
-"""Mixed, capped and reserving policies inside one another in any order."""
+"""Mixed, capped and reserving policies, nested in any order."""
 growing = st.recursive(leaves_with(growing_workers), wrapping, max_leaves=3)

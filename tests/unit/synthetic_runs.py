@@ -1,4 +1,4 @@
-"""Times of two arms whose true ratio is known, with the noise and the drift of a machine, to try intervals on."""
+"""Random times of two configurations with a known ratio, and with the noise and drift of a machine."""
 
 from typing import NamedTuple
 
@@ -8,13 +8,13 @@ from tune_policies.benchmarks.compare.judge import Floats
 
 
 class Noise(NamedTuple):
-    """What makes times differ, as parts of them.
+    """The relative variation of times.
 
     Attributes:
-        of_block: Standard deviation of the logarithm of a block's time.
-        of_process: The same of a process's, beside that of its blocks.
-        linear_drift: By how much the machine becomes slower from the first round to the last.
-        walk: Standard deviation of what it changes from a round to the next, at random.
+        of_block: The standard deviation of the logarithm of a block's time.
+        of_process: The standard deviation of the logarithm of a process's time, without that of its blocks.
+        linear_drift: The slowdown of the machine from the first round to the last.
+        walk: The standard deviation of the random change from one round to the next.
     """
 
     of_block: float = 0.02
@@ -26,28 +26,28 @@ class Noise(NamedTuple):
 def log_medians(
     ratio: float, *, num_draws: int, num_rounds: int, num_blocks: int = 9, noise: Noise | None = None, seed: int = 0
 ) -> tuple[Floats, Floats]:
-    """Return the logarithms of the median times of each process of two arms, a row a draw and a column a round.
+    """Return the logarithms of the median times of the processes of two configurations, with shape (draws, rounds).
 
-    Blocks are lognormal about their process, processes about their round, and a round is as slow for one arm as for the
-    other.
+    Blocks are lognormal about their process, and processes about their round. The drift of a round is the same for both
+    configurations.
 
     Args:
-        ratio: By which the first arm is slower.
+        ratio: The time of the first configuration, relative to that of the second.
         num_draws: Independent runs.
-        num_rounds: Processes of each arm.
+        num_rounds: Processes of each configuration.
         num_blocks: Blocks of each process.
-        noise: What makes them differ.
-        seed: Of what is random.
+        noise: The variation of times.
+        seed: The random seed.
     """
     noise = noise or Noise()
     random = np.random.default_rng(seed)
     size = (num_draws, num_rounds)
     drift = np.linspace(0, noise.linear_drift, num_rounds) + random.normal(0, noise.walk, size).cumsum(axis=1)
 
-    def arm(slower: float) -> Floats:
-        process = random.normal(np.log(slower), noise.of_process, size) + drift
+    def configuration(relative_time: float) -> Floats:
+        process = random.normal(np.log(relative_time), noise.of_process, size) + drift
         blocks = random.normal(0, noise.of_block, (*size, num_blocks))
         medians: Floats = process + np.median(blocks, axis=2)
         return medians
 
-    return arm(ratio), arm(1)
+    return configuration(ratio), configuration(1)

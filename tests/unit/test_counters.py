@@ -1,4 +1,4 @@
-"""How the figures of frameworks are summed up; modules with a framework's counters stand in for those on a device."""
+"""Counters of GPU memory, with stand-ins for frameworks on a device."""
 
 import gc
 import sys
@@ -14,7 +14,7 @@ NAMES = ("torch", "tensorflow", "tensorflow.python.eager.context", "jax", "jax._
 
 @pytest.fixture
 def install(monkeypatch):
-    """Put a stand-in into ``sys.modules``, where no other framework is."""
+    """Return a function that installs a stand-in as the only framework in ``sys.modules``."""
     for name in NAMES:
         monkeypatch.delitem(sys.modules, name, raising=False)
     return lambda name, module: monkeypatch.setitem(sys.modules, name, module)
@@ -41,13 +41,13 @@ STATS = {
 }
 
 
-def test_torchs_devices_are_summed_up(install):
+def test_the_memory_of_torchs_devices_is_added_up(install):
     install("torch", torch_with(STATS, STATS, {})[0])
 
     assert read_counters() == {"torch": FrameworkMemory(2, 10, 6, 14, 2, "torch's allocator")}
 
 
-def test_torch_is_reset_on_each_device_and_gives_back_once(install):
+def test_torch_resets_peaks_on_each_device_and_releases_memory_once(install):
     torch, calls = torch_with(STATS, STATS)
     install("torch", torch)
 
@@ -57,8 +57,8 @@ def test_torch_is_reset_on_each_device_and_gives_back_once(install):
     assert calls == [("reset", 0), ("reset", 1), "empty"]
 
 
-def test_garbage_is_not_collected_for_frameworks_that_use_no_device(install):
-    """In a process that has imported Tune it takes a tenth of a second, and each trial would pay for it."""
+def test_no_garbage_collection_runs_if_no_framework_uses_a_device(install):
+    """In a process that has imported Tune, a collection takes 0.1 s."""
     install("torch", torch_with(STATS, is_initialized=False)[0])
     collections = gc.get_stats()[2]["collections"]
 
@@ -67,13 +67,13 @@ def test_garbage_is_not_collected_for_frameworks_that_use_no_device(install):
     assert gc.get_stats()[2]["collections"] == collections
 
 
-def test_torch_that_has_not_begun_is_not_asked(install):
+def test_torch_is_not_read_before_it_uses_a_device(install):
     install("torch", torch_with(STATS, is_initialized=False)[0])
 
     assert read_counters() == {}
 
 
-def test_what_another_thread_is_importing_is_not_asked(install):
+def test_a_partly_imported_framework_is_not_read(install):
     half = ModuleType("cupy")
     half.__spec__ = ModuleSpec("cupy", None)
     half.__spec__._initializing = True
@@ -84,7 +84,7 @@ def test_what_another_thread_is_importing_is_not_asked(install):
     reset_peaks()
 
 
-def test_jax_that_has_not_begun_is_not_asked(install):
+def test_jax_is_not_read_before_its_back_end_starts(install):
     install("jax", SimpleNamespace())
     install("jax._src.xla_bridge", SimpleNamespace(backends_are_initialized=lambda: False))
 
@@ -99,7 +99,7 @@ def test_jax_that_has_not_begun_is_not_asked(install):
     ],
     ids=["with a pool", "without"],
 )
-def test_jaxs_devices_are_summed_up(install, stats, expected):
+def test_the_memory_of_jaxs_devices_is_added_up(install, stats, expected):
     install("jax", SimpleNamespace(local_devices=lambda: [SimpleNamespace(memory_stats=lambda: stats)] * 2))
     install("jax._src.xla_bridge", SimpleNamespace(backends_are_initialized=lambda: True))
 
@@ -110,7 +110,7 @@ def test_jaxs_devices_are_summed_up(install, stats, expected):
 
 
 @pytest.mark.parametrize("started", [True, False])
-def test_tensorflow_is_asked_once_its_runtime_has_started(install, started):
+def test_tensorflow_is_read_after_its_runtime_has_started(install, started):
     info = {"current": 1, "peak": 3}
     config = SimpleNamespace(
         list_logical_devices=lambda kind: [SimpleNamespace(name="GPU:0"), SimpleNamespace(name="GPU:1")],

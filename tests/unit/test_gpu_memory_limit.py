@@ -47,7 +47,7 @@ def test_a_measured_overhead_replaces_the_safe_default():
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "cupy"])
 def test_a_share_that_leaves_nothing_for_tensors_is_an_error_that_says_what_to_do(framework):
     with pytest.raises(
-        MemoryLimitError, match=rf"512 MiB leaves nothing for tensors: {framework} .* fewer trials per GPU"
+        MemoryLimitError, match=rf"512 MiB leaves no memory for tensors: {framework} .* fewer trials per GPU"
     ):
         GpuMemoryLimit("512MiB").budget_bytes(framework)
 
@@ -60,7 +60,7 @@ def test_a_share_that_leaves_nothing_for_tensors_is_an_error_that_says_what_to_d
         (lambda: GpuMemoryLimit("6GiB").torch_fraction(0), "total_bytes must be above 0"),
         (lambda: GpuMemoryLimit("6GiB").torch_mps_fraction(0), "recommended_max_bytes must be above 0"),
         (lambda: GpuMemoryLimit("6GiB").jax_fraction(-1), "total_bytes must be above 0"),
-        (lambda: GpuMemoryLimit("6GiB").budget_bytes("tensorflw"), "known for 'tensorflw'; did you mean 'tensorflow'"),
+        (lambda: GpuMemoryLimit("6GiB").budget_bytes("tensorflw"), "framework 'tensorflw'; did you mean 'tensorflow'"),
     ],
 )
 def test_an_invalid_argument_is_named(call, message):

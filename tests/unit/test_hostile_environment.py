@@ -1,4 +1,4 @@
-"""Whatever an environment variable holds, what reads it takes it, passes it over, or says what is wrong with it."""
+"""Any value of an environment variable is accepted, ignored, or refused with an explanation."""
 
 import os
 from pathlib import Path
@@ -63,7 +63,7 @@ VALUES = {
 @pytest.mark.filterwarnings("ignore:safe defaults replace the measured overheads:UserWarning")
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("variable", READERS)
-def test_a_variable_is_read_passed_over_or_explained(variable, value, monkeypatch, tmp_path):
+def test_a_variable_is_accepted_ignored_or_refused_with_an_explanation(variable, value, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name in READERS:
         monkeypatch.delenv(name, raising=False)
@@ -72,13 +72,13 @@ def test_a_variable_is_read_passed_over_or_explained(variable, value, monkeypatc
     try:
         READERS[variable]()
     except ResourcePolicyError as error:
-        assert 0 < len(str(error)) < 20_000  # noqa: PT017  # either is right
+        assert 0 < len(str(error)) < 20_000  # noqa: PT017  # an error is optional
 
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("text", ["²", "0", "9" * 5000, "-4", "many"])
-def test_what_slurm_gave_is_passed_over_where_it_is_no_number_of_cpus(text, monkeypatch):
+def test_an_invalid_number_of_cpus_from_slurm_is_ignored(text, monkeypatch):
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
     without = read_usable_cpus()
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", text)
@@ -87,7 +87,7 @@ def test_what_slurm_gave_is_passed_over_where_it_is_no_number_of_cpus(text, monk
     assert "SLURM_CPUS_PER_TASK" not in node_facts._cpu_limits()
 
 
-def test_the_cache_is_in_no_folder_that_a_device_is(monkeypatch):
+def test_the_cache_may_be_configured_as_a_path_below_a_device(monkeypatch):
     monkeypatch.setenv("TUNE_POLICIES_CACHE", "/dev/zero")
 
     assert overheads_file() == Path("/dev/zero/gpu-overheads.json")

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from tests.clusters import nodes
-from tests.unit.ray_nodes import RayNode
+from tests.evidence.faults.simulated_ray import SimulatedNode
 from tests.unit.strategies import clusters, leaves, with_kinds, wrapped
 from tune_policies import (
     CappedPolicy,
@@ -23,6 +23,7 @@ from tune_policies import (
     Resources,
     SelectingPolicy,
 )
+from tune_policies.cluster.labels import matcher
 from tune_policies.placement.layout import place_slots, with_places
 from tune_policies.placement.scale_up import types_that_hold
 
@@ -69,12 +70,18 @@ def test_every_slot_has_a_place_on_the_cluster_that_was_planned_on(capacity, pol
     ]
 
 
+def selects(node, slot, *, is_driver=False):
+    """Return whether Ray may place a worker of the slot, or its driver, on the node."""
+    has_type = is_driver or slot.accelerator_type in (None, node.capacity.accelerator_type)
+    return has_type and matcher(slot.label_selector)(node.capacity.ray_labels)
+
+
 class Pool:
     """Trials that come and go: one of single process on the node of its place, Train workers wherever Ray likes."""
 
     def __init__(self, plan, capacity, rng):
         self._slots, self._rng = plan.slots, rng
-        self._nodes = {node.node_id: RayNode(node, rng) for node in capacity.nodes}
+        self._nodes = {node.node_id: SimulatedNode(node, rng) for node in capacity.nodes}
         self._free = [place for place in place_slots(plan.slots, capacity).places for _ in range(place.count)]
         self._running = []
 
@@ -83,26 +90,20 @@ class Pool:
         place = self._free.pop(self._rng.randrange(len(self._free)))
         slot = self._slots[place.slot_type]
         home = self._nodes[place.node_id]
-        assert home.selects(slot, is_driver=slot.num_workers > 0)
-        bundles = [(slot.trial, [home])]
+        assert selects(home, slot, is_driver=slot.num_workers > 0)
+        bundles = [(home, slot.trial)]
         for node_id, count in place.worker_nodes:
-            assert self._nodes[node_id].selects(slot)
-            bundles += [(slot.per_worker, [self._nodes[node_id]])] * count
+            assert selects(self._nodes[node_id], slot)
+            bundles += [(self._nodes[node_id], slot.per_worker)] * count
         assert len(bundles) == 1 + slot.num_workers
-        taken = [self._take_one(*bundle) for bundle in bundles]
+        taken = [(node, node.allocate(resources.ticks)) for node, resources in bundles]
         self._running.append((place, taken))
-        return None not in taken
-
-    def _take_one(self, resources, candidates):
-        for node in self._rng.sample(candidates, len(candidates)):
-            if (taken := node.take(resources)) is not None:
-                return node, taken
-        return None
+        return all(amounts is not None for _, amounts in taken)
 
     def end_one(self):
         place, taken = self._running.pop(self._rng.randrange(len(self._running)))
         for node, amounts in taken:
-            node.give_back(amounts)
+            node.release(amounts)
         self._free.append(place)
 
     def run(self, num_ends):

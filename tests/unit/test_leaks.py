@@ -40,7 +40,7 @@ def test_a_child_is_left_alone_where_the_driver_may_mean_another_process_by_its_
     assert child.poll() is None
 
 
-@pytest.mark.filterwarnings("ignore:process .* outlived the trial:UserWarning")
+@pytest.mark.filterwarnings("ignore:process .* of the trial still used:UserWarning")
 @pytest.mark.parametrize("is_own_number_listed", [True, False], ids=["in a container", "on the host"])
 def test_a_child_that_holds_memory_ends_where_the_numbers_are_those_of_here(is_own_number_listed, child, monkeypatch):
     if is_own_number_listed:
@@ -52,7 +52,7 @@ def test_a_child_that_holds_memory_ends_where_the_numbers_are_those_of_here(is_o
 
     (message,) = leaks.end_gpu_processes()
 
-    assert f"process {child.pid} outlived the trial that started it, with 1 GiB of GPU memory" in message
+    assert f"process {child.pid} of the trial still used 1 GiB of GPU memory after its end" in message
     assert not Path(f"/proc/{child.pid}").exists()
 
 
@@ -107,7 +107,7 @@ def test_a_process_of_this_user_with_no_mark_or_another_is_left_alone(carried, t
         assert is_there(number)
 
 
-@pytest.mark.filterwarnings("ignore:process .* outlived the trial:UserWarning")
+@pytest.mark.filterwarnings("ignore:process .* of the trial still used:UserWarning")
 def test_a_process_that_carries_the_mark_ends_though_its_parent_is_gone(trial, monkeypatch):
     with a_process(env=mark()) as number:
         driver_lists(monkeypatch, number)

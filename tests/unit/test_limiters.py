@@ -1,6 +1,6 @@
-"""The calls that each limiter makes to its framework; stand-ins have the functions that the limiters use.
+"""The calls of each limiter to its framework. Stand-ins have the functions that the limiters use.
 
-The real frameworks see no GPU here. The tests on a GPU (``tests/on_gpu``) show that the limits hold.
+The real frameworks see no GPU here. The tests in ``tests/on_gpu`` show that the limits are enforced.
 """
 
 import os
@@ -42,7 +42,7 @@ def limits_of(on_unenforced_limit="raise", gib=5.0, fraction=0.3333, environment
 
 
 def limit(framework, module, limits=None):
-    """Limit a framework, which sees a GPU, and return the limits."""
+    """Limit a framework that sees a GPU, and return the limits."""
     limits = limits or limits_of()
     assert LIMITERS[framework].limit(module, limits)
     return limits
@@ -50,7 +50,7 @@ def limit(framework, module, limits=None):
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # where there is a GPU after all
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # also on a machine with a GPU
     for name in (
         *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "TF_GPU_ALLOCATOR"),
         *("CUPY_GPU_MEMORY_LIMIT", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"),
@@ -220,7 +220,7 @@ def jax(monkeypatch):
 
 
 def jax_limits(gib=4.85, environment=None):
-    """The device cannot be read, so its 16 GiB follow from the plan: 4.85 GiB are 0.303125 of it."""
+    """Return limits on a device of 16 GiB. Its size follows from the plan, because the device cannot be read."""
     return limits_of(gib=gib, fraction=gib / 16, environment=environment)
 
 
@@ -235,13 +235,13 @@ def test_each_back_end_of_torch_is_limited_to_a_fraction_of_its_device(name):
     assert limits.overheads == {"torch": (GIB, measured("torch"))}
 
 
-def test_a_share_is_never_more_than_its_part_of_the_device_that_the_framework_sees():
+def test_the_limit_is_at_most_the_fraction_of_the_visible_device():
     limits = limit("torch", torch(cuda=BackEnd()), limits_of(fraction=0.25))
 
     assert (limits.share_bytes, limits.limit_bytes) == (4 * GIB, {"torch": 3 * GIB})
 
 
-def test_apples_back_end_is_limited_to_a_fraction_of_the_memory_that_metal_recommends():
+def test_apples_back_end_is_limited_to_a_fraction_of_the_recommended_memory():
     apple = Apple()
 
     limit("torch", torch(mps=apple), ShareLimits(GpuShare(fraction=0.585)))
@@ -249,7 +249,7 @@ def test_apples_back_end_is_limited_to_a_fraction_of_the_memory_that_metal_recom
     assert apple.fraction == pytest.approx(0.5)
 
 
-def test_a_torch_without_any_gpu_sees_none():
+def test_torch_without_a_gpu_sees_no_device():
     assert not LIMITERS["torch"].limit(torch(), limits_of())
 
 
@@ -266,7 +266,7 @@ def test_a_torch_without_any_gpu_sees_none():
         ("PYTORCH_ALLOC_CONF", "per_process_memory_fraction:much", 0.25),
     ],
 )
-def test_a_smaller_fraction_that_the_user_set_for_torch_stays(name, value, fraction, monkeypatch):
+def test_the_users_smaller_fraction_for_torch_has_precedence(name, value, fraction, monkeypatch):
     monkeypatch.setenv(name, value)
     back_end = BackEnd()
 
@@ -290,7 +290,7 @@ def test_tensorflow_is_limited_by_a_logical_device():
     assert limits.limit_bytes == {"tensorflow": 4 * GIB}
 
 
-def test_the_same_share_again_is_no_error_after_tensorflow_has_started():
+def test_after_tensorflows_start_the_same_limit_is_accepted():
     module = tensorflow()
     limit("tensorflow", module)
     module.config.started = True
@@ -310,7 +310,7 @@ def test_the_same_share_again_is_no_error_after_tensorflow_has_started():
         ("-5", 4 * GIB),
     ],
 )
-def test_cupys_pool_is_limited_to_its_budget_or_to_the_smaller_limit_of_the_user(own, expected, monkeypatch):
+def test_cupys_pool_is_limited_to_its_budget_or_the_users_smaller_limit(own, expected, monkeypatch):
     if own:
         monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", own)
     module = cupy()
@@ -344,9 +344,7 @@ def test_jax_is_limited_by_the_environment_before_it_starts(jax, environ, expect
 
 
 @pytest.mark.parametrize(("own", "expected"), [(None, "0.500000"), (".3", "0.300000")])
-def test_a_later_share_in_the_same_process_replaces_the_earlier_one_but_no_setting_of_the_user(
-    jax, own, expected, monkeypatch
-):
+def test_a_later_limit_replaces_an_earlier_one_but_not_the_users_setting(jax, own, expected, monkeypatch):
     if own:
         monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", own)
     environment = OwnEnvironment()
@@ -358,7 +356,7 @@ def test_a_later_share_in_the_same_process_replaces_the_earlier_one_but_no_setti
 
 
 @pytest.mark.parametrize("gib", [2.85, 4.85, 8.85], ids=["smaller", "the same", "larger"])
-def test_only_the_same_share_is_possible_after_jax_has_started(jax, gib):
+def test_after_jaxs_start_only_the_same_limit_is_accepted(jax, gib):
     environment = OwnEnvironment()
     limit("jax", jax(), jax_limits(environment=environment))
     later = jax_limits(gib, environment)
@@ -373,9 +371,9 @@ def test_only_the_same_share_is_possible_after_jax_has_started(jax, gib):
 @pytest.mark.parametrize(
     "state",
     [{"has_started": True, "platform": "cpu"}, {"platforms": "cpu"}, {"plugin": "xla_metal"}],
-    ids=["it has started on the CPU", "it may use the CPU only", "there is no plugin for a GPU"],
+    ids=["it has started on the CPU", "it may use only the CPU", "no GPU plugin is installed"],
 )
-def test_a_jax_without_a_gpu_sees_none(jax, state):
+def test_jax_without_a_gpu_sees_no_device(jax, state):
     assert not LIMITERS["jax"].limit(jax(**state), jax_limits())
     assert "XLA_CLIENT_MEM_FRACTION" not in os.environ
 
@@ -387,9 +385,9 @@ def test_a_jax_without_a_gpu_sees_none(jax, state):
             "torch",
             lambda: torch(cuda=BackEnd(reserved=int(4.5 * GIB))),
             {},
-            r"torch already holds 4\.5 GiB of GPU 0, more than its budget of 4 GiB",
+            r"torch already uses 4\.5 GiB of GPU 0, more than its budget of 4 GiB",
         ),
-        ("cupy", lambda: cupy(held=int(4.5 * GIB)), {}, r"cupy already holds 4\.5 GiB"),
+        ("cupy", lambda: cupy(held=int(4.5 * GIB)), {}, r"cupy already uses 4\.5 GiB"),
         ("cupy", lambda: cupy(held="inf%"), {"CUPY_GPU_MEMORY_LIMIT": "inf%"}, "CuPy cannot read CUPY.*=inf%"),
         ("tensorflow", lambda: tensorflow(started=True), {}, "tensorflow's runtime has started"),
         ("jax", {"has_started": True}, {}, "JAX's back end has started"),
@@ -397,13 +395,11 @@ def test_a_jax_without_a_gpu_sees_none(jax, state):
             "jax",
             {},
             {"XLA_CLIENT_MEM_FRACTION": ".5", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".5"},
-            "unset the second, the old name",
+            "Unset XLA_PYTHON_CLIENT_MEM_FRACTION",
         ),
     ],
 )
-def test_a_limit_that_comes_too_late_or_cannot_be_set_is_an_error(
-    jax, framework, module, environ, message, monkeypatch
-):
+def test_a_limit_that_cannot_be_set_is_an_error(jax, framework, module, environ, message, monkeypatch):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     built = jax(**module) if framework == "jax" else module()
@@ -418,16 +414,16 @@ UNENFORCED = [
     ("cupy", lambda: cupy(allocator=print), {}, "default memory pool was replaced"),
     ("jax", {"options": {"memory_fraction": 0.9}}, {}, "memory_fraction in jax_pjrt_client_create_options overrides"),
     ("jax", {"options": "a:1;allocator:platform"}, {}, "allocator in jax_pjrt_client_create_options overrides"),
-    ("jax", {}, {"TF_FORCE_UNIFIED_MEMORY": "true"}, "TF_FORCE_UNIFIED_MEMORY=true switches"),
+    ("jax", {}, {"TF_FORCE_UNIFIED_MEMORY": "true"}, "TF_FORCE_UNIFIED_MEMORY=true disables"),
     *(
-        ("jax", {}, {"XLA_PYTHON_CLIENT_ALLOCATOR": name}, f"XLA_PYTHON_CLIENT_ALLOCATOR={name.lower()} switches")
+        ("jax", {}, {"XLA_PYTHON_CLIENT_ALLOCATOR": name}, f"XLA_PYTHON_CLIENT_ALLOCATOR={name.lower()} disables")
         for name in ("platform", "CUDA_ASYNC", "vmm")
     ),
 ]
 
 
 @pytest.mark.parametrize(("framework", "module", "environ", "message"), UNENFORCED)
-def test_a_setting_that_turns_the_limit_off_is_an_error_or_a_warning(
+def test_a_setting_that_disables_the_limit_is_an_error_or_a_warning(
     jax, framework, module, environ, message, monkeypatch
 ):
     for name, value in environ.items():
@@ -445,7 +441,7 @@ def test_a_setting_that_turns_the_limit_off_is_an_error_or_a_warning(
     "environ",
     [{"XLA_PYTHON_CLIENT_ALLOCATOR": "bfc"}, {"TF_FORCE_UNIFIED_MEMORY": "0"}],
 )
-def test_a_setting_that_keeps_jaxs_limit_is_accepted(jax, environ, monkeypatch):
+def test_a_setting_that_does_not_affect_jaxs_limit_is_accepted(jax, environ, monkeypatch):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
 
@@ -455,12 +451,22 @@ def test_a_setting_that_keeps_jaxs_limit_is_accepted(jax, environ, monkeypatch):
 @pytest.mark.parametrize(
     ("framework", "module", "environ", "message"),
     [
-        ("torch", lambda: torch(cuda=BackEnd(allocator="cudaMallocAsync")), {}, "cudaMallocAsync limits what tensors"),
-        ("tensorflow", lambda: tensorflow(growth=True), {}, "TensorFlow drops set_memory_growth beside a memory limit"),
-        ("jax", {}, {"XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB": "64"}, "sets memory aside"),
+        (
+            "torch",
+            lambda: torch(cuda=BackEnd(allocator="cudaMallocAsync")),
+            {},
+            "cudaMallocAsync limits the memory of tensors",
+        ),
+        (
+            "tensorflow",
+            lambda: tensorflow(growth=True),
+            {},
+            "TensorFlow ignores set_memory_growth if there is a memory limit",
+        ),
+        ("jax", {}, {"XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB": "64"}, "reserves memory that"),
     ],
 )
-def test_a_setting_that_only_weakens_the_limit_is_a_warning(jax, framework, module, environ, message, monkeypatch):
+def test_a_setting_that_weakens_the_limit_is_a_warning(jax, framework, module, environ, message, monkeypatch):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
 
@@ -475,7 +481,7 @@ def changed(name, value):
 
 
 @pytest.mark.parametrize(
-    ("framework", "build", "change", "still_holds"),
+    ("framework", "build", "change", "is_in_force"),
     [
         ("torch", lambda: torch(cuda=BackEnd()), lambda module: None, True),
         ("torch", lambda: torch(cuda=BackEnd()), lambda module: changed("fractions", {0: 0.125})(module.cuda), True),
@@ -498,17 +504,17 @@ def changed(name, value):
         ("cupy", cupy, lambda module: changed("allocator", print)(module.cuda), False),
     ],
 )
-def test_a_limit_that_was_lifted_later_holds_no_more(framework, build, change, still_holds):
+def test_a_limit_that_was_removed_is_no_longer_in_force(framework, build, change, is_in_force):
     module = build()
     limits = limit(framework, module)
 
     change(module)
 
-    assert LIMITERS[framework].still_holds(module, limits) == still_holds
+    assert LIMITERS[framework].is_in_force(module, limits) == is_in_force
 
 
 @pytest.mark.parametrize(
-    ("environ", "state", "still_holds"),
+    ("environ", "state", "is_in_force"),
     [
         ({}, {}, True),
         ({"XLA_CLIENT_MEM_FRACTION": "0.9"}, {}, False),
@@ -520,10 +526,10 @@ def test_a_limit_that_was_lifted_later_holds_no_more(framework, build, change, s
     ],
 )
 def test_jaxs_limit_is_checked_in_its_environment_and_then_in_its_devices(
-    jax, environ, state, still_holds, monkeypatch
+    jax, environ, state, is_in_force, monkeypatch
 ):
     limits = limit("jax", jax(), jax_limits())
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
 
-    assert LIMITERS["jax"].still_holds(jax(**state), limits) == still_holds
+    assert LIMITERS["jax"].is_in_force(jax(**state), limits) == is_in_force

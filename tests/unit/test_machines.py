@@ -1,4 +1,4 @@
-"""Hypothesis drives the placement engine and the scheduler through anything that may happen to them, in any order."""
+"""Hypothesis tests the placement engine and the scheduler with random sequences of events."""
 
 import logging
 import random
@@ -38,7 +38,7 @@ shapes = st.builds(
 
 
 class OneNode(RuleBasedStateMachine):
-    """What is left of a node, while its parts are allocated, held and released."""
+    """The remaining resources of a node, while parts are allocated, held and released."""
 
     @initialize(cpus=st.integers(0, 80_000), gpus=st.integers(0, 5), memory=st.none() | st.integers(0, 30))
     def begin(self, cpus, gpus, memory):
@@ -46,13 +46,13 @@ class OneNode(RuleBasedStateMachine):
         self.node = RemainingNode(self.has)
         self.allocated, self.held = [], []
 
-    # Beside shares on devices that nobody knows, no device could be said to have room.
+    # If the devices of held fractions are unknown, no device is known to have room.
     @precondition(lambda self: not self.held)
     @rule(amounts=worker_amounts)
     def allocate(self, amounts):
-        said = self.node.slots(amounts, 1)
+        fits = self.node.slots(amounts, 1)
         if self.node.allocate(amounts):
-            assert said, "what does not fit by its number is never placed"
+            assert fits, "a request that does not fit was allocated"
             self.allocated.append(amounts)
 
     @rule(amounts=worker_amounts)
@@ -67,7 +67,7 @@ class OneNode(RuleBasedStateMachine):
         self.node.release(self.held.pop(data.draw(st.integers(0, len(self.held) - 1))))
 
     @invariant()
-    def what_is_taken_and_what_is_left_is_what_there_is(self):
+    def taken_and_remaining_amounts_add_up_to_the_capacity(self):
         for name, ticks in getattr(self, "has", {}).items():
             taken = sum(each.get(name, 0) for each in (*self.allocated, *self.held))
             assert taken <= ticks
@@ -76,9 +76,9 @@ class OneNode(RuleBasedStateMachine):
 
 
 class Slots(RuleBasedStateMachine):
-    """Trials come and go in the slots of a plan, whose nodes come and go; a slot that is free always has room.
+    """Trials start and end in the slots of a plan while nodes are added and lost. A free slot always has room.
 
-    Ray may put a fraction of a GPU on any device with room.
+    Ray may allocate a fraction of a GPU on any device with room.
     """
 
     @initialize(seed=st.integers(0, 99), shape=shapes, policy=with_kinds | sized_by_the_user(st.just(0)))
@@ -86,21 +86,21 @@ class Slots(RuleBasedStateMachine):
         self.rng = random.Random(seed)
         self.cluster = SimulatedCluster(self.rng, Clock())
         self.policy, self.running = policy, []
-        self.node_comes(shape)
+        self.node_is_added(shape)
 
     @rule(shape=shapes)
-    def node_comes(self, shape):
+    def node_is_added(self, shape):
         self.cluster.add(shape)
-        self._plan_anew()
+        self._replan()
 
     @precondition(lambda self: len(self.cluster.nodes) > 1)
     @rule(data=st.data())
-    def node_goes(self, data):
+    def node_is_lost(self, data):
         self.cluster.remove(data.draw(st.sampled_from(sorted(self.cluster.nodes))))
-        self._plan_anew()
+        self._replan()
 
-    def _plan_anew(self):
-        """The trials that run end first: those of another plan may hold what the new one counts on."""
+    def _replan(self):
+        """End all trials first, because trials of another plan may use what the new plan counts on."""
         for place in [place for place, _ in self.running]:
             self._end(next(i for i, each in enumerate(self.running) if each[0] is place))
         try:
@@ -123,14 +123,14 @@ class Slots(RuleBasedStateMachine):
             wanted += [(node_id, slot.resources_per_worker, count) for node_id, count in place.worker_nodes]
             wanted = [(node_id, amounts) for node_id, amounts, count in wanted for _ in range(count)]
             held = [self._take(node_id, amounts) for node_id, amounts in wanted]
-            assert all(held), f"a slot is free and has no room: {place}"
+            assert all(held), f"a free slot has no room: {place}"
             self.running.append((place, held))
         del self.places[:number]
 
     def _take(self, node_id, amounts):
         names = {"cpu": "CPU", "gpu": "GPU"}
         bundle = {names.get(name, name): amount for name, amount in amounts.items() if amount}
-        return self.cluster.take(bundle, {} if node_id is None else {"ray.io/node-id": node_id})
+        return self.cluster.allocate(bundle, {} if node_id is None else {"ray.io/node-id": node_id})
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -140,19 +140,19 @@ class Slots(RuleBasedStateMachine):
     def _end(self, index):
         place, held = self.running.pop(index)
         for each in held:
-            self.cluster.give_back(each)
+            self.cluster.release(each)
         self.places.append(place)
 
     @invariant()
-    def what_is_given_back_is_there_again(self):
+    def nodes_are_idle_when_no_trial_runs(self):
         nodes = self.cluster.nodes.values() if hasattr(self, "cluster") else ()
         assert self.running if any(not node.is_idle for node in nodes) else True
 
 
 class Scheduler(RuleBasedStateMachine):
-    """A run under ``PolicyScheduler``: at each step every trial runs, waits for a reason, or has ended.
+    """A run under ``PolicyScheduler``: at each step, every trial runs, waits for a valid reason, or has ended.
 
-    The run itself looks at each trial in each step; at the end all trials have ended, and all is given back.
+    The run checks each trial in each step. At the end, all trials have finished and all resources are released.
     """
 
     @initialize(seed=st.integers(0, 99), is_asha=st.booleans(), reuse=st.booleans(), is_outside=st.booleans())
@@ -174,7 +174,7 @@ class Scheduler(RuleBasedStateMachine):
         self.run.fault(kind)
 
     @rule()
-    def node_comes(self):
+    def node_is_added(self):
         if len(self.run.cluster.nodes) < 4:
             self.run.add_node()
 
@@ -185,7 +185,7 @@ class Scheduler(RuleBasedStateMachine):
                     if self.run.controller.is_finished():
                         break
                     self.run.step()
-                self.run.check_is_over(may_stop=self.is_asha)
+                self.run.check_finished(may_stop=self.is_asha)
 
 
 TestOneNode = OneNode.TestCase
@@ -196,18 +196,17 @@ TestScheduler.settings = settings(settings.default, max_examples=5, stateful_ste
 
 @pytest.fixture(autouse=True)
 def quiet():
-    """Tune tells of each failure."""
+    """Disable logging, because Tune logs each failure."""
     logging.disable(logging.ERROR)
     yield
     logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("seed", [5, *(pytest.param(seed, marks=pytest.mark.rest) for seed in (0, 2))])
-def test_of_trials_that_fail_on_nodes_that_go_none_is_lost_and_none_waits_without_a_reason(seed):
-    """A day and 10,000 faults are tried by ``python -m tests.evidence churn``.
+def test_failing_trials_and_lost_nodes_lose_no_trial_and_leave_none_waiting(seed):
+    """``python -m tests.evidence churn`` simulates a day with 10,000 faults.
 
-    With these seeds trials waited that may run on CPUs only, or on GPUs only: for others the slots were better left
-    idle.
+    The seeds cover trials that can run on CPUs only, or on GPUs only, while those slots stay idle for other trials.
     """
     with simulated_run(seed, most_steps=12) as churn:
         churn.pass_hours(0.1, num_faults=12)
@@ -215,8 +214,8 @@ def test_of_trials_that_fail_on_nodes_that_go_none_is_lost_and_none_waits_withou
     assert churn.faults.total() >= 12
 
 
-def test_a_trial_whose_process_dies_while_it_takes_over_the_trial_is_retried():
-    """Tune hears of such a death twice, and by itself ends the trial for good, whatever ``max_failures``."""
+def test_a_trial_is_retried_if_its_reused_process_dies_during_reset():
+    """Tune receives two errors, and without a policy it ends the trial whatever ``max_failures`` is."""
     num_killed = 0
     with simulated_run(0, num_trials=60, most_steps=4) as churn:
         while not churn.controller.is_finished():
@@ -225,6 +224,6 @@ def test_a_trial_whose_process_dies_while_it_takes_over_the_trial_is_retried():
                 if num_killed < 3 and not actor.is_dead and any(task == "reset" for task, *_ in actor.tasks.values()):
                     churn.actors.kill(actor)
                     num_killed += 1
-        churn.check_is_over()
+        churn.check_finished()
 
     assert num_killed

@@ -1,4 +1,4 @@
-"""A share that was planned from measurements leaves the frameworks what they were measured to hold."""
+"""A GPU fraction that was planned from measurements is large enough for the measured memory."""
 
 import pytest
 from hypothesis import given
@@ -63,7 +63,7 @@ def budget(slot, framework="torch", version="2.13.0", **kwargs):
     calibrated=st.none() | st.integers(0, 3 * GIB),
     headroom=st.sampled_from([0, 0.1]),
 )
-def test_what_was_measured_fits_the_budget(needs, framework, gpu_model, calibrated, headroom):
+def test_measured_memory_fits_the_budget(needs, framework, gpu_model, calibrated, headroom):
     measurements = [
         measured(batch, max(1, peak), overhead, framework, gpu_model) for batch, (peak, overhead) in enumerate(needs)
     ]
@@ -76,7 +76,7 @@ def test_what_was_measured_fits_the_budget(needs, framework, gpu_model, calibrat
         assert budget(plan.slots[0], framework) >= each.peak_bytes[framework]
 
 
-def test_a_measured_overhead_is_counted_on_the_gpu_on_which_it_was_measured():
+def test_a_measured_overhead_counts_on_the_measured_gpu_model():
     slot = planned(measured(8, 64 * MIB, 500 * MIB)).slot_for({"batch": 8})
 
     assert slot.gpu_overhead_bytes == 500 * MIB
@@ -84,7 +84,7 @@ def test_a_measured_overhead_is_counted_on_the_gpu_on_which_it_was_measured():
 
 
 @pytest.mark.parametrize("gpu_model", ["T4", None])
-def test_on_another_gpu_a_safe_figure_is_counted(gpu_model):
+def test_on_another_gpu_model_the_safe_default_counts(gpu_model):
     plan = planned(measured(8, 64 * MIB, 500 * MIB, gpu_model=gpu_model))
 
     assert plan.slots[0].gpu_overhead_bytes == int(0.85 * GIB)
@@ -92,7 +92,7 @@ def test_on_another_gpu_a_safe_figure_is_counted(gpu_model):
     assert (told in plan.explain()) == bool(gpu_model)
 
 
-def test_a_total_without_its_parts_leaves_the_overhead_to_the_worker():
+def test_without_a_measured_overhead_the_worker_determines_it():
     plan = planned(GpuMemoryMeasurement(config={"batch": 8}, total_bytes=2 * GIB, gpu_model="A100"))
 
     assert plan.slots[0].gpu_overhead_bytes is None
@@ -103,17 +103,17 @@ def with_versions(overhead, **versions):
     return GpuMemoryPolicy(profile=profile).plan(CAPACITY)
 
 
-def test_another_version_than_measured_is_written_down():
+def test_another_version_than_the_measured_one_is_a_warning():
     share = holding(with_versions(GIB, torch="2.12.0", ray="2.60.0").slots[0])
     share.limit("torch", "2.13.0", total_bytes=80 * GIB, gpu_model="A100")
 
     assert share.warnings == [
-        "the share was measured with torch 2.12.0, and this is 2.13.0, which may need more or less: measure again"
+        "the memory was measured with torch 2.12.0, and 2.13.0 may need more or less. Measure again"
     ]
     assert share.overheads["torch"] == (GIB, Assumption.PROFILE)
 
 
-def test_the_plan_of_one_config_still_says_with_which_versions_it_was_measured():
+def test_the_plan_of_one_config_has_the_measured_versions():
     plan = with_versions(GIB, torch="2.12.0").for_config({"batch": 8})
 
     assert plan.slots[0].measured_with == {"torch": "2.12.0"}
@@ -123,22 +123,22 @@ SMALL = GpuMemoryProfile(measurements=(measured(8, 64 * MIB, 300 * MIB),), versi
 
 
 @pytest.mark.parametrize("measured_overhead", [300 * MIB, 3 * GIB])
-def test_a_framework_that_was_not_measured_is_left_no_less_than_a_safe_figure(measured_overhead):
+def test_a_framework_that_was_not_measured_gets_at_least_the_safe_default(measured_overhead):
     share = holding(with_versions(measured_overhead, torch="2.12.0").slots[0])
     share.limit("cupy", "14.0.0", total_bytes=80 * GIB, gpu_model="A100")
 
     assert share.overheads["cupy"][0] == max(measured_overhead, safe_overhead_bytes("cupy", None))
-    assert share.warnings == ["the share was measured without cupy, which may need more: measure again"]
+    assert share.warnings == ["the memory was measured without cupy, which may need more. Measure again"]
 
 
-def test_a_framework_that_only_comes_along_takes_nothing_of_a_share_too_small_for_it():
+def test_an_unmeasured_framework_does_not_fail_if_the_fraction_is_too_small_for_it():
     share = holding(GpuMemoryPolicy(profile=SMALL, headroom=0).plan(CAPACITY).slot_for({"batch": 8}))
     limit = share.limit("jax", "0.10.0", total_bytes=80 * GIB, gpu_model="A100")
 
     assert limit.budget_bytes("jax") >= 64 * MIB
 
 
-def test_an_overhead_of_the_process_is_counted_once_for_all_its_frameworks():
+def test_an_overhead_of_the_process_counts_once_for_all_frameworks():
     share = holding(planned(measured(8, GIB, GIB)).slots[0])
     for framework in ("torch", "cupy"):
         share.limit(framework, None, total_bytes=80 * GIB, gpu_model="A100")

@@ -1,4 +1,4 @@
-"""Mutants of a module's code: each has one small mistake."""
+"""Mutants of a module, each with one small mistake."""
 
 import ast
 import textwrap
@@ -38,7 +38,7 @@ def changed(source):
         ("for a in b:\n    break", ["for a in b:\n    continue"]),
     ],
 )
-def test_each_mistake_is_made_alone(source, mutants):
+def test_each_mutant_has_one_mistake(source, mutants):
     assert changed(in_function(source)) == [in_function(each) for each in mutants]
 
 
@@ -52,11 +52,11 @@ def test_each_mistake_is_made_alone(source, mutants):
         in_function("x = f'{a + 1}'"),
     ],
 )
-def test_texts_annotations_and_what_stands_outside_of_functions_are_left_alone(source):
+def test_strings_annotations_and_code_outside_functions_are_not_changed(source):
     assert changed(source) == []
 
 
-def test_a_mutant_says_where_it_is_and_what_was_there():
+def test_a_mutant_has_its_line_and_its_change():
     made = mutant(in_function("x = a\ny = a < b\n"), 1)
 
     assert (made.line, made.change) == (3, "a < b -> a > b")

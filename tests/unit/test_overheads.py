@@ -1,4 +1,4 @@
-"""Which overhead counts for a framework, and the file with the measurements."""
+"""The overhead of a framework, and the file with measurements."""
 
 import os
 import pwd
@@ -49,11 +49,11 @@ def cache(tmp_path, monkeypatch):
         ("tensorflow", None, 1800 * MIB),
     ],
 )
-def test_an_overhead_that_was_not_measured_has_a_safe_default(framework, capability, expected):
+def test_without_a_measurement_the_overhead_is_a_safe_default(framework, capability, expected):
     assert Overheads().bytes_for("NVIDIA H200", framework, "1.0", capability) == (expected, Assumption.SAFE_DEFAULT)
 
 
-def test_a_measurement_says_where_and_when_it_was_made():
+def test_a_measurement_has_its_gpu_and_date():
     overhead, source = Overheads(measured=(measured(),)).bytes_for("NVIDIA H200", "torch", "2.13.0")
 
     assert (overhead, str(source)) == (500 * MIB, "measured on 2026-07-01 (NVIDIA H200, torch 2.13.0, by process)")
@@ -62,11 +62,11 @@ def test_a_measurement_says_where_and_when_it_was_made():
 @pytest.mark.parametrize(
     "key", [("A100", "torch", "2.13.0"), ("NVIDIA H200", "jax", "2.13.0"), ("NVIDIA H200", "torch", None), (None,) * 3]
 )
-def test_a_measurement_counts_for_its_own_gpu_framework_and_version_only(key):
+def test_a_measurement_counts_only_for_its_own_gpu_framework_and_version(key):
     assert Overheads(measured=(measured(),)).bytes_for(*key)[1] is Assumption.SAFE_DEFAULT
 
 
-def test_saving_keeps_other_measurements_and_replaces_repeated_ones_in_a_file_that_is_the_users_alone(cache):
+def test_saving_keeps_other_measurements_in_a_private_file(cache):
     assert load_overheads() == Overheads()
     save_overheads(Overheads(measured=(measured(), measured("jax"))))
 
@@ -81,14 +81,14 @@ def test_saving_keeps_other_measurements_and_replaces_repeated_ones_in_a_file_th
     assert [(each, stat.S_IMODE(each.stat().st_mode)) for each in cache.parent.iterdir()] == [(cache, 0o600)]
 
 
-def test_where_there_is_no_home_safe_defaults_hold(monkeypatch):
-    """A container may run under a number of which no file of users knows a home."""
+def test_without_a_home_directory_safe_defaults_are_used(monkeypatch):
+    """A container may run under a user ID without an entry in the password file."""
     for name in ("HOME", "XDG_CACHE_HOME", "TUNE_POLICIES_CACHE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
 
     with pytest.warns(
-        UserWarning, match="safe defaults replace .*needs HOME, which is not set: set it, or TUNE_POLICIES"
+        UserWarning, match="safe defaults replace .*needs HOME, which is not set. Set HOME or TUNE_POLICIES"
     ):
         assert load_overheads() == Overheads()
     with pytest.raises(InvalidResourcesError, match="needs HOME, which is not set"):
@@ -98,7 +98,7 @@ def test_where_there_is_no_home_safe_defaults_hold(monkeypatch):
 @pytest.mark.parametrize(
     ("mode", "owner"), [(0o664, None), (0o646, None), (0o644, 65534)], ids=["group", "all", "owner"]
 )
-def test_a_file_that_another_user_may_write_is_not_believed(cache, mode, owner):
+def test_a_file_that_another_user_may_write_is_not_trusted(cache, mode, owner):
     cache.parent.mkdir()
     cache.write_text(Overheads(measured=(measured(),)).to_json())
     cache.chmod(mode)
@@ -114,7 +114,7 @@ def test_a_file_that_another_user_may_write_is_not_believed(cache, mode, owner):
     assert [each.framework for each in load_overheads().measured] == ["jax"]
 
 
-def test_measurements_that_are_saved_at_the_same_time_are_all_kept(cache):
+def test_concurrent_saves_keep_all_measurements(cache):
     versions = [f"2.{minor}" for minor in range(20)]
 
     with ThreadPoolExecutor(8) as threads:
@@ -126,9 +126,9 @@ def test_measurements_that_are_saved_at_the_same_time_are_all_kept(cache):
 @pytest.mark.parametrize(
     "text",
     ["", '{"measured": [', '{"measured": [], "format": 2}', '{"measured": [{"gpu_model": "NVIDIA H200"}]}', "\xff\x00"],
-    ids=["empty", "half written", "of a newer version", "with fields missing", "not text"],
+    ids=["empty", "truncated", "of a newer version", "with missing fields", "not text"],
 )
-def test_an_invalid_file_causes_a_warning_and_is_replaced_by_the_next_measurement(cache, text):
+def test_an_invalid_file_is_a_warning_and_is_replaced_by_the_next_measurement(cache, text):
     cache.parent.mkdir()
     cache.write_text(text, encoding="latin-1")
 
@@ -147,7 +147,7 @@ def test_an_invalid_file_causes_a_warning_and_is_replaced_by_the_next_measuremen
         ({}, "/home/me/.cache/tune-policies"),
     ],
 )
-def test_the_file_is_in_the_folder_for_the_users_caches(environ, folder, monkeypatch):
+def test_the_file_is_in_the_users_cache_folder(environ, folder, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
 
     assert overheads_file(environ) == Path(folder, "gpu-overheads.json")

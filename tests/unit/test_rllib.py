@@ -73,8 +73,8 @@ def test_the_config_is_left_as_it_is(ppo, is_frozen):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        (CpuPolicy(cpus=1, num_workers=2), "2 whole CPUs, and an RLlib trial with num_workers=2 needs 3:"),
-        (CpuPolicy(cpus=0.5), "0 whole CPUs, and an RLlib trial with num_workers=0 needs 1:"),
+        (CpuPolicy(cpus=1, num_workers=2), "2 whole CPUs, but an RLlib trial with num_workers=2 needs 3:"),
+        (CpuPolicy(cpus=0.5), "0 whole CPUs, but an RLlib trial with num_workers=0 needs 1:"),
     ],
 )
 def test_too_few_cpus_are_an_error(ppo, policy, message):
@@ -83,7 +83,7 @@ def test_too_few_cpus_are_an_error(ppo, policy, message):
 
 
 def test_several_gpus_for_one_learner_are_an_error(ppo):
-    with pytest.raises(InvalidResourcesError, match="use gpus=1 and num_workers=2"):
+    with pytest.raises(InvalidResourcesError, match="Use gpus=1 and num_workers=2"):
         size_algorithm(ppo.PPOConfig(), GpuPolicy(gpus=2, cpus=4).plan(nodes((8, 2))))
 
 

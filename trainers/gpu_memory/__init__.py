@@ -1,1 +1,1 @@
-"""Holds a worker to its fraction of GPU memory, framework by framework, and says what it used."""
+"""Limits a process to its fraction of GPU memory, framework by framework, and counts the memory that it uses."""

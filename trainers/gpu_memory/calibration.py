@@ -1,7 +1,7 @@
 """Measures the memory that frameworks use outside their allocators, on each GPU model of the cluster.
 
 On the node, a child process for each framework uses the GPU, reports the memory of its allocator, and waits. The
-overhead is the difference to the memory that the driver reports.
+overhead is the memory that the driver reports minus the memory of the allocator.
 """
 
 import datetime
@@ -46,17 +46,17 @@ def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout
     which later limits read them.
 
     Args:
-        frameworks: Of ``"torch"``, ``"tensorflow"``, ``"jax"`` and ``"cupy"``. The default is those that are installed
-            on the node and see the GPU.
+        frameworks: Some of ``"torch"``, ``"tensorflow"``, ``"jax"`` and ``"cupy"``. The default is all that are
+            installed on the node and see the GPU.
         timeout_s: The deadline for each GPU, including the wait for a free one.
 
     Returns:
         All measurements, also earlier ones.
 
     Raises:
-        InvalidResourcesError: ``frameworks`` is a text or has an unknown name, or the file cannot be written.
+        InvalidResourcesError: ``frameworks`` is invalid, or the file cannot be written.
         InfeasibleRequestError: No node has a GPU that could be read.
-        ProbeError: There is no Ray, no GPU was free in time, or nothing could be measured.
+        ProbeError: Ray is not running, no GPU was free in time, or nothing could be measured.
     """
     names = check_names(FRAMEWORKS if frameworks is None else frameworks, name="frameworks")
     for name in names:
@@ -95,10 +95,10 @@ def places_of_models(nodes: Iterable[NodeCapacity]) -> dict[str, Place]:
             places |= {name: place for name in models if name not in places or place.num_gpus < places[name].num_gpus}
     if not places:
         raise InfeasibleRequestError(
-            asked="1 whole GPU to be measured on",
-            offered="no node has a GPU whose model is known",
+            asked="1 whole GPU to measure",
+            offered="no node has a GPU of a known model",
             short_of="GPU",
-            suggestion="Add a node with a GPU and its driver; until then the safe defaults hold.",
+            suggestion="Add a node with a GPU and its driver. Until then, safe defaults are used.",
         )
     return places
 
@@ -115,7 +115,7 @@ def _measure_on(place: Place, model: str, names: Sequence[str], timeout_s: float
     except GetTimeoutError:
         ray.cancel(task, force=True)
         raise ProbeError(
-            f"no {model} was measured within {timeout_s:g} s: wait until a whole one is free, or raise timeout_s"
+            f"no {model} was measured within {timeout_s:g} s. Wait until a whole one is free, or increase timeout_s"
         ) from None
     except RayError as error:
         raise ProbeError(f"{model} could not be measured: {str(error).strip().splitlines()[-1]}") from error
@@ -131,7 +131,7 @@ def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float, model: str)
     try:
         uuid = next((gpu["uuid"] for gpu in read_gpus() if gpu["name"] == model), None)
         if uuid is None:
-            return [{"framework": name, "error": "the GPU is not there any more"} for name in names]
+            return [{"framework": name, "error": "the GPU has disappeared"} for name in names]
         idle_bytes, _ = _read_use(uuid, None)
     except NvmlError as error:
         return [{"framework": name, "error": f"the GPU cannot be read: {error}"} for name in names]
@@ -143,7 +143,7 @@ def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: 
         return {"error": "it is not installed on the node"}
     try:
         used_before = use_once_settled(lambda: _read_use(uuid, None)[0], idle_bytes)
-        said, read = run_while_it_holds(
+        reported, read = run_while_it_holds(
             child_python(str(_CHILD), framework),
             lambda pid: _read_use(uuid, pid),
             timeout_s=timeout_s,
@@ -151,16 +151,16 @@ def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: 
         )
     except NvmlError as error:
         return {"error": f"the GPU cannot be read: {error}"}
-    if isinstance(said, str) or read is None:
-        return {"error": str(said)}
+    if isinstance(reported, str) or read is None:
+        return {"error": str(reported)}
     used_now, process_bytes = read
-    return overhead_fields(said, model, used_before=used_before, used_now=used_now, process_bytes=process_bytes)
+    return overhead_fields(reported, model, used_before=used_before, used_now=used_now, process_bytes=process_bytes)
 
 
 def use_once_settled(
     read_bytes: Callable[[], int], idle_bytes: int, *, timeout_s: float = 10.0, poll_s: float = 0.2
 ) -> int:
-    """Wait until the use of a device is down to ``idle_bytes``, as before the last child, and return it."""
+    """Wait until the memory of the last child is free again, and return the memory in use on the device."""
     deadline = time.monotonic() + timeout_s
     while (used := read_bytes()) > idle_bytes + _NOISE_BYTES and time.monotonic() < deadline:
         time.sleep(poll_s)
@@ -203,24 +203,24 @@ def run_while_it_holds(
 
 
 def overhead_fields(
-    said: Mapping[str, Any], gpu_model: str, *, used_before: int, used_now: int, process_bytes: int | None
+    reported: Mapping[str, Any], gpu_model: str, *, used_before: int, used_now: int, process_bytes: int | None
 ) -> dict[str, Any]:
     """Return fields of a ``MeasuredOverhead``, or an ``error``.
 
     Args:
-        said: The child's ``version`` and ``reserved_bytes``.
+        reported: The child's ``version`` and ``reserved_bytes``.
         gpu_model: The GPU's name.
         used_before: Bytes in use on the device before the child started.
-        used_now: Bytes in use while the child holds its memory.
+        used_now: Bytes in use while the child keeps its memory.
         process_bytes: The driver's figure for the child, if it reports one.
     """
     held = used_now - used_before if process_bytes is None else process_bytes
-    if held < said["reserved_bytes"]:
-        return {"error": "the driver counts less than its allocator holds: measure while nobody else uses the GPU"}
+    if held < reported["reserved_bytes"]:
+        return {"error": "the driver reports less than its allocator. Measure while no other process uses the GPU"}
     return {
         "gpu_model": gpu_model,
-        "version": said["version"],
-        "overhead_bytes": held - said["reserved_bytes"],
+        "version": reported["version"],
+        "overhead_bytes": held - reported["reserved_bytes"],
         "measured_on": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "how": "device" if process_bytes is None else "process",
     }
@@ -231,4 +231,4 @@ def _read_use(uuid: str, pid: int | None) -> tuple[int, int | None]:
     for device in read_device_use():
         if device.uuid == uuid:
             return device.used_bytes, None if pid is None else device.bytes_by_process.get(pid)
-    raise NvmlError(f"{uuid} is not there any more")
+    raise NvmlError(f"{uuid} has disappeared")

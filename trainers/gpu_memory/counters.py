@@ -1,7 +1,6 @@
 """Reads the GPU memory that each framework of this process uses, and releases unused memory.
 
-Reading starts no framework: it covers frameworks that are imported and already use a device. To add a framework, add an
-entry to ``_COUNTERS``.
+Reading starts no framework. It covers imported frameworks that already use a device.
 """
 
 import gc
@@ -41,7 +40,7 @@ class FrameworkMemory:
 
     @property
     def held_bytes(self) -> int:
-        """The memory that it holds now."""
+        """The current memory: reserved, or else allocated."""
         return self.allocated_bytes if self.reserved_bytes is None else self.reserved_bytes
 
 
@@ -70,7 +69,7 @@ def read_counters() -> dict[str, FrameworkMemory]:
 
 
 def held_bytes(counters: Mapping[str, FrameworkMemory]) -> int:
-    """Return the GPU memory that the frameworks of this process hold now, in bytes."""
+    """Return the current GPU memory of this process's frameworks in bytes."""
     return sum(memory.held_bytes for memory in counters.values())
 
 
@@ -98,7 +97,7 @@ def reset_peaks() -> None:
 
 
 def release_unused() -> None:
-    """Release the device memory to which nothing in this process refers."""
+    """Release unused device memory."""
     holding = [(name, counter) for name, counter in _in_use() if _ask(name, counter.read) is not None]
     if holding:
         gc.collect()  # slow, so only if a framework uses a device
@@ -106,11 +105,11 @@ def release_unused() -> None:
         _ask(name, counter.release)
 
 
-def _ask(name: str, question: Callable[[Any], _T]) -> _T:
+def _ask(name: str, call: Callable[[Any], _T]) -> _T:
     try:
-        return question(sys.modules[name])
+        return call(sys.modules[name])
     except Exception as error:  # errors of frameworks have no common base class
-        raise ProbeError(f"{name} cannot be asked about its GPU memory: {error}") from error
+        raise ProbeError(f"the GPU memory of {name} cannot be read: {error}") from error
 
 
 class _Torch(Counter):
@@ -169,7 +168,7 @@ class _Tensorflow(Counter):
 
     @staticmethod
     def _devices(tensorflow: Any) -> list[str]:
-        # Every public question about devices starts the runtime, which then reserves memory and rejects settings.
+        # Every public function about devices starts the runtime, which then reserves memory and rejects settings.
         eager = sys.modules.get("tensorflow.python.eager.context")
         context = eager.context_safe() if eager is not None else None
         if context is None or not context._initialized:
@@ -181,7 +180,7 @@ class _Jax(Counter):
     """JAX, which cannot reset its peaks."""
 
     def read(self, jax: Any) -> FrameworkMemory | None:
-        # jax.local_devices() starts the back end, and no public function says whether it has started.
+        # jax.local_devices() starts the back end, and no public function returns whether it has started.
         bridge = sys.modules.get("jax._src.xla_bridge")
         if bridge is None or not bridge.backends_are_initialized():
             return None
@@ -201,14 +200,14 @@ class _Jax(Counter):
         )
 
     def release(self, jax: Any) -> None:
-        jax.clear_caches()  # compiled functions hold their constants
+        jax.clear_caches()  # compiled functions keep their constants on the device
 
 
 class _Cupy(Counter):
     """CuPy, which keeps no peaks."""
 
     def read(self, cupy: Any) -> FrameworkMemory | None:
-        # Only the current device: a question about another one would open a context there.
+        # Reading another device than the current one would create a context there.
         if not cupy.cuda.is_available():
             return None
         pool = cupy.get_default_memory_pool()
@@ -219,7 +218,7 @@ class _Cupy(Counter):
             allocated_bytes=int(pool.used_bytes()),
             reserved_bytes=held,
             peak_reserved_bytes=held,  # the pool releases no memory by itself
-            how="cupy's memory pool as it was at each report",
+            how="cupy's memory pool at each report",
         )
 
     def release(self, cupy: Any) -> None:
@@ -233,8 +232,7 @@ _COUNTERS: Final[dict[str, Counter]] = {"torch": _Torch(), "tensorflow": _Tensor
 def _in_use() -> list[tuple[str, Counter]]:
     """Return the counters of the completely imported frameworks.
 
-    While another thread imports a module, names are missing in it. Python's import system uses the same mark, which has
-    no public name.
+    A module that another thread is importing lacks names. Python's import system reads the same private mark.
     """
     return [
         (name, counter)

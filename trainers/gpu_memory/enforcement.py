@@ -1,6 +1,6 @@
 """Limits the frameworks of this process to its fraction of a GPU.
 
-Imported frameworks are limited at once, and others at the end of their import, which ``MODULES`` lists for that.
+Imported frameworks are limited at once, and others at the end of their import.
 """
 
 import sys
@@ -26,19 +26,18 @@ _NOT_ENFORCEABLE: Final = {
     "lightgbm": "lightgbm",
     "habana_frameworks": "habana",
 }
-"""Modules that may use GPU memory without any limit, and the names under which they are reported."""
+"""Modules that may use GPU memory without a limit, and their names in reports."""
 
 MODULES: Final = (*LIMITERS, *_NOT_ENFORCEABLE)
-"""The modules that concern a limit as soon as they are imported."""
+"""The modules whose import can change limits."""
 
 _AMD_DEVICE: Final = Path("/dev/kfd")
 
 
 def enforce(limits: ShareLimits) -> None:
-    """Limit this process, and each imported framework. A process with whole devices keeps the limits that it has.
+    """Limit this process and each imported framework, unless it has whole devices.
 
-    A framework that sees no GPU is acceptable if another framework sees it, or may see it once it is imported.
-    Otherwise the limit cannot be enforced.
+    A framework may see no GPU if another framework sees it, or may see it after its import.
 
     Raises:
         MemoryLimitError: The limit cannot be applied.
@@ -52,7 +51,7 @@ def enforce(limits: ShareLimits) -> None:
 
 
 def limit_imported(limits: ShareLimits, modules: Iterable[str]) -> None:
-    """Limit the imported frameworks among ``modules`` to the share, and report those that have no limit.
+    """Limit the imported frameworks among ``modules``, and report those that have no limit.
 
     Raises:
         MemoryLimitError: A framework cannot be limited, or none can see the device.
@@ -77,15 +76,15 @@ def require_limit(limits: ShareLimits) -> None:
 
 
 def recheck(limits: ShareLimits) -> None:
-    """Remove limits that were lifted or replaced from the report, and warn about them."""
+    """Remove limits that are no longer in force from the report, and warn about them."""
     for name in list(limits.limit_bytes):
         try:
-            still_holds = LIMITERS[name].still_holds(sys.modules[name], limits)
+            is_in_force = LIMITERS[name].is_in_force(sys.modules[name], limits)
         except Exception:  # noqa: BLE001, S112 - after some errors, all calls of a device raise
             continue
-        if not still_holds:
+        if not is_in_force:
             del limits.limit_bytes[name]
-            limits.warn(f"the limit of {name} was lifted or replaced after it was set, so it no longer holds")
+            limits.warn(f"the limit of {name} was removed or replaced, so it is no longer enforced")
 
 
 def _limit(limits: ShareLimits, name: str) -> None:
@@ -103,9 +102,9 @@ def _limit(limits: ShareLimits, name: str) -> None:
 
 
 def _require_visible_device(limits: ShareLimits, names: Iterable[str], *, may_come: bool) -> None:
-    """Report that no limit can be enforced if no imported framework sees the device and one of ``names`` must see it.
+    """Report an unenforced limit if no imported framework sees the device, although one of ``names`` should.
 
-    ``may_come`` says whether a framework that is still to be imported may see it.
+    With ``may_come``, a framework that is not imported yet may see the device.
     """
     device = limits.share.device
     missing = [name for name in names if name in limits.blind and name in _MUST_SEE[device]]
@@ -114,7 +113,7 @@ def _require_visible_device(limits: ShareLimits, names: Iterable[str], *, may_co
     limits.report_unenforced(
         f"Ray assigned this process a fraction of a {device}, but {missing[0]} sees no {device}, so its limit cannot "
         "be enforced",
-        f": install a {missing[0]} that is built for the {device} and its driver, or plan with CpuPolicy",
+        f". Install a {missing[0]} that is built for the {device} and its driver, or plan with CpuPolicy",
     )
 
 

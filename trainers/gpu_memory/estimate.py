@@ -30,19 +30,19 @@ def fakes() -> tuple[Any, Any]:
     try:
         import torch
     except ImportError as error:
-        raise MeasurementError("an estimate needs PyTorch: pip install torch, or measure_gpu_memory instead") from error
+        raise MeasurementError("an estimate needs PyTorch. Install torch, or use measure_gpu_memory") from error
     try:
         from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.distributed._tools.mem_tracker import MemTracker
     except ImportError as error:
         raise MeasurementError(
-            f"PyTorch {torch.__version__} cannot follow a model's tensors (MemTracker): take PyTorch 2.5 or newer, or "
-            "measure_gpu_memory instead"
+            f"PyTorch {torch.__version__} cannot track a model's tensors (MemTracker). Use PyTorch 2.5 or newer, or "
+            "measure_gpu_memory"
         ) from error
 
     class OneMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         def __deepcopy__(self, memo: object) -> "OneMode":
-            return self  # a copied layer, as in nn.TransformerEncoder, would have a mode of its own
+            return self  # otherwise copied layers, as in nn.TransformerEncoder, would have another mode
 
     class Tracker(MemTracker):  # type: ignore[no-untyped-call]
         def _track_module_params_and_buffers(self, module: Any, install_grad_hooks: bool = True) -> Any:
@@ -121,9 +121,9 @@ def convertible() -> Iterator[None]:
 
 
 _NOT_KNOWN: Final = (
-    "workspaces of cuBLAS and cuDNN, and which kernels they choose",
-    "what the allocator rounds up and cannot use again",
-    "automatic mixed precision, torch.compile and CUDA graphs, unless model_fn brings them",
+    "workspaces of cuBLAS and cuDNN, which depend on the chosen kernels",
+    "rounding and fragmentation of the allocator",
+    "automatic mixed precision, torch.compile and CUDA graphs, unless model_fn enables them",
     "parts of the model that depend on the data, and custom CUDA kernels",
     "buffers of NCCL, and other frameworks in the same process",
 )
@@ -164,7 +164,7 @@ class GpuMemoryEstimate(Value):
             "gradients": self.gradients_bytes,
             "optimizer": self.optimizer_bytes,
             "batch and activations": self.activations_bytes,
-            "outside the allocator (a safe figure)": self.overhead_bytes,
+            "outside the allocator (safe default)": self.overhead_bytes,
         }
         lines = [f"{format_bytes(self.total_bytes)} of GPU memory, estimated"]
         lines += [f"  {format_bytes(amount)} {name}" for name, amount in parts.items()]
@@ -214,9 +214,7 @@ def estimate_gpu_memory(
             for _ in range(2):
                 (model if steps is None else steps).zero_grad()
                 tracker.track_external(*_tensors((inputs, targets)))
-                output = _tried(
-                    "the model does not take the batch, or goes by its data", lambda: _called(model, inputs)
-                )
+                output = _tried("the model rejects the batch, or depends on its data", lambda: _called(model, inputs))
                 loss = _tried("loss_fn failed", lambda: _loss(output, targets, loss_fn))  # noqa: B023 - called at once
                 _tried("the backward pass failed", loss.backward)
                 if steps is not None:
@@ -229,7 +227,7 @@ def _tried(what: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:  # of the user's code
-        raise MeasurementError(f"no estimate, as {what}: {type(error).__name__}: {error}") from error
+        raise MeasurementError(f"no estimate is possible because {what}: {type(error).__name__}: {error}") from error
 
 
 def _faked(batch: Any, fake_mode: Any, device: Any, dtype: Any) -> Any:
@@ -254,7 +252,7 @@ def _split(batch: Any, loss_fn: object) -> tuple[Any, Any]:
     if loss_fn is None:
         return batch, None
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise ValueError("with loss_fn, the batch is a pair of what the model takes and the targets")
+        raise ValueError("with loss_fn, the batch must be a pair of the model's input and the targets")
     return batch[0], batch[1]
 
 

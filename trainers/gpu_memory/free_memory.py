@@ -19,17 +19,17 @@ from .share import GpuShare, ShareLimits
 _POLL_S: Final = 0.5
 
 _SHARE_FRACTION: Final = 0.96
-"""The part of a share that must be free. Plans include the memory that an older driver reserves without reporting it
-(451 of 15360 MiB on a T4), so the last trial on a device finds slightly less than its share."""
+"""The part of a GPU fraction that must be free. Plans include the memory that an older driver reserves without a report
+(451 of 15360 MiB on a T4), so the last trial on a device finds slightly less than its fraction."""
 
 _WHOLE_FRACTION: Final = 0.8
 """The part of a whole device that must be free. The driver and a desktop may use the rest."""
 
 
 def wait_for_free_memory(share: GpuShare, earlier: ShareLimits | None = None, *, timeout_s: float = 30.0) -> None:
-    """Wait until the share of this process, or the whole devices, are free. Without NVML, return at once.
+    """Wait until the memory of this process's GPU fraction or devices is free. Without NVML, return at once.
 
-    ``earlier`` are the limits of an earlier trial in this process, which tell what it may have left here.
+    ``earlier`` are the limits of an earlier trial in this process, whose memory counts as free.
 
     Raises:
         MemoryLimitError: The memory is not free after ``timeout_s`` seconds.
@@ -40,7 +40,7 @@ def wait_for_free_memory(share: GpuShare, earlier: ShareLimits | None = None, *,
             devices = read_device_use()
         except NvmlError:
             return
-        # Reading this process's own memory is slow, so only if it matters.
+        # Reading this process's own memory is slow, so do it only if necessary.
         lacking = next(
             (
                 device
@@ -64,9 +64,9 @@ def _needed_bytes(device: DeviceUse, share: GpuShare) -> float:
 
 
 def _own_bytes(device: DeviceUse, earlier: ShareLimits | None) -> int:
-    """Return the memory that an earlier trial left in this process, as the driver or its frameworks report it.
+    """Return the memory that an earlier trial left in this process, according to the driver or the frameworks.
 
-    In a container the driver often does not list the process. The frameworks' sum counts for each of several devices.
+    In a container, the driver often does not list the process. The frameworks' sum counts for each device.
     """
     by_driver = device.bytes_by_process.get(os.getpid()) or 0
     try:
@@ -87,42 +87,42 @@ def _not_enough_free(device: DeviceUse, share: GpuShare, timeout_s: float) -> Me
         if pid != os.getpid()
     ]
     if share.is_whole:
-        needs = f"the {_WHOLE_FRACTION:.0%} that a trial with a whole GPU needs"
+        needs = f"the {_WHOLE_FRACTION:.0%} for a trial with a whole GPU"
     else:
-        needs = f"the share of {format_bytes(share.bytes_of(device.total_bytes))}"
+        needs = f"the {format_bytes(share.bytes_of(device.total_bytes))} of this trial"
     return MemoryLimitError(
-        f"GPU {device.uuid} has {format_bytes(device.free_bytes)} of {format_bytes(device.total_bytes)} free, less "
-        f"than {needs}, and had no more for {timeout_s:g} s. "
-        f"The rest is held by {', '.join(named) or 'processes that the driver does not list'}. "
-        "End those that are left from earlier runs, or plan for what is free"
+        f"GPU {device.uuid} has {format_bytes(device.free_bytes)} of {format_bytes(device.total_bytes)} free after "
+        f"{timeout_s:g} s, less than {needs}. "
+        f"The rest is used by {', '.join(named) or 'processes that the driver does not list'}. "
+        "End processes of earlier runs, or plan with the free memory"
     )
 
 
 _MARK: Final = "TUNE_POLICIES_TRIAL"
-"""The environment variable that marks the processes of a trial. They inherit it, and keep it without their parents."""
+"""The environment variable that marks the processes of a trial, which inherit it."""
 
 _END_TIMEOUT_S: Final = 5.0
-"""The time that a process has to terminate by itself."""
+"""The timeout for a process to terminate itself."""
 
 _HOST_PID_NAMESPACE: Final = 0xEFFFFFFC
-"""Its inode on every Linux (PROC_PID_INIT_INO in include/linux/proc_ns.h)."""
+"""The inode of the host's PID namespace on every Linux (PROC_PID_INIT_INO in include/linux/proc_ns.h)."""
 
 _SMALLEST_LEAK_BYTES: Final = 64 * MIB
-"""Less memory is probably a workspace that a library such as cuBLAS keeps."""
+"""A smaller amount is probably a workspace of a library such as cuBLAS."""
 
 
 def is_too_much_to_keep(left_over_bytes: int, share_bytes: int | None) -> bool:
-    """Return whether the process should end because an earlier trial left more than a 20th of the share."""
+    """Return whether an earlier trial left so much memory (more than a 20th) that the process should end."""
     return left_over_bytes > max(_SMALLEST_LEAK_BYTES, (share_bytes or 0) // 20)
 
 
 def mark_processes() -> None:
-    """Mark the processes that the trial starts from now on."""
+    """Mark the processes that the trial will start."""
     os.environ[_MARK] = uuid.uuid4().hex
 
 
 def end_gpu_processes() -> list[str]:
-    """Terminate the processes of the trial that hold GPU memory, and return a warning for each.
+    """Terminate the processes of the trial that use GPU memory, and return a warning for each.
 
     These are this process's children, and this user's processes with the mark of the trial.
     """
@@ -136,16 +136,16 @@ def end_gpu_processes() -> list[str]:
         return []
     listed = {pid for device in devices for pid in device.bytes_by_process}
     if not _has_pids_of_this_namespace(listed):
-        return []  # a listed ID may be that of another process here
+        return []  # here, a listed ID may be another process
     others = sorted(listed - {os.getpid()})
     holding = [children[pid] if pid in children else _marked(pid, mark) for pid in others]
     outliving = [process for process in holding if process is not None]
     messages = []
     for process in outliving:
         amount = bytes_of_process(devices, process.pid)
-        held = "an unknown amount" if amount is None else format_bytes(amount)
+        used = "an unknown amount" if amount is None else format_bytes(amount)
         messages.append(
-            f"process {process.pid} outlived the trial that started it, with {held} of GPU memory, and is ended"
+            f"process {process.pid} of the trial still used {used} of GPU memory after its end, and is terminated"
         )
         warnings.warn(messages[-1], stacklevel=2)
     _end(outliving)
@@ -153,7 +153,7 @@ def end_gpu_processes() -> list[str]:
 
 
 def _has_pids_of_this_namespace(listed: set[int]) -> bool:
-    """Return whether the driver's process IDs are those of this namespace, and not the host's as in a container."""
+    """Return whether the driver's process IDs are of this namespace, and not the host's as in a container."""
     if os.getpid() in listed:
         return True
     try:
@@ -169,7 +169,7 @@ def _marked(pid: int, mark: str) -> Any:
         process = psutil.Process(pid)
         is_own = process.username() == psutil.Process().username()
         return process if is_own and process.environ().get(_MARK) == mark else None
-    except psutil.Error:  # it has ended, or is another user's
+    except psutil.Error:  # it has ended, or belongs to another user
         return None
 
 

@@ -1,7 +1,7 @@
-"""A worker's fraction of GPU memory in the terms of each framework: fractions, bytes, and environment variables.
+"""Converts the memory limit of a process into the settings of each framework: fractions, bytes, and variables.
 
 A framework limits only its own allocator. The device context, loaded kernels, library handles and communication buffers
-come on top, so budget = share - overhead.
+are its overhead, so budget = limit - overhead.
 """
 
 import math
@@ -21,14 +21,14 @@ from .overhead import NOTHING_MEASURED
 
 
 class OwnEnvironment:
-    """The environment of this process, and the variables that this project has written into it.
+    """The environment of this process, without the variables that this project has set.
 
-    A process may serve several trials, so the variables of the last trial must not count as settings of the user.
+    A process may serve several trials, so the variables of an earlier trial must not count as settings of the user.
     """
 
     def __init__(self) -> None:
         self._written: dict[str, tuple[str | None, str]] = {}
-        """The value before, and the value that was written, by variable."""
+        """The previous and the written value, by variable."""
 
     def of_user(self) -> dict[str, str]:
         """Return the environment of the user. A variable that was changed after it was written is the user's."""
@@ -52,9 +52,9 @@ class OwnEnvironment:
 
 
 _TORCH_VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""Where PyTorch reads the settings of its allocator. The first that is set wins (``c10/core/AllocatorConfig``)."""
+"""The variables of PyTorch's allocator. The first that is set counts (``c10/core/AllocatorConfig``)."""
 _TORCH_FRACTION: Final = re.compile(r"(?:^|,)\s*+per_process_memory_fraction\s*+:\s*+([^,\s]++)")
-"""PyTorch reads it since 2.10. Earlier versions reject it at the first call of CUDA."""
+"""PyTorch supports this setting since 2.10. Earlier versions reject it at the first call of CUDA."""
 
 _JAX_VARIABLE: Final = "XLA_CLIENT_MEM_FRACTION"
 _JAX_OLD_VARIABLE: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -62,8 +62,8 @@ JAX_PREALLOCATE_VARIABLE: Final = "XLA_PYTHON_CLIENT_PREALLOCATE"
 JAX_COLLECTIVE_VARIABLE: Final = "XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB"
 _JAX_ALLOCATOR_VARIABLE: Final = "XLA_PYTHON_CLIENT_ALLOCATOR"
 _JAX_LIMITED_ALLOCATORS: Final = ("default", "bfc")
-"""Allocators with a limit. ``platform`` ignores the fraction, and for ``cuda_async`` it is what the pool keeps
-(``xla/pjrt/gpu``)."""
+"""Allocators with a limit. ``platform`` ignores the fraction, and ``cuda_async`` limits only the memory that its pool
+keeps (``xla/pjrt/gpu``)."""
 _JAX_UNIFIED_MEMORY_VARIABLE: Final = "TF_FORCE_UNIFIED_MEMORY"
 """With this variable, XLA replaces a fraction below 1 by 1, and continues in host memory."""
 _JAX_LIMITING_OPTIONS: Final = ("memory_fraction", "allocator", "gpu_system_memory_size")
@@ -73,23 +73,24 @@ CUPY_VARIABLE: Final = "CUPY_GPU_MEMORY_LIMIT"
 
 
 def torch_own_fraction(environ: Mapping[str, str]) -> float:
-    """Return the fraction that the user has set for PyTorch's allocator, or 1."""
+    """Return the user's own fraction for PyTorch's allocator, or 1."""
     settings = next((environ[name] for name in _TORCH_VARIABLES if name in environ), "")
     found = _TORCH_FRACTION.findall(settings)
     return _as_fraction(found[-1] if found else None)
 
 
 def jax_variables(fraction: float, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return JAX's variables that limit it to ``fraction`` of a device's total.
+    """Return the variables that limit JAX to ``fraction`` of a device's total.
 
-    A smaller fraction of the user stays. JAX allocates memory as needed, unless the user has turned preallocation on.
+    A smaller fraction of the user has precedence. JAX allocates memory as needed, unless the user enables
+    preallocation.
 
     Raises:
-        MemoryLimitError: ``environ`` has the old and the new name of the variable, which JAX rejects.
+        MemoryLimitError: ``environ`` has both names of the variable, which JAX rejects.
     """
     if environ.get(_JAX_VARIABLE) and environ.get(_JAX_OLD_VARIABLE):
         raise MemoryLimitError(
-            f"JAX refuses to start with both {_JAX_VARIABLE} and {_JAX_OLD_VARIABLE}: unset the second, the old name"
+            f"JAX does not start if both {_JAX_VARIABLE} and {_JAX_OLD_VARIABLE} are set. Unset {_JAX_OLD_VARIABLE}"
         )
     name = jax_fraction_variable(environ)
     return {
@@ -99,32 +100,32 @@ def jax_variables(fraction: float, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def jax_fraction_variable(environ: Mapping[str, str]) -> str:
-    """Return the name of the variable with JAX's fraction in ``environ``."""
+    """Return the name under which ``environ`` has JAX's fraction."""
     return _JAX_OLD_VARIABLE if environ.get(_JAX_OLD_VARIABLE) else _JAX_VARIABLE
 
 
 def why_jax_is_unlimited(environ: Mapping[str, str], client_options: str | Mapping[str, object] | None) -> str | None:
-    """Return which setting turns JAX's limit off and what to do, or ``None``.
+    """Return which setting disables JAX's limit and how to fix it, or ``None``.
 
     ``client_options`` are JAX's ``jax_pjrt_client_create_options``, as ``"key:value;key:value"`` or a mapping.
     """
     allocator = environ.get(_JAX_ALLOCATOR_VARIABLE, "default").lower()
     if allocator not in _JAX_LIMITED_ALLOCATORS:
-        return f"{_JAX_ALLOCATOR_VARIABLE}={allocator} switches JAX's memory limit off: unset it"
+        return f"{_JAX_ALLOCATOR_VARIABLE}={allocator} disables JAX's memory limit. Unset it"
     unified = environ.get(_JAX_UNIFIED_MEMORY_VARIABLE, "")
     if unified.lower() in ("1", "true"):
-        return f"{_JAX_UNIFIED_MEMORY_VARIABLE}={unified} switches JAX's memory limit off: unset it"
+        return f"{_JAX_UNIFIED_MEMORY_VARIABLE}={unified} disables JAX's memory limit. Unset it"
     options = client_options or {}
     if isinstance(options, str):
         options = {option.partition(":")[0]: None for option in options.split(";")}
     overriding = [name for name in _JAX_LIMITING_OPTIONS if name in options]
     if overriding:
-        return f"{overriding[0]} in jax_pjrt_client_create_options overrides JAX's memory limit: take it out"
+        return f"{overriding[0]} in jax_pjrt_client_create_options overrides JAX's memory limit. Remove it"
     return None
 
 
 def cupy_own_limit(total_bytes: int, environ: Mapping[str, str]) -> int | None:
-    """Return the limit in bytes that the user has set for CuPy, or ``None`` if CuPy cannot read it."""
+    """Return the user's own limit for CuPy in bytes, or ``None`` if there is none or CuPy cannot parse it."""
     text = environ.get(CUPY_VARIABLE, "").strip()
     try:
         own = float(text[:-1]) / 100 * total_bytes if text.endswith("%") else int(text)
@@ -142,7 +143,7 @@ def _as_fraction(text: str | None) -> float:
 
 
 def _rounded_down(fraction: float) -> float:
-    """Return a fraction in millionths, and at least one of them: a limit of 0 may mean no limit."""
+    """Return a fraction rounded down to millionths, and never 0, which may mean no limit."""
     return max(1, math.floor(round(fraction * 10**6, 3))) / 10**6
 
 
@@ -153,13 +154,12 @@ FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "cupy")
 class GpuMemoryLimit(Value):
     """The GPU memory that a process may use on each of its devices, including its overhead.
 
-    Every method raises a ``MemoryLimitError`` if the share leaves nothing for tensors, and an ``InvalidResourcesError``
-    for an unknown framework and for an amount of bytes that is not above 0.
+    Every method raises a ``MemoryLimitError`` if the overhead leaves no memory for tensors, and an
+    ``InvalidResourcesError`` for an unknown framework or an amount that is not above 0.
 
     Attributes:
-        limit_bytes: The process's fraction of a device.
-        overhead_bytes: The measured memory outside the allocator, by framework. The safe default replaces a missing
-            measurement.
+        limit_bytes: The limit.
+        overhead_bytes: The measured memory outside the allocator, by framework. The default is a safe value.
     """
 
     limit_bytes: Bytes
@@ -176,14 +176,14 @@ class GpuMemoryLimit(Value):
         """
         if framework not in FRAMEWORKS:
             raise InvalidResourcesError(
-                f"no limit is known for {framework!r}{suggest(framework, FRAMEWORKS)} ({', '.join(FRAMEWORKS)})"
+                f"unknown framework {framework!r}{suggest(framework, FRAMEWORKS)} ({', '.join(FRAMEWORKS)})"
             )
         overhead = self.overhead_bytes.get(framework)
         if overhead is None:
             overhead, _ = NOTHING_MEASURED.bytes_for(None, framework, None, compute_capability)
         if overhead >= self.limit_bytes:
             raise MemoryLimitError(
-                f"a share of {format_bytes(self.limit_bytes)} leaves nothing for tensors: {framework} uses up to "
+                f"a limit of {format_bytes(self.limit_bytes)} leaves no memory for tensors: {framework} uses up to "
                 f"{format_bytes(overhead)} outside its allocator. Plan fewer trials per GPU"
             )
         return self.limit_bytes - overhead

@@ -1,7 +1,7 @@
-"""Limits each framework to its share. ``LIMITERS`` lists a function that limits it, and one that checks the limit.
+"""Limits the GPU memory of each framework, and checks that the limit is still in force.
 
-PyTorch is limited on CUDA, ROCm, XPU, NPU and MPS; TensorFlow by a logical device on each GPU; JAX by variables that
-its back end reads when it starts; CuPy by the limit of its default memory pool.
+PyTorch is limited on CUDA, ROCm, XPU, NPU and MPS. TensorFlow gets a logical device on each GPU. JAX reads variables
+when its back end starts. CuPy's default memory pool has a limit.
 """
 
 import os
@@ -26,24 +26,23 @@ from .share import ShareLimits
 
 
 class Limiter(NamedTuple):
-    """How a framework is limited.
+    """The functions that limit a framework. They take the imported module and the limits.
 
     Attributes:
-        framework: The framework that is limited when the module is imported.
-        limit: Takes the module and the limits. Returns whether the framework sees a device. Raises a
-            ``MemoryLimitError`` if the share is too small, the framework already uses more, or its allocator has no
-            limit.
-        still_holds: Takes the module and the limits. Returns whether the limit is still in force.
+        framework: The framework that the module belongs to.
+        limit: Sets the limit, and returns whether the framework sees a device. Raises a ``MemoryLimitError`` if the
+            limit is too small, the framework already uses more, or its allocator has no limit.
+        is_in_force: Returns whether the limit is still in force.
     """
 
     framework: str
     limit: Callable[[Any, ShareLimits], bool]
-    still_holds: Callable[[Any, ShareLimits], bool]
+    is_in_force: Callable[[Any, ShareLimits], bool]
 
 
 def _started_too_early(what: str) -> MemoryLimitError:
     return MemoryLimitError(
-        f"{what} has started, so its memory can no longer be limited: touch no GPU before the trial starts, and do not "
+        f"{what} has started, so its memory can no longer be limited. Use no GPU before the trial starts, and do not "
         "reuse actors"
     )
 
@@ -53,7 +52,7 @@ _BACK_ENDS: Final = ("cuda", "xpu", "npu")
 
 
 def limit_torch(torch: Any, limits: ShareLimits) -> bool:
-    """Limit PyTorch to its share."""
+    """Limit PyTorch, which accepts a limit at any time."""
     available = _available(torch)
     for name, module in available.items():
         if not hasattr(module, "set_per_process_memory_fraction"):  # XPU before PyTorch 2.10
@@ -81,11 +80,11 @@ def _available(torch: Any) -> dict[str, Any]:
 def _has_limited_allocator(torch: Any, limits: ShareLimits) -> bool:
     backend = torch.cuda.get_allocator_backend()
     if backend in ("cudaMallocAsync", "hipMallocAsync"):
-        # It rejects requests above the limit (CUDAMallocAsyncAllocator.cpp), but does not count freed memory, which the
-        # driver's pool keeps.
-        limits.warn(f"torch's allocator {backend} limits what tensors use; what the driver's pool keeps may be more")
+        # It rejects requests above the limit (CUDAMallocAsyncAllocator.cpp), but does not count the freed memory that
+        # the driver's pool keeps.
+        limits.warn(f"torch's allocator {backend} limits the memory of tensors, but the driver's pool may keep more")
     elif backend != "native":
-        limits.report_unenforced(f"torch's allocator {backend!r} does not support a limit: use the native one")
+        limits.report_unenforced(f"torch's allocator {backend!r} does not support a limit. Use the native allocator")
         return False
     return True
 
@@ -102,8 +101,8 @@ def _limit_apple(torch: Any, limits: ShareLimits) -> bool:
     return True
 
 
-def torch_still_holds(torch: Any, limits: ShareLimits) -> bool:
-    """Return whether PyTorch is still limited to the fraction that was set. Assume so if it cannot be read."""
+def torch_is_in_force(torch: Any, limits: ShareLimits) -> bool:
+    """Return whether PyTorch still has the fraction that was set, or whether it is unknown."""
     for module in _available(torch).values():
         fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # of CUDA, since PyTorch 2.8
         if fraction_now is None:
@@ -119,13 +118,11 @@ _ASYNC_ALLOCATOR: Final = "cuda_malloc_async"
 
 
 def limit_tensorflow(tensorflow: Any, limits: ShareLimits) -> bool:
-    """Limit TensorFlow to its share, which is too late once its runtime has started."""
+    """Limit TensorFlow, which is only possible before its runtime starts."""
     config = tensorflow.config
     devices = config.list_physical_devices("GPU")
     if devices and os.environ.get("TF_GPU_ALLOCATOR") == _ASYNC_ALLOCATOR:
-        limits.report_unenforced(
-            f"TF_GPU_ALLOCATOR={_ASYNC_ALLOCATOR} switches TensorFlow's memory limit off: unset it"
-        )
+        limits.report_unenforced(f"TF_GPU_ALLOCATOR={_ASYNC_ALLOCATOR} disables TensorFlow's memory limit. Unset it")
         return True
     for device in devices:
         details = config.experimental.get_device_details(device)
@@ -139,10 +136,10 @@ def limit_tensorflow(tensorflow: Any, limits: ShareLimits) -> bool:
         )
         megabytes = limit.tensorflow_memory_limit_mb(capability)
         if config.experimental.get_memory_growth(device):
-            # The limit holds. TensorFlow applies growth only if there is no logical device (eager/context.py).
+            # TensorFlow applies growth only if there is no logical device (eager/context.py).
             limits.warn(
-                "TensorFlow drops set_memory_growth beside a memory limit, and takes its budget at once: "
-                "set TF_FORCE_GPU_ALLOW_GROWTH=true instead"
+                "TensorFlow ignores set_memory_growth if there is a memory limit, and reserves all of its budget. "
+                "Set TF_FORCE_GPU_ALLOW_GROWTH=true instead"
             )
         now = config.get_logical_device_configuration(device) or []
         # They are equal if the previous trial in this process had the same fraction.
@@ -156,7 +153,7 @@ def limit_tensorflow(tensorflow: Any, limits: ShareLimits) -> bool:
     return bool(devices)
 
 
-def tensorflow_still_holds(tensorflow: Any, limits: ShareLimits) -> bool:
+def tensorflow_is_in_force(tensorflow: Any, limits: ShareLimits) -> bool:
     """Return whether TensorFlow's logical devices still have the limit that was set."""
     if os.environ.get("TF_GPU_ALLOCATOR") == _ASYNC_ALLOCATOR:
         return False
@@ -169,11 +166,11 @@ def tensorflow_still_holds(tensorflow: Any, limits: ShareLimits) -> bool:
 
 
 _JAX_TOLERANCE: Final = 1.05
-"""XLA applies the fraction to CUDA's total, which may differ from NVML's by the memory that the driver reserves."""
+"""XLA applies the fraction to CUDA's total, which differs from NVML's by the memory that the driver reserves."""
 
 
 def limit_jax(jax: Any, limits: ShareLimits) -> bool:
-    """Limit JAX to its share, which is too late once its back end has started."""
+    """Limit JAX, which is only possible before its back end starts."""
     has_started = _has_jax_started()
     if not (any(device.platform == "gpu" for device in jax.devices()) if has_started else _expects_gpu(jax)):
         return False
@@ -188,16 +185,16 @@ def limit_jax(jax: Any, limits: ShareLimits) -> bool:
     if has_started and any(os.environ.get(name) != value for name, value in variables.items()):
         raise _started_too_early("JAX's back end")
     if os.environ.get(JAX_COLLECTIVE_VARIABLE):
-        limits.warn(f"{JAX_COLLECTIVE_VARIABLE} sets memory aside that JAX's limit does not count")
+        limits.warn(f"{JAX_COLLECTIVE_VARIABLE} reserves memory that JAX's limit does not count")
     limits.environment.write(variables)
     limits.limit_bytes["jax"] = int(float(variables[jax_fraction_variable(variables)]) * total)
     return True
 
 
-def jax_still_holds(jax: Any, limits: ShareLimits) -> bool:
-    """Return whether JAX has the limit that was set, or will have it when its back end starts."""
+def jax_is_in_force(jax: Any, limits: ShareLimits) -> bool:
+    """Return whether JAX has the limit, or will have it when its back end starts."""
     if _has_jax_started():
-        # Without a GPU there is nothing to limit. An allocator without a limit reports none.
+        # An allocator without a limit reports none.
         stats = [device.memory_stats() or {} for device in jax.local_devices() if device.platform == "gpu"]
         most = limits.limit_bytes["jax"] * _JAX_TOLERANCE
         return all(0 < each.get("bytes_limit", 0) <= most for each in stats)
@@ -209,14 +206,14 @@ def _why_unlimited(jax: Any) -> str | None:
 
 
 def _has_jax_started() -> bool:
-    # Every public question about devices starts the back end, which then reads its limit.
+    # Every public function about devices starts the back end, which then reads its limit.
     from jax._src import xla_bridge
 
     return bool(xla_bridge.backends_are_initialized())
 
 
 def _expects_gpu(jax: Any) -> bool:
-    """Return whether a GPU back end is installed and allowed. Whether it finds a device shows only when it starts."""
+    """Return whether a GPU back end is installed and allowed. Only its start shows whether it finds a device."""
     allowed = {name.strip() for name in (jax.config.jax_platforms or "").split(",") if name.strip()}
     return (not allowed or bool(allowed & {"gpu", "cuda", "rocm"})) and has_jax_gpu_plugin()
 
@@ -227,13 +224,13 @@ def has_jax_gpu_plugin() -> bool:
 
 
 def limit_cupy(cupy: Any, limits: ShareLimits) -> bool:
-    """Limit CuPy to its share."""
+    """Limit CuPy's default memory pool, which accepts a limit at any time."""
     if not cupy.cuda.is_available():
         return False
     pool = cupy.get_default_memory_pool()
     if cupy.cuda.get_allocator() != pool.malloc:
         limits.report_unenforced(
-            "CuPy's default memory pool was replaced, and with it its limit: keep the default allocator"
+            "CuPy's default memory pool was replaced, so its limit has no effect. Keep the default allocator"
         )
         return True
     for device in range(cupy.cuda.runtime.getDeviceCount()):
@@ -241,15 +238,14 @@ def limit_cupy(cupy: Any, limits: ShareLimits) -> bool:
         total = int(properties["totalGlobalMem"])
         limit = limits.limit("cupy", cupy.__version__, total_bytes=total, gpu_model=properties["name"].decode())
         budget = limit.cupy_limit_bytes()
-        # `set_limit` overrides the user's variable.
         budget = min(budget, cupy_own_limit(total, os.environ) or budget)
         with cupy.cuda.Device(device):
             try:
                 held = pool.total_bytes()  # the first use of a device's pool reads the variable
             except ValueError as error:
                 raise MemoryLimitError(
-                    f"CuPy cannot read {CUPY_VARIABLE}={os.environ.get(CUPY_VARIABLE)}: "
-                    "unset it, or give a number of bytes or a percentage up to 100%"
+                    f"CuPy cannot read {CUPY_VARIABLE}={os.environ.get(CUPY_VARIABLE)}. "
+                    "Unset it, or use a number of bytes or a percentage up to 100%"
                 ) from error
             limits.check_held("cupy", device, held, budget)
             pool.set_limit(size=budget)
@@ -257,8 +253,8 @@ def limit_cupy(cupy: Any, limits: ShareLimits) -> bool:
     return True
 
 
-def cupy_still_holds(cupy: Any, limits: ShareLimits) -> bool:
-    """Return whether CuPy still uses its default pool with the limit that was set."""
+def cupy_is_in_force(cupy: Any, limits: ShareLimits) -> bool:
+    """Return whether CuPy still uses its default pool with the limit."""
     pool = cupy.get_default_memory_pool()
     if cupy.cuda.get_allocator() != pool.malloc:
         return False
@@ -270,11 +266,11 @@ def cupy_still_holds(cupy: Any, limits: ShareLimits) -> bool:
 
 
 LIMITERS: Final = {
-    "torch": Limiter("torch", limit_torch, torch_still_holds),
-    # It adds NPUs to PyTorch.
-    "torch_npu": Limiter("torch", lambda _, limits: limit_torch(sys.modules["torch"], limits), torch_still_holds),
-    "tensorflow": Limiter("tensorflow", limit_tensorflow, tensorflow_still_holds),
-    "jax": Limiter("jax", limit_jax, jax_still_holds),
-    "cupy": Limiter("cupy", limit_cupy, cupy_still_holds),
+    "torch": Limiter("torch", limit_torch, torch_is_in_force),
+    # The module adds NPUs to PyTorch.
+    "torch_npu": Limiter("torch", lambda _, limits: limit_torch(sys.modules["torch"], limits), torch_is_in_force),
+    "tensorflow": Limiter("tensorflow", limit_tensorflow, tensorflow_is_in_force),
+    "jax": Limiter("jax", limit_jax, jax_is_in_force),
+    "cupy": Limiter("cupy", limit_cupy, cupy_is_in_force),
 }
-"""The limiters by the module whose import they follow."""
+"""The limiter of each module, which is called after the import of the module."""

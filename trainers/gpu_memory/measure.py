@@ -1,4 +1,4 @@
-"""Measures how much memory each config needs, by short trials on whole GPUs."""
+"""Measures how much memory each config needs in short trials on whole GPUs."""
 
 import tempfile
 import warnings
@@ -75,7 +75,7 @@ def measure_gpu_memory(
         raise InvalidResourcesError(f"policy must be a GpuPolicy, got {shorten(policy)}")
     if policy.gpus != 1 or policy.num_workers:
         raise InvalidResourcesError(
-            "memory is measured on one whole GPU, in the trial itself: leave gpus and num_workers out of the policy"
+            "memory is measured on one whole GPU, in the trial itself. Leave gpus and num_workers out of the policy"
         )
     check_trainable(trainable)
     wanted = configs_to_measure(configs, num_samples, seed)
@@ -110,13 +110,13 @@ def plan_by_measuring(
         ProbeError: Ray cannot be reached.
     """
     # Find invalid fields before any trial runs.
-    known = GpuMemoryPolicy(gpu_memory=MIB, headroom=headroom, **policy)
+    unmeasured = GpuMemoryPolicy(gpu_memory=MIB, headroom=headroom, **policy)
     measuring = GpuPolicy(
-        cpus=known.cpus, memory=known.memory, accelerator_type=known.accelerator_type, custom=known.custom
+        **{name: getattr(unmeasured, name) for name in ("cpus", "memory", "accelerator_type", "custom")}
     )
     with connection(None, _CONNECT_S, local="starts a temporary Ray instance"):
         capacity = probe_cluster() if capacity is None else capacity
-        known.plan(capacity)  # raises before a trial starts if no plan by memory is feasible
+        unmeasured.plan(capacity)  # raises before a trial starts if no plan by memory is feasible
         profile = measure_gpu_memory(
             trainable,
             configs,
@@ -127,7 +127,7 @@ def plan_by_measuring(
             capacity=capacity,
             policy=measuring,
         )
-    return known.model_copy(update={"gpu_memory": None, "profile": profile}).plan(capacity)
+    return unmeasured.model_copy(update={"gpu_memory": None, "profile": profile}).plan(capacity)
 
 
 def check_trainable(trainable: Any) -> None:
@@ -154,7 +154,7 @@ def configs_to_measure(configs: Configs, num_samples: int, seed: int) -> list[di
     drawn = _drawn(configs, num_samples, seed) if isinstance(configs, Mapping) else list(_given(configs))
     different = list({repr(flat(config)): config for config in drawn}.values())
     if not different:
-        raise InvalidResourcesError("no configs to measure: give at least one, or a search space")
+        raise InvalidResourcesError("there are no configs to measure. Pass at least one, or a search space")
     return different
 
 
@@ -168,8 +168,8 @@ def _given(configs: Any) -> Iterator[dict[str, Any]]:
             )
         if (name := _name_of_space(config)) is not None:
             raise InvalidResourcesError(
-                f"configs[{number}] has a search space for {name!r}, not a value: give values, or pass one search "
-                "space as configs, from which num_samples are drawn"
+                f"configs[{number}] has a search space for {name!r}, not a value. Use values, or pass one search "
+                "space as configs"
             )
         yield dict(config)
 
@@ -190,14 +190,14 @@ def _drawn(space: Mapping[str, Any], num_samples: int, seed: int) -> list[dict[s
     try:
         state = np.random.RandomState(seed)  # with the seed itself, all draws would be equal
         return [config for each in spaces[:num_samples] for config in draw(each, state)]
-    except Exception as error:  # of the seed, of the user's functions in the space, or of Tune
+    except Exception as error:  # of the seed, of the user's functions, or of Tune
         raise InvalidResourcesError(
             f"no configs can be drawn from the search space: {type(error).__name__}: {error}"
         ) from error
 
 
 def _with_whole_numbers(space: Any, choose: Callable[[list[int]], int]) -> Any:
-    """Return the space with the chosen value in place of each domain of integers. Grids stay, and are measured."""
+    """Replace each domain of integers in a search space by the chosen value. Grids stay."""
     if isinstance(space, Mapping):
         if space.keys() == {"grid_search"}:
             return dict(space)
@@ -236,7 +236,7 @@ def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: 
 
 
 class _Progress(tune.Callback):  # type: ignore[misc]  # Ray is not followed
-    """Prints to stderr which config is measured."""
+    """Prints the measured config to stderr."""
 
     def __init__(self, num_configs: int) -> None:
         self._num_configs = num_configs
@@ -258,7 +258,7 @@ def _profile(
         if reading is None or why is not None:
             failures.append(f"{config}: {why}")
         else:
-            # A trial that ran out of memory needs more than the device has.
+            # A trial that ran out of memory needs at least all memory of the device.
             device_bytes = reading.device_bytes or plan.gpu_memory_bytes
             at_least = device_bytes if reading.ended_by == "out_of_memory" else None
             fields = reading.model_dump(exclude={"total_bytes", "error", "device_bytes", "versions"})
@@ -271,7 +271,7 @@ def _profile(
     profile = GpuMemoryProfile(measurements=tuple(measurements), versions=versions) if measurements else None
     if failures or profile is None:
         many = f"{len(failures)} of {counted(len(configs), 'config')}"
-        kept = "" if profile is None else ". What was measured is in the error's profile"
+        kept = "" if profile is None else ". The profile of the error contains the others"
         raise MeasurementError(f"{many} could not be measured: {'; '.join(failures)}{kept}", profile)
     return profile
 
@@ -279,13 +279,13 @@ def _profile(
 def _why_not(reading: Reading | None, caps: Caps) -> str | None:
     if reading is None:
         return (
-            f"its trial did not start within {_START_S + caps.timeout_s:g} s, or its process ended at once: check "
-            "whether others hold the GPUs, and read Ray's logs"
+            f"its trial did not start within {_START_S + caps.timeout_s:g} s, or its process ended at once. Check "
+            "whether other processes use the GPUs, and read Ray's logs"
         )
     if reading.ended_by == "failed":
         return reading.error or "its trial failed"
     if reading.ended_by is None:
-        return "its process ended without an error, perhaps as host memory ran out"
+        return "its process ended without an error, perhaps because host memory ran out"
     if not reading.peak_bytes and reading.ended_by != "out_of_memory":
-        return "none of PyTorch, TensorFlow, JAX and CuPy used the GPU in it"
+        return "its trial did not use the GPU with PyTorch, TensorFlow, JAX or CuPy"
     return None

@@ -1,6 +1,6 @@
-"""A trial that measures the memory that its config needs, and ends at a cap.
+"""A trial that measures the memory of its config, and ends after some steps or at a deadline.
 
-It sends its readings to an actor, because a trial that is ended at a cap reports no result.
+It sends its readings to an actor, because a trial that ends at a deadline reports no result.
 """
 
 import os
@@ -26,29 +26,29 @@ from .free_memory import shipped_psutil
 from .overhead import Overheads
 
 MEASURED: Final = "measured"
-"""The only key of Tune's config, with the number of the measured config, and this config."""
+"""The only key of Tune's config. Its value has the number of the measured config, and the config."""
 
 _SAMPLE_S: Final = 0.25
 """The interval of readings between results, for frameworks that keep no peaks."""
 
-_HAND_OVER_S: Final = 10.0
+_SEND_S: Final = 10.0
 """The deadline for sending a reading."""
 
 _TAKE_MORE_THAN_NEEDED: Final = ("tensorflow", "jax")
-"""Frameworks that reserve most of a device at the start, so that only the memory of their tensors counts."""
+"""Frameworks that reserve most of a device at the start, so only the memory of their tensors counts."""
 
 Ended = Literal["finished", "max_steps", "timeout", "out_of_memory", "failed"]
 
 
 class Reading(Value):
-    """The memory that a trial has used so far.
+    """The memory usage of a trial.
 
     Attributes:
         peak_bytes: The peak of each framework's allocator, or of its tensors if it reserves more than it needs.
         total_bytes: Peaks and overhead, or the driver's figure for the process if that is larger.
         overhead_bytes: The memory outside the allocators, measured or a safe default.
         host_memory_bytes: The peak host memory of the process and its children.
-        num_steps: Results so far.
+        num_steps: The number of results so far.
         ended_by: Why the trial ended, or ``None`` if it still runs.
         device_bytes: The GPU's memory.
         versions: The versions of the frameworks that use the GPU.
@@ -73,7 +73,7 @@ class Recorder:
         self._readings: dict[int, Reading] = {}
 
     def record(self, number: int, reading: Reading) -> None:
-        """Keep a trial's reading by the number of its config, unless an earlier reading says why it ended."""
+        """Store a reading by the number of its config, unless an earlier reading has the end of the trial."""
         before = self._readings.get(number)
         if before is None or before.ended_by is None:
             self._readings[number] = reading
@@ -84,7 +84,7 @@ class Recorder:
 
 
 class Caps(NamedTuple):
-    """The caps at which a measured trial ends."""
+    """The largest number of steps and the deadline of a measured trial."""
 
     max_steps: int
     timeout_s: float
@@ -93,7 +93,7 @@ class Caps(NamedTuple):
 def measured_trial(
     trainable: Callable[..., Any] | type[tune.Trainable], recorder: Any, caps: Caps, overheads: Overheads
 ) -> type[tune.Trainable]:
-    """Return a class of trials that measure themselves."""
+    """Return a subclass of the trainable that measures its memory."""
     cls = trainable if isinstance(trainable, type) else class_of_function(trainable)
     fields = {"_recorder": recorder, "_caps": caps, "_overheads": overheads}
     return type(f"measured_{getattr(trainable, '__name__', cls.__name__)}", (_Measured, cls), fields)
@@ -140,10 +140,10 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
             yield
         except Exception as error:
             ran_out = classify_oom(error).kind == "accelerator"
-            said: BaseException = error
-            while not str(said) and said.__cause__ is not None:  # wrapped by Tune
-                said = said.__cause__
-            self._record("out_of_memory" if ran_out else "failed", redacted(f"{type(said).__name__}: {said}"))
+            cause: BaseException = error
+            while not str(cause) and cause.__cause__ is not None:  # wrapped by Tune
+                cause = cause.__cause__
+            self._record("out_of_memory" if ran_out else "failed", redacted(f"{type(cause).__name__}: {cause}"))
             raise
 
     def _watch(self) -> None:
@@ -160,7 +160,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
 
     def _record(self, ended_by: Ended | None, error: str | None = None) -> None:
         reading = self._reading(ended_by, error)
-        ray.get(self._recorder.record.remote(self._number, reading), timeout=_HAND_OVER_S)
+        ray.get(self._recorder.record.remote(self._number, reading), timeout=_SEND_S)
 
     def _look(self) -> dict[str, FrameworkMemory]:
         with self._lock:
@@ -207,7 +207,7 @@ def _process_bytes(held: int) -> int | None:
     """Return the driver's figure for this process, or ``None`` if the driver does not list it."""
     with suppress(NvmlError):
         found = bytes_of_process(read_device_use())
-        # A smaller figure is that of another process, which has this ID on the host.
+        # A smaller figure belongs to another process, which has this ID on the host.
         return found if found is not None and found >= held else None
     return None
 

@@ -1,7 +1,7 @@
-"""NVIDIA's ways to limit a whole process on a device: the MPS daemon, and MIG devices.
+"""Limits a whole process on a device with NVIDIA's MPS daemon or a MIG device.
 
 MPS limits all memory of a process, including its context and libraries. CUDA reads the limit from variables when it
-starts, and the limit only counts if an MPS daemon runs. The GPU limits a process with a whole MIG device.
+starts, and the limit has an effect only if an MPS daemon runs. A MIG device limits the process in hardware.
 """
 
 import os
@@ -30,7 +30,7 @@ _UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
 
 
 def isolate_by_mps(limits: ShareLimits) -> None:
-    """Let MPS limit this process too, or report why it does not."""
+    """Limit this process with MPS, or warn why this is not possible."""
     reason = ask_mps_daemon()
     if reason is None:
         try:
@@ -41,15 +41,15 @@ def isolate_by_mps(limits: ShareLimits) -> None:
     if reason is None:
         limits.by_driver = "mps"
     else:
-        limits.warn(f"MPS does not limit this process, only its frameworks' own limits do: {reason}")
+        limits.warn(f"MPS does not limit this process, so only the limits of its frameworks apply: {reason}")
 
 
 def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -> str | None:
     """Set the variables of MPS for this process, or return why this is not possible.
 
-    The memory limit is the whole share, because MPS counts all memory. A client gets twice its share of threads, as
-    NVIDIA recommends (100 % / 0.5 n for n clients), because the threads of idle clients would otherwise stay unused. A
-    thread percentage that the user has set stays, and so does a smaller memory limit.
+    The memory limit includes the overhead, because MPS counts all memory. A client gets twice its fraction of the
+    threads, as NVIDIA recommends (100 % / 0.5 n for n clients), because the threads of idle clients would otherwise
+    stay unused. The user's own thread percentage and smaller memory limit have precedence.
     """
     own = environment.of_user()
     device = _visible_device()
@@ -63,13 +63,13 @@ def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -
     if cuda_has_started():
         # They are equal if the previous trial in this process had the same fraction.
         is_set = all(os.environ.get(name) == value for name, value in variables.items())
-        return None if is_set else "CUDA has started in this process already"
+        return None if is_set else "CUDA has already started in this process"
     environment.write(variables)
     return None
 
 
 def mps_own_limit(text: str, device: str) -> int | None:
-    """Return the limit in bytes that the user has set for the visible device, or ``None`` if it cannot be read.
+    """Return the user's own limit for the visible device in bytes, or ``None`` if there is none or it is invalid.
 
     ``text`` is the variable of MPS, such as ``"0=1G,1=512M"``. The number of the visible device is 0.
     """
@@ -84,13 +84,13 @@ def mps_own_limit(text: str, device: str) -> int | None:
 def ask_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
     """Return why no MPS daemon answers on this machine, or ``None`` if one does.
 
-    ``CUDA_MPS_PIPE_DIRECTORY`` says where it listens, as for CUDA.
+    The daemon listens in ``CUDA_MPS_PIPE_DIRECTORY``, as for CUDA.
     """
     program = program_path(_CONTROL)
     if program is None:
         return f"{_CONTROL} is not installed"
     try:
-        # The answer lists the servers and may be empty. It is not read, so a child that keeps a pipe open cannot block.
+        # The answer, a list of servers, is not read, so a child that keeps a pipe open cannot block.
         done = subprocess.run(  # noqa: S603 - the command is a constant
             [program],
             input=b"get_server_list\n",
@@ -107,15 +107,15 @@ def ask_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
 
 
 def cuda_has_started(open_files: Path = Path("/proc/self/fd")) -> bool:
-    """Return whether CUDA has started in this process. Without ``/proc``, return ``False``."""
+    """Return whether CUDA has started in this process, or ``False`` without ``/proc``."""
 
-    def leads_there(link: Path) -> bool:
+    def is_device(link: Path) -> bool:
         try:
             return str(link.readlink()) == _UNIFIED_MEMORY
         except OSError:  # closed since the folder was listed
             return False
 
-    return open_files.is_dir() and any(leads_there(link) for link in open_files.iterdir())
+    return open_files.is_dir() and any(is_device(link) for link in open_files.iterdir())
 
 
 def is_mig() -> bool:

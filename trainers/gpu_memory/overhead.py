@@ -1,7 +1,7 @@
-"""The GPU memory that a framework uses outside its own allocator: a measurement, or a safe default.
+"""The GPU memory that a framework uses outside its allocator: a measurement, or a safe default.
 
-A framework's limit does not count the device context, loaded kernels, library handles and communication buffers, so
-they are subtracted from the share. Each user of a machine has one file with measurements.
+A framework's limit does not include the device context, loaded kernels, library handles and communication buffers.
+Each user of a machine has one file with measurements.
 """
 
 import os
@@ -12,8 +12,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from tune_policies.files.reading import UnreadableFileError, read_value
-from tune_policies.files.writing import BusyFileError, locked, replace_file
 from tune_policies.plan.safe_overhead import safe_overhead_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import UsedBytes
@@ -48,7 +46,7 @@ class Assumption(StrEnum):
     """The source of an overhead that was not measured on this device."""
 
     SAFE_DEFAULT = "safe default"
-    PROFILE = "as the plan has counted by its profile"
+    PROFILE = "the profile of the plan"
 
 
 OverheadSource = MeasuredOverhead | Assumption
@@ -90,6 +88,9 @@ def load_overheads() -> Overheads:
 
     A file that is invalid or that another user may write causes a warning, and is ignored.
     """
+    # Each process of a trial imports this module, and only the program reads and writes the file.
+    from tune_policies.files.reading import UnreadableFileError, read_value
+
     try:
         return read_value(overheads_file(), Overheads, "record of overheads", by_others=False)
     except InvalidResourcesError as error:
@@ -109,15 +110,17 @@ def save_overheads(overheads: Overheads) -> Overheads:
     Raises:
         InvalidResourcesError: The file cannot be written.
     """
+    from tune_policies.files.writing import BusyFileError, locked, replace_file
+
     path = overheads_file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidResourcesError(
-            f"{path.parent} cannot be made a folder: {error.strerror}. Name another in TUNE_POLICIES_CACHE"
+            f"the folder {path.parent} cannot be created: {error.strerror}. Set TUNE_POLICIES_CACHE to another folder"
         ) from error
     with ExitStack() as stack:
-        with suppress(BusyFileError):  # do not lose the new measurements
+        with suppress(BusyFileError):  # then write without the lock, to keep the new measurements
             stack.enter_context(locked(path, timeout_s=_LOCK_TIMEOUT_S))
         merged = load_overheads().merged(overheads)
         replace_file(path, merged.to_json(), is_private=True)
@@ -125,14 +128,16 @@ def save_overheads(overheads: Overheads) -> Overheads:
 
 
 def overheads_file(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the file with measurements, in ``TUNE_POLICIES_CACHE`` or the cache folder of the user.
+    """Return the file with measurements, in ``TUNE_POLICIES_CACHE`` or the user's cache folder.
 
     Raises:
-        InvalidResourcesError: The user has no home, as in a container with an unnamed user.
+        InvalidResourcesError: The user has no home directory, as in some containers.
     """
     own = environ.get("TUNE_POLICIES_CACHE")
     folder = Path(own) if own else Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "tune-policies"
     try:
         return folder.expanduser() / "gpu-overheads.json"
     except RuntimeError as error:
-        raise InvalidResourcesError(f"{folder} needs HOME, which is not set: set it, or TUNE_POLICIES_CACHE") from error
+        raise InvalidResourcesError(
+            f"{folder} needs HOME, which is not set. Set HOME or TUNE_POLICIES_CACHE"
+        ) from error

@@ -1,8 +1,8 @@
-"""Uses a GPU with one framework, as training does, and says how much its allocator holds; run as a script.
+"""A script that uses a GPU with one framework, and prints the memory that its allocator reserves, as JSON.
 
-It prints one line of JSON and then holds the memory until its input ends, so that it can be measured from outside.
-The work loads what training loads: a matrix product, a convolution, and their gradients. This file imports nothing of
-its package, so that it starts at once.
+It keeps the memory until its input ends, so that the parent process can read the driver's figure. A matrix product, a
+convolution and their gradients load the same libraries as training does. The script imports nothing of its package, so
+it starts fast.
 """
 
 import json
@@ -11,7 +11,7 @@ import sys
 
 
 def use_torch() -> dict[str, object]:
-    """Use PyTorch; its allocator says what it has reserved."""
+    """Use PyTorch."""
     import torch
 
     image = torch.randn(8, 3, 64, 64, device="cuda", requires_grad=True)
@@ -23,7 +23,7 @@ def use_torch() -> dict[str, object]:
 
 
 def use_tensorflow() -> dict[str, object]:
-    """Use TensorFlow; without growth it takes the whole of its limit at once."""
+    """Use TensorFlow, which reserves its whole limit at the start."""
     import tensorflow as tf
 
     megabytes = 512
@@ -40,7 +40,7 @@ def use_tensorflow() -> dict[str, object]:
 
 
 def use_jax() -> dict[str, object]:
-    """Use JAX; with preallocation it takes the whole of its limit at once."""
+    """Use JAX, which reserves its whole limit at the start because of the preallocation."""
     os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)
     os.environ |= {"XLA_CLIENT_MEM_FRACTION": "0.05", "XLA_PYTHON_CLIENT_PREALLOCATE": "true"}
     import jax
@@ -57,7 +57,7 @@ def use_jax() -> dict[str, object]:
 
 
 def use_cupy() -> dict[str, object]:
-    """Use CuPy; its pool says what it holds."""
+    """Use CuPy."""
     import cupy
 
     matrix = cupy.random.standard_normal((512, 512), dtype=cupy.float32)

@@ -1,4 +1,4 @@
-"""A process's fraction of a GPU, and its limits while it serves a trial: what limiters need, and what they report."""
+"""The GPU fraction of a process, and its limits while it serves a trial."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,17 +16,17 @@ from .limit import GpuMemoryLimit, OwnEnvironment
 from .overhead import NOTHING_MEASURED, Assumption, Overheads, OverheadSource
 
 SharedDevice = Literal["GPU", "NPU"]
-"""Ray's resources that can be shared in fractions and have a framework that can be limited."""
+"""Ray's resources that can be divided and whose frameworks can be limited."""
 
 
 class GpuShare(Value):
-    """This process's share of the device that Ray assigned to it.
+    """The fraction of a device that Ray assigned to this process.
 
     Attributes:
-        fraction: The share as rounded by Ray; 1 and above are whole devices, which are not limited.
-        memory_bytes: The share in the plan. If it is ``None``, the share is ``fraction`` of the device.
-        overhead_bytes: The part of the share that the plan counts for memory outside the frameworks' allocators, or
-            ``None`` if the process determines it.
+        fraction: The fraction as rounded by Ray; 1 and above are whole devices, which are not limited.
+        memory_bytes: Its memory in the plan, or ``None`` for ``fraction`` of the device.
+        overhead_bytes: The memory outside the frameworks' allocators in the plan, or ``None`` if the process determines
+            it.
         measured_with: The versions of the frameworks with which the overhead was measured, by name.
         device: Ray's name of the resource.
     """
@@ -39,11 +39,11 @@ class GpuShare(Value):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the process has its devices for itself."""
+        """Whether no other process shares the devices."""
         return self.fraction >= 1
 
     def bytes_of(self, total_bytes: int) -> int:
-        """Return the fraction of a device in bytes. The device may be smaller than planned, and the share with it."""
+        """Return the fraction of a device in bytes, which is smaller than planned if the device is smaller."""
         num_parts = TICKS // to_ticks(self.fraction)  # Ray rounds the fraction down
         return min(self.memory_bytes or int(total_bytes * self.fraction), total_bytes // num_parts)
 
@@ -70,18 +70,18 @@ class ShareLimits:
     """The limits of this process while it serves a trial. Each import of a framework adds to them.
 
     Attributes:
-        share: The share, or whole devices.
+        share: The fraction of a device, or whole devices.
         options: How to limit the process.
         environment: The variables of the process.
-        share_bytes: The share in bytes, or ``None`` until the size of the device is known.
+        share_bytes: The fraction in bytes, or ``None`` until the size of the device is known.
         limit_bytes: The limit of each framework's allocator.
-        overheads: The part of the share for memory outside each framework's allocator, in bytes, and its source.
-        overhead_is_of_process: Whether each overhead is that of the whole process, so that they must not be added.
+        overheads: The memory outside each framework's allocator in bytes, and its source.
+        overhead_is_of_process: Whether each overhead is that of the whole process, so that they are not added up.
         not_enforceable: Frameworks in use that have no limit.
         by_driver: ``"mps"`` or ``"mig"`` if the driver limits the whole process.
         seeing: Imported frameworks that see the device, and are limited.
         blind: Imported modules that see no device.
-        refusal: Why a framework could not be limited. User code or a library may have caught the error.
+        refusal: Why a framework could not be limited, because user code or a library may have caught the error.
     """
 
     share: GpuShare
@@ -104,18 +104,18 @@ class ShareLimits:
 
     @property
     def isolation(self) -> Literal["mps", "mig", "framework"] | None:
-        """What limits the process, or ``None`` if nothing limits it yet."""
+        """The kind of limit, or ``None`` if there is none yet."""
         return self.by_driver or ("framework" if self.limit_bytes else None)
 
     @property
     def warnings(self) -> list[str]:
-        """Why a limit is not enforced, if the user has accepted that, and other warnings."""
+        """Accepted reasons for unenforced limits, and other warnings."""
         texts = [*self._warnings]
         if not self.seeing:  # a framework that sees the device may have imported others that do not
             texts += [f"{name} sees no {self.share.device}" for name in self.blind]
         if len(self.seeing) > 1:
             names = " and ".join(sorted(self.seeing))
-            texts.append(f"{names} are each held to the share, but together they may take more")
+            texts.append(f"{names} are limited separately, so together they may use more than the GPU fraction")
         return texts
 
     def warn(self, message: str) -> None:
@@ -142,8 +142,8 @@ class ShareLimits:
         if self.share.overhead_bytes is not None:
             self.overhead_is_of_process = True
             largest = max(self.share.overhead_bytes, overhead)
-            # A larger overhead would shrink the budget below what was measured to fit. An import of a framework that
-            # is not in use must not fail.
+            # A larger overhead would make the budget smaller than measured. The import of an unused framework must not
+            # fail.
             if self._was_measured(framework, version) or largest >= share:
                 overhead, source = self.share.overhead_bytes, Assumption.PROFILE
             else:
@@ -153,30 +153,30 @@ class ShareLimits:
         return GpuMemoryLimit(share, overhead_bytes={framework: overhead})
 
     def _was_measured(self, framework: str, version: str | None) -> bool:
-        """Return whether the share may have been measured with this framework, and warn about another version."""
+        """Return whether the plan may be based on this framework, and warn about another version."""
         measured_with = self.share.measured_with
         if not measured_with:  # not in the profile
             return True
         with_version = measured_with.get(framework)
         if with_version is None:
-            self.warn(f"the share was measured without {framework}, which may need more: measure again")
+            self.warn(f"the memory was measured without {framework}, which may need more. Measure again")
         elif with_version != version:
             self.warn(
-                f"the share was measured with {framework} {with_version}, and this is {version}, which may need more "
-                "or less: measure again"
+                f"the memory was measured with {framework} {with_version}, and {version} may need more or less. "
+                "Measure again"
             )
         return with_version is not None
 
     def check_held(self, framework: str, device: int, held_bytes: int, budget: int) -> None:
-        """Raise a ``MemoryLimitError`` if a framework already holds more memory of a device than its budget."""
+        """Raise a ``MemoryLimitError`` if a framework already uses more memory of a device than its budget."""
         if held_bytes > budget:
             raise MemoryLimitError(
-                f"{framework} already holds {format_bytes(held_bytes)} of GPU {device}, more than its budget of "
-                f"{format_bytes(budget)}: put nothing on the GPU before the trial starts"
+                f"{framework} already uses {format_bytes(held_bytes)} of GPU {device}, more than its budget of "
+                f"{format_bytes(budget)}. Put nothing on the GPU before the trial starts"
             )
 
     def report_unenforced(self, message: str, hint: str = "") -> None:
-        """Raise a ``MemoryLimitError`` because a limit cannot hold, or warn if the user has accepted that.
+        """Raise a ``MemoryLimitError`` about an unenforced limit, or warn if the user accepts it.
 
         ``hint`` is only part of the error.
         """

@@ -1,7 +1,7 @@
-"""The GPU memory that this process's trial has used since it started.
+"""Counts the GPU memory that a trial uses in this process.
 
-It is part of each result, of the error of a trial that ran out of memory, and of a file in the run's folder. The file
-is needed because Ray keeps only the report of the first Train worker, and only with a checkpoint.
+The usage is part of each result, of the error of a trial that ran out of memory, and of a file in the run's folder.
+Ray keeps only the report of the first Train worker, and only with a checkpoint, so other workers need the file.
 """
 
 import copyreg
@@ -25,7 +25,7 @@ _BY_ALLOCATOR: Final = "the reserved peak and the overhead"
 
 
 class TrialUsage:
-    """Counts the use of a trial, in addition to the frameworks' own counters.
+    """Counts the memory usage of a trial with the frameworks' counters.
 
     Methods that read a framework raise a ``ProbeError`` if that fails.
 
@@ -54,10 +54,10 @@ class TrialUsage:
         now = read_counters()
         self.left_over_bytes = held_bytes(now)
         self._count_ooms(now)
-        self.num_ooms = 0  # of earlier trials
+        self.num_ooms = 0  # without those of earlier trials
 
     def rebase(self) -> None:
-        """Reset the peaks after a trainable was reset. The memory that it keeps is its own."""
+        """Reset the peaks after a trainable was reset. The memory that it keeps belongs to the new trial."""
         self.left_over_bytes = 0
         for peaks in self._peaks.values():
             peaks.clear()
@@ -69,7 +69,7 @@ class TrialUsage:
         self.warnings = list(dict.fromkeys([*self.warnings, *messages]))
 
     def read(self) -> GpuMemoryUsage:
-        """Return the use of the share so far."""
+        """Return the usage so far."""
         limits, counters = self.limits, read_counters()
         recheck(limits)
         self._count_ooms(counters)
@@ -135,31 +135,31 @@ class TrialUsage:
 def _sources(counters: Mapping[str, FrameworkMemory], kind: MemoryKind) -> str:
     known = [memory.how for memory in counters.values() if memory.peak_bytes(kind) is not None]
     silent = [name for name, memory in counters.items() if memory.peak_bytes(kind) is None]
-    instead = ", so what its tensors took counts" if kind == "reserved" and known else ""
-    return "; ".join([*known, *(f"{name} does not tell{instead}" for name in silent)])
+    instead = ", so the memory of its tensors counts" if kind == "reserved" and known else ""
+    return "; ".join([*known, *(f"{name} does not report it{instead}" for name in silent)])
 
 
 def _process_bytes(limits: ShareLimits, held: int) -> tuple[list[DeviceUse], int | None, str]:
-    """Return the devices, the driver's figure for this process, and its source or why it is not known."""
+    """Return the devices, the driver's figure for this process, and its source or the reason why it is unknown."""
     device = limits.share.device
     if device != "GPU":
-        return [], None, f"not known: only the driver of NVIDIA's GPUs is asked, not that of the {device}"
+        return [], None, f"unknown: only NVIDIA's driver is read, not that of the {device}"
     try:
         devices = read_device_use()
     except NvmlError as error:
-        return [], None, f"not known: the driver cannot be asked how full the GPU is: {error}"
+        return [], None, f"unknown: the driver cannot be read: {error}"
     found = bytes_of_process(devices)
     if not devices:
         why = "the process sees no GPU"
     elif limits.by_driver:
-        why = f"under {limits.by_driver.upper()} the driver does not count by process"
+        why = f"with {limits.by_driver.upper()}, the driver does not count by process"
     elif found is None:
         why = "the driver does not list this process, as in a container or before it uses the GPU"
     elif found < held:  # the process ID is that of another process, on the host
         why = "the driver and this container number processes differently"
     else:
         return devices, found, "NVML, now"
-    return devices, None, f"not known: {why}"
+    return devices, None, f"unknown: {why}"
 
 
 def _overhead(
@@ -167,7 +167,7 @@ def _overhead(
 ) -> tuple[int | None, str]:
     reserved = [memory.reserved_bytes for memory in counters.values()]
     if process_bytes is not None and reserved and None not in reserved:
-        return process_bytes - sum(each or 0 for each in reserved), "the process by NVML less what the allocators hold"
+        return process_bytes - sum(each or 0 for each in reserved), "the process by NVML minus the allocators"
     if not limits.overheads:
         return None, ""
     sources = "; ".join(f"{name}: {source}" for name, (_, source) in limits.overheads.items())
@@ -175,7 +175,7 @@ def _overhead(
 
 
 def _basis(process_bytes: int | None, by_allocator: int | None, limits: ShareLimits) -> str:
-    """Return the figures that show whether the share was kept."""
+    """Return the figures that show whether the process kept its fraction."""
     if process_bytes is not None:
         return f"{_BY_ALLOCATOR}, and the process by NVML" if by_allocator is not None else "the process by NVML"
     is_assumed = any(source is Assumption.SAFE_DEFAULT for _, source in limits.overheads.values())
@@ -183,10 +183,7 @@ def _basis(process_bytes: int | None, by_allocator: int | None, limits: ShareLim
 
 
 class _NotesOfProcess(list[str]):
-    """The notes of an error, which are pickled without the usage.
-
-    Ray also sends the text of the traceback with the usage, so Python would print it twice.
-    """
+    """The notes of an error, pickled without the usage, which Ray sends with the text of the traceback."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, ([note for note in self if not note.startswith(USAGE_NOTE)],)
@@ -198,7 +195,7 @@ def has_usage_note(error: BaseException) -> bool:
 
 
 def add_usage_note(error: Exception, usage: GpuMemoryUsage) -> None:
-    """Add a note with the use of a trial to its error. Tune writes it into ``error.txt``."""
+    """Add a note with the usage of a trial to its error. Tune writes it to ``error.txt``."""
     error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
     error.__notes__ = _NotesOfProcess(error.__notes__)
     # Tune copies a function's error, and CuPy's errors are copied without their state.
@@ -207,12 +204,12 @@ def add_usage_note(error: Exception, usage: GpuMemoryUsage) -> None:
 
 
 _WRITTEN: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "num_ooms", "share_kept", "warnings")
-"""The fields whose change is worth another write, because storage may be slow and reports frequent."""
+"""The fields whose change causes a write. Storage may be slow, and reports may be frequent."""
 
 
 @dataclass
 class RunFolder:
-    """The folder for this process's record, in a filesystem of pyarrow. ``rank`` is the worker's, or 0 in a trial."""
+    """The folder of this process's usage file, in a pyarrow filesystem. ``rank`` is the worker's, or 0 in a trial."""
 
     filesystem: Any
     path: str
@@ -220,7 +217,7 @@ class RunFolder:
     _written: tuple[Any, ...] = ()
 
     def keep(self, usage: GpuMemoryUsage | None) -> None:
-        """Write the use of this process if it has changed, or warn if this fails."""
+        """Write the usage of this process if it has changed. A failure causes only a warning."""
         if usage is None or (fields := tuple(getattr(usage, name) for name in _WRITTEN)) == self._written:
             return
         from tune_policies.files.writing import put_text
@@ -231,5 +228,5 @@ class RunFolder:
         try:
             # The trial's folder may not exist before its first result.
             put_text(self.filesystem, file, text)
-        except Exception as error:  # noqa: BLE001  # filesystems have errors of their own, and none must end the run
-            warnings.warn(f"what the worker used is not kept in {file}: {error}", stacklevel=2)
+        except Exception as error:  # noqa: BLE001  # filesystems raise their own errors, which must not end the run
+            warnings.warn(f"the memory usage of the worker cannot be written to {file}: {error}", stacklevel=2)

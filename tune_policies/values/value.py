@@ -4,7 +4,6 @@ Pydantic validates the fields. All mistakes reach the user as one ``InvalidResou
 was given, and the fields that exist.
 """
 
-import difflib
 import gc
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -244,6 +243,8 @@ def _has_names(data: Mapping[Any, Any]) -> bool:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'A100'?"`` for the known name nearest to ``name``, or ``""``."""
+    import difflib  # only for errors
+
     by_lower = {candidate.lower(): candidate for candidate in sorted(known)}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return f"; did you mean {by_lower[near[0]]!r}?" if near else ""

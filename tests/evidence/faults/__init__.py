@@ -1,1 +1,1 @@
-"""What files and writers take: damaged files for every loader, and ends at any moment for every writer."""
+"""Injects faults into runs of trials."""

@@ -1,7 +1,7 @@
-"""A day of a run under ``PolicyScheduler`` in which nodes come and go and trials fail, without Ray or any process.
+"""Simulates a day of a run under ``PolicyScheduler`` in which nodes are added and lost and trials fail.
 
-What decides is real: Tune's controller, ``PolicyScheduler`` around ``OomRetryScheduler``, the policies and the
-placement. ``simulated_ray`` stands in for Ray's part. At each step every trial runs, waits for a reason, or has ended.
+Tune's controller, ``PolicyScheduler``, ``OomRetryScheduler``, policies and placement are real, and ``simulated_ray``
+replaces Ray. At each step, every trial must run, wait for a valid reason, or have ended.
 """
 
 import itertools
@@ -49,25 +49,25 @@ SHAPES: Final = (
     NodeCapacity(node_id="-", resources=Resources(cpus=16, gpus=2, memory_bytes=64 * GIB)),
     NodeCapacity(node_id="-", resources=Resources(cpus=4, memory_bytes=32 * GIB)),
 )
-"""The nodes that come and go. One of the first two is always there, as not one trial would run without."""
+"""The shapes of nodes. One of the first two always exists, because no trial could run without it."""
 
 POLICY: Final = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
 
-FAULTS: Final = ("a worker is killed", "a trial raises", "a node goes")
+FAULTS: Final = ("a worker is killed", "a trial raises", "a node is lost")
 
 _NODES_ARE_READ_AFTER_S: Final = (2.0, 20.0)
 _LONGEST_STEP_S: Final = 90.0
-_HELD: Final = "its slot is still held"
+_HELD: Final = "its slot is still occupied"
 _KEPT_S: Final = 10.0
-"""Tune ends a process that it need not keep within a step or two."""
+"""Tune ends an unneeded process within two steps."""
 
 
 class SimulatedTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no types
-    """What the trials name; nobody calls it."""
+    """The trainable of the trials, which is never called."""
 
 
 class Watch:
-    """Tells the scheduler of changed nodes some seconds after they have changed, as a probe of them would."""
+    """Reports changed nodes to the scheduler some seconds later, as a probe does."""
 
     def __init__(self, cluster: SimulatedCluster, clock: Clock, rng: random.Random) -> None:
         self._cluster, self._clock, self._rng = cluster, clock, rng
@@ -89,13 +89,13 @@ class Churn:
     """A run of Tune on simulated nodes, one step at a time.
 
     Args:
-        folder: Where the run is.
-        seed: Of all that is random.
-        inner: The scheduler around which ours are.
-        num_trials: How many trials there are.
+        folder: The folder of the run.
+        seed: The random seed.
+        inner: The scheduler inside this project's schedulers.
+        num_trials: The number of trials.
         most_steps: The most steps of a trial.
-        reuse: Whether Tune gives the process of a trial that has ended to the next.
-        is_outside: Whether ``PolicyScheduler`` is around ``OomRetryScheduler``, not in it.
+        reuse: Whether Tune reuses the processes of trials.
+        is_outside: Whether ``PolicyScheduler`` wraps ``OomRetryScheduler`` instead of the reverse.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Churn:
         self.faults: Counter[str] = Counter()
         self.num_steps = 0
         self._raises: set[SimulatedActor] = set()
-        self._held_since_s: dict[Trial, float] = {}
+        self._occupied_since_s: dict[Trial, float] = {}
         self.actors = SimulatedActors(self.cluster, self.clock, self._step, folder)
         self.actors.before_event = self._check
         self.cluster.add(SHAPES[0])
@@ -136,7 +136,7 @@ class Churn:
             max_failures=-1,
         )
         search.add_configurations([experiment])
-        # Without a Ray, Tune does not ask how many CPUs there are where this is set.
+        # With this variable, Tune does not read the number of CPUs from Ray.
         with patch.dict(os.environ, {"TUNE_MAX_PENDING_TRIALS_PG": "20", "TUNE_PRINT_ALL_TRIAL_ERRORS": "0"}):
             self.controller = TuneController(
                 search_alg=search,
@@ -149,18 +149,18 @@ class Churn:
 
     @property
     def trials(self) -> list[Trial]:
-        """All trials that there were."""
+        """All trials of the run."""
         return self.controller.get_trials()  # type: ignore[no-any-return]
 
     def _step(self, actor: SimulatedActor) -> tuple[float, dict[str, Any] | Exception]:
-        """Do one step of a trial, which may find that its memory does not do."""
+        """Run one step of a trial, which may run out of memory."""
         takes_s = self.rng.uniform(1.0, _LONGEST_STEP_S)
         bundle, width = actor.request.bundles[0], actor.config["width"]
         if 0 < bundle.get("GPU", 0) < 0.25 * width:
-            self.faults["GPU memory runs out"] += 1
+            self.faults["out of GPU memory"] += 1
             return takes_s, RuntimeError("CUDA error: out of memory")
         if not bundle.get("GPU") and bundle.get("memory", 2 * GIB) < 2 * GIB * width:
-            self.faults["host memory runs out"] += 1
+            self.faults["out of host memory"] += 1
             return takes_s, MemoryError()
         if actor in self._raises:
             self._raises.discard(actor)
@@ -170,15 +170,15 @@ class Churn:
         return takes_s, result
 
     def step(self) -> None:
-        """Let Tune take a step."""
+        """Run one step of Tune's controller."""
         self.controller.step()
         self.num_steps += 1
 
     def fault(self, kind: str) -> bool:
-        """Let one of ``FAULTS`` happen; ``False``: there is nothing that it could happen to."""
+        """Inject one of ``FAULTS``; return whether there was anything that it could hit."""
         running = [actor for actor in self.actors.live if actor.has_started and not actor.is_dead and actor.tasks]
         nodes = list(self.cluster.nodes)
-        if kind == "a node goes":
+        if kind == "a node is lost":
             if len(nodes) < 2:
                 return False
             self.actors.kill_node(self.rng.choice(nodes))
@@ -192,14 +192,14 @@ class Churn:
         return True
 
     def add_node(self) -> None:
-        """Let a node come."""
+        """Add a random node."""
         self.cluster.add(self.rng.choice(SHAPES))
 
     def why(self, trial: Trial) -> str:
-        """Return why a trial is as it is.
+        """Return the reason for the state of a trial.
 
         Raises:
-            AssertionError: It waits without a reason.
+            AssertionError: The trial waits without a valid reason.
         """
         scheduler = self.scheduler
         if trial.status in (Trial.TERMINATED, Trial.ERROR):
@@ -214,8 +214,8 @@ class Churn:
             tracked = self.controller._trial_to_actor.get(trial)
             if tracked is None:
                 is_full = self.actors.num_pending_actors >= self.controller._max_pending_trials
-                assert is_full, f"{trial} has a slot, and nothing was requested"
-                return "Tune asks for no more processes at once"
+                assert is_full, f"{trial} has a slot, but requested nothing"
+                return "Tune has requested as many processes as it may"
             actor = self.actors._actors[tracked]
             return _HELD if actor.held is None else "it starts"
         if not slots.run_plan.placements:
@@ -226,51 +226,43 @@ class Churn:
             return "no slot is free"
         free = [(placement, number) for placement, number in free if number >= self._slots_needed(trial, placement)]
         if not free:
-            return "it needs several slots, as it ran out of memory"
+            return "it needs several slots after it ran out of memory"
         is_bound = any(placement.slot_type not in allowed for placement in slots.run_plan.placements)
         left_idle = {} if is_bound else scheduler.slots_left_idle()
         open_types = {placement.slot_type for placement, _ in free}
-        assert open_types <= left_idle.keys(), f"{trial} waits though slots of the types {open_types} are free"
+        assert open_types <= left_idle.keys(), f"{trial} waits although slots of the types {open_types} are free"
         return "it would end later in the slot that is free"
 
     def _slots_needed(self, trial: Trial, placement: Placement) -> int:
-        """Return how many slots of a placement hold a trial, which may need more memory than one has."""
+        """Return the number of slots that a trial needs, which may need more memory than one slot has."""
         planned = self.scheduler._run_slots.run_plan.factories[placement]
         raised = self.oom_retry._with_needed_memory(trial, planned)
         return min(placement.count, num_slots_for(bundles_of(raised)[0], bundles_of(planned)[0]))
 
     def _check(self) -> None:
-        """Look at the nodes and at each trial, once Tune has requested its next trial.
-
-        Raises:
-            AssertionError: A trial waits without a reason, or more is held than there is.
-        """
+        """Raise an ``AssertionError`` if a trial waits without a valid reason, or a node has allocated too much."""
         for node in self.cluster.nodes.values():
             left = [*node.free.values(), *itertools.chain(*node.devices.values())]
-            assert min(left, default=0) >= 0, f"{node.capacity.node_id} has given more than it has"
+            assert min(left, default=0) >= 0, f"{node.capacity.node_id} has allocated more than its capacity"
         for trial in self.controller.get_live_trials():
             why = self.why(trial)
             if why != _HELD:
-                self._held_since_s.pop(trial, None)
-            elif self.clock.now_s - self._held_since_s.setdefault(trial, self.clock.now_s) > _KEPT_S:
-                self._check_not_held_for_others(trial)
+                self._occupied_since_s.pop(trial, None)
+            elif self.clock.now_s - self._occupied_since_s.setdefault(trial, self.clock.now_s) > _KEPT_S:
+                self._check_not_kept_by_unused(trial)
 
-    def _check_not_held_for_others(self, trial: Trial) -> None:
+    def _check_not_kept_by_unused(self, trial: Trial) -> None:
         slot = planned_of(trial.placement_group_factory)
         in_use = self.controller._actor_to_trial.keys()
         kept = [each for each in self.actors.live if each.request == slot and each.tracked not in in_use]
         is_kept = any(not each.is_stopping for each in kept)
-        assert not is_kept, f"{trial} waits {_KEPT_S:g} s and more for what is held by a process that no trial uses"
+        assert not is_kept, f"{trial} waits for more than {_KEPT_S:g} s for a process that no trial uses"
 
     def pass_hours(self, hours: float, num_faults: int) -> None:
-        """Let nodes come and go and trials fail for so many simulated hours, and until the run has ended.
-
-        Args:
-            hours: How long.
-            num_faults: How many faults there are at the least; those that found nothing to happen to do not count.
+        """Inject at least ``num_faults`` faults during simulated ``hours``, and then finish the run.
 
         Raises:
-            AssertionError: A trial was lost, or waited without a reason, or something was not given back.
+            AssertionError: A trial was lost or waited without a valid reason, or a resource was not released.
         """
 
         def next_fault() -> None:
@@ -278,7 +270,7 @@ class Churn:
                 self.controller.search_alg.set_finished()
                 return
             kind = self.rng.choices(FAULTS, weights=(45, 45, 10))[0]
-            if self.fault(kind) and kind == "a node goes":
+            if self.fault(kind) and kind == "a node is lost":
                 self.clock.call_in(self.rng.uniform(10, 600), self.add_node)
             if len(self.cluster.nodes) < 4 and self.rng.random() < 0.1:
                 self.add_node()
@@ -287,16 +279,13 @@ class Churn:
         self.clock.call_in(0, next_fault)
         while not self.controller.is_finished():
             self.step()
-        self.check_is_over()
+        self.check_finished()
 
-    def check_is_over(self, *, may_stop: bool = False) -> None:
-        """Look at what a run has left.
-
-        Args:
-            may_stop: Whether the inner scheduler may end trials before their last step.
+    def check_finished(self, *, may_stop: bool = False) -> None:
+        """Check the end of a run. ``may_stop`` allows the inner scheduler to stop trials before their last step.
 
         Raises:
-            AssertionError: A trial has not ended with all of its steps, or something is not given back.
+            AssertionError: A trial has not finished all of its steps, or a resource was not released.
         """
         lost = [
             trial
@@ -308,7 +297,7 @@ class Churn:
         self.controller._cleanup_cached_actors(force_all=True)
         while self.actors.num_total_actors:
             self.actors.next()
-        assert all(node.is_idle for node in self.cluster.nodes.values()), "something is held still"
+        assert all(node.is_idle for node in self.cluster.nodes.values()), "a resource was not released"
         controller, scheduler = self.controller, self.scheduler
         queue = scheduler._queue
         assert queue is not None
@@ -320,7 +309,7 @@ class Churn:
 
 @contextmanager
 def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
-    """Give a run whose scheduler reads the clock and the nodes of the simulation."""
+    """Yield a run whose scheduler reads the simulated clock and nodes."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, ExitStack() as stack:
         churn = Churn(Path(folder), seed, **options)
 
@@ -339,7 +328,7 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
             (run_plan, "plan_on_cluster", lambda policy: policy.plan(churn.cluster.capacity)),
             (run_plan, "NodeWatch", lambda *_, **__: Watch(churn.cluster, churn.clock, churn.rng)),
             (policy_scheduler, "watch_tasks", lambda: None),
-            (PolicyScheduler, "_watch_run", lambda *_: None),  # it asks Ray for placement groups
+            (PolicyScheduler, "_watch_run", lambda *_: None),  # it reads placement groups from Ray
             (policy_scheduler, "lost_node", node_lost_with),
             (run_slots, "nodes_of", nodes_of),
             (oom_retry_scheduler, "was_killed_by_kernel", lambda _: False),
@@ -352,8 +341,8 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
 
 
 def measure_churn(num_faults: int, hours: float, seed: int) -> bool:
-    """Print what a day came to; return whether no trial was lost, none waited without a reason, and all came back."""
-    logging.disable(logging.ERROR)  # Tune tells of each failure
+    """Simulate a run and print its counts; return whether it passed all checks."""
+    logging.disable(logging.ERROR)  # Tune logs each failure
     start, failure = time.monotonic(), ""
     with simulated_run(seed) as churn:
         try:
@@ -361,7 +350,7 @@ def measure_churn(num_faults: int, hours: float, seed: int) -> bool:
         except AssertionError as error:
             failure = str(error)
     took_s = time.monotonic() - start
-    table = empty_table(f"{churn.clock.now_s / 3600:.1f} simulated hours, seed {seed}", "What", "Number")
+    table = empty_table(f"{churn.clock.now_s / 3600:.1f} simulated hours, seed {seed}", "Event", "Number")
     for what, number in (*sorted(churn.faults.items()), ("faults", churn.faults.total())):
         table.add_row(what, f"{number:,}")
     for what, number in (("trials", len(churn.trials)), ("plans", len(churn.scheduler.changes) + 1)):

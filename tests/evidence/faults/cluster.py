@@ -1,4 +1,4 @@
-"""A Ray of small nodes on this machine that counts a node as dead within seconds."""
+"""A Ray cluster of small nodes on this machine, which detects a dead node within seconds."""
 
 import logging
 import os
@@ -22,22 +22,18 @@ _QUICK_HEALTH: Final = {
 }
 _NODE: Final = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 _NUM_NODES: Final = 3
-_OF_RAY: Final = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::_AutoscalingCoordinator")
-"""Workers that Ray keeps without a program. Ray Train leaves the last one on each cluster."""
+_IDLE_WORKERS: Final = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::_AutoscalingCoordinator")
+"""Workers that Ray keeps without a program. The last one is of Ray Train."""
 
 FREE_BYTES: Final = 2 * 2**30
-"""Host memory that may be taken beside a watched node before Ray's memory monitor ends a worker there."""
+"""Host memory that processes may allocate before Ray's memory monitor kills a worker on the watched node."""
 
 
 class FaultCluster:
-    """A head without room for trials, and nodes that can be hit.
-
-    Args:
-        folder: The folder of this Ray, by which its processes are found.
-    """
+    """A head node without room for trials, and three nodes. ``folder`` is Ray's, which identifies its processes."""
 
     def __init__(self, folder: str) -> None:
-        logging.getLogger("ray").setLevel(logging.CRITICAL)  # it warns of every node that dies
+        logging.getLogger("ray").setLevel(logging.CRITICAL)  # it warns about each dead node
         self._folder = folder
         head = {"num_cpus": 0, "include_dashboard": False, "_system_config": _QUICK_HEALTH}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -46,18 +42,18 @@ class FaultCluster:
 
     @property
     def address(self) -> str:
-        """Where a program finds it."""
+        """The address for programs."""
         return str(self._cluster.address)
 
     def end(self) -> None:
-        """End all its processes."""
+        """Kill all its processes."""
         self._cluster.shutdown()
-        for process in self._workers():  # one that outlived its raylet
+        for process in self._workers():  # whose raylet is dead
             with suppress(psutil.Error):
                 process.kill()
 
     def replenish(self) -> None:
-        """Add nodes until there are as many as at first."""
+        """Add nodes until there are three again."""
         while len(self._cluster.worker_nodes) < _NUM_NODES:
             self._cluster.add_node(**_NODE)
 
@@ -65,20 +61,20 @@ class FaultCluster:
         return next(each for each in self._cluster.worker_nodes if each.node_id == node_id)
 
     def kill_node(self, node_id: str) -> None:
-        """End the raylet by SIGKILL, and then what is left of the node."""
+        """Kill the raylet with SIGKILL, and then the rest of the node."""
         node = self._node(node_id)
         node.all_processes["raylet"][0].process.kill()
         self._cluster.remove_node(node, allow_graceful=False)
 
     def drain(self, node_id: str, notice_s: float) -> bool:
-        """Announce that the node is removed after so many seconds; return whether Ray accepts that."""
+        """Announce that the node is removed after ``notice_s``; return whether Ray accepts this."""
         deadline_ms = int((time.time() + notice_s) * 1000)
         reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
         gcs = ray._raylet.GcsClient(address=self.address)
         return bool(gcs.drain_node(node_id, reason, "the fault matrix", deadline_ms)[0])
 
     def watch_memory(self) -> None:
-        """Replace a node by one with Ray's memory monitor, which no other has: all have the memory of this machine."""
+        """Replace a node by the only one with Ray's memory monitor, because all nodes share this machine's memory."""
         memory = psutil.virtual_memory()
         threshold = (memory.total - memory.available + FREE_BYTES) / memory.total
         variables = {"RAY_memory_usage_threshold": f"{threshold:.4f}", "RAY_memory_monitor_refresh_ms": "250"}
@@ -87,7 +83,7 @@ class FaultCluster:
             self.watched = str(self._cluster.add_node(**_NODE).node_id)
 
     def left_within(self, timeout_s: float) -> tuple[str, ...]:
-        """Return the workers and placement groups that are still there after so many seconds."""
+        """Return the workers and placement groups that still exist after ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while (left := self._left()) and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -99,12 +95,12 @@ class FaultCluster:
         return (*left, *(f"process {process.pid}" for process in self._workers()))
 
     def _workers(self) -> list[psutil.Process]:
-        """Return the processes of trials and drivers, also those whose raylet is gone."""
+        """Return the processes of trials and drivers, including those whose raylet is dead."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
                 command = " ".join(process.cmdline())
-                if command.startswith("ray::") and not command.startswith(_OF_RAY):
+                if command.startswith("ray::") and not command.startswith(_IDLE_WORKERS):
                     environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
                     if f"RAY_TMPDIR={self._folder}".encode() in environment:
                         found.append(process)

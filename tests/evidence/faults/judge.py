@@ -1,7 +1,4 @@
-"""What faults did to a run: trials lost, steps repeated, neighbors disturbed, and how soon the trials went on.
-
-Pure: the events that trials noted and the faults that struck in, a verdict out.
-"""
+"""Judges a run with faults from the events of its trials: lost and disturbed trials, repeated steps, recovery times."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -10,15 +7,15 @@ from typing import Literal, NamedTuple
 
 
 class Event(NamedTuple):
-    """What a trial has noted.
+    """An event that a trial recorded.
 
     Attributes:
-        what: Whether a process starts the trial, begins a step, or obeys an order.
-        at_s: When, in seconds since 1970.
-        trial: The trial's identifier.
+        what: A process started the trial, began a step, or obeyed an order.
+        at_s: The time in seconds since 1970.
+        trial: The trial's ID.
         pid: The process.
-        node: The identifier of the node.
-        step: Which step; at a start, the last step in the checkpoint.
+        node: The ID of the node.
+        step: The step; at a start, the last step in the checkpoint.
     """
 
     what: Literal["start", "step", "order"]
@@ -30,13 +27,13 @@ class Event(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A fault that struck.
+    """An injected fault.
 
     Attributes:
-        at_s: When, in seconds since 1970.
-        pids: The processes that it ends.
-        nodes: The nodes all of whose processes it ends.
-        until_s: When it is over: until then it also ends processes that start.
+        at_s: The time in seconds since 1970.
+        pids: The processes that it kills.
+        nodes: The nodes on which it kills all processes.
+        until_s: The end of the fault, until which it also kills processes that start.
     """
 
     at_s: float
@@ -45,29 +42,29 @@ class Hit(NamedTuple):
     until_s: float = 0.0
 
     def is_on(self, event: Event) -> bool:
-        """Whether ``event`` was noted in a process, or on a node, that the fault ends."""
+        """Return whether the process or the node of ``event`` is one that the fault kills."""
         return event.pid in self.pids or event.node in self.nodes
 
     def ends(self, event: Event) -> bool:
-        """Whether the fault ended the process that noted ``event``."""
+        """Return whether the fault killed the process of ``event``."""
         return (self.at_s >= event.at_s and self.is_on(event)) or self.at_s <= event.at_s <= self.until_s
 
 
 class TrialEnd(NamedTuple):
-    """How a trial ended: Tune's status, and the last step in Tune's results, or ``None``."""
+    """Tune's status of a trial, and the last step in Tune's results, or ``None``."""
 
     status: str
     step: int | None
 
 
 class Verdict(NamedTuple):
-    """What faults did to a run.
+    """The effects of faults on a run.
 
     Attributes:
-        lost: The trials that did not end well, and why.
-        disturbed: The trials that started again although nothing had hit them, or that two processes ran at once.
-        repeated: For each restart after a fault, how many steps were repeated.
-        recovery_s: For each restart after a fault, seconds from the fault to the next step.
+        lost: The trials that did not end normally, with reasons.
+        disturbed: The trials that restarted without a fault, or ran in two processes at once.
+        repeated: The number of repeated steps for each restart after a fault.
+        recovery_s: The seconds from the fault to the next step, for each restart after a fault.
     """
 
     lost: tuple[str, ...] = ()
@@ -77,11 +74,11 @@ class Verdict(NamedTuple):
 
 
 def judge(events: Iterable[Event], hits: Sequence[Hit], ends: Mapping[str, TrialEnd]) -> Verdict:
-    """Return what ``hits``, in order of time, did to the trials, whose ends are what Tune reported."""
+    """Return the effects of ``hits``, which are in order of time, on the trials; ``ends`` are from Tune."""
     by_trial = sorted(events, key=attrgetter("trial", "at_s"))
     trials = {trial: list(its) for trial, its in groupby(by_trial, key=attrgetter("trial"))}
     found = [_judge_trial(trial, its, hits, ends.get(trial)) for trial, its in trials.items()]
-    never = tuple(f"{trial}: it never started" for trial in sorted(ends.keys() - trials.keys()))
+    never = tuple(f"{trial}: never started" for trial in sorted(ends.keys() - trials.keys()))
     together = Verdict(*(sum(each, ()) for each in zip(*found, strict=True))) if found else Verdict()
     return together._replace(lost=together.lost + never)
 
@@ -95,12 +92,12 @@ def _judge_trial(trial: str, events: Sequence[Event], hits: Sequence[Hit], end: 
             if event.pid == start.pid:
                 most = max(most, event.step)
             elif event.pid in former:
-                disturbed.append(f"{trial}: process {event.pid} goes on beside {start.pid}")
+                disturbed.append(f"{trial}: processes {event.pid} and {start.pid} run at once")
                 former.discard(event.pid)  # once is enough
             continue
         hit = next((hit for hit in reversed(hits) if hit.at_s <= event.at_s and hit.ends(start)), None)
         if hit is None:
-            disturbed.append(f"{trial}: starts again at step {event.step} of {most}, and nothing had hit it")
+            disturbed.append(f"{trial}: restarted at step {event.step} of {most} without a fault")
         else:
             repeated.append(most - event.step)
             following = (each.at_s for each in events[place:] if (each.what, each.pid) == ("step", event.pid))
@@ -113,8 +110,10 @@ def _judge_trial(trial: str, events: Sequence[Event], hits: Sequence[Hit], end: 
 
 def _why_lost(most: int, end: TrialEnd | None) -> str:
     if end is None:
-        return "the run did not end, or does not have it"
+        return "the run did not finish, or does not contain the trial"
     if end.status != "TERMINATED":
         return end.status
-    # A scheduler may stop a trial whose next step has begun.
-    return "" if end.step is not None and end.step >= most - 1 else f"Tune has step {end.step} of {most}"
+    # A scheduler may stop a trial during its next step.
+    return (
+        "" if end.step is not None and end.step >= most - 1 else f"Tune's last result is of step {end.step} of {most}"
+    )

@@ -1,4 +1,4 @@
-"""Each kind of fault under each way to run trials, one run after the other on one cluster, and the table of results."""
+"""Injects each fault into each way to run trials, one run after the other on one cluster, and prints a table."""
 
 import json
 import os
@@ -10,10 +10,9 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import psutil
@@ -24,7 +23,7 @@ from tune_policies.values.sanitize import one_line
 
 from .cluster import FREE_BYTES, FaultCluster
 from .judge import Event, Hit, Verdict, judge
-from .program import EVENTS, FINISH, ORDERS, Order, read_outcome, write_order
+from .program import EVENTS, FINISH, ORDERS, read_outcome
 
 _ROOT: Final = Path(__file__).parents[3]
 _START_S: Final = 120.0
@@ -33,79 +32,67 @@ _END_S: Final = 180.0
 _AFTER_S: Final = 1.0
 _NOTICE_S: Final = 3.0
 _LEFT_S: Final = 60.0
-"""How long after a run Ray may take to end its processes.
+"""The deadline for Ray to end its processes after a run.
 
-A worker that is just starting when its raylet is killed looks for it ten times, for a second each, after its imports.
+A worker that starts when its raylet is killed tries to connect to it ten times, for a second each, after its imports.
 """
 
 
 class MissedError(Exception):
-    """A fault could not be made to strike."""
+    """A fault could not be injected."""
 
 
 class RunningProgram:
-    """A program on a cluster, in a folder of its own."""
+    """A program on a cluster, in its own folder. ``order`` contains the arguments of its ``main``."""
 
-    def __init__(self, cluster: FaultCluster, folder: Path, order: Order) -> None:
-        self.cluster, self.folder, self.order = cluster, folder, order
+    def __init__(self, cluster: FaultCluster, folder: Path, order: Mapping[str, Any]) -> None:
+        self.cluster, self.folder, self._order = cluster, folder, order
         self.log = folder / "program.log"
         for name in (EVENTS, ORDERS):
             (folder / name).mkdir()
-        self.process = self._start()
+        self.process = self.start(resumes=False)
 
-    def _start(self) -> "subprocess.Popen[bytes]":
-        write_order(self.folder, self.order)
+    def start(self, *, resumes: bool) -> "subprocess.Popen[bytes]":
+        """Start the program, which may resume its run."""
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-        command = child_python("-m", "tests.evidence.faults.program", str(self.folder))
+        order = json.dumps({"address": self.cluster.address, "resumes": resumes, **self._order})
+        command = child_python("-m", "tests.evidence.faults.program", str(self.folder), order)
         with self.log.open("ab") as output:
             environment = {**os.environ, "PYTHONPATH": path}
             return subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=_ROOT)
 
-    def resume(self) -> None:
-        """Start the program again, once it has ended, to resume its run."""
-        self.order = replace(self.order, resumes=True)
-        self.process = self._start()
-
     def events(self) -> list[Event]:
-        """Return what the trials have noted so far, in order of time."""
-        # The last line of a file may not be complete yet.
+        """Return the recorded events in order of time."""
+        # The last line of a file may be incomplete.
         lines = [line for path in (self.folder / EVENTS).iterdir() for line in path.read_text().split("\n")[:-1]]
         return sorted((Event(*json.loads(line)) for line in lines), key=attrgetter("at_s"))
 
     def current(self) -> dict[str, Event]:
-        """Return the last step of each trial that runs and has taken one in its present process."""
+        """Return the last step of each trial whose current process has taken one."""
         latest = {event.trial: event for event in self.events()}
         return {
             trial: event for trial, event in latest.items() if event.what == "step" and psutil.pid_exists(event.pid)
         }
 
-    def wait_until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until something holds; return whether it did before the program or the time was over."""
+    def wait_until(self, is_met: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for a condition; return whether it was met before the program ended or ``timeout_s`` passed."""
         deadline = time.monotonic() + timeout_s
-        while not holds():
+        while not is_met():
             if time.monotonic() > deadline or self.process.poll() is not None:
-                return holds()
+                return is_met()
             time.sleep(0.1)
         return True
 
     def pick(self, rng: random.Random, on_node: str | None = None) -> Event:
-        """Return the last step of a trial that runs, on any node or on one.
-
-        Raises:
-            MissedError: None runs there.
-        """
+        """Return the last step of a random running trial, or raise a ``MissedError``."""
         running = self.current()
         trials = sorted(trial for trial, event in running.items() if on_node in (None, event.node))
         if not trials:
             raise MissedError("no trial runs")
         return running[rng.choice(trials)]
 
-    def tell(self, trial: str, order: str) -> Event:
-        """Give a trial an order; return when and where it obeys.
-
-        Raises:
-            MissedError: It does not.
-        """
+    def order(self, trial: str, order: str) -> Event:
+        """Give a trial an order; return when and where it obeys, or raise a ``MissedError``."""
         since_s = time.time()
 
         def obeyed() -> list[Event]:
@@ -117,50 +104,47 @@ class RunningProgram:
             raise MissedError(f"{trial} does not obey {order!r}")
         return obeyed()[-1]
 
-    def goes_on_after(self, hit: Hit) -> bool:
-        """Wait until every trial that was hit takes steps again; return whether all do."""
+    def wait_for_recovery(self, hit: Hit) -> None:
+        """Wait until every trial that was hit takes steps again."""
         hit_trials = {event.trial for event in self.events() if event.at_s <= hit.at_s and hit.ends(event)}
 
-        def goes_on(event: Event) -> bool:
-            # A process may take another step before it ends, and a fault that lasts does not end every process.
+        def has_recovered(event: Event) -> bool:
+            # A process may take another step before it ends, and a lasting fault does not end every process.
             return not hit.is_on(event) or 0 < hit.until_s < event.at_s - _AFTER_S
 
-        def go_on() -> bool:
-            return hit_trials <= {trial for trial, event in self.current().items() if goes_on(event)}
+        self.wait_until(
+            lambda: hit_trials <= {trial for trial, event in self.current().items() if has_recovered(event)}, _RECOVER_S
+        )
 
-        return self.wait_until(go_on, _RECOVER_S)
 
-
-Strike = Callable[[RunningProgram, random.Random], Hit]
+Inject = Callable[[RunningProgram, random.Random], Hit]
 
 
 def _kill_worker(program: RunningProgram, rng: random.Random) -> Hit:
-    """End the process in which a trial trains by SIGKILL; with Train, this is the worker."""
+    """Send SIGKILL to the process in which a trial trains, which is the worker with Train."""
     event = program.pick(rng)
     with suppress(ProcessLookupError):
         os.kill(event.pid, signal.SIGKILL)
     return Hit(time.time(), frozenset({event.pid}))
 
 
-def _tell(order: str) -> Strike:
-    """Let a trial fail in the way that ``order`` says."""
-
-    def strike(program: RunningProgram, rng: random.Random) -> Hit:
-        event = program.tell(program.pick(rng).trial, order)
+def _order(order: str) -> Inject:
+    def inject(program: RunningProgram, rng: random.Random) -> Hit:
+        event = program.order(program.pick(rng).trial, order)
         return Hit(event.at_s, frozenset({event.pid}))
 
-    return strike
+    return inject
 
 
 def _kill_node(program: RunningProgram, rng: random.Random) -> Hit:
-    """End the raylet of a node on which a trial runs by SIGKILL."""
+    """Send SIGKILL to the raylet of a node on which a trial runs."""
     node, at_s = program.pick(rng).node, time.time()
     program.cluster.kill_node(node)
     return Hit(at_s, nodes=frozenset({node}))
 
 
 def _preempt(program: RunningProgram, rng: random.Random) -> Hit:
-    """Give notice of a node, as a cloud does for a spot instance, and remove it then."""
+    """Drain a node, as a cloud does with a spot instance, and then kill it."""
     node = program.pick(rng).node
     if not program.cluster.drain(node, _NOTICE_S):
         raise MissedError("Ray does not drain the node")
@@ -171,17 +155,16 @@ def _preempt(program: RunningProgram, rng: random.Random) -> Hit:
 
 
 def _take_memory(program: RunningProgram, rng: random.Random) -> Hit:
-    """Let a trial on the watched node take memory, until Ray ends it, and whatever else Ray ends there."""
+    """Let a trial on the watched node allocate memory until Ray kills it. Ray may kill others there too."""
     node = program.cluster.watched
-    event = program.tell(program.pick(rng, on_node=node).trial, f"take-host-memory {2 * FREE_BYTES}")
+    event = program.order(program.pick(rng, on_node=node).trial, f"take-host-memory {2 * FREE_BYTES}")
     program.wait_until(lambda: not psutil.pid_exists(event.pid), 60)
     return Hit(event.at_s, nodes=frozenset({node}), until_s=time.time())
 
 
-def _end_program(number: int) -> Strike:
-    """Send the program a signal, wait for its end, and start it again to resume the run."""
-
-    def strike(program: RunningProgram, rng: random.Random) -> Hit:
+def _end_program(number: int) -> Inject:
+    def inject(program: RunningProgram, rng: random.Random) -> Hit:
+        """Send the program a signal, wait for its end, and resume its run."""
         pids, at_s = frozenset(event.pid for event in program.events()), time.time()
         program.process.send_signal(number)
         with suppress(subprocess.TimeoutExpired):
@@ -189,16 +172,16 @@ def _end_program(number: int) -> Strike:
         if program.process.poll() is None:
             raise MissedError(f"the program does not end within {_END_S:g} s of signal {number}")
         ended_s = time.time()
-        program.resume()
+        program.process = program.start(resumes=True)
         return Hit(at_s, pids, until_s=ended_s)
 
-    return strike
+    return inject
 
 
 class Fault(NamedTuple):
-    """A kind of fault: how it strikes, how often in a run, and what Tune and the cluster are told before."""
+    """A fault, how often it is injected in a run, Tune's ``max_failures``, and whether a node's memory is watched."""
 
-    strike: Strike
+    inject: Inject
     number: int = 2
     max_failures: int = -1
     is_watched: bool = False
@@ -206,8 +189,8 @@ class Fault(NamedTuple):
 
 FAULTS: Final[Mapping[str, Fault]] = {
     "worker-killed": Fault(_kill_worker, number=8),
-    "trial-raises": Fault(_tell("fail")),
-    "out-of-gpu-memory": Fault(_tell("run-out")),
+    "trial-raises": Fault(_order("fail")),
+    "out-of-gpu-memory": Fault(_order("run-out")),
     "node-killed": Fault(_kill_node),
     "node-killed-no-failure-allowed": Fault(_kill_node, max_failures=0),
     "node-preempted": Fault(_preempt, number=1),
@@ -218,36 +201,32 @@ FAULTS: Final[Mapping[str, Fault]] = {
 
 
 class Cell(NamedTuple):
-    """What one kind of fault did to a run in one way.
+    """The effects of one fault on one way to run trials.
 
     Attributes:
-        num_struck: How often it struck.
-        verdict: What it did to the trials.
-        troubles: What else went wrong: faults that did not strike, the error of the run, and what it left.
+        num_hits: How often the fault was injected.
+        verdict: Its effects on the trials.
+        other_failures: Faults that could not be injected, the error of the run, and leaked resources.
     """
 
-    num_struck: int
+    num_hits: int
     verdict: Verdict
-    troubles: tuple[str, ...]
+    other_failures: tuple[str, ...]
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What should not have happened, a sentence each."""
-        return (*self.verdict.lost, *self.verdict.disturbed, *self.troubles)
+        """All failures, a sentence each."""
+        return (*self.verdict.lost, *self.verdict.disturbed, *self.other_failures)
 
 
 def measure_faults(faults: Sequence[str], ways: Sequence[str], number: int | None, seed: int, ray_folder: str) -> bool:
-    """Run every kind of fault in every way, and print the table.
+    """Inject the named faults into the named ways, and print the table.
 
-    Args:
-        faults: The kinds of faults, by their names.
-        ways: The ways, by their names.
-        number: How often each strikes in a run; ``None``: as often as it says.
-        seed: The seed of what is hit, and when.
-        ray_folder: The folder of the cluster's Ray.
+    ``number`` is how often each is injected in a run; ``None``: the default of the fault. ``ray_folder`` is the folder
+    of the cluster's Ray.
 
     Returns:
-        Whether nothing was lost, disturbed or left under a policy.
+        Whether nothing was lost, disturbed or leaked under a policy.
     """
     cells: dict[tuple[str, str], Cell] = {}
     cluster = FaultCluster(ray_folder)
@@ -257,47 +236,46 @@ def measure_faults(faults: Sequence[str], ways: Sequence[str], number: int | Non
                 with tempfile.TemporaryDirectory(prefix="f", ignore_cleanup_errors=True) as folder:
                     cell = _run(FAULTS[name], way, cluster, Path(folder), number, random.Random(f"{seed} {name} {way}"))
                 cells[name, way] = cell
-                print(f"{name}, {way}: {cell.num_struck} struck", *cell.failures, sep="\n  * ", file=sys.stderr)
+                print(f"{name}, {way}: injected {cell.num_hits}", *cell.failures, sep="\n  * ", file=sys.stderr)
     finally:
         cluster.end()
-    print("| Fault | Way | Struck | Lost | Disturbed | Most steps twice | Goes on after (s) | Other failures |")
+    print("| Fault | Way | Injected | Lost | Disturbed | Most steps repeated | Recovers after (s) | Other failures |")
     print("|---|---|---:|---:|---:|---:|---:|---:|")
-    for (name, way), (num_struck, verdict, troubles) in cells.items():
-        counts = (num_struck, len(verdict.lost), len(verdict.disturbed), max(verdict.repeated, default=0))
-        print(f"| {name} | {way} | {' | '.join(map(str, counts))} | {_times(verdict.recovery_s)} | {len(troubles)} |")
+    for (name, way), (num_hits, verdict, others) in cells.items():
+        counts = (num_hits, len(verdict.lost), len(verdict.disturbed), max(verdict.repeated, default=0))
+        times = verdict.recovery_s
+        recovery = "{:.1f}, {:.1f}".format(*np.percentile(times, (50, 95))) if times else ""
+        print(f"| {name} | {way} | {' | '.join(map(str, counts))} | {recovery} | {len(others)} |")
     print(f"\nTimes: median, 95th percentile. {describe_machine()}\ncommand: {own_command()}")
     return not any(cell.failures for (_, way), cell in cells.items() if way != "ray")
 
 
-def _times(seconds: Sequence[float]) -> str:
-    return "{:.1f}, {:.1f}".format(*np.percentile(seconds, (50, 95))) if seconds else ""
-
-
 def _run(fault: Fault, way: str, cluster: FaultCluster, folder: Path, number: int | None, rng: random.Random) -> Cell:
-    """Run trials in one way while a kind of fault strikes, each time once all trials that it hit before go on."""
+    """Run trials and inject a fault repeatedly, each time after all trials have recovered."""
     cluster.replenish()
     if fault.is_watched:
         cluster.watch_memory()
-    # The trials of Train have four processes each, for two cores.
+    # With Train, each trial has four processes.
     num_trials = 2 if way == "as_trainable" else 4
-    program = RunningProgram(cluster, folder, Order(cluster.address, way, num_trials, fault.max_failures))
+    order = {"way": way, "num_trials": num_trials, "max_failures": fault.max_failures}
+    program = RunningProgram(cluster, folder, order)
     hits: list[Hit] = []
-    troubles: list[str] = []
+    others: list[str] = []
     try:
         if not program.wait_until(lambda: len(program.current()) >= num_trials, _START_S):
             raise MissedError(f"only {len(program.current())} of {num_trials} trials run")
         for _ in range(number or fault.number):
-            hits.append(fault.strike(program, rng))
-            program.goes_on_after(hits[-1])
+            hits.append(fault.inject(program, rng))
+            program.wait_for_recovery(hits[-1])
             cluster.replenish()
             time.sleep(rng.uniform(0.1, 0.6))
     except MissedError as missed:
-        troubles.append(f"missed: {missed}")
+        others.append(f"not injected: {missed}")
     try:
         (folder / FINISH).touch()
         program.process.wait(_END_S)
     except subprocess.TimeoutExpired:
-        troubles.append("the program hung, and was killed")
+        others.append("the program hung and was killed")
     finally:
         program.process.kill()
         program.process.wait()
@@ -305,9 +283,9 @@ def _run(fault: Fault, way: str, cluster: FaultCluster, folder: Path, number: in
             cluster.kill_node(cluster.watched)
     ends, error = read_outcome(folder)
     if error:
-        troubles.append(f"the run ended: {one_line(error[:200])}")
+        others.append(f"the run failed: {one_line(error[:200])}")
     verdict = judge(program.events(), hits, ends)
-    cell = Cell(len(hits), verdict, (*troubles, *(f"left: {each}" for each in cluster.left_within(_LEFT_S))))
+    cell = Cell(len(hits), verdict, (*others, *(f"leaked: {each}" for each in cluster.left_within(_LEFT_S))))
     if cell.failures:
         print(program.log.read_text(errors="replace")[-3000:], file=sys.stderr)
     return cell

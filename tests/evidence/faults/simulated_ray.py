@@ -1,8 +1,8 @@
-"""Nodes and actors without Ray and without processes, on a clock that jumps from event to event.
+"""Simulates nodes and actors without Ray and without processes, with a clock that jumps from event to event.
 
-Ray's part is simulated as ``RayActorManager`` shows it to Tune: an actor waits until some node has room for what it
-asks for, starts, does its tasks, fails with its process or its node, and stops. A GPU fraction is put on any device
-that has room, chosen at random, as nobody may count on Ray's choice.
+It replaces Ray's ``RayActorManager``: an actor waits until a node has room for its request, starts, runs its tasks,
+fails with its process or its node, and stops. A GPU fraction is allocated on a random device with room, because Ray's
+choice is not defined.
 """
 
 import heapq
@@ -26,14 +26,14 @@ from tune_policies.cluster.labels import matcher
 from tune_policies.values.resources import TICKS, ray_ticks
 
 STARTS_IN_S: Final = 2.0
-"""How long the process of an actor takes to start, in seconds."""
+"""The time in which the process of an actor starts."""
 
 TICK_S: Final = 5.0
-"""Where nothing happens, Tune takes a step after so many seconds. In truth it does after a tenth of one."""
+"""The time between two steps of Tune without an event. Without simulation it is 0.1 s."""
 
 
 class Clock:
-    """The time of a simulation, in seconds, in place of the module ``time``."""
+    """The simulated time in seconds, which replaces the module ``time``."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -41,17 +41,17 @@ class Clock:
         self._numbers = itertools.count()
 
     def monotonic(self) -> float:
-        """Return the seconds since the beginning."""
+        """Return the seconds since the start."""
         return self.now_s
 
     time = monotonic
 
     def call_in(self, delay_s: float, event: Callable[[], object]) -> None:
-        """Let something happen in so many seconds."""
+        """Schedule an event in ``delay_s``."""
         heapq.heappush(self._events, (self.now_s + delay_s, next(self._numbers), event))
 
     def advance(self) -> None:
-        """Let the next event happen, or ``TICK_S`` pass."""
+        """Run the next event, or let ``TICK_S`` pass."""
         if self._events and self._events[0][0] <= self.now_s + TICK_S:
             self.now_s, _, event = heapq.heappop(self._events)
             event()
@@ -60,7 +60,7 @@ class Clock:
 
 
 class Held(NamedTuple):
-    """What somebody holds of a node: ticks by resource, and of devices by their number."""
+    """An allocation on a node: ticks by resource, and by device."""
 
     node_id: str
     amounts: dict[str, int]
@@ -68,7 +68,7 @@ class Held(NamedTuple):
 
 
 class SimulatedNode:
-    """One node, of which amounts are taken and given back, device by device."""
+    """A node that allocates and releases resources, device by device."""
 
     def __init__(self, capacity: NodeCapacity, rng: random.Random) -> None:
         self.capacity = capacity
@@ -79,43 +79,43 @@ class SimulatedNode:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all is there again."""
+        """Whether nothing is allocated."""
         of_devices = {name: sum(free) for name, free in self.devices.items()}
         return {**self.free, **of_devices} == dict(self.capacity.amounts)
 
-    def take(self, wanted: Mapping[str, int]) -> Held | None:
-        """Take so many ticks of each resource; ``None``: there is no room, and nothing is taken."""
+    def allocate(self, wanted: Mapping[str, int]) -> Held | None:
+        """Allocate ticks of each resource, or return ``None`` if there is no room."""
         held = Held(self.capacity.node_id, {}, {})
         for name, ticks in wanted.items():
             if name in DEVICE_RESOURCES:
-                whole, share = divmod(ticks, TICKS)
+                whole, fraction = divmod(ticks, TICKS)
                 free = self.devices.get(name, [])
-                room = [i for i, left in enumerate(free) if left >= (TICKS if whole else share)]
+                room = [i for i, left in enumerate(free) if left >= (TICKS if whole else fraction)]
                 number = whole or 1
-                if len(room) < number or (whole and share):
+                if len(room) < number or (whole and fraction):
                     return None
-                held.devices[name] = dict.fromkeys(self._rng.sample(room, number), TICKS if whole else share)
-            elif name in self.free or name != "memory":  # host memory that is not known limits nothing
+                held.devices[name] = dict.fromkeys(self._rng.sample(room, number), TICKS if whole else fraction)
+            elif name in self.free or name != "memory":  # unknown host memory limits nothing
                 if self.free.get(name, 0) < ticks:
                     return None
                 held.amounts[name] = ticks
         self._add(held, -1)
         return held
 
-    def give_back(self, held: Held) -> None:
-        """Give back what was taken."""
+    def release(self, held: Held) -> None:
+        """Release an allocation."""
         self._add(held, 1)
 
     def _add(self, held: Held, sign: int) -> None:
         for name, ticks in held.amounts.items():
             self.free[name] += sign * ticks
-        for name, shares in held.devices.items():
-            for device, ticks in shares.items():
+        for name, by_device in held.devices.items():
+            for device, ticks in by_device.items():
                 self.devices[name][device] += sign * ticks
 
 
 class SimulatedCluster:
-    """Nodes that come and go."""
+    """Nodes that can be added and removed."""
 
     def __init__(self, rng: random.Random, clock: Clock) -> None:
         self.nodes: dict[str, SimulatedNode] = {}
@@ -125,43 +125,43 @@ class SimulatedCluster:
 
     @property
     def capacity(self) -> ClusterCapacity:
-        """What a probe finds."""
+        """The capacity that a probe reads."""
         return ClusterCapacity(nodes=tuple(node.capacity for node in self.nodes.values()))
 
     def add(self, shape: NodeCapacity) -> str:
-        """Add a node of a shape, and return its identifier."""
+        """Add a node, and return its ID."""
         node_id = f"{next(self._numbers):056x}"
         self.nodes[node_id] = SimulatedNode(shape.model_copy(update={"node_id": node_id}), self._rng)
         self.changed_at_s = self._clock.now_s
         return node_id
 
     def remove(self, node_id: str) -> None:
-        """Take a node away, with all that was on it."""
+        """Remove a node."""
         del self.nodes[node_id]
         self.changed_at_s = self._clock.now_s
 
-    def take(self, bundle: Mapping[str, float], selector: Mapping[str, str]) -> Held | None:
-        """Take a bundle from a node with such labels, any that has room; ``None``: none has."""
+    def allocate(self, bundle: Mapping[str, float], selector: Mapping[str, str]) -> Held | None:
+        """Allocate a bundle on a random node that has the labels and room, or return ``None``."""
         selects = matcher(selector)
         nodes = [node for node in self.nodes.values() if selects(node.capacity.ray_labels)]
         self._rng.shuffle(nodes)
-        return next((held for node in nodes if (held := node.take(ray_ticks(bundle)))), None)
+        return next((held for node in nodes if (held := node.allocate(ray_ticks(bundle)))), None)
 
-    def give_back(self, held: Held) -> None:
-        """Give back what was taken, unless its node has gone."""
+    def release(self, held: Held) -> None:
+        """Release an allocation, unless its node was removed."""
         if held.node_id in self.nodes:
-            self.nodes[held.node_id].give_back(held)
+            self.nodes[held.node_id].release(held)
 
 
 class SimulatedActor:
-    """A trial's process.
+    """The process of a trial.
 
     Attributes:
-        held: What it holds; ``None``: it waits for room.
-        request: What it asks for.
+        held: Its allocation, or ``None`` while it waits for room.
+        request: Its resource request.
         config: The config of its trial.
-        done: How many steps of the trial are done.
-        is_dead: Whether its process has ended without a word.
+        done: The number of finished steps.
+        is_dead: Whether its process was killed.
     """
 
     def __init__(self, tracked: TrackedActor, request: Any, config: dict[str, Any]) -> None:
@@ -170,18 +170,18 @@ class SimulatedActor:
         self.done = 0
         self.has_started = self.is_dead = self.is_stopping = False
         self.tasks: dict[int, tuple[str, Any, Any]] = {}
-        # Tune asks the process of a trial where it is; an empty answer says that it does not know yet.
+        # Tune reads the address of a trial's process, which may be empty.
         self.handle = SimpleNamespace(get_auto_filled_metrics=SimpleNamespace(remote=lambda **_: {}))
 
 
 class SimulatedActors:
-    """The actors of a run, in place of Ray's ``RayActorManager``.
+    """The actors of a run, which replace Ray's ``RayActorManager``.
 
     Args:
         cluster: The nodes.
-        clock: The time.
-        step: Does one step of a trial: returns how long it takes in seconds, and its result or its error.
-        folder: Where checkpoints are.
+        clock: The clock.
+        step: Runs one step of a trial. It returns the duration in seconds, and the result or the error.
+        folder: The folder of checkpoints.
     """
 
     def __init__(
@@ -197,10 +197,10 @@ class SimulatedActors:
         self._failed: set[TrackedActor] = set()
         self.node_of: dict[str, str] = {}
         self.before_event: Callable[[], object] = int
-        # Nothing is requested ahead of time here, and no placement group gets lost.
+        # It remains unused: no placement group is requested.
         self._resource_manager = PlacementGroupResourceManager()
 
-    # What Tune asks of it.
+    # The interface of RayActorManager.
 
     @property
     def _live_actors_to_ray_actors_resources(self) -> dict[TrackedActor, tuple[Any, Any]]:
@@ -276,10 +276,10 @@ class SimulatedActors:
             self._actors[tracked_actor].tasks.clear()
 
     def next(self, timeout: float | None = None) -> bool:
-        """Start what has room, and let the next event happen."""
+        """Start the actors that have room, and run the next event."""
         for actor in self.pending:
             selectors = actor.request._kwargs.get("bundle_label_selector") or [{}]
-            actor.held = self._cluster.take(actor.request.bundles[0], selectors[0])
+            actor.held = self._cluster.allocate(actor.request.bundles[0], selectors[0])
             if actor.held is not None:
                 self.node_of[str(actor.tracked.actor_id)] = actor.held.node_id
                 self._clock.call_in(STARTS_IN_S, partial(self._started, actor))
@@ -291,11 +291,11 @@ class SimulatedActors:
         for actor in list(self._actors.values()):
             self._drop(actor)
 
-    # What happens to it.
+    # Events.
 
     @property
     def live(self) -> list[SimulatedActor]:
-        """The actors that hold something."""
+        """The actors with an allocation."""
         return [each for each in self._actors.values() if each.held is not None]
 
     @property
@@ -304,18 +304,17 @@ class SimulatedActors:
         return [each for each in self._actors.values() if each.held is None]
 
     def kill(self, actor: SimulatedActor) -> None:
-        """Let the process of an actor die. Tune hears of it where a task of it is under way, or with the next one."""
+        """Kill the process of an actor. Its current or next task fails."""
         actor.is_dead = True
         for number in list(actor.tasks):
             self._clock.call_in(0.5, partial(self._task_done, actor, number, None))
 
-    def kill_node(self, node_id: str) -> int:
-        """Take a node away, with its actors, and return how many these were."""
+    def kill_node(self, node_id: str) -> None:
+        """Remove a node, and kill its actors."""
         lost = [each for each in self.live if each.held is not None and each.held.node_id == node_id]
         self._cluster.remove(node_id)
         for actor in lost:
             self.kill(actor)
-        return len(lost)
 
     def _started(self, actor: SimulatedActor) -> None:
         if actor.tracked not in self._actors or actor.is_stopping:
@@ -351,8 +350,8 @@ class SimulatedActors:
             if on_error:
                 on_error(actor.tracked, error)
         elif isinstance(outcome, Exception):
-            told = RayTaskError(method, str(outcome), outcome, proctitle="trial", pid=1, ip="127.0.0.1")
-            on_error(actor.tracked, told)
+            raised = RayTaskError(method, str(outcome), outcome, proctitle="trial", pid=1, ip="127.0.0.1")
+            on_error(actor.tracked, raised)
         else:
             if method == "train":
                 actor.done = outcome["training_iteration"]
@@ -376,4 +375,4 @@ class SimulatedActors:
     def _drop(self, actor: SimulatedActor) -> None:
         del self._actors[actor.tracked]
         if actor.held is not None:
-            self._cluster.give_back(actor.held)
+            self._cluster.release(actor.held)

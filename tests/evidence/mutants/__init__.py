@@ -1,1 +1,1 @@
-"""Whether the unit tests see each small mistake in the code: mutants of a module, and the tests that kill them."""
+"""Tests the unit tests with mutants of the code."""

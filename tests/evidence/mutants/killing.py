@@ -1,8 +1,8 @@
-"""Runs the unit tests on mutants: in one process all tests are collected, and each mutant is a fork of it.
+"""Runs the unit tests on mutants. One process collects the tests, and each mutant is a fork of it.
 
-First all tests run once on the code as it is, to see which lines each reaches and how long it takes. A mutant is then
-tried on the tests that reach its line, the quickest first, until one fails: in its fork, the function with the mistake
-gets other code. A mutant that takes ten times as long as the tests did counts as killed.
+First, all tests run on the unchanged code, which shows the lines and the time of each. Each mutant then runs the tests
+that reach its line, the fastest first, until one fails. In the fork, the function with the mistake gets new code. A
+mutant that takes ten times as long as the unchanged code counts as killed.
 """
 
 import gc
@@ -37,28 +37,23 @@ _LEAST_CPU_S: Final = 30
 _MOST_BYTES: Final = 8 * 2**30
 _PYTEST: Final = ("--quiet", "--timeout=0", "--tb=no", "--no-header", "--capture=no", "-p", "no:cacheprovider")
 _NOT_MADE: Final = 3
-"""With this a fork ends that cannot take in its mistake."""
+"""The exit status of a fork that cannot replace the code."""
 _ABOUT_OTHERS: Final = (
     *("hostile", "lint", "writing", "written", "leaks", "mutat"),
     *("shell", "load_cluster", "usage", "optimum"),
 )
-"""Tests whose files have such a word in their names do not concern placement and policies."""
+"""Words in the names of test files that do not test placement and policies."""
 
 
 class Reach(NamedTuple):
-    """What one test reaches.
-
-    Attributes:
-        seconds: How long it takes its process, traced.
-        lines: The lines that it runs, by file.
-    """
+    """The CPU seconds of a test when it is traced, and the lines that it runs, by file."""
 
     seconds: float
     lines: Mapping[str, frozenset[int]]
 
 
 class Result(NamedTuple):
-    """What became of a mutant; ``end`` is ``"survived"``, ``"killed"``, ``"killed: too long"`` or ``"not made"``."""
+    """The result of a mutant; ``end`` is ``"survived"``, ``"killed"``, ``"killed: too long"`` or ``"not made"``."""
 
     file: str
     line: int
@@ -67,7 +62,7 @@ class Result(NamedTuple):
 
 
 def killing_tests() -> list[Path]:
-    """Return the files of the tests that name a policy, or what places trials."""
+    """Return the test files that mention policies or placement."""
     files = (path for path in _TESTS.glob("test_*.py") if not any(word in path.name for word in _ABOUT_OTHERS))
     return sorted(path for path in files if any(word in path.read_text() for word in ("Policy", "placement")))
 
@@ -89,17 +84,17 @@ class MutantRun:
         self._failed: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note which tests fail."""
+        """Record failed tests."""
         if report.failed:
             self._failed.append(report.nodeid)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Try the mutants, once all tests are collected."""
+        """Run the mutants after the tests are collected."""
         live = _live_functions()
         items = {item.nodeid: item for item in session.items}
         self.reached, failed = self._read_reach(session.items)
         if failed:
-            self.error = f"tests fail on the code as it is: {', '.join(failed)}"
+            self.error = f"tests fail on the unchanged code: {', '.join(failed)}"
             return True
         running: dict[int, tuple[Path, Mutant]] = {}
         waiting = iter(self._chosen)
@@ -119,11 +114,7 @@ class MutantRun:
             print(len(self.results), *self.results[-1], flush=True)
 
     def _read_reach(self, items: Sequence[pytest.Item]) -> tuple[dict[str, Reach], list[str]]:
-        """Run all tests once on the code as it is, in processes of their own, of which this one remembers nothing.
-
-        Returns:
-            What each test reaches, and which tests fail.
-        """
+        """Run all tests on the unchanged code in forks; return the reach of each test, and the failed tests."""
         files = {str(path) for path, _ in self._chosen}
         size = -(-len(items) // self._processes)
         with tempfile.TemporaryDirectory() as folder:
@@ -161,7 +152,7 @@ def _each_traced(items: Sequence[pytest.Item], files: Collection[str]) -> Iterat
 def _trial(
     path: Path, made: Mutant, items: Sequence[pytest.Item], live: Mapping[tuple[str, str, int], Sequence[FunctionType]]
 ) -> Callable[[], int]:
-    """Return what a fork does: take in the mistake, and run the tests until one fails; 1: one has failed."""
+    """Return the work of a fork: make the mistake and run the tests until one fails, which returns 1."""
 
     def work() -> int:
         before = dict(_functions(compile(path.read_text(), str(path), "exec")))
@@ -171,7 +162,7 @@ def _trial(
                 for function in live.get((str(path), *name), ()):
                     try:
                         function.__code__ = after[name]
-                    except ValueError:  # it has other variables of the function around it
+                    except ValueError:  # it uses other variables of the enclosing function
                         return _NOT_MADE
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -183,7 +174,7 @@ def _trial(
 
 
 def _functions(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
-    """Yield the functions of a module and of its classes by their names and lines; not those inside of functions."""
+    """Yield the functions of a module and its classes by name and line, without those inside functions."""
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             if inner.co_flags & inspect.CO_OPTIMIZED:
@@ -193,7 +184,7 @@ def _functions(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
 
 
 def _live_functions() -> dict[tuple[str, str, int], list[FunctionType]]:
-    """Return the functions that there are, by their files, names and lines."""
+    """Return all functions in memory by file, name and line."""
     live: dict[tuple[str, str, int], list[FunctionType]] = {}
     for each in gc.get_objects():
         if isinstance(each, FunctionType):
@@ -203,7 +194,7 @@ def _live_functions() -> dict[tuple[str, str, int], list[FunctionType]]:
 
 
 def _in_child(work: Callable[[], int], cpu_s: int) -> int:
-    """Start a process that does ``work`` in silence and ends with what it returns; return its number."""
+    """Start a process that does ``work`` without output and exits with its result; return the process ID."""
     process = os.fork()
     if process:
         return process
@@ -228,7 +219,7 @@ def _end(status: int) -> str:
 
 
 def measure_mutants(paths: Sequence[Path], number: int, seed: int, processes: int) -> None:
-    """Print for each module how many of so many mutants the tests kill, and each that survives."""
+    """Print how many of ``number`` random mutants the tests kill, by module, and the surviving ones."""
     each_one = [(path, i) for path in paths for i in range(count_mutants(path.read_text()))]
     chosen = random.Random(seed).sample(each_one, min(number, len(each_one)))
     os.environ["HYPOTHESIS_PROFILE"] = "mutants"

@@ -1,7 +1,6 @@
-"""Mutants: a module's code with one small mistake in a function, such as ``<`` for ``<=``.
+"""Mutants: the code of a module with one small mistake in a function, such as ``<`` for ``<=``.
 
-Texts and annotations are left alone: what a message says is not what is asked here. So are the constants of a module,
-fields and default values, which stand outside of functions.
+Strings, annotations, and code outside functions, such as constants, fields and default values, are not changed.
 """
 
 import ast
@@ -36,48 +35,35 @@ _SKIPPED: Final = ("annotation", "returns", "type_params")
 
 
 class Mistake(NamedTuple):
-    """A place for a mistake in a tree.
-
-    Attributes:
-        node: The code that is changed.
-        make: Makes the mistake, in place.
-    """
+    """A possible mistake: the code that it changes, and the function that makes it in place."""
 
     node: Any
     make: Callable[[], None]
 
 
 class Mutant(NamedTuple):
-    """A module with one mistake.
+    """A module with one mistake: the line from 1, the code before and after, and the tree."""
 
-    Attributes:
-        number: Of the mistake, among those of the module.
-        line: Where it is, from 1.
-        change: What was there, and what is there.
-        tree: The code.
-    """
-
-    number: int
     line: int
     change: str
     tree: ast.Module
 
 
 def count_mutants(source: str) -> int:
-    """Return how many mutants a module has."""
+    """Return the number of mutants of a module."""
     return sum(1 for _ in _mistakes(ast.parse(source)))
 
 
 def mutant(source: str, number: int) -> Mutant:
-    """Return one mutant of a module; ``number``: from 0."""
+    """Return a mutant of a module by its number from 0."""
     tree = ast.parse(source)
     node, make = next(each for i, each in enumerate(_mistakes(tree)) if i == number)
     before = ast.unparse(node)
     make()
     after = ast.unparse(ast.fix_missing_locations(node))
-    if after == before:  # something stands in its place
-        after = {"break": "continue", "continue": "break"}.get(before, "left out")
-    return Mutant(number, node.lineno, f"{_short(before)} -> {_short(after)}", ast.fix_missing_locations(tree))
+    if after == before:  # its parent was changed
+        after = {"break": "continue", "continue": "break"}.get(before, "removed")
+    return Mutant(node.lineno, f"{_short(before)} -> {_short(after)}", ast.fix_missing_locations(tree))
 
 
 def _short(code: str) -> str:
@@ -85,7 +71,7 @@ def _short(code: str) -> str:
 
 
 def _mistakes(tree: ast.AST, *, in_function: bool = False) -> Iterator[Mistake]:
-    """Yield each place for a mistake, in the order of the code. Only one of them may be made."""
+    """Yield the possible mistakes in the order of the code. Only one of them can be made."""
     if isinstance(tree, ast.JoinedStr):
         return
     is_function = isinstance(tree, ast.FunctionDef)
@@ -100,7 +86,7 @@ def _mistakes(tree: ast.AST, *, in_function: bool = False) -> Iterator[Mistake]:
 
 
 def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
-    """Yield the mistakes that can be made at a node itself."""
+    """Yield the possible mistakes at a node itself."""
     match node:
         case ast.Compare(ops=ops):
             for i, op in enumerate(ops):
@@ -115,7 +101,7 @@ def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
         case ast.UnaryOp(op=ast.USub()):
             yield node, partial(setattr, node, "op", ast.UAdd())
         case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
-            if not isinstance(test, ast.Compare | ast.UnaryOp):  # which are mutants by themselves
+            if not isinstance(test, ast.Compare | ast.UnaryOp):  # they have mutants of their own
                 yield node, partial(setattr, node, "test", ast.UnaryOp(ast.Not(), test))
         case ast.comprehension(ifs=ifs):
             yield from ((each, partial(ifs.__setitem__, i, ast.Constant(True))) for i, each in enumerate(ifs))
@@ -123,7 +109,7 @@ def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
             yield node, partial(setattr, node, "value", not value)
         case ast.Constant(value=int(value) | float(value)):
             yield node, partial(setattr, node, "value", value + 1)
-        # None for False is no mistake: nobody asks which of the two it is.
+        # None instead of False has no effect.
         case ast.Return(value=ast.expr() as value) if ast.unparse(value) not in ("None", "False"):
             yield node, partial(setattr, node, "value", ast.Constant(None))
         case ast.Call(func=ast.Name(id=name)) if name in _CALLS:
@@ -131,12 +117,12 @@ def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
     for body in (getattr(node, field, None) for field in ("body", "orelse", "finalbody")):
         if isinstance(body, list):
             for i, statement in enumerate(body):
-                if (other := _instead_of(statement)) is not None:
+                if (other := _replacement(statement)) is not None:
                     yield statement, partial(body.__setitem__, i, other)
 
 
-def _instead_of(statement: ast.AST) -> ast.stmt | None:
-    """Return what stands in the place of a statement that is left out; ``None``: it is not."""
+def _replacement(statement: ast.AST) -> ast.stmt | None:
+    """Return the replacement of a statement, or ``None`` if it stays."""
     match statement:
         case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Raise():
             return ast.copy_location(ast.Pass(), statement)

@@ -1,1 +1,1 @@
-"""What plans cost, and how good they are."""
+"""Compares plans with exact optima and with a real Ray."""

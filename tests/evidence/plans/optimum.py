@@ -1,20 +1,18 @@
-"""The most trials that a cluster holds at once: the exact optimum, found by OR-tools CP-SAT.
+"""Finds the most trials that a cluster can run at once, the exact optimum, with OR-tools CP-SAT.
 
-It shares no arithmetic with the planner: workers, devices and drivers are placed one by one, and the solver proves that
-no placement holds more.
+The model shares no arithmetic with the planner. It places workers, devices and trial drivers one by one, and the solver
+proves that no placement has room for more. The constraints are:
 
-The optimum is the most trials at once such that
-
-* every worker has what the *user* wishes, before any rounding: its fraction of a GPU on one device, or whole devices;
-  CPUs, host memory and custom resources on its node. CPUs that the user leaves to the policy are those of the plan.
-* it is on a node that the user allows: by label, by exclusion, by device type, by GPU memory. A device whose memory
-  is not known counts as too small where memory is asked for.
-* all the workers of a trial run at once.
-* with Train workers, each trial has a driver with 1 MiB of host memory on a node that labels and exclusion allow, and
-  the workers find room wherever these drivers are: their place is Ray's choice, so the worst one counts.
-* where GPU memory is asked for instead of a share, each device holds as many workers as its own memory does. With
-  ``one_share``, all workers have the same fraction 1/k of a device, as Train gives its workers all the same; the solver
-  chooses k and the nodes.
+* Every worker gets the request of the *user*, before any rounding: its fraction of one GPU, or whole devices, and CPUs,
+  host memory and custom resources of its node. If the user leaves CPUs open, they are those of the plan.
+* Labels, exclusion, device type and GPU memory allow its node. If GPU memory is requested, a device of unknown memory
+  is too small.
+* All workers of a trial run at once.
+* With Train workers, each trial has a driver with 1 MiB of host memory on a node that labels and exclusion allow. Ray
+  chooses the nodes of drivers, so there must be room for the workers whatever it chooses.
+* If GPU memory is requested instead of a fraction, the memory of each device limits its workers. With ``one_share``,
+  all workers have the same fraction 1/k of a device, because Train gives all its workers the same. The solver chooses k
+  and the nodes.
 """
 
 from collections.abc import Iterable
@@ -30,18 +28,18 @@ _TICKS: Final = 10_000
 _DRIVER_BYTES: Final = 2**20
 _SOLVER_SECONDS: Final = 60.0
 _MOST: Final = 10**7
-"""More than any cluster here holds, and small enough for the solver's 64 bits."""
+"""An upper bound of workers that fits the solver's 64 bits."""
 
 
-class Wish(NamedTuple):
-    """What one trial needs, in whole numbers.
+class TrialRequest(NamedTuple):
+    """The request of one trial, in whole numbers.
 
     Attributes:
-        amounts: What a worker takes of its node by Ray's names: ``memory`` in bytes, all else in ticks of 1/10 000.
+        amounts: The request of a worker by Ray's names: ``memory`` in bytes, all others in ticks of 1/10,000.
         num_workers: Train workers in the trial; 0: the trial itself trains.
-        gpu_ticks: Fraction of one device, or whole devices, in ticks of 1/10 000; 0: none, or by memory.
-        gpu_memory_bytes: GPU memory on one device, where the share is left open; 0: none.
-        max_per_gpu: The most workers on one device, where the share is left open.
+        gpu_ticks: The fraction of one device, or whole devices, in ticks; 0: no GPU, or by memory.
+        gpu_memory_bytes: GPU memory on one device, if the fraction is left open; 0: none.
+        max_per_gpu: The most workers on one device, if the fraction is left open.
     """
 
     amounts: dict[str, int]
@@ -52,37 +50,37 @@ class Wish(NamedTuple):
 
     @property
     def processes(self) -> int:
-        """How many processes train in one trial."""
+        """The number of processes that train in one trial."""
         return max(1, self.num_workers)
 
 
 class Question(NamedTuple):
-    """A wish, and the nodes that the user allows for it.
+    """A request, and the nodes that the user allows for it.
 
     Attributes:
-        wish: What one trial needs.
+        request: The request of one trial.
         workers_on: Nodes for workers.
         drivers_on: Nodes for drivers.
     """
 
-    wish: Wish
+    request: TrialRequest
     workers_on: tuple[NodeCapacity, ...]
     drivers_on: tuple[NodeCapacity, ...]
 
     @classmethod
     def of(cls, policy: ResourcePolicy, nodes: Iterable[NodeCapacity], *, cpus: float) -> Self:
-        """Return what the user asks for by ``policy``; ``cpus`` where it leaves them open."""
+        """Return the request that ``policy`` expresses, with ``cpus`` if it leaves them open."""
         allowed = tuple(nodes)
         while isinstance(policy, SelectingPolicy):
             allowed = tuple(node for node in allowed if _is_allowed(node, policy))
             policy = policy.inner
         if not isinstance(policy, CpuPolicy | GpuPolicy | GpuMemoryPolicy):
-            raise TypeError(f"a {type(policy).__name__} says nothing of what one worker needs")
+            raise TypeError(f"{type(policy).__name__} does not define the request of a worker")
         amounts = {name: _ticks(amount) for name, amount in policy.custom.items()}
         amounts["CPU"] = _ticks(cpus if policy.cpus is None else policy.cpus)
         amounts["memory"] = int(policy.memory or 0)
         if isinstance(policy, CpuPolicy):
-            return cls(Wish(amounts, fewest_workers(policy.num_workers)), allowed, allowed)
+            return cls(TrialRequest(amounts, fewest_workers(policy.num_workers)), allowed, allowed)
         least = policy.min_gpu_memory if isinstance(policy, GpuPolicy) else policy.gpu_memory
         suited = tuple(
             node
@@ -92,60 +90,62 @@ class Question(NamedTuple):
         )
         if isinstance(policy, GpuPolicy):
             return cls(
-                Wish(amounts, fewest_workers(policy.num_workers), gpu_ticks=_ticks(policy.gpus)), suited, allowed
+                TrialRequest(amounts, fewest_workers(policy.num_workers), gpu_ticks=_ticks(policy.gpus)),
+                suited,
+                allowed,
             )
         if policy.gpu_memory is None:
-            raise TypeError("with a profile, what a worker needs is the affair of its config")
-        wish = Wish(
+            raise TypeError("with a profile, the request of a worker depends on its config")
+        request = TrialRequest(
             amounts,
             fewest_workers(policy.num_workers),
             gpu_memory_bytes=int(policy.gpu_memory),
             max_per_gpu=policy.max_trials_per_gpu,
         )
-        return cls(wish, suited, allowed)
+        return cls(request, suited, allowed)
 
 
 def optimum(question: Question, *, one_share: bool = True) -> int:
-    """Return the most trials at once, as the module defines it.
+    """Return the most trials at once under the constraints of this module.
 
     Raises:
-        RuntimeError: The solver gives no proof in time.
+        RuntimeError: The solver finds no proof in time.
     """
     most = _most_trials(question, one_share=one_share)
-    wish = question.wish
-    if wish.num_workers == 0 or not wish.amounts.get("memory"):
-        return most  # no driver takes anything that a worker wants
-    while most and _fewest_workers_beside_drivers(question, most) < most * wish.processes:
+    request = question.request
+    if request.num_workers == 0 or not request.amounts.get("memory"):
+        return most  # drivers take nothing that a worker needs
+    while most and _fewest_workers_beside_drivers(question, most) < most * request.processes:
         most -= 1
     return most
 
 
 def _most_trials(question: Question, *, one_share: bool) -> int:
-    """Return the most trials, with the drivers where they hurt least."""
-    wish = question.wish
+    """Return the most trials if the drivers are where they take least room from workers."""
+    request = question.request
     model = cp_model.CpModel()
     workers = _workers(model, question, one_share=one_share)
     trials = model.new_int_var(0, _MOST, "trials")
-    model.add(sum(workers.values()) == wish.processes * trials)
+    model.add(sum(workers.values()) == request.processes * trials)
     drivers = {node.node_id: model.new_int_var(0, _MOST, "drivers") for node in question.drivers_on}
-    if wish.num_workers:
+    if request.num_workers:
         model.add(sum(drivers.values()) == trials)
         for node in question.drivers_on:
             if node.resources.memory_bytes is not None:
-                held = wish.amounts.get("memory", 0) * workers.get(node.node_id, 0)
+                held = request.amounts.get("memory", 0) * workers.get(node.node_id, 0)
                 model.add(held + _DRIVER_BYTES * drivers[node.node_id] <= node.resources.memory_bytes)
     model.maximize(trials)
     return _solved(model)
 
 
 def _fewest_workers_beside_drivers(question: Question, num_drivers: int) -> int:
-    """Return how many workers still find room when the drivers are where they take most of it away."""
+    """Return how many workers have room if the drivers are where they take most room from workers."""
     model = cp_model.CpModel()
-    needed = question.wish.amounts["memory"]
+    needed = question.request.amounts["memory"]
     drivers, rooms = [], []
     for node in question.drivers_on:
         alone = _most_trials(
-            question._replace(wish=question.wish._replace(num_workers=0), workers_on=(node,)), one_share=True
+            question._replace(request=question.request._replace(num_workers=0), workers_on=(node,)), one_share=True
         )
         count = model.new_int_var(0, num_drivers, "drivers")
         drivers.append(count)
@@ -165,40 +165,40 @@ def _fewest_workers_beside_drivers(question: Question, num_drivers: int) -> int:
 
 
 def _workers(model: Any, question: Question, *, one_share: bool) -> dict[str, Any]:
-    """Return a variable for each node: how many workers are on it."""
-    wish = question.wish
-    per_device = model.new_int_var(1, _TICKS, "k") if wish.gpu_memory_bytes and one_share else None
+    """Return a variable for the number of workers on each node."""
+    request = question.request
+    per_device = model.new_int_var(1, _TICKS, "k") if request.gpu_memory_bytes and one_share else None
     workers = {}
     for node in question.workers_on:
         on_node = model.new_int_var(0, _MOST, "workers")
         workers[node.node_id] = on_node
         has = node.resources.ticks
-        for name, needed in wish.amounts.items():
+        for name, needed in request.amounts.items():
             if needed and not (name == "memory" and node.resources.memory_bytes is None):
                 model.add(needed * on_node <= has.get(name, 0))
-        if wish.gpu_ticks >= _TICKS:
-            model.add(wish.gpu_ticks // _TICKS * on_node <= int(node.resources.gpus))
-        elif wish.gpu_ticks or wish.gpu_memory_bytes:
-            on_devices = [_on_device(model, node, wish, per_device) for _ in range(int(node.resources.gpus))]
+        if request.gpu_ticks >= _TICKS:
+            model.add(request.gpu_ticks // _TICKS * on_node <= int(node.resources.gpus))
+        elif request.gpu_ticks or request.gpu_memory_bytes:
+            on_devices = [_on_device(model, node, request, per_device) for _ in range(int(node.resources.gpus))]
             model.add(on_node == sum(on_devices))
     return workers
 
 
-def _on_device(model: Any, node: NodeCapacity, wish: Wish, per_device: Any | None) -> Any:
-    """Return a variable: how many workers are on one device of the node."""
+def _on_device(model: Any, node: NodeCapacity, request: TrialRequest, per_device: Any | None) -> Any:
+    """Return a variable for the number of workers on one device of the node."""
     count = model.new_int_var(0, _TICKS, "on device")
-    if wish.gpu_ticks:
-        model.add(wish.gpu_ticks * count <= _TICKS)
+    if request.gpu_ticks:
+        model.add(request.gpu_ticks * count <= _TICKS)
         return count
     memory = node.smallest_gpu_memory_bytes or 0
-    model.add(wish.gpu_memory_bytes * count <= memory)
-    if wish.max_per_gpu is not None:
-        model.add(count <= wish.max_per_gpu)
+    model.add(request.gpu_memory_bytes * count <= memory)
+    if request.max_per_gpu is not None:
+        model.add(count <= request.max_per_gpu)
     if per_device is not None:
         is_used = model.new_bool_var("used")
         model.add(count == 0).only_enforce_if(~is_used)
-        # With equal fractions Ray may put as many as k on any device that is used at all.
-        model.add(wish.gpu_memory_bytes * per_device <= memory).only_enforce_if(is_used)
+        # With equal fractions, Ray may put k workers on any device.
+        model.add(request.gpu_memory_bytes * per_device <= memory).only_enforce_if(is_used)
         model.add(count <= per_device)
     return count
 
@@ -214,7 +214,7 @@ def _solved(model: Any) -> int:
 
 
 def _is_allowed(node: NodeCapacity, policy: SelectingPolicy) -> bool:
-    """Whether labels and exclusion leave the node; a condition is ``a``, ``!a``, ``in(a,b)`` or ``!in(a,b)``."""
+    """Return whether labels and exclusion allow the node; conditions are ``a``, ``!a``, ``in(a,b)``, ``!in(a,b)``."""
     if node.node_id in policy.exclude_nodes or (policy.exclude_head and node.is_head):
         return False
     for key, condition in policy.label_selector.items():

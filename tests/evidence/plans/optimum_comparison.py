@@ -1,7 +1,6 @@
-"""Plans for random clusters beside the exact optimum, and beside what the usual rule of thumb gives.
+"""Compares plans for random clusters with the exact optimum and with the usual rule of thumb.
 
-The rule of thumb divides the sums of the cluster by the request. It is given every chance here: it sums up only the
-nodes that the user allows.
+The rule of thumb divides the sums of the cluster by the request. Here it sums up only the nodes that the user allows.
 """
 
 import math
@@ -13,11 +12,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from rich.table import Table
-
 from tune_policies import ClusterCapacity, InfeasibleRequestError, SelectingPolicy, TrialPlan
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
-from tune_policies.files.terminal import TextConsole, TextTable
+from tune_policies.files.terminal import TextConsole, empty_table
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.resources import TICKS
 
@@ -26,15 +23,15 @@ from .random_clusters import draw_cluster, draw_selection, draw_sizing_policy
 
 
 class Compared(NamedTuple):
-    """One policy on one cluster: how many trials at once.
+    """How many trials run at once under one policy on one cluster.
 
     Attributes:
-        seed: What the cluster was drawn from.
+        seed: The seed of the cluster.
         policy: The policy.
-        planned: By the plan; 0: the policy says that none fits.
-        best: By the optimum.
-        rule: By the rule of thumb.
-        reason: Why the plan has fewer than the optimum; ``None``: it has as many.
+        planned: According to the plan, or 0 if the policy finds the request infeasible.
+        best: According to the solver.
+        rule: According to the rule of thumb.
+        reason: Why the plan has fewer than the optimum, or ``None`` if it has as many.
     """
 
     seed: int
@@ -44,74 +41,57 @@ class Compared(NamedTuple):
     rule: int
     reason: str | None
 
-    @property
-    def kind(self) -> str:
-        """The name of the policy that sizes the worker."""
-        inner = self.policy.inner if isinstance(self.policy, SelectingPolicy) else self.policy
-        return type(inner).__name__
-
 
 def draw_questions(seed: int, num_policies: int) -> tuple[ClusterCapacity, list[ResourcePolicy]]:
-    """Return the cluster of ``seed`` and policies for it, feasible or not; of several device types, one policy each."""
+    """Return the cluster of ``seed``, and policies for it, which may be infeasible."""
     rng = random.Random(seed)
     capacity = draw_cluster(rng)
-    return capacity, list(islice(_draw_choices(rng, capacity), num_policies))
 
+    def draw_policies() -> Iterator[ResourcePolicy]:
+        while True:
+            policy = draw_sizing_policy(rng)  # with several device types, it counts as one policy for each
+            yield from (draw_selection(rng, capacity, policy) if rng.random() < 0.4 else policy).choices
 
-def _draw_choices(rng: random.Random, capacity: ClusterCapacity) -> Iterator[ResourcePolicy]:
-    while True:
-        policy = draw_sizing_policy(rng)
-        yield from (draw_selection(rng, capacity, policy) if rng.random() < 0.4 else policy).choices
+    return capacity, list(islice(draw_policies(), num_policies))
 
 
 def compare(seed: int, capacity: ClusterCapacity, policy: ResourcePolicy) -> Compared:
-    """Return what plan, optimum and rule of thumb say."""
-    plan = _plan(policy, capacity)
+    """Return the trials at once according to the plan, the solver and the rule of thumb."""
+    try:
+        plan = policy.plan(capacity)
+    except InfeasibleRequestError:
+        plan = None
     planned = plan.max_concurrent_trials if plan else 0
     cpus = min(slot.worker.cpus for slot in plan.slots) if plan else 0
     question = Question.of(policy, capacity.nodes, cpus=cpus)
-    best = optimum(question, one_share=question.wish.num_workers > 0)
-    return Compared(
-        seed=seed,
-        policy=policy,
-        planned=planned,
-        best=best,
-        rule=rule_of_thumb(question),
-        reason=_reason(question, plan) if planned < best else None,
-    )
-
-
-def _plan(policy: ResourcePolicy, capacity: ClusterCapacity) -> TrialPlan | None:
-    try:
-        return policy.plan(capacity)
-    except InfeasibleRequestError:
-        return None
+    best = optimum(question, one_share=question.request.num_workers > 0)
+    reason = _reason(question, plan) if planned < best else None
+    return Compared(seed, policy, planned, best, rule_of_thumb(question), reason)
 
 
 def rule_of_thumb(question: Question) -> int:
-    """Return the sums of the nodes that are allowed, divided by what a trial asks for in all."""
-    wish, nodes = question.wish, question.workers_on
-    quotients = []
-    for name, needed in wish.amounts.items():
-        if needed:
-            quotients.append(sum(node.resources.ticks.get(name, 0) for node in nodes) / needed)
-    if wish.gpu_ticks:
-        quotients.append(sum(node.resources.ticks.get("GPU", 0) for node in nodes) / wish.gpu_ticks)
-    if wish.gpu_memory_bytes:
+    """Return the sums of the allowed nodes, divided by the request of one trial."""
+    request, nodes = question.request, question.workers_on
+    wanted = {**request.amounts, "GPU": request.gpu_ticks}
+    quotients = [
+        sum(node.resources.ticks.get(name, 0) for node in nodes) / needed for name, needed in wanted.items() if needed
+    ]
+    if request.gpu_memory_bytes:
         memory = sum((node.smallest_gpu_memory_bytes or 0) * node.resources.gpus for node in nodes)
-        quotients.append(memory / wish.gpu_memory_bytes)
-    return math.floor(min(quotients) / wish.processes)
+        quotients.append(memory / request.gpu_memory_bytes)
+    return math.floor(min(quotients) / request.processes)
 
 
 def _reason(question: Question, plan: TrialPlan | None) -> str:
     if plan is None:
-        return "the policy says that none fits"
-    wish = question.wish
-    share = round(plan.worker.gpus * TICKS)
-    if wish.gpu_ticks and optimum(question._replace(wish=wish._replace(gpu_ticks=share))) <= plan.max_concurrent_trials:
-        return "the share is rounded up to an equal part of a device"
-    if wish.num_workers and wish.amounts.get("memory"):
-        return "drivers: each node is planned as if all of them were on it"
+        return "the policy finds the request infeasible"
+    request = question.request
+    fraction = round(plan.worker.gpus * TICKS)
+    rounded = question._replace(request=request._replace(gpu_ticks=fraction))
+    if request.gpu_ticks and optimum(rounded) <= plan.max_concurrent_trials:
+        return "the GPU fraction is rounded up to an equal part"
+    if request.num_workers and request.amounts.get("memory"):
+        return "every node keeps memory for all trial drivers"
     return "not explained"
 
 
@@ -122,30 +102,29 @@ def measure_optimum(seeds: range, *, num_policies: int) -> bool:
     for seed in seeds:
         capacity, policies = draw_questions(seed, num_policies)
         compared += [compare(seed, capacity, policy) for policy in policies]
-    TextConsole().print(_table(compared))
+    _print_table(compared)
     above = [each for each in compared if each.planned > each.best]
     below = [each for each in compared if each.planned < each.best]
     print(f"{len(seeds)} clusters, {len(compared)} plans, {time.monotonic() - start:.0f} s")
-    fitting = [each for each in compared if each.best > 0]
-    equal = sum(each.planned == each.best for each in fitting)
-    print(f"a trial fits at all in {len(fitting)}; of these, {equal} ({equal / max(1, len(fitting)):.1%}) are equal")
-    print(f"plans above the optimum: {len(above)}; below: {len(below)}")
+    feasible = [each for each in compared if each.best > 0]
+    equal = sum(each.planned == each.best for each in feasible)
+    print(f"feasible requests: {len(feasible)}; of these, plans equal to the optimum: {equal}")
     for reason, number in Counter(each.reason for each in below).most_common():
-        print(f"  {number} below, as {reason}")
+        print(f"below the optimum: {number}, because {reason}")
     for each in above + below:
-        print(f"  seed {each.seed}: {each.planned} planned, {each.best} possible: {each.policy!r}", file=sys.stderr)
-    print(describe_machine("ortools"))
-    print(f"command: {own_command()}")
+        print(f"seed {each.seed}: {each.planned} planned, {each.best} possible: {each.policy!r}", file=sys.stderr)
+    print(f"{describe_machine('ortools')}\ncommand: {own_command()}")
     return not above
 
 
-def _table(compared: list[Compared]) -> Table:
-    table = TextTable(title="Trials at once, beside the exact optimum")
-    for heading in ("Policy", "Plans", "Equal", "Below", "Above", "Rule above", "Rule: some, where none fits"):
-        table.add_column(heading, justify="left" if heading == "Policy" else "right")
-    kinds = sorted({each.kind for each in compared})
-    for kind in [*kinds, "all"]:
-        rows = [each for each in compared if kind in (each.kind, "all")]
+def _print_table(compared: list[Compared]) -> None:
+    by_kind: dict[str, list[Compared]] = {}
+    for each in compared:
+        inner = each.policy.inner if isinstance(each.policy, SelectingPolicy) else each.policy
+        by_kind.setdefault(type(inner).__name__, []).append(each)
+    headings = ("Policy", "Plans", "Equal", "Below", "Above", "Rule above", "Rule above 0, optimum 0")
+    table = empty_table("Plans and the rule of thumb, compared with the optimum", *headings)
+    for kind, rows in (*sorted(by_kind.items()), ("all", compared)):
         counts = (
             sum(each.planned == each.best for each in rows),
             sum(each.planned < each.best for each in rows),
@@ -154,4 +133,4 @@ def _table(compared: list[Compared]) -> Table:
             sum(each.rule > each.best == 0 for each in rows),
         )
         table.add_row(kind, str(len(rows)), *(f"{count} ({count / len(rows):.1%})" for count in counts))
-    return table
+    TextConsole().print(table)

@@ -1,7 +1,7 @@
-"""What a plan costs in time and memory by number of nodes, beside the rule of thumb that people use instead.
+"""Measures the time and memory of a plan by number of nodes, and the time of the rule of thumb.
 
-The rule of thumb divides the sums of the cluster by the request. It is fast, and wrong wherever a trial must fit
-one node or one device. The nodes have 50 shapes, and nothing of a cluster has been computed before a plan is timed.
+The rule of thumb divides the sums of the cluster by the request. It is fast, and wrong if a trial must fit on one node
+or device.
 """
 
 import gc
@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from rich.table import Table
-
 from tune_policies import (
     AcceleratorPolicy,
     AutoscalingPolicy,
@@ -22,7 +20,6 @@ from tune_policies import (
     CpuPolicy,
     EvenSplitPolicy,
     FirstFeasiblePolicy,
-    GpuDevice,
     GpuMemoryPolicy,
     GpuPolicy,
     MixedPolicy,
@@ -35,13 +32,12 @@ from tune_policies import (
 )
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.benchmarks.record.summary import Spread, spread
-from tune_policies.files.terminal import TextConsole, TextTable
+from tune_policies.files.terminal import TextConsole, empty_table
+from tune_policies.values.units import GIB
 from tune_policies.values.value import collector_paused
 
-GIB: Final = 2**30
-NUM_SHAPES: Final = 50
-RULE_OF_THUMB: Final = "rule of thumb"
-
+_NUM_SHAPES: Final = 50
+_DEVICES: Final = {"A100": 80, "H100": 80, "L4": 22, "T4": 15}
 _PLAIN: Final[tuple[ResourcePolicy, ...]] = (
     CpuPolicy(cpus=2, memory="2GiB", num_workers=2),
     GpuPolicy(gpus=0.3),
@@ -55,7 +51,7 @@ _PLAIN: Final[tuple[ResourcePolicy, ...]] = (
     AutoscalingPolicy(GpuPolicy()),
     MixedPolicy(GpuPolicy(gpus=0.5), CpuPolicy(cpus=2)),
 )
-POLICIES: Final[Mapping[str, ResourcePolicy]] = {
+_POLICIES: Final[Mapping[str, ResourcePolicy]] = {
     **{type(policy).__name__: policy for policy in _PLAIN},
     "MixedPolicy, Train workers": MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(cpus=2, num_workers=2)),
     "MixedPolicy, four slot types": MixedPolicy(
@@ -65,117 +61,68 @@ POLICIES: Final[Mapping[str, ResourcePolicy]] = {
         CpuPolicy(cpus=2, num_workers=2),
     ),
 }
-DEVICES: Final = {"A100": 80, "H100": 80, "L4": 22, "T4": 15}
+
+_Prepare = Callable[[], Callable[[], object]]
+"""Prepares one run, untimed, and returns the function to time."""
 
 
 def measure_planning(node_counts: list[int], repetitions: int) -> None:
     """Print milliseconds and peak MiB of each policy's plan by number of nodes."""
-    times: dict[int, dict[str, Spread]] = {}
-    peaks: dict[int, dict[str, float]] = {}
+    times: dict[str, dict[str, Spread]] = {}
+    peaks: dict[str, dict[str, float]] = {}
     for count in node_counts:
-        capacity = simulated_cluster(count)
-        arms: dict[str, Callable[[], Callable[[], object]]] = {
-            RULE_OF_THUMB: partial(partial, _rule_of_thumb, capacity)
+        fields = _node_fields(count)
+        capacity = _built(fields)
+        different = capacity.with_nodes(_with_more_memory(node, number) for number, node in enumerate(capacity.nodes))
+        rule: dict[str, _Prepare] = {"sums ÷ request": partial(partial, _rule_of_thumb, capacity)}
+        files: dict[str, _Prepare] = {
+            "build the cluster": partial(partial, _built, fields),
+            "read the cluster from JSON": partial(partial, ClusterCapacity.from_json, capacity.to_json()),
         }
-        arms |= {name: partial(_prepared, policy, capacity) for name, policy in POLICIES.items()}
-        times[count] = _interleaved_ms(arms, repetitions)
-        peaks[count] = {name: _peak_mib(_prepared(policy, capacity)) for name, policy in POLICIES.items()}
-    console = TextConsole(width=110)
-    console.print(_table("Time of one plan (ms): median ± half the interquartile range", times))
-    console.print(_table("Memory of one plan at its peak (MiB), beside the capacity itself", peaks))
-    console.print(_uneven_table(node_counts, repetitions))
-    console.print(_odd_table(repetitions))
-    runs = f"{repetitions} runs of each arm in random order, {NUM_SHAPES} shapes of nodes."
-    console.print(f"{runs} {describe_machine()}", soft_wrap=True)
-    print(f"command: {own_command()}")
+        times[f"{count:,}"] = _interleaved_ms(rule | _plans(capacity) | files, repetitions)
+        times[f"{count:,} different"] = _interleaved_ms(_plans(different), repetitions)
+        peaks[f"{count:,}"] = {name: _peak_mib(prepare()) for name, prepare in _plans(capacity).items()}
+    _print("Time of one plan (ms), median ± half the interquartile range", times)
+    _print("Peak memory of one plan (MiB), without the capacity", peaks)
+    print(f"{repetitions} runs of each in random order, {_NUM_SHAPES} node shapes; “different”: no two nodes are equal")
+    print(f"{describe_machine()}\ncommand: {own_command()}")
 
 
-def _interleaved_ms(arms: Mapping[str, Callable[[], Callable[[], object]]], repetitions: int) -> dict[str, Spread]:
-    """Return milliseconds by arm. The arms are shuffled, so that a drift of the machine meets all of them.
+def _plans(capacity: ClusterCapacity) -> dict[str, _Prepare]:
+    # A probed cluster has no cached properties, and neither has a copy.
+    return {
+        name: lambda policy=policy: partial(policy.plan, capacity.model_copy())  # type: ignore[misc]
+        for name, policy in _POLICIES.items()
+    }
 
-    Args:
-        arms: For each a function that prepares one run, untimed, and returns what is timed.
-        repetitions: Timed runs of each arm, after one that is not counted.
-    """
-    order = [name for name in arms for _ in range(repetitions)]
+
+def _interleaved_ms(prepared: Mapping[str, _Prepare], repetitions: int) -> dict[str, Spread]:
+    """Return milliseconds by name, of runs in random order, so that a drift of the machine affects all of them."""
+    order = [name for name in prepared for _ in range(repetitions)]
     random.Random(0).shuffle(order)
-    samples: dict[str, list[float]] = {name: [] for name in arms}
-    for prepare in arms.values():
+    samples: dict[str, list[float]] = {name: [] for name in prepared}
+    for prepare in prepared.values():  # warm up
         prepare()()
     gc.collect()
-    gc.freeze()  # the collector need not go through the clusters of the other arms
+    gc.freeze()  # otherwise the collector scans the clusters of the other runs
     for name in order:
-        run = arms[name]()
+        run = prepared[name]()
         start = time.perf_counter()
         result = run()
         samples[name].append((time.perf_counter() - start) * 1e3)
-        del result  # untimed: to free a cluster takes a while
+        del result  # untimed, because a cluster takes a while to free
     gc.unfreeze()
     return {name: spread(values) for name, values in samples.items()}
 
 
-def _uneven_table(node_counts: list[int], repetitions: int) -> Table:
-    """Return the time of each plan where no two nodes have the same host memory, and of building and reading nodes."""
-    times: dict[int, dict[str, Spread]] = {}
-    for count in node_counts:
-        even = simulated_cluster(count)
-        uneven = even.with_nodes(_with_memory(node, number) for number, node in enumerate(even.nodes))
-        text = even.to_json()
-        arms: dict[str, Callable[[], Callable[[], object]]] = {
-            name: partial(_prepared, policy, uneven) for name, policy in POLICIES.items()
-        }
-        arms["the cluster is built"] = partial(partial, _built, _as_read(count))
-        arms["the cluster is read from JSON"] = partial(partial, ClusterCapacity.from_json, text)
-        times[count] = _interleaved_ms(arms, repetitions)
-    return _table("Time (ms) where all nodes differ by some bytes of host memory", times)
-
-
-def _odd_table(repetitions: int) -> Table:
-    """Return the time of plans for clusters that hardly exist, which must not take seconds all the same."""
-    sizes = [
-        NodeCapacity(
-            node_id=f"node-{number}",
-            resources=Resources(cpus=16, gpus=1),
-            devices=(GpuDevice(index=0, name="any", memory_bytes=(8 + number) * GIB // 8),),
-        )
-        for number in range(2000)
-    ]
-    unlimited = NodeTypeCapacity(name="any", resources=Resources(cpus=32, gpus=4), max_nodes_to_add=2**31 - 1)
-    growing = ClusterCapacity.of(*[Resources(cpus=16, gpus=8)] * 100).model_copy(update={"node_types": (unlimited,)})
-    nested: ResourcePolicy = MixedPolicy(GpuPolicy(gpus=0.5), CpuPolicy(cpus=2))
-    for number in range(16):
-        nested = AutoscalingPolicy(nested) if number % 2 else CappedPolicy(nested, 100)
-    arms: dict[str, Callable[[], Callable[[], object]]] = {
-        "2,000 sizes of devices, 100 MiB a worker": partial(
-            _prepared, GpuMemoryPolicy(gpu_memory="100MiB"), ClusterCapacity(nodes=tuple(sizes))
-        ),
-        "a node with 1,000,000 GPUs": partial(
-            _prepared, GpuPolicy(gpus=0.3), ClusterCapacity.of(Resources(cpus=10**6, gpus=10**6))
-        ),
-        "16 policies around a mix, and any number of nodes to add": partial(_prepared, nested, growing),
-    }
-    table = TextTable(title="Time (ms) of odd cases")
-    table.add_column("Case")
-    table.add_column("Time (ms)", justify="right")
-    for name, time_ms in _interleaved_ms(arms, repetitions).items():
-        table.add_row(name, str(time_ms))
-    return table
-
-
-def _with_memory(node: NodeCapacity, more: int) -> NodeCapacity:
-    memory = (node.resources.memory_bytes or 0) + more
+def _with_more_memory(node: NodeCapacity, more_bytes: int) -> NodeCapacity:
+    memory = (node.resources.memory_bytes or 0) + more_bytes
     return node.model_copy(update={"resources": node.resources.replaced(memory_bytes=memory)})
 
 
-def simulated_cluster(num_nodes: int) -> ClusterCapacity:
-    """Return nodes of 50 shapes that differ in CPUs, host memory, devices and their memory, labelled as Ray does."""
-    return _built(_as_read(num_nodes))
-
-
-def _as_read(num_nodes: int) -> list[dict[str, Any]]:
-    """Return the fields of each node, devices among them, as a probe has read them."""
-    shapes = [_shape(index) for index in range(NUM_SHAPES)]
-    return [_node(index, *shapes[index % NUM_SHAPES]) for index in range(num_nodes)]
+def _node_fields(num_nodes: int) -> list[dict[str, Any]]:
+    """Return the fields of nodes with 50 shapes of CPUs, host memory and devices, labeled as Ray does."""
+    return [_fields(index, *_shape(index % _NUM_SHAPES)) for index in range(num_nodes)]
 
 
 @collector_paused()  # as the probe does
@@ -188,32 +135,19 @@ def _shape(index: int) -> tuple[Resources, str | None]:
     gpus = (0, 1, 2, 4, 8)[index % 5]
     custom = {"HPU": 8.0} if index % 10 == 0 else {}
     resources = Resources(cpus=8 + index, gpus=gpus, memory_bytes=(32 + index) * GIB, custom=custom)
-    return resources, list(DEVICES)[index % 4] if gpus else None
+    return resources, list(_DEVICES)[index % 4] if gpus else None
 
 
-def _node(index: int, resources: Resources, kind: str | None) -> dict[str, Any]:
-    node_id = f"{index:056x}"
-    labels = {"ray.io/node-id": node_id, "zone": "abc"[index % 3]}
-    devices = None
-    if kind is not None:
-        labels["ray.io/accelerator-type"] = kind
-        devices = [
-            {"index": i, "name": kind, "memory_bytes": DEVICES[kind] * GIB, "uuid": f"GPU-{index}-{i}"}
-            for i in range(int(resources.gpus))
-        ]
-    return {
-        "node_id": node_id,
-        "resources": resources,
-        "accelerator_type": kind,
-        "labels": labels,
-        "devices": devices,
-        "is_head": index == 0,
-    }
-
-
-def _prepared(policy: ResourcePolicy, capacity: ClusterCapacity) -> Callable[[], object]:
-    """Return the planning for a cluster as it is after a probe: nothing computed from it is kept."""
-    return partial(policy.plan, capacity.model_copy())
+def _fields(index: int, resources: Resources, kind: str | None) -> dict[str, Any]:
+    fields = {"node_id": f"{index:056x}", "resources": resources, "accelerator_type": kind, "is_head": index == 0}
+    labels = {"ray.io/node-id": f"{index:056x}", "zone": "abc"[index % 3]}
+    if kind is None:
+        return {**fields, "labels": labels}
+    devices = [
+        {"index": i, "name": kind, "memory_bytes": _DEVICES[kind] * GIB, "uuid": f"GPU-{index}-{i}"}
+        for i in range(int(resources.gpus))
+    ]
+    return {**fields, "labels": {**labels, "ray.io/accelerator-type": kind}, "devices": devices}
 
 
 def _rule_of_thumb(capacity: ClusterCapacity) -> int:
@@ -231,12 +165,9 @@ def _peak_mib(plan: Callable[[], object]) -> float:
         tracemalloc.stop()
 
 
-def _table(title: str, results: Mapping[int, Mapping[str, Spread | float]]) -> Table:
-    table = TextTable(title=title)
-    table.add_column("Nodes")
-    for count in results:
-        table.add_column(f"{count:,}", justify="right")
-    for name in next(iter(results.values())):
-        cells = [results[count][name] for count in results]
-        table.add_row(name, *(str(cell) if isinstance(cell, Spread) else f"{cell:.2f}" for cell in cells))
-    return table
+def _print(title: str, columns: Mapping[str, Mapping[str, Spread | float]]) -> None:
+    table = empty_table(title, "Nodes", *columns)
+    for name in next(iter(columns.values())):
+        cells = [column.get(name, "") for column in columns.values()]
+        table.add_row(name, *(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in cells))
+    TextConsole(width=110).print(table)

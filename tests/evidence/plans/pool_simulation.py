@@ -1,33 +1,37 @@
-"""Runs of a pool with several slot types, without Ray: who starts when, and when the last one ends.
+"""Simulated runs on several slot types: which trial starts when, and the makespan, which is the duration of the run.
 
-The scheduler's own decisions are made here (``should_idle``), with trials of any lengths, in no time.
+The simulation needs neither Ray nor time. It makes the scheduler's own decisions (``should_idle``).
 """
 
 import heapq
-from collections.abc import Sequence
+import random
+import statistics
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
+from tune_policies.files.terminal import TextConsole, empty_table
 from tune_policies.tune.slot_assignment import RunningTrial, TrialDurations, should_idle
 
 
 class SlotType(NamedTuple):
-    """One slot type: how many there are, and how much work one does in a second."""
+    """The number of slots of one type, and the work that a trial does there in a second."""
 
     num_slots: int
     speed: float
 
 
 def simulate(work: Sequence[float], slot_types: Sequence[SlotType], *, durations: TrialDurations | None) -> float:
-    """Return when the last trial ends, in seconds, where each takes a slot as it becomes free.
+    """Return when the last trial ends, in seconds, if each trial starts in the first slot that it may use.
 
     Args:
-        work: How much each trial has to do, in the order in which they start.
+        work: The work of each trial, in the order in which the trials start.
         slot_types: The slots, the best type first.
-        durations: What is known of the types before; the run adds to it. ``None``: every free slot is taken at once.
+        durations: The known durations, to which the run adds its own; ``None``: no free slot is left idle.
     """
     waiting = list(reversed(work))
-    running: list[tuple[float, int, int]] = []  # when it ends, its number, its type
+    running: list[tuple[float, int, int]] = []  # when a trial ends, its number, its slot type
     started: dict[int, tuple[int, float]] = {}
     now_s = 0.0
 
@@ -41,12 +45,8 @@ def simulate(work: Sequence[float], slot_types: Sequence[SlotType], *, durations
         return not should_idle(slot_type, durations=durations, slots=slots, running=now, num_waiting=len(waiting))
 
     while waiting or running:
-        while (
-            waiting
-            and (slot_type := next((slot_type for slot_type in range(len(slot_types)) if may_start(slot_type)), None))
-            is not None
-        ):
-            number = len(waiting)
+        while waiting and (open_types := [each for each in range(len(slot_types)) if may_start(each)]):
+            number, slot_type = len(waiting), open_types[0]
             started[number] = (slot_type, now_s)
             heapq.heappush(running, (now_s + waiting.pop() / slot_types[slot_type].speed, number, slot_type))
         now_s, number, slot_type = heapq.heappop(running)
@@ -57,25 +57,48 @@ def simulate(work: Sequence[float], slot_types: Sequence[SlotType], *, durations
 
 
 def least_makespan(work: Sequence[float], slot_types: Sequence[SlotType]) -> float:
-    """Return a time in which no way to run the trials is done, in seconds.
+    """Return a lower bound of the makespan in seconds.
 
-    The ``i`` longest trials use ``i`` slots at the most, so they take at least as long as the ``i`` fastest slots need
-    for all of their work; where all trials are alike, as many must have ended as there are. The first bound is that of
-    Horvath, Lam and Sethi for trials that may move (Journal of the ACM 24, 1977).
+    The ``i`` longest trials use at most ``i`` slots, so they take at least as long as the ``i`` fastest slots need for
+    all of their work. This bound is that of Horvath, Lam and Sethi for trials that may move (Journal of the ACM 24,
+    1977). If all trials are equal, each slot must also finish a whole number of them.
     """
     speeds = sorted((slot_type.speed for slot_type in slot_types for _ in range(slot_type.num_slots)), reverse=True)
     totals = accumulate(sorted(work, reverse=True))
     together = [*accumulate(speeds)]
-    moving = [total / together[min(i, len(speeds) - 1)] for i, total in enumerate(totals)]
-    bound = max(moving)
+    bound = max(total / together[min(i, len(speeds) - 1)] for i, total in enumerate(totals))
     if min(work) == max(work):
         ends = sorted(done * work[0] / speed for speed in speeds for done in range(1, len(work) + 1))
         bound = max(bound, ends[len(work) - 1])
     return bound
 
 
-def ratio_with_speeds(work: Sequence[float], slot_types: Sequence[SlotType]) -> float:
-    """Return how long a run takes whose speeds are known, beside the better of the best type only and all types."""
-    best = max(slot_types, key=lambda slot_type: slot_type.speed)
-    found = simulate(work, slot_types, durations=TrialDurations([slot_type.speed for slot_type in slot_types]))
-    return found / min(simulate(work, [best], durations=None), simulate(work, slot_types, durations=None))
+_LENGTHS: Final[dict[str, Callable[[random.Random], float]]] = {
+    "equal": lambda _: 1,
+    "uniform, 0.5 to 1.5": lambda rng: rng.uniform(0.5, 1.5),
+    "log-normal, sigma 0.5": lambda rng: rng.lognormvariate(0, 0.5),
+    "log-normal, sigma 1": lambda rng: rng.lognormvariate(0, 1),
+}
+
+
+def measure_makespan(num_trials: int, slowdown: float, num_runs: int) -> None:
+    """Print the mean and largest ratio of simulated makespans to the lower bound, by configuration and trial length."""
+    slots = [SlotType(8, 1), SlotType(4, 1 / slowdown)]
+    configurations: dict[str, Callable[[list[float]], float]] = {
+        "PolicyScheduler, speeds known": lambda work: simulate(
+            work, slots, durations=TrialDurations([each.speed for each in slots])
+        ),
+        "PolicyScheduler, speeds unknown": lambda work: simulate(work, slots, durations=TrialDurations([None, None])),
+        "every slot whenever it is free": lambda work: simulate(work, slots, durations=None),
+        "GPU slots only": lambda work: simulate(work, slots[:1], durations=None),
+    }
+    table = empty_table(f"{num_trials} trials, 8 GPU slots and 4 CPU slots, {num_runs} runs", "Slots", *_LENGTHS)
+    for name, makespan in configurations.items():
+        cells = []
+        for draw in _LENGTHS.values():
+            works = [[draw(rng) for _ in range(num_trials)] for rng in map(random.Random, range(num_runs))]
+            ratios = [makespan(work) / least_makespan(work, slots) for work in works]
+            cells.append(f"{statistics.mean(ratios):.3f} (to {max(ratios):.3f})")
+        table.add_row(name, *cells)
+    TextConsole(width=120).print(table)
+    print(f"{describe_machine()}\ncommand: {own_command()}")

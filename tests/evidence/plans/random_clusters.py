@@ -1,8 +1,8 @@
-"""Random clusters and policies, the same for the same seed.
+"""Draws random clusters and policies, the same for the same seed.
 
-What is drawn is small enough to start for real, and shaped to be hard: uneven nodes, shares that do not divide a
-device, types and labels that cut the cluster up, host memory and custom resources that run out first. GPU memory is
-given as if it had been read on some nodes, and left to the table of known types on the others.
+They are small enough to start on one machine, and difficult to plan: different nodes, fractions that do not divide a
+device, device types and labels that divide the cluster, host memory and custom resources that run out first. Some nodes
+have GPUs that were read; the memory of others is that of their device type.
 """
 
 import random
@@ -29,13 +29,13 @@ from tune_policies import (
 )
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.values.units import GIB
 
 MOST_NODES: Final = 6
 MOST_GPUS: Final = 8
 
 Strategy = Literal["PACK", "SPREAD"]
 
-_GIB: Final = 2**30
 _GPU_MEMORY_GIB: Final = {None: (8, 16, 24), "T4": (15,), "A10G": (22.5,), "A100": (40, 80), "H100": (80,)}
 _NUM_WORKERS: Final = (0, 0, 0, 1, 2, 3, 4, 6)
 _CUSTOM: Final[tuple[dict[str, float], ...]] = ({}, {}, {}, {"license": 1}, {"license": 0.3}, {"scratch": 1})
@@ -51,13 +51,13 @@ _SELECTORS: Final[tuple[dict[str, str], ...]] = (
 
 
 def draw_cluster(rng: random.Random) -> ClusterCapacity:
-    """Return a cluster of 1 to 6 nodes, of which some are alike."""
+    """Return a cluster of 1 to 6 nodes, some of which are equal."""
     nodes = [_draw_node(rng)]
     for _ in range(rng.randint(0, MOST_NODES - 1)):
         nodes.append(nodes[-1] if rng.random() < 0.3 else _draw_node(rng))
     return ClusterCapacity(
         nodes=tuple(
-            # An identifier as long as Ray's own, so that a real node can be given it.
+            # An identifier of the length of Ray's, for a real node.
             node.model_copy(update={"node_id": f"{rng.getrandbits(224):056x}", "is_head": index == 0})
             for index, node in enumerate(nodes)
         )
@@ -69,7 +69,7 @@ def _draw_node(rng: random.Random) -> NodeCapacity:
     accelerator_type = rng.choice(list(_GPU_MEMORY_GIB)) if gpus else None
     devices = None
     if gpus and rng.random() < 0.5:
-        memory = int(rng.choice(_GPU_MEMORY_GIB[accelerator_type]) * _GIB)
+        memory = int(rng.choice(_GPU_MEMORY_GIB[accelerator_type]) * GIB)
         name = accelerator_type or "GPU"
         devices = tuple(GpuDevice(index=index, name=name, memory_bytes=memory) for index in range(gpus))
     labels = rng.choice(({}, {"zone": "eu"}, {"zone": "us"}, {"zone": "us", "disk": "ssd"}))
@@ -80,7 +80,7 @@ def _draw_node(rng: random.Random) -> NodeCapacity:
         resources=Resources(
             cpus=rng.choice((0 if gpus else 1, 1, 2, 3, 4, 6, 8, 16, 32)),
             gpus=gpus,
-            memory_bytes=rng.choice((1, 2, 3, 4, 8, 16)) * _GIB,
+            memory_bytes=rng.choice((1, 2, 3, 4, 8, 16)) * GIB,
             custom=rng.choice(({}, {}, {"license": 2}, {"license": 1, "scratch": 3}, {"scratch": 2})),
         ),
         accelerator_type=accelerator_type,
@@ -90,7 +90,7 @@ def _draw_node(rng: random.Random) -> NodeCapacity:
 
 
 def draw_larger_cluster(rng: random.Random) -> ClusterCapacity:
-    """Return such a cluster with accelerators of other families on some nodes, to which 0 to 2 types can be added."""
+    """Return a cluster that may have other accelerators, and 0 to 2 node types that can be added."""
     cluster = draw_cluster(rng)
     types = []
     for index in range(rng.randint(0, 2)):
@@ -114,7 +114,7 @@ def _with_accelerators(rng: random.Random, node: NodeCapacity) -> NodeCapacity:
 
 
 def draw_mixed_policies(rng: random.Random) -> Iterator[ResourcePolicy]:
-    """Yield policies of several types of slots, for other accelerators and for nodes to add, without end."""
+    """Yield policies with several slot types, for other accelerators, or for nodes to add, without end."""
     while True:
         inner = rng.choice((_draw_mixed, _draw_mixed, _draw_accelerator))(rng)
         yield AutoscalingPolicy(inner) if rng.random() < 0.4 else inner
@@ -137,18 +137,18 @@ def _draw_accelerator(rng: random.Random) -> AcceleratorPolicy:
 
 
 def draw_sizing_policy(rng: random.Random) -> ResourcePolicy:
-    """Return a policy whose worker has what the user asks for, so that as many trials run as fit."""
+    """Return a policy that fixes the size of a worker and runs as many trials as fit."""
     return rng.choice((_draw_cpu, _draw_gpu, _draw_gpu, _draw_gpu_memory))(rng)
 
 
 def draw_policies(rng: random.Random, capacity: ClusterCapacity) -> Iterator[ResourcePolicy]:
-    """Yield policies of every kind without end, feasible or not, some of them wrapped."""
+    """Yield policies of all kinds without end, feasible or not, some of them wrapped."""
     while True:
         yield _wrapped(rng, capacity, _draw_even_split(rng) if rng.random() < 0.15 else draw_sizing_policy(rng))
 
 
 def draw_selection(rng: random.Random, capacity: ClusterCapacity, inner: ResourcePolicy) -> SelectingPolicy:
-    """Return ``inner`` on the nodes that some labels select, without some of the nodes."""
+    """Return ``inner`` with a random label selector and random excluded nodes."""
     node_ids = [node.node_id for node in capacity.nodes]
     excluded = rng.sample(node_ids, rng.randint(0, len(node_ids) // 2))
     return SelectingPolicy(
@@ -160,7 +160,7 @@ def draw_selection(rng: random.Random, capacity: ClusterCapacity, inner: Resourc
 
 
 def leaves_room(policy: ResourcePolicy) -> bool:
-    """Whether more trials may fit than ``policy`` plans, as it spares some of the cluster on purpose."""
+    """Return whether ``policy`` may leave a part of the cluster unused on purpose."""
     match policy:
         case CappedPolicy() | ReservingPolicy() | EvenSplitPolicy():
             return True

@@ -1,4 +1,4 @@
-"""Plans for random clusters, each tried on a real Ray: as many trials as planned run at once, and not one more."""
+"""Tests plans for random clusters on a real Ray: the planned trials run at once, and one more does not."""
 
 import random
 import sys
@@ -26,22 +26,22 @@ from .random_clusters import (
 )
 
 _MOST_BUNDLES: Final = 80
-"""Plans with more are left out, because each bundle costs time."""
+"""Plans with more bundles are skipped, because each costs time."""
 
 _MOST_DRAWS: Final = 100
 _CLUSTERS_PER_PROCESS: Final = 10
-"""Each cluster leaves some of itself in the process that started it."""
+"""Each cluster leaves threads and memory in the process that started it."""
 
 
 class Case(NamedTuple):
-    """A plan to be tried.
+    """A plan to test.
 
     Attributes:
-        policy: The policy that made the plan.
+        policy: The policy of the plan.
         plan: The plan.
         strategy: How Train spreads the workers of a trial over nodes.
-        filled: Slot types for which the plan has no room for one more trial.
-        capacity: The nodes for it, with those to add.
+        filled: The slot types without room for one more trial.
+        capacity: The nodes of the plan, including those to add.
     """
 
     policy: ResourcePolicy
@@ -52,7 +52,7 @@ class Case(NamedTuple):
 
 
 class ClusterResult(NamedTuple):
-    """What was found on the cluster of a seed: how many policies were tried, with how many trials, and failures."""
+    """The numbers of policies and trials that were tested on the cluster of a seed, and the failures."""
 
     seed: int
     policies: int
@@ -61,7 +61,7 @@ class ClusterResult(NamedTuple):
 
 
 def draw_cases(seed: int, num_policies: int, *, mixed: bool = False) -> list[Case]:
-    """Return so many plans for the cluster of ``seed``, fewer if hardly any policy is feasible.
+    """Return plans for the cluster of ``seed``, fewer than ``num_policies`` if hardly any policy is feasible.
 
     With ``mixed``, the plans have several slot types, other accelerators, or nodes to add.
     """
@@ -82,29 +82,29 @@ def _cases(rng: random.Random, capacity: ClusterCapacity, *, mixed: bool) -> Ite
             continue
         if mixed:
             if len(plan.slots) > 1 or plan.nodes_to_add or isinstance(policy, AcceleratorPolicy):
-                # The worst place of the drivers counts where they share host memory with Train workers.
+                # The plan assumes the worst place of the drivers if they share host memory with Train workers.
                 shares_memory = any(slot.num_workers and slot.worker.memory_bytes for slot in plan.slots)
                 fills = not isinstance(policy, AutoscalingPolicy) and not shares_memory
                 grown = _as_alive(capacity.with_nodes_added(plan.nodes_to_add))
-                yield Case(policy, plan, strategy, frozenset(_of_one_share(plan) if fills else ()), grown)
+                yield Case(policy, plan, strategy, frozenset(_with_one_fraction(plan) if fills else ()), grown)
         else:
             fills = not leaves_room(policy) and not _drivers_may_displace_a_worker(plan, capacity)
             yield Case(policy, plan, strategy, frozenset({0} if fills else ()), capacity)
 
 
-def _of_one_share(plan: TrialPlan) -> Iterator[int]:
-    """Yield the slot types whose devices no other type cuts into other shares, which could not share a node."""
-    shares_of: dict[str, set[float]] = defaultdict(set)
+def _with_one_fraction(plan: TrialPlan) -> Iterator[int]:
+    """Yield the slot types whose devices no other slot type divides into other fractions."""
+    fractions: dict[str, set[float]] = defaultdict(set)
     for slot in plan.slots:
         for name in DEVICE_RESOURCES & slot.worker.ticks.keys():
-            shares_of[name].add(min(TICKS, slot.worker.ticks[name]))
+            fractions[name].add(min(TICKS, slot.worker.ticks[name]))
     for slot_type, slot in enumerate(plan.slots):
-        if all(len(shares_of[name]) == 1 for name in DEVICE_RESOURCES & slot.worker.ticks.keys()):
+        if all(len(fractions[name]) == 1 for name in DEVICE_RESOURCES & slot.worker.ticks.keys()):
             yield slot_type
 
 
 def _as_alive(capacity: ClusterCapacity) -> ClusterCapacity:
-    """Return the cluster with the nodes that were to be added, as they are once they have started."""
+    """Return the cluster with alive nodes in place of those to add."""
     started = {
         node.node_id: node.model_copy(update={"is_expected": False, "node_id": f"{index:056x}"})
         for index, node in enumerate(capacity.nodes)
@@ -114,7 +114,7 @@ def _as_alive(capacity: ClusterCapacity) -> ClusterCapacity:
 
 
 def _drivers_may_displace_a_worker(plan: TrialPlan, capacity: ClusterCapacity) -> bool:
-    """Whether more trials may fit than planned, because the plan assumes the worst place of the drivers."""
+    """Return whether more trials may fit than planned, because the plan assumes the worst place of the drivers."""
     needed = plan.common_slot.per_worker.memory_bytes
     if not needed:
         return False
@@ -123,8 +123,8 @@ def _drivers_may_displace_a_worker(plan: TrialPlan, capacity: ClusterCapacity) -
 
 
 def check_cluster(seed: int, num_policies: int, *, mixed: bool = False) -> ClusterResult:
-    """Start the cluster of ``seed``, and try plans for it; with nodes to add, on a cluster that has them."""
-    from .trials_on_ray import cluster_like, disagreement, disagreement_beside, nodes_that_differ
+    """Start the cluster of ``seed``, including nodes to add, and test plans for it."""
+    from .trials_on_ray import cluster_like, disagreement, disagreement_of_types, nodes_that_differ
 
     cases = draw_cases(seed, num_policies, mixed=mixed)
     failures = []
@@ -136,7 +136,7 @@ def check_cluster(seed: int, num_policies: int, *, mixed: bool = False) -> Clust
                 if len(plan.slots) == 1:
                     found = disagreement(plan, strategy, fills=bool(filled))
                 else:
-                    found = disagreement_beside(plan, capacity, strategy, filled=filled)
+                    found = disagreement_of_types(plan, capacity, strategy, filled=filled)
                 if found:
                     failures.append(f"{strategy} {policy!r}, with {len(nodes)} nodes: {found}")
     return ClusterResult(seed, len(cases), sum(case.plan.max_concurrent_trials for case in cases), tuple(failures))
@@ -159,14 +159,13 @@ def measure_ray_agreement(seeds: range, *, num_policies: int, jobs: int, mixed: 
             try:
                 result = future.result()
             except Exception as error:  # noqa: BLE001 Ray's errors have no common base, and the other clusters count
-                result = ClusterResult(seed, 0, 0, (f"not run to its end: {type(error).__name__}: {error}",))
+                result = ClusterResult(seed, 0, 0, (f"not finished: {type(error).__name__}: {error}",))
             results.append(result)
             for failure in result.failures:
-                print(f"seed {seed}: {failure}\n  again: ray-agreement --clusters 1 --seed {seed} {options}")
+                print(f"seed {seed}: {failure}\n  repeat: ray-agreement --clusters 1 --seed {seed} {options}")
             print(f"{len(results)} of {len(seeds)}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-    counts = (sum(each.policies for each in results), sum(each.trials for each in results))
+    policies, trials = sum(each.policies for each in results), sum(each.trials for each in results)
     failures = sum(len(each.failures) for each in results)
-    print("{} clusters, {} policies, {} trials: {} failures".format(len(results), *counts, failures))
-    print(f"{time.monotonic() - start:.0f} s with {jobs} at a time. {describe_machine()}")
-    print(f"command: {own_command()}")
+    print(f"{len(results)} clusters, {policies} policies, {trials} trials: {failures} failures")
+    print(f"{time.monotonic() - start:.0f} s, {jobs} in parallel\n{describe_machine()}\ncommand: {own_command()}")
     return not failures

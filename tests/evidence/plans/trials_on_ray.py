@@ -1,6 +1,6 @@
-"""Whether a real Ray schedules what a plan says: so many trials at once, and not one more.
+"""Tests whether a real Ray schedules all trials of a plan at once, and no further trial.
 
-Each trial is made of the placement groups that Tune and Train would ask for, on real raylets with logical GPUs.
+A trial is represented by the placement groups that Tune and Train would request, on real raylets with simulated GPUs.
 """
 
 import logging
@@ -31,17 +31,17 @@ from .random_clusters import Strategy
 
 _OBJECT_STORE_BYTES: Final = 80 * 2**20
 _ATTEMPTS_TO_START: Final = 3
-"""Ray gives each node 30 s, whatever it is told, and a busy machine may need more."""
+"""Ray has a fixed timeout of 30 s for each node, and a busy machine may need more."""
 
 
 @contextmanager
 def cluster_like(capacity: ClusterCapacity) -> Iterator[None]:
-    """Connect to a cluster of its own, with one raylet for each node and the nodes' own identifiers.
+    """Start and connect to a cluster with one raylet for each node, which has the node's identifier.
 
     Raises:
         RuntimeError: Ray does not start the nodes.
     """
-    # Ray warns of each address that it writes, and reports the NPUs of a node, which are not there, as an error.
+    # Ray warns about each address that it writes, and about NPUs that do not exist.
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     cluster = _started(capacity, _ATTEMPTS_TO_START)
     try:
@@ -58,7 +58,7 @@ def _started(capacity: ClusterCapacity, attempts: int) -> Cluster:
         for node in capacity.nodes:
             cluster.add_node(wait=False, **_node_arguments(node))
         cluster.wait_for_nodes()
-    except Exception as error:  # Ray raises nothing more special
+    except Exception as error:  # Ray raises no more specific error
         cluster.shutdown()
         if attempts == 1:
             raise RuntimeError(f"Ray did not start {len(capacity.nodes)} nodes: {error}") from error
@@ -75,18 +75,18 @@ def _node_arguments(node: NodeCapacity) -> dict[str, Any]:
         "memory": has.memory_bytes,
         "resources": {**has.custom, **typed},
         "labels": dict(node.labels),
-        # So that policies can name nodes before these have started.
+        # Policies can then exclude nodes by their identifiers.
         "env_vars": {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": node.node_id},
         "object_store_memory": _OBJECT_STORE_BYTES,
         "include_dashboard": False,
-        # Nothing here is scaled, and nobody reads the logs: two processes fewer to start.
+        # Without the autoscaler and the log monitor, two processes fewer start.
         "no_monitor": True,
         "include_log_monitor": False,
     }
 
 
 def nodes_that_differ(capacity: ClusterCapacity) -> list[str]:
-    """Return the nodes whose totals or labels Ray does not see as they are in ``capacity``."""
+    """Return the nodes whose totals or labels in Ray differ from those in ``capacity``."""
     seen = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     differ = []
     for node in capacity.nodes:
@@ -96,7 +96,7 @@ def nodes_that_differ(capacity: ClusterCapacity) -> list[str]:
         if node.accelerator_type:
             expected[ACCELERATOR_TYPE_PREFIX + node.accelerator_type] = 1
         found = seen.get(node.node_id, {"Resources": {}, "Labels": {}})
-        # Ray adds its object store, and resources with the node's address as their name.
+        # Ray adds its object store, and resources named after the node's address.
         totals = {
             name: amount
             for name, amount in found["Resources"].items()
@@ -108,43 +108,34 @@ def nodes_that_differ(capacity: ClusterCapacity) -> list[str]:
 
 
 def disagreement(plan: TrialPlan, strategy: Strategy, *, fills: bool, timeout_s: float = 20) -> str | None:
-    """Return in what Ray disagrees with ``plan``, of one type of slots; ``None``: in nothing.
+    """Return how Ray disagrees with a plan with one slot type, or ``None``.
 
     Args:
-        plan: What to schedule.
+        plan: The plan.
         strategy: How Train spreads the workers of a trial over nodes.
-        fills: Whether the plan says that not one trial more fits.
-        timeout_s: Deadline for Ray, in seconds; it needs a tenth of one, and tries again every second at the latest.
+        fills: Whether no further trial fits according to the plan.
+        timeout_s: The deadline for Ray, which needs 0.1 s and retries within a second.
 
     Raises:
-        TimeoutError: Ray does not free what the trials held.
+        TimeoutError: Ray does not free the resources of the trials.
     """
     planned = [partial(trial_groups, plan, strategy)] * plan.max_concurrent_trials
     return _disagreement(planned, planned[:1] if fills else [], timeout_s)
 
 
-def disagreement_beside(
+def disagreement_of_types(
     plan: TrialPlan, capacity: ClusterCapacity, strategy: Strategy, *, filled: Collection[int], timeout_s: float = 20
 ) -> str | None:
-    """Return in what Ray disagrees with ``plan``, of several types of slots; ``None``: in nothing.
+    """Return how Ray disagrees with a plan with several slot types, or ``None``.
 
-    As under ``PolicyScheduler``, each trial asks for the node of its slot, and for the nodes of its Train workers.
-
-    Args:
-        plan: What to schedule.
-        capacity: The nodes that are there.
-        strategy: How Train spreads the workers of a trial over nodes.
-        filled: Indices of the slot types that do not fit on any node once more.
-        timeout_s: See :func:`disagreement`.
-
-    Raises:
-        TimeoutError: Ray does not free what the trials held.
+    As under ``PolicyScheduler``, each trial requests the node of its slot, and the nodes of its Train workers.
+    ``filled`` contains the indices of the slot types without room for a further trial. See also :func:`disagreement`.
     """
     layout = place_slots(plan.slots, capacity)
     planned = []
     for slot_type, slot in enumerate(plan.slots):
         if layout.count(slot_type) < slot.max_concurrent_trials:
-            return f"only {layout.count(slot_type)} of {slot.max_concurrent_trials} slots have a place: {slot}"
+            return f"only {layout.count(slot_type)} of {slot.max_concurrent_trials} slots have a node: {slot}"
     for place in layout.places:
         slot = plan.slots[place.slot_type]
         factory = slot.placement_group_factory(node_id=place.node_id, worker_nodes=place.worker_nodes)
@@ -158,31 +149,31 @@ def disagreement_beside(
 
 
 def trial_groups(plan: TrialPlan, strategy: Strategy) -> Iterator[PlacementGroup]:
-    """Reserve what one trial of a plan holds where Tune is run by hand; see :func:`_slot_groups`."""
+    """Reserve the placement groups of one trial, as Tune does without ``PolicyScheduler``."""
     per_trial = plan.resources_per_trial
     factory = per_trial if isinstance(per_trial, PlacementGroupFactory) else resource_dict_to_pg_factory(per_trial)
     yield from _slot_groups(plan.slots[0], factory, strategy)
 
 
 def _slot_groups(slot: TrialSlot, factory: PlacementGroupFactory, strategy: Strategy) -> Iterator[PlacementGroup]:
-    """Reserve what one trial holds: Tune's placement group, and Train's for the workers."""
+    """Reserve the placement groups of one trial: Tune's, and Train's for the workers."""
     yield factory.to_placement_group()
     if slot.num_workers:
         bundle = {name: amount for name, amount in slot.resources_per_worker.items() if amount}
         if slot.accelerator_type:
             bundle[ACCELERATOR_TYPE_PREFIX + slot.accelerator_type] = ACCELERATOR_TYPE_AMOUNT
-        # As ScalingConfig has it: one selector for all workers, or one for each.
+        # As in ScalingConfig: one selector for all workers, or one for each.
         selector = slot.scaling_fields.get("label_selector")
         selectors = [selector] * slot.num_workers if isinstance(selector, dict) else selector
         yield placement_group([bundle] * slot.num_workers, strategy=strategy, bundle_label_selector=selectors)
 
 
 Reserve = Callable[[], Iterator[PlacementGroup]]
-"""Reserves what one trial holds."""
+"""Reserves the placement groups of one trial."""
 
 
 def _disagreement(planned: Sequence[Reserve], one_more: Sequence[Reserve], timeout_s: float) -> str | None:
-    """Return in what Ray disagrees: all of ``planned`` run at once, and none of ``one_more`` beside them."""
+    """Return how Ray disagrees: it should schedule all of ``planned`` at once, and none of ``one_more`` in addition."""
     with _reservations() as reserve:
         groups = [group for trial in planned for group in reserve(trial)]
         if not _holds_within(timeout_s, lambda: all(map(_is_scheduled, groups))):
@@ -191,17 +182,17 @@ def _disagreement(planned: Sequence[Reserve], one_more: Sequence[Reserve], timeo
             return f"{len(planned)} trials planned, but {counts}: {waiting[0]['bundles']}, {waiting[0]['stats']}"
         for trial in one_more:
             more = reserve(trial)
-            if not _holds_within(timeout_s, partial(_all_settled, more)):
-                return f"Ray has not decided about one more trial: {[placement_group_table(group) for group in more]}"
+            if not _holds_within(timeout_s, partial(_are_settled, more)):
+                return f"Ray has not decided about a further trial: {[placement_group_table(group) for group in more]}"
             if all(map(_is_scheduled, more)):
                 found = placement_group_table(more[-1])["bundles"]
-                return f"{len(planned)} trials planned, but one more is scheduled: {found}"
+                return f"{len(planned)} trials planned, but a further one is scheduled: {found}"
         return None
 
 
 @contextmanager
 def _reservations() -> Iterator[Callable[[Reserve], list[PlacementGroup]]]:
-    """Yield what reserves a trial; free all of them again, and wait for that."""
+    """Yield a function that reserves a trial; free all trials afterwards, and wait until they are free."""
     groups: list[PlacementGroup] = []
     before = _available()
 
@@ -216,12 +207,12 @@ def _reservations() -> Iterator[Callable[[Reserve], list[PlacementGroup]]]:
         for group in groups:
             remove_placement_group(group)
         if not _holds_within(30, lambda: _available() == before):
-            raise TimeoutError(f"Ray has not freed what trials held: {before} before, {_available()} after")
+            raise TimeoutError(f"Ray has not freed the resources of trials: {before} before, {_available()} after")
 
 
 def _available() -> dict[str, float]:
-    """What is free, without the names that Ray gives to the bundles of a group: 2.50 never frees 0.0001 of some."""
-    # Ray adds fractions up in floats.
+    """Return the free resources, without those of bundles. Ray 2.50 may never free 0.0001 of these."""
+    # Ray adds up fractions as floats.
     return {name: round(amount, 4) for name, amount in ray.available_resources().items() if "_group_" not in name}
 
 
@@ -229,16 +220,16 @@ def _is_scheduled(group: PlacementGroup) -> bool:
     return bool(placement_group_table(group)["state"] == "CREATED")
 
 
-def _all_settled(groups: Sequence[PlacementGroup]) -> bool:
+def _are_settled(groups: Sequence[PlacementGroup]) -> bool:
     return all(map(_is_settled, groups))
 
 
 def _is_settled(group: PlacementGroup) -> bool:
-    """Whether Ray has placed the group, or has tried at least twice and found no room."""
+    """Return whether Ray has placed the group, or has found no room at least twice."""
     table = placement_group_table(group)
     stats = table["stats"]
-    is_hopeless = stats["scheduling_state"] == "INFEASIBLE"  # of which Ray makes no second attempt
-    return bool(table["state"] == "CREATED" or stats["scheduling_attempt"] >= 2 or is_hopeless)
+    is_infeasible = stats["scheduling_state"] == "INFEASIBLE"  # Ray does not try again
+    return bool(table["state"] == "CREATED" or stats["scheduling_attempt"] >= 2 or is_infeasible)
 
 
 def _holds_within(timeout_s: float, holds: Callable[[], bool]) -> bool:

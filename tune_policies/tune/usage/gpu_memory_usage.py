@@ -16,7 +16,6 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BeforeValidator, Field
 
-from tune_policies.files.reading import MAX_BYTES, UnreadableFileError, read_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, GpuAmount, UsedBytes
 from tune_policies.values.sanitize import LEFT_OUT, Redacted
@@ -258,6 +257,8 @@ def _field(data: Any, name: str) -> Any:
 
 
 def _lines(file: Path) -> Iterator[str]:
+    from tune_policies.files.reading import UnreadableFileError, read_bytes  # not in the process of a trial
+
     try:
         data = read_bytes(file, max_bytes=_MAX_RESULTS_BYTES)
     except UnreadableFileError as error:
@@ -269,6 +270,8 @@ def _lines(file: Path) -> Iterator[str]:
 
 
 def _parse_json(text: str) -> Any:
+    from tune_policies.files.reading import MAX_BYTES
+
     if len(text) > MAX_BYTES:
         return None
     try:
