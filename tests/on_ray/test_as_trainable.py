@@ -227,7 +227,7 @@ def run_until_killed(address, folder):
     ).fit()
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.ray_border
 @pytest.mark.skipif(Version(ray.__version__) < Version("2.54"), reason="Train's account does not number the reports")
 def test_a_trial_of_a_program_that_was_killed_goes_on_from_all_that_it_has_saved(tmp_path):

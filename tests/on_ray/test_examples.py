@@ -35,8 +35,8 @@ LEARNT = {  # the metric of each example, and between which values its best tria
 }
 # What they show, the tests of trainers and policies run every day.
 SLOW = {
-    *("train_huggingface", "train_lightgbm", "train_tensorflow", "tune_fsdp", "tune_measured", "tune_mixed"),
-    *("tune_optuna_asha", "tune_pytorch", "tune_rllib"),
+    *("train_huggingface", "train_lightgbm", "train_lightning", "train_tensorflow", "train_xgboost", "tune_fsdp"),
+    *("tune_measured", "tune_mixed", "tune_model_parallel", "tune_optuna_asha", "tune_pytorch", "tune_rllib"),
 }
 HOW_MANY = {"tune_trainables": 6, "tune_pbt": 4, "tune_optuna_asha": 4, "tune_pytorch": 4, "tune_mixed": 4}
 

@@ -136,7 +136,7 @@ def test_a_device_that_is_missing_is_told_and_the_others_are_measured(steps):
     assert {configuration.device for configuration in steps[-1].configurations} == {"cpu", "gpu"}
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_run_is_gone_on_with_by_what_is_missing(steps, capacity):
     half = steps[-1].model_copy(update={"runs": steps[1].runs, "is_complete": False})
     other = [run for run in steps[-1].runs if run not in steps[1].runs]

@@ -29,7 +29,7 @@ def meet(config):
         time.sleep(0.05)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_train_workers_start_on_what_other_slots_leave_of_each_node(tmp_path):
     """A trial's two workers are on two nodes, on which the others have all the rest."""

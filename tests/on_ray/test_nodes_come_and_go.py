@@ -116,7 +116,7 @@ def test_when_a_node_comes_more_trials_run_at_once(tmp_path, add_node):
     assert [(change.plan.max_concurrent_trials, change.why) for change in scheduler.changes] == [(4, "1 node added")]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_trials_that_were_started_on_any_node_keep_the_slots_of_their_own_node_when_others_come(tmp_path, add_node):
     first = add_node(num_cpus=4, num_gpus=1)
     gpu = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=2)

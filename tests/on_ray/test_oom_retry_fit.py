@@ -70,7 +70,7 @@ def load_data(config):
         file.write("loaded\n")
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.ray_border
 def test_a_worker_that_the_kernel_killed_for_want_of_host_memory_goes_on_with_more(tmp_path, memory_group):
     plan = GpuPolicy(gpus=0.25, cpus=1, memory="400MiB", num_workers=1).plan(nodes((4, 2)))

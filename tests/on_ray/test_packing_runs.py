@@ -26,7 +26,7 @@ def capacity():
     return probe_cluster()
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_run_counts_its_trials_which_all_do_the_same(capacity):
     plan = CappedPolicy(CpuPolicy(), 2).plan(capacity)
 
@@ -48,7 +48,7 @@ def test_a_trial_does_the_steps_of_a_workload_from_the_working_directory(capacit
     assert sample.losses == (24.0,) * ROUNDS
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_run_in_which_mps_holds_nothing_does_not_count(capacity):
     plan = CpuPolicy().plan(capacity)
 

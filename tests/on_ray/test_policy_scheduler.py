@@ -161,7 +161,7 @@ class FirstEndsSoon(Counting):
             time.sleep(1.5)  # until Tune has ended that trial
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("may_move", "then"),
     [pytest.param(False, "CPU", id="it stays"), pytest.param(True, "GPU", id="it may move", marks=pytest.mark.slow)],
@@ -297,7 +297,7 @@ class DiesAsItTakesOver(tune.Trainable):
         pass
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.ray_border
 @pytest.mark.parametrize("scheduler", [PolicyScheduler, OomRetryScheduler])
 def test_a_trial_is_retried_whose_process_dies_as_it_takes_it_over(tmp_path, scheduler):
@@ -342,7 +342,7 @@ def restored_by_the_tuner(folder, before, after):
     return [result.metrics["slot"] for result in restored]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("resumed", [pytest.param(resumed_by_tune_run, marks=pytest.mark.slow), restored_by_the_tuner])
 def test_restored_trials_go_on_on_their_kind_of_devices_as_the_new_plan_has_them(tmp_path, resumed):
     before = plan_of(1, 1)
@@ -384,7 +384,7 @@ class NotesResults(tune.Callback):
         self.results.append((result["cpus"], result["threads"], result["slot"]))
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.ray_border
 def test_a_scheduler_inside_that_changes_resources_gives_a_trial_more(tmp_path):
     scheduler = PolicyScheduler(CpuPolicy(cpus=1), ResourceChangingScheduler(None, three_cpus_after_two_steps))

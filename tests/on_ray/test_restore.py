@@ -154,7 +154,7 @@ def restored_by_the_tuner(trainable, folder):
     ("trainable", "resumed"),
     [
         (Class, restored_by_the_tuner),
-        pytest.param(function, resumed_after_resources_by_hand, marks=pytest.mark.rest),
+        pytest.param(function, resumed_after_resources_by_hand, marks=pytest.mark.slow),
         pytest.param(function, resumed_by_tune_run, marks=pytest.mark.slow),
         pytest.param(function, restored_by_the_tuner, marks=pytest.mark.slow),
         pytest.param(Class, resumed_by_tune_run, marks=pytest.mark.slow),

@@ -117,6 +117,7 @@ def results_seen_by_suggestions(tmp_path, **kwargs):
     return searcher.seen
 
 
+@pytest.mark.slow
 def test_each_suggestion_has_seen_as_many_results_as_with_a_limit_on_concurrent_trials(plan, tmp_path):
     """Without such a limit, plain Tune asks for a trial one result earlier."""
     limited = results_seen_by_suggestions(tmp_path, max_concurrent_trials=2, resources_per_trial={"cpu": 1})

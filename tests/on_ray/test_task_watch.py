@@ -123,7 +123,7 @@ def read_the_shard_until_told(config):
         time.sleep(0.1)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_train_run_with_a_dataset_for_which_no_cpu_is_left_says_so(tmp_path):
     plan = CpuPolicy(cpus=1, num_workers=2).plan(CAPACITY)
     trainer = build_trainer(

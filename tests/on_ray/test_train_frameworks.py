@@ -87,7 +87,7 @@ def sum_with_jax(config):
     ("build", "loop"),
     [
         pytest.param("build_xgboost_trainer", boost_with_xgboost, id="XGBoost", marks=pytest.mark.slow),
-        pytest.param("build_lightgbm_trainer", boost_with_lightgbm, id="LightGBM"),
+        pytest.param("build_lightgbm_trainer", boost_with_lightgbm, id="LightGBM", marks=pytest.mark.slow),
         pytest.param("build_jax_trainer", sum_with_jax, id="JAX"),
     ],
 )
@@ -112,6 +112,7 @@ def fit_with_keras(config):
     )
 
 
+@pytest.mark.slow
 def test_model_fit_works_on_two_tensorflow_workers_whose_pools_follow_the_plan(tmp_path):
     seen = seen_by_workers(trainers.build_tensorflow_trainer, fit_with_keras, tmp_path)
 
@@ -174,8 +175,9 @@ def fit_with_hugging_face(config):
     write_down(config["folder"], **in_a_step, together=args.world_size)
 
 
-@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("loop", [fit_with_lightning, pytest.param(fit_with_hugging_face, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("loop", [fit_with_lightning, fit_with_hugging_face])
 def test_trainers_of_others_in_a_torch_loop_have_the_threads_of_the_plan_and_no_gpu(tmp_path, loop, num_workers):
     plan = CpuPolicy(cpus=THREADS, num_workers=num_workers).plan(nodes((2 * THREADS, 2)))
 

@@ -100,7 +100,7 @@ def test_a_worker_that_cannot_be_held_to_its_share_fails_the_run(tmp_path):
         trainer.fit()
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.ray_border
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device behind the logical GPU")
 @pytest.mark.parametrize("gpus", [0.5, 1])

@@ -214,7 +214,7 @@ class TrainsOnWhatThereIs(tune.Trainable):
         }
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("trainable", [train_on_what_there_is, TrainsOnWhatThereIs])
 @pytest.mark.parametrize(
     ("policy", "slot"),

@@ -28,7 +28,7 @@ def usage_of(policy, folder, name):
     return trials, ResourceUsage.from_json(Path(folder, name, USAGE_FILE).read_text())
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_run_under_the_advised_policy_has_more_trials_at_once_within_what_was_advised(tmp_path):
     _, first = usage_of(CpuPolicy(cpus=2), tmp_path, "first")

@@ -31,7 +31,7 @@ def results(*, heavy):
     return {(each["loader"], each["form"]): each for each in found}
 
 
-@pytest.mark.parametrize("form", [pytest.param(each, marks=[pytest.mark.rest] * (each in HEAVY)) for each in FORMS])
+@pytest.mark.parametrize("form", [pytest.param(each, marks=[pytest.mark.slow] * (each in HEAVY)) for each in FORMS])
 @pytest.mark.parametrize("loader", LOADERS)
 def test_every_loader_refuses_it_by_its_name_or_takes_no_harm(loader, form):
     found = results(heavy=form in HEAVY)[loader, form]
@@ -48,7 +48,7 @@ def test_every_loader_refuses_it_by_its_name_or_takes_no_harm(loader, form):
     assert found["is_as_before"]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("loader", LOADERS)
 def test_all_forms_after_each_other_take_no_more_memory_than_one_may(loader):
     assert max(found["bytes"] for (name, _), found in results(heavy=True).items() if name == loader) < MOST_BYTES
