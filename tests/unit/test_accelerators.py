@@ -81,17 +81,17 @@ def test_an_amount_that_ray_hands_out_is_taken(amount, resource):
 @pytest.mark.parametrize(
     ("amount", "resource", "message"),
     [
-        (0.5, "HPU", "amount=0.5 of HPU is not possible: a worker gets whole numbers. Ask for 1$"),
-        (2.5, "neuron_cores", "whole numbers. Ask for 2 or 3$"),
-        (3, "TPU", "amount=3 of TPU is not possible: a worker gets 1, 2, 4 or 8. Ask for 2 or 4$"),
-        (0.5, "TPU", "Ask for 1$"),
-        (16, "TPU", "Ask for 8$"),
+        (0.5, "HPU", "amount=0.5 of HPU is not possible: a worker gets whole numbers. Request 1$"),
+        (2.5, "neuron_cores", "whole numbers. Request 2 or 3$"),
+        (3, "TPU", "amount=3 of TPU is not possible: a worker gets 1, 2, 4 or 8. Request 2 or 4$"),
+        (0.5, "TPU", "Request 1$"),
+        (16, "TPU", "Request 8$"),
         (
             1.5,
             "NPU",
-            "amount=1.5 of NPU is not possible: a worker gets a part of one, or whole numbers. Ask for 1 or 2$",
+            "amount=1.5 of NPU is not possible: a worker gets a part of one, or whole numbers. Request 1 or 2$",
         ),
-        (0, "GPU", "Ask for 1$"),
+        (0, "GPU", "Request 1$"),
     ],
 )
 def test_an_amount_that_cannot_be_is_refused_with_those_next_to_it(amount, resource, message):
@@ -124,7 +124,9 @@ def test_a_device_type_of_another_family_is_refused_with_the_types_of_this_one()
         InvalidResourcesError, match="'A100' is not of resource 'NPU': its types are Ascend910B, Ascend"
     ):
         check_type_of_resource("A100", "NPU")
-    with pytest.raises(InvalidResourcesError, match="'A100' is not of resource 'RBLN': Ray names no types of it"):
+    with pytest.raises(
+        InvalidResourcesError, match="'A100' is not of resource 'RBLN': Ray defines no types of this resource"
+    ):
         check_type_of_resource("A100", "RBLN")
 
 

@@ -72,7 +72,7 @@ def test_generated_ids_give_way_to_those_that_are_given():
 
 
 def test_two_nodes_with_one_id_are_refused():
-    with pytest.raises(InvalidResourcesError, match="'a' comes twice"):
+    with pytest.raises(InvalidResourcesError, match="'a' occurs twice"):
         ClusterCapacity.of(gpu_node("a"), gpu_node("a"))
 
 

@@ -138,9 +138,9 @@ def test_every_policy_with_workers_takes_a_pair_in_python_and_json(policy):
 @pytest.mark.parametrize(
     ("num_workers", "message"),
     [
-        ((8, 2), r"num_workers must name the fewest first, got \(8, 2\)"),
+        ((8, 2), r"num_workers must be \(minimum, maximum\), got \(8, 2\)"),
         ((0, 2), "each of num_workers must be a whole number, 1 or above, got 0"),
-        ((1, 2, 3), "num_workers must be a whole number, or the fewest and the most"),
+        ((1, 2, 3), "num_workers must be a whole number, or a minimum and a maximum"),
         ("2", "num_workers must be a whole number, 0 or above, got '2'"),
     ],
 )

@@ -55,11 +55,14 @@ def test_a_share_that_leaves_nothing_for_tensors_is_an_error_that_says_what_to_d
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: GpuMemoryLimit("6 gigs"), "limit_bytes must be above 0"),
-        (lambda: GpuMemoryLimit("50%"), "limit_bytes must be above 0"),
-        (lambda: GpuMemoryLimit("6GiB").torch_fraction(0), "total_bytes must be above 0"),
-        (lambda: GpuMemoryLimit("6GiB").torch_mps_fraction(0), "recommended_max_bytes must be above 0"),
-        (lambda: GpuMemoryLimit("6GiB").jax_fraction(-1), "total_bytes must be above 0"),
+        (lambda: GpuMemoryLimit("6 gigs"), "limit_bytes must be a number of bytes above 0"),
+        (lambda: GpuMemoryLimit("50%"), "limit_bytes must be a number of bytes above 0"),
+        (lambda: GpuMemoryLimit("6GiB").torch_fraction(0), "total_bytes must be a number of bytes above 0"),
+        (
+            lambda: GpuMemoryLimit("6GiB").torch_mps_fraction(0),
+            "recommended_max_bytes must be a number of bytes above 0",
+        ),
+        (lambda: GpuMemoryLimit("6GiB").jax_fraction(-1), "total_bytes must be a number of bytes above 0"),
         (lambda: GpuMemoryLimit("6GiB").budget_bytes("tensorflw"), "known for 'tensorflw'; did you mean 'tensorflow'"),
     ],
 )

@@ -1,7 +1,7 @@
 """The base class of all values: frozen, compared by content, and the same in Python, YAML and JSON.
 
-Pydantic validates the fields. All mistakes reach the user as one ``InvalidResourcesError``, each with its field, what
-was given, and the fields that exist.
+Pydantic validates the fields. One ``InvalidResourcesError`` lists all mistakes, each with its field, the value, and the
+existing fields.
 """
 
 import difflib
@@ -14,14 +14,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, cast, get_args
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    FailFast,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, FailFast, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
 from tune_policies.values.errors import InvalidResourcesError
@@ -38,8 +31,7 @@ class _AtFirstMistake(FailFast):
 
 
 Many = Annotated[tuple[_Part, ...], _AtFirstMistake()]
-"""A tuple of any length that a program has written. Only its first mistake is reported, because the errors of a million
-entries take gigabytes."""
+"""A tuple of any length. Only its first mistake is reported, because the errors of a million entries take gigabytes."""
 
 
 def counted(count: int, noun: str) -> str:
@@ -54,11 +46,9 @@ def shorten_names(names: Sequence[str]) -> str:
 
 
 class Checked:
-    """Marks a field whose values ``check`` validates. Plain values, as in files, are validated without calling Python.
+    """An annotation for a field whose values the function ``check(value, name=field)`` validates.
 
-    Args:
-        check: A function of a value and the ``name`` of its field. It returns the valid value or raises an error.
-        plain: A schema of pydantic's core for values that are valid without ``check``, or ``None``.
+    Values that match the core schema ``plain`` are valid without calling Python, so that large files load fast.
     """
 
     def __init__(self, check: Callable[..., Any], plain: CoreSchema | None = None) -> None:
@@ -88,7 +78,7 @@ class Checked:
 
 
 class _Choice(StrEnum):
-    """The two ways in which a value is validated, in the location of an error."""
+    """The two schemas of a checked field, which pydantic adds to the location of an error."""
 
     PLAIN = "tune-policies: plain"
     CHECKED = "tune-policies: checked"
@@ -98,9 +88,9 @@ _NO_FIELDS: Final[set[str]] = set()
 
 
 class Value(BaseModel):
-    """A frozen value that explains a wrong field instead of quoting a schema."""
+    """A frozen model whose errors name the wrong field, the value and the fix."""
 
-    # A process of a trial imports many classes and creates few values, so each schema is built when it is first needed.
+    # A trial's process imports many classes and creates few values, so each schema is built when it is first needed.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     def __init__(self, /, *args: Any, **data: Any) -> None:
@@ -110,12 +100,12 @@ class Value(BaseModel):
             self.__pydantic_validator__.validate_python(data, self_instance=self)
         except ValidationError as error:
             raise _explain(type(self), error) from None
-        # Nothing reads which fields were given. A set for each of 100,000 values would slow the garbage collector.
+        # The set of given fields is unused, and 100,000 of these sets would slow down the garbage collector.
         object.__setattr__(self, "__pydantic_fields_set__", _NO_FIELDS)
 
     # Pydantic derives the signature of each class from this one.
     __init__.__signature__ = inspect.signature(BaseModel.__init__)  # type: ignore[attr-defined]
-    # Pydantic then creates the values in fields without calling this function, which halves the time of a large file.
+    # With this mark, pydantic creates nested values without calling __init__, which halves the time of a large file.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -125,11 +115,7 @@ class Value(BaseModel):
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
-        """Build the value from plain data, as read from YAML or JSON.
-
-        Raises:
-            InvalidResourcesError: ``data`` is not a mapping, or a field is wrong.
-        """
+        """Return the value for plain data from YAML or JSON, or raise an ``InvalidResourcesError``."""
         if not isinstance(data, dict) or not _has_names(data):
             raise InvalidResourcesError(
                 f"{cls.__name__} must be a mapping of field names to values, got {kind_of(data)}"
@@ -138,11 +124,7 @@ class Value(BaseModel):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Build the value from the output of :meth:`to_json`.
-
-        Raises:
-            InvalidResourcesError: ``text`` is not JSON, or not this value.
-        """
+        """Return the value for the output of :meth:`to_json`, or raise an ``InvalidResourcesError``."""
         try:
             with collector_paused():
                 return cls.model_validate_json(text)
@@ -162,9 +144,9 @@ class Value(BaseModel):
 
 
 class ShownValue(Value):
-    """A value that appears as tables under ``rich.print`` and in a notebook.
+    """A value that ``rich.print`` and notebooks display as tables.
 
-    ``_view`` names the function that builds the tables, as ``module:function``, because views import values.
+    ``_view`` is the path ``module:function`` of the function that builds the tables, because views import values.
     """
 
     _view: ClassVar[str]
@@ -179,7 +161,7 @@ class ShownValue(Value):
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector while thousands of values are built, which it would otherwise scan repeatedly."""
+    """Pause the garbage collector, which would otherwise scan thousands of new values repeatedly."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -193,26 +175,21 @@ def collector_paused() -> Iterator[None]:
 
 
 def _explaining_call(init: Callable[..., None]) -> Callable[..., None]:
-    """Return an ``__init__`` that explains arguments which do not match its signature as it explains a wrong field."""
+    """Return an ``__init__`` that reports arguments that do not match its signature like a wrong field."""
 
     @wraps(init)
     def explaining(self: Value, /, *args: Any, **data: Any) -> None:
         try:
             init(self, *args, **data)
         except TypeError:
-            # Report missing and unknown arguments at once, as for a file.
-            Value.__init__(self, **_by_name(type(self), args, data))
+            Value.__init__(self, **_by_name(type(self), args, data))  # reports all missing and unknown arguments
             raise
 
     return explaining
 
 
 def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all arguments of a call by name.
-
-    Raises:
-        InvalidResourcesError: The class takes fewer arguments by position, or an argument is given twice.
-    """
+    """Return all arguments of a call by name, or raise an ``InvalidResourcesError`` for a surplus or repeated one."""
     parameters = inspect.signature(cls).parameters.values()
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):
         return dict(data)
@@ -223,9 +200,9 @@ def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> 
             for name, value in zip(_own_fields_first(cls), args, strict=False)
             if name not in data
         )
-        takes = f"takes {', '.join(names)} by position" if names else "takes its fields by name"
+        accepts = f"accepts {', '.join(names)} by position" if names else "accepts its fields only by name"
         raise InvalidResourcesError(
-            f"{cls.__name__} {takes}, got {counted(len(args), 'argument')} without a name: "
+            f"{cls.__name__} {accepts}, got {counted(len(args), 'argument')} without a name: "
             f"write {cls.__name__}({called})"
         )
     by_position = dict(zip(names, args, strict=False))
@@ -250,11 +227,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def check_names(names: object, *, name: str) -> tuple[str, ...]:
-    """Return ``names`` as a tuple.
-
-    Raises:
-        InvalidResourcesError: ``names`` is not a list of texts. A single text would be iterated letter by letter.
-    """
+    """Return a list of names as a tuple, or raise an ``InvalidResourcesError``, also for a single text."""
     is_text = isinstance(names, str)
     if is_text or not isinstance(names, Collection) or not all(isinstance(each, str) for each in names):
         hint = f". Use [{shorten(names)}]" if is_text else ""
@@ -263,11 +236,11 @@ def check_names(names: object, *, name: str) -> tuple[str, ...]:
 
 
 _MOST_MISTAKES: Final = 20
-"""More mistakes mean that the user gave another file, which may have any number of them."""
+"""The most mistakes in a message. The wrong file may have any number of them."""
 
 
 def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
-    """Return the error with a line for each mistake, also of nested values. Each list of known fields appears once."""
+    """Return an error with a line for each mistake, including nested ones. Each list of known fields appears once."""
     details = [detail for detail in error.errors() if _Choice.PLAIN not in detail["loc"]]
     mistakes = [mistake for detail in details[:_MOST_MISTAKES] for mistake in _mistakes(cls, detail)]
     lines, listed = [], {""}
@@ -300,15 +273,14 @@ def _mistakes(cls: type[Value], detail: Any) -> Iterator[tuple[str, str]]:
             got = "more" if number is None else f"{number:,}"
             yield f"{location} may have at most {limit:,} entries, got {got}", ""
         case "missing":
-            yield f"{inside}{owner.__name__} needs {field!r}, which is missing", ""
-        case _ if not location or detail["type"] == "model_type":  # do not quote what may be another file
-            yield f"{location or cls.__name__}: {detail['msg']}, got {kind_of(detail['input'])}", ""
-        case _:
-            yield f"{location or cls.__name__}: {detail['msg']}, got {shorten(detail['input'])}", ""
+            yield f"{inside}the required field {field!r} of {owner.__name__} is missing", ""
+        case kind:
+            is_whole = not location or kind == "model_type"  # do not quote an entire file
+            got = kind_of(detail["input"]) if is_whole else shorten(detail["input"])
+            yield f"{location or cls.__name__}: {detail['msg']}, got {got}", ""
 
 
 def _class_at(cls: type[Value], path: Sequence[str]) -> type[Value]:
-    """Return the class of the value at ``path``."""
     for part in path:
         field = cls.model_fields.get(part)
         if field is not None:
@@ -325,7 +297,7 @@ def _values_in(annotation: Any) -> Iterator[type[Value]]:
 
 
 def kind_of(data: object) -> str:
-    """Return the kind of ``data`` without its content, which may be any file where a mapping is expected."""
+    """Return the kind of ``data`` as text, without its content."""
     match data:
         case None:
             return "nothing"
@@ -340,7 +312,7 @@ def kind_of(data: object) -> str:
 
 
 def shorten(data: object) -> str:
-    """Return ``data`` as Python writes it, cut after 80 characters."""
+    """Return the ``repr`` of ``data``, cut after 80 characters."""
     try:
         text = repr(data)
     except ValueError:  # Python does not convert integers of thousands of digits
