@@ -104,7 +104,7 @@ def test_what_a_trial_may_grow_into_is_idle_for_that_reason():
 
 
 def test_a_slot_whose_workers_may_become_fewer_than_they_are_is_refused():
-    with pytest.raises(InvalidResourcesError, match="max_workers is what num_workers may grow to: 1 is too few for"):
+    with pytest.raises(InvalidResourcesError, match="max_workers=1 must be at least num_workers="):
         TrialSlot(
             trial=Resources(memory_bytes=1),
             max_concurrent_trials=1,

@@ -104,9 +104,9 @@ def test_the_error_has_the_sum_and_the_number_of_trials_that_would_run():
 
     assert isinstance(error, InfeasibleRequestError)
     assert str(error) == (
-        "one trial needs 2 workers, each with 1 CPU, but what others hold leaves room for 0 (node a: 4 CPUs - "
-        "4 CPUs held by 4 waiting drivers = 0 CPUs): short of CPU. Pass max_concurrent_trials=2 to Tune (a plan says "
-        "how many: plan.max_concurrent_trials), or let drivers hold no CPU or GPU, or add nodes."
+        "one trial needs 2 workers, each with 1 CPU, but other reservations leave room for 0 (node a: 4 CPUs - "
+        "4 CPUs reserved by 4 waiting drivers = 0 CPUs): short of CPU. Pass max_concurrent_trials=2 to Tune (for a "
+        "policy, it is plan.max_concurrent_trials), reserve no CPU or GPU for drivers, or add nodes."
     )
 
 
@@ -116,10 +116,10 @@ SERVER = Reservation(node_id="a", amounts={"CPU": CPU}, holder="actor Server")
 @pytest.mark.parametrize(
     ("needs", "share", "permanent", "hint"),
     [
-        (gang(2), driver(), (), "Let the driver hold less, as under a policy"),
-        (gang(3), (), (), "Ask for num_workers=2, or add nodes: even with nothing else running"),
-        (gang(1, cpus=3), (), (), "Ask for less for each worker, or add nodes: even with nothing else running"),
-        (gang(2), (), (SERVER,), "End what holds resources"),
+        (gang(2), driver(), (), "Reserve less for the driver, as a policy does"),
+        (gang(3), (), (), "Request num_workers=2, or add nodes: the workers would not start even if"),
+        (gang(1, cpus=3), (), (), "Request less for each worker, or add nodes: the workers would not start even if"),
+        (gang(2), (), (SERVER,), "Stop other programs"),
     ],
 )
 def test_the_error_says_what_would_help_one_run(needs, share, permanent, hint):
@@ -189,7 +189,7 @@ def test_the_error_says_what_could_be_added():
     error = deadlock_error(view, one)
 
     assert "nodes that can be added: 2 gpu with 4 CPUs, 1 GPU, at most 5 together" in error.offered
-    assert error.suggestion.startswith("Ask for num_workers=2, or add nodes")
+    assert error.suggestion.startswith("Request num_workers=2, or add nodes")
 
     with_none_left = view.model_copy(update={"node_types": (*view.node_types, addable("used up", 0))})
     assert deadlock_error(with_none_left, one).offered == error.offered
@@ -198,7 +198,7 @@ def test_the_error_says_what_could_be_added():
     error = deadlock_error(full, one)
 
     assert "2 gpu with 4 CPUs, 1 GPU, at most 1 together" in error.offered
-    assert error.suggestion.startswith("Ask for num_workers=1, or add nodes")
+    assert error.suggestion.startswith("Request num_workers=1, or add nodes")
 
 
 gangs = st.builds(

@@ -224,6 +224,11 @@ def format_amount(amount: float) -> str:
     return f"{round(amount, 4):g}" if amount < 100_000 else f"{amount:.0f}"
 
 
+def format_ticks(name: str, ticks: int) -> str:
+    """Return an amount in ticks, or of ``memory`` in bytes, as text: ``"0.5 GPU"``, ``"1 GiB of host memory"``."""
+    return f"{format_bytes(ticks)} of host memory" if name == "memory" else amount_of(ticks / TICKS, name)
+
+
 def amount_of(amount: float, name: str) -> str:
     """Return the amount of a resource as text: ``"1 CPU"``, ``"0.5 GPU"``, ``"8 CPUs"``, ``"2 neuron_cores"``."""
     has_plural = name.endswith("PU") and not 0 < amount <= 1
