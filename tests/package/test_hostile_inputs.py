@@ -250,7 +250,7 @@ def test_no_command_replaces_its_input_not_even_with_force(folder, tmp_path, mon
     done = invoke(tmp_path, monkeypatch, app, f"{line.replace('OUTPUT', names[number])} --force")
 
     assert (done.exit_code, (tmp_path / names[number]).read_bytes()) == (2, before)
-    assert f"{names[number]} is an input of this command and would be lost: name another output" in done.stderr
+    assert f"{names[number]} is an input of this command: choose another output file" in done.stderr
 
 
 RESULTS = ("--json", "--format", "kuberay design policy.yaml")

@@ -129,7 +129,7 @@ def test_a_selection_that_names_nothing_is_an_error(nvml, monkeypatch):
     nvml(*split())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-z")
 
-    with pytest.raises(NvmlError, match="CUDA_VISIBLE_DEVICES=MIG-z names none of the GPUs"):
+    with pytest.raises(NvmlError, match="CUDA_VISIBLE_DEVICES=MIG-z selects none of the GPUs"):
         read_gpus()
 
 

@@ -1,4 +1,4 @@
-"""A loader reads a file with random damage, or refuses it with an error that names the file."""
+"""A loader reads a randomly damaged file, or rejects it with an error that names the file."""
 
 import json
 import random
@@ -155,7 +155,7 @@ SOUND = {
 
 
 def damaged(content, rng):
-    """The content with one damage, of a few bytes or of many."""
+    """Return the content with one damaged range of bytes."""
     start = rng.randrange(len(content) + 1)
     end = min(len(content), start + rng.choice((1, 1, 2, 4, 8, 64, len(content))))
     head, part, tail = content[:start], content[start:end], content[end:]
@@ -176,7 +176,7 @@ def damaged(content, rng):
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_a_file_without_damage_is_read(name, tmp_path):
+def test_an_undamaged_file_is_read(name, tmp_path):
     text, load = SOUND[name]
     (tmp_path / "sound.yaml").write_text(text)
 
@@ -184,7 +184,7 @@ def test_a_file_without_damage_is_read(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_a_damaged_file_is_read_or_refused_by_its_name(name, tmp_path):
+def test_a_damaged_file_is_read_or_rejected_by_name(name, tmp_path):
     text, load = SOUND[name]
     path = tmp_path / "damaged.yaml"
     refusals, times_s = [], []

@@ -1,4 +1,4 @@
-"""Which slots of a plan are free, and for whom."""
+"""The free slots of a plan while trials run."""
 
 import pytest
 from hypothesis import given
@@ -24,31 +24,31 @@ def assigned(slot_type, node_id, *, num_slots=1, has_started=True):
     return SlotAssignment(CPU if slot_type == 1 else GPU, slot_type, node_id, num_slots, has_started)
 
 
-def test_every_slot_is_free_where_nothing_runs():
+def test_every_slot_is_free_before_a_trial_runs():
     assert free_slots(PLACEMENTS, []) == [4, 2, 3]
 
 
-def test_a_trial_takes_a_slot_where_it_is():
+def test_a_trial_uses_a_slot_on_its_node():
     assert free_slots(PLACEMENTS, [assigned(0, "b"), assigned(1, "b"), assigned(1, "b")]) == [4, 1, 1]
 
 
-def test_a_trial_that_no_longer_fits_where_it_is_takes_a_slot_of_its_kind_elsewhere():
+def test_a_trial_that_no_longer_fits_its_node_uses_a_slot_of_its_type_on_another():
     assert free_slots(PLACEMENTS, [assigned(0, "b")] * 3) == [3, 0, 3]
 
 
-def test_a_trial_on_a_node_that_the_plan_does_not_name_takes_a_slot_of_its_kind():
+def test_a_trial_on_a_node_outside_the_plan_uses_a_slot_of_its_type():
     assert free_slots(PLACEMENTS, [assigned(0, "gone"), assigned(0, None)]) == [2, 2, 3]
 
 
-def test_a_trial_of_no_kind_of_the_plan_takes_no_slot():
+def test_a_trial_of_another_type_uses_no_slot():
     assert free_slots(PLACEMENTS, [assigned(None, "a")]) == [4, 2, 3]
 
 
-def test_a_trial_that_was_given_more_takes_several_slots():
+def test_a_trial_with_more_resources_uses_several_slots():
     assert free_slots(PLACEMENTS, [assigned(0, "a", num_slots=2)]) == [2, 2, 3]
 
 
-def test_where_a_trial_waits_for_several_slots_nobody_else_is_given_one():
+def test_no_slot_is_free_while_a_trial_waits_for_several():
     assert free_slots(PLACEMENTS, [assigned(0, "a", num_slots=2, has_started=False)]) == [0, 2, 3]
 
 
@@ -65,7 +65,7 @@ def test_where_a_trial_waits_for_several_slots_nobody_else_is_given_one():
         max_size=12,
     )
 )
-def test_no_more_slots_are_free_than_the_trials_leave(assignments):
+def test_free_slots_never_exceed_the_slots_that_trials_leave(assignments):
     free = free_slots(PLACEMENTS, assignments)
 
     for slot_type, total in ((0, 6), (1, 3)):
@@ -86,7 +86,7 @@ def test_no_more_slots_are_free_than_the_trials_leave(assignments):
         pytest.param(L4, None, id="other devices"),
     ],
 )
-def test_a_trial_of_an_earlier_plan_counts_as_the_type_that_is_like_its_slot(slot, slot_type):
+def test_a_trial_of_an_earlier_plan_counts_as_the_most_similar_slot_type(slot, slot_type):
     assert SlotTypes((GPU, CPU)).type_of(slot) == slot_type
 
 
@@ -99,7 +99,7 @@ def test_a_trial_of_an_earlier_plan_counts_as_the_type_that_is_like_its_slot(slo
         pytest.param(L4, (0, 1, 2), id="where there are no such devices any more, any type will do"),
     ],
 )
-def test_a_trial_keeps_its_kind_of_devices(kept, slot_types):
+def test_a_trial_keeps_its_device_resource(kept, slot_types):
     assert SlotTypes((GPU, HALF, CPU)).allowed_types(kept) == slot_types
 
 
@@ -115,5 +115,5 @@ def test_a_trial_keeps_its_kind_of_devices(kept, slot_types):
         pytest.param({"CPU": 1, "memory": 5e9}, {"CPU": 1}, 1, id="what the slot does not count takes none"),
     ],
 )
-def test_a_trial_takes_as_many_slots_as_hold_what_it_was_given(reserved, of_slot, expected):
+def test_a_trial_uses_as_many_slots_as_its_resources_need(reserved, of_slot, expected):
     assert num_slots_for(reserved, of_slot) == expected

@@ -1,8 +1,8 @@
-"""Draws pictures as SVG: texts that fit, boxes, and a column that grows downward.
+"""Draws pictures as SVG: a column of texts and boxes from top to bottom.
 
 A picture is as wide as a phone and has its own background, so that it is readable in dark notebooks and on white pages.
-The colours are after Okabe and Ito, for colour-blind readers. All texts are escaped. Text widths are estimated for
-DejaVu Sans, which is wider than most system fonts.
+The colors are from Okabe and Ito, for color-blind readers. All texts are escaped. Text widths are estimated for DejaVu
+Sans, which is wider than most system fonts.
 """
 
 from html import escape
@@ -15,7 +15,7 @@ from rich.cells import cell_len, set_cell_size
 from tune_policies.values.sanitize import one_line
 
 WIDTH: Final = 360
-"""Width of a picture in pixels. On a phone with 320 pixels, a text of 12.5 still has 11."""
+"""The width of a picture in pixels. On a phone with 320 pixels, a text of size 12.5 has 11 pixels."""
 
 MARGIN: Final = 12
 INNER: Final = WIDTH - 2 * MARGIN
@@ -55,39 +55,39 @@ class Picture:
         """Write the picture to a file that ends in ``.svg``; ``force`` replaces an existing SVG file.
 
         Raises:
-            InvalidResourcesError: It has another ending, exists and may not be replaced, or cannot be written.
+            InvalidResourcesError: The file has another ending, exists and may not be replaced, or cannot be written.
         """
-        # Imported here because notebooks that only show the picture do not need it.
+        # Imported here because notebooks that only show the picture do not need these modules.
         from tune_policies.files.writing import write_new
         from tune_policies.values.errors import InvalidResourcesError
 
         file = Path(path)
         if file.suffix.lower() != ".svg":
-            raise InvalidResourcesError(f"the picture is SVG: name a file that ends in .svg, not {file.name!r}")
+            raise InvalidResourcesError(f"pictures are SVG: choose a file name that ends in .svg, not {file.name!r}")
         write_new(file, self.svg, force=force)
 
 
 class Column:
-    """A column that is drawn from top to bottom. ``y`` is where the next part begins."""
+    """A column that is drawn from top to bottom. The next part begins at ``y``."""
 
     def __init__(self) -> None:
         self.y = float(MARGIN)
         self._parts: list[str] = []
 
     def text(self, x: float, text: str, *, size: float = SMALL, style: str = "", at_end: bool = False) -> None:
-        """Draw a text in the line at ``y``, without advancing."""
+        """Draw a text in the line at ``y``, and keep ``y``."""
         anchor = ' text-anchor="end"' if at_end else ""
         place = f'x="{x:g}" y="{self.y + size:g}" font-size="{size:g}"{anchor}'
         self._parts.append(f'<text {place} class="{style}">{escape(one_line(text))}</text>')
 
     def lines(self, text: str, *, x: float = MARGIN, size: float = SMALL, style: str = "", most: int = 6) -> None:
-        """Draw a text in up to ``most`` lines, and advance below it."""
+        """Draw a text in up to ``most`` lines, and move ``y`` below it."""
         for each in wrapped(text, WIDTH - MARGIN - x, size, most):
             self.text(x, each, size=size, style=style)
             self.y += size * 1.35
 
     def box(self, x: float, width: float, height: float, style: str, *, radius: float = 2) -> None:
-        """Draw a box whose top is at ``y``, without advancing."""
+        """Draw a box whose top is at ``y``, and keep ``y``."""
         place = f'x="{x:g}" y="{self.y:g}" width="{max(width, 0.5):g}" height="{height:g}" rx="{radius:g}"'
         self._parts.append(f'<rect {place} class="{style}"/>')
 
