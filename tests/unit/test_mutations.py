@@ -112,12 +112,7 @@ USAGE = ResourceUsage(
     spans=(TrialSpan(trial="t1", slot="1 GPU", place=1, began_s=1, ended_s=5, end="finished"),),
 )
 OVERHEAD = MeasuredOverhead(
-    gpu_model="A100",
-    framework="torch",
-    version="2.13.0",
-    overhead_bytes=2**29,
-    measured_on="2026-07-01",
-    how="process",
+    gpu_model="A100", framework="torch", version="2.13.0", overhead_bytes=2**29, measured_on="2026-07-01", how="process"
 )
 RESULT = {"loss": 1.0, "gpu_memory": GpuMemoryUsage(pid=7, gpus=0.5, share_bytes=8 * GIB).to_result()}
 

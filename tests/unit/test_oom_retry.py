@@ -198,10 +198,7 @@ def test_fractions_must_fit_single_devices():
 
 
 def test_growth_that_does_not_fit_is_reduced_to_what_fits():
-    devices = (
-        gpu_node("a", gpus=8, accelerator_type="T4"),
-        gpu_node("b", gpus=3, accelerator_type="A100"),
-    )
+    devices = (gpu_node("a", gpus=8, accelerator_type="T4"), gpu_node("b", gpus=3, accelerator_type="A100"))
     memory = (gpu_node("a", gpus=4, memory_gib=32), gpu_node("b", gpus=0, memory_gib=256))
     thirds = [{"GPU": 0.25, "CPU": 32}] * 6
 

@@ -91,7 +91,7 @@ def test_a_file_has_a_policy(path, text, policy):
         ("kind: CappedPolicy\ninner: {kind: GpuPolicy, gpus: 1.5}\nmax_concurrent_trials: 1", "inner: gpus above 1"),
         ("kind: [", "line 1: not YAML"),
         ("kind: CpuPolicy\ncpus: 2024-13-45", "cpus must be a number"),
-        ("kind: CpuPolicy\ncpus: 1\ncpus: 5", "line 3: duplicate key 'cpus' .first in line 2."),
+        ("kind: CpuPolicy\ncpus: 1\ncpus: 5", "line 3: duplicate key 'cpus' (first in line 2)"),
         ("[" * 3000, "line 1: neither JSON (recursion limit exceeded"),
         ("&a {kind: CappedPolicy, max_concurrent_trials: 1, inner: *a}", "line 1: the alias *a contains itself"),
         ("kind: CpuPolicy\ncpus: 1" + "0" * 400, "cpus must be a finite number up to 1e+11, got 1000000"),

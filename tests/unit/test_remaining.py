@@ -48,12 +48,7 @@ def test_the_number_of_slots_equals_the_workers_placed_one_by_one(has, worker):
     assert said == allocated(RemainingNode(has), worker)
 
 
-@given(
-    st.integers(0, 4),
-    st.sampled_from([0, 0.5, 1, 8]),
-    st.none() | st.integers(2, 30),
-    planned_workers,
-)
+@given(st.integers(0, 4), st.sampled_from([0, 0.5, 1, 8]), st.none() | st.integers(2, 30), planned_workers)
 def test_the_planner_counts_as_many_workers_as_are_placed_one_by_one(gpus, cpus, memory, worker):
     node = gpu_node("a", gpus=gpus, cpus=cpus)
     node = node.model_copy(update={"resources": node.resources.replaced(memory_bytes=memory)})

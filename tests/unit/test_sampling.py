@@ -4,7 +4,6 @@ import pytest
 
 from tests.clusters import GIB, gpu_node
 from tune_policies import GpuDevice, NodeCapacity, Resources
-from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.probe.sampling import (
     NodeFacts,
     about_unread,
@@ -36,7 +35,7 @@ def facts(memory_gib, cpus=64, uuid="GPU-1"):
 
 def read(nodes, read_one):
     """Read nodes with ``read_one``, and return the facts of all nodes and the number of nodes that were read."""
-    kinds = group_kinds(nodes, gpu_memory_of_type)
+    kinds = group_kinds(nodes)
     first = first_reads(kinds, nodes[:1])
     found = {node.node_id: read_one(node) for node in first}
     second = second_reads(kinds, found)
@@ -99,7 +98,7 @@ def test_cpu_nodes_are_also_read_by_kind():
 
 def test_the_smallest_of_too_many_kinds_are_unread_with_a_reason():
     nodes = [gpu_node(f"{i:04}", gpus=1, cpus=1 + i // 2) for i in range(400)]
-    kinds = group_kinds(nodes, gpu_memory_of_type)
+    kinds = group_kinds(nodes)
 
     first = first_reads(kinds, ())
     reasons = unread(kinds, {node.node_id: facts(80) for node in first}, {})
@@ -108,14 +107,14 @@ def test_the_smallest_of_too_many_kinds_are_unread_with_a_reason():
 
 
 def test_nodes_of_an_unreadable_kind_share_its_reason():
-    kinds = group_kinds(large_cluster(200), gpu_memory_of_type)
+    kinds = group_kinds(large_cluster(200))
     failures = {node.node_id: "no driver" for node in first_reads(kinds, ())}
 
     assert unread(kinds, {}, failures) == {f"{i:04}": "no driver" for i in range(200)}
 
 
 def test_a_failure_on_one_node_does_not_hide_the_facts_of_its_kind():
-    kinds = group_kinds(large_cluster(200), gpu_memory_of_type)
+    kinds = group_kinds(large_cluster(200))
     first = first_reads(kinds, ())
     found = {node.node_id: facts(80) for node in first[1:]}
 

@@ -108,9 +108,7 @@ def test_force_replaces_a_file_of_the_same_kind(old, new, tmp_path):
     ids=["text", "page", "policy", "results", "YAML", "CSV", "bytes"],
 )
 @pytest.mark.parametrize(
-    "new",
-    [PAGE, SVG, PNG, CLUSTER, RECORD.format("a"), CSV],
-    ids=["page", "SVG", "PNG", "cluster", "record", "CSV"],
+    "new", [PAGE, SVG, PNG, CLUSTER, RECORD.format("a"), CSV], ids=["page", "SVG", "PNG", "cluster", "record", "CSV"]
 )
 def test_force_does_not_replace_a_file_of_another_kind(old, new, tmp_path):
     content = old if isinstance(old, bytes) else old.encode()

@@ -329,16 +329,13 @@ class ClusterCapacity(ShownValue):
 
     def _nodes_of_type(self, node_type: NodeTypeCapacity, number: int) -> list[NodeCapacity]:
         """Return new nodes of a type. They are cached, because a search for the best number needs them often."""
-        nodes = self._expected_nodes.setdefault(node_type.name, [])
+        cached: dict[str, list[NodeCapacity]] = self.__dict__.setdefault("_expected_nodes", {})
+        nodes = cached.setdefault(node_type.name, [])
         if len(nodes) < number:
             node = node_type.as_node()
             ids = islice(_free_ids(node_type.name, {node.node_id for node in self.nodes}), len(nodes), number)
             nodes += [node.model_copy(update={"node_id": node_id}) for node_id in ids]
         return nodes[:number]
-
-    @cached_property
-    def _expected_nodes(self) -> dict[str, list[NodeCapacity]]:
-        return {}
 
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "ClusterCapacity":
         """Return the cluster with the alive nodes for which ``holds`` is true."""

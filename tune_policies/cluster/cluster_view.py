@@ -59,7 +59,8 @@ def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
         has, kind = alike[0].resources, columns[2]
         named = f"{len(alike)} with {amount_of(has.cpus, 'CPU')}, {amount_of(has.gpus, 'GPU')}"
         named += f" ({kind})" if kind != "-" else ""
-        details.append(_details(named, _shared_labels(alike), others))
+        shared_labels = dict(set.intersection(*(set(node.labels.items()) for node in alike)))
+        details.append(_details(named, shared_labels, others))
     return Group(table, *(line(text) for text in details if text))
 
 
@@ -123,10 +124,6 @@ def _in_use(nodes: Iterable[NodeCapacity]) -> Text:
     memory = total.pop("memory", 0)
     parts = [amount_of(from_ticks(ticks), name) for name, ticks in sorted(total.items())]
     return Text("\n".join([*map(one_line, parts), *([format_bytes(memory)] if memory else [])]) or "nothing")
-
-
-def _shared_labels(nodes: list[NodeCapacity]) -> dict[str, str]:
-    return dict(set.intersection(*(set(node.labels.items()) for node in nodes)))
 
 
 def _details(named: str, labels: Mapping[str, str], others: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from tune_policies.files.svg import COLORS, DARK_COLORS
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
 
@@ -14,15 +15,8 @@ if TYPE_CHECKING:
     import jinja2
     from markupsafe import Markup
 
-ON_DARK: Final = {
-    "#0072B2": "#56B4E9",
-    "#D55E00": "#F5894A",
-    "#008A65": "#33C79B",
-    "#B8578D": "#E59BC6",
-    "#8A7A00": "#D8C44A",
-    "#707070": "#B0B0B0",
-}
-"""The colors of lines, from Okabe and Ito, and their replacements on a dark page."""
+ON_DARK: Final = dict(zip(COLORS, DARK_COLORS, strict=True))
+"""The colors of lines, and their replacements on a dark page."""
 
 
 class Finding(NamedTuple):

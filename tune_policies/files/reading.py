@@ -124,19 +124,16 @@ def get_text(filesystem: Any, path: str, *, max_bytes: int = MAX_BYTES) -> str:
     return decode(data, path)
 
 
-def read_data(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES) -> Any:
-    """Return the plain data of a file in JSON or YAML.
+def read_data(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES, by_others: bool = True) -> Any:
+    """Return the plain data of a file in JSON or YAML; see :func:`read_bytes`.
 
     Raises:
         UnreadableFileError: The file cannot be read.
         DocumentError: It is neither, or exceeds the limits of :mod:`tune_policies.files.plain_data`.
     """
-    text = read_text(path, what=what, max_bytes=max_bytes)
-    return parse_data(text, str(path), max_parts=_max_parts(max_bytes))
-
-
-def _max_parts(max_bytes: int) -> int:
-    return MAX_PARTS if max_bytes <= MAX_BYTES else MAX_RECORD_PARTS
+    data = read_bytes(path, what=what, max_bytes=max_bytes, by_others=by_others)
+    max_parts = MAX_PARTS if max_bytes <= MAX_BYTES else MAX_RECORD_PARTS
+    return parse_data(decode(data, str(path)), str(path), max_parts=max_parts)
 
 
 def read_value(
@@ -158,8 +155,7 @@ def read_value(
     """
     ending = f"; {hint}" if hint else ""
     try:
-        data = read_bytes(path, what=f"{what} file", max_bytes=max_bytes, by_others=by_others)
-        parsed = parse_data(decode(data, str(path)), str(path), max_parts=_max_parts(max_bytes))
+        parsed = read_data(path, what=f"{what} file", max_bytes=max_bytes, by_others=by_others)
         return cls.from_dict(parsed)
     except UnreadableFileError as error:
         raise UnreadableFileError(error.path, error.what, f"{error.reason}{ending}", error.is_missing) from error

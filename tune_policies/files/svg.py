@@ -24,12 +24,12 @@ SMALL: Final = 12.5
 LARGE: Final = 15.0
 
 COLORS: Final = ("#0072B2", "#D55E00", "#008A65", "#B8578D", "#8A7A00", "#707070")
-ON_DARK: Final = ("#56B4E9", "#F5894A", "#33C79B", "#E59BC6", "#D8C44A", "#B0B0B0")
+DARK_COLORS: Final = ("#56B4E9", "#F5894A", "#33C79B", "#E59BC6", "#D8C44A", "#B0B0B0")
 
 
 def _style() -> str:
     fills = "".join(f".tp-c{i}{{fill:{color}}}" for i, color in enumerate(COLORS))
-    dark = "".join(f".tp-c{i}{{fill:{color}}}" for i, color in enumerate(ON_DARK))
+    dark = "".join(f".tp-c{i}{{fill:{color}}}" for i, color in enumerate(DARK_COLORS))
     return (
         ".tp text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,Arial,sans-serif;fill:#1b2129}"
         ".tp .tp-soft{fill:#4d5863}.tp .tp-bold{font-weight:600}"

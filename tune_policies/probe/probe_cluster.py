@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from ray.exceptions import RayError
 
-from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
@@ -160,7 +159,7 @@ class _Readings:
 
 def _read_nodes(state: ClusterState, timeout_s: float) -> _Readings:
     deadline = time.monotonic() + timeout_s
-    kinds = group_kinds(state.nodes, gpu_memory_of_type)
+    kinds = group_kinds(state.nodes)
     readings = _Readings()
     readings.read(first_reads(kinds, [node for node in state.nodes if node.is_head]), state.session, deadline)
     readings.read(second_reads(kinds, readings.facts), state.session, deadline)

@@ -5,10 +5,11 @@ rest of a kind only if these differ.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import log2
 from typing import Final
 
+from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.cluster.capacity import GpuDevice, NodeCapacity
 from tune_policies.values.resources import Amount
 from tune_policies.values.value import Value
@@ -43,13 +44,10 @@ class NodeFacts(Value):
 Kind = tuple[NodeCapacity, ...]
 
 
-def group_kinds(nodes: Sequence[NodeCapacity], memory_of_type: Callable[[str | None], int | None]) -> list[Kind]:
+def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
     """Return the nodes to read in groups of similar nodes, with the largest group first.
 
-    Args:
-        nodes: All nodes that accept work.
-        memory_of_type: A function that returns the GPU memory of an accelerator type. In a large cluster, nodes of
-            types with known memory are not read.
+    In a large cluster, nodes with a GPU type whose memory is known are not read.
     """
     if len(nodes) <= MAX_NODES_READ:
         return [(node,) for node in nodes]
@@ -73,7 +71,7 @@ def group_kinds(nodes: Sequence[NodeCapacity], memory_of_type: Callable[[str | N
 
     kinds = defaultdict(list)
     for node in sorted(nodes, key=lambda node: node.node_id):
-        if not (node.resources.gpus > 0 and memory_of_type(node.accelerator_type)):
+        if not (node.resources.gpus > 0 and gpu_memory_of_type(node.accelerator_type)):
             kinds[kind_of(node)].append(node)
     return [tuple(kinds[key]) for key in sorted(kinds, key=lambda key: (-len(kinds[key]), repr(key)))]
 

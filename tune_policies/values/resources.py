@@ -152,9 +152,7 @@ Bytes = Annotated[int, Field(ge=1), Checked(parse_bytes, _whole(1, MOST_BYTES))]
 Memory = Annotated[int | str, Checked(parse_memory), WithJsonSchema({"type": ["integer", "string"], "minimum": MIB})]
 """Memory that a user requests: a text such as ``"6GiB"``, or at least 1 MiB in bytes. Stored as a number of bytes."""
 UsedBytes = Annotated[
-    int,
-    Field(ge=0, le=MOST_BYTES),
-    Checked(partial(check_count, least=0, most=MOST_BYTES), _whole(0, MOST_BYTES)),
+    int, Field(ge=0, le=MOST_BYTES), Checked(partial(check_count, least=0, most=MOST_BYTES), _whole(0, MOST_BYTES))
 ]
 """Bytes that were measured, 0 or above."""
 Count = Annotated[int, Field(ge=0), Checked(partial(check_count, least=0), _whole(0, MOST))]

@@ -422,14 +422,7 @@ def _driver_needed(node: NodeFacts, framework: Framework) -> str | None:
     return needed if needed is not None and is_older(node.driver_version, needed) and not is_run else None
 
 
-_MINIMUM: Final = {
-    "13": "580",
-    "12": "525",
-    "11": "450",
-    "10.2": "440.33",
-    "10.1": "418.39",
-    "10.0": "410.48",
-}
+_MINIMUM: Final = {"13": "580", "12": "525", "11": "450", "10.2": "440.33", "10.1": "418.39", "10.0": "410.48"}
 """The oldest NVIDIA driver for a CUDA version. From CUDA 11 on, a driver supports all releases of a major version.
 
 Source: "CUDA Compatibility", tables 1 and 2 (Linux):
