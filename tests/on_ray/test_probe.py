@@ -136,7 +136,7 @@ def drain(node, reason="DRAIN_NODE_REASON_PREEMPTION"):
 
 @pytest.mark.rest
 # At first the GCS still counts the drained node as one that takes work, and a task there is refused.
-@pytest.mark.filterwarnings("ignore:CPU limits are not known")
+@pytest.mark.filterwarnings("ignore:CPU limits of unread nodes")
 @pytest.mark.ray_border
 def test_a_drained_node_takes_no_work_and_what_is_held_counts_as_in_use():
     with cluster_of({"num_cpus": 2}, {"num_cpus": 3, "resources": {"old": 1}}, {"num_cpus": 4}) as cluster:

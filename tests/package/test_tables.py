@@ -90,7 +90,7 @@ def test_what_an_autoscaler_could_add_is_a_table_of_its_own():
 
     lines = shown(ClusterCapacity(nodes=(NODE,), node_types=(kind,), max_nodes_to_add=4))
 
-    assert lines[5] == "The autoscaler could add"
+    assert lines[5] == "The autoscaler can add"
     assert words(lines[8]) == "6 gpu-worker 8 1 - not known"
     assert lines[9:] == ["- gpu-worker: labels market=spot", "- at most 4 nodes of all types together"]
 

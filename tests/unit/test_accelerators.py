@@ -89,7 +89,7 @@ def test_an_amount_that_ray_assigns_is_valid(amount, resource):
         (
             1.5,
             "NPU",
-            "amount=1.5 of NPU is not possible: a worker gets a part of one, or whole numbers. Request 1 or 2$",
+            "amount=1.5 of NPU is not possible: a worker gets a fraction of one, or whole numbers. Request 1 or 2$",
         ),
         (0, "GPU", "Request 1$"),
     ],

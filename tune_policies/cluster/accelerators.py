@@ -64,18 +64,18 @@ class AcceleratorFamily(NamedTuple):
         return f"{self.vendor} {self.device}"
 
     def allows(self, amount: float) -> bool:
-        """Return whether a process may have ``amount`` devices."""
+        """Return whether a process may reserve ``amount`` devices."""
         if self.amounts:
             return amount in self.amounts
         return amount > 0 and (float(amount).is_integer() or (self.can_be_split and amount < 1))
 
     @property
     def allowed(self) -> str:
-        """The amounts that a process may have as text."""
+        """The amounts that a process may reserve, as text."""
         if self.amounts:
             *most, last = map(str, self.amounts)
             return f"{', '.join(most)} or {last}"
-        return "a part of one, or whole numbers" if self.can_be_split else "whole numbers"
+        return "a fraction of one, or whole numbers" if self.can_be_split else "whole numbers"
 
 
 _ALL_FRAMEWORKS: Final = ("PyTorch", "TensorFlow", "JAX", "CuPy")
@@ -306,7 +306,7 @@ def _known(name: str, known: frozenset[str], what: str) -> str:
 
 
 def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
-    """Return the smallest GPU memory of a device type in bytes, or ``None`` if it is not known."""
+    """Return the smallest GPU memory of a device type in bytes, or ``None`` if it is unknown."""
     total = GPU_TOTALS.get(accelerator_type or "")
     return None if total is None else total.memory_bytes
 

@@ -65,7 +65,7 @@ def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
 
 
 def _node_types(capacity: ClusterCapacity) -> RenderableType:
-    table = empty_table("The autoscaler could add", "Nodes", "Node type", "CPU", "GPU", "Type", "Host memory")
+    table = empty_table("The autoscaler can add", "Nodes", "Node type", "CPU", "GPU", "Type", "Host memory")
     details = []
     for kind in capacity.node_types or ():
         has = kind.resources

@@ -81,7 +81,7 @@ def check_selector(value: object) -> dict[str, str]:
 
 
 LabelSelector = Annotated[dict[str, str], BeforeValidator(check_selector)]
-"""A label selector in Ray's form."""
+"""A label selector in Ray's format."""
 
 
 def conditions_of(selector: Mapping[str, str]) -> list[tuple[str, frozenset[str], bool]]:

@@ -20,14 +20,14 @@ WORKER_ID: Final = "ray.io/tpu-worker-id"
 POD_TYPE: Final = "ray.io/tpu-pod-type"
 
 _CHIPS_PER_HOST: Final = 4
-"""In a slice with several hosts. Newer hosts with 8 chips are slices by themselves."""
+"""The chips of a host in a slice with several hosts. A newer host with 8 chips is a slice by itself."""
 
 _LARGEST_ON_ONE_HOST: Final = ("1x1", "2x2", "2x4")
 """The topologies of one host, for types whose hosts may have up to 8 chips."""
 
 _UP_TO_8_CHIPS: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
 _ONE_CORE_PER_CHIP: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
-"""Other types have two. The number in a pod type counts cores."""
+"""The types with one core per chip. Other types have two. The number in a pod type counts cores."""
 
 
 def _cuboids(x: int, y: int, z: int) -> set[str]:

@@ -1,6 +1,6 @@
-"""The values of a report's parts, and the HTML page that shows them.
+"""The content of reports as values, and the HTML page that shows it.
 
-The page needs no other file and no network. All texts from data are escaped.
+The page is self-contained: it needs no other file and no network. All texts from data are escaped.
 """
 
 from collections.abc import Callable

@@ -43,7 +43,7 @@ def _style() -> str:
 
 
 class Picture:
-    """A picture that a notebook shows, with its SVG text in ``svg``."""
+    """An SVG picture, which notebooks display. Its text is in ``svg``."""
 
     def __init__(self, svg: str) -> None:
         self.svg = svg
@@ -121,12 +121,12 @@ def text_width(text: str, size: float) -> float:
 
 
 def fitted(text: str, width: float, size: float = SMALL) -> str:
-    """Return the text in one line, cut if it is too wide."""
+    """Return the text as one line, shortened to the width."""
     plain, cells = one_line(text), int(width / (_EM * size))
     return plain if cell_len(plain) <= cells else f"{set_cell_size(plain, max(0, cells - 1)).rstrip()}…"
 
 
 def wrapped(text: str, width: float, size: float = SMALL, most: int = 6) -> list[str]:
-    """Return the first ``most`` lines of a text, broken at spaces, or within words that are too wide."""
+    """Return the first ``most`` lines of a text, wrapped at spaces, or within words that are too wide."""
     lines = wrap(one_line(text), max(2, int(width / (_EM * size))), max_lines=most, placeholder="…")
     return [fitted(each, width, size) for each in lines]

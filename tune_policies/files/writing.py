@@ -25,7 +25,7 @@ from tune_policies.values.errors import InvalidResourcesError
 _OPEN_FILES: Final = "/proc/self/fd"
 
 _POLL_S: Final = 0.05
-"""Seconds between attempts to lock a file."""
+"""The time between attempts to lock a file, in seconds."""
 
 
 def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
@@ -108,7 +108,7 @@ _KINDS: Final = (
 
 
 def _kind(content: bytes) -> object:
-    """Return a value that is equal for files of the same kind: the fields of a record, or the header of a CSV file."""
+    """Return a value that is equal for files of the same kind, such as the fields of a record or a CSV header."""
     for pattern in _KINDS:
         if pattern.match(content):
             return pattern
@@ -206,7 +206,7 @@ def _keep_owner_and_mode(path: Path, target: Path, before: os.stat_result, half:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync the new name to the disk, if the system can."""
+    """Sync the new name to the disk, if the system supports it."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

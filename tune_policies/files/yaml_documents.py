@@ -26,12 +26,12 @@ _constructor: Final = yaml.constructor.SafeConstructor()
 
 
 def read_scalar(text: str, tag: str | None, implicit: tuple[bool, bool]) -> Any:
-    """Return the value of a scalar: a text, a number, a truth value or ``None``.
+    """Return the value of a scalar: a text, a number, a boolean or ``None``.
 
-    ``tag`` and ``implicit`` are those of PyYAML's event; ``text`` is without quotes.
+    ``tag`` and ``implicit`` come from PyYAML's event, and ``text`` has no quotes.
 
     Raises:
-        ValueError: The tag is not for plain data, or does not match the text.
+        ValueError: The tag is not supported, or does not match the text.
     """
     kind = tag if tag not in (None, "!") else _resolver.resolve(yaml.ScalarNode, text, implicit)
     if kind == f"{_PREFIX}merge":
@@ -61,13 +61,13 @@ def key_as_text(key: Any) -> str:
 
 
 Path = tuple[str | int, ...]
-"""The keys and indices of a part from the top, such as ``("spec", "workerGroupSpecs", 0, "groupName")``."""
+"""The keys and indices that lead to a part, such as ``("spec", "workerGroupSpecs", 0, "groupName")``."""
 
 MAX_CHARACTERS: Final = 10_000_000
-"""The longest text. Kubernetes stores at most 1.5 MiB of an object (etcd's limit of a request)."""
+"""The maximum length of a text. In Kubernetes, an object has at most 1.5 MiB (etcd's limit of a request)."""
 
 _MAX_DEPTH: Final = 100
-"""The deepest nesting. The definition of a RayCluster has a depth of about 30."""
+"""The maximum depth of nesting. The definition of a RayCluster has a depth of about 30."""
 
 _MAX_PARTS: Final = 200_000
 """The most parts of a document with expanded aliases. A few lines of aliases can expand to billions of parts."""
@@ -223,7 +223,7 @@ class _Builder:
         return {**merged, **found}
 
     def _repeat(self, value: Any, path: Path, line: int) -> None:
-        """Read the value of a repeated key, which must be equal."""
+        """Read the value of a duplicate key, which must be equal."""
         first = self.lines[path]
         again = self.value(next(self._events), path)
         self.lines[path] = first

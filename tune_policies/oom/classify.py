@@ -108,7 +108,7 @@ _END: Final = re.compile(
     r"|Failure # \d|(?:[\w.]+(?:\(\w+\))?: )?ray::|[-+]{3,}"
 )
 _FAILURE: Final = re.compile(r"^Failure # \d+ \(occurred at ", re.MULTILINE)
-"""Tune adds each failure of a trial to the same file (``Trial.handle_error``)."""
+"""The header of a failure. Tune appends each failure of a trial to the same file (``Trial.handle_error``)."""
 
 
 def named_errors(text: str) -> Iterator[tuple[str, str]]:

@@ -83,7 +83,7 @@ _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
     (r"Attempting to (?:allocate|reserve) [\d.]++\w.{0,200}\. That was not possible", "accelerator", "jax"),  # TPU
     (r"\b(?:cudaErrorMemoryAllocation|hipErrorOutOfMemory|hipErrorMemoryAllocation)\b", "accelerator", None),
     (r"\bCUDA_ERROR_OUT_OF_MEMORY\b|\b\w+_OUT_OF_DEVICE_MEMORY\b", "accelerator", None),
-    (r"\bUR_RESULT_ERROR_OUT_OF_RESOURCES\b", "accelerator", None),  # Intel's runtime, out of device memory mostly
+    (r"\bUR_RESULT_ERROR_OUT_OF_RESOURCES\b", "accelerator", None),  # Intel's runtime, mostly out of device memory
     (r"\b(?:CU|HIP)[A-Z]+_(?:STATUS_)?(?:\w+_)?ALLOC(?:ATION)?_FAILED\b", "accelerator", None),
     (r"DefaultCPUAllocator: (?:can't allocate|not enough) memory", "host", "torch"),
     (r"unable to mmap \d+ bytes from .{0,1000}: Cannot allocate memory", "host", "torch"),
@@ -161,7 +161,7 @@ Cause = Literal["own_limit", "neighbour"]
 
 _SIZE: Final = r"(\d[\d,]{0,30}(?:\.\d{0,9})?) ?(bytes\b|[KMGTPE]i?B\b|[KMGTPE]\b|B\b)"
 _UNITS: Final = {unit: 1024**power for power, unit in enumerate("BKMGTPE")}
-"""Every unit is binary: PyTorch on Apple, Ray and XLA write ``GB`` or ``G`` for 2^30 bytes."""
+"""All units are binary: PyTorch on Apple, Ray and XLA write ``GB`` or ``G`` for 2^30 bytes."""
 _MAX_BYTES: Final = 2**60
 """More than the memory of any device. PyTorch's asynchronous allocator writes 2^64 bytes for "no limit"."""
 _MAX_ROUNDING_BYTES: Final = 2**24
@@ -181,7 +181,7 @@ _ASKED: Final = _pattern(
     r"allocate request for #",  # XLA's stream executor
     r"Attempting to (?:allocate|reserve) #",  # TPU runtime
     r"memory space hbm\. Used #",  # TPU compiler
-    r"memory used=#",  # Ray's memory monitor: of the task that it killed
+    r"memory used=#",  # Ray's memory monitor, for the killed task
 )
 _LIMIT: Final = _pattern(
     r"# allowed; ",  # PyTorch, where a fraction is set
@@ -212,7 +212,7 @@ _ITEM_BYTES: Final = {
     "complex128": 16,
     "bool": 1,
 } | {f"{sign}{bits}": bits // 8 for sign in ("int", "uint", "qint", "quint") for bits in (8, 16, 32, 64)}
-"""Bytes of an element by TensorFlow's name for its type (``DataTypeString``)."""
+"""The bytes of an element by TensorFlow's name of its type (``DataTypeString``)."""
 
 
 def requested_bytes(text: str) -> int | None:

@@ -55,7 +55,7 @@ class Placement(Value):
 
     @property
     def nodes(self) -> set[str]:
-        """All nodes of such a trial."""
+        """The nodes of a trial in this place, including those of its workers."""
         return {*filter(None, [self.node_id]), *(node_id for node_id, _ in self.worker_nodes)}
 
 
@@ -161,7 +161,7 @@ class RemainingCapacity(NamedTuple):
 
     @classmethod
     def all_of(cls, capacity: ClusterCapacity) -> Self:
-        """Return a whole cluster."""
+        """Return the capacity of a cluster without slots."""
         return cls(capacity, ())
 
     @property
@@ -318,7 +318,7 @@ class _Run(NamedTuple):
 
     Attributes:
         one: A node of that shape in its current state.
-        nodes: The nodes, of which only identifiers and labels are valid.
+        nodes: The nodes. Only their identifiers and labels are valid.
         per_node: The number of workers or drivers on each node.
     """
 
@@ -432,7 +432,7 @@ def _by_shape(runs: Iterable[_Run]) -> dict[Hashable, list[_Run]]:
 def _alike(
     nodes: Sequence[NodeCapacity], workers: Sequence[_Run], drivers: Sequence[_Run]
 ) -> list[tuple[Sequence[NodeCapacity], tuple[int, int]]]:
-    """Return the nodes of a shape by their numbers of workers and drivers."""
+    """Group the nodes of a shape by their numbers of workers and drivers."""
     if all(len(run.nodes) == len(nodes) for run in (*workers, *drivers)):
         return [(nodes, (sum(run.per_node for run in workers), sum(run.per_node for run in drivers)))]
     of_workers, of_drivers = _by_node(workers), _by_node(drivers)

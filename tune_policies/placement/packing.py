@@ -399,7 +399,7 @@ def count_workers(groups: Iterable[NodeGroup], request: Request, *, num_drivers:
 
 
 def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
-    """Return how many trials run at once, wherever Ray places their drivers."""
+    """Return how many trials run at once for every placement of their drivers."""
     most = count_workers(groups, request) // request.processes
     if request.num_workers == 0:
         return most
@@ -422,7 +422,7 @@ def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: in
 
 
 def count_workers_beside(groups: Collection[NodeGroup], request: Request, num_drivers: int) -> int:
-    """Return how many workers fit beside Train drivers, wherever Ray places the drivers."""
+    """Return how many workers fit beside Train drivers for every placement of the drivers."""
     return _workers_beside(groups, request)(num_drivers)
 
 
@@ -467,7 +467,7 @@ def drivers_on_node(node: NodeCapacity) -> int:
 
 
 def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
-    """Return how many Train drivers fit otherwise idle nodes, or ``wanted`` if nothing limits them."""
+    """Return how many Train drivers fit idle nodes, or ``wanted`` if nothing limits them."""
     room = 0
     for node, count in groups:
         if node.resources.memory_bytes is None:
@@ -483,7 +483,7 @@ def limiting_resource(groups: Collection[NodeGroup], request: Request) -> str:
     resource that does so for the most slots.
     """
     if request.num_workers and count_trials(groups, request) < count_workers(groups, request) // request.num_workers:
-        return "memory"  # of the drivers
+        return "memory"  # drivers lack host memory
     stops: dict[str, int] = {}
     for node, count in groups:
         slots = slots_on_node(node, request)

@@ -132,7 +132,7 @@ def _drivers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> 
 
 
 _MOST: Final = 2**16
-"""The most of a resource on an imagined node."""
+"""The maximum amount of a resource on a hypothetical node."""
 
 _Plan = TypeVar("_Plan")
 _PlanOn = Callable[[ClusterCapacity], _Plan]

@@ -104,7 +104,7 @@ def read_device_use() -> list[DeviceUse]:
                 free_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).free),
                 bytes_by_process={
                     int(process.pid): process.usedGpuMemory
-                    # Some containers and drivers refuse this alone.
+                    # Some containers and drivers reject only this call.
                     for process in _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
                 },
             )
@@ -181,7 +181,7 @@ def _opened() -> Iterator[Any]:
             # Every Ray wheel has a copy, so a node need not install the package.
             from ray._private.thirdparty import pynvml
         except ImportError:
-            raise NvmlError("there is no NVML binding: pip install nvidia-ml-py") from None
+            raise NvmlError("the NVML binding is missing: pip install nvidia-ml-py") from None
     try:
         pynvml.nvmlInit()
         try:

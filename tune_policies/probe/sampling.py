@@ -22,7 +22,7 @@ _NAMED: Final = 3
 """The most nodes per reason in a warning."""
 
 _MAX_LABEL_VALUES: Final = 10
-"""A label with more values in one cluster identifies nodes (``ray.io/node-id``, host names, racks), not kinds."""
+"""The most values of a label of kinds. A label with more values identifies nodes (``ray.io/node-id``, racks)."""
 
 
 class NodeFacts(Value):
@@ -113,7 +113,7 @@ def about_unread(nodes: Iterable[NodeCapacity], failures: Mapping[str, str]) -> 
         if node.node_id not in failures:
             continue
         if not node.resources.gpus:
-            meaning = "CPU limits are not known where nodes were not read"
+            meaning = "CPU limits of unread nodes are not known"
         elif node.smallest_gpu_memory_bytes is None:
             meaning = "GPU memory was not read"
         else:

@@ -141,7 +141,7 @@ def _whole(least: int, most: int) -> CoreSchema:
 _WHOLE_AMOUNT: Final = core_schema.chain_schema(
     [core_schema.float_schema(strict=True), core_schema.int_schema(ge=0, le=MOST)]
 )
-"""The schema of plain amounts without a fraction."""
+"""The schema of whole amounts."""
 
 Amount = Annotated[float, Checked(check_amount, _WHOLE_AMOUNT)]
 """A number of units, 0 or above, in whole ticks of 0.0001."""
@@ -160,11 +160,11 @@ Count = Annotated[int, Field(ge=0), Checked(partial(check_count, least=0), _whol
 PositiveCount = Annotated[int, Field(ge=1), Checked(partial(check_count, least=1), _whole(1, MOST))]
 """A whole number, 1 or above."""
 CustomAmounts = Annotated[dict[str, float], Checked(_custom, core_schema.dict_schema(max_length=0, strict=True))]
-"""Amounts of other Ray resources by their names, without those of 0."""
+"""Amounts above 0 of other Ray resources, by name."""
 Speed = Annotated[float, Checked(_speed)]
-"""How fast something runs compared with something else: a number above 0."""
+"""A relative speed above 0."""
 WorkerCount = Annotated[int | tuple[int, int], Checked(_workers)]
-"""Train workers of a trial. A pair is the fewest and the most, between which Ray Train chooses while the trial runs."""
+"""The Train workers of a trial. With a pair (minimum, maximum), Ray Train changes the number while the trial runs."""
 
 
 class Resources(Value):

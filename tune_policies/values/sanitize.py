@@ -29,7 +29,7 @@ _STYLE_OR_NOT_ASCII: Final = re.compile(r"\x1b\[[0-9;?]*[A-HJKhlm]|[^\n\r\t -~]"
 """A color or a cursor movement of Rich is one match."""
 
 _COMMAND_OF_LINE: Final = re.compile(r"^([^\S\n]*+):(?=:)", re.MULTILINE)
-"""GitHub runs a line that begins with ``::add-mask::x``."""
+"""A command of GitHub, such as ``::add-mask::x``, at the beginning of a line."""
 _COMMAND_ANYWHERE: Final = re.compile(r"##(?=\w*+\[)")
 """``##[add-mask]x`` (GitHub's older form), ``##vso[...]`` and ``##teamcity[...]``, anywhere in a line."""
 
@@ -42,7 +42,7 @@ _NAME: Final = (
     r"(?:(?i:password|passwd|passphrase|pwd|secret|token|credential|authorization|(?:api|access|private)[ _-]?key)"
     r"|KEY|PASS(?![A-Z]))[\w-]{0,64}+"
 )
-"""A part of a name whose value is secret, and the rest of the name."""
+"""The part of a name that marks a secret value, and the rest of the name."""
 _SECRETS: Final = (
     (re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]+"), r"\1***"),
     (re.compile(rf"({_NAME}=)(?=\S)(?:{_QUOTED}|\S+)"), r"\1***"),
@@ -104,7 +104,7 @@ def redacted(text: str) -> str:
 
 
 def _without_user(word: re.Match[str]) -> str:
-    """Return a word without the user and password in a URL. A password may contain ``/``, ``:`` and ``@``."""
+    """Return a word without the user and password in a URL. A password can contain ``/``, ``:`` and ``@``."""
     text = word[0]
     end = text.rfind("@")
     found = _SIGNED_IN.search(text, 0, end + 1)
@@ -152,7 +152,7 @@ Redacted = Annotated[str, AfterValidator(redacted)]
 
 
 def escape(character: str) -> str:
-    r"""Return a character as the escape of JSON, such as ``"\\n"`` or ``"\\u202e"``."""
+    r"""Return a character as a JSON escape, such as ``"\\n"`` or ``"\\u202e"``."""
     return json.dumps(character)[1:-1]
 
 

@@ -17,12 +17,12 @@ MIB: Final = 2**20
 GIB: Final = 2**30
 
 MOST_BYTES: Final = 2**63 - 1
-"""The most that Ray can count."""
+"""The maximum that Ray can count."""
 
 _BYTE_SIZE: Final = TypeAdapter(ByteSize, config=ConfigDict(defer_build=True))
 
 _WHOLE_TEXT: Final = re.compile(r"(?:\d++(?:\.\d++)?|\.\d++)\s*+\w*+")
-"""A text that pydantic reads to its end. Pydantic ignores the rest of other texts and reads ``"50%"`` as 50 bytes.
+"""A text that pydantic parses completely. In other texts, pydantic ignores the rest: ``"50%"`` would be 50 bytes.
 
 The quantifiers do not backtrack (``++``), because a long text of digits would take very long otherwise.
 """
@@ -33,7 +33,7 @@ _OF_DOCKER: Final = re.compile(r".*[\d.\s][Kmgtpe]")
 """Rejected units: pydantic reads them as decimal and Docker as binary, and ``m`` is a thousandth in Kubernetes."""
 
 _LONGEST: Final = 100
-"""The most characters of an amount."""
+"""The maximum length of a text with an amount."""
 
 
 def parse_bytes(amount: object, *, name: str = "memory") -> int:

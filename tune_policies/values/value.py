@@ -62,7 +62,7 @@ class Checked:
         )
         if self._plain is None:
             return checked
-        plain = core_schema.chain_schema([self._plain, of_type])  # the type may have further bounds
+        plain = core_schema.chain_schema([self._plain, of_type])  # the type can have further limits
         return core_schema.union_schema(
             [(plain, _Choice.PLAIN), (checked, _Choice.CHECKED)],
             mode="left_to_right",
@@ -71,7 +71,7 @@ class Checked:
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> Any:
         if self._plain is not None:
-            while schema["type"] != "union":  # inside the validators of a field that come after this one
+            while schema["type"] != "union":  # later validators of the field wrap the union
                 schema = schema["schema"]
             schema, _ = schema["choices"][1]
         return handler(schema)
@@ -132,7 +132,7 @@ class Value(BaseModel):
             raise _explain(cls, error) from None
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with some fields changed. The changes are not validated, and cached properties are dropped."""
+        """Return a copy with some fields changed, without validation and cached properties."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).__pydantic_fields__.keys():
             del copied.__dict__[name]
@@ -220,7 +220,7 @@ def _has_names(data: Mapping[Any, Any]) -> bool:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'A100'?"`` for the known name nearest to ``name``, or ``""``."""
+    """Return ``"; did you mean 'A100'?"`` for the known name that is most similar to ``name``, or ``""``."""
     by_lower = {candidate.lower(): candidate for candidate in sorted(known)}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
@@ -254,13 +254,13 @@ def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
 
 
 def _mistakes(cls: type[Value], detail: Any) -> Iterator[tuple[str, str]]:
-    """Yield the message of each mistake, and the fields that exist if a field is unknown."""
+    """Yield the message of each mistake, and the existing fields for an unknown field."""
     path = [str(part) for part in detail["loc"] if part != _Choice.CHECKED]
     parents, field = path[:-1], path[-1] if path else ""
     location, inside = ".".join(path), f"{'.'.join(parents)}: " if parents else ""
     owner = _class_at(cls, parents)
     match detail["type"]:
-        case "value_error":  # raised by this project's own checks: the message is complete
+        case "value_error":  # an error of this package, with a complete message
             error = detail["ctx"]["error"]
             for message, fields in getattr(error, "mistakes", ()) or ((str(error), ""),):
                 yield f"{inside if not field or message.startswith(field) else f'{location}: '}{message}", fields

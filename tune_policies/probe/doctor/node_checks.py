@@ -177,10 +177,10 @@ class Diagnosis(Value):
 Check = Callable[[NodeFacts], Iterator[Finding]]
 
 _NOT_NVIDIA: Final = ("AMD-", "Intel-", "MXC", "Apple-", "M1", "M2", "M3", "M4")
-"""Prefixes of Ray's names of GPU types of other vendors than NVIDIA."""
+"""The prefixes of Ray's GPU types of vendors other than NVIDIA."""
 
 _GPU_BUILD: Final = {
-    "torch": "install a build for the node's GPUs, as https://pytorch.org/get-started/locally says",
+    "torch": "install a build for the node's GPUs: see https://pytorch.org/get-started/locally",
     "tensorflow": "pip install 'tensorflow[and-cuda]'",
     "jax": "pip install 'jax[cuda13]', or the plugin for the node's GPUs",
 }
