@@ -127,7 +127,7 @@ def test_a_custom_resource_of_a_node_is_limited_to_the_maximum_of_a_request():
         ({"GPU": 4}, {"GPU": 2.5}, Resources(gpus=2)),
         ({"memory": 8 * 2**30}, {"memory": 2**30}, Resources(memory_bytes=7 * 2**30)),
     ],
-    ids=["some is free", "none is free", "more is free than there is", "shares of several GPUs", "host memory"],
+    ids=["partly free", "fully used", "more free than the total", "fractions of several GPUs", "host memory"],
 )
 def test_resources_that_are_not_free_are_in_use(totals, available, expected):
     assert in_use(totals, available) == expected

@@ -30,8 +30,8 @@ def after(bundle, out_of_memory=ACCELERATOR, *, growth=2.0, max_gpus=1.0, nodes=
         pytest.param(0.5, 2.0, 1.0, 1, id="a half becomes a whole"),
         pytest.param(0.2, 2.0, 1.0, 0.5, id="two fifths are rounded up to a half"),
         pytest.param(0.25, 1.1, 1.0, 0.3333, id="the least growth is the next part"),
-        pytest.param(0.75, 2.0, 4.0, 1, id="a share becomes a whole GPU first"),
-        pytest.param(1, 2.0, 4.0, 2, id="a whole becomes two where two are allowed"),
+        pytest.param(0.75, 2.0, 4.0, 1, id="a fraction becomes a whole GPU first"),
+        pytest.param(1, 2.0, 4.0, 2, id="one GPU becomes two if two are allowed"),
         pytest.param(1, 1.1, 4.0, 2, id="several GPUs are whole"),
         pytest.param(3, 2.0, 4.0, 4, id="growth stops at the most"),
         pytest.param(0.25, 4.0, 0.5, 0.5, id="a part of a GPU may be the most"),
@@ -87,8 +87,8 @@ def test_a_request_that_cannot_grow_raises_an_error_with_the_reason(bundle, max_
     [
         pytest.param({"memory": 4 * GIB}, HOST, 8 * GIB, id="from what it reserved"),
         pytest.param({"memory": 40 * GIB}, HOST, 64 * GIB, id="up to what the largest node has"),
-        pytest.param({}, OutOfMemory(kind="host", requested_bytes=3 * GIB), 6 * GIB, id="from what it asked for"),
-        pytest.param({}, HOST, 4 * GIB, id="from 2 GiB where nothing is known"),
+        pytest.param({}, OutOfMemory(kind="host", requested_bytes=3 * GIB), 6 * GIB, id="from its request"),
+        pytest.param({}, HOST, 4 * GIB, id="from 2 GiB if its request is unknown"),
     ],
 )
 def test_host_memory_grows_in_bytes(bundle, out_of_memory, expected):
@@ -180,12 +180,8 @@ def test_a_trial_does_not_grow_if_its_bundles_only_fit_one_by_one(bundles, nodes
         pytest.param([HALF] * 3, {}, id="over both nodes"),
         pytest.param([HALF] * 2, {"strategy": "STRICT_PACK"}, id="on the larger node"),
         pytest.param([HALF] * 2, {"strategy": "STRICT_SPREAD"}, id="on a node each"),
-        pytest.param(
-            [HALF] * 3, {"selectors": [{"zone": "x"}, {"zone": "!x"}, {}]}, id="each on a node of its own kind"
-        ),
-        pytest.param(
-            [{}, HALF, HALF], {"selectors": [{}, {"zone": "x"}, {}]}, id="with a trainable that holds nothing"
-        ),
+        pytest.param([HALF] * 3, {"selectors": [{"zone": "x"}, {"zone": "!x"}, {}]}, id="bundles on different nodes"),
+        pytest.param([{}, HALF, HALF], {"selectors": [{}, {"zone": "x"}, {}]}, id="with a trainable without resources"),
     ],
 )
 def test_all_bundles_grow_if_they_fit_the_nodes_together(bundles, where):
@@ -213,8 +209,10 @@ def test_growth_that_does_not_fit_is_reduced_to_what_fits():
         pytest.param(4, NODES, {"GPU": 4, "memory": 8 * GIB}, id="all of it"),
         pytest.param(2, NODES, {"GPU": 2, "memory": 8 * GIB}, id="no more than is allowed"),
         pytest.param(0.6, NODES, {"GPU": 0.5, "memory": 8 * GIB}, id="an equal part"),
-        pytest.param(4, (gpu_node("a", gpus=1, memory_gib=4),), {"GPU": 1, "memory": 4 * GIB}, id="what there is"),
-        pytest.param(4, (gpu_node("a", gpus=0),), {"GPU": 4, "memory": 8 * GIB}, id="nodes that are not there yet"),
+        pytest.param(
+            4, (gpu_node("a", gpus=1, memory_gib=4),), {"GPU": 1, "memory": 4 * GIB}, id="the resources of the nodes"
+        ),
+        pytest.param(4, (gpu_node("a", gpus=0),), {"GPU": 4, "memory": 8 * GIB}, id="nodes that are not added yet"),
         pytest.param(2, None, {"GPU": 2, "memory": 8 * GIB}, id="nodes that were not read"),
     ],
 )

@@ -35,17 +35,19 @@ def amounts(plan):
 @pytest.mark.parametrize(
     ("policy", "slots"),
     [
-        pytest.param(GpuPolicy(), [(32, 12, 1, None), (1, 2, 1, None)], id="whole GPUs: by CPUs"),
-        pytest.param(GpuPolicy(gpus=0.5), [(64, 6, 0.5, "A100"), (2, 1, 0.5, "T4")], id="shares: by memory too"),
+        pytest.param(GpuPolicy(), [(32, 12, 1, None), (1, 2, 1, None)], id="whole GPUs: limited by CPUs"),
+        pytest.param(
+            GpuPolicy(gpus=0.5), [(64, 6, 0.5, "A100"), (2, 1, 0.5, "T4")], id="fractions: also limited by memory"
+        ),
         pytest.param(
             GpuMemoryPolicy(gpu_memory="12GiB", cpus=1),
             [(192, 1, 0.1666, "A100"), (1, 1, 1, "T4")],
-            id="memory: as many as each device holds",
+            id="memory: as many as fit each device",
         ),
         pytest.param(
             GpuMemoryPolicy(gpu_memory="12GiB", cpus=1, max_trials_per_gpu=2),
             [(64, 1, 0.5, "A100"), (1, 1, 1, "T4")],
-            id="memory: no more on a device than asked for",
+            id="memory: at most the requested number per device",
         ),
         pytest.param(GpuPolicy(cpus=2), [(33, 2, 1, None)], id="CPUs as requested"),
         pytest.param(GpuPolicy(num_workers=2), [(16, 0, 0, None)], id="Train workers may be anywhere"),

@@ -64,7 +64,7 @@ def test_every_worker_of_a_plan_is_on_a_node_with_room_for_it(capacity, policy):
         assert sum(each.workers[slot_type] for each in found) == wanted
     for node, workers in found:
         left = RemainingNode(node.amounts)
-        # Whole devices first: shares find their place on what they leave.
+        # Whole devices come first, because fractions fit on the remaining devices.
         by_share = sorted(zip(plan.slots, workers, strict=True), key=lambda each: -each[0].worker.gpus)
         assert all(left.allocate(slot.worker.ticks) for slot, count in by_share for _ in range(count))
 

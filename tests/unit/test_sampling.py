@@ -69,7 +69,7 @@ def test_all_nodes_of_a_kind_are_read_if_the_first_differ():
 
     known, num_read = read(nodes, lambda node: facts(40 if node.node_id in ("0002", "0150") else 80))
 
-    # Zone "a" has 100 nodes, of which one of the first three differs; of zone "b" and the others three are read.
+    # All 100 nodes of zone "a" are read, because its first three differ, and three of zone "b" and of the others.
     assert num_read == 100 + 3 + 3
     assert [known[name].devices[0].memory_bytes // GIB for name in ("0002", "0004", "0150", "0151", "x9")] == [
         *(40, 80, 40, 80, 80)
