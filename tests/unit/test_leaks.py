@@ -47,7 +47,7 @@ def test_a_child_that_uses_gpu_memory_is_ended_if_the_ids_are_certain(is_own_num
         in_a_container(monkeypatch)
         driver_lists(monkeypatch, os.getpid(), child.pid)
     else:
-        monkeypatch.setattr(leaks, "_HOST_PID_NAMESPACE", Path("/proc/self/ns/pid").stat().st_ino)
+        on_the_host(monkeypatch)
         driver_lists(monkeypatch, child.pid)
 
     (message,) = leaks.end_gpu_processes()

@@ -66,17 +66,13 @@ class InfeasibleRequestError(ResourcePolicyError):
     ) -> None:
         # A subclass may also inherit from an error of Ray, whose constructor takes other arguments.
         Exception.__init__(self, asked, offered, short_of, suggestion, tried, fallback)
-        self.asked = asked
-        self.offered = offered
-        self.short_of = short_of
-        self.suggestion = suggestion
-        self.tried = tried
-        self.fallback = fallback
+        self.asked, self.offered, self.short_of = asked, offered, short_of
+        self.suggestion, self.tried, self.fallback = suggestion, tried, fallback
 
     def told(self, **changes: str) -> "InfeasibleRequestError":
         """Return the same error with other texts: ``offered``, ``short_of``, ``suggestion`` or ``fallback``."""
         names = ("asked", "offered", "short_of", "suggestion", "tried", "fallback")
-        return InfeasibleRequestError(**dict(zip(names, self.args, strict=True)) | changes)
+        return InfeasibleRequestError(**{name: getattr(self, name) for name in names} | changes)
 
     @classmethod
     def of_choices(cls, errors: "Sequence[InfeasibleRequestError]") -> "InfeasibleRequestError":
