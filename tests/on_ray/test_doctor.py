@@ -82,7 +82,7 @@ def test_gpus_that_do_not_exist_are_a_problem_of_the_node_that_declares_them(dia
 
 @on_a_cpu_build
 def test_a_cpu_build_of_torch_is_a_problem_where_gpus_are_declared(diagnosis):
-    torch_build = f"torch {torch.__version__} is a build for CPUs, on a node"
+    torch_build = f"torch {torch.__version__} is a CPU build on a node"
     (found,) = [finding for what, finding in findings(diagnosis).items() if what.startswith(torch_build)]
 
     assert found.nodes == (node_with(diagnosis, MANY_GPUS).name,)
@@ -175,7 +175,7 @@ def test_without_a_ray_the_status_says_whether_there_are_problems(environment_of
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has GPUs")
 def test_a_machine_without_gpus_is_told_so():
-    assert "no GPUs here: trials run on CPUs" in [finding.what for finding in examine("local").findings]
+    assert "no GPU found: trials run on CPUs" in [finding.what for finding in examine("local").findings]
 
 
 def test_a_ray_that_does_not_answer_is_an_error():

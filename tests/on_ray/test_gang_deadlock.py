@@ -54,7 +54,7 @@ def test_a_trainer_that_is_too_large_for_the_cluster_fails_within_seconds_with_t
     assert time.monotonic() - start < SOON_S
     assert message.startswith("one trial needs 3 workers, each with 1 CPU")
     assert "leaves room for 2" in message
-    assert "Ask for num_workers=2" in message
+    assert "Request num_workers=2" in message
 
 
 @pytest.mark.rest
@@ -68,7 +68,7 @@ def test_an_actor_that_holds_on_is_named_in_the_sum(tmp_path):
     server = Server.remote()
     ray.get(server.ready.remote())
 
-    with pytest.raises(PASSED_ON, match=r"2 CPUs - 1 CPU held by actor .*Server = 1 CPU"):
+    with pytest.raises(PASSED_ON, match=r"2 CPUs - 1 CPU reserved by actor .*Server = 1 CPU"):
         with_deadlock_check(trainer_for(tmp_path, report_once, num_workers=2)).fit()
 
     ray.kill(server)
@@ -92,7 +92,7 @@ def test_of_two_drivers_that_starve_each_other_one_fails_with_the_sum_and_the_ot
     failed = [trial for trial in results.trials if trial.status == "ERROR"]
     assert [trial.last_result.get("trained") for trial in results.trials].count(1) == 1
     assert len(failed) == 1
-    assert re.search(r"2 CPUs - 2 CPUs held by 2 waiting drivers = 0 CPUs", str(failed[0].get_error()))
+    assert re.search(r"2 CPUs - 2 CPUs reserved by 2 waiting drivers = 0 CPUs", str(failed[0].get_error()))
     assert "max_concurrent_trials=1" in str(failed[0].get_error())
 
 

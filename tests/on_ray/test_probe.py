@@ -78,7 +78,7 @@ def test_no_error_of_rays_own_reaches_the_user(monkeypatch):
 
     with local_ray(num_cpus=1):
         monkeypatch.setattr(cluster_state, "fetch", gone)
-        with pytest.raises(ProbeError, match=r"Ray went away while it was read: .*connection lost"):
+        with pytest.raises(ProbeError, match=r"Ray stopped while it was read: .*connection lost"):
             probe_cluster()
 
 
@@ -136,7 +136,7 @@ def drain(node, reason="DRAIN_NODE_REASON_PREEMPTION"):
 
 @pytest.mark.rest
 # At first the GCS still counts the drained node as one that takes work, and a task there is refused.
-@pytest.mark.filterwarnings("ignore:CPU limits are not known")
+@pytest.mark.filterwarnings("ignore:CPU limits of unread nodes")
 @pytest.mark.ray_border
 def test_a_drained_node_takes_no_work_and_what_is_held_counts_as_in_use():
     with cluster_of({"num_cpus": 2}, {"num_cpus": 3, "resources": {"old": 1}}, {"num_cpus": 4}) as cluster:
@@ -243,7 +243,7 @@ def test_a_gcs_that_answers_no_more_is_an_error_at_the_deadline():
         ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
         gcs.send_signal(signal.SIGSTOP)
         try:
-            with pytest.raises(ProbeError, match="Ray went away while it was read"):
+            with pytest.raises(ProbeError, match="Ray stopped while it was read"):
                 probe_cluster(timeout_s=2)
         finally:
             gcs.send_signal(signal.SIGCONT)
@@ -379,7 +379,7 @@ def test_what_local_does_is_told_for_the_command_that_was_called(closed_port):
     with pytest.raises(ProbeError, match="'local' starts a temporary Ray instance"):
         probe_cluster(address)
 
-    with pytest.raises(ProbeError, match="'local' looks at this machine alone"):
+    with pytest.raises(ProbeError, match="'local' examines only this machine"):
         examine(address)
 
 

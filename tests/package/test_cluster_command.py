@@ -121,7 +121,7 @@ def test_a_file_that_exists_is_overwritten_only_with_force(run, tmp_path):
 
     assert (first.status, first.stdout) == (0, "")
     assert second.status == 2
-    assert "cluster.yaml exists already" in second.stderr
+    assert "cluster.yaml already exists" in second.stderr
     assert (kept, third.status) == (written, 0)
     assert "name: other" in (tmp_path / "cluster.yaml").read_text()
 
@@ -130,7 +130,7 @@ def test_a_file_that_exists_is_overwritten_only_with_force(run, tmp_path):
     ("arguments", "status", "message"),
     [
         pytest.param(("--size", "16"), 2, "--size needs --decision", id="a size without a decision"),
-        pytest.param(("--nodes", "policy.yaml"), 2, "is not a list of nodes", id="a file that is no catalogue"),
+        pytest.param(("--nodes", "policy.yaml"), 2, "not a list of nodes", id="a file that is no catalogue"),
         pytest.param(("--name", "My_Cluster"), 2, "at most 53", id="a name that Kubernetes refuses"),
         pytest.param(("--format", "helm"), 2, "cluster-yaml", id="a format that there is not"),
         pytest.param(("--job", "python tune.py"), 2, "neither its code nor its packages", id="a job without its code"),

@@ -33,7 +33,7 @@ MIRRORED = f"node_{'0af' * 18}01"
 def test_an_autoscaler_beside_the_head_adds_what_is_not_known():
     state = to_cluster_state(reply(("10.0.0.1", "headgroup", HEAD), autoscaler_v2=True), {})
 
-    with pytest.raises(InvalidResourcesError, match=r"not in Ray's GCS .* name its file as cluster_config"):
+    with pytest.raises(InvalidResourcesError, match=r"not in Ray's GCS .* pass its file as cluster_config"):
         _addable(state, monitor=None)
 
 

@@ -129,7 +129,7 @@ def test_a_selection_that_names_nothing_is_an_error(nvml, monkeypatch):
     nvml(*split())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-z")
 
-    with pytest.raises(NvmlError, match="CUDA_VISIBLE_DEVICES=MIG-z names none of the GPUs"):
+    with pytest.raises(NvmlError, match="CUDA_VISIBLE_DEVICES=MIG-z selects none of the GPUs"):
         read_gpus()
 
 
@@ -175,7 +175,7 @@ def test_without_a_binding_the_error_says_what_to_install(monkeypatch):
     for name in ("pynvml", "ray._private.thirdparty", "ray._private.thirdparty.pynvml"):
         monkeypatch.setitem(sys.modules, name, None)
 
-    with pytest.raises(NvmlError, match="there is no NVML binding: pip install nvidia-ml-py"):
+    with pytest.raises(NvmlError, match="the NVML binding is missing: pip install nvidia-ml-py"):
         read_gpus()
 
 

@@ -13,7 +13,7 @@ def test_a_record_that_is_there_is_not_written_over(tmp_path):
     done = CliRunner().invoke(app, ["packing", "--output", str(output)])
 
     assert done.exit_code == 2
-    assert "name another file" in done.stderr
+    assert "choose another file" in done.stderr
     assert output.read_text() == "mine"
 
 

@@ -172,17 +172,17 @@ def test_a_policy_that_takes_others_by_position_has_the_fields_and_defaults_of_i
     [
         (
             lambda: CpuPolicy(2),
-            "CpuPolicy takes its fields by name, got 1 argument without a name: write CpuPolicy(cpus=2)",
+            "CpuPolicy accepts its fields only by name, got 1 argument without a name: write CpuPolicy(cpus=2)",
         ),
         (
             lambda: GpuPolicy(0.5),
-            "GpuPolicy takes its fields by name, got 1 argument without a name: write GpuPolicy(gpus=0.5)",
+            "GpuPolicy accepts its fields only by name, got 1 argument without a name: write GpuPolicy(gpus=0.5)",
         ),
         (
             lambda: Resources(8),
-            "Resources takes its fields by name, got 1 argument without a name: write Resources(cpus=8)",
+            "Resources accepts its fields only by name, got 1 argument without a name: write Resources(cpus=8)",
         ),
-        (lambda: CappedPolicy(), "CappedPolicy needs 'inner', which is missing"),
+        (lambda: CappedPolicy(), "the required field 'inner' of CappedPolicy is missing"),
         (lambda: CappedPolicy(CpuPolicy(), max_trials=2), "unknown field 'max_trials'"),
         (lambda: FirstFeasiblePolicy(CpuPolicy(), gpu=GpuPolicy()), "unknown field 'gpu'"),
         (lambda: ReservingPolicy.from_dict({"inner": {"kind": "CpuPolicy"}, "cpu": 1}), "did you mean 'cpus'?"),

@@ -266,13 +266,13 @@ def test_the_command_refuses_what_it_cannot_do_with_a_hint(run_file, tmp_path):
     cases = {
         f"cannot read the run set {loop}": (loop, "--output", page),
         f"{link} is an input of this command": (run_file, "--output", link),
-        f"{loop} exists already": (run_file, "--output", loop),
+        f"{loop} already exists": (run_file, "--output", loop),
         "cannot read the run set": (tmp_path / "none.json", "--output", page),
         "is an input of this command": (run_file, "--output", run_file),
         "it is a folder": (run_file, "--output", tmp_path),
         "is not a decision": (run_file, "--decision", wrong, "--output", page),
         "is not a record of throughput": (run_file, "--packing", wrong, "--output", page),
-        "would be lost: name another file": (run_file, "--output", other),
+        "already exists: choose another file": (run_file, "--output", other),
         "cannot be written": (run_file, "--output", tmp_path / "missing" / "report.html"),
     }
 

@@ -196,7 +196,7 @@ def test_the_command_writes_the_page_and_does_not_overwrite_a_file(folder, tmp_p
     done, again = (usage(folder, "--html", page) for _ in range(2))
 
     assert (done.exit_code, again.exit_code) == (0, 2)
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
     assert "1 node added" in page.read_text()
 
 

@@ -59,7 +59,7 @@ def test_an_existing_file_is_replaced_only_with_force(arguments, mine, benchmark
     forced = benchmarks(*arguments, "--force")
 
     assert (done.exit_code, kept) == (2, mine)
-    assert f"{file.name} exists already and would be lost: name another file, or add --force" in done.stderr
+    assert f"{file.name} already exists: choose another file, or pass --force" in done.stderr
     assert (forced.exit_code, file.read_text() != mine) == (0, True)
 
 
@@ -67,10 +67,10 @@ def test_an_existing_file_is_replaced_only_with_force(arguments, mine, benchmark
     ("arguments", "message"),
     [
         (("show", "none.json"), "cannot read the run set none.json: No such file or directory"),
-        (("export", "a.json", "--format", "csv", "--output", "b.json"), "b.json exists already and would be lost"),
+        (("export", "a.json", "--format", "csv", "--output", "b.json"), "b.json already exists"),
         (
             ("export", "a.json", "--format", "csv", "--output", "b.json", "--force"),
-            "b.json is another kind of file than the one that would replace it",
+            "b.json is another kind of file",
         ),
         (("plot", "a.json", "--output", "plot.svgx"), "unknown ending '.svgx'; did you mean 'svg'? (known: "),
     ],

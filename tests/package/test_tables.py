@@ -79,7 +79,7 @@ def test_nodes_that_are_drained_are_named_of_many_only_the_first():
     text = " ".join(shown(ClusterCapacity(nodes=(NODE,), draining=drained))[-2:])
 
     assert text == (
-        "7 nodes being drained, which no plan counts: 10.0.0.0, 10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4 and 2 more"
+        "7 nodes being drained, which plans ignore: 10.0.0.0, 10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4 and 2 more"
     )
 
 
@@ -90,7 +90,7 @@ def test_what_an_autoscaler_could_add_is_a_table_of_its_own():
 
     lines = shown(ClusterCapacity(nodes=(NODE,), node_types=(kind,), max_nodes_to_add=4))
 
-    assert lines[5] == "The autoscaler could add"
+    assert lines[5] == "The autoscaler can add"
     assert words(lines[8]) == "6 gpu-worker 8 1 - not known"
     assert lines[9:] == ["- gpu-worker: labels market=spot", "- at most 4 nodes of all types together"]
 
@@ -107,7 +107,7 @@ def test_a_type_without_a_limit_is_said_to_have_none():
 def test_an_autoscaler_whose_types_are_not_known_is_told_from_none():
     unknown, none = (ClusterCapacity(nodes=(NODE,), node_types=types) for types in (None, ()))
 
-    assert "An autoscaler runs, but what it could add is not known" in " ".join(shown(unknown))
+    assert "An autoscaler runs, but its node types are not known" in " ".join(shown(unknown))
     assert "autoscaler" not in " ".join(shown(none))
 
 

@@ -1,4 +1,4 @@
-"""The table of families, what follows from it, and the page that shows it."""
+"""The table of accelerator families and the pages that show it."""
 
 from pathlib import Path
 
@@ -34,13 +34,13 @@ def start(family):
     return f"| {family} | `{family.visibility_variable}=1,3 ray start {amount}` |"
 
 
-def test_the_page_shows_the_table_as_it_is():
+def test_the_page_shows_the_table_of_families():
     lines = PAGE.read_text().splitlines()
 
     assert [line for line in lines if line in {row(family) for family in FAMILIES}] == [*map(row, FAMILIES)]
 
 
-def test_the_page_shows_for_each_family_how_a_node_starts_with_some_of_its_devices():
+def test_the_page_shows_how_to_start_a_node_with_some_devices_of_each_family():
     lines = PAGE.read_text().splitlines()
 
     assert [line for line in lines if "=1,3 ray start" in line and line.startswith("|")] == [
@@ -48,7 +48,7 @@ def test_the_page_shows_for_each_family_how_a_node_starts_with_some_of_its_devic
     ]
 
 
-def test_the_page_of_policies_has_the_size_of_each_known_type():
+def test_the_page_of_policies_lists_the_memory_of_each_known_type():
     page = (PAGE.parents[1] / "reference" / "policies.md").read_text()
     rows = [
         f"| {name} | {total.mib:,}{' less 1 %' if total.is_nominal else ''} | {total.source} | {total.variants} |"
@@ -62,11 +62,11 @@ def test_no_device_type_belongs_to_two_families():
     assert sum(len(family.types) for family in FAMILIES) == len(ACCELERATOR_TYPES)
 
 
-def test_gpus_are_hidden_from_every_framework_by_three_variables():
+def test_three_variables_hide_gpus_from_every_framework():
     assert GPU_VISIBILITY_VARIABLES == ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
-def test_all_families_of_gpus_are_handed_out_alike():
+def test_all_gpu_families_allow_the_same_amounts():
     """So the amounts of a resource can be checked without knowing the family."""
     assert len({(family.can_be_split, family.amounts) for family in FAMILIES if family.resource == "GPU"}) == 1
 
@@ -74,27 +74,27 @@ def test_all_families_of_gpus_are_handed_out_alike():
 @pytest.mark.parametrize(
     ("amount", "resource"), [(0.25, "GPU"), (2, "GPU"), (0.5, "NPU"), (3, "HPU"), (8, "TPU"), (1, "TTNPU")]
 )
-def test_an_amount_that_ray_hands_out_is_taken(amount, resource):
+def test_an_amount_that_ray_assigns_is_valid(amount, resource):
     assert check_device_amount(amount, resource) == amount
 
 
 @pytest.mark.parametrize(
     ("amount", "resource", "message"),
     [
-        (0.5, "HPU", "amount=0.5 of HPU is not possible: a worker gets whole numbers. Ask for 1$"),
-        (2.5, "neuron_cores", "whole numbers. Ask for 2 or 3$"),
-        (3, "TPU", "amount=3 of TPU is not possible: a worker gets 1, 2, 4 or 8. Ask for 2 or 4$"),
-        (0.5, "TPU", "Ask for 1$"),
-        (16, "TPU", "Ask for 8$"),
+        (0.5, "HPU", "amount=0.5 of HPU is not possible: a worker gets whole numbers. Request 1$"),
+        (2.5, "neuron_cores", "whole numbers. Request 2 or 3$"),
+        (3, "TPU", "amount=3 of TPU is not possible: a worker gets 1, 2, 4 or 8. Request 2 or 4$"),
+        (0.5, "TPU", "Request 1$"),
+        (16, "TPU", "Request 8$"),
         (
             1.5,
             "NPU",
-            "amount=1.5 of NPU is not possible: a worker gets a part of one, or whole numbers. Ask for 1 or 2$",
+            "amount=1.5 of NPU is not possible: a worker gets a fraction of one, or whole numbers. Request 1 or 2$",
         ),
-        (0, "GPU", "Ask for 1$"),
+        (0, "GPU", "Request 1$"),
     ],
 )
-def test_an_amount_that_cannot_be_is_refused_with_those_next_to_it(amount, resource, message):
+def test_an_impossible_amount_raises_an_error_with_the_nearest_amounts(amount, resource, message):
     with pytest.raises(InvalidResourcesError, match=message):
         check_device_amount(amount, resource)
 
@@ -112,33 +112,35 @@ def test_an_amount_that_cannot_be_is_refused_with_those_next_to_it(amount, resou
         (check_device_resource, "abacus", "unknown accelerator resource 'abacus'; known: FURIOSA, GPU, HPU, MBLT, NPU"),
     ],
 )
-def test_a_name_that_ray_does_not_know_is_refused_with_the_nearest(check, name, message):
+def test_an_unknown_name_raises_an_error_with_the_nearest_name(check, name, message):
     with pytest.raises(InvalidResourcesError) as caught:
         check(name)
 
     assert message in str(caught.value)
 
 
-def test_a_device_type_of_another_family_is_refused_with_the_types_of_this_one():
+def test_a_device_type_of_another_resource_raises_an_error_with_the_valid_types():
     with pytest.raises(
         InvalidResourcesError, match="'A100' is not of resource 'NPU': its types are Ascend910B, Ascend"
     ):
         check_type_of_resource("A100", "NPU")
-    with pytest.raises(InvalidResourcesError, match="'A100' is not of resource 'RBLN': Ray names no types of it"):
+    with pytest.raises(
+        InvalidResourcesError, match="'A100' is not of resource 'RBLN': Ray defines no types of this resource"
+    ):
         check_type_of_resource("A100", "RBLN")
 
 
 WITHOUT_TOTAL = {"AMD-Instinct-MI300A", "AMD-Radeon-R9-200-HD-7900", "AMD-Radeon-HD-7900"}
-"""GPUs that share their memory with the CPU, and names of Ray that cover GPUs of several sizes; beside Apple's."""
+"""GPUs that share their memory with the CPU, and types with several sizes. Apple's GPUs are excluded, too."""
 
 
-def test_every_gpu_type_of_ray_has_a_total_unless_it_has_no_memory_of_one_size():
+def test_every_gpu_type_with_one_memory_size_has_a_total():
     types = {name for family in families_of("GPU") if family.vendor != "Apple" for name in family.types}
 
     assert GPU_TOTALS.keys() == types - WITHOUT_TOTAL
 
 
-def test_each_total_names_its_source():
+def test_each_total_has_a_source():
     assert all(total.source for total in GPU_TOTALS.values())
 
 
@@ -150,14 +152,14 @@ def test_each_total_names_its_source():
         *[("AMD-Instinct-MI210", 65520), ("AMD-Instinct-MI355X-OAM", 294896)],
     ],
 )
-def test_a_type_has_the_smallest_total_that_its_driver_reports(accelerator_type, mib_by_driver):
+def test_the_memory_of_a_type_is_the_smallest_total_that_its_driver_reports(accelerator_type, mib_by_driver):
     assert gpu_memory_of_type(accelerator_type) == mib_by_driver * 2**20
 
 
-def test_a_type_without_a_published_total_lacks_the_margin_of_its_nominal_size():
+def test_the_memory_of_a_type_without_a_published_total_is_its_nominal_size_less_the_margin():
     assert gpu_memory_of_type("AMD-Instinct-MI100") == int(32 * 2**30 * (1 - UNREPORTED_MARGIN))
 
 
 @pytest.mark.parametrize("accelerator_type", [None, "M3-Max", "AMD-Instinct-MI300A", "unheard-of"])
-def test_what_is_not_certain_is_not_known(accelerator_type):
+def test_the_memory_of_an_uncertain_type_is_unknown(accelerator_type):
     assert gpu_memory_of_type(accelerator_type) is None

@@ -9,13 +9,13 @@ from tune_policies import ClusterCapacity, InvalidResourcesError, NodeTypeCapaci
 from tune_policies.values.value import Value
 
 
-def test_a_capacity_is_written_by_hand_one_node_for_each_argument():
+def test_a_capacity_has_one_node_for_each_argument():
     capacity = ClusterCapacity.of(Resources(cpus=8, gpus=4), gpu_node("a", gpus=2))
 
     assert [node.resources.gpus for node in capacity.nodes] == [4, 2]
 
 
-def test_a_capacity_survives_json_and_pickle():
+def test_a_capacity_is_equal_after_json_and_pickle():
     more = NodeTypeCapacity(name="gpu", resources=Resources(gpus=4), max_nodes_to_add=3, labels={"zone": "a"})
     capacity = ClusterCapacity(
         nodes=(gpu_node("a", gpu_memory_gib=80, accelerator_type="A100", memory_gib=64),), node_types=(more,)
@@ -25,7 +25,7 @@ def test_a_capacity_survives_json_and_pickle():
     assert pickle.loads(pickle.dumps(capacity)) == capacity
 
 
-def test_the_smallest_device_of_a_node_decides():
+def test_the_smallest_device_determines_the_gpu_memory_of_a_node():
     small, large = (gpu_node("a", gpu_memory_gib=gib).devices[0] for gib in (16, 80))
     node = gpu_node("a", gpus=2).model_copy(update={"devices": (large, small)})
 
@@ -40,7 +40,7 @@ def test_unknown_gpu_memory_stays_unknown(devices):
 
 
 def test_more_gpus_than_devices_leave_gpu_memory_unknown():
-    """Ray would hand out one device several times."""
+    """Ray would assign one device several times."""
     node = gpu_node("a", gpus=1, gpu_memory_gib=80)
 
     assert node.model_copy(update={"resources": Resources(gpus=4)}).smallest_gpu_memory_bytes is None
@@ -57,7 +57,7 @@ class _Counting(Value):
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_copy_has_what_a_users_class_keeps_but_not_what_was_computed(deep):
+def test_a_copy_keeps_private_attributes_but_not_cached_properties(deep):
     value = _Counting(cpus=1)
 
     copied = value.model_copy(update={"cpus": value.twice + 1}, deep=deep)
@@ -65,42 +65,39 @@ def test_a_copy_has_what_a_users_class_keeps_but_not_what_was_computed(deep):
     assert (copied.twice, copied._asked) == (6, [1, 3])
 
 
-def test_generated_ids_give_way_to_those_that_are_given():
+def test_generated_node_ids_do_not_collide_with_given_ids():
     capacity = ClusterCapacity.of(gpu_node("node-1"), Resources(cpus=1), Resources(cpus=2))
 
     assert [node.node_id for node in capacity.nodes] == ["node-1", "node-0", "node-2"]
 
 
-def test_two_nodes_with_one_id_are_refused():
-    with pytest.raises(InvalidResourcesError, match="'a' comes twice"):
+def test_two_nodes_with_the_same_id_raise_an_error():
+    with pytest.raises(InvalidResourcesError, match="'a' occurs twice"):
         ClusterCapacity.of(gpu_node("a"), gpu_node("a"))
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [("{", "Invalid JSON"), ('{"node": []}', "unknown field 'node'"), ("[]", "ClusterCapacity")],
+    ("text", "message"), [("{", "Invalid JSON"), ('{"node": []}', "unknown field 'node'"), ("[]", "ClusterCapacity")]
 )
-def test_foreign_json_is_refused(text, message):
+def test_json_of_another_format_raises_an_error(text, message):
     with pytest.raises(InvalidResourcesError, match=message):
         ClusterCapacity.from_json(text)
 
 
-def test_a_nested_mistake_is_found_by_its_path():
-    text = '{"nodes": [{"node_id": "a", "resources": {"gpus": 1.5}}]}'
-
-    with pytest.raises(InvalidResourcesError, match=r"nodes\.0\.resources: gpus above 1 must be whole, got 1\.5"):
-        ClusterCapacity.from_json(text)
-
-
-def test_an_unknown_field_of_a_nested_value_is_named_with_the_fields_of_its_class():
-    text = '{"nodes": [{"node_id": "a", "resources": {"gpu": 1}}]}'
-
-    with pytest.raises(InvalidResourcesError, match=r"nodes\.0\.resources: unknown field 'gpu'.*Resources has cpus"):
-        ClusterCapacity.from_json(text)
+@pytest.mark.parametrize(
+    ("resources", "message"),
+    [
+        ('{"gpus": 1.5}', r"gpus above 1 must be whole, got 1\.5"),
+        ('{"gpu": 1}', "unknown field 'gpu'.*Resources has cpus"),
+    ],
+)
+def test_a_nested_mistake_is_reported_with_its_path(resources, message):
+    with pytest.raises(InvalidResourcesError, match=rf"nodes\.0\.resources: {message}"):
+        ClusterCapacity.from_json(f'{{"nodes": [{{"node_id": "a", "resources": {resources}}}]}}')
 
 
 @pytest.mark.parametrize("amount", ["3", "3.0", "0.5", "0.33333"])
-def test_an_amount_in_a_file_is_the_amount_in_python(amount):
+def test_an_amount_in_a_file_equals_the_amount_in_python(amount):
     loaded = Resources.from_json(f'{{"gpus": {amount}}}')
 
     assert loaded == Resources(gpus=float(amount))

@@ -60,7 +60,7 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
         pytest.param({"gpus": 0.5}, "gpus must be a whole number", id="half a GPU"),
         pytest.param({"cpus": 0.5}, "cpus must be a whole number", id="half a CPU"),
         pytest.param({"custom": {"license": 1.5}}, "whole numbers of license, got 1.5", id="parts of a resource"),
-        pytest.param({"custom": {"TPU": 3}}, "Ask for 2 or 4", id="chips that no host has"),
+        pytest.param({"custom": {"TPU": 3}}, "Request 2 or 4", id="chips that no host has"),
         pytest.param({"custom": {"gpu": 1}}, "use gpus", id="Tune's name of GPUs"),
         pytest.param({"custom": {"accelerator_type:L4": 1}}, "use accelerator_type", id="Ray's way to tell types"),
         pytest.param({"gpus": 1, "custom": {"TPU": 4}}, "several kinds (GPU, TPU)", id="two kinds of devices"),
@@ -84,7 +84,7 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
         pytest.param({"name": "head"}, "comes twice, once as the head's", id="the head's name"),
         pytest.param({"labels": {"zone": "a b"}}, "cannot be the value of the label 'zone'", id="a label with a blank"),
         pytest.param({"price_per_hour": -1}, "price_per_hour", id="a price below 0"),
-        pytest.param({"memory": "lots"}, "memory must be above 0", id="memory that is no amount"),
+        pytest.param({"memory": "lots"}, "memory must be a number of bytes above 0", id="memory that is no amount"),
         pytest.param(
             {"tolerations": [{"key": "spot", "value": "yes"}]}, "a value goes with 'Equal'", id="a value for nothing"
         ),

@@ -1,4 +1,4 @@
-"""No Python and no program that this project starts is one of the working folder."""
+"""Child processes do not run modules or programs of the working directory."""
 
 import ast
 import subprocess
@@ -14,7 +14,7 @@ STARTS = "tune_policies/files/child_python.py"
 
 
 @pytest.mark.parametrize("arguments", [("-c", "import random, json"), ("-m", "json.tool", "--help")])
-def test_a_child_imports_nothing_of_the_working_folder(tmp_path, arguments):
+def test_a_child_imports_no_module_of_the_working_directory(tmp_path, arguments):
     for name in ("random", "json", "argparse"):
         (tmp_path / f"{name}.py").write_text(f"open('ran-{name}', 'w')\n")
 
@@ -24,7 +24,7 @@ def test_a_child_imports_nothing_of_the_working_folder(tmp_path, arguments):
 
 
 @pytest.mark.parametrize("package", ["tune_policies", "trainers", "benchmarks"])
-def test_every_child_is_started_in_this_way(package):
+def test_every_python_child_is_started_with_child_python(package):
     found = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / package).rglob("*.py")
@@ -43,7 +43,7 @@ def planted(folder, name, text="touch ran"):
 
 
 @pytest.mark.parametrize("path", ["", ".", "bin:", ":/nowhere", "./bin:."])
-def test_no_program_is_taken_from_the_working_folder(path, tmp_path, monkeypatch):
+def test_no_program_of_the_working_directory_is_started(path, tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     for name in ("nvidia-cuda-mps-control", "bin/nvidia-cuda-mps-control"):
         planted(tmp_path, name)
@@ -54,15 +54,15 @@ def test_no_program_is_taken_from_the_working_folder(path, tmp_path, monkeypatch
     assert list(tmp_path.rglob("ran")) == []
 
 
-def test_a_program_of_a_folder_that_is_named_as_a_whole_is_found(tmp_path, monkeypatch):
+def test_a_program_in_an_absolute_folder_of_path_is_found(tmp_path, monkeypatch):
     program = planted(tmp_path, "tool")
     monkeypatch.setenv("PATH", f".:{tmp_path}")
 
     assert program_path("tool") == str(program)
 
 
-def test_every_program_is_named_by_its_whole_path_or_is_python():
-    """What is started is a variable, which holds the path that was looked up; a name in quotes would be searched."""
+def test_every_program_is_started_by_an_absolute_path():
+    """Calls must pass a variable with the resolved path. A literal name would be searched in ``PATH``."""
     found = [
         ast.unparse(node)
         for package in ("tune_policies", "trainers", "benchmarks")

@@ -36,7 +36,7 @@ def test_a_device_is_written_as_it_is_read(text):
         ("cpu@2", "say with --cpus"),
         ("gpu@", "a number above 0 such as 0.25"),
         ("gpu@nan", "a number above 0 such as 0.25"),
-        ("gpu@1.5", "Ask for 1 or 2"),
+        ("gpu@1.5", "Request 1 or 2"),
         ("TPU@0.5", "a worker gets 1, 2, 4 or 8"),
         ("HPU@0.5", "a worker gets whole numbers"),
     ],

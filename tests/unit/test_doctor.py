@@ -1,4 +1,4 @@
-"""What the doctor concludes from the facts of nodes."""
+"""The findings of the doctor for facts of nodes."""
 
 import pytest
 from rich.console import Console
@@ -36,7 +36,7 @@ def counts(**changes):
 
 
 def healthy(name="a", **changes):
-    """A node with two GPUs on which nothing is wrong, but for the changes."""
+    """Return a healthy node with two GPUs, and with the changes."""
     fields = {
         "ray": counts(),
         "versions": {"Python": "3.12.1", "torch": "2.13.0"},
@@ -61,14 +61,14 @@ def said(*nodes):
     return [f"{found.severity}: {found.what}" for found in diagnose(nodes)]
 
 
-def test_on_a_healthy_node_nothing_is_found():
+def test_a_healthy_node_has_no_findings():
     assert said(healthy()) == []
 
 
 def test_a_machine_without_gpus_gets_a_note():
     machine = without_driver(ray=None, num_nvidia_on_pci=0, frameworks=(Framework(name="torch", version="2.13.0+cpu"),))
 
-    assert said(machine) == ["note: no GPUs here: trials run on CPUs"]
+    assert said(machine) == ["note: no GPU found: trials run on CPUs"]
 
 
 @pytest.mark.parametrize(
@@ -76,19 +76,19 @@ def test_a_machine_without_gpus_gets_a_note():
     [
         (
             without_driver(num_nvidia_on_pci=0),
-            "problem: Ray counts 2 GPUs that do not exist: NVIDIA's driver does not answer (Driver Not Loaded), "
+            "problem: Ray counts 2 GPUs that do not exist: the NVIDIA driver does not respond (Driver Not Loaded), "
             "and the PCI bus has no NVIDIA GPU",
         ),
         (
             without_driver(),
-            "problem: Ray counts 2 GPUs, and there are 2 GPUs of NVIDIA on its PCI bus, but NVIDIA's driver does not "
-            "answer (Driver Not Loaded)",
+            "problem: Ray counts 2 GPUs and the PCI bus has 2 GPUs of NVIDIA, but the NVIDIA driver does not "
+            "respond (Driver Not Loaded)",
         ),
         (
             without_driver(ray=None),
-            "note: 2 GPUs of NVIDIA on its PCI bus, but NVIDIA's driver does not answer (Driver Not Loaded)",
+            "note: the PCI bus has 2 GPUs of NVIDIA, but the NVIDIA driver does not respond (Driver Not Loaded)",
         ),
-        (healthy(gpus=()), "problem: Ray counts 2 GPUs that do not exist: NVIDIA's driver lists none"),
+        (healthy(gpus=()), "problem: Ray counts 2 GPUs that do not exist: the NVIDIA driver lists none"),
         (healthy(ray=counts(gpus=4)), "problem: Ray counts 4 GPUs, but only 2 can be used"),
         (healthy(ray=counts(gpus=1)), "note: Ray counts 1 GPU of the 2 that can be used"),
         (healthy(ray=None, visible_devices="1"), "note: CUDA_VISIBLE_DEVICES='1' hides 1 of 2 GPUs"),
@@ -99,28 +99,29 @@ def test_a_machine_without_gpus_gets_a_note():
         (healthy(ray=None, visible_devices=""), "problem: CUDA_VISIBLE_DEVICES='' hides 2 of 2 GPUs"),
         (
             healthy(frameworks=(Framework(name="torch", version="2.13.0+cpu"),)),
-            "problem: torch 2.13.0+cpu is a build for CPUs, on a node with GPUs",
+            "problem: torch 2.13.0+cpu is a CPU build on a node with GPUs",
         ),
         (
             healthy(frameworks=(Framework(name="tensorflow", version="2.21.0", cuda="12.5", missing="cuDNN"),)),
-            "problem: tensorflow 2.21.0 finds no cuDNN and runs on CPUs, on a node with GPUs",
+            "problem: tensorflow 2.21.0 does not find cuDNN, so it uses CPUs on a node with GPUs",
         ),
         (
             healthy(driver_version="470.82.01", cuda_version="11.4"),
-            "problem: torch 2.13.0 is built for CUDA 12.8, which needs NVIDIA's driver 525 or newer; "
+            "problem: torch 2.13.0 is built for CUDA 12.8, which needs NVIDIA driver 525 or newer, but "
             "470.82.01 is installed",
         ),
         (
             healthy(gpus=(gpu(0), gpu(1, is_mig=True))),
-            "problem: MIG mode is on for GPU 1: a process gets one MIG device, but plans count all of a GPU's memory",
+            "problem: MIG mode is on for GPU 1: a process gets one MIG device, but plans count the entire memory of a "
+            "GPU",
         ),
         (
             healthy(gpus=(gpu(0, used_gib=30), gpu(1))),
-            "problem: Ray has handed out no GPU, but processes hold GPU memory: 30 GiB of 80 GiB on GPU 0",
+            "problem: no GPU is reserved in Ray, but processes use GPU memory: 30 GiB of 80 GiB on GPU 0",
         ),
         (
             healthy(ray=None, gpus=(gpu(0, used_gib=30), gpu(1))),
-            "note: processes hold GPU memory: 30 GiB of 80 GiB on GPU 0",
+            "note: processes use GPU memory: 30 GiB of 80 GiB on GPU 0",
         ),
         (
             healthy(cpu_limits={"CPU affinity": 8, "cgroup quota": 3.5}),
@@ -128,43 +129,43 @@ def test_a_machine_without_gpus_gets_a_note():
         ),
         (
             healthy(ray=counts(accelerator_type=None)),
-            "note: Ray knows no accelerator type of its GPUs (NVIDIA A100-SXM4-80GB)",
+            "note: Ray does not recognize the accelerator type of its GPUs (NVIDIA A100-SXM4-80GB)",
         ),
         (
             healthy(shm_bytes=64 * 2**20),
-            "problem: /dev/shm has 64 MiB, but Ray's object store takes 1 GiB: it lies on a disk, which is slow",
+            "problem: /dev/shm has 64 MiB, but Ray's object store takes 1 GiB, so it is on a disk, which is slow",
         ),
         (
             healthy(ray=None, shm_bytes=64 * 2**20, memory_bytes=10 * GIB),
-            "problem: /dev/shm has 64 MiB, but Ray's object store takes 3 GiB: it lies on a disk, which is slow",
+            "problem: /dev/shm has 64 MiB, but Ray's object store takes 3 GiB, so it is on a disk, which is slow",
         ),
         (NodeFacts(name="a", failure="no answer within 30 s"), "problem: the node was not read: no answer within 30 s"),
     ],
     ids=[
-        "GPUs that Ray was told of, and nothing else",
+        "declared GPUs that do not exist",
         "GPUs without a driver",
-        "GPUs without a driver that nobody counts",
+        "undeclared GPUs without a driver",
         "a driver without GPUs",
-        "more GPUs counted than there are",
-        "fewer GPUs counted than there are",
+        "more declared than visible GPUs",
+        "fewer declared than visible GPUs",
         "a hidden GPU",
-        "a name that CUDA does not know ends the list",
+        "an unknown name ends the list of visible devices",
         "all GPUs hidden",
         "a CPU build",
         "a framework without its library",
         "an old driver",
         "MIG mode",
-        "memory that Ray did not give away",
-        "memory in use where no Ray runs",
+        "memory in use although Ray reserved no GPU",
+        "memory in use without Ray",
         "a cgroup quota",
         "no accelerator type",
         "a small /dev/shm",
-        "a small /dev/shm where no Ray runs",
+        "a small /dev/shm without Ray",
         "no answer",
     ],
 )
-def test_one_thing_that_is_wrong_is_one_finding(node, expected):
-    findings = [line for line in said(node) if "build for CPUs" not in line or line == expected]
+def test_each_problem_is_one_finding(node, expected):
+    findings = [line for line in said(node) if "CPU build" not in line or line == expected]
 
     assert findings == [expected]
 
@@ -181,21 +182,21 @@ def test_one_thing_that_is_wrong_is_one_finding(node, expected):
         healthy(ray=None, visible_devices="0,1"),
     ],
     ids=[
-        "memory that Ray gave away",
-        "memory where Ray's reservations are not known",
-        "memory that a driver holds by itself",
-        "an old driver with the package of forward compatibility",
-        "MIG devices that were named",
+        "memory of a GPU that Ray reserved",
+        "memory with unknown reservations",
+        "memory that the driver itself uses",
+        "an old driver with the forward compatibility package",
+        "selected MIG devices",
         "GPUs of AMD",
-        "all GPUs named where no Ray runs",
+        "all GPUs selected without Ray",
     ],
 )
-def test_what_is_in_order_is_not_found(node):
+def test_a_valid_setup_has_no_findings(node):
     assert said(node) == []
 
 
 def of_another_vendor(ray="2.60.0", **variables):
-    """A node with two GPUs of AMD or Intel, and variables of its processes."""
+    """Return a node with two GPUs of AMD or Intel, and with environment variables."""
     node = without_driver(num_nvidia_on_pci=0, frameworks=(), has_amd_driver=True, ray=counts(accelerator_type="AMD-"))
     return node.model_copy(update={"versions": {"ray": ray}, "device_variables": variables})
 
@@ -205,23 +206,23 @@ def of_another_vendor(ray="2.60.0", **variables):
     [
         (
             of_another_vendor(ROCR_VISIBLE_DEVICES="1,3"),
-            "problem: ROCR_VISIBLE_DEVICES='1,3' is set, and HIP_VISIBLE_DEVICES is not: from Ray 2.45 on, Ray raises "
+            "problem: ROCR_VISIBLE_DEVICES='1,3' is set, and HIP_VISIBLE_DEVICES is not: since Ray 2.45, Ray raises "
             "a RuntimeError",
         ),
         (
             of_another_vendor(ROCR_VISIBLE_DEVICES="2,3", HIP_VISIBLE_DEVICES="2,3"),
-            "problem: HIP_VISIBLE_DEVICES='2,3' names GPUs that are hidden: it counts the 2 that "
-            "ROCR_VISIBLE_DEVICES='2,3' leaves from 0 on",
+            "problem: HIP_VISIBLE_DEVICES='2,3' selects hidden GPUs: its numbers count from 0 in the 2 GPUs of "
+            "ROCR_VISIBLE_DEVICES='2,3'",
         ),
         (
             of_another_vendor(ONEAPI_DEVICE_SELECTOR="level_zero:1,3"),
-            "problem: ONEAPI_DEVICE_SELECTOR='level_zero:1,3' is set, and ZE_AFFINITY_MASK is not: from Ray 2.58 on, "
+            "problem: ONEAPI_DEVICE_SELECTOR='level_zero:1,3' is set, and ZE_AFFINITY_MASK is not: since Ray 2.58, "
             "both apply in a trial, which may then see no GPU",
         ),
     ],
-    ids=["AMD's alone", "both of AMD, with the same numbers", "the one of an older Ray for Intel"],
+    ids=["only AMD's former variable", "both AMD variables with the same numbers", "Intel's former variable"],
 )
-def test_a_variable_of_an_older_ray_is_found_with_the_one_of_the_installed_ray(node, expected):
+def test_a_variable_of_an_older_ray_is_reported_with_the_current_variable(node, expected):
     assert said(node) == [expected]
 
 
@@ -234,13 +235,19 @@ def test_a_variable_of_an_older_ray_is_found_with_the_one_of_the_installed_ray(n
         of_another_vendor("2.57.1", ONEAPI_DEVICE_SELECTOR="level_zero:1,3"),
         healthy(device_variables={"ROCR_VISIBLE_DEVICES": "0"}),
     ],
-    ids=["AMD's both, in agreement", "AMD's own", "a back end", "Intel's under an older Ray", "GPUs of NVIDIA"],
+    ids=[
+        "consistent AMD variables",
+        "AMD's current variable",
+        "a back end",
+        "Intel's variable with an older Ray",
+        "NVIDIA GPUs",
+    ],
 )
-def test_variables_that_the_installed_ray_understands_are_in_order(node):
+def test_variables_that_the_installed_ray_supports_have_no_findings(node):
     assert said(node) == []
 
 
-def test_a_report_that_is_redacted_has_no_device_variables():
+def test_a_redacted_report_contains_no_device_variables():
     node = of_another_vendor(ROCR_VISIBLE_DEVICES="GPU-7a")
     diagnosis = Diagnosis(address=None, nodes=(node,), findings=diagnose([node]))
 
@@ -248,13 +255,13 @@ def test_a_report_that_is_redacted_has_no_device_variables():
     assert "GPU-7a" not in diagnosis.redacted().to_json()
 
 
-def test_a_cpu_node_beside_gpu_nodes_is_in_order():
+def test_a_cpu_node_beside_gpu_nodes_has_no_findings():
     cpu_node = without_driver(name="b", ray=counts(gpus=0), num_nvidia_on_pci=0, has_amd_driver=True)
 
     assert said(healthy("a"), cpu_node) == []
 
 
-def test_the_same_finding_on_many_nodes_is_one_with_their_names():
+def test_equal_findings_on_several_nodes_are_merged_with_their_names():
     cpu_build = (Framework(name="torch", version="2.13.0+cpu"),)
 
     findings = diagnose([healthy("c", frameworks=cpu_build), healthy("b"), healthy("a", frameworks=cpu_build)])
@@ -262,7 +269,7 @@ def test_the_same_finding_on_many_nodes_is_one_with_their_names():
     assert [finding.nodes for finding in findings] == [("a", "c")]
 
 
-def test_the_report_counts_many_nodes_and_names_the_first_within_80_columns():
+def test_the_report_lists_the_first_of_many_nodes_within_80_columns():
     nodes = tuple(healthy(f"10.0.0.{i}", ray=counts(gpus=4 if i else 2)) for i in range(8))
     console = Console(width=80)
 
@@ -282,7 +289,7 @@ def test_problems_come_before_notes():
     assert [line.partition(":")[0] for line in said(note, problem)] == ["problem", "note"]
 
 
-def test_versions_that_differ_name_the_nodes_that_are_in_the_minority():
+def test_different_versions_are_reported_for_the_nodes_in_the_minority():
     odd = healthy("c", versions={"Python": "3.12.1"}, driver_version="580.65.06")
 
     torch, driver = diagnose([healthy("a"), healthy("b"), odd])
@@ -293,7 +300,7 @@ def test_versions_that_differ_name_the_nodes_that_are_in_the_minority():
     assert driver.what == "NVIDIA driver differs between nodes: 570.86.15 on a, b; 580.65.06 on c"
 
 
-def test_a_node_that_was_not_read_does_not_differ():
+def test_a_node_that_was_not_read_has_no_differing_versions():
     assert said(healthy("a"), NodeFacts(name="b", failure="gone")) == ["problem: the node was not read: gone"]
 
 
@@ -301,7 +308,7 @@ def test_a_node_that_was_not_read_does_not_differ():
     ("cuda", "driver"),
     [("13.0", "580"), ("12", "525"), ("12.8", "525"), ("11.8", "450"), ("10.2.89", "440.33"), ("9.2", None)],
 )
-def test_the_oldest_driver_follows_from_the_cuda_version(cuda, driver):
+def test_each_cuda_version_has_a_minimum_driver(cuda, driver):
     assert minimum_driver(cuda) == driver
 
 

@@ -1,4 +1,4 @@
-"""YAML is read as plain data, each part with its line; anything else is one kind of error, with its line."""
+"""YAML is parsed as plain data with the line of each part. All errors are DocumentErrors with a line."""
 
 import gzip
 import io
@@ -34,30 +34,32 @@ def nested_by_aliases():
     ("text", "line", "reason"),
     [
         pytest.param("a: 1\nb: [", 2, "not YAML", id="an open bracket"),
-        pytest.param("a:\n\tb: 2", 2, "never with tabs", id="a tab"),
-        pytest.param("a: 1\nb: \x00", 2, "is this a text?", id="a NUL byte"),
-        pytest.param("a: \ud800", 1, "is this a text?", id="half a character"),
-        pytest.param("a: 1\nb: 2\na: 3", 3, "'a' comes twice, first in line 1", id="a key twice"),
-        pytest.param("a: 1\na: true", 2, "'a' comes twice, first in line 1", id="a key twice, once as a truth value"),
-        pytest.param("x: 1\n---\na: &a [1, *a]", 3, r"\*a contains itself", id="a part of itself"),
-        pytest.param("a: 1\nb: *c", 2, r"\*c stands for nothing", id="an alias of nothing"),
-        pytest.param("x: 1\ny: !!python/object/apply:os.system [ls]", 2, "python/object.* not plain data", id="code"),
-        pytest.param("x: !!python/name:os.system", 1, "not plain data", id="a name of Python's"),
-        pytest.param("x: !Ref y", 1, "the tag !Ref is not plain data", id="a tag of its own"),
-        pytest.param("x: !!int abc", 1, "cannot be read as int", id="a tag that is not so"),
+        pytest.param("a:\n\tb: 2", 2, "indented with tabs", id="a tab"),
+        pytest.param("a: 1\nb: \x00", 2, "is not valid in YAML", id="a NUL byte"),
+        pytest.param("a: \ud800", 1, "is not valid in YAML", id="half a character"),
+        pytest.param("a: 1\nb: 2\na: 3", 3, r"duplicate key 'a' \(first in line 1\)", id="a key twice"),
+        pytest.param(
+            "a: 1\na: true", 2, r"duplicate key 'a' \(first in line 1\)", id="a key twice, once as a truth value"
+        ),
+        pytest.param("x: 1\n---\na: &a [1, *a]", 3, r"\*a contains itself", id="a recursive alias"),
+        pytest.param("a: 1\nb: *c", 2, r"\*c is undefined", id="an undefined alias"),
+        pytest.param("x: 1\ny: !!python/object/apply:os.system [ls]", 2, "python/object.* is not supported", id="code"),
+        pytest.param("x: !!python/name:os.system", 1, "is not supported", id="a Python object"),
+        pytest.param("x: !Ref y", 1, "the tag !Ref is not supported", id="a custom tag"),
+        pytest.param("x: !!int abc", 1, "cannot be read as int", id="a wrong tag"),
         pytest.param(f"x: {'1' * 5000}", 1, "cannot be read as int", id="a number of thousands of digits"),
         pytest.param(f"x: 0x{'f' * 5000}", 1, "cannot be read as int", id="thousands of hexadecimal digits"),
         pytest.param("? [a]\n: 1", 1, "a key must be a text", id="a list as a key"),
         pytest.param("a: &x [1]\n*x : 2", 2, "a key must be a text", id="an alias of a list as a key"),
         pytest.param("a: {{ .Values.x }}", 1, "`helm template`", id="a template"),
-        pytest.param("<<: 1", 1, "<< takes a mapping", id="a merge of no mapping"),
+        pytest.param("<<: 1", 1, "<< needs a mapping", id="a merge of a number"),
         pytest.param("[" * 100_000, 1, "more than 100 deep", id="brackets in brackets"),
         pytest.param(nested_by_aliases(), 2, "more than 100 deep", id="aliases in aliases"),
         pytest.param(laughs(), 6, "more than 200,000 parts", id="a billion laughs"),
         pytest.param("x" * (MAX_CHARACTERS + 1), 1, "more than 10,000,000 characters", id="a huge file"),
     ],
 )
-def test_what_is_no_plain_data_is_an_error_with_its_line(text, line, reason):
+def test_an_invalid_document_raises_an_error_with_its_line(text, line, reason):
     with pytest.raises(DocumentError, match=reason) as caught:
         read_documents(text, "cluster.yaml")
 
@@ -65,7 +67,7 @@ def test_what_is_no_plain_data_is_an_error_with_its_line(text, line, reason):
 
 
 @given(st.text(alphabet=" \n\t-:[]{}&*!|>'\"#%@,?<~aβ01\x00\ud800", max_size=60))
-def test_no_text_raises_anything_else(text):
+def test_no_text_raises_another_error(text):
     try:
         lines = [document.line(()) for document in read_documents(text, "cluster.yaml")]
     except DocumentError as error:
@@ -82,22 +84,22 @@ def test_no_text_raises_anything_else(text):
         pytest.param("a: 1e3", {"a": 1000.0}, id="an exponent is a number"),
         pytest.param("on: 1\n2: 3\n~: 4", {"true": 1, "2": 3, "null": 4}, id="a key is a text"),
         pytest.param("a: &x {b: 1}\nc: {<<: *x, d: 2}", {"a": {"b": 1}, "c": {"b": 1, "d": 2}}, id="a merge"),
-        pytest.param("<<: [{a: 1}, {a: 2, b: 3}]\nb: 4", {"a": 1, "b": 4}, id="the first merged holds"),
+        pytest.param("<<: [{a: 1}, {a: 2, b: 3}]\nb: 4", {"a": 1, "b": 4}, id="the first of several merges counts"),
         pytest.param("a: '<<'\n'<<': b", {"a": "<<", "<<": "b"}, id="a quoted << is a key"),
-        pytest.param("\ufeffa: yes", {"a": True}, id="a mark of the byte order"),
+        pytest.param("\ufeffa: yes", {"a": True}, id="a byte order mark"),
     ],
 )
-def test_scalars_are_read_as_kubernetes_reads_them(text, data):
+def test_scalars_are_interpreted_as_in_kubernetes(text, data):
     assert only(text).data == data
 
 
-def test_every_document_of_a_file_counts_its_lines_from_the_top_of_the_file():
+def test_lines_of_all_documents_count_from_the_top_of_the_file():
     first, second = read_documents("a: 1\n---\n---\n\nb:\n- c: 2\n", "cluster.yaml")
 
     assert (first.line(("a",)), second.line(("b", 0, "c")), second.line(("b", 0, "missing"))) == (1, 6, 6)
 
 
-def test_a_key_that_comes_again_with_the_same_value_is_told_by_its_line():
+def test_a_duplicate_key_with_the_same_value_is_recorded_with_its_line():
     document = only("a: {b: 1, c: [x]}\nd: 2\na: {c: [x], b: 1}")
 
     assert (document.data, document.line(("a",)), dict(document.repeated)) == (
@@ -107,28 +109,28 @@ def test_a_key_that_comes_again_with_the_same_value_is_told_by_its_line():
     )
 
 
-def test_what_an_alias_stands_for_has_the_line_of_the_alias():
+def test_an_aliased_part_has_the_line_of_the_alias():
     document = only("a: &x\n  b: 1\nc: *x\nd:\n- *x\ne:\n  <<: *x\n")
 
     places = [("a", "b"), ("c", "b"), ("d", 0, "b"), ("e", "b")]
     assert [document.line(place) for place in places] == [2, 3, 5, 7]
 
 
-def test_a_gzipped_file_is_read_as_what_it_holds(tmp_path):
+def test_a_gzipped_file_is_unpacked(tmp_path):
     path = tmp_path / "cluster.yaml.gz"
     path.write_bytes(gzip.compress(b"a: ") + gzip.compress(b"1"))  # in parts, as `cat a.gz b.gz` makes it
 
     assert read_text(path) == "a: 1"
 
 
-def test_a_dash_is_what_is_piped_in(monkeypatch):
+def test_a_dash_reads_stdin(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a: 1")))
 
     assert read_text("-") == "a: 1"
 
 
-def test_where_nothing_can_be_piped_in_that_is_said(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)  # as Python has it where it was closed
+def test_a_dash_with_a_closed_stdin_raises_an_error(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)  # as in Python with a closed stdin
 
     with pytest.raises(InvalidResourcesError, match="nothing is piped in to read"):
         read_text("-")
@@ -144,7 +146,7 @@ def test_where_nothing_can_be_piped_in_that_is_said(monkeypatch):
         pytest.param(b" " * (MAX_CHARACTERS + 1), "more than 10,000,000 bytes", id="huge"),
     ],
 )
-def test_a_file_that_is_no_text_is_an_error_that_names_it(tmp_path, content, message):
+def test_a_file_that_is_not_text_raises_an_error_with_its_path(tmp_path, content, message):
     path = tmp_path / "cluster.yaml"
     path.write_bytes(content)
 
@@ -152,6 +154,6 @@ def test_a_file_that_is_no_text_is_an_error_that_names_it(tmp_path, content, mes
         read_text(path)
 
 
-def test_a_file_that_is_not_there_is_an_error_that_names_it(tmp_path):
+def test_a_missing_file_raises_an_error_with_its_path(tmp_path):
     with pytest.raises(InvalidResourcesError, match=r"cannot read .*nowhere"):
         read_text(tmp_path / "nowhere")

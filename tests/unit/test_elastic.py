@@ -104,7 +104,7 @@ def test_what_a_trial_may_grow_into_is_idle_for_that_reason():
 
 
 def test_a_slot_whose_workers_may_become_fewer_than_they_are_is_refused():
-    with pytest.raises(InvalidResourcesError, match="max_workers is what num_workers may grow to: 1 is too few for"):
+    with pytest.raises(InvalidResourcesError, match="max_workers=1 must be at least num_workers="):
         TrialSlot(
             trial=Resources(memory_bytes=1),
             max_concurrent_trials=1,
@@ -138,9 +138,9 @@ def test_every_policy_with_workers_takes_a_pair_in_python_and_json(policy):
 @pytest.mark.parametrize(
     ("num_workers", "message"),
     [
-        ((8, 2), r"num_workers must name the fewest first, got \(8, 2\)"),
+        ((8, 2), r"num_workers must be \(minimum, maximum\), got \(8, 2\)"),
         ((0, 2), "each of num_workers must be a whole number, 1 or above, got 0"),
-        ((1, 2, 3), "num_workers must be a whole number, or the fewest and the most"),
+        ((1, 2, 3), "num_workers must be a whole number, or a minimum and a maximum"),
         ("2", "num_workers must be a whole number, 0 or above, got '2'"),
     ],
 )

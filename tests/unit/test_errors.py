@@ -20,14 +20,14 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_every_error_has_the_one_base_and_survives_the_way_between_processes(error):
+def test_every_error_has_the_common_base_and_is_equal_after_pickling(error):
     copy = pickle.loads(pickle.dumps(error))
 
     assert isinstance(copy, ResourcePolicyError)
     assert (type(copy), str(copy), copy.__dict__) == (type(error), str(error), error.__dict__)
 
 
-def test_wrong_amounts_are_value_errors():
+def test_an_invalid_resources_error_is_a_value_error():
     assert issubclass(InvalidResourcesError, ValueError)
 
 

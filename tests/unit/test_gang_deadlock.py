@@ -1,4 +1,4 @@
-"""Which Train runs wait indefinitely, from what a cluster has and what holds on."""
+"""Train runs that wait indefinitely for resources that others reserve."""
 
 from itertools import compress, product
 
@@ -43,7 +43,7 @@ def stuck(view):
     return [each.run_id for each in stuck_runs(view)]
 
 
-def test_two_drivers_that_hold_all_cpus_wait_for_each_other():
+def test_two_drivers_that_reserve_all_cpus_wait_for_each_other():
     runs = (run("old", 1, gang(), driver()), run("young", 2, gang(), driver()))
 
     assert stuck(ClusterOccupancy(nodes=(node(cpus=2),), waiting=runs)) == ["old", "young"]
@@ -55,19 +55,19 @@ def test_drivers_that_leave_room_for_one_gang_run_one_after_the_other():
     assert stuck(ClusterOccupancy(nodes=(node(cpus=4),), waiting=runs)) == []
 
 
-def test_a_small_run_that_can_start_frees_its_driver_for_a_large_one():
+def test_a_small_run_that_can_start_releases_its_driver_for_a_large_one():
     small, large = run("small", 2, gang(1), driver()), run("large", 1, gang(3), driver())
 
     assert stuck(ClusterOccupancy(nodes=(node(cpus=4),), waiting=(small, large))) == []
 
 
-def test_a_run_whose_workers_are_not_known_may_start():
+def test_a_run_with_unknown_workers_may_start():
     waiting = (run("new", 2, None, driver()), run("old", 1, gang(), driver()))
 
     assert stuck(ClusterOccupancy(nodes=(node(cpus=2),), waiting=waiting)) == []
 
 
-def test_what_lasts_takes_room():
+def test_a_permanent_reservation_blocks_a_run():
     view = ClusterOccupancy(
         nodes=(node(cpus=2),),
         permanent=(Reservation(node_id="a", amounts={"CPU": CPU}, holder="actor Server"),),
@@ -81,12 +81,12 @@ def test_what_lasts_takes_room():
     ("needs", "is_stuck"),
     [
         pytest.param(gang(2, cpus=2), False, id="one worker on each node"),
-        pytest.param(gang(1, cpus=4), True, id="no node holds the worker, only their sum"),
+        pytest.param(gang(1, cpus=4), True, id="the worker fits only the sum of the nodes"),
         pytest.param(gang(2, cpus=2, strategy="STRICT_PACK"), True, id="not both on one node"),
         pytest.param(gang(2, cpus=1, strategy="STRICT_PACK"), False, id="both on one node"),
-        pytest.param(gang(3, cpus=1, strategy="STRICT_SPREAD"), True, id="three nodes are not there"),
-        pytest.param(gang(4, cpus=1, gpus=0.6), True, id="a device holds one share of 0.6"),
-        pytest.param(gang(2, cpus=1, gpus=0.6), False, id="a share for each device"),
+        pytest.param(gang(3, cpus=1, strategy="STRICT_SPREAD"), True, id="fewer than three nodes"),
+        pytest.param(gang(4, cpus=1, gpus=0.6), True, id="one fraction of 0.6 per device"),
+        pytest.param(gang(2, cpus=1, gpus=0.6), False, id="a fraction for each device"),
         pytest.param(gang(2, cpus=2, label_selector={"zone": "x"}), True, id="one node has the label"),
     ],
 )
@@ -96,7 +96,7 @@ def test_a_gang_must_fit_node_by_node_and_device_by_device(needs, is_stuck):
     assert bool(stuck(ClusterOccupancy(nodes=nodes, waiting=(run("one", needs=needs),)))) == is_stuck
 
 
-def test_the_error_has_the_sum_and_the_number_of_trials_that_would_run():
+def test_the_error_contains_the_amounts_and_the_number_of_trials_that_would_run():
     runs = tuple(run(str(i), i, gang(2), driver()) for i in range(4))
     view = ClusterOccupancy(nodes=(node(cpus=4),), waiting=runs)
 
@@ -104,9 +104,9 @@ def test_the_error_has_the_sum_and_the_number_of_trials_that_would_run():
 
     assert isinstance(error, InfeasibleRequestError)
     assert str(error) == (
-        "one trial needs 2 workers, each with 1 CPU, but what others hold leaves room for 0 (node a: 4 CPUs - "
-        "4 CPUs held by 4 waiting drivers = 0 CPUs): short of CPU. Pass max_concurrent_trials=2 to Tune (a plan says "
-        "how many: plan.max_concurrent_trials), or let drivers hold no CPU or GPU, or add nodes."
+        "one trial needs 2 workers, each with 1 CPU, but other reservations leave room for 0 (node a: 4 CPUs - "
+        "4 CPUs reserved by 4 waiting drivers = 0 CPUs): short of CPU. Pass max_concurrent_trials=2 to Tune (for a "
+        "policy, it is plan.max_concurrent_trials), reserve no CPU or GPU for drivers, or add nodes."
     )
 
 
@@ -116,13 +116,13 @@ SERVER = Reservation(node_id="a", amounts={"CPU": CPU}, holder="actor Server")
 @pytest.mark.parametrize(
     ("needs", "share", "permanent", "hint"),
     [
-        (gang(2), driver(), (), "Let the driver hold less, as under a policy"),
-        (gang(3), (), (), "Ask for num_workers=2, or add nodes: even with nothing else running"),
-        (gang(1, cpus=3), (), (), "Ask for less for each worker, or add nodes: even with nothing else running"),
-        (gang(2), (), (SERVER,), "End what holds resources"),
+        (gang(2), driver(), (), "Reserve less for the driver, as a policy does"),
+        (gang(3), (), (), "Request num_workers=2, or add nodes: the workers would not start even if"),
+        (gang(1, cpus=3), (), (), "Request less for each worker, or add nodes: the workers would not start even if"),
+        (gang(2), (), (SERVER,), "Stop other programs"),
     ],
 )
-def test_the_error_says_what_would_help_one_run(needs, share, permanent, hint):
+def test_the_error_suggests_what_would_help_one_run(needs, share, permanent, hint):
     one = run("one", needs=needs, share=share)
     view = ClusterOccupancy(nodes=(node(),), permanent=permanent, waiting=(one,))
 
@@ -140,7 +140,7 @@ def test_the_error_says_what_would_help_one_run(needs, share, permanent, hint):
         (gang(1, label_selector={"zone": "x"}), "1 worker with 1 CPU on nodes with zone=x, but"),
     ],
 )
-def test_the_error_says_what_the_workers_need(needs, asked):
+def test_the_error_contains_the_request_of_the_workers(needs, asked):
     one = run("one", needs=needs)
 
     assert str(deadlock_error(ClusterOccupancy(nodes=(), waiting=(one,)), one)).startswith(f"one trial needs {asked}")
@@ -151,8 +151,8 @@ def addable(name, most, cpus=2, gpus=0, **labels):
     return NodeTypeCapacity(name=name, resources=resources, max_nodes_to_add=most, labels=labels)
 
 
-def test_nodes_of_any_type_may_come_within_the_limit_of_all():
-    """The types are in alphabetical order, and the first would use up the limit."""
+def test_nodes_of_any_type_can_be_added_within_the_common_limit():
+    """The types are in alphabetical order, and the first type would use up the limit."""
     types = (addable("cpu", 2, cpus=4), addable("gpu", 2, cpus=4, gpus=1))
     gpu_run = run("one", needs=gang(2, gpus=1))
 
@@ -160,8 +160,8 @@ def test_nodes_of_any_type_may_come_within_the_limit_of_all():
     assert stuck(ClusterOccupancy(nodes=(node(),), waiting=(gpu_run,), node_types=types, max_nodes_to_add=1)) == ["one"]
 
 
-def test_an_idle_node_may_make_room_for_one_that_is_needed():
-    """An autoscaler that may add no more takes idle nodes away, and adds others then."""
+def test_an_idle_node_can_be_replaced_by_a_node_that_a_run_needs():
+    """An autoscaler at its limit removes idle nodes, and then adds others."""
     nodes = (node("head"), node("a", may_go=True), node("b", may_go=True))
     gpu_run = run("one", needs=gang(2, gpus=1), share=driver(on="head"))
     of_gpus = {"node_types": (addable("gpu", 2, gpus=1),), "max_nodes_to_add": 0}
@@ -173,14 +173,14 @@ def test_an_idle_node_may_make_room_for_one_that_is_needed():
 
 
 def test_a_node_that_can_be_added_has_one_unit_of_its_device_type():
-    worker = {"CPU": 0.0001, "accelerator_type:T4": 0.001}  # of which Ray asks for 0.001 for each worker
+    worker = {"CPU": 0.0001, "accelerator_type:T4": 0.001}  # Ray reserves 0.001 for each worker
     type_of = NodeTypeCapacity(name="t4", resources=Resources(cpus=1), accelerator_type="T4", max_nodes_to_add=1)
     runs = tuple(run(str(n), needs=BundleGroup([worker] * n)) for n in (1000, 1001))
 
     assert stuck(ClusterOccupancy(nodes=(), waiting=runs, node_types=(type_of,))) == ["1001"]
 
 
-def test_the_error_says_what_could_be_added():
+def test_the_error_lists_the_nodes_that_can_be_added():
     one = run("one", needs=gang(3, gpus=1))
     view = ClusterOccupancy(
         nodes=(node(),), waiting=(one,), node_types=(addable("gpu", 2, cpus=4, gpus=1),), max_nodes_to_add=5
@@ -189,7 +189,7 @@ def test_the_error_says_what_could_be_added():
     error = deadlock_error(view, one)
 
     assert "nodes that can be added: 2 gpu with 4 CPUs, 1 GPU, at most 5 together" in error.offered
-    assert error.suggestion.startswith("Ask for num_workers=2, or add nodes")
+    assert error.suggestion.startswith("Request num_workers=2, or add nodes")
 
     with_none_left = view.model_copy(update={"node_types": (*view.node_types, addable("used up", 0))})
     assert deadlock_error(with_none_left, one).offered == error.offered
@@ -198,7 +198,7 @@ def test_the_error_says_what_could_be_added():
     error = deadlock_error(full, one)
 
     assert "2 gpu with 4 CPUs, 1 GPU, at most 1 together" in error.offered
-    assert error.suggestion.startswith("Ask for num_workers=1, or add nodes")
+    assert error.suggestion.startswith("Request num_workers=1, or add nodes")
 
 
 gangs = st.builds(
@@ -233,7 +233,7 @@ def views(draw):
 
 
 def mixes(view):
-    """The view with each mix of nodes gone, of those without a driver, and added that the limits allow."""
+    """Yield the view with each mix of removed idle nodes and added nodes that the limits allow."""
     with_driver = {share.node_id for run in view.waiting for share in run.driver}
     is_kept = [(True, False) if each.may_go and each.node_id not in with_driver else (True,) for each in view.nodes]
     for kept in product(*is_kept):
@@ -249,7 +249,7 @@ def mixes(view):
 
 
 @given(views())
-def test_a_run_is_stuck_only_if_no_mix_of_nodes_that_may_come_would_start_it(view):
+def test_a_run_is_stuck_only_if_no_mix_of_added_nodes_would_start_it(view):
     found = set(stuck(view))
     with_mixes = [set(stuck(each)) for each in mixes(view)]
 

@@ -1,4 +1,4 @@
-"""The arithmetic of a limit: the share less the overhead, in the terms of each framework."""
+"""The arithmetic of a limit: the memory of a GPU fraction less the overhead, in the units of each framework."""
 
 import pytest
 
@@ -30,7 +30,7 @@ GIB = 2**30
         ),
     ],
 )
-def test_each_framework_gets_the_share_less_its_overhead(limit, convert, expected):
+def test_each_framework_gets_the_fraction_less_its_overhead(limit, convert, expected):
     assert convert(GpuMemoryLimit(limit)) == pytest.approx(expected, rel=1e-9)
 
 
@@ -45,7 +45,7 @@ def test_a_measured_overhead_replaces_the_safe_default():
 
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "cupy"])
-def test_a_share_that_leaves_nothing_for_tensors_is_an_error_that_says_what_to_do(framework):
+def test_a_fraction_without_room_for_tensors_raises_an_error_with_a_fix(framework):
     with pytest.raises(
         MemoryLimitError, match=rf"512 MiB leaves no memory for tensors: {framework} .* fewer trials per GPU"
     ):
@@ -55,15 +55,18 @@ def test_a_share_that_leaves_nothing_for_tensors_is_an_error_that_says_what_to_d
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: GpuMemoryLimit("6 gigs"), "limit_bytes must be above 0"),
-        (lambda: GpuMemoryLimit("50%"), "limit_bytes must be above 0"),
-        (lambda: GpuMemoryLimit("6GiB").torch_fraction(0), "total_bytes must be above 0"),
-        (lambda: GpuMemoryLimit("6GiB").torch_mps_fraction(0), "recommended_max_bytes must be above 0"),
-        (lambda: GpuMemoryLimit("6GiB").jax_fraction(-1), "total_bytes must be above 0"),
+        (lambda: GpuMemoryLimit("6 gigs"), "limit_bytes must be a number of bytes above 0"),
+        (lambda: GpuMemoryLimit("50%"), "limit_bytes must be a number of bytes above 0"),
+        (lambda: GpuMemoryLimit("6GiB").torch_fraction(0), "total_bytes must be a number of bytes above 0"),
+        (
+            lambda: GpuMemoryLimit("6GiB").torch_mps_fraction(0),
+            "recommended_max_bytes must be a number of bytes above 0",
+        ),
+        (lambda: GpuMemoryLimit("6GiB").jax_fraction(-1), "total_bytes must be a number of bytes above 0"),
         (lambda: GpuMemoryLimit("6GiB").budget_bytes("tensorflw"), "framework 'tensorflw'; did you mean 'tensorflow'"),
     ],
 )
-def test_an_invalid_argument_is_named(call, message):
+def test_an_invalid_argument_is_named_in_the_error(call, message):
     with pytest.raises(InvalidResourcesError, match=message):
         call()
 
@@ -72,5 +75,5 @@ def test_an_invalid_argument_is_named(call, message):
     ("memory_bytes", "total_gib", "expected_gib"),
     [(None, 80, 20), (8 * GIB, 80, 8), (8 * GIB, 32, 8), (8 * GIB, 16, 4)],
 )
-def test_a_share_is_what_the_plan_states_but_no_more_than_its_part_of_the_device(memory_bytes, total_gib, expected_gib):
+def test_a_limit_is_the_memory_of_the_plan_up_to_the_fraction_of_the_device(memory_bytes, total_gib, expected_gib):
     assert GpuShare(fraction=0.25, memory_bytes=memory_bytes).bytes_of(total_gib * GIB) == expected_gib * GIB

@@ -1,6 +1,6 @@
-"""A text of 100 kB is read in linear time and shortened in errors. A number of thousands of digits is no traceback.
+"""A text of 100 kB is parsed in linear time and shortened in errors. Long numbers raise no foreign error.
 
-Time is that of the process, and the bound is a hundred times what a linear pattern needs; one that is quadratic needs
+The limit is a hundred times the CPU time that a linear pattern needs. A quadratic pattern needs
 minutes for the same text.
 """
 
@@ -55,13 +55,13 @@ READERS = {
     "a device of Kubernetes": lambda text: parts_of_gpus([f"nvidia.com/mig-{text}"], {}, 1),
     "a resource of Ray": lambda text: to_resources({"CPU": 1, text: 1}),
     "the type of an accelerator": gpu_memory_of_type,
-    "what a child has said": lambda text: last_error(text.encode()),
+    "the output of a child": lambda text: last_error(text.encode()),
     "settings of PyTorch's allocator": lambda text: torch_own_fraction({"PYTORCH_ALLOC_CONF": text}),
     "limits of MPS": lambda text: mps_own_limit(text, "0"),
     "a driver": lambda text: is_older(text, "1"),
 }
 
-# What is repeated is what a pattern may take for several of its parts.
+# Each repeated text matches several parts of a pattern.
 REPEATED = {
     "digits": "1",
     "letters": "a",
@@ -84,7 +84,7 @@ REPEATED = {
 
 @pytest.mark.parametrize("repeated", REPEATED)
 @pytest.mark.parametrize("reader", READERS)
-def test_a_long_text_takes_no_longer_than_its_length_asks_for(reader, repeated):
+def test_a_long_text_is_read_in_linear_time(reader, repeated):
     start = time.process_time()
     for before, after in (("", "!"), (" :", "\n%"), ("Attempting to reserve ", " possible"), ("1e", "e")):
         text = before + REPEATED[repeated] * (LENGTH // len(REPEATED[repeated])) + after
@@ -99,7 +99,7 @@ def test_a_long_text_takes_no_longer_than_its_length_asks_for(reader, repeated):
 
 
 @pytest.mark.parametrize("text", ["9" * 5000 + ".1", "1." + "9" * 5000, "9" * 5000, "²", "1²"])
-def test_a_number_that_python_does_not_read_is_a_finding_or_unknown(text):
+def test_a_number_that_python_cannot_parse_is_a_finding_or_unknown(text):
     assert lint_text(MANIFEST.format(text=text), "a.yaml")
     assert mps_own_limit(f"0={text}G", "0") in (None, GIB)
     is_older(text, "1")

@@ -1,4 +1,4 @@
-"""Label selectors in Ray's form."""
+"""Label selectors in Ray's format."""
 
 import pytest
 from hypothesis import given
@@ -35,13 +35,13 @@ def test_a_condition_holds_for_a_value_or_a_missing_label(condition, value, hold
 
 
 @given(selectors, selectors, labels)
-def test_a_merged_selector_selects_what_both_select(one, other, node):
+def test_a_merged_selector_matches_the_nodes_that_both_selectors_match(one, other, node):
     both = matcher(merged(one, other))
 
     assert both(node) == (matcher(one)(node) and matcher(other)(node))
 
 
-def test_blanks_are_taken_out_as_ray_would_match_no_node_with_them():
+def test_blanks_are_removed_because_ray_would_match_no_node_with_them():
     assert check_selector({"zone": "in(eu, us)"}) == {"zone": "in(eu,us)"}
 
 
@@ -57,7 +57,7 @@ def test_blanks_are_taken_out_as_ray_would_match_no_node_with_them():
         ({1: "eu"}, "1 is not a label key"),
     ],
 )
-def test_a_wrong_selector_is_refused_with_the_form_that_ray_takes(selector, message):
+def test_an_invalid_selector_raises_an_error_with_the_valid_forms(selector, message):
     with pytest.raises(InvalidResourcesError, match=message):
         check_selector(selector)
 

@@ -1,4 +1,4 @@
-"""The plan after one whose Train workers ran out of memory."""
+"""The plan for a new run after Train workers ran out of memory."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def larger(plan, out_of_memory=ACCELERATOR, nodes=NODES, **kwargs):
     return larger_plan(plan, out_of_memory, **{"growth": 2.0, "max_gpus": 1.0, **kwargs}, nodes=nodes)
 
 
-def test_each_worker_has_more_and_fewer_trials_run_at_once():
+def test_each_worker_gets_more_and_fewer_trials_run_at_once():
     plan = plan_of(GpuPolicy(gpus=0.25, cpus=1, num_workers=2))
 
     after = larger(plan)
@@ -28,21 +28,21 @@ def test_each_worker_has_more_and_fewer_trials_run_at_once():
     assert (after.worker.gpus, after.worker.cpus, after.num_workers) == (0.5, 1, 2)
 
 
-def test_host_memory_grows_too_and_the_gpu_stays():
+def test_host_memory_grows_and_the_gpu_fraction_stays():
     after = larger(plan_of(GpuPolicy(gpus=0.25, cpus=1, num_workers=1)), HOST)
 
     assert (after.worker.gpus, after.worker.memory_bytes, after.gpu_memory_bytes) == (0.25, 4 * GIB, 4 * GIB)
     assert after.max_concurrent_trials == 3  # a driver needs a little of the 16 GiB
 
 
-def test_only_nodes_that_the_plan_selects_are_counted():
+def test_only_nodes_that_match_the_plan_are_counted():
     nodes = (gpu_node("a", gpus=1, cpus=8, labels={"zone": "x"}), gpu_node("b", gpus=2, cpus=8))
     plan = plan_of(GpuPolicy(gpus=0.25, cpus=1, num_workers=1), nodes).on_nodes({"zone": "x"})
 
     assert larger(plan, nodes=nodes).max_concurrent_trials == 2
 
 
-def test_workers_that_would_not_all_find_a_gpu_are_refused():
+def test_more_workers_than_fit_the_gpus_raise_an_error():
     plan = plan_of(GpuPolicy(gpus=0.25, cpus=1, num_workers=8))
 
     with pytest.raises(
@@ -51,6 +51,6 @@ def test_workers_that_would_not_all_find_a_gpu_are_refused():
         larger(plan)
 
 
-def test_a_whole_gpu_is_the_end():
+def test_workers_with_whole_gpus_cannot_get_more_gpu_memory():
     with pytest.raises(InfeasibleRequestError, match=r"more GPU memory than 1 GPU, but max_gpus=1"):
         larger(plan_of(GpuPolicy(gpus=1, cpus=1, num_workers=1)))

@@ -1,4 +1,4 @@
-"""Every slot of a plan with several kinds has its place, and finds room there whatever order trials come and go in."""
+"""Every slot of a plan with several types has a place, where a trial fits in any order of starts and ends."""
 
 import pickle
 import random
@@ -60,7 +60,7 @@ def plan_or_skip(policy, capacity):
 
 @many_are_infeasible
 @given(clusters(), nested)
-def test_every_slot_has_a_place_on_the_cluster_that_was_planned_on(capacity, policy):
+def test_every_slot_has_a_place_on_the_planned_cluster(capacity, policy):
     plan = plan_or_skip(policy, capacity)
 
     layout = place_slots(plan.slots, capacity)
@@ -77,7 +77,7 @@ def selects(node, slot, *, is_driver=False):
 
 
 class Pool:
-    """Trials that come and go: one of single process on the node of its place, Train workers wherever Ray likes."""
+    """Trials that start on the nodes of their places and end in random order."""
 
     def __init__(self, plan, capacity, rng):
         self._slots, self._rng = plan.slots, rng
@@ -86,7 +86,7 @@ class Pool:
         self._running = []
 
     def start_one(self):
-        """Start a trial in a free slot; False: it would wait."""
+        """Start a trial in a free slot, and return whether it fits."""
         place = self._free.pop(self._rng.randrange(len(self._free)))
         slot = self._slots[place.slot_type]
         home = self._nodes[place.node_id]
@@ -107,7 +107,7 @@ class Pool:
         self._free.append(place)
 
     def run(self, num_ends):
-        """Fill all slots, and after each of so many ends as many as are free then; False: some trial would wait."""
+        """Start trials in free slots while others end, and return whether all fit."""
         for _ in range(num_ends):
             while self._free and self._rng.random() < 0.8:
                 if not self.start_one():
@@ -128,7 +128,7 @@ def test_a_trial_in_a_free_slot_never_waits(capacity, policy, seed):
 
 @many_are_infeasible
 @given(clusters(), nested, st.randoms())
-def test_the_order_of_the_nodes_means_nothing(capacity, policy, rng):
+def test_plan_and_places_do_not_depend_on_the_order_of_nodes(capacity, policy, rng):
     plan = plan_or_skip(policy, capacity)
     other = ClusterCapacity(nodes=tuple(rng.sample(capacity.nodes, len(capacity.nodes))))
 
@@ -144,8 +144,8 @@ def node(node_id, cpus, memory):
     return NodeCapacity(node_id=node_id, resources=Resources(cpus=cpus, memory_bytes=memory))
 
 
-def test_where_drivers_are_there_is_less_host_memory_for_workers():
-    """Both drivers are on the large node, which then has room for one worker only."""
+def test_drivers_reduce_the_host_memory_for_workers():
+    """Both drivers are on the large node, which then has room for only one worker."""
     cluster = ClusterCapacity.of(node("large", 8, 2 * GIB), node("small", 8, GIB + 10 * 2**20))
 
     layout = place_slots(ON_ONE_GIB.plan(cluster).slots, cluster)
@@ -156,7 +156,7 @@ def test_where_drivers_are_there_is_less_host_memory_for_workers():
     ]
 
 
-def test_a_driver_may_be_where_no_worker_fits():
+def test_a_driver_can_be_on_a_node_without_room_for_a_worker():
     cluster = ClusterCapacity.of(node("for workers", 4, 2**19), node("for drivers", 0, GIB))
 
     layout = place_slots(CpuPolicy(cpus=2, num_workers=2).plan(cluster).slots, cluster)
@@ -164,13 +164,13 @@ def test_a_driver_may_be_where_no_worker_fits():
     assert [(place.node_id, place.worker_nodes) for place in layout.places] == [("for drivers", (("for workers", 2),))]
 
 
-def test_on_a_smaller_cluster_only_trials_with_room_for_their_driver_too_have_a_place():
+def test_on_a_smaller_cluster_only_trials_with_room_for_their_driver_are_placed():
     slots = ON_ONE_GIB.plan(ClusterCapacity.of(node("a", 8, 2 * GIB), node("b", 8, GIB + 10 * 2**20))).slots
 
     assert [slot.max_concurrent_trials for slot in with_places(slots, ClusterCapacity.of(node("a", 8, 2 * GIB)))] == [1]
 
 
-def test_nodes_with_gpus_are_the_last_to_be_added_for_trials_without():
+def test_gpu_node_types_come_last_for_trials_without_gpus():
     types = [
         NodeTypeCapacity(name=name, resources=Resources(cpus=cpus, gpus=gpus), max_nodes_to_add=1)
         for name, cpus, gpus in (("a", 8, 1), ("b", 2, 0), ("c", 4, 0), ("d", 1, 0))
@@ -182,7 +182,7 @@ def test_nodes_with_gpus_are_the_last_to_be_added_for_trials_without():
     assert [each.name for each in found] == ["c", "b", "a"]
 
 
-def test_no_slot_is_placed_on_more_nodes_than_may_come_in_all():
+def test_slots_use_at_most_the_number_of_nodes_that_can_be_added():
     slots = CpuPolicy(cpus=4).plan(ClusterCapacity.of(*(Resources(cpus=4) for _ in range(5)))).slots
     more = NodeTypeCapacity(name="more", resources=Resources(cpus=4), max_nodes_to_add=5)
     used_up = more.model_copy(update={"name": "used up", "max_nodes_to_add": 0})
@@ -195,8 +195,8 @@ def counts(policy, capacity):
     return [slot.max_concurrent_trials for slot in policy.plan(capacity).slots]
 
 
-def test_no_two_slots_with_different_shares_have_a_node_in_common():
-    """The first leaves a GPU of its node free, and no share of either size may be there."""
+def test_slots_with_different_gpu_fractions_do_not_share_a_node():
+    """The first policy leaves a GPU of its node free, which no fraction may use."""
     one_whole, one_half = CappedPolicy(GpuPolicy(cpus=1), 1), CappedPolicy(GpuPolicy(gpus=0.5, cpus=1), 1)
 
     assert counts(MixedPolicy(one_whole, one_half, GpuPolicy(gpus=0.25, cpus=1)), nodes(*[(8, 2)] * 3)) == [1, 1, 8]
@@ -206,18 +206,18 @@ def test_no_two_slots_with_different_shares_have_a_node_in_common():
     ("first", "shapes", "at_once"),
     [
         pytest.param(CappedPolicy(CpuPolicy(), 4), [(4, 0), (8, 8)], [4, 8], id="on nodes without devices"),
-        pytest.param(CappedPolicy(CpuPolicy(), 8), [(8, 4), (8, 1)], [8, 4], id="or with the fewest devices"),
+        pytest.param(CappedPolicy(CpuPolicy(), 8), [(8, 4), (8, 1)], [8, 4], id="on nodes with the fewest devices"),
         pytest.param(
-            CappedPolicy(GpuPolicy(cpus=4), 2), [(12, 8), (8, 2)], [2, 8], id="where the CPUs suffice for all devices"
+            CappedPolicy(GpuPolicy(cpus=4), 2), [(12, 8), (8, 2)], [2, 8], id="on nodes with CPUs for all devices"
         ),
     ],
 )
-def test_slots_are_first_where_they_leave_the_fewest_devices_without_cpus(first, shapes, at_once):
+def test_slots_go_to_nodes_where_they_leave_the_fewest_devices_without_cpus(first, shapes, at_once):
     assert counts(MixedPolicy(first, GpuPolicy(cpus=1)), nodes(*shapes)) == at_once
 
 
 @pytest.mark.parametrize(("node_gib", "at_once"), [(2, [1, 1]), (2.5, [1, 2])])
-def test_what_the_drivers_hold_is_left_to_no_other_slot(node_gib, at_once):
+def test_host_memory_of_drivers_is_not_used_by_other_slots(node_gib, at_once):
     with_driver, others = CappedPolicy(CpuPolicy(num_workers=1), 1), CpuPolicy(memory="1GiB")
 
     assert counts(MixedPolicy(with_driver, others), ClusterCapacity.of(node("a", 4, int(node_gib * GIB)))) == at_once

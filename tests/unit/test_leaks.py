@@ -1,4 +1,4 @@
-"""Which processes end with their trial: those that hold GPU memory, as far as the driver's numbers can be believed."""
+"""Processes that use GPU memory after their trial are ended, if the driver's process IDs are certain."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from tune_policies.trainers.gpu_memory import free_memory as leaks
 
 @pytest.fixture
 def child(monkeypatch):
-    """A process that a trial has started."""
+    """A child process of a trial."""
     monkeypatch.delenv("TUNE_POLICIES_TRIAL", raising=False)
     leaks.mark_processes()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
@@ -31,8 +31,8 @@ def in_a_container(monkeypatch):
     monkeypatch.setattr(leaks, "_HOST_PID_NAMESPACE", 0)
 
 
-def test_a_child_is_left_alone_where_the_driver_may_mean_another_process_by_its_number(child, monkeypatch):
-    """In a container an older driver lists the host's numbers, of which one may be a child's here by chance."""
+def test_a_child_is_not_ended_if_the_driver_may_list_ids_of_the_host(child, monkeypatch):
+    """In a container, an older driver lists IDs of the host, which can equal a child's ID by chance."""
     in_a_container(monkeypatch)
     driver_lists(monkeypatch, child.pid)
 
@@ -42,12 +42,12 @@ def test_a_child_is_left_alone_where_the_driver_may_mean_another_process_by_its_
 
 @pytest.mark.filterwarnings("ignore:process .* of the trial still used:UserWarning")
 @pytest.mark.parametrize("is_own_number_listed", [True, False], ids=["in a container", "on the host"])
-def test_a_child_that_holds_memory_ends_where_the_numbers_are_those_of_here(is_own_number_listed, child, monkeypatch):
+def test_a_child_that_uses_gpu_memory_is_ended_if_the_ids_are_certain(is_own_number_listed, child, monkeypatch):
     if is_own_number_listed:
         in_a_container(monkeypatch)
         driver_lists(monkeypatch, os.getpid(), child.pid)
     else:
-        monkeypatch.setattr(leaks, "_HOST_PID_NAMESPACE", Path("/proc/self/ns/pid").stat().st_ino)
+        on_the_host(monkeypatch)
         driver_lists(monkeypatch, child.pid)
 
     (message,) = leaks.end_gpu_processes()
@@ -62,7 +62,7 @@ SLEEPS = ["sleep", "120"]
 
 @contextmanager
 def a_process(**options):
-    """A process whose parent has ended: it is nobody's child here."""
+    """A process whose parent has ended."""
     start = f"import subprocess; print(subprocess.Popen({SLEEPS}, stdout=-3, stderr=-3, **{options}).pid)"
     done = subprocess.run([sys.executable, "-S", "-c", start], capture_output=True, text=True, check=True)
     number = int(done.stdout)
@@ -90,14 +90,14 @@ def mark():
 
 @pytest.fixture
 def trial(monkeypatch):
-    """This process as that of a trial."""
+    """Mark this process as a trial's process."""
     monkeypatch.delenv("TUNE_POLICIES_TRIAL", raising=False)
     leaks.mark_processes()
     on_the_host(monkeypatch)
 
 
 @pytest.mark.parametrize("carried", [None, "", "0" * 32, "another"], ids=str)
-def test_a_process_of_this_user_with_no_mark_or_another_is_left_alone(carried, trial, monkeypatch):
+def test_a_process_without_the_mark_of_the_trial_is_not_ended(carried, trial, monkeypatch):
     others = {name: value for name, value in os.environ.items() if name != "TUNE_POLICIES_TRIAL"}
     environment = others if carried is None else {**others, "TUNE_POLICIES_TRIAL": carried}
     with a_process(env=environment) as number:
@@ -108,7 +108,7 @@ def test_a_process_of_this_user_with_no_mark_or_another_is_left_alone(carried, t
 
 
 @pytest.mark.filterwarnings("ignore:process .* of the trial still used:UserWarning")
-def test_a_process_that_carries_the_mark_ends_though_its_parent_is_gone(trial, monkeypatch):
+def test_a_process_with_the_mark_of_the_trial_is_ended_after_its_parent(trial, monkeypatch):
     with a_process(env=mark()) as number:
         driver_lists(monkeypatch, number)
 
@@ -117,7 +117,7 @@ def test_a_process_that_carries_the_mark_ends_though_its_parent_is_gone(trial, m
 
 
 @needs_root
-def test_a_process_of_another_user_that_carries_the_mark_is_left_alone(trial, monkeypatch):
+def test_a_process_of_another_user_is_not_ended(trial, monkeypatch):
     with a_process(env=mark(), user=65534) as number:
         driver_lists(monkeypatch, number)
 

@@ -1,4 +1,4 @@
-"""A loader reads a file with random damage, or refuses it with an error that names the file."""
+"""A loader reads a randomly damaged file, or rejects it with an error that names the file."""
 
 import json
 import random
@@ -112,12 +112,7 @@ USAGE = ResourceUsage(
     spans=(TrialSpan(trial="t1", slot="1 GPU", place=1, began_s=1, ended_s=5, end="finished"),),
 )
 OVERHEAD = MeasuredOverhead(
-    gpu_model="A100",
-    framework="torch",
-    version="2.13.0",
-    overhead_bytes=2**29,
-    measured_on="2026-07-01",
-    how="process",
+    gpu_model="A100", framework="torch", version="2.13.0", overhead_bytes=2**29, measured_on="2026-07-01", how="process"
 )
 RESULT = {"loss": 1.0, "gpu_memory": GpuMemoryUsage(pid=7, gpus=0.5, share_bytes=8 * GIB).to_result()}
 
@@ -155,7 +150,7 @@ SOUND = {
 
 
 def damaged(content, rng):
-    """The content with one damage, of a few bytes or of many."""
+    """Return the content with one damaged range of bytes."""
     start = rng.randrange(len(content) + 1)
     end = min(len(content), start + rng.choice((1, 1, 2, 4, 8, 64, len(content))))
     head, part, tail = content[:start], content[start:end], content[end:]
@@ -176,7 +171,7 @@ def damaged(content, rng):
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_a_file_without_damage_is_read(name, tmp_path):
+def test_an_undamaged_file_is_read(name, tmp_path):
     text, load = SOUND[name]
     (tmp_path / "sound.yaml").write_text(text)
 
@@ -184,7 +179,7 @@ def test_a_file_without_damage_is_read(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_a_damaged_file_is_read_or_refused_by_its_name(name, tmp_path):
+def test_a_damaged_file_is_read_or_rejected_by_name(name, tmp_path):
     text, load = SOUND[name]
     path = tmp_path / "damaged.yaml"
     refusals, times_s = [], []

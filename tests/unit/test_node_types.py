@@ -1,4 +1,4 @@
-"""What an autoscaler's configuration says can be added."""
+"""The nodes that an autoscaler's configuration allows to add."""
 
 from collections import Counter
 
@@ -20,7 +20,7 @@ def addable(config, **workers):
     return addable_node_types(config, Counter(workers), source="cluster.yaml")
 
 
-def test_a_type_can_be_added_as_often_as_its_limit_leaves():
+def test_a_type_can_be_added_up_to_its_limit():
     assert addable(config(gpu={**GPU_NODE, "labels": {"zone": "a"}}), gpu=1, other=9) == (
         NodeTypeCapacity(
             name="gpu",
@@ -32,24 +32,24 @@ def test_a_type_can_be_added_as_often_as_its_limit_leaves():
     )
 
 
-def test_a_type_at_its_limit_and_the_head_give_no_row():
+def test_a_type_at_its_limit_and_the_head_cannot_be_added():
     assert addable(config(gpu=GPU_NODE), gpu=3) == addable(config(gpu=GPU_NODE), gpu=4) == ()
 
 
-def test_a_type_without_a_limit_has_that_of_the_cluster():
+def test_a_type_without_a_limit_has_the_limit_of_the_cluster():
     (row,) = addable(config(cpu={"resources": {"CPU": 2}}), cpu=1)
 
     assert row.max_nodes_to_add == 4
 
 
-def test_the_device_type_is_known_by_the_resource_only_as_the_autoscaler_goes_by_it():
+def test_the_device_type_comes_from_the_resource_as_in_the_autoscaler():
     (row,) = addable(config(gpu={"resources": {"GPU": 1}, "labels": {"ray.io/accelerator-type": "L4"}}))
 
     assert (row.accelerator_type, row.labels) == (None, {"ray.io/accelerator-type": "L4"})
 
 
 @pytest.mark.parametrize(("num_workers", "expected"), [(0, 5), (4, 1), (7, 0)])
-def test_all_types_together_share_the_limit_of_the_cluster(num_workers, expected):
+def test_the_limit_of_the_cluster_applies_to_all_types_together(num_workers, expected):
     assert addable_nodes(config(), num_workers, source="cluster.yaml") == expected
 
 
@@ -69,7 +69,7 @@ def test_all_types_together_share_the_limit_of_the_cluster(num_workers, expected
         (config(gpu={"resources": {"CPU": 1}, "labels": {"zone": 3}}), r"available_node_types.gpu: .*labels"),
     ],
 )
-def test_a_mistake_is_named_with_its_file_and_key(broken, message):
+def test_a_mistake_is_reported_with_its_file_and_key(broken, message):
     with pytest.raises(InvalidResourcesError, match=message):
         addable(broken)
 
@@ -85,7 +85,7 @@ def test_a_mistake_is_named_with_its_file_and_key(broken, message):
         (None, "cannot read .*cluster.yaml"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_named(tmp_path, text, message):
+def test_a_file_without_a_configuration_raises_an_error_with_its_path(tmp_path, text, message):
     path = tmp_path / "cluster.yaml"
     if text is not None:
         path.write_text(text)
@@ -94,7 +94,7 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path, text, message):
         load_cluster_config(path)
 
 
-def test_a_cluster_yaml_is_taken_as_it_is(tmp_path):
+def test_a_cluster_yaml_is_returned_unchanged(tmp_path):
     path = tmp_path / "cluster.yaml"
     path.write_text("max_workers: 2\navailable_node_types: {cpu: {resources: {CPU: 2}}}\n")
 
@@ -104,14 +104,14 @@ def test_a_cluster_yaml_is_taken_as_it_is(tmp_path):
 GROUP = "0123456789abcdef0123456789abcdef0123"
 
 
-def test_what_a_placement_group_holds_is_no_resource_of_the_node():
+def test_the_resources_of_a_placement_group_are_not_resources_of_the_node():
     totals = {"CPU": 4, f"CPU_group_0_{GROUP}": 1, f"bundle_group_{GROUP}": 1000, "node:10.0.0.1": 1, "TPU": 4}
 
     assert to_resources(totals) == Resources(cpus=4, custom={"TPU": 4})
 
 
-def test_a_node_has_no_more_of_a_custom_resource_than_a_trial_may_ask_for():
-    """Somebody counts the bytes of a disk: the probe of all else goes on."""
+def test_a_custom_resource_of_a_node_is_limited_to_the_maximum_of_a_request():
+    """A resource can count the bytes of a disk, which must not stop the probe."""
     totals = {"CPU": 4, "memory": 2 * 2**40, "disk_bytes": 4e12}
 
     assert to_resources(totals) == Resources(cpus=4, memory_bytes=2 * 2**40, custom={"disk_bytes": 1e11})
@@ -127,7 +127,7 @@ def test_a_node_has_no_more_of_a_custom_resource_than_a_trial_may_ask_for():
         ({"GPU": 4}, {"GPU": 2.5}, Resources(gpus=2)),
         ({"memory": 8 * 2**30}, {"memory": 2**30}, Resources(memory_bytes=7 * 2**30)),
     ],
-    ids=["some is free", "none is free", "more is free than there is", "shares of several GPUs", "host memory"],
+    ids=["partly free", "fully used", "more free than the total", "fractions of several GPUs", "host memory"],
 )
-def test_what_is_not_free_is_in_use(totals, available, expected):
+def test_resources_that_are_not_free_are_in_use(totals, available, expected):
     assert in_use(totals, available) == expected

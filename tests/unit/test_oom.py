@@ -16,7 +16,7 @@ def cases(table):
 
 
 @pytest.mark.parametrize(("form", "expected"), cases(ACCELERATOR))
-def test_memory_of_a_device_that_ran_out_is_recognised_with_its_numbers(form, expected):
+def test_an_accelerator_oom_error_is_recognized_with_its_numbers(form, expected):
     framework, asked, limit, cause = expected
 
     assert classify_oom(build(*form)) == OutOfMemory(
@@ -25,24 +25,24 @@ def test_memory_of_a_device_that_ran_out_is_recognised_with_its_numbers(form, ex
 
 
 @pytest.mark.parametrize(("form", "expected"), cases(HOST))
-def test_memory_of_the_machine_that_ran_out_is_host_memory(form, expected):
+def test_a_host_oom_error_is_recognized_with_its_request(form, expected):
     framework, asked = expected
 
     assert classify_oom(build(*form)) == OutOfMemory(kind="host", framework=framework, requested_bytes=asked)
 
 
 @pytest.mark.parametrize(("name", "text"), cases(NEAR_MISSES))
-def test_what_only_mentions_memory_is_none(name, text):
+def test_an_error_that_only_mentions_memory_is_no_oom_error(name, text):
     assert classify_oom(build(name, text)) == NONE
 
 
 @pytest.mark.parametrize("form", [pytest.param(row[0], id=name) for name, row in (ACCELERATOR | HOST).items()])
-def test_a_traceback_gives_the_same_answer_as_the_error(form):
+def test_a_traceback_has_the_same_result_as_the_error(form):
     assert classify_oom_text(traceback_of(*form)) == classify_oom(build(*form))
 
 
 @pytest.mark.parametrize(("name", "text"), cases(NEAR_MISSES))
-def test_a_traceback_of_what_only_mentions_memory_is_none(name, text):
+def test_a_traceback_of_an_error_that_only_mentions_memory_is_no_oom_error(name, text):
     assert classify_oom_text(traceback_of(name, text)) == NONE
 
 
@@ -53,7 +53,7 @@ def traceback_of(name, text):
     )
 
 
-def test_of_several_failures_of_a_trial_the_last_counts():
+def test_the_last_of_several_failures_of_a_trial_counts():
     header = "Failure # {} (occurred at 2026-01-01_00-00-00)\n"
     ran_out, wrong = traceback_of(TORCH_OOM, torch_text()), traceback_of("ValueError", "no")
 
@@ -65,7 +65,7 @@ def test_of_several_failures_of_a_trial_the_last_counts():
     assert kinds == ["none", "accelerator"]
 
 
-def test_an_actor_that_ray_killed_is_known_where_tune_writes_no_type():
+def test_an_actor_that_ray_killed_is_recognized_without_an_error_type():
     text = f"Failure # 1 (occurred at 2026-01-01_00-00-00)\n{ACTOR_KILLED}\n"
 
     assert classify_oom_text(text) == OutOfMemory(kind="host", framework="ray", requested_bytes=25 * GIB // 2)
@@ -74,23 +74,23 @@ def test_an_actor_that_ray_killed_is_known_where_tune_writes_no_type():
 @pytest.mark.parametrize(
     "text", ["CUDA out of memory. Tried to allocate 2.00 GiB", "INFO torch.OutOfMemoryError: seen", "", "\n" * 9]
 )
-def test_a_text_that_names_no_error_is_none(text):
+def test_a_text_without_an_error_is_no_oom_error(text):
     assert classify_oom_text(text) == NONE
 
 
-def test_an_error_of_a_class_inside_a_function_is_read():
+def test_an_error_of_a_local_class_is_parsed():
     assert classify_oom_text(traceback_of("train.<locals>.Failed", torch_text())).kind == "accelerator"
 
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("line", ["a\n", "RuntimeError: CUDA out of memory\n", "  x\n", "Attempting to reserve 1G "])
-def test_a_huge_traceback_is_read_quickly(line):
+def test_a_huge_traceback_is_parsed_within_the_timeout(line):
     text = traceback_of(TORCH_OOM, "") + line * 500_000 + traceback_of(TORCH_OOM, torch_text())
 
     assert classify_oom_text(text).kind == "accelerator"
 
 
-def test_a_printed_exception_group_is_read():
+def test_a_printed_exception_group_is_parsed():
     text = (
         "  + Exception Group Traceback (most recent call last):\n"
         '  |   File "a.py", line 1, in <module>\n'
@@ -105,14 +105,14 @@ def test_a_printed_exception_group_is_read():
     assert classify_oom(text).requested_bytes == 2 * GIB
 
 
-def test_a_context_that_was_hidden_on_purpose_does_not_count():
+def test_a_suppressed_context_does_not_count():
     hidden = raised(ValueError("no"), cause=None, context=build(TORCH_OOM, ""))
     hidden.__suppress_context__ = True
 
     assert classify_oom(hidden) == NONE
 
 
-def test_the_innermost_error_gives_the_answer():
+def test_the_innermost_oom_error_counts():
     first = build(TORCH_OOM, torch_text())
     second = raised(MemoryError(), context=first)
 
@@ -156,14 +156,14 @@ WRAPS = {
 
 
 @pytest.mark.parametrize("wrap", [pytest.param(wrap, id=name) for name, wrap in WRAPS.items()])
-def test_an_error_is_found_where_it_is_wrapped(wrap):
+def test_a_wrapped_error_is_found(wrap):
     error = build(TORCH_OOM, torch_text())
 
     assert classify_oom(wrap(error)) == classify_oom(error)
 
 
 @given(form=st.sampled_from(POSITIVE + NEGATIVE), wraps=st.lists(st.sampled_from(list(WRAPS.values())), max_size=8))
-def test_the_answer_is_the_same_under_any_wrapping(form, wraps):
+def test_the_result_does_not_depend_on_wrappers(form, wraps):
     error = wrapped = build(*form)
     for wrap in wraps:
         wrapped = wrap(wrapped)
@@ -213,17 +213,17 @@ UNSOUND = {
 
 
 @pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in UNSOUND.items()])
-def test_what_is_no_sound_error_is_none_and_does_not_raise(make):
+def test_a_hostile_object_is_no_oom_error_and_raises_nothing(make):
     assert classify_oom(make()) == NONE
 
 
-def test_a_chain_of_thousands_is_walked_to_its_end():
+def test_a_chain_of_thousands_of_errors_is_read_to_its_end():
     assert classify_oom(chain(5000)).kind == "accelerator"
 
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("part", ["9", "9,", "a", "a.", "_", " ", "x\n", "CUDA_", "shape[9,", "RuntimeError: ", "| "])
-def test_a_huge_message_is_read_quickly(part):
+def test_a_huge_message_is_parsed_within_the_timeout(part):
     error = RuntimeError(f"CUDA out of memory. Tried to allocate 2.00 GiB. {part * 500_000}")
 
     assert classify_oom(error).kind == "accelerator"
@@ -234,7 +234,7 @@ def test_a_huge_message_is_read_quickly(part):
     text=st.text() | st.sampled_from([text.replace("1", "9" * 40) for _, text in POSITIVE]),
     hostile=st.booleans(),
 )
-def test_no_error_makes_it_raise(cls, text, hostile):
+def test_no_error_makes_the_classification_raise(cls, text, hostile):
     error = raised(cls(text), context=HostileError() if hostile else None)
 
     assert classify_oom(error).kind in ("accelerator", "host", "none")
@@ -244,12 +244,12 @@ def test_no_error_makes_it_raise(cls, text, hostile):
     st.text()
     | st.lists(st.sampled_from([*(text for _, text in POSITIVE), "\n", ": ", "Error", "9" * 5000])).map("".join)
 )
-def test_no_text_makes_it_raise(text):
+def test_no_text_makes_the_classification_raise(text):
     assert classify_oom_text(text).kind in ("accelerator", "host", "none")
     assert classify_oom(RuntimeError(text)).kind in ("accelerator", "host", "none")
 
 
-def test_the_notes_of_dead_processes_on_a_node_are_limited_and_those_of_living_ones_stay():
+def test_only_notes_of_ended_processes_beyond_the_limit_are_old():
     notes = [f"key:node:actor-{pid}:{pid}:{1000 - pid}".encode() for pid in range(6)]
     started = {0: 1000, 5: 7}  # process 5 has ended, and another one has its ID
 

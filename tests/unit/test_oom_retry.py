@@ -1,4 +1,4 @@
-"""What a trial that ran out of memory gets next."""
+"""The next resources of a trial that ran out of memory."""
 
 import math
 
@@ -30,36 +30,36 @@ def after(bundle, out_of_memory=ACCELERATOR, *, growth=2.0, max_gpus=1.0, nodes=
         pytest.param(0.5, 2.0, 1.0, 1, id="a half becomes a whole"),
         pytest.param(0.2, 2.0, 1.0, 0.5, id="two fifths are rounded up to a half"),
         pytest.param(0.25, 1.1, 1.0, 0.3333, id="the least growth is the next part"),
-        pytest.param(0.75, 2.0, 4.0, 1, id="a share becomes a whole GPU first"),
-        pytest.param(1, 2.0, 4.0, 2, id="a whole becomes two where two are allowed"),
+        pytest.param(0.75, 2.0, 4.0, 1, id="a fraction becomes a whole GPU first"),
+        pytest.param(1, 2.0, 4.0, 2, id="one GPU becomes two if two are allowed"),
         pytest.param(1, 1.1, 4.0, 2, id="several GPUs are whole"),
         pytest.param(3, 2.0, 4.0, 4, id="growth stops at the most"),
         pytest.param(0.25, 4.0, 0.5, 0.5, id="a part of a GPU may be the most"),
         pytest.param(0.25, 4.0, 0.6, 0.5, id="the most is rounded down to a part"),
     ],
 )
-def test_a_share_grows_in_equal_parts(gpus, growth, max_gpus, expected):
+def test_a_gpu_fraction_grows_to_equal_parts(gpus, growth, max_gpus, expected):
     assert after({"CPU": 2, "GPU": gpus}, growth=growth, max_gpus=max_gpus) == {"CPU": 2, "GPU": expected}
 
 
 @given(
     share=st.integers(1, TICKS), growth=st.floats(1.001, 20), devices=st.integers(1, 16), most=st.sampled_from([1, 16])
 )
-def test_a_share_always_grows_until_it_is_the_most(share, growth, devices, most):
+def test_a_gpu_fraction_always_grows_up_to_the_maximum(share, growth, devices, most):
     grown = next_share(share, growth=growth, max_gpus=most, most_devices=devices)
 
     assert grown is None if share == most * TICKS else share < grown <= most * TICKS
     assert grown is None or grown >= min(TICKS, math.floor(share * growth))
 
 
-def test_everything_else_of_a_bundle_stays_as_it_is():
+def test_other_resources_of_a_bundle_do_not_change():
     others = {"CPU": 0.5, "memory": GIB, "accelerator_type:A100": 0.001}
     nodes = (gpu_node("a", gpus=1, cpus=8, memory_gib=8, accelerator_type="A100"),)
 
     assert after({**others, "GPU": 0.25}, nodes=nodes) == {**others, "GPU": 0.5}
 
 
-def test_every_bundle_that_holds_a_gpu_grows():
+def test_every_bundle_with_a_gpu_grows():
     bundles = [{"CPU": 1}, {"GPU": 0.25}, {"GPU": 0.25, "CPU": 1}]
 
     floor = next_floor(BundleGroup(bundles), ACCELERATOR, growth=2, max_gpus=1, nodes=NODES)
@@ -77,7 +77,7 @@ def test_every_bundle_that_holds_a_gpu_grows():
         pytest.param({"GPU": 1, "CPU": 9}, 4.0, "no node has 2 GPUs and the other resources that it reserves"),
     ],
 )
-def test_where_there_is_no_more_it_says_so(bundle, max_gpus, message):
+def test_a_request_that_cannot_grow_raises_an_error_with_the_reason(bundle, max_gpus, message):
     with pytest.raises(InfeasibleRequestError, match=message):
         after(bundle, max_gpus=max_gpus)
 
@@ -87,15 +87,15 @@ def test_where_there_is_no_more_it_says_so(bundle, max_gpus, message):
     [
         pytest.param({"memory": 4 * GIB}, HOST, 8 * GIB, id="from what it reserved"),
         pytest.param({"memory": 40 * GIB}, HOST, 64 * GIB, id="up to what the largest node has"),
-        pytest.param({}, OutOfMemory(kind="host", requested_bytes=3 * GIB), 6 * GIB, id="from what it asked for"),
-        pytest.param({}, HOST, 4 * GIB, id="from 2 GiB where nothing is known"),
+        pytest.param({}, OutOfMemory(kind="host", requested_bytes=3 * GIB), 6 * GIB, id="from its request"),
+        pytest.param({}, HOST, 4 * GIB, id="from 2 GiB if its request is unknown"),
     ],
 )
 def test_host_memory_grows_in_bytes(bundle, out_of_memory, expected):
     assert after({"CPU": 1, **bundle}, out_of_memory) == {"CPU": 1, "memory": expected}
 
 
-def test_host_memory_ends_at_the_largest_node():
+def test_host_memory_grows_at_most_to_the_largest_node():
     with pytest.raises(InfeasibleRequestError, match=r"more host memory than 64 GiB, .* largest node has 64 GiB"):
         after({"memory": 64 * GIB}, HOST)
 
@@ -111,14 +111,14 @@ def test_host_memory_ends_at_the_largest_node():
         (OutOfMemory(kind="accelerator", cause="neighbour"), 2, "more_memory"),
     ],
 )
-def test_memory_that_a_neighbour_took_brings_a_larger_share_only_when_the_same_does_not_help(
+def test_after_an_oom_error_by_a_neighbour_a_retry_gets_more_only_if_the_same_fails_again(
     out_of_memory, num_same_share_retries, expected
 ):
     assert decide_retry([{"GPU": 0.25}], out_of_memory, num_same_share_retries) == expected
 
 
 @pytest.mark.parametrize(("out_of_memory", "expected"), [(ACCELERATOR, "leave_to_tune"), (HOST, "more_memory")])
-def test_a_trial_without_a_gpu_has_no_share_that_could_be_too_small(out_of_memory, expected):
+def test_a_trial_without_a_gpu_gets_no_gpu_fraction(out_of_memory, expected):
     assert decide_retry([{"CPU": 1}], out_of_memory, 0) == expected
 
 
@@ -132,11 +132,11 @@ def test_a_trial_without_a_gpu_has_no_share_that_could_be_too_small(out_of_memor
         ([{}], "more_memory"),
     ],
 )
-def test_a_driver_of_train_workers_gets_no_more_of_its_host_memory_which_is_a_formality(bundles, expected):
+def test_the_host_memory_of_a_train_driver_does_not_grow(bundles, expected):
     assert decide_retry(bundles, HOST, 0) == expected
 
 
-def test_a_share_that_was_asked_for_in_between_is_left_alone_where_it_is_enough():
+def test_a_fraction_that_was_raised_in_the_meantime_is_kept_if_it_is_enough():
     assert MemoryFloor(gpu_ticks=to_ticks(0.5)).apply_to([{"GPU": 0.7}]) == [{"GPU": 0.7}]
 
 
@@ -145,13 +145,13 @@ def grown(bundles, *, out_of_memory=ACCELERATOR, max_gpus=1.0, nodes=NODES, **wh
     return floor.apply_to(bundles)
 
 
-def test_an_npu_is_shared_and_grows_as_a_gpu():
+def test_the_fraction_of_an_npu_grows_like_that_of_a_gpu():
     nodes = (gpu_node("a", gpus=0, custom={"NPU": 2}),)
 
     assert after({"NPU": 0.25}, nodes=nodes) == {"NPU": 0.5}
 
 
-def test_whole_devices_stay_as_many_as_they_are():
+def test_the_number_of_whole_devices_does_not_change():
     assert decide_retry([{"TPU": 4}], ACCELERATOR, 0) == "leave_to_tune"
 
 
@@ -169,7 +169,7 @@ HALF = {"GPU": 0.5}
         pytest.param([{"CPU": 1}, HALF, {"GPU": 1.0}], (ONE,), {}, id="beside a whole device"),
     ],
 )
-def test_a_trial_does_not_grow_to_what_the_nodes_hold_only_bundle_by_bundle(bundles, nodes, where):
+def test_a_trial_does_not_grow_if_its_bundles_only_fit_one_by_one(bundles, nodes, where):
     with pytest.raises(InfeasibleRequestError, match="no node has 1 GPU and the other resources that it reserves"):
         grown(bundles, nodes=nodes, **where)
 
@@ -180,28 +180,21 @@ def test_a_trial_does_not_grow_to_what_the_nodes_hold_only_bundle_by_bundle(bund
         pytest.param([HALF] * 3, {}, id="over both nodes"),
         pytest.param([HALF] * 2, {"strategy": "STRICT_PACK"}, id="on the larger node"),
         pytest.param([HALF] * 2, {"strategy": "STRICT_SPREAD"}, id="on a node each"),
-        pytest.param(
-            [HALF] * 3, {"selectors": [{"zone": "x"}, {"zone": "!x"}, {}]}, id="each on a node of its own kind"
-        ),
-        pytest.param(
-            [{}, HALF, HALF], {"selectors": [{}, {"zone": "x"}, {}]}, id="with a trainable that holds nothing"
-        ),
+        pytest.param([HALF] * 3, {"selectors": [{"zone": "x"}, {"zone": "!x"}, {}]}, id="bundles on different nodes"),
+        pytest.param([{}, HALF, HALF], {"selectors": [{}, {"zone": "x"}, {}]}, id="with a trainable without resources"),
     ],
 )
-def test_all_bundles_grow_where_the_nodes_hold_them_together(bundles, where):
+def test_all_bundles_grow_if_they_fit_the_nodes_together(bundles, where):
     assert grown(bundles, nodes=(ONE, TWO), **where) == [{"GPU": 1} if bundle else {} for bundle in bundles]
 
 
-def test_shares_find_their_place_on_single_devices():
+def test_fractions_must_fit_single_devices():
     assert is_held(BundleGroup([{"GPU": 0.6}, {"GPU": 0.4}, {"GPU": 1.0}]), [TWO])
     assert not is_held(BundleGroup([{"GPU": 0.6}] * 3), [TWO])
 
 
-def test_where_the_growth_does_not_fit_it_is_as_much_as_fits():
-    devices = (
-        gpu_node("a", gpus=8, accelerator_type="T4"),
-        gpu_node("b", gpus=3, accelerator_type="A100"),
-    )
+def test_growth_that_does_not_fit_is_reduced_to_what_fits():
+    devices = (gpu_node("a", gpus=8, accelerator_type="T4"), gpu_node("b", gpus=3, accelerator_type="A100"))
     memory = (gpu_node("a", gpus=4, memory_gib=32), gpu_node("b", gpus=0, memory_gib=256))
     thirds = [{"GPU": 0.25, "CPU": 32}] * 6
 
@@ -216,12 +209,14 @@ def test_where_the_growth_does_not_fit_it_is_as_much_as_fits():
         pytest.param(4, NODES, {"GPU": 4, "memory": 8 * GIB}, id="all of it"),
         pytest.param(2, NODES, {"GPU": 2, "memory": 8 * GIB}, id="no more than is allowed"),
         pytest.param(0.6, NODES, {"GPU": 0.5, "memory": 8 * GIB}, id="an equal part"),
-        pytest.param(4, (gpu_node("a", gpus=1, memory_gib=4),), {"GPU": 1, "memory": 4 * GIB}, id="what there is"),
-        pytest.param(4, (gpu_node("a", gpus=0),), {"GPU": 4, "memory": 8 * GIB}, id="nodes that are not there yet"),
+        pytest.param(
+            4, (gpu_node("a", gpus=1, memory_gib=4),), {"GPU": 1, "memory": 4 * GIB}, id="the resources of the nodes"
+        ),
+        pytest.param(4, (gpu_node("a", gpus=0),), {"GPU": 4, "memory": 8 * GIB}, id="nodes that are not added yet"),
         pytest.param(2, None, {"GPU": 2, "memory": 8 * GIB}, id="nodes that were not read"),
     ],
 )
-def test_of_the_memory_that_another_trial_needed_a_trial_gets_what_is_allowed_here(max_gpus, nodes, expected):
+def test_a_trial_gets_the_memory_that_another_trial_needed_up_to_its_own_limits(max_gpus, nodes, expected):
     needed, planned = MemoryFloor(gpu_ticks=4 * TICKS, memory_bytes=8 * GIB), [{"GPU": 0.25}]
 
     floor = limit_floor(needed, BundleGroup(planned), max_gpus=max_gpus, nodes=nodes)

@@ -1,4 +1,4 @@
-"""Where nodes differ, each type of node has slots of its own, and all of them have a place at once."""
+"""On clusters with different nodes, each node type has its own slots, which all fit at once."""
 
 import pytest
 from hypothesis import given
@@ -35,23 +35,25 @@ def amounts(plan):
 @pytest.mark.parametrize(
     ("policy", "slots"),
     [
-        pytest.param(GpuPolicy(), [(32, 12, 1, None), (1, 2, 1, None)], id="whole GPUs: by CPUs"),
-        pytest.param(GpuPolicy(gpus=0.5), [(64, 6, 0.5, "A100"), (2, 1, 0.5, "T4")], id="shares: by memory too"),
+        pytest.param(GpuPolicy(), [(32, 12, 1, None), (1, 2, 1, None)], id="whole GPUs: limited by CPUs"),
+        pytest.param(
+            GpuPolicy(gpus=0.5), [(64, 6, 0.5, "A100"), (2, 1, 0.5, "T4")], id="fractions: also limited by memory"
+        ),
         pytest.param(
             GpuMemoryPolicy(gpu_memory="12GiB", cpus=1),
             [(192, 1, 0.1666, "A100"), (1, 1, 1, "T4")],
-            id="memory: as many as each device holds",
+            id="memory: as many as fit each device",
         ),
         pytest.param(
             GpuMemoryPolicy(gpu_memory="12GiB", cpus=1, max_trials_per_gpu=2),
             [(64, 1, 0.5, "A100"), (1, 1, 1, "T4")],
-            id="memory: no more on a device than asked for",
+            id="memory: at most the requested number per device",
         ),
         pytest.param(GpuPolicy(cpus=2), [(33, 2, 1, None)], id="CPUs as requested"),
         pytest.param(GpuPolicy(num_workers=2), [(16, 0, 0, None)], id="Train workers may be anywhere"),
     ],
 )
-def test_each_type_of_node_has_slots_that_suit_it(policy, slots):
+def test_each_node_type_has_slots_that_suit_it(policy, slots):
     plan = policy.plan(LARGE_AND_SMALL)
 
     found = [
@@ -61,7 +63,7 @@ def test_each_type_of_node_has_slots_that_suit_it(policy, slots):
 
 
 @pytest.mark.parametrize("policy", [GpuPolicy(gpus=0.5), GpuMemoryPolicy(gpu_memory="30GiB")])
-def test_where_slots_list_their_nodes_the_plan_says_which_gpus_these_have(policy):
+def test_the_plan_names_the_gpus_of_slots_that_list_their_nodes(policy):
     sizes = [40, 40, 80, 80]
     nodes = [gpu_node(f"n{i}", gpu_memory_gib=size, accelerator_type="A100") for i, size in enumerate(sizes)]
 
@@ -81,13 +83,13 @@ def test_where_slots_list_their_nodes_the_plan_says_which_gpus_these_have(policy
         ),
     ],
 )
-def test_the_plan_says_how_many_workers_each_device_holds_and_what_limits_them(limit, reason):
+def test_the_plan_explains_how_many_workers_share_each_device_and_why(limit, reason):
     plan = GpuMemoryPolicy(gpu_memory="12GiB", cpus=1, **limit).plan(LARGE_AND_SMALL)
 
     assert reason in plan.reasons
 
 
-def test_each_device_holds_what_its_memory_does_where_no_gpu_node_has_cpus():
+def test_without_cpus_on_gpu_nodes_the_gpu_memory_limits_the_workers():
     capacity = ClusterCapacity.of(
         gpu_node("a", gpus=1, cpus=0, gpu_memory_gib=80, accelerator_type="A100"),
         gpu_node("t", gpus=4, cpus=0, gpu_memory_gib=16, accelerator_type="T4"),
@@ -98,7 +100,7 @@ def test_each_device_holds_what_its_memory_does_where_no_gpu_node_has_cpus():
     assert amounts(plan) == [(6, 0, 0.1666, "A100"), (4, 0, 1, "T4")]
 
 
-def test_other_devices_have_slots_by_cpus_too():
+def test_slots_with_other_devices_also_depend_on_cpus():
     capacity = ClusterCapacity.of(
         gpu_node("large", gpus=0, cpus=96, custom={"NPU": 8}), gpu_node("small", gpus=0, cpus=8, custom={"NPU": 8})
     )
@@ -108,25 +110,25 @@ def test_other_devices_have_slots_by_cpus_too():
     assert [(slot.max_concurrent_trials, slot.worker.cpus) for slot in plan.slots] == [(8, 12), (8, 1)]
 
 
-def test_a_few_poor_nodes_do_not_decide_for_train_workers_and_the_plan_says_so():
+def test_a_few_small_nodes_do_not_determine_the_slots_of_train_workers():
     plan = GpuPolicy(num_workers=2).plan(LARGE_AND_SMALL)
 
     assert plan.common_slot.per_worker.cpus == 12
     assert any(reason.startswith("left out 1 node with GPU but too few CPUs") for reason in plan.reasons)
 
 
-def test_poor_nodes_count_where_a_trial_needs_them():
+def test_small_nodes_count_if_a_trial_needs_them():
     assert GpuPolicy(num_workers=33).plan(LARGE_AND_SMALL).common_slot.per_worker.cpus == 2
 
 
-def test_a_run_by_hand_gets_what_is_good_on_every_node():
+def test_the_resources_of_a_run_without_the_scheduler_fit_every_node():
     plan = GpuPolicy().plan(ClusterCapacity.of(gpu_node("a", gpus=4, cpus=64), gpu_node("b", gpus=4, cpus=32)))
 
     assert amounts(plan) == [(4, 16, 1, None), (4, 8, 1, None)]
     assert plan.resources_per_trial == {"cpu": 8, "gpu": 1}
 
 
-def test_shares_have_their_places_still_once_the_nodes_to_add_are_there():
+def test_fractions_keep_their_places_after_nodes_are_added():
     alive = ClusterCapacity.of(
         gpu_node("h", gpus=2, cpus=4, accelerator_type="H100"),
         gpu_node("a", gpus=2, cpus=6, accelerator_type="T4"),
@@ -142,7 +144,7 @@ def test_shares_have_their_places_still_once_the_nodes_to_add_are_there():
     assert [layout.count(i) for i in range(len(plan.slots))] == [1, 5]
 
 
-def test_devices_that_differ_by_some_mebibytes_are_of_one_size():
+def test_devices_that_differ_by_some_mebibytes_count_as_one_size():
     capacity = ClusterCapacity.of(
         gpu_node("a", gpus=1, cpus=4, gpu_memory_gib=79.15), gpu_node("b", gpus=1, cpus=4, gpu_memory_gib=79.2)
     )
@@ -150,7 +152,7 @@ def test_devices_that_differ_by_some_mebibytes_are_of_one_size():
     assert len(GpuPolicy(gpus=0.5).plan(capacity).slots) == 1
 
 
-def test_slots_of_a_mix_keep_their_types():
+def test_slots_of_a_mixed_policy_keep_their_types():
     plan = MixedPolicy(GpuMemoryPolicy(gpu_memory="12GiB", cpus=1), GpuPolicy(cpus=1)).plan(LARGE_AND_SMALL)
 
     assert amounts(plan) == [(192, 1, 0.1666, "A100"), (1, 1, 1, "T4")]
@@ -185,7 +187,7 @@ def planned(policy, capacity):
 
 
 @given(policies, clusters())
-def test_slots_of_their_own_are_never_fewer_all_have_a_place_and_no_device_is_too_small(policy, capacity):
+def test_own_slots_are_never_fewer_all_have_a_place_and_fit_their_devices(policy, capacity):
     plan = planned(policy, capacity)
     if plan is None:
         return
@@ -205,7 +207,7 @@ def test_slots_of_their_own_are_never_fewer_all_have_a_place_and_no_device_is_to
             assert isinstance(policy, GpuPolicy) or slot.gpu_memory_bytes >= min(GIB, policy.gpu_memory)
 
 
-def test_the_nodes_with_the_most_gpu_memory_are_the_first_whatever_their_order():
+def test_nodes_with_the_most_gpu_memory_come_first_in_any_order():
     sizes = {"a": 16, "b": 80, "c": 15.9}
     cluster = ClusterCapacity.of(*(gpu_node(name, gpu_memory_gib=gib) for name, gib in sizes.items()))
 

@@ -1,4 +1,4 @@
-"""The picture of a plan: every slot is in it, alike nodes are one card, and texts from outside stay texts."""
+"""The picture of a plan: it contains every slot, similar nodes are one card, and external texts are escaped."""
 
 from xml.etree import ElementTree
 
@@ -54,7 +54,7 @@ def planned(policy, capacity):
 
 @settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(clusters(), with_kinds)
-def test_every_worker_of_a_plan_is_on_a_node_and_finds_room_there(capacity, policy):
+def test_every_worker_of_a_plan_is_on_a_node_with_room_for_it(capacity, policy):
     plan = planned(policy, capacity)
 
     found = workers_on_nodes(plan.slots, capacity)
@@ -64,14 +64,14 @@ def test_every_worker_of_a_plan_is_on_a_node_and_finds_room_there(capacity, poli
         assert sum(each.workers[slot_type] for each in found) == wanted
     for node, workers in found:
         left = RemainingNode(node.amounts)
-        # Whole devices first: shares find their place on what they leave.
+        # Whole devices come first, because fractions fit on the remaining devices.
         by_share = sorted(zip(plan.slots, workers, strict=True), key=lambda each: -each[0].worker.gpus)
         assert all(left.allocate(slot.worker.ticks) for slot, count in by_share for _ in range(count))
 
 
 @settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(clusters(), with_kinds)
-def test_every_plan_has_a_picture_in_which_nothing_leaves_the_frame(capacity, policy):
+def test_every_plan_has_a_picture_whose_parts_stay_inside_the_frame(capacity, policy):
     plan = planned(policy, capacity)
 
     drawn = ElementTree.fromstring(plan.plot(capacity).svg)
@@ -145,7 +145,7 @@ GROWING = ClusterCapacity(nodes=(gpu_node("head", gpus=0),), node_types=(TYPE,))
         ),
     ],
 )
-def test_a_picture_names(policy, capacity, expected):
+def test_a_picture_contains_the_texts(policy, capacity, expected):
     said = texts(policy, capacity)
 
     assert [each for each in expected if each not in said] == []
@@ -162,11 +162,11 @@ def test_a_picture_names(policy, capacity, expected):
     ],
     ids=["a box for each worker", "a colour for each type", "the rest of a device", "a card for a shape", "a new node"],
 )
-def test_a_picture_has_so_many_boxes(policy, capacity, style, number):
+def test_a_picture_has_the_expected_number_of_boxes(policy, capacity, style, number):
     assert len(boxes(policy, capacity, style)) == number
 
 
-def test_names_become_no_elements_of_a_picture():
+def test_names_are_escaped_in_a_picture():
     labels = {HOSTILE: HOSTILE}
     node = gpu_node(HOSTILE, cpus=4, accelerator_type=HOSTILE, custom={HOSTILE: 2}, labels=labels)
     capacity = cluster(node.model_copy(update={"address": HOSTILE}))
@@ -184,7 +184,7 @@ def test_a_plan_for_another_cluster_has_no_picture():
         plan.plot(cluster(gpu_node("a", gpus=2)))
 
 
-def test_a_picture_is_saved_as_svg_and_replaces_a_file_only_if_it_is_told_to(tmp_path):
+def test_a_picture_is_saved_as_svg_and_replaces_a_file_only_with_force(tmp_path):
     drawn = GpuPolicy().plan(cluster(ONE)).plot(cluster(ONE))
     drawn.save(tmp_path / "plan.svg")
 
@@ -197,11 +197,11 @@ def test_a_picture_is_saved_as_svg_and_replaces_a_file_only_if_it_is_told_to(tmp
 
 
 @given(st.text(), st.floats(20, 400))
-def test_a_text_is_cut_and_broken_to_fit(text, width):
+def test_a_text_is_shortened_and_wrapped_to_fit(text, width):
     assert text_width(fitted(text, width), 12.5) <= width
     assert all(text_width(line, 12.5) <= width for line in wrapped(text, width))
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=30), max_size=5).map(" ".join))
-def test_a_text_that_is_broken_keeps_its_words(text):
+def test_a_wrapped_text_keeps_its_words(text):
     assert "".join("".join(wrapped(text, 200, most=100)).split()) == text.replace(" ", "")

@@ -106,11 +106,11 @@ def test_a_wrong_catalogue_is_refused_with_the_place(written, text, told):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("currency: EUR\ncpu: 1\n", "Prices needs 'date'"),
+        ("currency: EUR\ncpu: 1\n", "required field 'date' of Prices is missing"),
         ("date: 2026-11-01\ncurrency: EUR\n", "the file has no price: give instances, or cpu and gpus"),
         ("date: yesterday\ncurrency: EUR\ncpu: 1\n", "date: .* got 'yesterday'"),
         ("date: 2026-11-01\ncurrency: EUR\ncpu: 0\n", "cpu: .* greater than 0, got 0"),
-        (OWN.replace("price: 0.8, ", ""), r"instances\.0: Instance needs 'price', which is missing"),
+        (OWN.replace("price: 0.8, ", ""), r"instances\.0: the required field 'price' of Instance is missing"),
         (OWN.replace("gpus: 4, ", ""), "the instance 'g' has gpus=0 and accelerator_type='A100'"),
         (OWN.replace("currency", "curency"), r"unknown field 'curency'; did you mean 'currency'\?"),
         ("{", "line 1: neither JSON .EOF"),

@@ -1,4 +1,4 @@
-"""What is left of a node while parts of it are taken and given back, held against placements by hand."""
+"""The remaining resources of a node after allocations and releases, compared with one-by-one placement."""
 
 from itertools import product
 
@@ -31,7 +31,7 @@ node_amounts = st.fixed_dictionaries(
 
 
 def resources(worker):
-    """The same as a value, without its device type."""
+    """Return the worker's amounts as Resources, without its device type."""
     return Resources(
         cpus=worker.get("CPU", 0) / GPU, gpus=worker.get("GPU", 0) / GPU, memory_bytes=worker.get("memory")
     )
@@ -42,19 +42,14 @@ def allocated(node, worker, most=400):
 
 
 @given(node_amounts, worker_amounts)
-def test_as_many_workers_are_said_to_fit_as_are_placed_one_by_one(has, worker):
+def test_the_number_of_slots_equals_the_workers_placed_one_by_one(has, worker):
     said = RemainingNode(has).slots(worker, 400)
 
     assert said == allocated(RemainingNode(has), worker)
 
 
-@given(
-    st.integers(0, 4),
-    st.sampled_from([0, 0.5, 1, 8]),
-    st.none() | st.integers(2, 30),
-    planned_workers,
-)
-def test_a_planner_counts_on_a_node_what_is_placed_there_one_by_one(gpus, cpus, memory, worker):
+@given(st.integers(0, 4), st.sampled_from([0, 0.5, 1, 8]), st.none() | st.integers(2, 30), planned_workers)
+def test_the_planner_counts_as_many_workers_as_are_placed_one_by_one(gpus, cpus, memory, worker):
     node = gpu_node("a", gpus=gpus, cpus=cpus)
     node = node.model_copy(update={"resources": node.resources.replaced(memory_bytes=memory)})
 
@@ -64,8 +59,8 @@ def test_a_planner_counts_on_a_node_what_is_placed_there_one_by_one(gpus, cpus, 
 
 
 @given(st.integers(1, 3), st.lists(st.sampled_from([2_500, 4_000, 5_000, 6_000, 10_000]), max_size=5))
-def test_shares_that_are_placed_have_room_on_some_choice_of_devices(gpus, shares):
-    """The converse is not promised: Ray does not search either."""
+def test_placed_fractions_fit_some_assignment_to_devices(gpus, shares):
+    """The converse is not required, because Ray does not search either."""
     node = RemainingNode({"GPU": gpus * GPU})
 
     are_placed = all(node.allocate({"GPU": share}) for share in sorted(shares, reverse=True))
@@ -76,7 +71,7 @@ def test_shares_that_are_placed_have_room_on_some_choice_of_devices(gpus, shares
 
 
 @given(node_amounts, st.lists(worker_amounts, max_size=4), worker_amounts)
-def test_what_is_given_back_is_there_again(has, held, worker):
+def test_released_resources_are_available_again(has, held, worker):
     node = RemainingNode(has)
     for each in held:
         node.hold(each)
@@ -88,7 +83,7 @@ def test_what_is_given_back_is_there_again(has, held, worker):
 
 
 @given(st.integers(0, 4), st.integers(1, 30), planned_workers, st.integers(0, 3))
-def test_subtracting_workers_leaves_no_more_than_they_leave_wherever_they_are(gpus, memory, worker, drivers):
+def test_subtracting_workers_never_leaves_more_than_any_placement_of_them(gpus, memory, worker, drivers):
     node = gpu_node("a", gpus=gpus, cpus=4)
     node = node.model_copy(update={"resources": node.resources.replaced(memory_bytes=memory)})
     fit = workers_on_node(node, Request(worker=resources(worker)))
@@ -99,11 +94,11 @@ def test_subtracting_workers_leaves_no_more_than_they_leave_wherever_they_are(gp
     left = subtract(node, worker, fit, num_drivers=drivers)
 
     assert all(left.amounts.get(name, 0) <= held.amount(name) for name in ("CPU", "GPU"))
-    assert left.resources.memory_bytes is not None  # it stays known, were it the last byte
+    assert left.resources.memory_bytes is not None  # it must not become unknown
 
 
 @pytest.mark.parametrize("memory_gib", [None, 64])
-def test_host_memory_that_is_not_known_limits_no_one_who_asks(memory_gib):
+def test_unknown_host_memory_does_not_limit_workers(memory_gib):
     node = gpu_node("a", cpus=8, memory_gib=memory_gib)
     worker = Resources(cpus=1, memory_bytes="8GiB")
 
@@ -118,7 +113,7 @@ def test_the_largest_bundles_are_placed_first():
     assert is_held(BundleGroup([{"CPU": 1}, {"CPU": 2}, {"CPU": 2}]), [two, three])
 
 
-def test_a_node_may_have_more_devices_than_fit_a_list():
+def test_a_node_can_declare_any_number_of_devices():
     node = RemainingNode({"GPU": 10**15})
 
     assert node.allocate({"GPU": 2_500})

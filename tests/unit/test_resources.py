@@ -7,55 +7,55 @@ from tune_policies.values.resources import from_ticks, to_ticks
 
 
 @given(st.integers(min_value=1, max_value=10**9))
-def test_ray_reads_back_exactly_the_ticks_that_were_meant(ticks):
-    """Ray truncates the product with 10 000, so 0.0384 would come out a tick short."""
+def test_ray_reads_the_exact_ticks_of_an_amount(ticks):
+    """Ray truncates the product with 10,000, so 0.0384 would lose a tick."""
     assert int(from_ticks(ticks) * 10_000) == ticks
 
 
 @given(st.integers(min_value=1, max_value=10**9))
-def test_ticks_survive_the_way_through_an_amount(ticks):
+def test_ticks_are_equal_after_conversion_to_an_amount_and_back(ticks):
     assert to_ticks(ticks / 10_000) == to_ticks(from_ticks(ticks)) == ticks
 
 
-def test_finer_amounts_are_rounded_down_as_ray_does():
+def test_finer_amounts_are_rounded_down_as_in_ray():
     assert to_ticks(1 / 3) == 3333
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"cpus": -1}, "cpus must be a finite number from 0 to 1e+11, got -1"),
-        ({"gpus": float("nan")}, "gpus must be a finite number from 0 to 1e+11, got nan"),
-        ({"cpus": float("inf")}, "cpus must be a finite number from 0 to 1e+11, got inf"),
-        ({"gpus": 1.5}, "gpus above 1 must be whole, got 1.5: ask for 1 or 2"),
-        ({"gpus": 0.00005}, "gpus must be 0.0001 or more, as Ray counts in such steps: got 5e-05"),
+        ({"cpus": -1}, "cpus must be 0 or more, got -1"),
+        ({"gpus": float("nan")}, "gpus must be a finite number up to 1e+11, got nan"),
+        ({"cpus": float("inf")}, "cpus must be a finite number up to 1e+11, got inf"),
+        ({"gpus": 1.5}, "gpus above 1 must be whole, got 1.5: request 1 or 2"),
+        ({"gpus": 0.00005}, "gpus must be 0.0001 or more, the finest amount that Ray counts, got 5e-05"),
         ({"cpus": "4"}, "cpus must be a number, got '4'"),
         ({"cpus": True}, "cpus must be a number, got True"),
-        ({"memory_bytes": "6 gigs"}, "memory_bytes must be above 0"),
-        ({"cpus": 10**400}, "cpus must be a finite number from 0 to 1e+11, got 1000000"),
-        ({"cpus": 1e306}, "cpus must be a finite number from 0 to 1e+11, got 1e+306"),
-        ({"memory_bytes": 10**400}, "memory_bytes must be above 0"),
-        ({"custom": {"TPU": -4}}, "TPU must be a finite number"),
-        ({"custom": {"GPU": 1}}, "custom resource 'GPU' has a field of its own"),
+        ({"memory_bytes": "6 gigs"}, "memory_bytes must be a number of bytes above 0"),
+        ({"cpus": 10**400}, "cpus must be a finite number up to 1e+11, got 1000000"),
+        ({"cpus": 1e306}, "cpus must be a finite number up to 1e+11, got 1e+306"),
+        ({"memory_bytes": 10**400}, "memory_bytes must be a number of bytes above 0"),
+        ({"custom": {"TPU": -4}}, "TPU must be 0 or more"),
+        ({"custom": {"GPU": 1}}, "custom cannot contain 'GPU': use the field gpus"),
         ({"custom": 4}, "custom must map names of Ray resources to amounts, got 4"),
         ({"gpu": 1}, "unknown field 'gpu'; did you mean 'gpus'?"),
     ],
     ids=str,
 )
-def test_amounts_that_make_no_sense_are_refused_with_a_way_out(fields, message):
+def test_an_invalid_amount_raises_an_error_with_the_rule(fields, message):
     with pytest.raises(InvalidResourcesError) as caught:
         Resources(**fields)
 
     assert message in str(caught.value)
 
 
-def test_numbers_of_numpy_are_taken():
+def test_numpy_numbers_are_valid():
     numpy = pytest.importorskip("numpy")
 
     assert Resources(cpus=numpy.int64(4), gpus=numpy.float32(0.5)) == Resources(cpus=4, gpus=0.5)
 
 
-def test_a_custom_resource_may_differ_from_rays_own_by_its_case():
+def test_a_custom_resource_may_differ_from_a_ray_resource_only_in_case():
     assert Resources(custom={"gpu": 1}).ticks == {"gpu": 10_000}
 
 
@@ -75,7 +75,7 @@ def test_resources_cannot_be_changed():
         Resources(cpus=1).cpus = 2
 
 
-def test_resources_read_like_a_sentence():
+def test_resources_are_formatted_as_text():
     resources = Resources(cpus=2, gpus=0.5, memory_bytes="4GiB", custom={"TPU": 4})
 
     assert str(resources) == "2 CPUs, 0.5 GPU, 4 TPUs, 4 GiB of host memory"

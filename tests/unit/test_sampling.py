@@ -1,10 +1,9 @@
-"""Which nodes are read: a few tasks, however many nodes there are; what it means if one was not read."""
+"""The nodes that are read in small and large clusters, and the warnings about unread nodes."""
 
 import pytest
 
 from tests.clusters import GIB, gpu_node
 from tune_policies import GpuDevice, NodeCapacity, Resources
-from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.probe.sampling import (
     NodeFacts,
     about_unread,
@@ -17,7 +16,7 @@ from tune_policies.probe.sampling import (
 
 
 def large_cluster(num_nodes, accelerator_type=None):
-    """GPU nodes as Ray shows them: memory that differs by some MiB, and labels of each node's own."""
+    """Return GPU nodes with memory that differs by some MiB, and with labels that identify nodes."""
     return [
         NodeCapacity(
             node_id=f"{i:04}",
@@ -35,8 +34,8 @@ def facts(memory_gib, cpus=64, uuid="GPU-1"):
 
 
 def read(nodes, read_one):
-    """Carry the reading out with ``read_one``; return what is known in the end, and how many nodes were read."""
-    kinds = group_kinds(nodes, gpu_memory_of_type)
+    """Read nodes with ``read_one``, and return the facts of all nodes and the number of nodes that were read."""
+    kinds = group_kinds(nodes)
     first = first_reads(kinds, nodes[:1])
     found = {node.node_id: read_one(node) for node in first}
     second = second_reads(kinds, found)
@@ -44,14 +43,14 @@ def read(nodes, read_one):
     return spread_facts(kinds, found), len(first) + len(second)
 
 
-def test_up_to_a_hundred_nodes_each_is_read():
+def test_all_of_a_hundred_nodes_are_read():
     _, num_read = read(large_cluster(100, "A100"), lambda _: facts(80))
 
     assert num_read == 100
 
 
-def test_of_5000_nodes_of_two_kinds_seven_are_read_and_speak_for_all():
-    """Three in each zone, and the head."""
+def test_seven_of_5000_nodes_of_two_kinds_are_read_for_all():
+    """These are three nodes in each zone and the head."""
     nodes = large_cluster(5000)
 
     known, num_read = read(nodes[::-1], lambda _: facts(80))
@@ -59,25 +58,25 @@ def test_of_5000_nodes_of_two_kinds_seven_are_read_and_speak_for_all():
     assert (len(known), num_read) == (5000, 7)
 
 
-def test_of_5000_nodes_of_a_known_type_only_the_head_is_read():
+def test_only_the_head_of_5000_nodes_of_a_known_type_is_read():
     known, num_read = read(large_cluster(5000, "A100"), lambda _: facts(80))
 
     assert (list(known), num_read) == (["0000"], 1)
 
 
-def test_a_kind_whose_first_nodes_differ_is_read_whole():
+def test_all_nodes_of_a_kind_are_read_if_the_first_differ():
     nodes = [*large_cluster(200), *(gpu_node(f"x{i}", gpus=1, cpus=8) for i in range(200))]
 
     known, num_read = read(nodes, lambda node: facts(40 if node.node_id in ("0002", "0150") else 80))
 
-    # Zone "a" has 100 nodes, of which one of the first three differs; of zone "b" and the others three are read.
+    # All 100 nodes of zone "a" are read, because its first three differ, and three of zone "b" and of the others.
     assert num_read == 100 + 3 + 3
     assert [known[name].devices[0].memory_bytes // GIB for name in ("0002", "0004", "0150", "0151", "x9")] == [
         *(40, 80, 40, 80, 80)
     ]
 
 
-def test_a_node_that_was_not_read_has_devices_without_identifiers():
+def test_an_unread_node_has_devices_without_uuids():
     known, _ = read(large_cluster(200), lambda _: facts(80))
 
     assert (known["0000"].devices[0].uuid, known["0199"].devices[0].uuid) == ("GPU-1", None)
@@ -89,7 +88,7 @@ def test_nodes_that_differ_only_in_usable_cpus_are_all_read():
     assert num_read == 200
 
 
-def test_cpu_nodes_are_read_by_kind_too():
+def test_cpu_nodes_are_also_read_by_kind():
     nodes = [NodeCapacity(node_id=f"{i}", resources=Resources(cpus=8)) for i in range(5000)]
 
     known, num_read = read(nodes, lambda _: NodeFacts(usable_cpus=4))
@@ -97,9 +96,9 @@ def test_cpu_nodes_are_read_by_kind_too():
     assert (num_read, {fact.usable_cpus for fact in known.values()}, len(known)) == (3 + 0, {4}, 5000)
 
 
-def test_too_many_kinds_leave_the_smallest_unread_and_said_so():
+def test_the_smallest_of_too_many_kinds_are_unread_with_a_reason():
     nodes = [gpu_node(f"{i:04}", gpus=1, cpus=1 + i // 2) for i in range(400)]
-    kinds = group_kinds(nodes, gpu_memory_of_type)
+    kinds = group_kinds(nodes)
 
     first = first_reads(kinds, ())
     reasons = unread(kinds, {node.node_id: facts(80) for node in first}, {})
@@ -107,15 +106,15 @@ def test_too_many_kinds_leave_the_smallest_unread_and_said_so():
     assert (len(first), len(reasons), set(reasons.values())) == (100, 300, {"too many kinds of node"})
 
 
-def test_nodes_whose_kind_could_not_be_read_share_its_reason():
-    kinds = group_kinds(large_cluster(200), gpu_memory_of_type)
+def test_nodes_of_an_unreadable_kind_share_its_reason():
+    kinds = group_kinds(large_cluster(200))
     failures = {node.node_id: "no driver" for node in first_reads(kinds, ())}
 
     assert unread(kinds, {}, failures) == {f"{i:04}": "no driver" for i in range(200)}
 
 
-def test_a_failure_on_one_node_does_not_hide_what_its_kind_has():
-    kinds = group_kinds(large_cluster(200), gpu_memory_of_type)
+def test_a_failure_on_one_node_does_not_hide_the_facts_of_its_kind():
+    kinds = group_kinds(large_cluster(200))
     first = first_reads(kinds, ())
     found = {node.node_id: facts(80) for node in first[1:]}
 
@@ -124,7 +123,7 @@ def test_a_failure_on_one_node_does_not_hide_what_its_kind_has():
     assert unread(kinds, known, {first[0].node_id: "no answer"}) == {first[0].node_id: "no answer"}
 
 
-def test_cpus_of_other_models_are_no_reason_to_read_all_nodes_and_are_said_of_no_other():
+def test_cpu_models_are_neither_compared_nor_applied_to_other_nodes():
     nodes = large_cluster(1000)
 
     def read_one(node):
@@ -139,11 +138,11 @@ def test_cpus_of_other_models_are_no_reason_to_read_all_nodes_and_are_said_of_no
 @pytest.mark.parametrize(
     ("node", "told"),
     [
-        pytest.param({"gpus": 0}, "CPU limits are not known where nodes were not read: node a: no NVML", id="CPUs"),
+        pytest.param({"gpus": 0}, "CPU limits of unread nodes are not known: node a: no NVML", id="CPUs"),
         pytest.param({}, "GPU memory was not read: node a: no NVML", id="no type"),
         pytest.param(
             {"accelerator_type": "A100"},
-            "GPU memory was not read, so plans count the least that GPUs of this type have: node a: no NVML",
+            "GPU memory was not read, so plans assume the smallest amount known for the type: node a: no NVML",
             id="a known type",
         ),
         pytest.param(
@@ -153,5 +152,5 @@ def test_cpus_of_other_models_are_no_reason_to_read_all_nodes_and_are_said_of_no
         ),
     ],
 )
-def test_a_warning_of_a_node_that_was_not_read_says_what_that_means(node, told):
+def test_a_warning_about_an_unread_node_explains_the_consequence(node, told):
     assert list(about_unread([gpu_node("a", **node), gpu_node("b")], {"a": "no NVML"})) == [told]

@@ -1,4 +1,4 @@
-"""Texts on their way out: nothing steers a terminal or a build, and what is secret stays."""
+"""Sanitized texts contain no control characters, build commands or secrets."""
 
 import io
 import json
@@ -21,18 +21,18 @@ from tune_policies.values.sanitize import indented, one_line, printable, redacte
 @example("a" * 401)
 @example("##[a " * 2000)
 @example("\n" * 1000)
-def test_a_line_is_one_line_of_glyphs_whatever_it_is_made_of(text):
+def test_any_text_becomes_one_printable_line(text):
     assert one_line(text).isprintable()
     assert one_line(one_line(text)) == one_line(text)
 
 
 @given(st.text())
-def test_what_is_printed_has_glyphs_tabs_and_line_breaks_alone(text):
+def test_a_printable_text_contains_only_glyphs_tabs_and_line_breaks(text):
     assert [each for each in printable(text) if each not in "\n\t" and not each.isprintable()] == []
 
 
 @given(st.text(st.characters(exclude_categories=("Cs",))))
-def test_json_that_is_printed_is_the_same_data(text):
+def test_printable_json_contains_the_same_data(text):
     assert json.loads(printable(json.dumps({"a": text}, ensure_ascii=False, indent=2))) == {"a": text}
 
 
@@ -48,7 +48,7 @@ def test_json_that_is_printed_is_the_same_data(text):
         ("größe 東京 [bold] a::b ## heading", "größe 東京 [bold] a::b ## heading"),
     ],
 )
-def test_what_would_act_is_written_as_an_escape_and_the_rest_stays(text, expected):
+def test_control_sequences_are_escaped_and_other_texts_stay(text, expected):
     assert one_line(text) == expected
 
 
@@ -61,11 +61,11 @@ def test_what_would_act_is_written_as_an_escape_and_the_rest_stays(text, expecte
     ],
     ids=["a short text", "a long word", "a long line"],
 )
-def test_the_middle_of_a_long_text_is_left_out(text, expected):
+def test_the_middle_of_a_long_text_is_removed(text, expected):
     assert shortened(text) == expected
 
 
-def test_no_line_of_a_message_but_the_first_begins_at_the_left():
+def test_all_lines_of_a_message_but_the_first_are_indented():
     assert indented("wrong:\na.yaml:1: error\n  ::b") == "wrong:\n  a.yaml:1: error\n  \\u003a:b"
 
 
@@ -109,7 +109,7 @@ def test_no_line_of_a_message_but_the_first_begins_at_the_left():
         "-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----",
     ],
 )
-def test_a_secret_is_left_out(text):
+def test_a_secret_is_removed(text):
     assert "hunter2" not in redacted(text)
     assert "***" in redacted(text)
 
@@ -119,7 +119,7 @@ _SECRET = st.text("abcXYZ019/+=@:,;&!#%()[]{}.-_*~^$?<>|", min_size=1).map("hunt
 
 
 @given(st.data(), _NAMES, _SECRET, st.sampled_from(["", " ", "\n  ", " \n"]))
-def test_no_part_of_a_secret_is_left_whatever_it_is_made_of(data, name, secret, space):
+def test_no_part_of_any_secret_remains(data, name, secret, space):
     in_json = json.dumps({name: f"{secret} {secret}"}, separators=(",", f":{space}"))
     written = [
         f"{name}:{space}{secret} {secret}\nuser: a",
@@ -151,7 +151,7 @@ def test_no_part_of_a_secret_is_left_whatever_it_is_made_of(data, name, secret, 
         "apiVersion: rbac.authorization.k8s.io/v1",
     ],
 )
-def test_what_is_no_secret_stays(text):
+def test_a_text_without_secrets_does_not_change(text):
     assert redacted(text) == text
 
 
@@ -167,7 +167,7 @@ def test_what_is_no_secret_stays(text):
         ("1 GPU on A100, 1 GPU on B7", "1 GPU on A100, 1 GPU on (left out)"),
     ],
 )
-def test_a_text_without_names_has_numbers_and_common_words_alone(text, shown):
+def test_without_names_keeps_only_numbers_and_common_words(text, shown):
     assert without_names(text, {"A100"}) == (shown or text)
 
 
@@ -175,7 +175,7 @@ def test_a_text_without_names_has_numbers_and_common_words_alone(text, shown):
     "repeated",
     ["a", "://", "://a:@ ", "KEY", "token=", "token: |\n ", "token='", "--", "'", "##", "::", "\x1b[", " ", "bearer "],
 )
-def test_long_texts_take_no_longer_than_their_length_asks_for(repeated):
+def test_long_texts_are_sanitized_in_linear_time(repeated):
     start = time.process_time()
     text = repeated * (200_000 // len(repeated))
     redacted(text), one_line(text), printable(text), printable(text, is_styled=True)
@@ -183,7 +183,7 @@ def test_long_texts_take_no_longer_than_their_length_asks_for(repeated):
     assert time.process_time() - start < 5
 
 
-def test_records_hold_no_secrets():
+def test_records_contain_no_secrets():
     url = "ray://u:hunter2@host:1"
     run = a_run(command=f"run --address {url}", runs=(), rounds=1)
     record = ThroughputRecord(gpu="a", machine="b", command=url, plans={}).with_failure(f"a: {url}")
@@ -192,7 +192,7 @@ def test_records_hold_no_secrets():
     assert "hunter2" not in run.to_json() + record.to_json() + node.to_json()
 
 
-def test_cells_and_texts_are_shown_as_they_are():
+def test_tables_and_texts_are_printed_without_markup_and_control_characters():
     table = empty_table("[bold]title[/bold]", "a")
     table.add_row("[red]cell :smile:\x1b[2J\nnext")
     out = io.StringIO()

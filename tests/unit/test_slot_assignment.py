@@ -1,4 +1,4 @@
-"""Which slots of a plan are free, and for whom."""
+"""The free slots of a plan while trials run."""
 
 import pytest
 from hypothesis import given
@@ -24,32 +24,20 @@ def assigned(slot_type, node_id, *, num_slots=1, has_started=True):
     return SlotAssignment(CPU if slot_type == 1 else GPU, slot_type, node_id, num_slots, has_started)
 
 
-def test_every_slot_is_free_where_nothing_runs():
-    assert free_slots(PLACEMENTS, []) == [4, 2, 3]
-
-
-def test_a_trial_takes_a_slot_where_it_is():
-    assert free_slots(PLACEMENTS, [assigned(0, "b"), assigned(1, "b"), assigned(1, "b")]) == [4, 1, 1]
-
-
-def test_a_trial_that_no_longer_fits_where_it_is_takes_a_slot_of_its_kind_elsewhere():
-    assert free_slots(PLACEMENTS, [assigned(0, "b")] * 3) == [3, 0, 3]
-
-
-def test_a_trial_on_a_node_that_the_plan_does_not_name_takes_a_slot_of_its_kind():
-    assert free_slots(PLACEMENTS, [assigned(0, "gone"), assigned(0, None)]) == [2, 2, 3]
-
-
-def test_a_trial_of_no_kind_of_the_plan_takes_no_slot():
-    assert free_slots(PLACEMENTS, [assigned(None, "a")]) == [4, 2, 3]
-
-
-def test_a_trial_that_was_given_more_takes_several_slots():
-    assert free_slots(PLACEMENTS, [assigned(0, "a", num_slots=2)]) == [2, 2, 3]
-
-
-def test_where_a_trial_waits_for_several_slots_nobody_else_is_given_one():
-    assert free_slots(PLACEMENTS, [assigned(0, "a", num_slots=2, has_started=False)]) == [0, 2, 3]
+@pytest.mark.parametrize(
+    ("assignments", "expected"),
+    [
+        pytest.param([], [4, 2, 3], id="no trial runs"),
+        pytest.param([assigned(0, "b"), assigned(1, "b"), assigned(1, "b")], [4, 1, 1], id="slots on their nodes"),
+        pytest.param([assigned(0, "b")] * 3, [3, 0, 3], id="a trial without room on its node uses another node"),
+        pytest.param([assigned(0, "gone"), assigned(0, None)], [2, 2, 3], id="trials on nodes outside of the plan"),
+        pytest.param([assigned(None, "a")], [4, 2, 3], id="a trial of another type uses no slot"),
+        pytest.param([assigned(0, "a", num_slots=2)], [2, 2, 3], id="a trial with more resources uses several slots"),
+        pytest.param([assigned(0, "a", num_slots=2, has_started=False)], [0, 2, 3], id="a waiting trial blocks slots"),
+    ],
+)
+def test_trials_use_slots_of_their_type(assignments, expected):
+    assert free_slots(PLACEMENTS, assignments) == expected
 
 
 @given(
@@ -65,7 +53,7 @@ def test_where_a_trial_waits_for_several_slots_nobody_else_is_given_one():
         max_size=12,
     )
 )
-def test_no_more_slots_are_free_than_the_trials_leave(assignments):
+def test_free_slots_never_exceed_the_slots_that_trials_leave(assignments):
     free = free_slots(PLACEMENTS, assignments)
 
     for slot_type, total in ((0, 6), (1, 3)):
@@ -79,41 +67,39 @@ def test_no_more_slots_are_free_than_the_trials_leave(assignments):
     ("slot", "slot_type"),
     [
         pytest.param(CPU, 1, id="the same slot"),
-        pytest.param(
-            CPU.model_copy(update={"max_concurrent_trials": 9}), 1, id="the same slot, of which there were more"
-        ),
-        pytest.param(HALF, 0, id="another share of the same devices"),
+        pytest.param(CPU.model_copy(update={"max_concurrent_trials": 9}), 1, id="the same slot with another number"),
+        pytest.param(HALF, 0, id="another fraction of the same devices"),
         pytest.param(L4, None, id="other devices"),
     ],
 )
-def test_a_trial_of_an_earlier_plan_counts_as_the_type_that_is_like_its_slot(slot, slot_type):
+def test_a_trial_of_an_earlier_plan_counts_as_the_most_similar_slot_type(slot, slot_type):
     assert SlotTypes((GPU, CPU)).type_of(slot) == slot_type
 
 
 @pytest.mark.parametrize(
     ("kept", "slot_types"),
     [
-        pytest.param(None, (0, 1, 2), id="a trial that has not run may have any"),
-        pytest.param(CPU, (2,), id="one that ran on CPUs keeps to them"),
-        pytest.param(GPU, (0, 1), id="one that ran on a GPU may have another fraction of one"),
-        pytest.param(L4, (0, 1, 2), id="where there are no such devices any more, any type will do"),
+        pytest.param(None, (0, 1, 2), id="a trial that has not run may use any type"),
+        pytest.param(CPU, (2,), id="a trial on CPUs stays on CPUs"),
+        pytest.param(GPU, (0, 1), id="a trial on a GPU may use another GPU fraction"),
+        pytest.param(L4, (0, 1, 2), id="without such devices, any type is allowed"),
     ],
 )
-def test_a_trial_keeps_its_kind_of_devices(kept, slot_types):
+def test_a_trial_keeps_its_device_resource(kept, slot_types):
     assert SlotTypes((GPU, HALF, CPU)).allowed_types(kept) == slot_types
 
 
 @pytest.mark.parametrize(
     ("reserved", "of_slot", "expected"),
     [
-        pytest.param({"CPU": 1, "GPU": 0.25}, {"CPU": 1, "GPU": 0.25}, 1, id="what the slot has"),
+        pytest.param({"CPU": 1, "GPU": 0.25}, {"CPU": 1, "GPU": 0.25}, 1, id="the resources of the slot"),
         pytest.param({"CPU": 1, "GPU": 0.5}, {"CPU": 1, "GPU": 0.25}, 2, id="a half is two quarters"),
         pytest.param({"GPU": 1}, {"GPU": 0.3333}, 3, id="a whole is three thirds"),
         pytest.param({"GPU": 0.5}, {"GPU": 0.3333}, 2, id="a half takes two thirds"),
         pytest.param({"GPU": 2}, {"GPU": 1}, 2, id="two GPUs are two slots of one"),
         pytest.param({"CPU": 1, "memory": 5e9}, {"CPU": 1, "memory": 2e9}, 3, id="host memory counts too"),
-        pytest.param({"CPU": 1, "memory": 5e9}, {"CPU": 1}, 1, id="what the slot does not count takes none"),
+        pytest.param({"CPU": 1, "memory": 5e9}, {"CPU": 1}, 1, id="resources outside of the slot do not count"),
     ],
 )
-def test_a_trial_takes_as_many_slots_as_hold_what_it_was_given(reserved, of_slot, expected):
+def test_a_trial_uses_as_many_slots_as_its_resources_need(reserved, of_slot, expected):
     assert num_slots_for(reserved, of_slot) == expected

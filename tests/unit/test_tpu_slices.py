@@ -91,10 +91,10 @@ def test_the_cpus_of_a_host_are_divided_among_its_chips(cpus, each):
 
 
 BROKEN = {
-    "a host is missing": (B[:1], "4 of its 8 chips are there"),
+    "a host is missing": (B[:1], "4 of its 8 chips are alive"),
     "a host has lost a chip": (
         [B[0], changed(B[1], resources=B[1].resources.replaced(custom={"TPU": 3}))],
-        "7 of its 8 chips are there",
+        "7 of its 8 chips are alive",
     ),
     "no host is the first": (
         [changed(host, labels=host.labels | {"ray.io/tpu-worker-id": "1"}) for host in B],
@@ -137,7 +137,7 @@ def test_a_slice_that_ray_takes_for_one_host_does_not_count_on_two():
     """Ray Train would place its workers one by one, on hosts of any slice."""
     hosts = slice_hosts("s", topology="2x4", accelerator_type="TPU-V6E", pod_type="v6e-8")
 
-    with pytest.raises(InfeasibleRequestError, match="4 of its 8 chips are there"):
+    with pytest.raises(InfeasibleRequestError, match="4 of its 8 chips are alive"):
         policy(accelerator_type="TPU-V6E", topology="2x4").plan(ClusterCapacity.of(*hosts))
 
 

@@ -1,4 +1,4 @@
-"""Train drivers hold a little host memory, and Ray puts them where it likes: the plan holds wherever that is."""
+"""Train drivers reserve a little host memory on any node, and a plan must allow for every placement."""
 
 import pytest
 
@@ -15,19 +15,19 @@ def plan_of(num_workers, *node_mibs):
 @pytest.mark.parametrize(
     ("num_workers", "node_mibs", "expected"),
     [
-        pytest.param(1, (4096,), 3, id="drivers take the last GiB of the only node"),
-        pytest.param(1, (1024, 1024), 1, id="a driver spoils one node, the worker is on the other"),
-        pytest.param(1, (1024, 1024, 1024), 1, id="two drivers could spoil two of three nodes"),
-        pytest.param(1, (1025, 1025, 1025), 2, id="two drivers could spoil one, where each has room for one"),
-        pytest.param(1, (1023, 1024, 1024), 1, id="a node without a worker is not spoilt"),
-        pytest.param(2, (4100, 4100), 4, id="drivers find room beside the workers"),
+        pytest.param(1, (4096,), 3, id="drivers use the last GiB of the only node"),
+        pytest.param(1, (1024, 1024), 1, id="a driver blocks one node, and the worker is on the other"),
+        pytest.param(1, (1024, 1024, 1024), 1, id="two drivers can block two of three nodes"),
+        pytest.param(1, (1025, 1025, 1025), 2, id="two drivers can block one node with room for one"),
+        pytest.param(1, (1023, 1024, 1024), 1, id="a node without a worker cannot be blocked"),
+        pytest.param(2, (4100, 4100), 4, id="drivers fit beside the workers"),
     ],
 )
-def test_as_many_trials_are_planned_as_run_wherever_the_drivers_are(num_workers, node_mibs, expected):
+def test_the_planned_trials_run_for_every_placement_of_drivers(num_workers, node_mibs, expected):
     assert plan_of(num_workers, *node_mibs).max_concurrent_trials == expected
 
 
-def test_a_trial_that_its_own_driver_may_block_is_refused():
+def test_a_trial_that_its_own_driver_can_block_raises_an_error():
     with pytest.raises(
         InfeasibleRequestError, match="beside a driver with 1 MiB of host memory the cluster holds 1 such"
     ):

@@ -14,52 +14,34 @@ GIB = 2**30
         ("64k", 64_000),
     ],
 )
-def test_memory_is_read_with_its_unit(text, expected):
+def test_an_amount_of_memory_is_parsed_with_its_unit(text, expected):
     assert parse_bytes(text) == expected
 
 
 @pytest.mark.parametrize(
     "amount",
     [
-        "6 gigs",
-        "500m",
-        "6g",
-        "6K",
-        "6i",
-        "Gi",
-        "50%",
-        "1,5GiB",
-        "",
-        "GiB",
-        "-1GiB",
-        0,
-        -5,
-        float("nan"),
-        float("inf"),
-        True,
-        None,
-        [6],
+        *("6 gigs", "500m", "6g", "6K", "6i", "Gi", "50%", "1,5GiB", "", "GiB", "-1GiB"),
+        *(0, -5, float("nan"), float("inf"), True, None, [6]),
     ],
     ids=repr,
 )
-def test_an_unreadable_amount_is_named_with_the_rule_and_the_way_out(amount):
+def test_an_invalid_amount_raises_an_error_with_its_name_the_rule_and_an_example(amount):
     with pytest.raises(InvalidResourcesError) as caught:
         parse_bytes(amount, name="gpu_memory")
 
-    assert "gpu_memory must be above 0" in str(caught.value)
-    assert "as in '6GiB'" in str(caught.value)
-    assert repr(amount) in str(caught.value)
+    assert f"gpu_memory must be a number of bytes above 0 or a text such as '6GiB', got {amount!r}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("amount", "message"),
     [
-        (4, "memory=4 would be 4 bytes, and the least is 1 MiB: write '4GiB'"),
-        ("16", "memory='16' would be 16 bytes, and the least is 1 MiB: write '16GiB'"),
-        ("4kB", "memory='4kB' would be 4000 bytes, and the least is 1 MiB"),
+        (4, "memory=4 would be 4 bytes, but the minimum is 1 MiB: write '4GiB'"),
+        ("16", "memory='16' would be 16 bytes, but the minimum is 1 MiB: write '16GiB'"),
+        ("4kB", "memory='4kB' would be 4000 bytes, but the minimum is 1 MiB"),
     ],
 )
-def test_memory_that_is_asked_for_without_a_unit_is_an_error_that_names_one(amount, message):
+def test_a_requested_amount_without_a_unit_raises_an_error_that_suggests_a_unit(amount, message):
     with pytest.raises(InvalidResourcesError) as caught:
         CpuPolicy(memory=amount)
 
@@ -70,12 +52,12 @@ def test_memory_that_is_asked_for_without_a_unit_is_an_error_that_names_one(amou
 @pytest.mark.parametrize(
     ("amount", "expected"), [(6 * GIB, "6 GiB"), (3 * GIB // 2, "1.5 GiB"), (2**20, "1 MiB"), (12, "12 B")]
 )
-def test_memory_is_shown_in_binary_units(amount, expected):
+def test_memory_is_formatted_in_binary_units(amount, expected):
     assert format_bytes(amount) == expected
 
 
 @pytest.mark.parametrize("amount", [1, 2**20, 5 * GIB, 15_843_721_216])
-def test_a_suggested_amount_can_be_asked_for_and_is_no_more(amount):
+def test_a_formatted_request_is_at_most_1_mib_less_than_the_amount(amount):
     suggested = parse_bytes(format_request(amount))
 
     assert amount - 2**20 < suggested <= amount

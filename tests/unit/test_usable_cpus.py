@@ -1,4 +1,4 @@
-"""How many CPUs a node lets Ray use; the cgroup files are written as the kernel shows them."""
+"""The number of usable CPUs of a node, with cgroup files in the format of the kernel."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ def no_slurm(monkeypatch):
 
 @pytest.fixture
 def machine(tmp_path):
-    """Write files below a root of their own, and read the CPUs there."""
+    """A function that writes files below a temporary root and reads the usable CPUs."""
 
     def read(files):
         for name, text in files.items():
@@ -70,16 +70,16 @@ V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/cpu"
         "no cgroups",
         "v2 without a quota",
         "v2 quota of a container",
-        "v2 quota of a group above",
+        "v2 quota of a parent group",
         "v1 quota of a nested group",
-        "v1 container that sees its path on the host",
+        "v1 container with its path on the host",
     ],
 )
-def test_the_smallest_quota_counts(machine, files, expected):
+def test_the_smallest_cgroup_quota_limits_the_cpus(machine, files, expected):
     assert machine(files) == expected
 
 
-def test_the_cpu_affinity_counts():
+def test_the_cpu_affinity_limits_the_cpus():
     code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
     code += "from tune_policies.probe.node_facts import read_usable_cpus; print(read_usable_cpus())"
 
@@ -89,13 +89,13 @@ def test_the_cpu_affinity_counts():
 
 
 @pytest.mark.parametrize(("share", "expected"), [("1", 1), ("100000", AFFINITY), ("", AFFINITY), ("0", AFFINITY)])
-def test_slurms_share_counts(machine, monkeypatch, share, expected):
+def test_the_slurm_allocation_limits_the_cpus(machine, monkeypatch, share, expected):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", share)
 
     assert machine({}) == expected
 
 
-def test_the_model_of_the_cpu_is_what_linux_calls_it(tmp_path):
+def test_the_cpu_model_comes_from_linux(tmp_path):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC 9R14\nflags\t: fpu\n")
 
@@ -103,7 +103,7 @@ def test_the_model_of_the_cpu_is_what_linux_calls_it(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["processor\t: 0\nCPU part\t: 0xd40\n", None], ids=["ARM", "no Linux"])
-def test_a_model_that_the_system_does_not_tell_is_not_known(tmp_path, text):
+def test_a_missing_cpu_model_is_unknown(tmp_path, text):
     if text is not None:
         (tmp_path / "proc").mkdir()
         (tmp_path / "proc/cpuinfo").write_text(text)
@@ -120,12 +120,12 @@ def test_a_model_that_the_system_does_not_tell_is_not_known(tmp_path, text):
     ],
     ids=["x86", "ARM", "no features"],
 )
-def test_the_features_of_the_cpu_are_labels(tmp_path, cpuinfo, labels):
+def test_cpu_features_become_labels(tmp_path, cpuinfo, labels):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "cpuinfo").write_text(cpuinfo)
 
     assert read_cpu_labels(str(tmp_path)) == {f"cpu-{name}": "true" for name in labels}
 
 
-def test_a_machine_that_is_no_linux_has_no_labels(tmp_path):
+def test_another_system_than_linux_has_no_labels(tmp_path):
     assert read_cpu_labels(str(tmp_path)) == {}

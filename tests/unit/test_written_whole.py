@@ -1,4 +1,4 @@
-"""What is written is there as a whole or not at all, and takes nothing from anybody."""
+"""Files are written atomically, and existing files are not lost."""
 
 import os
 import stat
@@ -23,7 +23,7 @@ def names(folder):
     return sorted(each.name for each in folder.iterdir())
 
 
-def test_a_new_file_has_the_mode_that_the_user_wants_of_new_files(tmp_path):
+def test_a_new_file_has_the_default_mode(tmp_path):
     (tmp_path / "other").touch()
 
     write_new(tmp_path / "new", "text")
@@ -41,24 +41,24 @@ def link_to_nowhere(path):
 
 
 @pytest.mark.parametrize("make", [there, link_to_nowhere], ids=lambda make: make.__name__)
-@pytest.mark.parametrize("write", [lambda path: write_new(path, "text"), check_new], ids=["written", "asked before"])
-def test_what_is_there_is_not_replaced_unless_the_user_says_so(make, write, tmp_path):
+@pytest.mark.parametrize("write", [lambda path: write_new(path, "text"), check_new], ids=["write_new", "check_new"])
+def test_an_existing_file_is_only_replaced_with_force(make, write, tmp_path):
     path = tmp_path / "output"
     make(path)
     before = path.lstat()
 
-    with pytest.raises(InvalidResourcesError, match=r"output exists already.*add --force"):
+    with pytest.raises(InvalidResourcesError, match=r"output already exists.*pass --force"):
         write(path)
 
     assert (path.lstat().st_ino, names(tmp_path)) == (before.st_ino, ["output"])
 
 
-def test_a_file_that_comes_while_another_is_written_stays(tmp_path, monkeypatch):
+def test_a_file_that_another_process_creates_in_the_meantime_stays(tmp_path, monkeypatch):
     path = tmp_path / "output"
     sync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda number: (path.write_text("theirs"), sync(number)))
 
-    with pytest.raises(InvalidResourcesError, match="exists already"):
+    with pytest.raises(InvalidResourcesError, match="already exists"):
         write_new(path, "text")
 
     assert (path.read_text(), names(tmp_path)) == ("theirs", ["output"])
@@ -86,7 +86,7 @@ CSV = "workload,size\nmlp,{}\n"
     ],
     ids=["empty", "page", "SVG", "PNG", "cluster", "record", "CSV"],
 )
-def test_with_force_a_file_of_the_same_kind_is_replaced(old, new, tmp_path):
+def test_force_replaces_a_file_of_the_same_kind(old, new, tmp_path):
     (tmp_path / "output").write_bytes(old if isinstance(old, bytes) else old.encode())
 
     write_new(tmp_path / "output", new, force=True)
@@ -108,41 +108,37 @@ def test_with_force_a_file_of_the_same_kind_is_replaced(old, new, tmp_path):
     ids=["text", "page", "policy", "results", "YAML", "CSV", "bytes"],
 )
 @pytest.mark.parametrize(
-    "new",
-    [PAGE, SVG, PNG, CLUSTER, RECORD.format("a"), CSV],
-    ids=["page", "SVG", "PNG", "cluster", "record", "CSV"],
+    "new", [PAGE, SVG, PNG, CLUSTER, RECORD.format("a"), CSV], ids=["page", "SVG", "PNG", "cluster", "record", "CSV"]
 )
-def test_not_even_with_force_a_file_of_another_kind_is_replaced(old, new, tmp_path):
+def test_force_does_not_replace_a_file_of_another_kind(old, new, tmp_path):
     content = old if isinstance(old, bytes) else old.encode()
     (tmp_path / "output").write_bytes(content)
 
-    with pytest.raises(
-        InvalidResourcesError, match="output is another kind of file than the one that would replace it"
-    ):
+    with pytest.raises(InvalidResourcesError, match="output is another kind of file, and --force only replaces"):
         write_new(tmp_path / "output", new, force=True)
     assert (tmp_path / "output").read_bytes() == content
 
 
 @pytest.mark.parametrize("link", [Path.hardlink_to, Path.symlink_to])
-def test_an_input_is_not_replaced_by_another_name_either(link, tmp_path):
+def test_an_input_is_not_replaced_through_a_link(link, tmp_path):
     (tmp_path / "input").write_text(SVG)
     link(tmp_path / "output", tmp_path / "input")
 
-    with pytest.raises(InvalidResourcesError, match="output is an input of this command and would be lost"):
+    with pytest.raises(InvalidResourcesError, match="output is an input of this command: choose another"):
         check_new(tmp_path / "output", force=True, inputs=(None, tmp_path / "none", tmp_path / "input"))
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [(".", "it is a folder"), ("not/there", "there is no"), ("x" * 300, "too long")],
-    ids=["a folder", "in none", "a long name"],
+    ids=["a folder", "a missing folder", "a long name"],
 )
-def test_what_can_be_no_file_is_refused_before_the_work_is_done(name, message, tmp_path):
+def test_an_impossible_path_raises_an_error_before_the_work(name, message, tmp_path):
     with pytest.raises(InvalidResourcesError, match=message):
         check_new(tmp_path / name, force=True)
 
 
-def test_what_is_replaced_keeps_its_mode_and_its_attributes(tmp_path):
+def test_a_replaced_file_keeps_its_mode_and_attributes(tmp_path):
     path = tmp_path / "file"
     path.touch(mode=0o640)
     os.setxattr(path, "user.note", b"mine")
@@ -157,7 +153,7 @@ def test_what_is_replaced_keeps_its_mode_and_its_attributes(tmp_path):
 
 
 @needs_root
-def test_what_is_replaced_keeps_its_owner(tmp_path):
+def test_a_replaced_file_keeps_its_owner(tmp_path):
     path = tmp_path / "file"
     path.touch()
     os.chown(path, 1234, 2345)
@@ -180,7 +176,7 @@ replace_file(Path(sys.argv[1]), "text")
 
 @needs_root
 def test_a_file_whose_owner_cannot_be_kept_is_not_replaced():
-    with TemporaryDirectory() as name:  # pytest's own folders let nobody else in
+    with TemporaryDirectory() as name:  # other users cannot enter pytest's folders
         folder = Path(name)
         folder.chmod(0o777)
         path = folder / "file"
@@ -216,7 +212,7 @@ def test_a_read_only_file_is_not_replaced(tmp_path):
     assert (path.read_text(), names(tmp_path)) == ("mine", ["file"])
 
 
-def test_a_private_file_is_private_whatever_it_was(tmp_path):
+def test_a_private_file_is_only_accessible_for_its_owner(tmp_path):
     (tmp_path / "open").touch(mode=0o666)
     for name in ("open", "new"):
         replace_file(tmp_path / name, "text", is_private=True)
@@ -224,7 +220,7 @@ def test_a_private_file_is_private_whatever_it_was(tmp_path):
     assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}
 
 
-def test_half_of_a_private_file_is_read_by_nobody(tmp_path, monkeypatch):
+def test_a_private_file_is_private_while_it_is_written(tmp_path, monkeypatch):
     (tmp_path / "file").touch(mode=0o600)
     modes = []
     write = os.fdopen
@@ -256,12 +252,12 @@ spec:
 USED = GpuMemoryUsage(gpus=0.5, share_bytes=2**30, peak_reserved_bytes=2**29)
 
 
-def test_a_plot_takes_the_place_of_nothing(tmp_path):
+def test_a_plot_replaces_a_file_only_with_force(tmp_path):
     path = tmp_path / "package.svg"
     path.write_text("<svg>mine</svg>")
     run = RunUsage(trials=(TrialUsage(name="one", usage=USED),))
 
-    with pytest.raises(InvalidResourcesError, match="exists already"):
+    with pytest.raises(InvalidResourcesError, match="already exists"):
         plot_usage(run, path)
     assert path.read_text() == "<svg>mine</svg>"
     plot_usage(run, path, force=True)
@@ -278,7 +274,7 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def test_one_process_at_a_time_has_a_file(tmp_path):
+def test_a_lock_belongs_to_one_process_at_a_time(tmp_path):
     path = tmp_path / "run.json"
     command = [sys.executable, "-c", HOLDS, path]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
@@ -292,7 +288,7 @@ def test_one_process_at_a_time_has_a_file(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_lock_empties_and_follows_nothing(tmp_path):
+def test_a_lock_does_not_follow_links(tmp_path):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / ".run.json.lock").symlink_to(tmp_path / "precious")
 
@@ -314,7 +310,7 @@ for _ in range(20):
 """
 
 
-def test_processes_that_add_to_one_file_lose_nothing(tmp_path):
+def test_processes_that_append_under_a_lock_lose_nothing(tmp_path):
     path = tmp_path / "record"
     path.write_text("")
 
@@ -324,7 +320,7 @@ def test_processes_that_add_to_one_file_lose_nothing(tmp_path):
     assert (len(path.read_text()), names(tmp_path)) == (60, ["record"])
 
 
-def test_a_run_set_that_another_process_writes_is_not_gone_on_with(tmp_path):
+def test_a_run_set_that_another_process_writes_is_not_continued(tmp_path):
     from tune_policies.benchmarks.measuring.runner import Session, measure_to_file
 
     path = tmp_path / "run.json"

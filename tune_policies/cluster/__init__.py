@@ -1,1 +1,1 @@
-"""What there is: nodes with their devices, accelerator families, TPU slices and labels."""
+"""Nodes with their devices, accelerator families, TPU slices and labels."""

@@ -1,8 +1,8 @@
-"""Facts about accelerators that do not depend on a machine: the families of Ray 2.60, and the memory of GPUs.
+"""The accelerator families of Ray 2.60, and the memory of GPU types.
 
 Sources: the managers in ``ray._private.accelerators`` for families, ``ray.util.accelerators`` for device types,
-https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html for the support by Ray, the frameworks'
-documentation for memory limits, and totals of drivers in public listings for ``GPU_TOTALS``.
+https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html for the support by Ray, the documentation of the
+frameworks for memory limits, and public listings of driver totals for ``GPU_TOTALS``.
 """
 
 import math
@@ -17,12 +17,12 @@ _NOT_IN_GUIDE: Final = "not in Ray's guide"
 
 
 class FormerVariable(NamedTuple):
-    """A variable by which an older Ray makes devices visible to a process, and which still hides them.
+    """An environment variable that older Ray versions used to select visible devices, and that still hides devices.
 
     Attributes:
         name: The variable.
-        until: The first version of Ray that uses another one.
-        consequence: What happens if a newer Ray finds this one alone.
+        until: The first version of Ray that uses another variable.
+        consequence: What happens with a newer Ray if only this variable is set.
     """
 
     name: str
@@ -35,16 +35,16 @@ class AcceleratorFamily(NamedTuple):
 
     Attributes:
         device: The name of the devices without the vendor.
-        resource: Ray's resource, whose units are single devices.
+        resource: Ray's resource, which counts devices.
         ray_manager: The name of Ray's class for the family.
-        visibility_variable: The environment variable by which Ray makes devices visible to a process, if there is one.
+        visibility_variable: The environment variable with the devices that a process may use, if there is one.
         detection: How Ray finds the devices of a node.
         types: Ray's names of the device types.
         can_be_split: Whether processes may share a device.
-        amounts: The only amounts that Ray assigns; empty if any whole number is valid.
-        memory_limits: The frameworks that can limit their part of the device's memory.
+        amounts: The only amounts that Ray assigns. It is empty if any whole number is valid.
+        memory_limits: The frameworks that can limit the device memory of a process.
         support: How well Ray supports the family.
-        former_variable: The variable by which an older Ray makes devices visible.
+        former_variable: The visibility variable of older Ray versions.
     """
 
     vendor: str
@@ -64,18 +64,18 @@ class AcceleratorFamily(NamedTuple):
         return f"{self.vendor} {self.device}"
 
     def allows(self, amount: float) -> bool:
-        """Return whether a process may have ``amount`` devices."""
+        """Return whether a process may reserve ``amount`` devices."""
         if self.amounts:
             return amount in self.amounts
         return amount > 0 and (float(amount).is_integer() or (self.can_be_split and amount < 1))
 
     @property
     def allowed(self) -> str:
-        """The amounts that a process may have as text."""
+        """The amounts that a process may reserve, as text."""
         if self.amounts:
             *most, last = map(str, self.amounts)
             return f"{', '.join(most)} or {last}"
-        return "a part of one, or whole numbers" if self.can_be_split else "whole numbers"
+        return "a fraction of one, or whole numbers" if self.can_be_split else "whole numbers"
 
 
 _ALL_FRAMEWORKS: Final = ("PyTorch", "TensorFlow", "JAX", "CuPy")
@@ -174,7 +174,7 @@ class GpuTotal(NamedTuple):
     Attributes:
         mib: The smallest total that a driver has reported in MiB, or with ``is_nominal`` the vendor's size.
         source: The tool that reported the total, with its driver version if known, or a public report.
-        variants: The larger sizes of the same type, and how to name them.
+        variants: The larger sizes of the same type, with their type names if they have any.
         is_nominal: Whether no total is published, so that ``UNREPORTED_MARGIN`` is subtracted.
     """
 
@@ -185,7 +185,7 @@ class GpuTotal(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that a plan counts."""
+        """The memory that a plan uses."""
         total = self.mib * 2**20
         return int(total * (1 - UNREPORTED_MARGIN)) if self.is_nominal else total
 
@@ -234,14 +234,14 @@ GPU_TOTALS: Final = {
     "MXC500": GpuTotal(65_536, "mx-smi"),
     "MXC550": GpuTotal(65_536, "mx-smi"),
 }
-"""The memory that a plan counts for a GPU that was not read.
+"""The memory that a plan assumes for a GPU whose memory was not read.
 
 Totals of a model differ by driver, because drivers count reserved memory and ECC differently. GPUs that share memory
 with the CPU (Apple, MI300A) and types with several sizes (Radeon) have no entry.
 """
 
 ACCELERATOR_TYPE_PREFIX: Final = "accelerator_type:"
-"""A node has one unit of ``accelerator_type:A100``, and work for that type reserves a little of it."""
+"""A node has one unit of ``accelerator_type:A100``, and each request for that type reserves a small part of it."""
 
 ACCELERATOR_TYPE_AMOUNT: Final = 0.001
 """The amount that Ray's ``accelerator_type=`` reserves. A node has room for 1000 such bundles."""
@@ -252,11 +252,11 @@ GPU_VISIBILITY_VARIABLES: Final = tuple(
         family.visibility_variable for family in FAMILIES if family.resource == "GPU" and family.visibility_variable
     )
 )
-"""Empty values hide all GPUs, as Ray does with ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO``."""
+"""The variables that hide all GPUs if they are empty. Ray empties them with ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO``."""
 
 
 def public_text(text: str) -> str:
-    """Return a text of this package without names of the user's cluster, except device families and types."""
+    """Return a text of this package without names from the user's cluster, except device resources and types."""
     return without_names(text, ACCELERATOR_TYPES | DEVICE_RESOURCES)
 
 
@@ -266,7 +266,7 @@ def check_accelerator_type(name: str) -> str:
 
 
 def check_device_resource(name: str) -> str:
-    """Return ``name`` if it is a resource with devices as units, or raise an ``InvalidResourcesError``."""
+    """Return ``name`` if it is a resource that counts devices, or raise an ``InvalidResourcesError``."""
     return _known(name, DEVICE_RESOURCES, "accelerator resource")
 
 
@@ -274,13 +274,13 @@ def check_type_of_resource(accelerator_type: str, resource: str) -> str:
     """Return ``accelerator_type`` if it is a type of ``resource``, or raise an ``InvalidResourcesError``."""
     types = {name for family in families_of(resource) for name in family.types}
     if accelerator_type not in types:
-        known = f"its types are {', '.join(sorted(types))}" if types else "Ray names no types of it"
+        known = f"its types are {', '.join(sorted(types))}" if types else "Ray defines no types of this resource"
         raise InvalidResourcesError(f"accelerator_type {accelerator_type!r} is not of resource {resource!r}: {known}")
     return accelerator_type
 
 
 def check_device_amount(amount: float, resource: str) -> float:
-    """Return ``amount`` if a process may have so much of ``resource``, or raise an ``InvalidResourcesError``."""
+    """Return ``amount`` if a process may reserve it of ``resource``, or raise an ``InvalidResourcesError``."""
     family = families_of(resource)[0]  # the same for all GPUs
     if not family.allows(amount):
         candidates = family.amounts or (math.floor(amount), math.floor(amount) + 1)
@@ -288,7 +288,7 @@ def check_device_amount(amount: float, resource: str) -> float:
         above = [allowed for allowed in candidates if allowed > amount]
         nearest = " or ".join(str(allowed) for allowed in (*below[-1:], *above[:1]))
         raise InvalidResourcesError(
-            f"amount={amount:g} of {resource} is not possible: a worker gets {family.allowed}. Ask for {nearest}"
+            f"amount={amount:g} of {resource} is not possible: a worker gets {family.allowed}. Request {nearest}"
         )
     return amount
 
@@ -306,11 +306,11 @@ def _known(name: str, known: frozenset[str], what: str) -> str:
 
 
 def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
-    """Return the smallest GPU memory of a device type in bytes, or ``None`` if it is not known."""
+    """Return the smallest GPU memory of a device type in bytes, or ``None`` if it is unknown."""
     total = GPU_TOTALS.get(accelerator_type or "")
     return None if total is None else total.memory_bytes
 
 
 def may_be_nvidia(accelerator_type: str | None) -> bool:
-    """Return whether NVML may read GPUs of the type. Ray also uses unlisted names for NVIDIA GPUs."""
+    """Return whether GPUs of the type can be NVIDIA's. Ray also uses unlisted names for NVIDIA GPUs."""
     return not any(accelerator_type in family.types for family in FAMILIES if family.vendor != "NVIDIA")

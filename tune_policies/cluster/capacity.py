@@ -1,6 +1,7 @@
 """The nodes of a cluster with their devices, and the nodes that could be added.
 
-A capacity can be saved as JSON and planned against elsewhere. The functions at the end convert Ray's resource amounts.
+A capacity can be saved as JSON, and plans can be made for it elsewhere. The functions at the end convert Ray's resource
+amounts.
 """
 
 import math
@@ -46,12 +47,12 @@ class NodeCapacity(Value):
         accelerator_type: Ray's name of its device type, such as ``"A100"``.
         labels: Ray's node labels.
         devices: Its physical GPUs, or ``None`` if they were not read.
-        address: Its IP address, by which a user may exclude it.
+        address: Its IP address.
         is_head: Whether it is the cluster's head node.
-        usable_cpus: The CPUs that its cgroup quota, its CPU affinity and ``SLURM_CPUS_PER_TASK`` allow, which may be
+        usable_cpus: The CPUs that its cgroup quota, its CPU affinity and ``SLURM_CPUS_PER_TASK`` allow, which can be
             fewer than Ray's, or ``None`` if they were not read.
         cpu_model: The system's name of its CPUs, which does not affect plans.
-        is_expected: Whether the autoscaler still has to add it.
+        is_expected: Whether the autoscaler has not added it yet.
         in_use: The resources that were reserved when it was read. Plans use totals.
     """
 
@@ -69,15 +70,15 @@ class NodeCapacity(Value):
 
     @cached_property
     def amounts(self) -> Amounts:
-        """Ray's resources of the node and one unit of its device type. ``memory`` is missing if it is not known."""
+        """Ray's resources of the node and one unit of its device type, without ``memory`` if it is unknown."""
         return _amounts(self.resources, self.accelerator_type)
 
     @cached_property
     def smallest_gpu_memory_bytes(self) -> int | None:
-        """The GPU memory of the smallest device in bytes, or ``None`` if it is not known.
+        """The GPU memory of the smallest device in bytes, or ``None`` if it is unknown.
 
-        The table of device types replaces devices that were not read. The memory is not known if Ray counts more GPUs
-        than there are devices, because some of them would share a device.
+        For devices that were not read, it is the memory of the device type. It is unknown if Ray counts more GPUs than
+        there are devices, because some of them would share a device.
         """
         if self.resources.gpus == 0:
             return None
@@ -88,14 +89,14 @@ class NodeCapacity(Value):
         return min([device.memory_bytes for device in self.devices], default=None)
 
     def with_less(self, resources: Resources) -> "NodeCapacity":
-        """Return the node with fewer resources. GPU memory that was not known for all GPUs stays unknown."""
+        """Return the node with fewer resources. If the GPU memory was unknown, it stays unknown."""
         is_hidden = self.devices is not None and len(self.devices) < self.resources.gpus
         devices = () if is_hidden else self.devices
         return self.model_copy(update={"resources": resources, "devices": devices, "usable_cpus": None})
 
     @property
     def ray_labels(self) -> Mapping[str, str]:
-        """The labels including the node's identifier, by which Ray selects nodes."""
+        """The labels that Ray's selectors match, including the node's identifier."""
         return self.labels if NODE_ID in self.labels else {NODE_ID: self.node_id, **self.labels}
 
     @cached_property
@@ -112,8 +113,7 @@ class NodeCapacity(Value):
     def __str__(self) -> str:
         has = self.resources
         device = f" ({self.accelerator_type})" if self.accelerator_type else ""
-        # Mention missing resources of a node: "8 CPUs, 0 GPUs".
-        parts = [amount_of(has.cpus, "CPU"), amount_of(has.gpus, "GPU") + device]
+        parts = [amount_of(has.cpus, "CPU"), amount_of(has.gpus, "GPU") + device]  # also "0 GPUs"
         rest = has.replaced(cpus=0, gpus=0)
         return ", ".join(parts if rest.memory_bytes is None and not rest.custom else [*parts, str(rest)])
 
@@ -124,9 +124,9 @@ def _amounts(resources: Resources, accelerator_type: str | None) -> Amounts:
 
 
 class ReducedNodes(Sequence[NodeCapacity]):
-    """Nodes ``before`` with other ``resources``, which are the same for all nodes.
+    """The nodes ``before``, all with the same reduced ``resources``.
 
-    Each node is created on access. A planner reads only one node of each shape, and the identifiers of the others.
+    Each node is created on access, because a planner reads only one node per shape, and the identifiers of the others.
     """
 
     def __init__(self, before: Sequence[NodeCapacity], resources: Resources) -> None:
@@ -134,18 +134,16 @@ class ReducedNodes(Sequence[NodeCapacity]):
         self.resources = resources
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a node, or some of them."""
         if isinstance(index, slice):
             return ReducedNodes(self.before[index], self.resources)
         return self.before[index].with_less(self.resources)
 
     def __len__(self) -> int:
-        """Return how many nodes there are."""
         return len(self.before)
 
 
 def _joined(parts: Collection[Sequence[NodeCapacity]]) -> Sequence[NodeCapacity]:
-    """Return the nodes of all parts. If some are reduced, all get the resources of the first node."""
+    """Return the nodes of all parts. If some parts are reduced, all nodes get the resources of the first node."""
     if any(type(part) is ReducedNodes for part in parts):
         first = next(iter(parts))
         return ReducedNodes(tuple(chain.from_iterable(map(nodes_before, parts))), first[0].resources)
@@ -187,7 +185,7 @@ class NodeTypeCapacity(Value):
         name: The name of the type in the cluster's configuration.
         max_nodes_to_add: The most nodes that can be added, including pending ones.
         accelerator_type: Ray's name of its device type.
-        devices: Its GPUs if they are known before it is added, as parts of GPUs are.
+        devices: Its GPUs, if they are known before a node is added.
     """
 
     name: str
@@ -203,7 +201,7 @@ class NodeTypeCapacity(Value):
         return _amounts(self.resources, self.accelerator_type)
 
     def as_node(self) -> NodeCapacity:
-        """Return a node of this type, whose GPUs may not be known."""
+        """Return an expected node of this type."""
         return NodeCapacity(
             node_id=self.name,
             resources=self.resources,
@@ -219,10 +217,10 @@ class ClusterCapacity(ShownValue):
 
     Attributes:
         nodes: The alive nodes that accept work, in any order.
-        draining: Alive nodes that are being drained, which plans do not count because Ray places nothing on them.
-        node_types: The node types that the autoscaler can add, or ``None`` if there is an autoscaler whose types are
+        draining: Alive nodes that are being drained. Plans ignore them, because Ray places nothing on them.
+        node_types: The node types that the autoscaler can add, or ``None`` if an autoscaler runs whose types are
             unknown.
-        max_nodes_to_add: The most nodes of all types together that can be added, if there is such a limit.
+        max_nodes_to_add: The most nodes of all types together that can be added, or ``None`` for no limit.
         read_at: When the cluster was read, or ``None`` if it was written by hand.
     """
 
@@ -242,7 +240,7 @@ class ClusterCapacity(ShownValue):
 
     @cached_property
     def nodes_by_shape(self) -> dict[Hashable, Sequence[NodeCapacity]]:
-        """The nodes of each shape. The time of a plan depends on the number of shapes."""
+        """The nodes of each shape. The time to make a plan depends on the number of shapes."""
         nodes_of: dict[Hashable, list[NodeCapacity]] = {}
         for node in self.nodes:
             nodes_of.setdefault(node.shape, []).append(node)
@@ -250,13 +248,13 @@ class ClusterCapacity(ShownValue):
 
     @cached_property
     def groups(self) -> tuple[NodeGroup, ...]:
-        """One node of each shape, and their numbers."""
+        """One node of each shape, and the number of such nodes."""
         return tuple(NodeGroup(nodes[0], len(nodes)) for nodes in self.nodes_by_shape.values())
 
     def in_steps_of_memory(self, step_bytes: int) -> "ClusterCapacity":
         """Return the cluster with one shape for nodes that differ by less than a step of host memory.
 
-        All nodes of a cluster may differ by some bytes, which matter to few requests. The node with the most memory
+        All nodes of a cluster can differ by some bytes, which affect few requests. The node with the most memory
         represents its shape.
         """
         kept: dict[int, ClusterCapacity] = self.__dict__.setdefault("_in_steps", {})
@@ -321,7 +319,7 @@ class ClusterCapacity(ShownValue):
         return self._with_shapes(by_shape)
 
     def with_nodes_added(self, nodes_to_add: Mapping[str, int]) -> "ClusterCapacity":
-        """Return the cluster with so many more nodes of each type, to which no more can be added."""
+        """Return the cluster with these numbers of nodes added by type. No more can be added to it."""
         by_shape = dict(self.nodes_by_shape)
         for node_type in self.node_types or ():
             if number := nodes_to_add.get(node_type.name, 0):
@@ -330,20 +328,17 @@ class ClusterCapacity(ShownValue):
         return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
 
     def _nodes_of_type(self, node_type: NodeTypeCapacity, number: int) -> list[NodeCapacity]:
-        """Return so many nodes of a type. They are cached, because a search for a number of nodes needs them often."""
-        nodes = self._expected_nodes.setdefault(node_type.name, [])
+        """Return new nodes of a type. They are cached, because a search for the best number needs them often."""
+        cached: dict[str, list[NodeCapacity]] = self.__dict__.setdefault("_expected_nodes", {})
+        nodes = cached.setdefault(node_type.name, [])
         if len(nodes) < number:
             node = node_type.as_node()
             ids = islice(_free_ids(node_type.name, {node.node_id for node in self.nodes}), len(nodes), number)
             nodes += [node.model_copy(update={"node_id": node_id}) for node_id in ids]
         return nodes[:number]
 
-    @cached_property
-    def _expected_nodes(self) -> dict[str, list[NodeCapacity]]:
-        return {}
-
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "ClusterCapacity":
-        """Return the cluster with only some of its alive nodes."""
+        """Return the cluster with the alive nodes for which ``holds`` is true."""
         if "nodes_by_shape" not in self.__dict__ or "_is_in_steps" in self.__dict__:
             return self.with_nodes(filter(holds, self.nodes))
         kept: dict[Hashable, Sequence[NodeCapacity]] = {
@@ -390,7 +385,7 @@ class ClusterCapacity(ShownValue):
 def _check_different(names: Sequence[str], what: str) -> None:
     if len(set(names)) < len(names):
         twice = min(name for name, number in Counter(names).items() if number > 1)
-        raise InvalidResourcesError(f"each {what} of its own, but {twice!r} comes twice")
+        raise InvalidResourcesError(f"each {what} of its own, but {twice!r} occurs twice")
 
 
 def _free_ids(name: str, taken: set[str]) -> Iterator[str]:
@@ -401,29 +396,31 @@ def _free_ids(name: str, taken: set[str]) -> Iterator[str]:
 
 
 HEAD_RESOURCE: Final = "node:__internal_head__"
-"""Only the head node has it (``HEAD_NODE_RESOURCE_NAME``)."""
+"""A resource of the head node only (``HEAD_NODE_RESOURCE_NAME``)."""
 
-_NOT_CUSTOM: Final = ("CPU", "GPU", "memory", "object_store_memory")
 # Reservations of placement groups appear as additional resources such as CPU_group_0_<36 hex digits>.
-_OF_A_GROUP: Final = re.compile(r"_group_(\d+_)?[0-9a-f]{36}$")
+_NOT_CUSTOM: Final = re.compile(
+    rf"(CPU|GPU|memory|object_store_memory)\Z|node:|{ACCELERATOR_TYPE_PREFIX}|.*_group_(\d+_)?[0-9a-f]{{36}}$",
+    re.DOTALL,
+)
 
 
 def to_resources(totals: Mapping[str, float]) -> Resources:
     """Return the resources of a node from Ray's totals, without Ray's internal ones.
 
-    Larger amounts of custom resources than a trial may request are cut, and not rejected.
+    Amounts of custom resources above the maximum of a request are reduced to it.
     """
     return Resources(
         cpus=totals.get("CPU", 0),
         gpus=totals.get("GPU", 0),
         memory_bytes=int(totals["memory"]) if totals.get("memory", 0) >= 1 else None,
-        custom={name: min(amount, MOST) for name, amount in totals.items() if _is_custom(name)},
+        custom={name: min(amount, MOST) for name, amount in totals.items() if not _NOT_CUSTOM.match(name)},
     )
 
 
 def in_use(totals: Mapping[str, float], available: Mapping[str, float]) -> Resources:
     """Return the reserved resources, with GPUs above one rounded up to whole ones."""
-    # Ray omits exhausted resources. Free amounts and totals may be of different moments.
+    # Ray omits exhausted resources. Free amounts and totals can be from different moments.
     used = {name: max(0.0, total - available.get(name, 0)) for name, total in totals.items()}
     if used.get("GPU", 0) > 1:
         used["GPU"] = math.ceil(round(used["GPU"], 4))
@@ -434,11 +431,3 @@ def accelerator_type_of(totals: Mapping[str, float]) -> str | None:
     """Return Ray's name of the device type, or the first of several by name."""
     types = sorted(name for name in totals if name.startswith(ACCELERATOR_TYPE_PREFIX))
     return types[0].removeprefix(ACCELERATOR_TYPE_PREFIX) if types else None
-
-
-def _is_custom(name: str) -> bool:
-    return (
-        name not in _NOT_CUSTOM
-        and not name.startswith(("node:", ACCELERATOR_TYPE_PREFIX))
-        and not _OF_A_GROUP.search(name)
-    )

@@ -1,6 +1,6 @@
 """Shows clusters as tables and lines.
 
-Labels and custom resources have names of any length, so they are below the tables and not in columns.
+Labels and custom resources can have long names, so they are listed below the tables.
 """
 
 from collections import defaultdict
@@ -18,10 +18,10 @@ from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted, shorten_names
 
 _NOT_REPEATED: Final = frozenset({"ray.io/node-id", "ray.io/accelerator-type"})
-"""Labels that are not shown: the node's identifier, and the type, which has a column."""
+"""Labels that are not listed: the node's identifier, and the type, which has a column."""
 
 _NO_LIMIT: Final = 2**30
-"""From this number of nodes on there is no limit: KubeRay's default is 2147483647 minus the running nodes."""
+"""From this number of nodes on, the table shows "no limit". KubeRay's default is 2147483647 minus the running nodes."""
 
 
 def cluster_view(capacity: ClusterCapacity) -> RenderableType:
@@ -29,9 +29,9 @@ def cluster_view(capacity: ClusterCapacity) -> RenderableType:
     parts: list[RenderableType] = [_nodes(capacity.nodes)]
     if capacity.draining:
         names = sorted(node.address or node.node_id[:8] for node in capacity.draining)
-        parts.append(line(f"{counted(len(names), 'node')} being drained, which no plan counts: {shorten_names(names)}"))
+        parts.append(line(f"{counted(len(names), 'node')} being drained, which plans ignore: {shorten_names(names)}"))
     if capacity.node_types is None:
-        text = "An autoscaler runs, but what it could add is not known: name the cluster's file with --cluster-config"
+        text = "An autoscaler runs, but its node types are not known: pass the cluster's file with --cluster-config"
         parts.append(line(text))
     elif capacity.node_types:
         parts += ["", _node_types(capacity)]
@@ -41,7 +41,7 @@ def cluster_view(capacity: ClusterCapacity) -> RenderableType:
 def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
     shapes: dict[tuple[str, ...], list[NodeCapacity]] = defaultdict(list)
     for node in nodes:
-        # Ray's memory is what was free when the node started, which differs among equal nodes.
+        # Ray's memory total is the memory that was free when the node started, so it differs among equal nodes.
         has_memory = "" if node.resources.memory_bytes else "not known"
         shapes[(*_columns(node), has_memory, _others(node))].append(node)
     table = empty_table(
@@ -59,12 +59,13 @@ def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
         has, kind = alike[0].resources, columns[2]
         named = f"{len(alike)} with {amount_of(has.cpus, 'CPU')}, {amount_of(has.gpus, 'GPU')}"
         named += f" ({kind})" if kind != "-" else ""
-        details.append(_details(named, _shared_labels(alike), others))
+        shared_labels = dict(set.intersection(*(set(node.labels.items()) for node in alike)))
+        details.append(_details(named, shared_labels, others))
     return Group(table, *(line(text) for text in details if text))
 
 
 def _node_types(capacity: ClusterCapacity) -> RenderableType:
-    table = empty_table("The autoscaler could add", "Nodes", "Node type", "CPU", "GPU", "Type", "Host memory")
+    table = empty_table("The autoscaler can add", "Nodes", "Node type", "CPU", "GPU", "Type", "Host memory")
     details = []
     for kind in capacity.node_types or ():
         has = kind.resources
@@ -123,10 +124,6 @@ def _in_use(nodes: Iterable[NodeCapacity]) -> Text:
     memory = total.pop("memory", 0)
     parts = [amount_of(from_ticks(ticks), name) for name, ticks in sorted(total.items())]
     return Text("\n".join([*map(one_line, parts), *([format_bytes(memory)] if memory else [])]) or "nothing")
-
-
-def _shared_labels(nodes: list[NodeCapacity]) -> dict[str, str]:
-    return dict(set.intersection(*(set(node.labels.items()) for node in nodes)))
 
 
 def _details(named: str, labels: Mapping[str, str], others: str) -> str:

@@ -1,4 +1,4 @@
-"""Label selectors, by which Ray places work on nodes.
+"""Label selectors, with which Ray restricts work to nodes.
 
 A selector maps label keys to conditions in Ray's form: ``"eu"``, ``"!eu"``, ``"in(eu,us)"`` or ``"!in(eu,us)"``. A node
 without the label meets only conditions with ``!``. Source: ``ray._private.label_utils`` and the guide "Use labels to
@@ -14,7 +14,7 @@ from pydantic import BeforeValidator
 from tune_policies.values.errors import InvalidResourcesError
 
 NODE_ID: Final = "ray.io/node-id"
-"""The label of each node with its identifier."""
+"""The label with the identifier of a node."""
 
 ACCELERATOR_TYPE: Final = "ray.io/accelerator-type"
 """The label with the device type that Ray has detected on a node."""
@@ -29,7 +29,7 @@ _CONDITION: Final = re.compile(r"(?P<excluded>!?)(?:in\((?P<list>[^()]*)\)|(?P<o
 
 
 class _Condition(NamedTuple):
-    """The value of a label must be one of ``values``, or with ``is_excluded`` none of them."""
+    """A condition that a label has one of ``values``, or with ``is_excluded`` none of them."""
 
     values: frozenset[str]
     is_excluded: bool
@@ -58,10 +58,9 @@ class _Condition(NamedTuple):
 
 
 def check_selector(value: object) -> dict[str, str]:
-    """Return a label selector without blanks: Ray 2.60 accepts ``"in(eu, us)"``, but no node meets it.
+    """Return a label selector without blanks, or raise an ``InvalidResourcesError``.
 
-    Raises:
-        InvalidResourcesError: ``value`` is not a mapping of label keys to conditions.
+    Ray 2.60 accepts ``"in(eu, us)"``, but no node matches it.
     """
     if not isinstance(value, Mapping):
         raise InvalidResourcesError(f"a label selector must map label keys to conditions, got {value!r}")
@@ -82,16 +81,16 @@ def check_selector(value: object) -> dict[str, str]:
 
 
 LabelSelector = Annotated[dict[str, str], BeforeValidator(check_selector)]
-"""A label selector in Ray's form."""
+"""A label selector in Ray's format."""
 
 
 def conditions_of(selector: Mapping[str, str]) -> list[tuple[str, frozenset[str], bool]]:
-    """Return the key and the values of each condition, and whether a node must have none of these values."""
+    """Return for each condition the label's key, the values, and whether these values are excluded."""
     return [(key, *condition) for key, condition in _parsed(selector).items()]
 
 
 def matcher(selector: Mapping[str, str]) -> Callable[[Mapping[str, str]], bool]:
-    """Return a function that returns whether the selector selects a node with given labels."""
+    """Return a function that tests whether the selector matches a node's labels."""
     conditions = conditions_of(selector)
 
     def is_selected(labels: Mapping[str, str]) -> bool:
@@ -104,7 +103,7 @@ def matcher(selector: Mapping[str, str]) -> Callable[[Mapping[str, str]], bool]:
 
 
 def merged(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
-    """Return the selector of the nodes that both selectors select."""
+    """Return a selector that matches the nodes that match both selectors."""
     if not one or not other:
         return dict(one or other)
     conditions = _parsed(one)
@@ -129,7 +128,7 @@ def is_none_of(values: Iterable[str]) -> str:
 
 
 def format_selector(selector: Mapping[str, str]) -> str:
-    """Return the selector for a message, with short node identifiers as in Ray, and cut after 120 characters."""
+    """Return the selector as text of at most 120 characters, with short node identifiers as in Ray's messages."""
     parts = (f"{key}={condition}" for key, condition in sorted(selector.items()))
     text = _NODE_ID.sub(r"\1", ", ".join(parts))
     return text if len(text) <= 120 else f"{text[:117]}..."

@@ -1,7 +1,7 @@
 """TPU slices: hosts with connected chips, which can only be used together.
 
-Ray Train runs the workers of a trial on whole slices. It reserves a slice of several hosts by the resource
-``TPU-{pod type}-head`` of its first host, and finds the others by the slice's name in their labels. Sources:
+Ray Train runs the workers of a trial on whole slices. To reserve a slice of several hosts, it requests the resource
+``TPU-{pod type}-head`` of the first host, and finds the other hosts by the label with the slice's name. Sources:
 ``ray.util.tpu``, ``ray._private.accelerators.tpu`` (Ray 2.60).
 """
 
@@ -20,18 +20,18 @@ WORKER_ID: Final = "ray.io/tpu-worker-id"
 POD_TYPE: Final = "ray.io/tpu-pod-type"
 
 _CHIPS_PER_HOST: Final = 4
-"""In a slice with several hosts. Newer hosts with 8 chips are slices by themselves."""
+"""The chips of a host in a slice with several hosts. A newer host with 8 chips is a slice by itself."""
 
 _LARGEST_ON_ONE_HOST: Final = ("1x1", "2x2", "2x4")
 """The topologies of one host, for types whose hosts may have up to 8 chips."""
 
 _UP_TO_8_CHIPS: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
 _ONE_CORE_PER_CHIP: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
-"""Other types have two. The number in a pod type counts cores."""
+"""The types with one core per chip. Other types have two. The number in a pod type counts cores."""
 
 
 def _cuboids(x: int, y: int, z: int) -> set[str]:
-    """Return the topologies with edges in steps of 4, up to so many chips."""
+    """Return the topologies whose edges are multiples of 4, up to these lengths."""
     edges = (range(4, longest + 1, 4) for longest in (x, y, z))
     return {"x".join(map(str, edge)) for edge in product(*edges)}
 
@@ -47,7 +47,7 @@ TOPOLOGIES: Final = {
     "TPU-V6E": _SQUARES | {"1x1", "2x2", "2x4", "2x8"},
     "TPU-V7X": _SMALL_CUBOIDS | {"4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16"},
 }
-"""The topologies that Ray reserves, by device type (``VALID_TPU_TOPOLOGY`` in Ray)."""
+"""The topologies that Ray supports, by device type (``VALID_TPU_TOPOLOGY`` in Ray)."""
 
 
 class SliceShape(NamedTuple):
@@ -58,7 +58,7 @@ class SliceShape(NamedTuple):
 
     @property
     def chips(self) -> int:
-        """Chips of one slice: ``"2x2x2"`` has 8."""
+        """The number of chips of one slice: ``"2x2x2"`` has 8."""
         return math.prod(int(edge) for edge in self.topology.split("x"))
 
     @property
@@ -69,17 +69,17 @@ class SliceShape(NamedTuple):
 
     @property
     def head_resource(self) -> str:
-        """The resource of the first host by which Train reserves a slice of several hosts."""
+        """The resource of the first host, with which Train reserves a slice of several hosts."""
         return f"TPU-{self.pod_type}-head"
 
     @property
     def told_by(self) -> str:
-        """The property by which Train finds such a slice, as text."""
+        """The property with which Train finds slices of this shape, as text."""
         return f"device type {self.accelerator_type}" if self.has_one_host else f"pod type {self.pod_type}"
 
     @property
     def has_one_host(self) -> bool:
-        """Whether Train treats such a slice as a single host, and ignores slice names."""
+        """Whether a slice of this shape has one host, for which Train ignores slice names."""
         is_small = self.accelerator_type in _UP_TO_8_CHIPS and self.topology in _LARGEST_ON_ONE_HOST
         return is_small or self.chips <= _CHIPS_PER_HOST
 
@@ -104,7 +104,7 @@ class Slices(NamedTuple):
 
 
 def check_topology(topology: str, accelerator_type: str) -> str:
-    """Return ``topology`` if Ray reserves such slices of a device type, or raise an ``InvalidResourcesError``."""
+    """Return ``topology`` if Ray supports it for a device type, or raise an ``InvalidResourcesError``."""
     known = TOPOLOGIES[accelerator_type]
     if topology not in known:
         by_size = sorted(known, key=lambda name: (SliceShape(name, accelerator_type).chips, name))
@@ -118,7 +118,7 @@ def find_slices(nodes: Iterable[NodeCapacity], shape: SliceShape) -> Slices:
     hosts: dict[str, list[NodeCapacity]] = {}
     for node in nodes:
         if _has_pod_type(node, shape) and node.labels.get(TOPOLOGY, shape.topology) == shape.topology:
-            # Slices of one host may have the same name, or none.
+            # Slices with one host can have equal names or no name.
             name = node.node_id if shape.has_one_host else node.labels.get(SLICE_NAME)
             if name:
                 hosts.setdefault(name, []).append(node)
@@ -132,7 +132,7 @@ def find_slices(nodes: Iterable[NodeCapacity], shape: SliceShape) -> Slices:
 
 
 def topologies_not_told_apart(nodes: Iterable[NodeCapacity], shape: SliceShape) -> list[str]:
-    """Return the other topologies whose hosts Train may use for ``shape``."""
+    """Return the other topologies whose hosts Train can use by mistake for ``shape``."""
     alike = (
         node
         for node in nodes
@@ -148,7 +148,7 @@ def _has_pod_type(node: NodeCapacity, shape: SliceShape) -> bool:
 def _what_is_wrong(hosts: list[NodeCapacity], shape: SliceShape) -> str | None:
     chips = sum(host.resources.custom.get("TPU", 0) for host in hosts)
     if chips != shape.chips:
-        return f"{chips:g} of its {shape.chips} chips are there"
+        return f"{chips:g} of its {shape.chips} chips are alive"
     if shape.has_one_host:
         return None
     heads = [host for host in hosts if host.labels.get(WORKER_ID) == "0"]

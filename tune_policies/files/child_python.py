@@ -1,8 +1,7 @@
 """Starts programs without the modules and programs of the working directory.
 
-``python -c`` and ``python -m`` search it first, and a script searches its own folder. In a folder with a ``random.py``,
-they would run that file instead of Python's. ``PATH`` may contain the working directory, too, as an empty or relative
-entry.
+Python searches the working directory or the script's folder first, so a file ``random.py`` there would replace Python's
+module. ``PATH`` can also contain the working directory, as an empty or relative entry.
 """
 
 import os

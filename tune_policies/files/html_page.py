@@ -1,12 +1,13 @@
-"""The values of a report's parts, and the HTML page that shows them.
+"""The content of reports as values, and the HTML page that shows it.
 
-The page needs no other file and no network. All texts from data are escaped.
+The page is self-contained: it needs no other file and no network. All texts from data are escaped.
 """
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from tune_policies.files.svg import COLORS, DARK_COLORS
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
 
@@ -14,26 +15,19 @@ if TYPE_CHECKING:
     import jinja2
     from markupsafe import Markup
 
-ON_DARK: Final = {
-    "#0072B2": "#56B4E9",
-    "#D55E00": "#F5894A",
-    "#008A65": "#33C79B",
-    "#B8578D": "#E59BC6",
-    "#8A7A00": "#D8C44A",
-    "#707070": "#B0B0B0",
-}
-"""The colours of lines, after Okabe and Ito, and their replacements on a dark page."""
+ON_DARK: Final = dict(zip(COLORS, DARK_COLORS, strict=True))
+"""The colors of lines, and their replacements on a dark page."""
 
 
 class Finding(NamedTuple):
-    """The answer for one workload and one device, on a card.
+    """A card with the result for one workload and one device.
 
     Attributes:
-        workload: Its name, with that of the device if several devices are compared with the first.
-        kind: The colour of the badge: the device pays, the first one stays better, they are the same, it is ambiguous,
-            it depends on the size, or nothing was compared.
-        badge: The answer in a few words.
-        sentences: The answer in full.
+        workload: The name of the workload, and of the device if several devices are compared with the first.
+        kind: The color of the badge: the device pays, the first device is better, both are the same, the result is
+            ambiguous or depends on the size, or nothing was compared.
+        badge: The result in a few words.
+        sentences: The result in full.
         device: The device that is compared with the first, or ``None``.
     """
 
@@ -48,8 +42,8 @@ class Table(NamedTuple):
     """A table.
 
     Attributes:
-        num_texts: How many columns from the left are texts. The others are numbers.
-        is_folded: Whether the page shows only the caption until the reader opens the table.
+        num_texts: The number of text columns on the left. The other columns are numbers.
+        is_folded: Whether the page shows only the caption until a reader opens the table.
     """
 
     caption: str
@@ -60,20 +54,16 @@ class Table(NamedTuple):
 
     def without_columns(self, *names: str) -> "Table":
         """Return the table without these columns and without empty columns."""
-        known = [
-            index
-            for index, name in enumerate(self.columns)
-            if name not in names and any(row[index] for row in self.rows)
-        ]
-        rows = tuple(tuple(row[index] for index in known) for row in self.rows)
-        return self._replace(columns=tuple(self.columns[index] for index in known), rows=rows)
+        kept = [i for i, name in enumerate(self.columns) if name not in names and any(row[i] for row in self.rows)]
+        rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
+        return self._replace(columns=tuple(self.columns[i] for i in kept), rows=rows)
 
 
 class Picture(NamedTuple):
     """A figure.
 
     Attributes:
-        name: The name of its file without a suffix, which contains no text from data.
+        name: The name of its file without a suffix, which does not depend on data.
         label: The description for screen readers.
         figure: An ``<svg>`` element, or an object that the ``svg`` function of :func:`html_page` converts.
     """
@@ -104,7 +94,7 @@ class Content(NamedTuple):
 
 
 def html_page(content: Content, svg: Callable[[Picture], "Markup"] = lambda picture: picture.figure) -> str:
-    """Return the page; ``svg`` returns the element of a picture. Without Jinja, raise ``InvalidResourcesError``."""
+    """Return the page, with ``svg`` for the pictures. Without Jinja, raise an ``InvalidResourcesError``."""
     colours = [(colour_variable(light), light, dark) for light, dark in ON_DARK.items()]
     page = template(Path(__file__).with_name("page.html.j2"), _for_html, is_html=True, svg=svg, line_colours=colours)
     return page.render(content=content)
@@ -128,10 +118,10 @@ def template(file: Path, finalize: Callable[[Any], Any], *, is_html: bool, **glo
 
 
 def _for_html(value: Any) -> Any:
-    """Return a text in one line, without characters that change the writing direction; Jinja escapes it."""
+    """Return a text as one line, without characters that change the writing direction. Jinja escapes it."""
     return one_line(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def colour_variable(colour: str) -> str:
-    """Return the CSS variable of a line's colour."""
+    """Return the CSS variable for a line's color."""
     return f"--line-{colour.lstrip('#').lower()}"

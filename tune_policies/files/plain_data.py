@@ -1,8 +1,8 @@
 """Parses texts as plain data with bounded time and memory.
 
 JSON is parsed strictly: repeated keys, numbers beyond the range of floats, and too deep nesting are errors. Other texts
-are parsed as YAML, by :mod:`tune_policies.files.yaml_documents`. The number of parts is bounded because an empty list
-takes 3 characters of text but 64 bytes of memory, and a wrong part with its error about 3,000 bytes.
+are parsed as YAML by :mod:`tune_policies.files.yaml_documents`. The number of parts is limited, because an empty list
+has 3 characters but takes 64 bytes of memory, and an error about a part takes about 3,000 bytes.
 """
 
 import json
@@ -15,10 +15,10 @@ from tune_policies.files.yaml_documents import DocumentError, read_documents
 from tune_policies.values.value import shorten
 
 MAX_PARTS: Final = 100_000
-"""The most parts of a file that people write."""
+"""The most parts of a handwritten file."""
 
 MAX_RECORD_PARTS: Final = 2_000_000
-"""The most parts of a file that a program writes: ten thousand nodes with eight GPUs each have 800,000."""
+"""The most parts of a generated file: ten thousand nodes with eight GPUs each have 800,000."""
 
 _MAX_KEYS: Final = 100_000
 
@@ -30,42 +30,40 @@ def parse_json(text: str | bytes, *, max_parts: int = MAX_RECORD_PARTS) -> Any:
         ValueError: It is not strict JSON, or has more parts.
     """
     _check_parts(text, max_parts)
-    from_json(text, allow_inf_nan=False)  # has better errors and bounds the depth, but accepts repeated keys
+    from_json(text, allow_inf_nan=False)  # has better errors and limits the depth, but accepts repeated keys
     return json.loads(text, object_pairs_hook=_mapping, parse_float=_finite)
 
 
 def parse_data(text: str, source: str, *, max_parts: int = MAX_PARTS) -> Any:
-    """Return the data of a text that is JSON, or else YAML; ``None`` if it is empty. In YAML, each line is a part.
+    """Return the data of a JSON or YAML text, or ``None`` if it is empty. In YAML, each line counts as a part.
 
     Raises:
-        DocumentError: It is neither, exceeds the bounds, or contains several documents. It names the ``source``.
+        DocumentError: It is neither, exceeds the limits, or contains several documents. The error names the ``source``.
     """
     try:
-        # JSON first: it is read faster, and YAML refuses its tabs.
-        return parse_json(text, max_parts=max_parts)
+        return parse_json(text, max_parts=max_parts)  # before YAML, which is slower and rejects tabs
     except ValueError as error:
         not_json = error
     try:
         _check_parts(text, max_parts, "\n")
-    except ValueError as error:
-        raise DocumentError(source, 1, str(error)) from error
-    try:
         documents = read_documents(text, source)
-    except DocumentError as error:
+    except ValueError as error:
+        if not isinstance(error, DocumentError):
+            raise DocumentError(source, 1, str(error)) from error
         if text.lstrip()[:1] in ("{", "["):
             raise DocumentError(source, error.line, f"neither JSON ({not_json}) nor YAML ({error.reason})") from error
         raise
     if len(documents) > 1:
         first = documents[1].line(())
-        raise DocumentError(source, first, f"a second document begins here, of {len(documents)}: make a file of each")
+        raise DocumentError(source, first, f"document 2 of {len(documents)} begins here: use a separate file for each")
     for document in documents:
-        for path, line in document.repeated.items():  # lint only notes a key that comes twice with the same value
-            raise DocumentError(source, line, f"the key {shorten(path[-1])} comes twice: keep one")
+        for path, line in document.repeated.items():  # which lint only notes if the values are equal
+            raise DocumentError(source, line, f"duplicate key {shorten(path[-1])}: remove one")
     return documents[0].data if documents else None
 
 
 class Format(NamedTuple):
-    """A format of files that the commands read, and the options and arguments that accept it."""
+    """A file format, and the options and arguments that accept it."""
 
     name: str
     given_as: str
@@ -81,7 +79,7 @@ _PRICES: Final = Format("price file", "--prices to `bench decide`")
 
 
 def format_of(data: object) -> Format | None:
-    """Return the format of a file's data by its keys alone, or ``None`` if it is another one."""
+    """Return the format of a file's data by its keys, or ``None`` if it is unknown."""
     if isinstance(data, list):
         return NODE_LIST if any(isinstance(each, dict) and "cpus" in each for each in data) else None
     if not isinstance(data, dict):
@@ -102,26 +100,26 @@ def format_of(data: object) -> Format | None:
 
 
 def _check_parts(text: str | bytes, max_parts: int, *more: str) -> None:
-    """Check the number of characters that begin or divide parts; a valid file has fewer, even in its texts."""
+    """Check the number of characters that begin or separate parts."""
     signs = (",", "[", "{", *more)
     found = sum(text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in signs)
     if found > max_parts:
-        raise ValueError(f"about {found:,} parts, more than {max_parts:,}: keep only what is needed")
+        raise ValueError(f"about {found:,} parts, more than {max_parts:,}: remove unneeded parts")
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > _MAX_KEYS:
-        raise ValueError(f"a mapping of {len(pairs):,} keys, more than {_MAX_KEYS:,}: keep only what is needed")
+        raise ValueError(f"a mapping of {len(pairs):,} keys, more than {_MAX_KEYS:,}: remove unneeded keys")
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {shorten(twice)} comes twice: keep one")
+        raise ValueError(f"duplicate key {shorten(twice)}: remove one")
     return found
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise ValueError(f"no float is as large as {shorten(text)}")
+        raise ValueError(f"{shorten(text)} is too large for a float")
     return number

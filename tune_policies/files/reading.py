@@ -1,7 +1,7 @@
-"""Reads untrusted files: only ordinary ones of a bounded size, and without ever waiting.
+"""Reads untrusted files: only regular files of limited size, without blocking.
 
-All files from outside are read here, so that a device, a pipe without a writer or a file of gigabytes raises an error
-and does not hang the program or fill the memory.
+All external files are read here, so that a device, a pipe without a writer or a file of gigabytes raises an error
+instead of blocking the program or filling the memory.
 """
 
 import os
@@ -16,21 +16,21 @@ from tune_policies.values.units import MIB
 from tune_policies.values.value import Value
 
 MAX_BYTES: Final = MAX_CHARACTERS
-"""The largest file that people write. UTF-8 has no fewer bytes than characters."""
+"""The maximum size of a handwritten file. UTF-8 has at least one byte per character."""
 
 MAX_RECORD_BYTES: Final = 64 * MIB
-"""The largest file that a program writes."""
+"""The maximum size of a generated file."""
 
 ValueT = TypeVar("ValueT", bound=Value)
 
 
 class UnreadableFileError(InvalidResourcesError):
-    """A file is missing, not readable, not an ordinary file, or too large.
+    """A file is missing, not readable, not a regular file, or too large.
 
     Attributes:
-        what: What the file should contain.
+        what: The expected content of the file.
         reason: Why it cannot be read, and what to do.
-        is_missing: Whether there is no such file.
+        is_missing: Whether the file does not exist.
     """
 
     def __init__(self, path: str, what: str, reason: str, is_missing: bool = False) -> None:
@@ -47,28 +47,29 @@ class UnreadableFileError(InvalidResourcesError):
 def read_bytes(
     path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES, by_others: bool = True, is_cut: bool = False
 ) -> bytes:
-    """Return the content of an ordinary file. A link is followed.
+    """Return the content of a regular file, or of the file that a link names.
 
     Args:
         path: The file.
-        what: What it should contain, for the error message.
-        max_bytes: The size from which on it is not read, or cut if ``is_cut``.
-        by_others: Whether a file is accepted that another user could have written.
-        is_cut: Whether to return the beginning of a larger file.
+        what: The expected content, for the error message.
+        max_bytes: The maximum size. A larger file raises an error, or is cut with ``is_cut``.
+        by_others: Whether to accept a file that another user could have written.
+        is_cut: Whether to return only the beginning of a larger file.
 
     Raises:
         UnreadableFileError: The file cannot be read.
     """
     try:
-        _check_ordinary(Path(path).stat().st_mode)  # opening a device may have an effect
-        # Without waiting, because it may have become a pipe since.
+        _check_regular(Path(path).stat().st_mode)  # opening a device can have side effects
+        # Without blocking, because a pipe may have replaced the file.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
         with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
             found = os.fstat(file.fileno())
-            _check_ordinary(found.st_mode)
-            if not by_others and hasattr(os, "geteuid"):
-                _check_own(found)
-            # A file may grow, and the kernel's files have no size, so one byte more than allowed is read.
+            _check_regular(found.st_mode)
+            is_shared = bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+            if not by_others and hasattr(os, "geteuid") and (is_shared or found.st_uid not in (0, os.geteuid())):
+                raise PermissionError("another user could have written it: delete it, or run `chmod go-w` on it")
+            # Read one byte more than allowed, because the file may grow, and the kernel's files have no size.
             left = max_bytes if is_cut else max_bytes + 1
             chunks: list[bytes] = []
             is_larger = not is_cut and found.st_size > max_bytes
@@ -76,7 +77,7 @@ def read_bytes(
                 chunks.append(chunk)
                 left -= len(chunk)
             if is_larger or (left == 0 and not is_cut):
-                raise OSError(f"more than {max_bytes:,} bytes: keep only what is needed")
+                raise OSError(f"more than {max_bytes:,} bytes: remove unneeded parts")
             return b"".join(chunks)
     except (OSError, ValueError) as error:  # ValueError: not a valid file name
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -84,33 +85,22 @@ def read_bytes(
         raise UnreadableFileError(str(path), what, str(reason), is_missing) from error
 
 
-def _check_ordinary(mode: int) -> None:
+def _check_regular(mode: int) -> None:
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError("it is a folder: name a file in it")
+        raise IsADirectoryError("it is a folder: choose a file in it")
     if not stat.S_ISREG(mode):
-        raise OSError("it is not a regular file: write its output into one, and name that")
-
-
-def _check_own(found: os.stat_result) -> None:
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError("another user may have written it, so it is not trusted: delete it, or `chmod go-w`")
+        raise OSError("it is not a regular file: save its content in a regular file")
 
 
 def read_text(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES, errors: str = "strict") -> str:
-    """Return the text of an ordinary file; see :func:`read_bytes` and :func:`decode`.
-
-    Raises:
-        UnreadableFileError: The file cannot be read.
-        DocumentError: It is not text.
-    """
+    """Return the text of a regular file. It raises the errors of :func:`read_bytes` and :func:`decode`."""
     return decode(read_bytes(path, what=what, max_bytes=max_bytes), str(path), errors)
 
 
 def decode(data: bytes, source: str, errors: str = "strict") -> str:
-    """Return UTF-8 bytes as text, without the byte order mark; ``errors`` is as for ``bytes.decode``.
+    """Return UTF-8 bytes as text without a byte order mark, or raise a ``DocumentError`` with the line.
 
-    Raises:
-        DocumentError: They are not UTF-8, with the line.
+    ``errors`` is as for ``bytes.decode``.
     """
     try:
         return data.decode("utf-8-sig", errors)
@@ -123,7 +113,7 @@ def get_text(filesystem: Any, path: str, *, max_bytes: int = MAX_BYTES) -> str:
     """Return the text of a file that ``put_text`` wrote on a filesystem of pyarrow.
 
     Raises:
-        Exception: The file cannot be read; each filesystem raises its own errors.
+        Exception: The file cannot be read. Each filesystem raises its own errors.
     """
     if filesystem.type_name == "local":
         return read_text(path, max_bytes=max_bytes)
@@ -134,19 +124,16 @@ def get_text(filesystem: Any, path: str, *, max_bytes: int = MAX_BYTES) -> str:
     return decode(data, path)
 
 
-def read_data(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES) -> Any:
-    """Return the plain data of a file in JSON or YAML.
+def read_data(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES, by_others: bool = True) -> Any:
+    """Return the plain data of a file in JSON or YAML; see :func:`read_bytes`.
 
     Raises:
         UnreadableFileError: The file cannot be read.
-        DocumentError: It is neither, or exceeds the bounds of :mod:`tune_policies.files.plain_data`.
+        DocumentError: It is neither, or exceeds the limits of :mod:`tune_policies.files.plain_data`.
     """
-    text = read_text(path, what=what, max_bytes=max_bytes)
-    return parse_data(text, str(path), max_parts=_max_parts(max_bytes))
-
-
-def _max_parts(max_bytes: int) -> int:
-    return MAX_PARTS if max_bytes <= MAX_BYTES else MAX_RECORD_PARTS
+    data = read_bytes(path, what=what, max_bytes=max_bytes, by_others=by_others)
+    max_parts = MAX_PARTS if max_bytes <= MAX_BYTES else MAX_RECORD_PARTS
+    return parse_data(decode(data, str(path)), str(path), max_parts=max_parts)
 
 
 def read_value(
@@ -158,9 +145,9 @@ def read_value(
     max_bytes: int = MAX_BYTES,
     by_others: bool = True,
 ) -> ValueT:
-    """Return the value of class ``cls`` that a file describes in JSON or YAML; see :func:`read_bytes`.
+    """Return the value of class ``cls`` in a JSON or YAML file; see :func:`read_bytes`.
 
-    If the file has other content, the error names ``what`` it should contain, and the ``hint`` how to write it.
+    If the file has other content, the error names the expected content ``what``, and the ``hint`` how to write it.
 
     Raises:
         UnreadableFileError: The file cannot be read.
@@ -168,8 +155,7 @@ def read_value(
     """
     ending = f"; {hint}" if hint else ""
     try:
-        data = read_bytes(path, what=f"{what} file", max_bytes=max_bytes, by_others=by_others)
-        parsed = parse_data(decode(data, str(path)), str(path), max_parts=_max_parts(max_bytes))
+        parsed = read_data(path, what=f"{what} file", max_bytes=max_bytes, by_others=by_others)
         return cls.from_dict(parsed)
     except UnreadableFileError as error:
         raise UnreadableFileError(error.path, error.what, f"{error.reason}{ending}", error.is_missing) from error
@@ -180,12 +166,12 @@ def read_value(
 
 
 def wrong_file(path: str | Path, what: str, data: object, error: object, ending: str = "") -> InvalidResourcesError:
-    """Return the error for a file whose ``data`` is not the expected format ``what``, because of ``error``.
+    """Return the error for a file whose ``data`` does not have the expected format ``what``, because of ``error``.
 
-    If it has another format, the error names the options that accept that, not the fields of the expected one.
+    If it has another known format, the error names the options that accept that format.
     """
     found = format_of(data)
     if found is None or found.name == what:
         valid = "" if found is None else "valid "
         return InvalidResourcesError(f"{path} is not a {valid}{what}: {error}{ending}")
-    return InvalidResourcesError(f"{path} is not a {what}, but a {found.name}: give it as {found.given_as}{ending}")
+    return InvalidResourcesError(f"{path} is a {found.name}, not a {what}: pass it as {found.given_as}{ending}")

@@ -1,8 +1,8 @@
-"""Draws pictures as SVG: texts that fit, boxes, and a column that grows downward.
+"""Draws pictures as SVG: a column of texts and boxes from top to bottom.
 
 A picture is as wide as a phone and has its own background, so that it is readable in dark notebooks and on white pages.
-The colours are after Okabe and Ito, for colour-blind readers. All texts are escaped. Text widths are estimated for
-DejaVu Sans, which is wider than most system fonts.
+The colors are from Okabe and Ito, for color-blind readers. All texts are escaped. Text widths are estimated for DejaVu
+Sans, which is wider than most system fonts.
 """
 
 from html import escape
@@ -15,7 +15,7 @@ from rich.cells import cell_len, set_cell_size
 from tune_policies.values.sanitize import one_line
 
 WIDTH: Final = 360
-"""Width of a picture in pixels. On a phone with 320 pixels, a text of 12.5 still has 11."""
+"""The width of a picture in pixels. On a phone with 320 pixels, a text of size 12.5 has 11 pixels."""
 
 MARGIN: Final = 12
 INNER: Final = WIDTH - 2 * MARGIN
@@ -24,12 +24,12 @@ SMALL: Final = 12.5
 LARGE: Final = 15.0
 
 COLORS: Final = ("#0072B2", "#D55E00", "#008A65", "#B8578D", "#8A7A00", "#707070")
-ON_DARK: Final = ("#56B4E9", "#F5894A", "#33C79B", "#E59BC6", "#D8C44A", "#B0B0B0")
+DARK_COLORS: Final = ("#56B4E9", "#F5894A", "#33C79B", "#E59BC6", "#D8C44A", "#B0B0B0")
 
 
 def _style() -> str:
     fills = "".join(f".tp-c{i}{{fill:{color}}}" for i, color in enumerate(COLORS))
-    dark = "".join(f".tp-c{i}{{fill:{color}}}" for i, color in enumerate(ON_DARK))
+    dark = "".join(f".tp-c{i}{{fill:{color}}}" for i, color in enumerate(DARK_COLORS))
     return (
         ".tp text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,Arial,sans-serif;fill:#1b2129}"
         ".tp .tp-soft{fill:#4d5863}.tp .tp-bold{font-weight:600}"
@@ -43,7 +43,7 @@ def _style() -> str:
 
 
 class Picture:
-    """A picture that a notebook shows, with its SVG text in ``svg``."""
+    """An SVG picture, which notebooks display. Its text is in ``svg``."""
 
     def __init__(self, svg: str) -> None:
         self.svg = svg
@@ -55,39 +55,39 @@ class Picture:
         """Write the picture to a file that ends in ``.svg``; ``force`` replaces an existing SVG file.
 
         Raises:
-            InvalidResourcesError: It has another ending, exists and may not be replaced, or cannot be written.
+            InvalidResourcesError: The file has another ending, exists and may not be replaced, or cannot be written.
         """
-        # Imported here because notebooks that only show the picture do not need it.
+        # Imported here because notebooks that only show the picture do not need these modules.
         from tune_policies.files.writing import write_new
         from tune_policies.values.errors import InvalidResourcesError
 
         file = Path(path)
         if file.suffix.lower() != ".svg":
-            raise InvalidResourcesError(f"the picture is SVG: name a file that ends in .svg, not {file.name!r}")
+            raise InvalidResourcesError(f"pictures are SVG: choose a file name that ends in .svg, not {file.name!r}")
         write_new(file, self.svg, force=force)
 
 
 class Column:
-    """A column that is drawn from top to bottom. ``y`` is where the next part begins."""
+    """A column that is drawn from top to bottom. The next part begins at ``y``."""
 
     def __init__(self) -> None:
         self.y = float(MARGIN)
         self._parts: list[str] = []
 
     def text(self, x: float, text: str, *, size: float = SMALL, style: str = "", at_end: bool = False) -> None:
-        """Draw a text in the line at ``y``, without advancing."""
+        """Draw a text in the line at ``y``, and keep ``y``."""
         anchor = ' text-anchor="end"' if at_end else ""
         place = f'x="{x:g}" y="{self.y + size:g}" font-size="{size:g}"{anchor}'
         self._parts.append(f'<text {place} class="{style}">{escape(one_line(text))}</text>')
 
     def lines(self, text: str, *, x: float = MARGIN, size: float = SMALL, style: str = "", most: int = 6) -> None:
-        """Draw a text in up to ``most`` lines, and advance below it."""
+        """Draw a text in up to ``most`` lines, and move ``y`` below it."""
         for each in wrapped(text, WIDTH - MARGIN - x, size, most):
             self.text(x, each, size=size, style=style)
             self.y += size * 1.35
 
     def box(self, x: float, width: float, height: float, style: str, *, radius: float = 2) -> None:
-        """Draw a box whose top is at ``y``, without advancing."""
+        """Draw a box whose top is at ``y``, and keep ``y``."""
         place = f'x="{x:g}" y="{self.y:g}" width="{max(width, 0.5):g}" height="{height:g}" rx="{radius:g}"'
         self._parts.append(f'<rect {place} class="{style}"/>')
 
@@ -121,12 +121,12 @@ def text_width(text: str, size: float) -> float:
 
 
 def fitted(text: str, width: float, size: float = SMALL) -> str:
-    """Return the text in one line, cut if it is too wide."""
+    """Return the text as one line, shortened to the width."""
     plain, cells = one_line(text), int(width / (_EM * size))
     return plain if cell_len(plain) <= cells else f"{set_cell_size(plain, max(0, cells - 1)).rstrip()}…"
 
 
 def wrapped(text: str, width: float, size: float = SMALL, most: int = 6) -> list[str]:
-    """Return the first ``most`` lines of a text, broken at spaces, or within words that are too wide."""
+    """Return the first ``most`` lines of a text, wrapped at spaces, or within words that are too wide."""
     lines = wrap(one_line(text), max(2, int(width / (_EM * size))), max_lines=most, placeholder="…")
     return [fitted(each, width, size) for each in lines]

@@ -1,7 +1,7 @@
-"""Prints texts of commands so that they cannot control the terminal.
+"""Prints the output of commands so that it cannot control the terminal.
 
 Inside ``guarded_streams``, ``print`` and Rich write through ``values.sanitize``, an ASCII terminal gets escapes, and a
-closed stream fails only when it is written to.
+closed stream only raises an error when a command writes to it.
 """
 
 import codecs
@@ -20,10 +20,10 @@ from rich.text import Text
 from tune_policies.values.sanitize import escape, one_line, printable, redacted
 
 _NUMBERS: Final = frozenset({"At once", "Nodes", "CPU", "GPU", "OOMs"})
-"""Headings of columns with counts."""
+"""The headings of columns with numbers."""
 
 _ESCAPES: Final = "tune_policies_escapes"
-"""The error handler for characters that a stream's encoding lacks; UTF-8 lacks surrogates."""
+"""The error handler for characters that a stream cannot encode, such as surrogates in UTF-8."""
 
 
 def _escape_unencodable(error: UnicodeError) -> tuple[str, int]:
@@ -37,7 +37,7 @@ codecs.register_error(_ESCAPES, _escape_unencodable)
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """Print everything in the block as plain text."""
+    """Print all output of the block as plain text."""
     for number in range(3):
         _open(number)
     stdout, stderr = (cast("TextIO", _PlainStream(stream)) for stream in (sys.stdout, sys.stderr))
@@ -46,27 +46,27 @@ def guarded_streams() -> Iterator[None]:
 
 
 def drop_stdout() -> None:
-    """Discard what could not be written, because Python would try again at exit."""
+    """Discard buffered output that could not be written, because Python would write it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def tell(text: object) -> None:
-    """Print a line beside the result, on stderr."""
+    """Print a line on stderr."""
     print(one_line(redacted(str(text))), file=sys.stderr)
 
 
 class TextConsole(Console):
-    """A console for untrusted texts: without markup, emoji codes and control characters."""
+    """A console for untrusted texts, without markup, emoji codes and control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return the text as it is printed, so that tables have the right widths."""
+        """Return the printable text, so that tables have the correct widths."""
         return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the printable segments, also of texts that were styled elsewhere."""
+        """Yield the printable segments, including those of texts that were styled elsewhere."""
         for segment in super().render(renderable, options):
             plain = segment.text if segment.control else printable(segment.text)
             yield segment if plain == segment.text else Segment(plain, segment.style)
@@ -84,7 +84,7 @@ class TextTable(Table):
 
 
 def empty_table(title: str, *headings: str) -> Table:
-    """Return an empty table in the common style; columns with counts are right-aligned."""
+    """Return an empty table in the common style, with right-aligned numbers."""
     table = TextTable(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
     )
@@ -102,7 +102,7 @@ def line(text: str, style: str = "") -> Text:
 
 
 class _PlainStream:
-    """A stream that prints plain text. Rich, which adds colours, writes to ``rich_proxied_file``."""
+    """A stream that prints plain text. Rich, which adds colors, writes to ``rich_proxied_file``."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -112,7 +112,7 @@ class _PlainStream:
         return self._write(text, is_styled=False)
 
     def _write(self, text: str, *, is_styled: bool) -> int:
-        before = "" if self._is_at_start else "-"  # stands for the text before it in its line
+        before = "" if self._is_at_start else "-"  # a placeholder for the text before it in its line
         plain = printable(before + text, is_styled=is_styled)[len(before) :]
         if text.strip() or text.endswith("\n"):
             self._is_at_start = text.rstrip(" \t").endswith("\n")
@@ -147,9 +147,9 @@ class _StyledStream:
 
 
 def _open(number: int) -> None:
-    """Replace a closed stream, because otherwise the next file that is opened would be stdout.
+    """Replace a closed stream, because otherwise the next opened file would become stdout.
 
-    Reading from it or writing to it fails, except for stderr, whose output is dropped.
+    Reading from it or writing to it raises an error. Output to a closed stderr is discarded.
     """
     name = ("stdin", "stdout", "stderr")[number]
     if getattr(sys, name) is not None:

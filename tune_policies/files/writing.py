@@ -1,8 +1,11 @@
-"""Writes files as a whole or not at all, so that no process ever reads half of one.
+"""Writes files atomically, so that no process reads an incomplete file.
 
-New content is written beside the file, synced to the disk and only then renamed. A replaced file keeps its mode, owner
-and attributes; if that is not possible, or the file is read-only, it stays as it was. ``--force`` replaces a file only
-if its content is of the kind that is written, and never an input.
+New content is written to a temporary file in the same folder, synced to the disk and then renamed. A replaced file
+keeps its mode, owner and attributes. If that is not possible, or the file is read-only, it is not replaced. ``--force``
+only replaces files with the same kind of content, and never an input.
+
+Libraries such as ``filelock`` and ``atomicwrites`` cannot replace this module: they do not check links, keep the owner
+and attributes, or compare the old content.
 """
 
 import os
@@ -22,11 +25,11 @@ from tune_policies.values.errors import InvalidResourcesError
 _OPEN_FILES: Final = "/proc/self/fd"
 
 _POLL_S: Final = 0.05
-"""Seconds between attempts to lock a file."""
+"""The time between attempts to lock a file, in seconds."""
 
 
 def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
-    """Write a file that a user has named; ``force`` replaces an existing one of the same kind, which keeps its mode.
+    """Write a user's output file. ``force`` replaces an existing file of the same kind, which keeps its mode.
 
     Raises:
         InvalidResourcesError: The file exists and may not be replaced, or it cannot be written.
@@ -50,16 +53,16 @@ def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
 def check_new(
     path: Path, *, force: bool = False, inputs: Iterable[Path | None] = (), example: str | bytes | None = None
 ) -> None:
-    """Check that :func:`write_new` can write ``path``, before the work whose result the file will contain.
+    """Check that :func:`write_new` can write ``path``, before a command starts its work.
 
-    With ``example``, content of the kind that will be written, an existing file is checked for its kind as well. The
-    ``inputs`` of the command are never replaced.
+    With ``example`` content, an existing file must have the same kind of content. The ``inputs`` of the command are
+    never replaced.
 
     Raises:
         InvalidResourcesError: ``path`` is an input, exists and may not be replaced, or its folder does not exist.
     """
     if any(each is not None and _is_same_file(path, each) for each in inputs):
-        raise InvalidResourcesError(f"{path} is an input of this command and would be lost: name another output")
+        raise InvalidResourcesError(f"{path} is an input of this command: choose another output file")
     try:
         is_folder, is_in_folder = path.is_dir(), path.parent.is_dir()
     except OSError as error:  # such as a name that is too long
@@ -90,8 +93,8 @@ def _check_kind(path: Path, content: bytes) -> None:
         raise _unwritable(path, error.reason) from error
     if before and _kind(before) != _kind(content):
         raise InvalidResourcesError(
-            f"{path} is another kind of file than the one that would replace it, and --force replaces only a file of "
-            "the same kind: name another file, or delete this one"
+            f"{path} is another kind of file, and --force only replaces a file of the same kind: choose another file, "
+            "or delete this one"
         )
 
 
@@ -101,11 +104,11 @@ _KINDS: Final = (
     re.compile(rb"(<\?xml[^>]{0,200}>\s{0,9}(<!DOCTYPE svg[^>]{0,200}>\s{0,9})?)?<svg\b"),
     *map(re.compile, (rb"\x89PNG\r\n", rb"%PDF-", rb"%!PS", rb"\xff\xd8\xff", rb"RIFF....WEBP", rb"II\*\0|MM\0\*")),
 )
-"""The beginnings of the kinds of files that commands write: pages, cluster files and pictures."""
+"""The beginnings of the files that commands write: pages, cluster files and pictures."""
 
 
 def _kind(content: bytes) -> object:
-    """Return a value that is equal for files of the same kind: the fields of a record, or the header of a CSV file."""
+    """Return a value that is equal for files of the same kind, such as the fields of a record or a CSV header."""
     for pattern in _KINDS:
         if pattern.match(content):
             return pattern
@@ -116,20 +119,20 @@ def _kind(content: bytes) -> object:
 
 
 def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = None, is_private: bool = False) -> None:
-    """Write a file, or replace it. If ``path`` is a link, the file that it names is replaced.
+    """Write or replace a file. If ``path`` is a link, its target is replaced.
 
     Args:
         path: A file in an existing folder.
-        content: The content; a text is written in UTF-8.
+        content: The content. A text is written in UTF-8.
         expected: The content that the file must have right before it is replaced.
-        is_private: Whether only this user may read or write it from now on, for files that a later process trusts.
+        is_private: Whether to allow access only for this user, for files that a later process trusts.
 
     Raises:
-        InvalidResourcesError: The file cannot be written, is read-only, or has other content than expected. It stays
-            as it was.
+        InvalidResourcesError: The file cannot be written, is read-only, or does not have the expected content. It is
+            not changed.
     """
     try:
-        # Another user's link would let that user choose which file is written.
+        # Another user's link could redirect the output to any file.
         is_foreign = hasattr(os, "geteuid") and path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid())
         target = path.resolve()
         before = target.stat() if target.exists() else None
@@ -143,7 +146,7 @@ def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = N
         raise _unwritable(path, "it is read-only")
     with _written_beside(path, target, content, before, is_private=is_private) as half:
         if expected is not None and read_bytes(target, max_bytes=MAX_RECORD_BYTES) != expected:
-            raise _unwritable(path, "it was changed meanwhile, and that is kept")
+            raise _unwritable(path, "another process changed it in the meantime, and the change is kept")
         half.replace(target)
 
 
@@ -151,10 +154,10 @@ def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = N
 def _written_beside(
     path: Path, target: Path, content: str | bytes, before: os.stat_result | None = None, *, is_private: bool = False
 ) -> Iterator[Path]:
-    """Write the content beside ``target``, for the caller to rename it. If it is not renamed, it is deleted."""
+    """Write a temporary file next to ``target``. The caller renames it, or it is deleted."""
     half = target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}")
     try:
-        # Private content must not be readable while it is written, either.
+        # Private content must not be readable while it is being written.
         descriptor, is_nameless = _open_half(half, 0o666 if before is None and not is_private else 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -177,9 +180,12 @@ def _written_beside(
 
 
 def _open_half(half: Path, mode: int) -> tuple[int, bool]:
-    """Open a new file, and return whether it is nameless, so that a killed writer leaves nothing behind."""
-    if hasattr(os, "O_TMPFILE") and Path(_OPEN_FILES).is_dir():  # only Linux can name it later
-        with suppress(OSError):  # not every file system supports this
+    """Open a new file, if possible without a name, and return whether it has none.
+
+    If the writer is killed, the system deletes a nameless file.
+    """
+    if hasattr(os, "O_TMPFILE") and Path(_OPEN_FILES).is_dir():
+        with suppress(OSError):  # not all file systems support this
             return os.open(half.parent, os.O_WRONLY | os.O_TMPFILE, mode), True
     return os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode), False
 
@@ -200,7 +206,7 @@ def _keep_owner_and_mode(path: Path, target: Path, before: os.stat_result, half:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync the new name to the disk, if the system can."""
+    """Sync the new name to the disk, if the system supports it."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -210,14 +216,12 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _in_the_way(path: Path) -> InvalidResourcesError:
-    return InvalidResourcesError(f"{path} exists already and would be lost: name another file, or add --force")
+    return InvalidResourcesError(f"{path} already exists: choose another file, or pass --force to replace it")
 
 
 def _unwritable(path: Path, reason: object) -> InvalidResourcesError:
-    said = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
-    return InvalidResourcesError(
-        f"{path} cannot be written: {said}. Name a file of your own, in a folder that exists and has room for it"
-    )
+    text = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
+    return InvalidResourcesError(f"{path} cannot be written: {text}. Choose a file in an existing, writable folder")
 
 
 class BusyFileError(InvalidResourcesError):
@@ -226,12 +230,13 @@ class BusyFileError(InvalidResourcesError):
 
 @contextmanager
 def locked(path: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
-    """Lock a file for this process, or continue without a lock if the system or the file system has none.
+    """Lock a file for this process, or continue without a lock if the system does not support locks.
 
-    The lock is on a file beside it, because the file itself is replaced. The system releases it when the process ends.
+    The lock is on another file in the folder, because the file itself is replaced. The system releases the lock when
+    the process ends. The package ``filelock`` would neither clean up the lock file nor report these errors.
 
     Raises:
-        BusyFileError: Another process has the lock for all of ``timeout_s`` seconds.
+        BusyFileError: Another process keeps the lock for ``timeout_s`` seconds.
         InvalidResourcesError: The folder does not exist or is not writable.
     """
     try:
@@ -243,7 +248,7 @@ def locked(path: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
     deadline = time.monotonic() + timeout_s
     while (descriptor := _lock(path, lock)) is None:
         if time.monotonic() >= deadline:
-            raise BusyFileError(f"another process is writing {path}: wait until it has ended, or name another file")
+            raise BusyFileError(f"another process is writing {path}: wait until it ends, or choose another file")
         time.sleep(_POLL_S)
     try:
         yield
@@ -267,7 +272,7 @@ def _lock(path: Path, lock: Path) -> int | None:
         raise InvalidResourcesError(f"{path} cannot be locked by {lock}: {reason}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The process that had the lock before deletes the file.
+        # The previous owner of the lock may have deleted the file.
         is_ours = os.path.samestat(lock.lstat(), os.fstat(descriptor))
     except (BlockingIOError, FileNotFoundError):
         is_ours = False
@@ -283,7 +288,7 @@ def put_text(filesystem: Any, path: str, text: str) -> None:
     """Write or replace a small file as a whole on a filesystem of pyarrow, and create its folder if necessary.
 
     Raises:
-        Exception: The file cannot be written; each filesystem raises its own errors.
+        Exception: The file cannot be written. Each filesystem raises its own errors.
     """
     if filesystem.type_name == "local":
         Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Parses YAML as plain data with the line of each part, so that errors can name the line.
+"""Parses YAML as plain data with the line of each part, for error messages.
 
-Tags other than YAML's own are refused, so nothing is executed. Scalars are read as Kubernetes reads them, on the way to
-JSON: dates and keys are texts.
+Only YAML's own tags are accepted, so no code is executed. Scalars are interpreted as in Kubernetes, which converts YAML
+to JSON: dates and keys are texts.
 """
 
 import json
@@ -26,18 +26,18 @@ _constructor: Final = yaml.constructor.SafeConstructor()
 
 
 def read_scalar(text: str, tag: str | None, implicit: tuple[bool, bool]) -> Any:
-    """Return the value of a scalar: a text, a number, a truth value or ``None``.
+    """Return the value of a scalar: a text, a number, a boolean or ``None``.
 
-    ``tag`` and ``implicit`` are those of PyYAML's event; ``text`` is without quotes.
+    ``tag`` and ``implicit`` come from PyYAML's event, and ``text`` has no quotes.
 
     Raises:
-        ValueError: The tag is not for plain data, or does not match the text.
+        ValueError: The tag is not supported, or does not match the text.
     """
     kind = tag if tag not in (None, "!") else _resolver.resolve(yaml.ScalarNode, text, implicit)
     if kind == f"{_PREFIX}merge":
         return text
     if kind not in _KNOWN:
-        raise ValueError(f"the tag {kind} is not plain data, and nothing is run here: leave it out")
+        raise ValueError(f"the tag {kind} is not supported: remove it")
     if kind == f"{_PREFIX}str" and tag is None and implicit[0] and _EXPONENT.fullmatch(text):
         return float(text)
     if kind in (f"{_PREFIX}str", f"{_PREFIX}timestamp", f"{_PREFIX}value"):
@@ -49,31 +49,31 @@ def read_scalar(text: str, tag: str | None, implicit: tuple[bool, bool]) -> Any:
         if isinstance(value, int):
             str(value)  # fails if a hexadecimal number has too many digits to be written again
         return value
-    except (ValueError, KeyError, OverflowError, yaml.YAMLError) as error:  # such as a number of thousands of digits
+    except (ValueError, KeyError, OverflowError, yaml.YAMLError) as error:  # such as a number with thousands of digits
         raise ValueError(f"{shorten(text)} cannot be read as {kind.removeprefix(_PREFIX)}") from error
 
 
 def key_as_text(key: Any) -> str:
-    """Return a key as JSON has it: ``on`` is ``"true"``, because it is a truth value in YAML."""
+    """Return a key in its JSON form: ``on`` becomes ``"true"``, because YAML reads it as a boolean."""
     if isinstance(key, str):
         return key
     return json.dumps(key) if key is None or isinstance(key, bool) else shorten(key)
 
 
 Path = tuple[str | int, ...]
-"""The keys and indices of a part from the top, such as ``("spec", "workerGroupSpecs", 0, "groupName")``."""
+"""The keys and indices that lead to a part, such as ``("spec", "workerGroupSpecs", 0, "groupName")``."""
 
 MAX_CHARACTERS: Final = 10_000_000
-"""The longest text. Kubernetes stores at most 1.5 MiB of an object (etcd's limit of a request)."""
+"""The maximum length of a text. In Kubernetes, an object has at most 1.5 MiB (etcd's limit of a request)."""
 
 _MAX_DEPTH: Final = 100
-"""The deepest nesting. The definition of a RayCluster has a depth of about 30."""
+"""The maximum depth of nesting. The definition of a RayCluster has a depth of about 30."""
 
 _MAX_PARTS: Final = 200_000
-"""The most parts of a document with unfolded aliases: a few lines of aliases can stand for billions of parts."""
+"""The most parts of a document with expanded aliases. A few lines of aliases can expand to billions of parts."""
 
 _MAX_DOCUMENTS: Final = 10_000
-"""The most documents of a text, because the findings in each take as much memory as a large part."""
+"""The most documents of a text. The findings of a document need as much memory as a large part."""
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML was built with it
 
@@ -83,7 +83,7 @@ class Document(NamedTuple):
 
     Attributes:
         lines: The line, from 1, on which each part begins. An aliased part has the line of the alias.
-        repeated: The line on which a key comes again with the same value.
+        repeated: The lines of duplicate keys with the same value.
     """
 
     data: Any
@@ -99,7 +99,7 @@ class Document(NamedTuple):
 
 
 class DocumentError(InvalidResourcesError):
-    """A text is not YAML, or not plain data; ``line`` counts from 1."""
+    """A text is not YAML, or not plain data. ``line`` counts from 1."""
 
     def __init__(self, source: str, line: int, reason: str) -> None:
         super().__init__(source, line, reason)
@@ -112,16 +112,16 @@ class DocumentError(InvalidResourcesError):
 
 
 def read_documents(text: str, source: str, room: int = 1) -> tuple[Document, ...]:
-    """Return the documents of a text in YAML or JSON without empty ones; it may be ``room`` times as large as usual.
+    """Return the nonempty documents of a text in YAML or JSON, which may have ``room`` times the usual maximum size.
 
     Raises:
         DocumentError: It is not YAML, too long or too deep, or not plain data. No other error is raised.
     """
     if len(text) > MAX_CHARACTERS * room:
-        raise DocumentError(source, 1, f"more than {MAX_CHARACTERS * room:,} characters: keep only what is needed")
+        raise DocumentError(source, 1, f"more than {MAX_CHARACTERS * room:,} characters: remove unneeded parts")
     if unreadable := yaml.reader.Reader.NON_PRINTABLE.search(text):
         line = text.count("\n", 0, unreadable.start()) + 1
-        raise DocumentError(source, line, f"the character {unreadable.group()!r} cannot be in YAML: is this a text?")
+        raise DocumentError(source, line, f"the character {unreadable.group()!r} is not valid in YAML")
     try:
         return tuple(_documents(text, source, _MAX_PARTS * room))
     except yaml.MarkedYAMLError as error:
@@ -140,7 +140,7 @@ def _documents(text: str, source: str, max_parts: int) -> Iterator[Document]:
             num_documents += 1
             if num_documents > _MAX_DOCUMENTS:
                 line = event.start_mark.line + 1 if event.start_mark else 1
-                raise DocumentError(source, line, f"more than {_MAX_DOCUMENTS:,} documents: keep only what is needed")
+                raise DocumentError(source, line, f"more than {_MAX_DOCUMENTS:,} documents: remove unneeded ones")
             builder = _Builder(events, source, max_parts)
             data = builder.value(next(events), ())
             if data is not None:
@@ -148,7 +148,7 @@ def _documents(text: str, source: str, max_parts: int) -> Iterator[Document]:
 
 
 class _Anchored(NamedTuple):
-    """The value of an anchor, with its number of parts and their depth."""
+    """The value of an anchor, its number of parts, and their depth."""
 
     data: Any
     num_parts: int
@@ -198,7 +198,7 @@ class _Builder:
         if name in self._open:
             raise self._error(line, f"the alias *{name} contains itself")
         if name is None or name not in self._anchored:
-            raise self._error(line, f"the alias *{name} stands for nothing: no part above is marked &{name}")
+            raise self._error(line, f"the alias *{name} is undefined: no part above has the anchor &{name}")
         data, num_parts, height = self._anchored[name]
         self._count(num_parts, len(path) + height, line)
         return data
@@ -223,12 +223,12 @@ class _Builder:
         return {**merged, **found}
 
     def _repeat(self, value: Any, path: Path, line: int) -> None:
-        """Read the value of a repeated key, which must be equal."""
+        """Read the value of a duplicate key, which must be equal."""
         first = self.lines[path]
         again = self.value(next(self._events), path)
         self.lines[path] = first
         if json.dumps(again, sort_keys=True) != json.dumps(value, sort_keys=True):  # in Python, True == 1
-            raise self._error(line, f"the key {shorten(path[-1])} comes twice, first in line {first}: keep one")
+            raise self._error(line, f"duplicate key {shorten(path[-1])} (first in line {first}): remove one")
         self.repeated[path] = line
 
     def _key(self, event: Any, path: Path, line: int) -> str | None:
@@ -240,13 +240,13 @@ class _Builder:
         elif is_scalar and event.anchor:
             self._anchored[event.anchor] = _Anchored(key, 1, 0)
         if isinstance(event, yaml.CollectionStartEvent) or isinstance(key, list | dict):
-            raise self._error(line, "a key must be a text; of a template, give what `helm template` writes")
+            raise self._error(line, "a key must be a text (for a Helm chart, use the output of `helm template`)")
         return None if key == "<<" and is_scalar and event.implicit[0] else key_as_text(key)
 
     def _merged(self, value: Any, line: int) -> dict[str, Any]:
         parts = value if isinstance(value, list) else [value]
         if not all(isinstance(part, dict) for part in parts):
-            raise self._error(line, "<< takes a mapping, or a list of mappings")
+            raise self._error(line, "<< needs a mapping or a list of mappings")
         return {name: part[name] for part in reversed(parts) for name in part}  # the first one wins
 
     def _scalar(self, event: Any, line: int) -> Any:
@@ -257,20 +257,20 @@ class _Builder:
 
     def _check_tag(self, event: Any, kind: str, line: int) -> None:
         if event.tag not in (None, "!", f"tag:yaml.org,2002:{kind}"):
-            raise self._error(line, f"the tag {event.tag} is not plain data, and nothing is run here: leave it out")
+            raise self._error(line, f"the tag {event.tag} is not supported: remove it")
 
     def _until(self, end: type) -> Iterator[Any]:
         while not isinstance(event := next(self._events), end):
             yield event
 
     def _count(self, num_parts: int, depth: int, line: int) -> None:
-        """Count further parts, the deepest of which has this depth."""
+        """Count further parts, up to this depth."""
         self._num_parts += num_parts
         self._deepest = max(self._deepest, depth)
         if depth > _MAX_DEPTH:
             raise self._error(line, f"nested more than {_MAX_DEPTH} deep")
         if self._num_parts > self._max_parts:
-            raise self._error(line, f"more than {self._max_parts:,} parts, counting what its aliases stand for")
+            raise self._error(line, f"more than {self._max_parts:,} parts with expanded aliases")
 
     def _error(self, line: int, reason: str) -> DocumentError:
         return DocumentError(self._source, line, reason)
@@ -280,7 +280,7 @@ def _explain(error: yaml.MarkedYAMLError, text: str, line: int) -> str:
     reason = ", ".join(part for part in (error.context, error.problem) if part)
     written = text.splitlines()[line - 1 : line]
     if written and "{{" in written[0]:
-        return f"not YAML but a template: give what `helm template` writes ({reason})"
+        return f"not YAML but a template: use the output of `helm template` ({reason})"
     if written and written[0][: len(written[0]) - len(written[0].lstrip())].count("\t"):
-        return f"not YAML, which is indented with spaces, never with tabs ({reason})"
+        return f"not YAML, because the line is indented with tabs: use spaces ({reason})"
     return f"not YAML: {reason}"

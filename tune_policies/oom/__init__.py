@@ -1,8 +1,8 @@
-"""Tells whether an error means that memory ran out: which memory, whose, and how much was requested.
+"""Detects whether an error is an out-of-memory error: of which memory, who used it, and how much was requested.
 
-It goes by the names of types and by texts alone. It imports no framework and no Ray, so the answer is the same in a
-driver that has none of them. ``classify`` finds the errors inside an error or a text, and ``signatures`` knows what
-each framework raises.
+It compares only the names of types and texts. It does not import frameworks or Ray, so the result is the same in a
+driver without them. ``classify`` finds the errors inside an error or a text, and ``signatures`` contains the errors of
+each framework.
 """
 
 from tune_policies.oom.classify import classify_oom, classify_oom_text

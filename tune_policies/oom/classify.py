@@ -1,9 +1,10 @@
-"""Classifies an error, or the text of one, by the innermost out-of-memory error in it.
+"""Classifies an error, or its text, by the innermost out-of-memory error in it.
 
-Errors are foreign objects: their attributes, their text and even their type may raise, form cycles or never end.
+Errors are foreign objects: their attributes, their text and even their type can raise errors, form cycles or be
+endless.
 
-In a text, only the lines count that name an error in a traceback, up to the next frame. Source lines and the log around
-them may mention memory, too.
+In a text, only the lines of a traceback that contain an error's type and message count, because source lines and the
+surrounding log can mention memory, too.
 """
 
 import re
@@ -17,16 +18,16 @@ _MAX_ERRORS: Final = 10_000
 _MAX_CHARACTERS: Final = 100_000
 
 _WRAPPING_ATTRIBUTES: Final = ("cause", "controller_failure", "health_check_failure", "_base_exc")
-"""The attributes in which Ray's RayTaskError and the errors of Ray Train keep the error that they wrap."""
+"""The attributes with the wrapped error in Ray's RayTaskError and the errors of Ray Train."""
 
 
 class ChainedError(NamedTuple):
     """One error of a chain.
 
     Attributes:
-        depth: How many errors wrap it.
-        types: The full names of its type and of that type's bases, built-in ones without a module.
-        text: Its message; the beginning and the end of a very long one.
+        depth: The number of errors that wrap it.
+        types: The full names of its type and base types. Built-in types have no module.
+        text: Its message, shortened if it is very long.
     """
 
     depth: int
@@ -35,12 +36,11 @@ class ChainedError(NamedTuple):
 
 
 def walk_errors(error: object) -> Iterator[ChainedError]:
-    """Yield ``error`` and each error inside it once, outer errors before inner ones; never raises."""
+    """Yield ``error`` and each error inside it once, with outer errors first. It never raises an error."""
     waiting: list[tuple[int, object]] = [(0, error)]
-    seen: dict[int, BaseException] = {}  # keeps them alive, because a new error could reuse the ID of a deleted one
+    seen: dict[int, BaseException] = {}  # keeps the errors, because a new one could reuse the ID of a deleted one
     while waiting and len(seen) < _MAX_ERRORS:
         depth, current = waiting.pop()
-        # Not isinstance, which asks the object itself for its class.
         if id(current) in seen or not _is_error(current):
             continue
         seen[id(current)] = current
@@ -49,15 +49,15 @@ def walk_errors(error: object) -> Iterator[ChainedError]:
 
 
 def _is_error(value: object) -> TypeGuard[BaseException]:
-    return issubclass(type(value), BaseException)
+    return issubclass(type(value), BaseException)  # isinstance() would read the object's own __class__
 
 
 def _inner_errors(error: BaseException) -> list[object]:
     cause = _read_attribute(error, "__cause__")
-    # As when Python prints it, a cause or "from None" hides the context.
+    # A cause or "from None" hides the context, as in Python's tracebacks.
     hides_context = cause is not None or _read_attribute(error, "__suppress_context__")
     context = None if hides_context else _read_attribute(error, "__context__")
-    failures = _read_attribute(error, "worker_failures")  # of Ray Train's WorkerGroupError, by rank
+    failures = _read_attribute(error, "worker_failures")  # Ray Train's WorkerGroupError, by rank
     return [
         *(cause, context),
         *_members(_read_attribute(error, "exceptions")),
@@ -74,21 +74,21 @@ def _members(values: object) -> tuple[object, ...] | list[object]:
 def _read_attribute(owner: object, name: str) -> Any:
     try:
         return getattr(owner, name, None)
-    except Exception:  # noqa: BLE001 - a foreign object may raise anything
+    except Exception:  # noqa: BLE001 - a foreign object can raise any error
         return None
 
 
 def _types(error: BaseException) -> tuple[str, ...]:
     try:
         return tuple(f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.") for cls in type(error).__mro__)
-    except Exception:  # noqa: BLE001 - a foreign object may raise anything
+    except Exception:  # noqa: BLE001 - a foreign object can raise any error
         return ()
 
 
 def _text(error: BaseException) -> str:
     try:
         text = str(error) or str(_read_attribute(error, "message") or "")
-    except Exception:  # noqa: BLE001 - a foreign object may raise anything
+    except Exception:  # noqa: BLE001 - a foreign object can raise any error
         return ""
     return shortened(text)
 
@@ -108,13 +108,13 @@ _END: Final = re.compile(
     r"|Failure # \d|(?:[\w.]+(?:\(\w+\))?: )?ray::|[-+]{3,}"
 )
 _FAILURE: Final = re.compile(r"^Failure # \d+ \(occurred at ", re.MULTILINE)
-"""Tune adds each failure of a trial to the same file (``Trial.handle_error``)."""
+"""The header of a failure. Tune appends each failure of a trial to the same file (``Trial.handle_error``)."""
 
 
 def named_errors(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the type and the message of each error that ``text`` names, in the order of the text.
+    """Yield the type and the message of each error in the tracebacks of ``text``, in their order.
 
-    Of several failures of one trial only the last counts.
+    If a trial failed several times, only the last failure counts.
     """
     failures = [match.start() for match in _FAILURE.finditer(text)]
     lines = _GROUP_MARGIN.sub("", _COLOUR.sub("", text[failures[-1] :] if failures else text)).splitlines()
@@ -139,7 +139,7 @@ def named_errors(text: str) -> Iterator[tuple[str, str]]:
 def _start(line: str, name: re.Pattern[str]) -> tuple[str, str] | None:
     if named := name.fullmatch(line):
         return named[1], named[2] or ""
-    # For the death of an actor, Tune writes only the message.
+    # If an actor died, Tune writes only the message.
     return (KILLED_BY_RAY, line) if re.match(KILLED_BY_RAY_SENTENCE, line) else None
 
 
@@ -148,10 +148,10 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 
 
 def classify_oom(error: object) -> OutOfMemory:
-    """Return what ``error`` says about memory that ran out; never raises.
+    """Return the out-of-memory error in ``error``, with kind ``"none"`` if there is none. It never raises an error.
 
     It also reads causes, contexts that are not hidden, members of exception groups and the errors that Ray wraps. The
-    innermost error about memory decides. A text is read as a traceback.
+    innermost out-of-memory error counts. A text is parsed as a traceback.
     """
     if type(error) is str:
         return classify_oom_text(error)
@@ -163,17 +163,17 @@ def classify_oom(error: object) -> OutOfMemory:
 
 
 def classify_oom_text(text: str) -> OutOfMemory:
-    """Return what the text of a traceback says about memory that ran out; never raises.
+    """Return the out-of-memory error in the text of a traceback. It never raises an error.
 
-    Use it if you do not have the error itself, such as for Tune's ``error.txt``. Only the last failure in that file and
-    only lines that name an error count. Of a very long text, the beginning and the end are read.
+    Use it if you do not have the error itself, such as for Tune's ``error.txt``. Only the last failure in that file,
+    and only lines with an error's type and message count. Of a very long text, the beginning and the end are read.
     """
     return _in_traceback(shortened(text)) or _NONE
 
 
 def _classify_one(error: ChainedError) -> OutOfMemory | None:
-    # The message of an error from another process contains that process's traceback. The message of Ray's own errors
-    # is only such a traceback.
+    # The message of an error from another process contains that process's traceback. The message of an error of Ray
+    # consists only of that traceback.
     message, traceback, _ = error.text.partition(_TRACEBACK)
     of_ray = any(name.startswith("ray.") for name in error.types[:1]) and KILLED_BY_RAY not in error.types
     found = None if of_ray else match_signature(error.types, message)

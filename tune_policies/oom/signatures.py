@@ -1,10 +1,10 @@
 """The errors that each framework raises when memory runs out, as opposed to errors that only mention memory.
 
-An error counts by its type, if the type has no other meaning, or by a sentence that only an allocator or a driver
-writes. The sentences are those of PyTorch 1.13 to 2.13 (``c10/cuda/CUDACachingAllocator.cpp`` and its like for XPU,
-NPU, MPS and cudaMallocAsync, ``c10/core/impl/alloc_cpu.cpp``), TensorFlow's ``bfc_allocator.cc`` and ``op_kernel.cc``,
-XLA's ``pjrt`` and ``stream_executor``, and CuPy's ``memory.pyx``. Their numbers show the request, the limit, and who
-had taken the rest.
+An error is recognized by its type, if the type has no other meaning, or by a sentence that only an allocator or a
+driver writes. The sentences come from PyTorch 1.13 to 2.13 (``c10/cuda/CUDACachingAllocator.cpp`` and its counterparts
+for XPU, NPU, MPS and cudaMallocAsync, ``c10/core/impl/alloc_cpu.cpp``), TensorFlow's ``bfc_allocator.cc`` and
+``op_kernel.cc``, XLA's ``pjrt`` and ``stream_executor``, and CuPy's ``memory.pyx``. Their numbers show the request, the
+limit, and who used the rest.
 """
 
 import math
@@ -17,17 +17,16 @@ from tune_policies.values.value import Value
 
 
 class OutOfMemory(Value):
-    """What an error says about memory that ran out.
+    """An out-of-memory error. Unknown fields are ``None``.
 
     Attributes:
-        kind: Which memory ran out; ``"none"``: the error means something else.
-        framework: Who raised it: ``"torch"``, ``"tensorflow"``, ``"jax"``, ``"cupy"``, ``"ray"`` (its memory
-            monitor) or ``"python"`` (also NumPy); ``None``: not known.
-        requested_bytes: The size of the request, or what a worker used that Ray's memory monitor killed; ``None``: not
-            known.
-        limit_bytes: The process's own limit; ``None``: not known.
-        cause: ``"own_limit"``: the process reached its own limit; ``"neighbour"``: it was within its limit, and others
-            had taken the rest of the device; ``None``: not known.
+        kind: Which memory ran out, or ``"none"`` if the error has another meaning.
+        framework: The origin of the error: ``"torch"``, ``"tensorflow"``, ``"jax"``, ``"cupy"``, ``"ray"`` (its memory
+            monitor) or ``"python"`` (also NumPy).
+        requested_bytes: The size of the request, or the memory use of a worker that Ray's memory monitor killed.
+        limit_bytes: The memory limit of the process.
+        cause: ``"own_limit"`` if the process reached its own limit, or ``"neighbour"`` if it was within its limit, but
+            other processes used the rest of the device.
     """
 
     kind: Literal["accelerator", "host", "none"]
@@ -43,7 +42,7 @@ _PROGRAM_ERRORS: Final = frozenset(
     {"AssertionError", "AttributeError", "ImportError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError"}
     | {"NotImplementedError", "SyntaxError", "TypeError", "ValueError", "ZeroDivisionError"}
 )
-"""Errors of the program itself, in which a person may have written anything about memory."""
+"""Errors of the program itself, whose messages people write. They can mention memory for any reason."""
 
 _FRAMEWORKS: Final = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax", "jaxlib": "jax", "cupy": "cupy"} | {
     "cupy_backends": "cupy",
@@ -59,11 +58,11 @@ KILLED_BY_RAY_SENTENCE: Final = (
     r"^(?:(?:Task was|\d+ worker\(s\) were) killed due to the node running low on memory"
     r"|\S.*Worker exit type: NODE_OUT_OF_MEMORY)"
 )
-"""Ray's memory monitor, up to 2.55 and since. After the kernel's OOM killer, Ray only lists what may have happened."""
+"""The messages of Ray's memory monitor, up to 2.55 and since. After the kernel's OOM killer, Ray only lists guesses."""
 
 _DEVICES: Final = r"(?:CUDA|HIP|XPU|NPU|MLU|GCU|MPS backend)"
 _NO_SENTENCE_BEFORE: Final = r"(?:^|[^\w\s]\s+|[^\w\s])"
-"""What may precede a quoted message: a colon or a bracket, but no words of another sentence."""
+"""The text before a quoted message: a colon or a bracket, but no words of another sentence."""
 _RESOURCE_EXHAUSTED: Final = r"(?:RESOURCE_EXHAUSTED|Resource exhausted): "
 
 _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
@@ -84,7 +83,7 @@ _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
     (r"Attempting to (?:allocate|reserve) [\d.]++\w.{0,200}\. That was not possible", "accelerator", "jax"),  # TPU
     (r"\b(?:cudaErrorMemoryAllocation|hipErrorOutOfMemory|hipErrorMemoryAllocation)\b", "accelerator", None),
     (r"\bCUDA_ERROR_OUT_OF_MEMORY\b|\b\w+_OUT_OF_DEVICE_MEMORY\b", "accelerator", None),
-    (r"\bUR_RESULT_ERROR_OUT_OF_RESOURCES\b", "accelerator", None),  # Intel's runtime, out of device memory mostly
+    (r"\bUR_RESULT_ERROR_OUT_OF_RESOURCES\b", "accelerator", None),  # Intel's runtime, mostly out of device memory
     (r"\b(?:CU|HIP)[A-Z]+_(?:STATUS_)?(?:\w+_)?ALLOC(?:ATION)?_FAILED\b", "accelerator", None),
     (r"DefaultCPUAllocator: (?:can't allocate|not enough) memory", "host", "torch"),
     (r"unable to mmap \d+ bytes from .{0,1000}: Cannot allocate memory", "host", "torch"),
@@ -92,7 +91,7 @@ _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
     (r"^\[Errno 12\] ", "host", "python"),
     (r"^std::bad_alloc$", "host", None),
 )
-"""Sentences that nothing else writes, the memory that ran out, and the framework if the type does not show it."""
+"""Sentences that only out-of-memory errors contain, the memory that ran out, and the framework of a general type."""
 
 _TENSORFLOW_OOM: Final = re.compile(
     r"OOM when allocating tensor|[Ff]ailed to allocate memory|[Oo]ut of memory|[Rr]an out of (?:GPU )?memory"
@@ -106,10 +105,7 @@ _ACCELERATOR_TEXT: Final = re.compile(r"\bCUDA|cudaError|\bHIP\b|hipError|\bRMM 
 
 
 def match_signature(types: Sequence[str], text: str) -> OutOfMemory | None:
-    """Return what an error says about memory that ran out; ``None``: it means something else.
-
-    ``types`` are the full names of its type and of that type's bases, built-in ones without a module.
-    """
+    """Return the out-of-memory error with these ``types``, as in ``ChainedError``, or ``None`` for another error."""
     found = _by_type(types, text) or _by_text(types, text)
     if found is None:
         return None
@@ -131,7 +127,7 @@ def _by_type(types: Sequence[str], text: str) -> tuple[MemoryKind, str | None] |
         if found := _FRAMEWORK_OOM.fullmatch(name):
             return "accelerator", found[1]
     if any(_HOST_OOM.fullmatch(name) for name in types):
-        # RAPIDS and others raise a plain MemoryError for memory of the device.
+        # RAPIDS and others raise a plain MemoryError for device memory.
         return ("accelerator", None) if _ACCELERATOR_TEXT.search(text) else ("host", "python")
     return None
 
@@ -151,7 +147,7 @@ def _by_text(types: Sequence[str], text: str) -> tuple[MemoryKind, str | None] |
 
 
 def _tensorflow(types: Sequence[str], text: str) -> tuple[MemoryKind, str] | None:
-    """Classify an error of TensorFlow. Its ResourceExhaustedError also means files, disks and messages."""
+    """Classify an error of TensorFlow, whose ResourceExhaustedError can also concern files, disks and messages."""
     exhausted = any(name.endswith(("ResourceExhaustedError", "InternalError")) for name in types)
     if not exhausted or not _TENSORFLOW_OOM.search(text):
         return None
@@ -165,9 +161,9 @@ Cause = Literal["own_limit", "neighbour"]
 
 _SIZE: Final = r"(\d[\d,]{0,30}(?:\.\d{0,9})?) ?(bytes\b|[KMGTPE]i?B\b|[KMGTPE]\b|B\b)"
 _UNITS: Final = {unit: 1024**power for power, unit in enumerate("BKMGTPE")}
-"""Every unit is binary: PyTorch on Apple, Ray and XLA write ``GB`` or ``G`` for 2^30 bytes."""
+"""All units are binary: PyTorch on Apple, Ray and XLA write ``GB`` or ``G`` for 2^30 bytes."""
 _MAX_BYTES: Final = 2**60
-"""More than any device has: PyTorch's asynchronous allocator writes 2^64 bytes for "no limit"."""
+"""More than the memory of any device. PyTorch's asynchronous allocator writes 2^64 bytes for "no limit"."""
 _MAX_ROUNDING_BYTES: Final = 2**24
 """The rounding error of three numbers with 0.01 GiB each is at most 15.4 MiB, or 0.5 % of small numbers."""
 
@@ -185,7 +181,7 @@ _ASKED: Final = _pattern(
     r"allocate request for #",  # XLA's stream executor
     r"Attempting to (?:allocate|reserve) #",  # TPU runtime
     r"memory space hbm\. Used #",  # TPU compiler
-    r"memory used=#",  # Ray's memory monitor: of the task that it killed
+    r"memory used=#",  # Ray's memory monitor, for the killed task
 )
 _LIMIT: Final = _pattern(
     r"# allowed; ",  # PyTorch, where a fraction is set
@@ -216,11 +212,11 @@ _ITEM_BYTES: Final = {
     "complex128": 16,
     "bool": 1,
 } | {f"{sign}{bits}": bits // 8 for sign in ("int", "uint", "qint", "quint") for bits in (8, 16, 32, 64)}
-"""Bytes of an element by TensorFlow's name for its type (``DataTypeString``)."""
+"""The bytes of an element by TensorFlow's name of its type (``DataTypeString``)."""
 
 
 def requested_bytes(text: str) -> int | None:
-    """Return how many bytes were requested; ``None``: ``text`` does not say."""
+    """Return how many bytes were requested according to ``text``, if it contains the number."""
     if found := _SHAPE.search(text):
         sizes = [int(size) for size in re.findall(r"\d{1,18}", found[1])]
         item_bytes = _ITEM_BYTES.get(found[2])
@@ -229,15 +225,15 @@ def requested_bytes(text: str) -> int | None:
 
 
 def limit_bytes(text: str) -> int | None:
-    """Return the process's own limit in bytes; ``None``: ``text`` does not say."""
+    """Return the limit of the process in bytes according to ``text``, if it contains the number."""
     return _amount(_LIMIT, text) or None
 
 
 def cause(text: str) -> Cause | None:
-    """Return who had taken the memory, by the numbers in ``text``; ``None``: not known.
+    """Return the cause according to the numbers in ``text``, or ``None`` if it is unknown.
 
-    If the memory of the process and its request exceed its limit, the limit is the cause; if not, others had filled the
-    device. Without a limit, others had filled the device if the process alone would have fitted into it.
+    If the memory of the process and its request exceed its limit, the limit is the cause. Otherwise, other processes
+    filled the device. Without a limit, others are the cause if the process alone would have fit into the device.
     """
     asked, limit, free = requested_bytes(text), limit_bytes(text), _amount(_FREE, text)
     if asked is None:

@@ -1,7 +1,7 @@
-"""Recognizes the errors of a process that cannot use its device, because others hold its memory or the driver fails.
+"""Recognizes the errors of a process that cannot use its device, because the driver or the device fails.
 
-The texts are those of the CUDA runtime (``cudaGetErrorString``), of PyTorch's and TensorFlow's initialization, of HIP,
-and of JAX.
+The texts come from the CUDA runtime (``cudaGetErrorString``), the initialization of PyTorch and TensorFlow, HIP, and
+JAX.
 """
 
 import re
@@ -21,5 +21,5 @@ _TEXT: Final = re.compile(
 
 
 def is_unusable_device(error: object) -> bool:
-    """Return whether ``error``, or an error inside it, says that the process cannot use its device. Never raises."""
+    """Return whether ``error``, or an error inside it, means that the process cannot use its device."""
     return any(_TYPE in each.types or _TEXT.search(each.text) for each in walk_errors(error))

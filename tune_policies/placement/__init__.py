@@ -1,1 +1,1 @@
-"""The one engine that says what fits, where, what is left, and what could be added: pure, in ticks."""
+"""The placement engine: what fits a cluster, where, what remains, and which nodes could be added. Pure, in ticks."""

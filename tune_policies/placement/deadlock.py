@@ -1,8 +1,9 @@
 """Gang deadlock: whether the workers of Train runs can ever start, and an error that explains why not.
 
-A run whose workers train ends and releases its resources, but a driver whose workers wait keeps its own. So the waiting
-runs are simulated as in the banker's algorithm: a run whose workers fit beside all reservations starts, ends, and
-releases its driver's resources. The remaining runs wait for each other, or for reservations that never end.
+A run whose workers train ends at some point and releases its resources, but a driver whose workers wait keeps its
+reservation. So the waiting runs are simulated with the banker's algorithm: a run whose workers fit beside all
+reservations starts, ends, and releases its driver's resources. The remaining runs wait for each other, or for
+reservations that never end.
 """
 
 from collections import Counter
@@ -17,15 +18,14 @@ from tune_policies.cluster.labels import NODE_ID, format_selector, matcher
 from tune_policies.placement.packing import BundleGroup, Limit, RemainingNode
 from tune_policies.placement.scale_up import nodes_within_limits
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, Amounts, Count, amount_of, ray_ticks
-from tune_policies.values.units import format_bytes
+from tune_policies.values.resources import Amounts, Count, format_ticks, ray_ticks
 from tune_policies.values.value import Value
 
 
 class NodeTotals(Value):
-    """A node with all of its resources, used or not.
+    """A node with its total resources.
 
-    ``may_go`` says whether an autoscaler may remove the idle node, and then add another node.
+    With ``may_go``, an autoscaler may remove the node when it is idle, and then add another node.
     """
 
     node_id: str
@@ -35,7 +35,7 @@ class NodeTotals(Value):
 
 
 class Reservation(Value):
-    """A reservation on a node. ``holder`` is a text such as "an actor Server"."""
+    """A reservation on a node. ``holder`` is a text such as "actor Server"."""
 
     node_id: str
     amounts: Amounts
@@ -50,7 +50,7 @@ class WaitingRun(Value):
         started_at: When it started, in seconds.
         driver_id: The actor that started it, or an empty text for a program.
         driver: The reservations of its driver.
-        gang: The workers for which it waits, or ``None`` if it has not requested any yet, so that they may fit.
+        gang: The workers for which it waits, or ``None`` if it has not requested any yet.
     """
 
     run_id: str
@@ -61,14 +61,14 @@ class WaitingRun(Value):
 
 
 class ClusterOccupancy(Value):
-    """The resources of a cluster, and the reservations that stay.
+    """The resources of a cluster, its permanent reservations, and the waiting Train runs.
 
     Attributes:
         nodes: The alive nodes.
         permanent: Reservations that may never end, of users and of actors outside of trials and Train runs.
         waiting: The Train runs whose workers wait.
         node_types: The node types that an autoscaler can add.
-        max_nodes_to_add: The most nodes of all types together that it can add, if there is such a limit.
+        max_nodes_to_add: The most nodes of all types together that it can add, or ``None`` for no limit.
     """
 
     nodes: tuple[NodeTotals, ...]
@@ -78,35 +78,35 @@ class ClusterOccupancy(Value):
     max_nodes_to_add: Count | None = None
 
     def remaining(self, holding: Iterable[WaitingRun]) -> dict[str, RemainingNode]:
-        """Return what remains of each alive node beside permanent reservations and the drivers of these runs."""
+        """Return the remaining resources of each alive node beside permanent reservations and these runs' drivers."""
         nodes = {node.node_id: RemainingNode(node.amounts) for node in self.nodes}
-        for each in (*self.permanent, *(share for run in holding for share in run.driver)):
+        for each in (*self.permanent, *(each for run in holding for each in run.driver)):
             if each.node_id in nodes:
                 nodes[each.node_id].hold(each.amounts)
         return nodes
 
 
 def stuck_runs(view: ClusterOccupancy) -> tuple[WaitingRun, ...]:
-    """Return the runs whose workers can never start unless one of them or a permanent reservation ends, by age."""
+    """Return the runs, oldest first, whose workers cannot start until one of them or a permanent reservation ends."""
     waiting = sorted(view.waiting, key=lambda run: (run.started_at, run.run_id))
     nodes = view.remaining(waiting)
     while True:
         stuck = [run for run in waiting if run.gang and most_workers(run.gang, view, nodes) < len(run.gang.bundles)]
         if len(stuck) == len(waiting):
             return tuple(stuck)
-        for share in (share for run in waiting if run not in stuck for share in run.driver):
-            if share.node_id in nodes:
-                nodes[share.node_id].release(share.amounts)
+        for each in (each for run in waiting if run not in stuck for each in run.driver):
+            if each.node_id in nodes:
+                nodes[each.node_id].release(each.amounts)
         waiting = stuck
 
 
 def most_workers(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> int:
     """Return how many of the gang's workers fit the remaining nodes and the best mix of nodes that can be added.
 
-    Each run counts by itself, because an autoscaler removes idle nodes and adds others for the next run. It may replace
-    every idle node, because the number of nodes that it keeps is not known.
+    Each run is counted alone, because an autoscaler removes idle nodes and adds others for the next run. It may replace
+    every idle node, because the number of nodes that it keeps is unknown.
     """
-    is_selected, worker, wanted = matcher(gang.common_selector), _worker(gang), len(gang.bundles)
+    is_selected, worker, wanted = matcher(gang.common_selector), ray_ticks(gang.bundles[0]), len(gang.bundles)
     slots = {
         node.node_id: nodes[node.node_id].slots(worker, wanted)
         for node in view.nodes
@@ -132,23 +132,18 @@ def most_workers(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, 
     return sum(staying) + sum(holds[name] * number for name, number in chosen.items())
 
 
-def _worker(gang: BundleGroup) -> Amounts:
-    """Return what each worker needs, because all are equal."""
-    return ray_ticks(gang.bundles[0])
-
-
 def _leaving(view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> set[str]:
     """Return the idle nodes that an autoscaler may remove."""
     return {node.node_id for node in view.nodes if node.may_go and nodes[node.node_id].is_idle}
 
 
 def deadlock_error(view: ClusterOccupancy, run: WaitingRun) -> InfeasibleRequestError:
-    """Return the error for a stuck run, with the need of its workers and the reservations on each node."""
+    """Return the error for a stuck run, with its workers' requests and the reservations on each node."""
     gang = run.gang or BundleGroup([{}])
     stuck = stuck_runs(view)
     nodes = view.remaining(stuck)
-    names = [name for name in _worker(gang) if not name.startswith(ACCELERATOR_TYPE_PREFIX)]
-    holding = (*view.permanent, *(share for run in stuck for share in run.driver))
+    names = [name for name in gang.bundles[0] if not name.startswith(ACCELERATOR_TYPE_PREFIX)]
+    holding = (*view.permanent, *(each for run in stuck for each in run.driver))
     sums = [_sum(node, nodes[node.node_id], holding, names) for node in view.nodes]
     shown = sums[:_SHOWN] + ([f"and {len(sums) - _SHOWN} more nodes"] if len(sums) > _SHOWN else [])
     num_leaving = len(_leaving(view, nodes))
@@ -158,7 +153,7 @@ def deadlock_error(view: ClusterOccupancy, run: WaitingRun) -> InfeasibleRequest
     fits = most_workers(gang, view, nodes)
     return InfeasibleRequestError(
         _asked(gang),
-        f"what others hold leaves room for {fits} ({'; '.join(shown) or 'there is no node'})",
+        f"other reservations leave room for {fits} ({'; '.join(shown) or 'there is no node'})",
         _short_of(gang, view, nodes),
         _hint(view, stuck, gang, empty),
     )
@@ -169,16 +164,16 @@ _SHOWN: Final = 4
 
 
 def _sum(node: NodeTotals, left: RemainingNode, holding: Iterable[Reservation], names: Sequence[str]) -> str:
-    """Return what a node has, what others hold there, and what is left: "node a: 4 CPUs - 1 CPU held by … = 3 CPUs"."""
+    """Return a node's total, reserved and free amounts as text: "node a: 4 CPUs - 1 CPU reserved by … = 3 CPUs"."""
     held: dict[str, list[Mapping[str, int]]] = {}
     for each in holding:
         if each.node_id == node.node_id and any(each.amounts.get(name) for name in names):
             held.setdefault(each.holder, []).append(each.amounts)
     parts = [
-        f" - {_added(amounts, names)} held by {holder if len(amounts) == 1 else f'{len(amounts)} {holder}s'}"
+        f" - {_added(amounts, names)} reserved by {holder if len(amounts) == 1 else f'{len(amounts)} {holder}s'}"
         for holder, amounts in sorted(held.items())
     ]
-    rest = ", ".join(_amount(name, left.amount(name)) for name in names)
+    rest = ", ".join(format_ticks(name, left.amount(name)) for name in names)
     return f"node {node.node_id[:8]}: {_listed(node.amounts, names)}{''.join(parts)}{f' = {rest}' if parts else ''}"
 
 
@@ -195,16 +190,17 @@ def _addable(view: ClusterOccupancy, names: Sequence[str], num_leaving: int) -> 
 
 
 def _listed(amounts: Amounts, names: Iterable[str]) -> str:
-    return ", ".join(_amount(name, amounts.get(name, 0)) for name in names)
+    return ", ".join(format_ticks(name, amounts.get(name, 0)) for name in names)
 
 
 def _added(amounts: Iterable[Mapping[str, int]], names: Iterable[str]) -> str:
     total = sum(map(Counter, amounts), Counter[str]())
-    return ", ".join(_amount(name, total[name]) for name in names if total[name])
+    return ", ".join(format_ticks(name, total[name]) for name in names if total[name])
 
 
 def _asked(gang: BundleGroup) -> str:
-    each = ", ".join(_amount(name, amount) for name, amount in _worker(gang).items() if amount) or "nothing"
+    worker = ray_ticks(gang.bundles[0])
+    each = ", ".join(format_ticks(name, amount) for name, amount in worker.items() if amount) or "nothing"
     on = f" on nodes with {format_selector(gang.common_selector)}" if gang.common_selector else ""
     placed = f", {gang.strategy}" if gang.strategy.startswith("STRICT") else ""
     workers = "1 worker with" if len(gang.bundles) == 1 else f"{len(gang.bundles)} workers, each with"
@@ -217,25 +213,21 @@ def _short_of(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, Rem
     def workers(name: str) -> int:
         return most_workers(gang.with_bundles([{name: gang.bundles[0][name]}] * len(gang.bundles)), view, nodes)
 
-    needed = [name for name, amount in _worker(gang).items() if amount]
+    needed = [name for name, amount in ray_ticks(gang.bundles[0]).items() if amount]
     return min(needed, key=lambda name: (workers(name), name), default=Limit.NODES)
 
 
 def _hint(view: ClusterOccupancy, stuck: Sequence[WaitingRun], gang: BundleGroup, empty: int) -> str:
     if empty < len(gang.bundles):
-        fewer = f"Ask for num_workers={empty}" if empty else "Ask for less for each worker"
-        return f"{fewer}, or add nodes: even with nothing else running they would not start."
+        fewer = f"Request num_workers={empty}" if empty else "Request less for each worker"
+        return f"{fewer}, or add nodes: the workers would not start even if nothing else ran."
     drivers = [run for run in stuck if run.driver]
     for at_once in range(len(drivers) - 1, 0, -1):
         if most_workers(gang, view, view.remaining(drivers[:at_once])) >= len(gang.bundles):
             return (
-                f"Pass max_concurrent_trials={at_once} to Tune (a plan says how many: plan.max_concurrent_trials), or "
-                "let drivers hold no CPU or GPU, or add nodes."
+                f"Pass max_concurrent_trials={at_once} to Tune (for a policy, it is plan.max_concurrent_trials), "
+                "reserve no CPU or GPU for drivers, or add nodes."
             )
     if drivers:
-        return "Let the driver hold less, as under a policy (run, tuner), or ask for fewer workers, or add nodes."
-    return "End what holds resources, ask for fewer workers, or add nodes."
-
-
-def _amount(name: str, ticks: int) -> str:
-    return f"{format_bytes(ticks)} of host memory" if name == "memory" else amount_of(ticks / TICKS, name)
+        return "Reserve less for the driver, as a policy does (run, tuner), request fewer workers, or add nodes."
+    return "Stop other programs, request fewer workers, or add nodes."

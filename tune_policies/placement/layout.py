@@ -1,12 +1,12 @@
 """Places the slots of a plan on nodes, and computes the remaining capacity for further slots.
 
-A plan with several slot types is only valid if every trial stays on the node for which it was planned: a CPU trial on
+A plan with several slot types is only valid if every trial runs on the node for which it was planned: a CPU trial on
 the CPUs of a free GPU slot would keep that slot empty. So each slot has a node, and all slots of a node fit it in any
 order. Ray may spread fractions of a device over all devices of a node, so these devices serve only one slot type. Whole
-devices may serve several.
+devices can serve several.
 
 Train could place all workers of a trial on one node with slots of other types. So a trial with Train workers has a node
-for its driver and for each worker. Only whole TPU slices cannot be chosen, because Train reserves any of them.
+for its driver and for each worker. TPU slices cannot be chosen, because Train reserves any of them.
 """
 
 from collections import Counter, defaultdict
@@ -42,11 +42,10 @@ class Placement(Value):
 
     Attributes:
         slot_type: The index of the slot type in the plan's ``slots``.
-        node_id: Ray's identifier of the node of the trial, or its Train driver. ``None`` means that a node is still to
-            be added.
+        node_id: Ray's identifier of the node of the trial or its Train driver, or ``None`` if a node has to be added.
         count: The number of slots.
-        worker_nodes: The nodes of each trial's Train workers, and their numbers. It is empty if the trial has none, or
-            Train chooses.
+        worker_nodes: The nodes of each trial's Train workers, and the number of workers on each. It is empty without
+            Train workers, or if Train chooses the nodes.
     """
 
     slot_type: Count
@@ -56,7 +55,7 @@ class Placement(Value):
 
     @property
     def nodes(self) -> set[str]:
-        """All nodes of such a trial."""
+        """The nodes of a trial in this place, including those of its workers."""
         return {*filter(None, [self.node_id]), *(node_id for node_id, _ in self.worker_nodes)}
 
 
@@ -73,15 +72,15 @@ class Layout(Value):
 def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
     """Return the nodes of the slots.
 
-    All slots have a place on the capacity for which they were planned. On another capacity as many as fit have one, the
-    better types first. Slots that do not fit the alive nodes go to nodes that can be added.
+    On the capacity for which they were planned, all slots are placed. On another capacity, as many as fit are placed,
+    in the order of the types. Slots that do not fit the alive nodes go to nodes that can be added.
     """
     filled = _fill_with_added(plan_slots, capacity)
     return Layout(places=tuple(place for slot_type, each in enumerate(filled) for place in each.placements(slot_type)))
 
 
 def with_places(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> tuple[TrialSlot, ...]:
-    """Return the slots that have a place on a cluster, which may be fewer than planned for another cluster."""
+    """Return the slots that fit a cluster, which can be fewer than planned for another cluster."""
     filled = _fill_with_added(plan_slots, capacity)
     return tuple(each.slot.capped(each.num_trials) for each in filled if each.num_trials)
 
@@ -98,7 +97,7 @@ def _fill_with_added(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity)
 def _fill(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list["FilledSlots"]:
     wanted = sum(slot.max_concurrent_trials for slot in plan_slots)
     best: list[FilledSlots] = []
-    for seen in _as_it_may_have_been_seen(plan_slots, capacity):
+    for seen in _possible_shapes(plan_slots, capacity):
         filled: list[FilledSlots] = []
         for slot in plan_slots:
             left = filled[-1].left() if filled else RemainingCapacity.all_of(seen)
@@ -113,11 +112,11 @@ def _num_trials(filled: Iterable["FilledSlots"]) -> int:
     return sum(each.num_trials for each in filled)
 
 
-def _as_it_may_have_been_seen(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Iterator[ClusterCapacity]:
-    """Yield the cluster with fewer, and then with more differences between nodes with other host memory.
+def _possible_shapes(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Iterator[ClusterCapacity]:
+    """Yield the cluster with few, and then with more shapes for nodes that differ in host memory.
 
     Slots with a label selector fit only if nodes are filled in the same order as in planning, which may have included a
-    policy that needs more differences but has no slots in the plan.
+    policy that distinguishes more shapes but has no slots in the plan.
     """
     if any(slot.worker.memory_bytes is not None for slot in plan_slots):
         yield capacity
@@ -130,7 +129,7 @@ def _as_it_may_have_been_seen(plan_slots: Sequence[TrialSlot], capacity: Cluster
 
 
 class NodeWorkers(NamedTuple):
-    """A node, and its number of workers of each slot type."""
+    """A node and its number of workers of each slot type."""
 
     node: NodeCapacity
     workers: tuple[int, ...]
@@ -139,7 +138,7 @@ class NodeWorkers(NamedTuple):
 def workers_on_nodes(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list[NodeWorkers]:
     """Return the number of workers of each slot type on each node, including expected nodes.
 
-    Slots of one type may run on other nodes, because Ray chooses them.
+    If a plan has one slot type, Ray may choose other nodes.
     """
     found: dict[str, list[int]] = defaultdict(lambda: [0] * len(plan_slots))
     for slot_type, filled in enumerate(_fill(plan_slots, capacity)):
@@ -153,7 +152,7 @@ class RemainingCapacity(NamedTuple):
     """The remaining capacity beside placed slots.
 
     Attributes:
-        capacity: The cluster without the resources of the slots. A node with shared devices has no such devices left.
+        capacity: The cluster without the resources of the slots. On a node with shared devices, no device remains.
         in_use: The devices in use by slot type.
     """
 
@@ -162,15 +161,15 @@ class RemainingCapacity(NamedTuple):
 
     @classmethod
     def all_of(cls, capacity: ClusterCapacity) -> Self:
-        """Return a whole cluster."""
+        """Return the capacity of a cluster without slots."""
         return cls(capacity, ())
 
     @property
     def without_devices_in_use(self) -> ClusterCapacity:
-        """The cluster without the devices of nodes on which such a device is in use."""
+        """The cluster without devices on the nodes where a device of the same resource is in use."""
         changed: dict[Hashable, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
         for shape, nodes in self.capacity.nodes_by_shape.items():
-            if type(nodes) is not ReducedNodes:  # not in use
+            if type(nodes) is not ReducedNodes:  # nothing is in use
                 continue
             resources, by_names = nodes[0].resources, defaultdict(list)
             in_use = [each for each in self.in_use if each.resource in resources.ticks]
@@ -181,7 +180,7 @@ class RemainingCapacity(NamedTuple):
         return self.capacity.with_less(changed)
 
     def grown(self, nodes_to_add: Mapping[str, int]) -> Self:
-        """Return the capacity with so many nodes of each type added. As many fewer can be added later."""
+        """Return the capacity with these numbers of nodes added by type, which reduces how many can be added later."""
         before = self.capacity
         types = tuple(
             each.model_copy(update={"max_nodes_to_add": each.max_nodes_to_add - nodes_to_add.get(each.name, 0)})
@@ -195,7 +194,7 @@ class RemainingCapacity(NamedTuple):
     def allocate(self, slot: TrialSlot) -> tuple[dict[str | None, int], "RemainingCapacity"]:
         """Place slots of one type, and return their numbers by node and the remaining capacity.
 
-        The key ``None`` counts trials with Train workers, and trials on nodes that are still to be added.
+        The key ``None`` stands for trials with Train workers, and trials on nodes that have to be added.
         """
         filled = self.fill(slot)
         counts: Counter[str | None] = Counter({None: filled.num_trials} if slot.num_workers else {})
@@ -207,13 +206,13 @@ class RemainingCapacity(NamedTuple):
         """Return as many slots of one type as fit. Nodes are filled one after the other.
 
         The workers of a trial share a node if they fit. Workers of the last trials are spread over the remaining room
-        before any trial waits for a node that is still to be added.
+        before any trial waits for a node that has to be added.
         """
         groups, size = self._fitting(slot), max(1, slot.num_workers)
         wanted = min(slot.max_concurrent_trials, _total(groups) // size)
         drivers: list[_Run] = []
         if slot.num_workers:
-            if slot.worker.memory_bytes is not None:  # drivers take host memory from workers
+            if slot.worker.memory_bytes is not None:  # drivers and workers share the host memory
                 alike = [NodeGroup(run.one, len(run.nodes)) for run in groups if run.per_node]
                 wanted = min(wanted, count_trials(alike, request_of(slot)))
             drivers, groups = _with_drivers(slot, groups, wanted)
@@ -231,7 +230,7 @@ class RemainingCapacity(NamedTuple):
     def _fill_slices(
         self, slot: TrialSlot, groups: Sequence["_Run"], wanted: int, drivers: list["_Run"]
     ) -> "FilledSlots":
-        """Return trials on whole TPU slices, whose hosts nothing else may use because Train chooses any slice."""
+        """Return trials on whole TPU slices. Nothing else may use their hosts, because Train chooses any slice."""
         held = [run for run in groups if run.per_node]
         fits = _by_node(held)
         shape = SliceShape(slot.topology or "", slot.accelerator_type or "")
@@ -247,9 +246,9 @@ class RemainingCapacity(NamedTuple):
     def _fitting(self, slot: TrialSlot) -> list["_Run"]:
         """Return nodes and how many workers of ``slot`` fit each, in the order in which they are filled.
 
-        The order is: alive nodes; nodes with CPUs for all of the slot's own devices, because other slots may need fewer
-        CPUs; nodes with the fewest other devices, which the slots would leave without CPUs; nodes with the most room,
-        so that many nodes stay unused. Nodes for drivers only come last.
+        First come alive nodes, then nodes with CPUs for all of the slot's devices (other slots may need fewer CPUs),
+        nodes with the fewest other devices (the slots would leave them without CPUs), and nodes with the most room (so
+        that many nodes stay unused). Nodes with room only for drivers come last.
         """
         request, without_cpus = request_of(slot), request_of(slot).with_cpus(0)
         own_devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
@@ -266,7 +265,7 @@ class RemainingCapacity(NamedTuple):
         held = 0
         for (is_expected, *_, shape), fit, nodes in sorted(order, key=itemgetter(0)):
             if not slot.num_workers and held >= slot.max_concurrent_trials:
-                break  # do not look at thousands of other nodes
+                break  # skip thousands of other nodes
             free, in_use = self._free_for(slot, nodes) if fit else ((), self._selected(slot, nodes))
             held += fit * len(free)
             holding += [_Run(nodes[0], free, fit)] if free else []
@@ -274,7 +273,7 @@ class RemainingCapacity(NamedTuple):
         return [*holding, *(run for _, run in sorted(for_drivers, key=itemgetter(0)))] if slot.num_workers else holding
 
     def _selected(self, slot: TrialSlot, nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
-        """Return the nodes that the slot's labels select."""
+        """Return the nodes that match the slot's label selector."""
         nodes = nodes_before(nodes)
         labels_of = attrgetter("ray_labels" if NODE_ID in slot.label_selector else "labels")  # faster
         for key, values, is_excluded in conditions_of(slot.label_selector):
@@ -284,7 +283,7 @@ class RemainingCapacity(NamedTuple):
     def _free_for(
         self, slot: TrialSlot, nodes: Sequence[NodeCapacity]
     ) -> tuple[Sequence[NodeCapacity], Sequence[NodeCapacity]]:
-        """Return the selected nodes whose devices are free for the slot, and those where other slots share them."""
+        """Return the selected nodes with free devices for the slot, and those where other slots use the devices."""
         selected = self._selected(slot, nodes)
         own_devices = slot.worker.ticks.keys() & DEVICE_RESOURCES
         others = [
@@ -292,7 +291,7 @@ class RemainingCapacity(NamedTuple):
             for each in self.in_use
             if each.resource in own_devices and each.share != _share(slot, each.resource)
         ]
-        if not others or type(nodes) is not ReducedNodes:  # not in use
+        if not others or type(nodes) is not ReducedNodes:  # nothing is in use
             return selected, ()
 
         def is_taken(node: NodeCapacity) -> bool:
@@ -303,7 +302,7 @@ class RemainingCapacity(NamedTuple):
 
 @dataclass(frozen=True)
 class _DevicesInUse:
-    """The nodes on which slots of a type use devices of a resource, and the fraction of each slot."""
+    """The nodes on which slots of a type use devices of a resource, and the device fraction of each slot."""
 
     resource: str
     share: int
@@ -319,7 +318,7 @@ class _Run(NamedTuple):
 
     Attributes:
         one: A node of that shape in its current state.
-        nodes: The nodes, of which only identifiers and labels are valid.
+        nodes: The nodes. Only their identifiers and labels are valid.
         per_node: The number of workers or drivers on each node.
     """
 
@@ -332,14 +331,14 @@ class _Run(NamedTuple):
 
 
 class FilledSlots(NamedTuple):
-    """The slots of a type that have a place.
+    """The placed slots of a type.
 
     Attributes:
         before: The capacity before these slots.
-        num_trials: The number of slots with a place.
+        num_trials: The number of placed slots.
         runs: The nodes with their workers, in the order in which they were filled.
         drivers: The nodes with their Train drivers.
-        held: The nodes with the workers for which room is reserved, which are more than ``runs`` if Train chooses.
+        held: The nodes with room for workers that is reserved, which are more than ``runs`` if Train chooses the nodes.
     """
 
     before: RemainingCapacity
@@ -351,11 +350,11 @@ class FilledSlots(NamedTuple):
 
     @property
     def workers(self) -> Iterator[tuple[NodeCapacity, int]]:
-        """The nodes with their numbers of workers. A node may occur twice."""
+        """The nodes with their numbers of workers. A node can occur twice."""
         return _each(self.runs)
 
     def left(self) -> RemainingCapacity:
-        """Return the capacity beside these slots. Equal nodes with equal slots are computed once."""
+        """Return the remaining capacity beside these slots. Equal nodes with equal slots are computed once."""
         before = self.before
         workers, drivers = _by_shape(self.held), _by_shape(self.drivers)
         left: dict[Hashable, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
@@ -375,7 +374,7 @@ class FilledSlots(NamedTuple):
         return subtract(node, worker, workers, num_drivers=drivers).resources
 
     def placements(self, slot_type: int) -> Iterator[Placement]:
-        """Yield the places of the slots. Those that wait for a new node come last, without a node."""
+        """Yield the places of the slots. Slots that wait for a new node come last, without a node."""
         to_come = 0
         for driver, worker_nodes, count in self._trials():
             if driver.is_expected or any(node.is_expected for node, _ in worker_nodes):
@@ -387,9 +386,9 @@ class FilledSlots(NamedTuple):
             yield Placement(slot_type=slot_type, node_id=None, count=to_come)
 
     def _trials(self) -> Iterator[tuple[NodeCapacity, Sequence[tuple[NodeCapacity, int]], int]]:
-        """Yield the node of equal trials or their drivers, the nodes of their workers, and their number.
+        """Yield the node of equal trials or their drivers, the nodes of their workers, and the number of trials.
 
-        Only the driver's node of a trial on TPU slices can be chosen.
+        For a trial on TPU slices, only the driver's node can be chosen.
         """
         if not self.slot.num_workers:
             yield from ((node, (), count) for node, count in self.workers)
@@ -433,7 +432,7 @@ def _by_shape(runs: Iterable[_Run]) -> dict[Hashable, list[_Run]]:
 def _alike(
     nodes: Sequence[NodeCapacity], workers: Sequence[_Run], drivers: Sequence[_Run]
 ) -> list[tuple[Sequence[NodeCapacity], tuple[int, int]]]:
-    """Return the nodes of a shape by their numbers of workers and drivers."""
+    """Group the nodes of a shape by their numbers of workers and drivers."""
     if all(len(run.nodes) == len(nodes) for run in (*workers, *drivers)):
         return [(nodes, (sum(run.per_node for run in workers), sum(run.per_node for run in drivers)))]
     of_workers, of_drivers = _by_node(workers), _by_node(drivers)
@@ -450,7 +449,7 @@ def _gathered(
     some: list[tuple[NodeCapacity, int]] = []
     missing = size
     for node, left in workers:
-        if left >= size:  # whole trials come before those that span nodes
+        if left >= size:  # trials on one node come before trials that span nodes
             yield [(node, size)], left // size
             continue
         while left:
@@ -463,7 +462,7 @@ def _gathered(
 
 
 def _spread(groups: Iterable[_Run], wanted: int) -> list[_Run]:
-    """Return nodes for ``wanted`` workers, as many on each node as its group allows."""
+    """Return nodes for ``wanted`` workers, with as many workers on each node as its group allows."""
     runs: list[_Run] = []
     for group in groups:
         if not wanted:
@@ -475,7 +474,7 @@ def _spread(groups: Iterable[_Run], wanted: int) -> list[_Run]:
 
 
 def _with_workers(groups: Sequence[_Run], wanted: int, size: int) -> list[_Run]:
-    """Return the workers of trials with ``size`` workers each, first of trials that fit a node."""
+    """Return the workers of trials with ``size`` workers each, starting with trials that fit a node."""
     runs = [run.times(size) for run in _spread((_Run(one, nodes, fit // size) for one, nodes, fit in groups), wanted)]
     if missing := wanted * size - _total(runs):
         runs += _spread((_Run(one, nodes, fit % size) for one, nodes, fit in groups), missing)
@@ -483,7 +482,7 @@ def _with_workers(groups: Sequence[_Run], wanted: int, size: int) -> list[_Run]:
 
 
 def _parts(group: _Run, wanted: int) -> list[_Run]:
-    """Return the full nodes of a group, the node with the rest, and the empty nodes."""
+    """Split a group into full nodes, the node with the rest, and empty nodes."""
     one, nodes, most = group
     number, rest = divmod(wanted, most) if most else (0, 0)
     if number >= len(nodes):
@@ -495,7 +494,7 @@ def _parts(group: _Run, wanted: int) -> list[_Run]:
 
 
 def _with_drivers(slot: TrialSlot, groups: Sequence[_Run], wanted: int) -> tuple[list[_Run], list[_Run]]:
-    """Return the nodes of Train drivers, and the number of workers that fit beside them.
+    """Return the nodes of Train drivers, and the nodes with the number of workers that fit beside the drivers.
 
     A node gets the drivers of trials whose workers share it, then one driver of a trial that spans nodes. The other
     drivers go to any node with host memory.
@@ -528,5 +527,5 @@ def _without(resources: Resources, names: Iterable[str]) -> Resources | None:
 
 
 def _share(slot: TrialSlot, resource: str) -> int:
-    """Return each worker's fraction of a device in ticks, which is the same for any number of whole devices."""
+    """Return each worker's fraction of a device in ticks, or one device for any number of whole devices."""
     return min(TICKS, slot.worker.ticks[resource])

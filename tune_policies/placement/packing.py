@@ -1,15 +1,16 @@
 """Counts how many trials fit a cluster at once, per node and per device.
 
 A *worker* is a process that trains: the trial itself, or each of its Train workers. All workers of a plan are equal, so
-the order in which Ray places them does not matter. Nodes of one shape are counted once.
+the order in which Ray places them does not matter. Nodes of one shape are counted together.
 
-Amounts are by Ray's names, in ticks of 1/10,000 and bytes of host memory. These rules apply:
+Amounts have Ray's names, and are in ticks of 1/10,000 and bytes of host memory. These rules apply:
 
 * Missing host memory is unknown and limits nothing. The amount of any other missing resource is 0.
-* A fraction of a device fits one device, and whole devices are not shared.
-* A node has one unit of ``accelerator_type:X``, and a worker for that type takes 0.001 of it.
+* A fraction of a device must fit on one device, and whole devices are not shared.
+* A node has one unit of ``accelerator_type:X``, and a worker for that type reserves 0.001 of it.
 """
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -51,7 +52,7 @@ _UNLIMITED: Final = 2**63
 
 
 class Limit(StrEnum):
-    """What limits the number of trials, or is missing for one, if it is not a resource of Ray."""
+    """A limit of the number of trials that is not a resource of Ray."""
 
     MAX_CONCURRENT_TRIALS = "max_concurrent_trials"
     MAX_TRIALS_PER_GPU = "max_trials_per_gpu"
@@ -62,19 +63,19 @@ class Limit(StrEnum):
 
     @classmethod
     def of(cls, name: str) -> "Limit | str":
-        """Return the limit with this name, or the name itself if it is a resource or a user's own limit."""
+        """Return the limit with this name, or the name itself if it is a resource or a custom limit."""
         return next((each for each in cls if each == name), name)
 
 
 def device_slots(ticks: int, share: int) -> int:
-    """Return how often a share fits the idle devices of a node, both in ticks."""
+    """Return how often a device fraction fits the idle devices of a node, both in ticks."""
     if share >= TICKS:
         return ticks // share
     return ticks // TICKS * (TICKS // share) + ticks % TICKS // share
 
 
 def _slots_by_resource(has: Mapping[str, int], worker: Mapping[str, int]) -> dict[str, int]:
-    """Return how many workers fit an idle node according to each resource of a worker."""
+    """Return how many workers fit an idle node, by resource of a worker."""
     return {
         name: _slots_of(name, has.get(name, 0), needed)
         for name, needed in worker.items()
@@ -93,7 +94,7 @@ def _slots_of(name: str, amount: int, needed: int, num_drivers: int = 0) -> int:
 def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, num_drivers: int = 0) -> NodeCapacity:
     """Subtract workers and Train drivers from a node.
 
-    Shares leave no such devices, because Ray may spread them over all devices of the node.
+    Device fractions take all devices of the node, because Ray may spread them over all.
     """
     left = dict(node.resources.ticks)
     for name, ticks in left.items():
@@ -101,7 +102,7 @@ def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, n
         if name in DEVICE_RESOURCES and 0 < needed < TICKS:
             left[name] = 0
         elif name == "memory":
-            # At least one byte, because None would mean "not known".
+            # At least one byte, because None would mean "unknown".
             left[name] = max(1, ticks - count * needed - num_drivers * DRIVER_BYTES)
         else:
             left[name] = ticks - count * needed
@@ -111,11 +112,11 @@ def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, n
 
 
 class RemainingNode:
-    """The remaining resources of a node while parts of it are allocated and released, by device."""
+    """The remaining resources of a node, by device, while parts of it are allocated and released."""
 
     def __init__(self, has: Mapping[str, int]) -> None:
         self._left = {name: ticks for name, ticks in has.items() if name not in DEVICE_RESOURCES}
-        # The number of devices by free ticks, because a cluster may claim more devices than fit a list.
+        # The number of devices by free ticks, because a cluster can have any declared number of devices.
         self._devices = {
             name: Counter({TICKS: ticks // TICKS, ticks % TICKS: 1})
             for name, ticks in has.items()
@@ -130,7 +131,7 @@ class RemainingNode:
         return self._num_holders == 0
 
     def amount(self, name: str) -> int:
-        """Return the remaining amount of a resource, or 0 if it is not known."""
+        """Return the remaining amount of a resource, or 0 if it is unknown."""
         if name in self._devices:
             free = sum(ticks * count for ticks, count in self._devices[name].items())
             return max(0, free - self._held[name])
@@ -139,8 +140,8 @@ class RemainingNode:
     def slots(self, worker: Mapping[str, int], most: int) -> int:
         """Return how many workers fit, up to ``most``.
 
-        The devices of reserved shares are not known, so shares count against the sum of the devices, and the result may
-        be too large.
+        Reserved fractions are subtracted from the sum of the devices, because their devices are unknown. So the result
+        can be too large.
         """
         return min([most, *(self._slots_of(name, needed) for name, needed in worker.items() if needed)])
 
@@ -168,7 +169,7 @@ class RemainingNode:
                 self._left[name] -= sign * ticks
 
     def allocate(self, bundle: Mapping[str, int]) -> bool:
-        """Subtract a bundle, each share from the fullest device with room, or return ``False`` if it does not fit."""
+        """Subtract a bundle, each fraction from the fullest device with room. Return ``False`` if it does not fit."""
         devices = {}
         for name, ticks in bundle.items():
             if name in self._devices:
@@ -185,7 +186,7 @@ class RemainingNode:
 
 
 def _without(devices: Counter[int], ticks: int) -> Counter[int] | None:
-    """Return the devices by free ticks after an allocation on the fullest, or ``None`` without room."""
+    """Return the devices by free ticks after an allocation on the fullest device, or ``None`` without room."""
     whole, share = divmod(ticks, TICKS)
     left = Counter({free: count for free, count in devices.items() if count})
     if left[TICKS] < whole:
@@ -201,12 +202,12 @@ def _without(devices: Counter[int], ticks: int) -> Counter[int] | None:
 
 
 _MAY_BE_RAISED: Final = DEVICE_RESOURCES | {"CPU", "memory"}
-"""The resources that a scheduler may raise above a trial's slot."""
+"""The resources of a trial that a scheduler may raise above its slot."""
 
 
 def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -> int:
-    """Return the number of slots with the resources of a trial."""
-    # A share is floor(10000 / k) ticks, up to one less than 1/k: a whole GPU is three slots of 0.3333.
+    """Return how many slots have together the resources that a trial reserves."""
+    # A fraction is floor(10000 / k) ticks, up to one less than 1/k: a whole GPU is three slots of 0.3333.
     ratios = [
         -(-to_ticks(reserved[name]) // (to_ticks(of_slot[name]) + 1))
         for name in _MAY_BE_RAISED & reserved.keys()
@@ -216,7 +217,7 @@ def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -
 
 
 BundleAmounts = Mapping[str, float]
-"""Amounts that Ray reserves on one node, by Ray's names, in units and bytes of ``memory``."""
+"""Amounts that Ray reserves on one node, by Ray's names, in units, and ``memory`` in bytes."""
 
 _Wanted = tuple[Amounts, Callable[[Mapping[str, str]], bool]]
 
@@ -225,7 +226,7 @@ class BundleGroup(NamedTuple):
     """The bundles that a trial or the workers of a Train run reserve together.
 
     Attributes:
-        bundles: The bundles, of a trial the trainable's own first, which may be empty.
+        bundles: The bundles. The first bundle of a trial is its trainable's, which can be empty.
         strategy: Ray's placement strategy.
         selectors: The label selector of each bundle, if there are any.
     """
@@ -252,8 +253,8 @@ def is_held(group: BundleGroup, nodes: Sequence[NodeCapacity]) -> bool:
 def count_groups(group: BundleGroup, nodes: Sequence[NodeCapacity], most: int) -> int:
     """Return how many such groups fit the idle ``nodes`` at once, up to ``most``.
 
-    The largest bundle by three measures of size goes to the first node with room. A search might find more, but Ray
-    does not search either.
+    The largest bundle goes to the first node with room, for the best of three measures of size. A search could find
+    more, but Ray does not search either.
     """
     selectors = [matcher(selector) for selector in group.selectors] or [matcher({})] * len(group.bundles)
     wanted = [(ray_ticks(bundle), selects) for bundle, selects in zip(group.bundles, selectors, strict=True) if bundle]
@@ -294,8 +295,8 @@ class Request(Value):
         num_workers: Train workers in the trial, or 0 if the trial itself trains. A pair also sets ``max_workers``.
         max_workers: The most workers of an elastic trial. It does not affect packing.
         accelerator_type: Ray's name of the device type that the workers need.
-        gpu_memory_bytes: The GPU memory that each worker needs. Packing uses the GPU share instead.
-        is_any_share: Whether any GPU share with ``gpu_memory_bytes`` is enough, so that texts omit the share.
+        gpu_memory_bytes: The GPU memory that each worker needs. Packing uses the GPU fraction instead.
+        is_any_share: Whether any GPU fraction with ``gpu_memory_bytes`` is enough, so that texts omit the fraction.
     """
 
     worker: Resources
@@ -315,12 +316,12 @@ class Request(Value):
     @model_validator(mode="after")
     def _must_ask_for_something(self) -> Self:
         if not self.worker.ticks:
-            raise InvalidResourcesError("a worker must ask for something: give it CPUs or GPUs above 0")
+            raise InvalidResourcesError("a worker must request resources: set CPUs or GPUs above 0")
         return self
 
     @cached_property
     def amounts(self) -> Amounts:
-        """The amounts that a worker takes from a node, including its device type."""
+        """The amounts that a worker reserves on a node, including its device type."""
         if self.accelerator_type is None:
             return self.worker.ticks
         return self.worker.ticks | {ACCELERATOR_TYPE_PREFIX + self.accelerator_type: to_ticks(ACCELERATOR_TYPE_AMOUNT)}
@@ -354,9 +355,9 @@ class Request(Value):
 def as_told_apart(
     capacity: ClusterCapacity, *, memory: int | str | None, num_workers: int | tuple[int, int]
 ) -> ClusterCapacity:
-    """Return the cluster with one shape for nodes that are equal to requests with so much host memory per worker.
+    """Return the cluster with one shape for all nodes on which equally many workers with ``memory`` fit.
 
-    Requests without host memory ignore it, except for drivers of Train workers, which take whole mebibytes.
+    Only the drivers of Train workers, which reserve 1 MiB, need host memory if a request has none.
     """
     needed = None if memory is None else int(memory)
     if fewest_workers(num_workers) == 0:
@@ -370,12 +371,12 @@ def request_of(slot: TrialSlot) -> Request:
 
 
 def slots_on_node(node: NodeCapacity, request: Request) -> dict[str, int]:
-    """Return how many workers fit ``node`` according to each resource of ``request``. The smallest number fits."""
+    """Return how many workers fit ``node``, by resource of ``request``. The smallest number fits."""
     return _slots_by_resource(node.amounts, request.amounts)
 
 
 def workers_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0) -> int:
-    """Return how many workers fit ``node`` at once, beside so many Train drivers."""
+    """Return how many workers fit ``node`` at once beside ``num_drivers`` Train drivers."""
     fewest, has = None, node.amounts
     for name, needed in request.amounts.items():  # faster than slots_on_node, because most nodes have no room
         if name in has:
@@ -398,7 +399,7 @@ def count_workers(groups: Iterable[NodeGroup], request: Request, *, num_drivers:
 
 
 def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
-    """Return how many trials run at once, wherever Ray places their drivers."""
+    """Return how many trials run at once for every placement of their drivers."""
     most = count_workers(groups, request) // request.processes
     if request.num_workers == 0:
         return most
@@ -409,9 +410,9 @@ def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
 
 
 def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: int) -> tuple[int | None, int | None]:
-    """Return the most workers of a trial beside ``num_trials`` - 1 others with their fewest, and if it runs alone.
+    """Return the most workers of a trial beside ``num_trials`` - 1 others with their minimum, and if it runs alone.
 
-    Both include all drivers, and are ``None`` if the number of workers is fixed.
+    Both numbers allow for all drivers, and are ``None`` if the number of workers is fixed.
     """
     if request.max_workers is None:
         return None, None
@@ -421,15 +422,15 @@ def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: in
 
 
 def count_workers_beside(groups: Collection[NodeGroup], request: Request, num_drivers: int) -> int:
-    """Return how many workers fit beside Train drivers, wherever Ray places the drivers."""
+    """Return how many workers fit beside Train drivers for every placement of the drivers."""
     return _workers_beside(groups, request)(num_drivers)
 
 
 def _workers_beside(groups: Collection[NodeGroup], request: Request) -> Callable[[int], int]:
-    """Return a function that returns how many workers fit beside a number of Train drivers.
+    """Return a function of the number of Train drivers that returns how many workers fit beside them.
 
     If all drivers together need less memory than a worker, a node loses at most one worker, and the worst place for
-    drivers is the smallest gap. Otherwise each node counts as if it had all drivers.
+    drivers is the smallest gap. Otherwise the function assumes all drivers on each node.
     """
     fits = [
         (fit, node.resources.memory_bytes, count) for node, count in groups if (fit := workers_on_node(node, request))
@@ -455,14 +456,8 @@ def _workers_beside(groups: Collection[NodeGroup], request: Request) -> Callable
 
 
 def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Return the largest number for which ``holds`` is true, which is true at ``low`` and false above the result."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    """Return the largest number for which ``holds`` is true, by bisection. ``holds`` must be true for ``low``."""
+    return low + bisect(range(low + 1, high + 1), False, key=lambda number: not holds(number))
 
 
 def drivers_on_node(node: NodeCapacity) -> int:
@@ -472,7 +467,7 @@ def drivers_on_node(node: NodeCapacity) -> int:
 
 
 def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
-    """Return how many Train drivers fit otherwise idle nodes, or ``wanted`` if nothing limits them."""
+    """Return how many Train drivers fit idle nodes, or ``wanted`` if nothing limits them."""
     room = 0
     for node, count in groups:
         if node.resources.memory_bytes is None:
@@ -482,13 +477,13 @@ def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
 
 
 def limiting_resource(groups: Collection[NodeGroup], request: Request) -> str:
-    """Return the resource that prevents one more trial, by Ray's name. Ties go to the scarcest resource.
+    """Return Ray's name of the resource that prevents one more trial. Ties go to the scarcest resource.
 
-    On each node with room for a worker, the resource with the fewest slots prevents one more. The result does so for
-    the most slots.
+    On each node with room for a worker, the resource with the fewest slots prevents one more. The result is the
+    resource that does so for the most slots.
     """
     if request.num_workers and count_trials(groups, request) < count_workers(groups, request) // request.num_workers:
-        return "memory"  # of the drivers
+        return "memory"  # drivers lack host memory
     stops: dict[str, int] = {}
     for node, count in groups:
         slots = slots_on_node(node, request)

@@ -1,4 +1,4 @@
-"""Nodes that can be added: which types fit a plan, how few it needs, and the smallest node that would be enough."""
+"""Nodes to add: the node types that fit a plan, the fewest nodes for it, and the smallest node for a trial."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -17,10 +17,7 @@ from tune_policies.values.units import GIB
 
 
 def nodes_within_limits(limits: Mapping[str, int], order: Iterable[str], most: int | None) -> dict[str, int]:
-    """Return as many nodes as possible by type, within ``limits`` by type and ``most`` together.
-
-    The types are added in ``order``.
-    """
+    """Return the most nodes by type within ``limits`` by type and ``most`` in total, with types added in ``order``."""
     chosen: dict[str, int] = {}
     for name in order:
         number = limits[name] if most is None else min(limits[name], most - sum(chosen.values()))
@@ -31,8 +28,8 @@ def nodes_within_limits(limits: Mapping[str, int], order: Iterable[str], most: i
 def fewest_nodes(slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
     """Return the fewest nodes to add by type so that all trials in ``slots`` run.
 
-    They run if ``most`` nodes of each type are added. If the config decides the slot of a trial, the configs with the
-    largest need count.
+    With ``most`` nodes of each type they run. If the slot of a trial depends on its config, the configs with the
+    largest requests count.
     """
     return _fewest_for_slots(slots, capacity, most) if len(slots) > 1 else _fewest_for(slots[0], capacity, most)
 
@@ -55,7 +52,7 @@ def _fewest_for_slots(
         return with_places(slots, capacity.with_nodes_added({**fewest, name: number})) != slots
 
     if with_places(slots, capacity.with_nodes_added(most)) != slots:
-        return fewest  # only the policy knows how the slots share nodes, because it leaves something free
+        return fewest  # the policy reserves resources for others, so only the policy can place the slots
     for name in sorted(most, key=preference):
         if is_short_with(name, 0):
             fewest[name] = 1 + largest(0, most[name], partial(is_short_with, name))
@@ -65,16 +62,16 @@ def _fewest_for_slots(
 
 
 def uses_devices(slot: TrialSlot) -> bool:
-    """Return whether a worker of the slot has devices or a fraction of one."""
-    return not DEVICE_RESOURCES.isdisjoint(slot.worker.ticks)
+    """Return whether a worker of the slot reserves devices or a fraction of one."""
+    return slot.has_device
 
 
 def most_for_devices(
     slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return ``most`` with fewer nodes with devices, only as many as the slots with devices need.
+    """Return ``most`` with only as many nodes with devices as the slots with devices need.
 
-    Return ``most`` unchanged if not both kinds of slots exist, or nodes without devices do not fit the other slots.
+    ``most`` is unchanged if all slots are of one kind, or if the other slots do not fit nodes without devices.
     """
     with_devices = tuple(filter(uses_devices, slots))
     others = [slot for slot in slots if not uses_devices(slot)]
@@ -108,12 +105,11 @@ def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, i
 
 
 def types_that_hold(slot: TrialSlot, capacity: ClusterCapacity, num_trials: int) -> list[NodeTypeCapacity]:
-    """Return the node types with room for a worker of ``slot``, those with the most room first.
+    """Return the node types with room for a worker of ``slot``, sorted by room in descending order.
 
     Types with GPUs come last for a worker without GPUs, because Ray only adds them if no other type fits.
     """
     request = request_of(slot)
-
     is_selected = matcher(slot.label_selector)
     found: list[tuple[tuple[bool, int, str], NodeTypeCapacity]] = []
     for each in capacity.node_types or ():
@@ -129,14 +125,14 @@ def _workers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> 
 
 
 def _drivers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> int:
-    """Return the number of drivers that fit, or all if the count of workers includes them."""
+    """Return the number of drivers that fit, or ``num_trials`` if the number of workers allows for drivers."""
     if request.num_workers == 0 or request.worker.memory_bytes is not None:
         return num_trials
     return count_drivers(groups, num_trials)
 
 
 _MOST: Final = 2**16
-"""The most of a resource on an imagined node."""
+"""The maximum amount of a resource on a hypothetical node."""
 
 _Plan = TypeVar("_Plan")
 _PlanOn = Callable[[ClusterCapacity], _Plan]
@@ -145,9 +141,9 @@ _PlanOn = Callable[[ClusterCapacity], _Plan]
 def plan_on_smallest_node(plan_on: _PlanOn[_Plan]) -> _Plan | None:
     """Return the plan for the smallest node on which a trial runs, or ``None`` if none is found.
 
-    If no node fits and the autoscaler's node types are not known, this plan says what to request. It is found by
-    planning on larger and larger nodes, because a policy states the need of a trial only by its plan. For a policy that
-    needs GPU memory, each worker gets a whole GPU of that size.
+    If no node fits and the autoscaler's node types are unknown, this plan shows which node to request. The search plans
+    on larger and larger nodes, because only the plan of a policy shows what a trial needs. For a policy that needs GPU
+    memory, each worker gets a whole GPU of that size.
     """
     amounts: dict[str, int] = {}
     while (error := _why_not(plan_on, amounts)) is not None:
@@ -180,7 +176,7 @@ def _short_of(error: InfeasibleRequestError) -> list[str]:
     if error.tried:
         return _short_of(error.tried[0])
     if error.short_of == "memory":
-        return []  # the node's host memory is not known and limits nothing
+        return []  # the node's host memory is unknown and limits nothing
     if error.short_of == Limit.GPU_MEMORY or error.short_of in ACCELERATOR_TYPES:
         return ["GPU", error.short_of]
     return [error.short_of]

@@ -1,6 +1,6 @@
-"""A slot: what a trial reserves, in the forms that Tune, Train and the autoscaler take.
+"""A slot: the resources that a trial reserves, in the formats of Tune, Train and the autoscaler.
 
-Methods that return objects of Ray's public API import Ray when they are called, so that planning needs no Ray.
+Methods that return objects of Ray import Ray when they are called, so that planning works without Ray.
 """
 
 from collections.abc import Mapping
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from ray.tune import PlacementGroupFactory
 
 _FINEST: Final = 2**40
-"""Floats add up multiples of 1 / 2**40 without an error, as far as 8,192."""
+"""Sums of multiples of 1 / 2**40 are exact in floats up to 8,192."""
 
 SLOT_ATTRIBUTE: Final = "policy_slot"
-"""The attribute of a trial, and of its placement group factory, with the trial's slot as JSON."""
+"""The attribute of a trial, and of its placement group factory, that contains the trial's slot as JSON."""
 
 WorkerNodes = tuple[tuple[str, PositiveCount], ...]
-"""The identifiers of nodes, and how many Train workers of a trial are on each."""
+"""The identifiers of nodes, and the number of a trial's Train workers on each."""
 
 
 class Bundle(NamedTuple):
-    """Resources that must be on one node, by Ray's names, and the label selector of that node."""
+    """Resources of one node by Ray's names, and the label selector of that node."""
 
     resources: dict[str, float]
     label_selector: dict[str, str]
@@ -49,23 +49,23 @@ class TrialSlot(Value):
     """One type of slot in which a trial can run, and how many such slots there are.
 
     Attributes:
-        trial: Reserved by Tune for the trainable: all of it if ``num_workers`` is 0, else only the resources of the
-            Train driver.
+        trial: Reserved by Tune for the trainable: the training itself if ``num_workers`` is 0, otherwise only the Train
+            driver.
         max_concurrent_trials: The number of slots of this type.
-        num_workers: Train workers in each trial, the fewest if they may grow; 0: the trial itself trains.
-        max_workers: The workers to which a trial may grow while the others have their fewest; ``None``: it may not.
-        max_workers_alone: The workers to which it may grow if no other trial runs.
+        num_workers: Train workers in each trial (the minimum if elastic), or 0 if the trial itself trains.
+        max_workers: The most workers of an elastic trial while all others have their minimum.
+        max_workers_alone: The most workers of an elastic trial if no other trial runs.
         per_worker: Reserved by Train for each of its workers.
-        gpu_memory_bytes: GPU memory that a worker may use on each of its devices; ``None``: not known.
-        gpu_overhead_bytes: The part of it for what a worker's frameworks use outside their allocators; ``None``: the
-            worker finds out.
-        measured_with: The versions of Ray and the frameworks with which both were measured, by name; empty: not known.
-        accelerator_type: Ray's name of the device type that workers are placed on; ``None``: any.
-        topology: The topology of the TPU slices that each trial reserves as a whole; ``None``: no slices.
-        label_selector: Ray's label selector for trials and workers; empty: any node.
-        speed: How fast a trial runs here, compared with the other slots of a plan, in any unit; ``None``: not known.
-        worker_nodes: The nodes of its Train workers, and how many are on each; empty: Train chooses. They are known for
-            trials in a plan with several slot types.
+        gpu_memory_bytes: GPU memory that a worker may use on each of its devices, or ``None`` if it is unknown.
+        gpu_overhead_bytes: The part of it that a worker's frameworks use outside of their allocators. With ``None``,
+            the worker determines it.
+        measured_with: The versions of Ray and the frameworks with which both were measured, by name.
+        accelerator_type: Ray's name of the required device type, or ``None`` for any.
+        topology: The topology of the TPU slices that each trial reserves as a whole, if it does.
+        label_selector: Ray's label selector for trials and workers.
+        speed: The speed of a trial relative to other slots of the plan, in any unit, or ``None`` if it is unknown.
+        worker_nodes: The nodes of its Train workers and the number of workers on each, for trials in a plan with
+            several slot types. If it is empty, Train chooses the nodes.
     """
 
     trial: Resources
@@ -87,66 +87,64 @@ class TrialSlot(Value):
     def _workers_must_agree(self) -> Self:
         if (self.num_workers > 0) != bool(self.per_worker.ticks):
             raise InvalidResourcesError(
-                f"per_worker is what each Train worker reserves: num_workers={self.num_workers} "
-                f"contradicts per_worker={self.per_worker}"
+                f"num_workers={self.num_workers} contradicts per_worker={self.per_worker}: set both or neither"
             )
         if self.max_workers is not None and not 0 < self.num_workers <= self.max_workers:
             raise InvalidResourcesError(
-                f"max_workers is what num_workers may grow to: {self.max_workers} is too few for "
-                f"num_workers={self.num_workers}"
+                f"max_workers={self.max_workers} must be at least num_workers={self.num_workers}, and needs num_workers"
             )
         return self
 
     @property
     def worker(self) -> Resources:
-        """What one process that trains has: the trial, or each Train worker."""
+        """The resources of one process that trains: the trial, or each Train worker."""
         return self.per_worker if self.num_workers else self.trial
 
     @property
     def has_device(self) -> bool:
-        """Whether the processes that train have a GPU or another accelerator."""
+        """Whether the processes that train reserve a GPU or another accelerator."""
         return bool(DEVICE_RESOURCES & self.worker.ticks.keys())
 
     @property
     def is_elastic(self) -> bool:
-        """Whether a trial may get more Train workers than it starts with."""
+        """Whether the number of Train workers of a trial may grow."""
         return self.max_workers is not None and self.max_workers > self.num_workers
 
     @property
     def shares_gpu(self) -> bool:
-        """Whether a worker has neighbours on its GPU."""
+        """Whether a worker shares its GPU with others."""
         return 0 < self.worker.gpus < 1
 
     @property
     def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
-        """What Tune takes for a trial: a dict, or a ``PlacementGroupFactory`` if there is a label selector."""
+        """The resources for Tune: a dict, or a ``PlacementGroupFactory`` if there is a label selector."""
         return self.placement_group_factory() if self.label_selector else self.trial_amounts
 
     def placement_group_factory(
         self, *, node_id: str | None = None, worker_nodes: WorkerNodes = ()
     ) -> "PlacementGroupFactory":
-        """Return what Tune reserves for a trial, on the nodes that the label selector selects.
+        """Return the request of a trial for Tune, with the label selector.
 
         Args:
-            node_id: The only node for the trial; ``None``: any.
-            worker_nodes: The nodes for its Train workers; empty: those of this slot.
+            node_id: The node for the trial, or ``None`` for any node.
+            worker_nodes: The nodes for its Train workers, if they differ from those of this slot.
         """
         from ray.tune import PlacementGroupFactory
 
         selector = self.label_selector if node_id is None else merged(self.label_selector, {NODE_ID: node_id})
         labels = {"bundle_label_selector": [dict(selector)]} if selector else {}
         factory = PlacementGroupFactory([self._trial_bundle], **labels)
-        # Tune carries this into the trial's process, which reads its slot there. Tune also saves it with the
-        # experiment, which must open without this package, so it is a text.
+        # Tune sends this to the trial's process, which reads its slot from it. Tune also saves it with the experiment,
+        # which must load without this package, so it is a text.
         slot = self.model_copy(update={"worker_nodes": worker_nodes}) if worker_nodes else self
         setattr(factory, SLOT_ATTRIBUTE, slot.to_json())
         return factory
 
     @property
     def trial_amounts(self) -> dict[str, float]:
-        """What Tune reserves for a trial on any node, by Tune's names of the resources."""
+        """The reservation of a trial on any node, by Tune's names of the resources."""
         lower_case = {"CPU": "cpu", "GPU": "gpu"}
-        # Tune gives a trial without "cpu" no CPU, but one that names nothing at all gets a whole CPU.
+        # Tune gives a trial with an empty request a whole CPU.
         return {"cpu": 0} | {lower_case.get(name, name): amount for name, amount in self._trial_bundle.items()}
 
     @property
@@ -154,17 +152,17 @@ class TrialSlot(Value):
         return _ray_amounts(self.trial) | ({} if self.num_workers else self._of_type)
 
     def with_type(self, bundle: Mapping[str, float]) -> dict[str, float]:
-        """Return a bundle of the user's own; if it has a device, with the resource of the device type."""
+        """Return a user's bundle. If it has a device, the resource of the device type is added."""
         return {**bundle, **(self._of_type if DEVICE_RESOURCES & bundle.keys() else {})}
 
     @property
     def _of_type(self) -> dict[str, float]:
-        """The resource of the device type that each worker reserves."""
+        """The resource of the device type for each worker."""
         name = self.accelerator_type
         return {} if name is None else {ACCELERATOR_TYPE_PREFIX + name: ACCELERATOR_TYPE_AMOUNT}
 
     def bundles(self) -> list[Bundle]:
-        """Return the bundles of one trial as Ray's autoscaler counts them, the driver first."""
+        """Return the bundles of one trial for Ray's autoscaler, with the driver first."""
         worker, driver = (
             {name: each if name == "memory" else _that_adds_up(each) for name, each in resources.ticks.items()}
             for resources in (self.worker, self.trial)
@@ -174,13 +172,13 @@ class TrialSlot(Value):
 
     @property
     def resources_per_worker(self) -> dict[str, float]:
-        """What ``ScalingConfig(resources_per_worker=…)`` takes; empty when ``num_workers`` is 0."""
-        # Train gives a worker a whole CPU unless "CPU" is named.
+        """The value of ``ScalingConfig(resources_per_worker=…)``, which is empty if ``num_workers`` is 0."""
+        # Train gives a worker a whole CPU unless "CPU" is set.
         return {"CPU": 0} | _ray_amounts(self.per_worker) if self.num_workers else {}
 
     @property
     def scaling_fields(self) -> dict[str, Any]:
-        """What ``ScalingConfig`` takes for a trial's workers."""
+        """The arguments of ``ScalingConfig`` for a trial's workers."""
         fields: dict[str, Any] = {
             "num_workers": self.num_workers,
             "use_gpu": self.worker.gpus > 0,
@@ -190,7 +188,7 @@ class TrialSlot(Value):
             amounts = fields["resources_per_worker"]
             for name in amounts.keys() - {"memory"}:
                 ticks = to_ticks(amounts[name])
-                # If Ray's rounding took a tick from a small share, one more would fit on a device.
+                # If Ray's rounding took a tick from a small fraction, one more would fit on a device.
                 is_small = ticks < TICKS and TICKS // max(1, ticks - 1) > TICKS // max(1, ticks)
                 if not is_small:
                     amounts[name] = _that_adds_up(ticks)
@@ -208,7 +206,7 @@ class TrialSlot(Value):
 
     @property
     def _worker_selectors(self) -> list[dict[str, str]]:
-        """The label selectors of the workers, or one for all; empty: none."""
+        """The label selectors of the workers, or one selector for all, or none."""
         on_nodes = [
             merged(self.label_selector, {NODE_ID: node_id})
             for node_id, count in self.worker_nodes
@@ -226,9 +224,9 @@ class TrialSlot(Value):
         return self.model_copy(update=changes)
 
     def with_more(self, reserved: Mapping[str, float]) -> "TrialSlot":
-        """Return the slot of a trial that reserves more, such as after it ran out of memory; it has no Train workers.
+        """Return the slot of a trial without Train workers that reserves more, such as after it ran out of memory.
 
-        ``reserved`` are the amounts that the trial reserves, by Ray's names.
+        ``reserved`` contains the amounts that the trial reserves, by Ray's names.
         """
         trial, gpu_memory_bytes = self.trial, self.gpu_memory_bytes
         for name in sorted({"memory", *trial.ticks} & reserved.keys()):
@@ -243,11 +241,11 @@ class TrialSlot(Value):
         return self.model_copy(update={"trial": trial, "gpu_memory_bytes": gpu_memory_bytes})
 
     def of_fixed_size(self) -> "TrialSlot":
-        """Return the same slot without elastic workers: each trial keeps its fewest workers."""
+        """Return the same slot with the minimum of workers in each trial."""
         return self.model_copy(update={"max_workers": None, "max_workers_alone": None})
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialSlot":
-        """Return the same slot, placed only on nodes that match this selector and its own."""
+        """Return the same slot on nodes that match both this selector and its own."""
         return self.model_copy(update={"label_selector": merged(self.label_selector, label_selector)})
 
     def __str__(self) -> str:
@@ -272,10 +270,10 @@ def _ray_amounts(resources: Resources) -> dict[str, float]:
 
 
 def _that_adds_up(ticks: int) -> float:
-    """Return a slightly smaller amount that floats add up without an error.
+    """Return a slightly smaller amount whose sums are exact in floats.
 
-    Ray divides the sum of what elastic workers reserve by one of them, in floats: it counts five times 0.2 as four, and
-    waits indefinitely if five are the fewest. The autoscaler subtracts bundles from a node in floats: of 20 bundles of
-    0.2 it places 19 on 4 GPUs, and v2, which launches nodes for all bundles or none, launches nothing.
+    Ray divides the sum of the elastic workers' reservations by one reservation in floats: it counts five times 0.2 as
+    four, and waits indefinitely if five is the minimum. The autoscaler subtracts bundles from a node in floats: of 20
+    bundles of 0.2 it places 19 on 4 GPUs, and v2, which launches nodes for all bundles or none, launches nothing.
     """
     return from_ticks(ticks) if ticks % TICKS == 0 else ticks * _FINEST // TICKS / _FINEST

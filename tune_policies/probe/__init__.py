@@ -1,1 +1,1 @@
-"""How a cluster is read: its state from the GCS, facts of its nodes by tasks, its configuration from files."""
+"""Reads a cluster: its state from the GCS, its nodes with tasks, and its configuration from files."""

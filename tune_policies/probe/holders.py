@@ -1,4 +1,4 @@
-"""Reads which actors and placement groups hold the resources of a cluster, and of which programs they are."""
+"""Reads which actors and placement groups reserve a cluster's resources, and their programs."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -8,26 +8,23 @@ import ray
 
 from tune_policies.placement.deadlock import Reservation
 from tune_policies.ray_compat.gcs import free_by_node, living_actors, placement_groups, programs
-from tune_policies.values.resources import Amounts, amount_of, from_ticks, ray_ticks
+from tune_policies.values.resources import Amounts, format_ticks, ray_ticks
 from tune_policies.values.sanitize import one_line, redacted
 
 
 class Holders(NamedTuple):
-    """What actors and placement groups hold, and what each node has free, in ticks."""
+    """The reservations of actors and placement groups, and the free amounts of each node in ticks."""
 
     held: Sequence[Reservation]
     free: Sequence[Amounts]
 
 
 def read_holders(own_groups: Collection[str] = ()) -> Holders:
-    """Read what others hold. A Ray Client cannot read it.
-
-    Args:
-        own_groups: The IDs of placement groups to leave out.
+    """Read the reservations of others, without the placement groups ``own_groups``. Ray Client does not support it.
 
     Raises:
-        RayError: Ray went away.
-        RuntimeError: Ray went away.
+        RayError: Ray stopped.
+        RuntimeError: Ray stopped.
     """
     own_job, by_job = ray.get_runtime_context().get_job_id(), programs()
 
@@ -51,12 +48,7 @@ def read_holders(own_groups: Collection[str] = ()) -> Holders:
 
 
 def what_holders_have(request: Sequence[Mapping[str, float]], holders: Holders) -> str:
-    """Return who holds what a request waits for, or ``""`` if others hold nothing of it.
-
-    Args:
-        request: The bundles, by Ray's names.
-        holders: What others hold.
-    """
+    """Return as text which reservations block a request with these bundles, or ``""`` if none does."""
     bundles = [ray_ticks(bundle) for bundle in request]
     names = {name for bundle in bundles for name in bundle}
     short = {
@@ -67,10 +59,10 @@ def what_holders_have(request: Sequence[Mapping[str, float]], holders: Holders) 
     }
     amounts: dict[str, Counter[str]] = {}
     for each in holders.held:
-        of_it = {name: ticks for name, ticks in each.amounts.items() if name in (short or names) and ticks > 0}
-        if of_it:
-            amounts.setdefault(each.holder, Counter()).update(of_it)
-    return "; ".join(f"{holder} holds {format_amounts(of_it)}" for holder, of_it in sorted(amounts.items()))
+        blocking = {name: ticks for name, ticks in each.amounts.items() if name in (short or names) and ticks > 0}
+        if blocking:
+            amounts.setdefault(each.holder, Counter()).update(blocking)
+    return "; ".join(f"{holder} holds {format_amounts(blocking)}" for holder, blocking in sorted(amounts.items()))
 
 
 def sum_of(request: Iterable[Mapping[str, float]]) -> Amounts:
@@ -83,6 +75,4 @@ def sum_of(request: Iterable[Mapping[str, float]]) -> Amounts:
 
 def format_amounts(ticks: Amounts) -> str:
     """Return amounts in ticks as text: ``1 CPU, 0.5 GPU``."""
-    return ", ".join(
-        amount_of(amount if name == "memory" else from_ticks(amount), name) for name, amount in sorted(ticks.items())
-    )
+    return ", ".join(format_ticks(name, amount) for name, amount in sorted(ticks.items()))

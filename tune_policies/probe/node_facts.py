@@ -1,9 +1,10 @@
-"""Reads the machine it runs on: GPUs, CPUs, memory, frameworks, and the configuration of its autoscaler.
+"""Reads this machine: GPUs, CPUs, memory, frameworks, and the configuration of its autoscaler.
 
-It travels with ``probe.nvml`` to nodes where this package may be missing, and is a program of its own. It needs
-nothing but Python, returns plain data, and imports no framework, which would cost seconds and GPU memory.
+Ray sends this module and ``probe.nvml`` to nodes without this package, and the doctor runs it as a program. So it needs
+only Python and returns plain data. It does not import frameworks, which would take seconds and GPU memory.
 """
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from tune_policies.probe.nvml import NvmlError, read_driver, read_gpus
 
-# What must agree between nodes, because values travel between them.
+# These versions must agree between nodes, because nodes exchange pickled values.
 _PACKAGES = ("ray", "torch", "tensorflow", "jax", "numpy", "tune-policies")
 
 _CPU_FEATURES = (
@@ -23,34 +24,34 @@ _CPU_FEATURES = (
     *("sve", "sve2", "bf16", "i8mm"),  # ARM
 )
 
-# By which AMD's and Intel's GPUs are hidden, with those of an older Ray.
+# The variables of this and older Ray versions that hide AMD and Intel GPUs.
 _DEVICE_VARIABLES = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR")
 
-# The distributions that contain the package ``tensorflow``: of all, of AMD, and of Google for its TPUs.
+# The distributions that contain the package ``tensorflow``, including AMD's and Google's for TPUs.
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "rocm-tensorflow", "tensorflow-tpu")
 
 
 def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:
-    """Return what planning needs: ``gpus``, ``usable_cpus``, ``cpu_model`` and the autoscaler's ``monitor``.
+    """Return the facts for planning: ``gpus``, ``usable_cpus``, ``cpu_model`` and the autoscaler's ``monitor``.
 
-    A part that cannot be read is ``None``; ``gpu_error`` says why the GPUs could not be read.
+    A fact that cannot be read is ``None``. ``gpu_error`` is the reason why the GPUs could not be read.
 
     Args:
         with_gpus: Whether to read the GPUs.
-        session: The cluster whose autoscaler is looked for; ``None``: none is.
+        session: The Ray session whose autoscaler to find, if it may run here.
     """
     facts: dict[str, object] = {"gpus": None, "gpu_error": None, "monitor": session and read_monitor(session)}
     facts |= {"usable_cpus": read_usable_cpus(), "cpu_model": read_cpu_model()}
     if with_gpus:
         try:
             facts["gpus"] = read_gpus()
-        except NvmlError as error:  # the node still counts
+        except NvmlError as error:
             facts["gpu_error"] = str(error)
     return facts
 
 
 def read_machine() -> dict[str, object]:
-    """Return what the doctor needs: the fields of its ``NodeFacts`` that the machine itself has."""
+    """Return the facts for the doctor: the fields of its ``NodeFacts`` that do not come from Ray."""
     installed = installed_versions()
     return {
         "versions": {
@@ -70,11 +71,11 @@ def read_machine() -> dict[str, object]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the version of each installed distribution by its name in lower case; the first on the path counts."""
+    """Return the versions of the installed distributions by their names in lower case. The first on the path counts."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]
-        if name:  # what a broken installation leaves behind has none
+        if name:  # the remains of a broken installation have no name
             found.setdefault(name.lower().replace("_", "-"), distribution.version)
     return found
 
@@ -141,14 +142,11 @@ def _has_cudnn(installed: dict[str, str]) -> bool:
         return True
     listed = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
     usual = ["/usr/lib", "/usr/lib64", "/usr/local/cuda/lib64", *map(str, Path("/usr/lib").glob("*-linux-gnu"))]
-    return any(_has_file(folder, "libcudnn.so*") for folder in [*listed, *usual])
-
-
-def _has_file(folder: str, pattern: str) -> bool:
-    try:
-        return any(True for _ in Path(folder).glob(pattern))
-    except (OSError, ValueError):  # the name is none that a folder can have
-        return False
+    for folder in [*listed, *usual]:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: not a valid folder name
+            if any(Path(folder).glob("libcudnn.so*")):
+                return True
+    return False
 
 
 def _nvidia() -> dict[str, object]:
@@ -156,7 +154,6 @@ def _nvidia() -> dict[str, object]:
         found = read_driver()
     except NvmlError as error:
         return {"nvml_error": str(error)}
-    # The clock and the power limit are not checked.
     fields = ("index", "name", "uuid", "memory_bytes", "used_bytes", "is_mig")
     return {**found, "gpus": [{field: gpu[field] for field in fields} for gpu in found["gpus"]]}
 
@@ -174,14 +171,14 @@ def _num_nvidia_on_pci() -> int:
 
 
 def read_usable_cpus(root: str = "/") -> float | None:
-    """Return how many CPUs this process may use: the least of cgroup quota, CPU affinity and Slurm's share.
+    """Return how many CPUs this process may use: the minimum of cgroup quota, CPU affinity and Slurm's allocation.
 
-    Ray itself registers the least of the machine's CPUs, the quota at the root of the cgroup tree that it sees, rounded
-    down to whole CPUs, and the cpuset of cgroup v1 (``ray._private.utils.get_num_cpus``, 2.50 and 2.60). It ignores the
-    quota of a nested group, the CPU affinity, Slurm, and the cpuset of cgroup v2, which the affinity shows.
+    Ray registers the minimum of the machine's CPUs, the quota at the root of the visible cgroup tree (in whole CPUs),
+    and the cpuset of cgroup v1 (``ray._private.utils.get_num_cpus``, 2.50 and 2.60). It ignores the quota of a nested
+    group, the CPU affinity, Slurm, and the cpuset of cgroup v2, which is part of the affinity.
 
     Args:
-        root: Folder that contains ``proc`` and ``sys``.
+        root: The folder with ``proc`` and ``sys``.
     """
     return min(_cpu_limits(root).values(), default=None)
 
@@ -192,7 +189,7 @@ def _cpu_limits(root: str = "/") -> dict[str, float]:
         limits["CPU affinity"] = len(os.sched_getaffinity(0))
     if quotas := [quota for folder in _cgroups("cpu", root) if (quota := _quota(folder)) is not None]:
         limits["cgroup quota"] = min(quotas)
-    # Slurm sets it for a task with CPUs of its own, but binds the task to them only if it is configured to.
+    # Slurm sets it for a task with its own CPUs, but binds the task to these CPUs only if configured to do so.
     slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
     if slurm.isdecimal() and 0 < float(slurm) < 1e6:
         limits["SLURM_CPUS_PER_TASK"] = float(slurm)
@@ -200,23 +197,17 @@ def _cpu_limits(root: str = "/") -> dict[str, float]:
 
 
 def read_cpu_model(root: str = "/") -> str | None:
-    """Return Linux's name of the CPU; ``None``: it has none, as on ARM, or this is no Linux.
-
-    Args:
-        root: Folder that contains ``proc``.
-    """
+    """Return Linux's name of the CPU, or ``None`` on ARM and other systems. ``root`` is the folder with ``proc``."""
     return _cpu_info(root, "model name")
 
 
 def read_cpu_labels(root: str = "/") -> dict[str, str]:
-    """Return labels for this node with the features of its CPU by which numerical code differs in speed.
+    """Return node labels for the CPU features that affect the speed of numerical code.
 
-    They have Linux's names of the features, as ``lscpu`` shows them: ``{"cpu-avx512f": "true"}``.
-
-    Args:
-        root: Folder that contains ``proc``.
+    They contain the names of the features in ``lscpu``: ``{"cpu-avx512f": "true"}``. ``root`` is the folder with
+    ``proc``.
     """
-    features = (_cpu_info(root, "flags") or _cpu_info(root, "Features") or "").split()  # of x86, of ARM
+    features = (_cpu_info(root, "flags") or _cpu_info(root, "Features") or "").split()  # "flags" on x86
     return {f"cpu-{name}": "true" for name in _CPU_FEATURES if name in features}
 
 
@@ -237,18 +228,18 @@ def host_memory_bytes() -> int:
 
 
 def cgroup_memory_bytes() -> int | None:
-    """Return what the cgroups allow this process; ``None``: they set no limit below the machine's memory."""
+    """Return the memory limit of the cgroups of this process, or ``None`` if it is not below the machine's memory."""
     limits = [
         limit
         for folder in _cgroups("memory")
-        for file in ("memory.max", "memory.limit_in_bytes")  # of version 2, of version 1
+        for file in ("memory.max", "memory.limit_in_bytes")  # version 2, version 1
         for limit in _numbers(folder / file)
     ]
     return min((limit for limit in limits if limit < host_memory_bytes()), default=None)
 
 
 def _cgroups(controller: str, root: str = "/") -> list[Path]:
-    """Return the folders of the process's own cgroup and of all around it, each of which may set a limit."""
+    """Return the folders of the process's cgroup and all its parents, each of which can set a limit."""
     try:
         lines = Path(root, "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -261,20 +252,20 @@ def _cgroups(controller: str, root: str = "/") -> list[Path]:
             continue
         mounts = [top / controllers, top / controller] if controllers else [top, top / "unified"]
         inner = Path(path.strip("/"))
-        # In a container the path may be the host's, while the container's own cgroup is mounted at the root.
+        # In a container, the path can be the host's path, but the container's cgroup is mounted at the root.
         folders += [mount / part for mount in mounts for part in (inner, *inner.parents)]
     return folders
 
 
 def _quota(folder: Path) -> float | None:
-    """Return the CPUs that a cgroup allows, of version 2 or 1; ``None``: it sets no limit."""
+    """Return the number of CPUs that a cgroup of version 1 or 2 allows, or ``None`` without a limit."""
     numbers = _numbers(folder / "cpu.max")
     numbers = numbers or _numbers(folder / "cpu.cfs_quota_us") + _numbers(folder / "cpu.cfs_period_us")
     return numbers[0] / numbers[1] if len(numbers) == 2 else None
 
 
 def _numbers(file: Path) -> list[int]:
-    """Return the numbers above 0 in a file of a cgroup; "max" and -1 mean that there is no limit."""
+    """Return the numbers above 0 in a cgroup file, in which "max" and -1 mean no limit."""
     try:
         return [int(word) for word in file.read_text().split() if word.isdigit() and int(word) > 0]
     except (OSError, ValueError):
@@ -290,19 +281,19 @@ def _shm_bytes() -> int | None:
 
 
 def read_monitor(session: str) -> dict[str, object] | None:
-    """Return the ``config`` of the autoscaler of ``session``; ``None``: its monitor does not run here.
+    """Return ``path`` and ``config`` of the autoscaler of ``session``, or ``None`` if its monitor does not run here.
 
-    ``config`` is ``None`` if it scales nothing, or if it cannot be read for the reason in ``error``. The file also has
-    keys and passwords, so only what says which nodes could be added is returned.
+    ``config`` is ``None`` without a configuration file, or if it cannot be read for the reason in ``error``. The file
+    also contains keys and passwords, so only the parts about node types are returned.
     """
     import yaml
 
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if process.stat().st_uid != os.geteuid():  # anybody may give a process these arguments
+            if process.stat().st_uid != os.geteuid():  # other users' processes are not trusted
                 continue
             arguments = process.read_bytes().decode(errors="replace").split("\0")
-        except OSError:  # it has just ended, or is another user's
+        except OSError:  # the process has just ended
             continue
         folders = [a.partition("=")[2] for a in arguments if a.startswith("--logs-dir=")]
         if not any(a.endswith("/monitor.py") for a in arguments) or Path(*folders).parent.name != session:
@@ -321,7 +312,7 @@ def read_monitor(session: str) -> dict[str, object] | None:
             }
             config = {key: found[key] for key in ("max_workers", "head_node_type") if key in found}
         except (OSError, ValueError, TypeError, AttributeError, KeyError, yaml.YAMLError) as error:
-            why = getattr(error, "problem", None) or error  # a YAMLError quotes the file, which may hold passwords
+            why = getattr(error, "problem", None) or error  # a YAMLError quotes the file, which may contain passwords
             return {"path": path, "config": None, "error": f"{type(error).__name__}: {why}"}
         return {"path": path, "config": {**config, "available_node_types": types}, "error": None}
     return None

@@ -1,4 +1,4 @@
-"""Runs a function of ``node_facts`` on nodes of the cluster, by a task pinned to each."""
+"""Runs a function of ``node_facts`` on nodes of the cluster, with a task pinned to each node."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from tune_policies.probe import node_facts, nvml
 from tune_policies.ray_compat.connection import sent_by_value
 
 Facts = dict[str, Any]
-"""The plain data that a function of ``node_facts`` returns."""
+"""The result of a function of ``node_facts``."""
 
 
 def run_on_nodes(
@@ -23,20 +23,20 @@ def run_on_nodes(
     late: str,
     at_once: int | None = None,
 ) -> tuple[dict[str, Facts], dict[str, str]]:
-    """Return the result of ``function`` by node ID, and for the other nodes the reason of the failure.
+    """Return the results of ``function`` by node ID, and the reasons of failures on other nodes.
 
     Args:
         function: A function of ``node_facts``.
         arguments: The keyword arguments of the function on each node, by node ID.
-        timeout_s: Deadline of each node from the start of its task, in seconds.
-        late: The reason of a node that misses it.
-        at_once: How many nodes run the function at the same time; ``None``: all.
+        timeout_s: The deadline of each node from the start of its task, in seconds.
+        late: The reason if a node misses the deadline.
+        at_once: The most nodes that run the function at the same time, or ``None`` for all.
     """
     found: dict[str, Facts] = {}
     failures: dict[str, str] = {}
     running: dict[Any, tuple[str, float]] = {}  # task → node and deadline
     waiting = list(arguments)
-    with sent_by_value(nvml, node_facts):  # so that a node needs nothing but Ray; for as long as tasks are made
+    with sent_by_value(nvml, node_facts):  # so that a node needs only Ray
         task_of = ray.remote(num_cpus=0, max_retries=0)(function)
         while waiting or running:
             while waiting and (at_once is None or len(running) < at_once):
@@ -53,7 +53,7 @@ def run_on_nodes(
                     failures[node_id] = str(error).strip().splitlines()[-1]
             now = time.monotonic()
             for task in [task for task, (_, deadline) in running.items() if deadline <= now]:
-                # It is not cancelled: if its result arrives at the same moment, Ray aborts the program.
+                # Do not cancel it: if its result arrives at the same moment, Ray aborts the program.
                 node_id, _ = running.pop(task)
                 failures[node_id] = late
     return found, failures

@@ -1,7 +1,7 @@
-"""Turns the configuration of Ray's autoscaler into the nodes that it could still add.
+"""Converts the configuration of Ray's autoscaler to the nodes that it can still add.
 
-The keys are those of a Ray cluster YAML: ``max_workers`` counts worker nodes, never the head; a type without one has
-the cluster's, but the head's type has 0.
+The keys are those of a Ray cluster YAML. ``max_workers`` limits worker nodes, without the head. The default of a type
+is the cluster's ``max_workers``, or 0 for the head's type.
 """
 
 from collections.abc import Mapping
@@ -24,15 +24,15 @@ _TYPES: Final = "available_node_types"
 def addable_node_types(
     config: object, workers_by_type: Mapping[str, int], *, source: str
 ) -> tuple[NodeTypeCapacity, ...]:
-    """Return the node types of which at least one more node could be added, by name.
+    """Return the node types of which at least one more node can be added, sorted by name.
 
     Args:
         config: The configuration: ``available_node_types``, ``head_node_type``, ``max_workers``.
-        workers_by_type: Running worker nodes of each type.
-        source: Where the configuration comes from, for messages.
+        workers_by_type: The number of running worker nodes of each type.
+        source: The origin of the configuration, for messages.
 
     Raises:
-        InvalidResourcesError: A part of it is missing or wrong; the message names ``source`` and the key.
+        InvalidResourcesError: A part of it is missing or wrong. The message contains ``source`` and the key.
     """
     most = _max_workers(config, source)
     rows = []
@@ -49,7 +49,7 @@ def addable_node_types(
 
 
 def addable_nodes(config: object, num_workers: int, *, source: str) -> int:
-    """Return how many nodes of all types together may still be added to ``num_workers`` running ones.
+    """Return how many nodes of all types together can still be added to ``num_workers`` running nodes.
 
     Raises:
         InvalidResourcesError: ``max_workers`` of the configuration is missing or not a count.
@@ -61,8 +61,8 @@ def _max_workers(config: object, source: str) -> int:
     found = _mapping(config, None, source)
     if "max_workers" not in found:
         raise InvalidResourcesError(
-            f"{source}: max_workers is missing: write how many worker nodes there may be (Ray's default differs "
-            "from provider to provider)"
+            f"{source}: max_workers is missing: set the maximum number of worker nodes (Ray's default depends on "
+            "the provider)"
         )
     return check_count(found["max_workers"], least=0, name=f"{source}: max_workers")
 
@@ -72,7 +72,7 @@ def _mapping(config: object, key: str | None, source: str) -> dict[Any, Any]:
     if not isinstance(found, dict) or (key is not None and not found):
         what = f"{source}: {key}" if key else source
         raise InvalidResourcesError(
-            f"{what} must be a mapping, got {shorten(found)}: give a Ray cluster YAML with available_node_types and "
+            f"{what} must be a mapping, got {shorten(found)}: pass a Ray cluster YAML with available_node_types and "
             "max_workers, or a KubeRay RayCluster"
         )
     return found
@@ -82,8 +82,8 @@ def _to_node_type(name: str, node_type: dict[str, Any], more: int, key: str) -> 
     resources, labels = node_type.get("resources"), node_type.get("labels") or {}
     if not isinstance(resources, dict) or not resources:
         raise InvalidResourcesError(
-            f"{key}.resources must map Ray resources to amounts, got {shorten(resources)}: write what a node will "
-            "have, which Ray itself finds out only for some clouds"
+            f"{key}.resources must map Ray resources to amounts, got {shorten(resources)}: write the resources of a "
+            "node, which Ray determines only for some clouds"
         )
     if not isinstance(labels, dict):
         raise InvalidResourcesError(f"{key}.labels must be a mapping, got {shorten(labels)}")
@@ -105,17 +105,17 @@ def _to_node_type(name: str, node_type: dict[str, Any], more: int, key: str) -> 
 
 
 _HEAD: Final = "headgroup"
-"""The head's node type in Ray's autoscaler."""
+"""The node type of the head in Ray's autoscaler."""
 
 
 def load_cluster_config(path: str | Path) -> dict[str, Any]:
-    """Return the configuration as Ray's autoscaler takes it.
+    """Return the configuration in the format of Ray's autoscaler.
 
-    In a KubeRay manifest with several documents the RayCluster counts, or the RayJob or RayService that contains one.
-    Without ``enableInTreeAutoscaling`` KubeRay starts no autoscaler, so nothing can be added.
+    In a KubeRay manifest, the RayCluster counts, or the RayJob or RayService that contains one. Without
+    ``enableInTreeAutoscaling``, KubeRay starts no autoscaler, so no node can be added.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, is not YAML, or has no cluster; the message names the file.
+        InvalidResourcesError: The file cannot be read, is not YAML, or has no cluster. The message contains its path.
     """
     found = find_cluster(path)
     if not isinstance(found, ClusterInFile):

@@ -1,7 +1,7 @@
-"""Reads the GPUs of the machine through NVML; no other module does.
+"""Reads the GPUs of the machine through NVML, as the only module.
 
-NVML creates no CUDA context, so reading takes no GPU memory. The module travels by value to nodes where this package
-may be missing, so it needs nothing but Python and returns plain data.
+NVML creates no CUDA context, so reading uses no GPU memory. Ray sends this module to nodes without this package, so it
+needs only Python and returns plain data.
 """
 
 import contextlib
@@ -21,23 +21,23 @@ _THROTTLED_BY: Final = {
     0x40: "temperature, by hardware",
     0x80: "power brake",
 }
-"""NVML's reasons for a throttled clock, without the user's own settings and idle GPUs."""
+"""NVML's reasons for a throttled clock, except user settings and idle GPUs."""
 
 
 class NvmlError(Exception):
-    """There is no binding or driver, it does not answer, or ``CUDA_VISIBLE_DEVICES`` names none of its GPUs."""
+    """The binding or the driver is missing or fails, or ``CUDA_VISIBLE_DEVICES`` selects none of the GPUs."""
 
 
 @dataclass(frozen=True)
 class DeviceUse:
-    """The use of one device by all processes, as the driver counts it.
+    """The memory use of a device according to the driver.
 
     Attributes:
         uuid: NVML's name of the device.
         total_bytes: Its memory, if possible without the part that the driver reserves, as in plans.
         free_bytes: Its free memory.
-        bytes_by_process: The memory of each process, by its ID; ``None``: not known. It is empty if the driver lists no
-            processes. An older driver uses the IDs of the host, so in a container a process may not find itself.
+        bytes_by_process: The memory of each process by ID, or ``None`` if it is unknown. It is empty if the driver
+            lists no processes. Older drivers use the IDs of the host, so a process in a container may not find itself.
     """
 
     uuid: str
@@ -52,10 +52,10 @@ class DeviceUse:
 
 
 def read_gpus() -> list[dict[str, Any]]:
-    """Return the GPUs that Ray may hand out here, as the fields of a ``GpuDevice``.
+    """Return the GPUs that Ray may assign on this machine, as the fields of a ``GpuDevice``.
 
-    If MIG is on, the list has the MIG devices of a GPU in place of the GPU. The node's ``CUDA_VISIBLE_DEVICES``
-    selects, as it does for Ray; a number in it is that of a physical GPU.
+    If MIG is on, the list contains the MIG devices instead of the GPU. As in Ray, the node's ``CUDA_VISIBLE_DEVICES``
+    selects GPUs by the number of the physical GPU or by UUID.
 
     Raises:
         NvmlError: They cannot be read.
@@ -73,9 +73,9 @@ def read_gpus() -> list[dict[str, Any]]:
 
 
 def read_driver() -> dict[str, Any]:
-    """Return ``driver_version``, ``cuda_version`` and ``gpus``: all physical GPUs, also hidden ones.
+    """Return ``driver_version``, ``cuda_version`` and ``gpus``: all physical GPUs, including hidden ones.
 
-    Unknown figures are ``None``. The memory of a GPU includes the part that the driver reserves.
+    Unknown values are ``None``. The memory of a GPU includes the part that the driver reserves.
 
     Raises:
         NvmlError: They cannot be read.
@@ -90,7 +90,7 @@ def read_driver() -> dict[str, Any]:
 
 
 def read_device_use() -> list[DeviceUse]:
-    """Return the use of the devices that this process sees.
+    """Return the use of the devices that are visible to this process.
 
     Raises:
         NvmlError: They cannot be read.
@@ -104,7 +104,7 @@ def read_device_use() -> list[DeviceUse]:
                 free_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).free),
                 bytes_by_process={
                     int(process.pid): process.usedGpuMemory
-                    # Some containers and drivers refuse this alone.
+                    # Some containers and drivers reject only this call.
                     for process in _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
                 },
             )
@@ -113,7 +113,7 @@ def read_device_use() -> list[DeviceUse]:
 
 
 def bytes_of_process(devices: list[DeviceUse], pid: int | None = None) -> int | None:
-    """Return the memory of a process (by default this one) on ``devices``; ``None``: the driver does not know it."""
+    """Return the memory of a process (default: this one) on ``devices``, or ``None`` if the driver does not list it."""
     pid = os.getpid() if pid is None else pid
     found = [device.bytes_by_process[pid] for device in devices if pid in device.bytes_by_process]
     known = [amount for amount in found if amount is not None]
@@ -121,12 +121,12 @@ def bytes_of_process(devices: list[DeviceUse], pid: int | None = None) -> int | 
 
 
 def are_gpus_hidden() -> bool:
-    """Return whether ``CUDA_VISIBLE_DEVICES`` shows this process no GPU at all."""
+    """Return whether ``CUDA_VISIBLE_DEVICES`` hides all GPUs from this process."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
 
 
 class GpuCounters:
-    """Energy and clocks of the GPUs that this process sees. NVML stays open, so reading takes microseconds.
+    """Energy and clocks of the GPUs that are visible to this process. NVML stays open, so reading takes microseconds.
 
     Raises:
         NvmlError: They cannot be read.
@@ -139,7 +139,7 @@ class GpuCounters:
 
     @classmethod
     def visible(cls) -> "GpuCounters | None":
-        """Return the counters; ``None``: this process sees no GPU, or NVML does not answer."""
+        """Return the counters, or ``None`` if no GPU is visible to this process, or NVML fails."""
         if not are_gpus_hidden():
             with contextlib.suppress(NvmlError):
                 counters = cls()
@@ -147,19 +147,19 @@ class GpuCounters:
         return None
 
     def energy_j(self) -> float | None:
-        """Return the energy of the GPUs since the driver was loaded, in joules; ``None``: one does not count it."""
+        """Return the energy of the GPUs since the driver was loaded, in joules, or ``None`` if a GPU lacks it."""
         used_mj = self._ask("nvmlDeviceGetTotalEnergyConsumption")
         return None if None in used_mj else sum(used_mj) / 1000
 
     def throttled(self) -> tuple[str, ...]:
-        """Return why clocks are throttled now; empty: none is, or a GPU does not say."""
+        """Return why clocks are throttled now. It is empty if none is, or if a GPU does not report it."""
         masks = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return tuple(
             reason for bit, reason in _THROTTLED_BY.items() if None not in masks and any(mask & bit for mask in masks)
         )
 
     def utilization(self) -> float | None:
-        """Return the mean fraction of the last second in which the GPUs were busy; ``None``: one does not count it."""
+        """Return the mean fraction of the last second in which the GPUs were busy, or ``None`` if a GPU lacks it."""
         rates = self._ask("nvmlDeviceGetUtilizationRates")
         return None if None in rates else sum(rate.gpu for rate in rates) / len(rates) / 100
 
@@ -169,10 +169,10 @@ class GpuCounters:
 
 @contextlib.contextmanager
 def _opened() -> Iterator[Any]:
-    """Open NVML, and close it again, because an open NVML keeps the administrator from switching MIG.
+    """Open NVML for a short time, because MIG cannot be switched while NVML is open.
 
     Raises:
-        NvmlError: In place of every error of the binding.
+        NvmlError: The binding is missing or raises an error.
     """
     try:
         import pynvml  # package nvidia-ml-py
@@ -181,7 +181,7 @@ def _opened() -> Iterator[Any]:
             # Every Ray wheel has a copy, so a node need not install the package.
             from ray._private.thirdparty import pynvml
         except ImportError:
-            raise NvmlError("there is no NVML binding: pip install nvidia-ml-py") from None
+            raise NvmlError("the NVML binding is missing: pip install nvidia-ml-py") from None
     try:
         pynvml.nvmlInit()
         try:
@@ -192,9 +192,9 @@ def _opened() -> Iterator[Any]:
         raise NvmlError(str(error)) from error
 
 
-@functools.cache  # once a process: NVML counts how often it was opened
+@functools.cache  # once per process, because NVML counts its users
 def _keep_open() -> None:
-    """Keep NVML open until the process ends, for reads at each report: to open it takes milliseconds."""
+    """Keep NVML open until the process ends, because opening it for each report would take milliseconds."""
     with _opened() as nvml:
         nvml.nvmlInit()
 
@@ -204,30 +204,30 @@ def _handles(nvml: Any) -> list[Any]:
 
 
 def _visible(nvml: Any) -> list[tuple[int, Any]]:
-    """Return the devices that ``CUDA_VISIBLE_DEVICES`` selects, each with its number among all.
+    """Return the devices that ``CUDA_VISIBLE_DEVICES`` selects, each with its number among all devices.
 
     Raises:
         NvmlError: It selects none of them.
     """
-    listed: list[tuple[str, Any]] = []  # the number of the physical GPU, and the GPU or a MIG device of it
+    listed: list[tuple[str, Any]] = []  # the number of the physical GPU, and the GPU or one of its MIG devices
     for number, handle in enumerate(_handles(nvml)):
         parts = _mig_devices(nvml, handle)
         listed += [(str(number), part) for part in ([handle] if parts is None else parts)]
-    # Ray sets it to the empty text to hide the GPUs from a task without GPUs, so that does not count.
+    # Ray empties it to hide the GPUs from a task without GPUs, so an empty value selects all.
     wanted = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     chosen = [
         (index, handle)
         for index, (number, handle) in enumerate(listed)
-        # CUDA accepts the beginning of a UUID, too.
+        # CUDA also accepts the beginning of a UUID.
         if not wanted or number in wanted or _text(nvml.nvmlDeviceGetUUID(handle)).startswith(tuple(wanted))
     ]
     if wanted and not chosen:
-        raise NvmlError(f"CUDA_VISIBLE_DEVICES={','.join(wanted)} names none of the GPUs that NVML lists")
+        raise NvmlError(f"CUDA_VISIBLE_DEVICES={','.join(wanted)} selects none of the GPUs that NVML lists")
     return chosen
 
 
 def _mig_devices(nvml: Any, handle: Any) -> list[Any] | None:
-    """Return the MIG devices of a GPU; ``None``: MIG is off, or not supported."""
+    """Return the MIG devices of a GPU, or ``None`` if MIG is off or not supported."""
     if not _is_mig(nvml, handle):
         return None
     places = range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
@@ -241,16 +241,16 @@ def _is_mig(nvml: Any, handle: Any) -> bool:
 
 
 def _usable_bytes(nvml: Any, handle: Any) -> int:
-    """Return a GPU's memory without the part that the driver reserves, if the driver says how much that is."""
+    """Return a GPU's memory, without the part that the driver reserves if the driver reports it."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
         return int(memory.total - memory.reserved)
-    except (nvml.NVMLError, AttributeError, TypeError):  # an older driver or binding does not say
+    except (nvml.NVMLError, AttributeError, TypeError):  # an older driver or binding
         return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
 
 
 def _physical(nvml: Any, index: int, handle: Any) -> dict[str, Any]:
-    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)  # in some containers not for a GPU with MIG devices
+    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)  # fails in some containers for a GPU with MIG devices
     limit_mw = _ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle)
     return {
         "index": index,
@@ -265,7 +265,7 @@ def _physical(nvml: Any, index: int, handle: Any) -> dict[str, Any]:
 
 
 def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
-    """Return NVML's answer; ``None``: the device, the driver or the binding has none."""
+    """Return the result of a function of NVML, or ``None`` if the device, driver or binding does not support it."""
     try:
         answer = getattr(nvml, function)(*arguments)
     except (nvml.NVMLError, AttributeError):
@@ -274,4 +274,4 @@ def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)  # older bindings give bytes
+    return value.decode() if isinstance(value, bytes) else str(value)  # older bindings return bytes

@@ -1,8 +1,8 @@
-"""Reads what planning needs of a Ray cluster: nodes, their GPUs and usable CPUs, and what could still be added.
+"""Reads a Ray cluster for planning: nodes, their GPUs and usable CPUs, and the nodes that can be added.
 
 The state comes from the GCS (``ray_compat.gcs``), facts from the nodes that ``sampling`` selects (``node_reading``),
-and the nodes that the autoscaler may add from its configuration (``node_types``). Plans use totals, because Ray
-under-reports what is free while placement groups are pending.
+and the nodes that the autoscaler can add from its configuration (``node_types``). Plans use totals, because Ray
+under-reports free resources while placement groups are pending.
 """
 
 import time
@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from ray.exceptions import RayError
 
-from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
@@ -37,40 +36,39 @@ from tune_policies.values.errors import InvalidResourcesError, ProbeError
 
 
 class ProbeWarning(UserWarning):
-    """A part of the cluster could not be read, and is ``None`` in the capacity. Each warning is given once."""
+    """A part of the cluster could not be read, and is ``None`` in the capacity. Each warning is issued once."""
 
 
 _warned: Final[set[str]] = set()
-"""The warnings given so far. Python clears its own register whenever any code changes the warning filters."""
+"""The warnings issued so far. Python forgets them whenever any code changes the warning filters."""
 
 _printed: Final[list[TrialPlan]] = []
-"""The plans that were printed."""
+"""The plans that ``plan_on_cluster`` has printed."""
 
 
 def probe_cluster(
     address: str | None = None, *, timeout_s: float = 30.0, cluster_config: str | Path | None = None
 ) -> ClusterCapacity:
-    """Read the nodes of a Ray cluster, their GPUs and usable CPUs, and what the autoscaler could still add.
+    """Read the nodes of a Ray cluster, their GPUs and usable CPUs, and the nodes that the autoscaler can add.
 
-    Uses the Ray that the program is connected to. If there is none, it connects for the time of the call: to
-    ``address``, else to ``RAY_ADDRESS``, else to a Ray instance that runs on this machine, else to one that it starts.
+    It uses the program's connection to Ray. Without one, it connects for the duration of the call: to ``address``, to
+    ``RAY_ADDRESS``, to the Ray instance on this machine, or to an instance that it starts.
 
     Args:
-        address: As for ``ray.init``: ``host:port``, ``ray://host:port``, ``"auto"``, or ``"local"`` to start one.
-            Only where the program is not connected yet.
-        timeout_s: Deadline for connecting, again for the state of the cluster, and again for all nodes, in seconds.
-        cluster_config: The autoscaler's configuration: a Ray cluster YAML, or a KubeRay RayCluster. Without it, what
-            the head's own autoscaler was started with is read there; where that runs elsewhere, as KubeRay's does,
-            ``node_types`` are not known.
+        address: As for ``ray.init``: ``host:port``, ``ray://host:port``, ``"auto"``, or ``"local"`` to start an
+            instance. It is only used if the program is not connected yet.
+        timeout_s: The deadline to connect, again to read the state of the cluster, and again to read all nodes, in
+            seconds.
+        cluster_config: The autoscaler's configuration: a Ray cluster YAML, or a KubeRay RayCluster. By default, it is
+            read on the head node. If the autoscaler runs elsewhere, like KubeRay's, ``node_types`` are unknown.
 
     Raises:
-        InvalidResourcesError: ``timeout_s`` is not above 0, ``address`` is none that Ray could have, or
-            ``cluster_config`` no such file.
-        ProbeError: Ray cannot be reached in time, goes away while it is read, or has no alive node.
+        InvalidResourcesError: ``timeout_s`` is not above 0, or ``address`` or ``cluster_config`` is invalid.
+        ProbeError: Ray cannot be reached in time, stops while it is read, or has no alive node.
 
     Warns:
-        ProbeWarning: A node, or the autoscaler's configuration, could not be read in time; its part is ``None``. A
-            program gets the same warning once.
+        ProbeWarning: A node or the autoscaler's configuration could not be read in time, and is ``None``. Each warning
+            is issued once per program.
     """
     if not timeout_s > 0:
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
@@ -80,16 +78,16 @@ def probe_cluster(
         try:
             readings = _read_nodes(state, timeout_s)
         except RayError as error:
-            raise ProbeError(f"Ray went away while it was read: {error}. Probe again once it is back") from error
+            raise ProbeError(f"Ray stopped while it was read: {error}. Try again when Ray runs") from error
     if not state.nodes and not state.draining:
-        raise ProbeError("Ray answers, but has no alive node: start one with `ray start`")
+        raise ProbeError("the Ray cluster has no alive node: start one with `ray start`")
     monitor = readings.monitor if config is None else {"path": str(cluster_config), "config": config, "error": None}
     try:
         node_types, max_nodes_to_add = _addable(state, monitor)
     except InvalidResourcesError as error:
         if config is not None:
             raise
-        readings.warnings.append(f"What the autoscaler could add is not known: {error}")
+        readings.warnings.append(f"The node types of the autoscaler are not known: {error}")
         node_types, max_nodes_to_add = None, None
     for text in readings.warnings:
         if text not in _warned:
@@ -105,13 +103,13 @@ def probe_cluster(
 
 
 def plan_on_cluster(policy: ResourcePolicy, *, timeout_s: float = 30.0) -> TrialPlan:
-    """Plan on the cluster that the program's runs will use, and print the plan.
+    """Return and print the policy's plan for the cluster that the program's runs will use.
 
-    If the program is not connected to a Ray cluster, it connects as Tune and Train would, and stays connected, so that
-    the run that follows uses the same cluster.
+    If the program is not connected to Ray, it connects like Tune and Train, and stays connected, so that the next run
+    uses the same cluster.
 
     Args:
-        policy: What to plan by.
+        policy: The policy.
         timeout_s: As for ``probe_cluster``.
 
     Raises:
@@ -134,7 +132,7 @@ def is_printed(plan: TrialPlan) -> bool:
 
 @dataclass
 class _Readings:
-    """What was read on the nodes; ``monitor`` describes the autoscaler's process on the head node."""
+    """The facts of the nodes. ``monitor`` describes the autoscaler's process on the head node."""
 
     facts: dict[str, NodeFacts] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -161,7 +159,7 @@ class _Readings:
 
 def _read_nodes(state: ClusterState, timeout_s: float) -> _Readings:
     deadline = time.monotonic() + timeout_s
-    kinds = group_kinds(state.nodes, gpu_memory_of_type)
+    kinds = group_kinds(state.nodes)
     readings = _Readings()
     readings.read(first_reads(kinds, [node for node in state.nodes if node.is_head]), state.session, deadline)
     readings.read(second_reads(kinds, readings.facts), state.session, deadline)
@@ -173,7 +171,7 @@ def _read_nodes(state: ClusterState, timeout_s: float) -> _Readings:
 
 
 def _to_devices(node: NodeCapacity, facts: Facts) -> tuple[tuple[GpuDevice, ...] | None, str | None]:
-    """Return the GPUs that were read, and what is wrong with them."""
+    """Return the GPUs of a node, and the problem with them if there is one."""
     gpus: Any = facts["gpus"]
     if gpus is None:
         return None, None if facts["gpu_error"] is None else str(facts["gpu_error"])
@@ -187,16 +185,16 @@ def _to_devices(node: NodeCapacity, facts: Facts) -> tuple[tuple[GpuDevice, ...]
 
 
 def _addable(state: ClusterState, monitor: Any) -> tuple[tuple[NodeTypeCapacity, ...], int | None]:
-    """Return the node types that could be added, and the most nodes of all types.
+    """Return the node types that can be added, and the most nodes of all types.
 
     Raises:
-        InvalidResourcesError: There is an autoscaler whose configuration is not known.
+        InvalidResourcesError: The configuration of the autoscaler is unknown or wrong.
     """
     if monitor is None:
         if not state.has_autoscaler:
             return (), None
         raise InvalidResourcesError(
-            "its configuration is not in Ray's GCS and was not found on the head node: name its file as cluster_config"
+            "its configuration is not in Ray's GCS and was not found on the head node: pass its file as cluster_config"
         )
     if monitor["error"]:
         raise InvalidResourcesError(f"{monitor['path']}: {monitor['error']}")

@@ -1,46 +1,41 @@
-"""Selects the nodes to read, and applies what was read to similar nodes.
+"""Selects the nodes to read, and applies the facts to similar nodes.
 
-Up to a hundred nodes are all read. In a larger cluster, a few nodes of each kind are read, and all of a kind only if
-those differ.
+In a cluster of up to 100 nodes, all nodes are read. In a larger cluster, a few nodes of each kind are read, and the
+rest of a kind only if these differ.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import log2
 from typing import Final
 
+from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.cluster.capacity import GpuDevice, NodeCapacity
 from tune_policies.values.resources import Amount
 from tune_policies.values.value import Value
 
 MAX_NODES_READ: Final = 100
-"""The most nodes that are all read, and that are read first in a larger cluster."""
+"""The largest cluster of which all nodes are read, and the most nodes that are read first in a larger cluster."""
 READS_PER_KIND: Final = 3
 
 _NAMED: Final = 3
-"""How many nodes a warning names for one reason."""
+"""The most nodes per reason in a warning."""
 
 _MAX_LABEL_VALUES: Final = 10
-"""A label with more values in one cluster identifies nodes (``ray.io/node-id``, host names, racks), not kinds."""
+"""The most values of a label of kinds. A label with more values identifies nodes (``ray.io/node-id``, racks)."""
 
 
 class NodeFacts(Value):
-    """What was read on one node.
-
-    Attributes:
-        devices: Its GPUs; ``None``: not read.
-        usable_cpus: CPUs that may be used there; ``None``: not read.
-        cpu_model: The model of its CPUs; ``None``: not read.
-    """
+    """The facts of one node, each as in ``NodeCapacity`` or ``None`` if it was not read."""
 
     devices: tuple[GpuDevice, ...] | None = None
     usable_cpus: Amount | None = None
     cpu_model: str | None = None
 
     def of_another(self) -> "NodeFacts":
-        """Return the facts that apply to a node of the same kind: not UUIDs, nor the model of the CPUs.
+        """Return the facts that also apply to another node of the same kind.
 
-        One machine type of a cloud may have several models.
+        These exclude UUIDs and the CPU model, because a machine type of a cloud can have several CPU models.
         """
         devices = self.devices and tuple(d.model_copy(update={"uuid": None}) for d in self.devices)
         return NodeFacts(devices=devices, usable_cpus=self.usable_cpus)
@@ -49,13 +44,10 @@ class NodeFacts(Value):
 Kind = tuple[NodeCapacity, ...]
 
 
-def group_kinds(nodes: Sequence[NodeCapacity], memory_of_type: Callable[[str | None], int | None]) -> list[Kind]:
-    """Return the nodes to read, in groups of similar nodes, the largest group first.
+def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
+    """Return the nodes to read in groups of similar nodes, with the largest group first.
 
-    Args:
-        nodes: All nodes that take work.
-        memory_of_type: Returns the GPU memory of an accelerator type if it is known. A large cluster's nodes of that
-            type are then not read.
+    In a large cluster, nodes with a GPU type whose memory is known are not read.
     """
     if len(nodes) <= MAX_NODES_READ:
         return [(node,) for node in nodes]
@@ -71,7 +63,7 @@ def group_kinds(nodes: Sequence[NodeCapacity], memory_of_type: Callable[[str | N
             node.accelerator_type or "",
             has.cpus,
             has.gpus,
-            # Machines of one kind differ by some MiB, so memory counts in quarters of a power of two.
+            # The memory of similar machines differs by some MiB, so it is rounded to quarters of a power of two.
             round(4 * log2(has.memory_bytes)) if has.memory_bytes else 0,
             tuple((name, amount) for name, amount in sorted(has.custom.items()) if custom[name] > 1),
             tuple(item for item in sorted(node.labels.items()) if len(values[item[0]]) <= _MAX_LABEL_VALUES),
@@ -79,13 +71,13 @@ def group_kinds(nodes: Sequence[NodeCapacity], memory_of_type: Callable[[str | N
 
     kinds = defaultdict(list)
     for node in sorted(nodes, key=lambda node: node.node_id):
-        if not (node.resources.gpus > 0 and memory_of_type(node.accelerator_type)):
+        if not (node.resources.gpus > 0 and gpu_memory_of_type(node.accelerator_type)):
             kinds[kind_of(node)].append(node)
     return [tuple(kinds[key]) for key in sorted(kinds, key=lambda key: (-len(kinds[key]), repr(key)))]
 
 
 def first_reads(kinds: Iterable[Kind], heads: Iterable[NodeCapacity]) -> list[NodeCapacity]:
-    """Return a few nodes of each kind, and the head nodes, on which alone the autoscaler can be read."""
+    """Return a few nodes of each kind, and the head nodes, where the autoscaler runs."""
     few = [node for kind in kinds for node in kind[:READS_PER_KIND]][:MAX_NODES_READ]
     return [*few, *(head for head in heads if head not in few)]
 
@@ -96,7 +88,7 @@ def second_reads(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts]) -> list[
 
 
 def spread_facts(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts]) -> dict[str, NodeFacts]:
-    """Return ``facts``, and the same for the unread nodes of each kind whose read nodes agree."""
+    """Return ``facts``, applied also to the unread nodes of each kind whose facts agree."""
     known = dict(facts)
     for kind in kinds:
         findings = _findings(kind, facts)
@@ -106,7 +98,7 @@ def spread_facts(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts]) -> dict[
 
 
 def unread(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts], failures: Mapping[str, str]) -> dict[str, str]:
-    """Return the reason why each node was not read: its own, or that of a node of its kind."""
+    """Return why each node was not read: its own reason, or the reason of a node of its kind."""
     reasons = dict(failures)
     for kind in kinds:
         of_kind = next((failures[node.node_id] for node in kind if node.node_id in failures), "too many kinds of node")
@@ -115,23 +107,23 @@ def unread(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts], failures: Mapp
 
 
 def about_unread(nodes: Iterable[NodeCapacity], failures: Mapping[str, str]) -> Iterator[str]:
-    """Yield what unread nodes mean for a plan; ``nodes`` have the facts that were read."""
+    """Yield a warning for each consequence of unread nodes. ``nodes`` contain the facts that were read."""
     reasons: dict[str, dict[str, str]] = defaultdict(dict)
     for node in nodes:
         if node.node_id not in failures:
             continue
         if not node.resources.gpus:
-            meaning = "CPU limits are not known where nodes were not read"
+            meaning = "CPU limits of unread nodes are not known"
         elif node.smallest_gpu_memory_bytes is None:
             meaning = "GPU memory was not read"
         else:
-            meaning = "GPU memory was not read, so plans count the least that GPUs of this type have"
+            meaning = "GPU memory was not read, so plans assume the smallest amount known for the type"
         reasons[meaning][node.node_id] = failures[node.node_id]
     yield from (f"{meaning}: {_explain(why)}" for meaning, why in reasons.items())
 
 
 def _explain(reasons: Mapping[str, str]) -> str:
-    """Return each reason once, with its first nodes."""
+    """Return each reason once, with the first nodes that have it."""
     nodes = defaultdict(list)
     for node_id, why in sorted(reasons.items()):
         nodes[why].append(node_id[:8])

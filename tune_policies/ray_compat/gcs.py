@@ -88,7 +88,7 @@ def read_cluster_state(timeout_s: float) -> ClusterState:
                 status, report = answer_within(timeout_s, partial(fetch, address, timeout_s))
     except (RayError, OSError) as error:
         why = str(error).strip() or f"no answer within {timeout_s:g} s"
-        raise ProbeError(f"Ray went away while it was read: {why}. Probe again once it is back") from error
+        raise ProbeError(f"Ray stopped while it was read: {why}. Try again when Ray runs") from error
     reply = GetClusterStatusReply.FromString(status)
     return to_cluster_state(reply, json.loads(report or b"{}"))
 

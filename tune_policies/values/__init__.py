@@ -1,1 +1,1 @@
-"""The words that all else uses: units, amounts, errors."""
+"""The vocabulary of all other modules: units, amounts and errors."""

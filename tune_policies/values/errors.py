@@ -4,13 +4,13 @@
 
     ResourcePolicyError
     ├── InvalidResourcesError (ValueError)   the amounts are invalid: fix the call
-    ├── InfeasibleRequestError               the cluster is too small for the request: ask for less, or add nodes
+    ├── InfeasibleRequestError               the cluster is too small for the request: request less, or add nodes
     ├── ProbeError                           the cluster or a GPU could not be read: start Ray, check the driver
-    │   └── RayVersionError                  this Ray lacks what a feature needs: install a tried version
+    │   └── RayVersionError                  a feature does not support this Ray: install a tested version
     ├── MemoryLimitError                     the GPU memory limit could not be applied: too late, or no device
     └── MeasurementError                     a model or a trial failed while its memory was measured: fix it
 
-Ray sends errors between processes, so each keeps all its data in ``args`` and can be pickled.
+Ray sends errors between processes, so each stores all its data in ``args`` and can be pickled.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from typing import Final
 from tune_policies.values.sanitize import shortened
 
 _MOST_CHOICES: Final = 5
-"""The most choices of a policy that an error names."""
+"""The most choices of a policy in a message."""
 
 
 class ResourcePolicyError(Exception):
@@ -49,8 +49,8 @@ class InfeasibleRequestError(ResourcePolicyError):
     Attributes:
         asked: The needs of one trial as text, such as ``"2 CPUs, 1 GPU"``.
         offered: The resources of the best node (or of the cluster) as text.
-        short_of: The missing resource by Ray's name, or ``"GPU memory"``.
-        suggestion: The nearest request that would work, and what else can be done.
+        short_of: Ray's name of the missing resource, or ``"GPU memory"``.
+        suggestion: The nearest request that would work, and other fixes.
         tried: The errors of all choices, if several were tried in turn.
         fallback: The policy to use instead, or an empty text.
     """
@@ -66,34 +66,17 @@ class InfeasibleRequestError(ResourcePolicyError):
     ) -> None:
         # A subclass may also inherit from an error of Ray, whose constructor takes other arguments.
         Exception.__init__(self, asked, offered, short_of, suggestion, tried, fallback)
-        self.asked = asked
-        self.offered = offered
-        self.short_of = short_of
-        self.suggestion = suggestion
-        self.tried = tried
-        self.fallback = fallback
+        self.asked, self.offered, self.short_of = asked, offered, short_of
+        self.suggestion, self.tried, self.fallback = suggestion, tried, fallback
 
-    def told(
-        self,
-        *,
-        offered: str | None = None,
-        short_of: str | None = None,
-        suggestion: str | None = None,
-        fallback: str | None = None,
-    ) -> "InfeasibleRequestError":
-        """Return the same error with other texts."""
-        return InfeasibleRequestError(
-            self.asked,
-            self.offered if offered is None else offered,
-            self.short_of if short_of is None else short_of,
-            self.suggestion if suggestion is None else suggestion,
-            self.tried,
-            self.fallback if fallback is None else fallback,
-        )
+    def told(self, **changes: str) -> "InfeasibleRequestError":
+        """Return the same error with other texts: ``offered``, ``short_of``, ``suggestion`` or ``fallback``."""
+        names = ("asked", "offered", "short_of", "suggestion", "tried", "fallback")
+        return InfeasibleRequestError(**{name: getattr(self, name) for name in names} | changes)
 
     @classmethod
     def of_choices(cls, errors: "Sequence[InfeasibleRequestError]") -> "InfeasibleRequestError":
-        """Return one error for several choices, which says what the last choice was offered."""
+        """Return one error for several choices, with the offer to the last choice."""
         if len(errors) == 1:
             return errors[0]
         asked = _first(" or else ", (error.asked for error in errors))
@@ -103,7 +86,7 @@ class InfeasibleRequestError(ResourcePolicyError):
 
     @classmethod
     def of_each(cls, errors: "Sequence[InfeasibleRequestError]") -> "InfeasibleRequestError":
-        """Return one error for several choices, which says why each choice does not fit."""
+        """Return one error for several choices, with the reason why each choice does not fit."""
         if len(errors) == 1:
             return errors[0]
         offered = _first("; ", (f"for {error.asked}: {error.offered}" for error in errors))
@@ -115,7 +98,7 @@ class InfeasibleRequestError(ResourcePolicyError):
 
 
 def _first(between: str, texts: Iterable[str]) -> str:
-    """Join the first different texts, and count the others."""
+    """Join the first five different texts, and count the others."""
     each = list(dict.fromkeys(texts))
     others = [f"{len(each) - _MOST_CHOICES} more"] if len(each) > _MOST_CHOICES else []
     return between.join([*each[:_MOST_CHOICES], *others])
@@ -126,11 +109,11 @@ class ProbeError(ResourcePolicyError):
 
 
 class RayVersionError(ProbeError):
-    """The installed Ray lacks a private part of Ray that a feature needs."""
+    """A feature needs a private part of Ray that the installed version does not have."""
 
 
 class MemoryLimitError(ResourcePolicyError):
-    """A GPU memory limit could not be applied, so the trial must not run beside others."""
+    """A GPU memory limit could not be applied, so the trial must not share its GPU."""
 
 
 class MeasurementError(ResourcePolicyError):

@@ -1,4 +1,4 @@
-"""Converts tables and lines to HTML for notebooks, in the notebook's own font and colours."""
+"""Converts tables and lines to HTML for notebooks, which set the font and the colors."""
 
 from collections.abc import Iterator
 from html import escape
@@ -11,7 +11,7 @@ from tune_policies.values.sanitize import printable
 
 
 def to_html(view: RenderableType) -> str:
-    """Return a table, a text, or a group of them, as HTML. All texts are escaped."""
+    """Return a table, a text, or a group of them as escaped HTML."""
     return "\n".join(_parts(view))
 
 

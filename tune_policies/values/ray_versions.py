@@ -1,4 +1,4 @@
-"""The versions of Ray with which this project was tested: the range in ``pyproject.toml``, without patch versions."""
+"""The versions of Ray with which this package is tested, as in ``pyproject.toml`` but without patch versions."""
 
 import re
 from typing import Final
@@ -9,6 +9,6 @@ TRIED: Final = "2.50 to 2.60"
 
 
 def is_tried(version: str) -> bool:
-    """Return whether a version of Ray is within the tried range."""
+    """Return whether a version of Ray is within the tested range."""
     numbers = re.match(r"(\d{1,9})\.(\d{1,9})", version)
     return numbers is not None and OLDEST_TRIED <= (int(numbers[1]), int(numbers[2])) <= NEWEST_TRIED

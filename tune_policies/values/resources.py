@@ -21,20 +21,21 @@ TICKS: Final = 10_000
 """Ticks in one whole CPU, GPU or custom resource (``RESOURCE_UNIT_SCALING`` in Ray)."""
 
 Amounts = dict[str, int]
-"""Ticks by Ray's name of the resource, and ``memory`` in bytes."""
+"""Amounts by Ray's names of the resources: ``memory`` in bytes, all others in ticks."""
 
 MOST_AT_ONCE: Final = 100_000
-"""The most trials, or bundles, for which nodes are designed or requested, because the work grows with their number."""
+"""The most trials or bundles for which nodes are designed or requested, because the work grows with their number."""
 
 MOST: Final = 10**11
 """Floats above this number do not distinguish adjacent ticks."""
 
-_FIELDS: Final = {
-    "CPU": "use cpus=",
-    "GPU": "use gpus=",
-    "memory": "use memory=, in Resources memory_bytes=",
+_NOT_CUSTOM: Final = {
+    "CPU": "use the field cpus",
+    "GPU": "use the field gpus",
+    "memory": "use memory= (in Resources: memory_bytes=)",
+    "object_store_memory": "no worker reserves Ray's object store, so omit it",
 }
-"""Names that no custom resource may have, and what to do instead."""
+"""Ray resources that are not custom resources, and what to do instead."""
 
 
 def to_ticks(amount: float) -> int:
@@ -46,7 +47,7 @@ def to_ticks(amount: float) -> int:
 
 
 def from_ticks(ticks: int) -> float:
-    """Return the amount that Ray reads as exactly ``ticks``; an ``int`` if it is whole."""
+    """Return the amount that Ray reads as exactly ``ticks``, as an ``int`` if it is whole."""
     if ticks % TICKS == 0:
         return ticks // TICKS
     amount = ticks / TICKS
@@ -55,49 +56,42 @@ def from_ticks(ticks: int) -> float:
 
 
 def ray_ticks(amounts: Mapping[str, float]) -> Amounts:
-    """Return in ticks the amounts by Ray's names, which are in units, and ``memory`` in bytes."""
+    """Return amounts by Ray's names in ticks, and ``memory`` in bytes."""
     return {name: int(amount) if name == "memory" else to_ticks(amount) for name, amount in amounts.items()}
 
 
 def check_amount(amount: object, *, name: str) -> float:
-    """Return ``amount`` in whole ticks, as a number.
+    """Return ``amount`` rounded down to whole ticks.
 
     Raises:
-        InvalidResourcesError: It is not a number, negative, not finite, or finer than a tick.
+        InvalidResourcesError: It is not a number, negative, not finite, or less than a tick.
     """
     if type(amount) is float and amount.is_integer() and 0 < amount <= MOST:  # most amounts of large clusters
         return amount
     if not is_number(amount):
         raise InvalidResourcesError(f"{name} must be a number, got {amount!r}")
-    if not 0 <= amount <= MOST:  # also true of nan
-        raise InvalidResourcesError(f"{name} must be a finite number from 0 to {MOST:.0e}, got {shorten(amount)}")
+    if not 0 <= amount <= MOST:  # also true for nan
+        valid = "0 or more" if amount < 0 else f"a finite number up to {MOST:.0e}"
+        raise InvalidResourcesError(f"{name} must be {valid}, got {shorten(amount)}")
     amount = float(amount)
     ticks = to_ticks(amount)
     if amount > 0 and ticks == 0:
-        raise InvalidResourcesError(f"{name} must be 0.0001 or more, as Ray counts in such steps: got {amount!r}")
+        raise InvalidResourcesError(f"{name} must be 0.0001 or more, the finest amount that Ray counts, got {amount!r}")
     return ticks / TICKS
 
 
 def check_gpus(amount: object, *, name: str = "gpus") -> float:
-    """Return ``amount`` if Ray can allocate it: a fraction of one GPU, or whole GPUs.
-
-    Raises:
-        InvalidResourcesError: It is not an amount, or above 1 and not whole.
-    """
+    """Return ``amount`` if it is a fraction of one GPU or whole GPUs, or raise an ``InvalidResourcesError``."""
     checked = check_amount(amount, name=name)
     if checked > 1 and not float(checked).is_integer():
         raise InvalidResourcesError(
-            f"{name} above 1 must be whole, got {amount!r}: ask for {math.floor(checked)} or {math.ceil(checked)}"
+            f"{name} above 1 must be whole, got {amount!r}: request {math.floor(checked)} or {math.ceil(checked)}"
         )
     return checked
 
 
 def check_count(value: object, *, least: int, name: str, most: int = MOST) -> int:
-    """Return ``value`` if it is a whole number from ``least`` to ``most``.
-
-    Raises:
-        InvalidResourcesError: It is not.
-    """
+    """Return ``value`` if it is a whole number from ``least`` to ``most``, or raise an ``InvalidResourcesError``."""
     if not is_number(value) or not isinstance(value, int | Integral) or value < least:
         raise InvalidResourcesError(f"{name} must be a whole number, {least} or above, got {shorten(value)}")
     if value > most:
@@ -110,11 +104,11 @@ def _workers(value: object, *, name: str) -> int | tuple[int, int]:
         return check_count(value, least=0, name=name)
     if len(value) != 2:
         raise InvalidResourcesError(
-            f"{name} must be a whole number, or the fewest and the most such as (2, 8): got {shorten(value)}"
+            f"{name} must be a whole number, or a minimum and a maximum such as (2, 8), got {shorten(value)}"
         )
     fewest, most = (check_count(number, least=1, name=f"each of {name}") for number in value)
     if fewest > most:
-        raise InvalidResourcesError(f"{name} must name the fewest first, got {shorten(value)}")
+        raise InvalidResourcesError(f"{name} must be (minimum, maximum), got {shorten(value)}: use {(most, fewest)}")
     return fewest if fewest == most else (fewest, most)
 
 
@@ -134,25 +128,20 @@ def _custom(value: object, *, name: str) -> object:
         return value
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise InvalidResourcesError(f"{name} must map names of Ray resources to amounts, got {value!r}")
-    for reserved in sorted(value.keys() & _FIELDS.keys()):
-        raise InvalidResourcesError(f"custom resource {reserved!r} has a field of its own: {_FIELDS[reserved]}")
-    if "object_store_memory" in value:
-        raise InvalidResourcesError(
-            "custom resource 'object_store_memory' is Ray's object store, which no worker reserves: leave it out"
-        )
+    for reserved in sorted(value.keys() & _NOT_CUSTOM.keys()):
+        raise InvalidResourcesError(f"{name} cannot contain {reserved!r}: {_NOT_CUSTOM[reserved]}")
     checked = {each: check_amount(value[each], name=each) for each in sorted(value)}
     return {each: amount for each, amount in checked.items() if amount > 0}
 
 
 def _whole(least: int, most: int) -> CoreSchema:
-    """Return the schema of plain whole numbers."""
     return core_schema.int_schema(strict=True, ge=least, le=most)
 
 
 _WHOLE_AMOUNT: Final = core_schema.chain_schema(
     [core_schema.float_schema(strict=True), core_schema.int_schema(ge=0, le=MOST)]
 )
-"""The schema of plain amounts without a fraction."""
+"""The schema of whole amounts."""
 
 Amount = Annotated[float, Checked(check_amount, _WHOLE_AMOUNT)]
 """A number of units, 0 or above, in whole ticks of 0.0001."""
@@ -161,11 +150,9 @@ GpuAmount = Annotated[float, Checked(check_gpus, _WHOLE_AMOUNT)]
 Bytes = Annotated[int, Field(ge=1), Checked(parse_bytes, _whole(1, MOST_BYTES))]
 """Bytes above 0 that were read or computed."""
 Memory = Annotated[int | str, Checked(parse_memory), WithJsonSchema({"type": ["integer", "string"], "minimum": MIB})]
-"""Memory that a user asks for: a text such as ``"6GiB"``, or bytes from 1 MiB on. Stored as a number of bytes."""
+"""Memory that a user requests: a text such as ``"6GiB"``, or at least 1 MiB in bytes. Stored as a number of bytes."""
 UsedBytes = Annotated[
-    int,
-    Field(ge=0, le=MOST_BYTES),
-    Checked(partial(check_count, least=0, most=MOST_BYTES), _whole(0, MOST_BYTES)),
+    int, Field(ge=0, le=MOST_BYTES), Checked(partial(check_count, least=0, most=MOST_BYTES), _whole(0, MOST_BYTES))
 ]
 """Bytes that were measured, 0 or above."""
 Count = Annotated[int, Field(ge=0), Checked(partial(check_count, least=0), _whole(0, MOST))]
@@ -173,11 +160,11 @@ Count = Annotated[int, Field(ge=0), Checked(partial(check_count, least=0), _whol
 PositiveCount = Annotated[int, Field(ge=1), Checked(partial(check_count, least=1), _whole(1, MOST))]
 """A whole number, 1 or above."""
 CustomAmounts = Annotated[dict[str, float], Checked(_custom, core_schema.dict_schema(max_length=0, strict=True))]
-"""Amounts of other Ray resources by their names, without those of 0."""
+"""Amounts above 0 of other Ray resources, by name."""
 Speed = Annotated[float, Checked(_speed)]
-"""How fast something runs compared with something else: a number above 0."""
+"""A relative speed above 0."""
 WorkerCount = Annotated[int | tuple[int, int], Checked(_workers)]
-"""Train workers of a trial. A pair is the fewest and the most, between which Ray Train chooses while the trial runs."""
+"""The Train workers of a trial. With a pair (minimum, maximum), Ray Train changes the number while the trial runs."""
 
 
 class Resources(Value):
@@ -231,8 +218,13 @@ class Resources(Value):
 
 
 def format_amount(amount: float) -> str:
-    """Return ``amount`` without the digits that floats add, such as ``"0.5"`` or ``"4"``."""
+    """Return ``amount`` with up to four decimals, such as ``"0.5"`` or ``"4"``."""
     return f"{round(amount, 4):g}" if amount < 100_000 else f"{amount:.0f}"
+
+
+def format_ticks(name: str, ticks: int) -> str:
+    """Return an amount in ticks, or of ``memory`` in bytes, as text: ``"0.5 GPU"``, ``"1 GiB of host memory"``."""
+    return f"{format_bytes(ticks)} of host memory" if name == "memory" else amount_of(ticks / TICKS, name)
 
 
 def amount_of(amount: float, name: str) -> str:

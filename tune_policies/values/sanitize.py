@@ -1,11 +1,10 @@
-"""Makes texts from outside safe to print: names, errors and files must not control a terminal or a build service.
+"""Makes external texts safe to print: names, errors and files must not control a terminal or a build service.
 
-Characters without a glyph are written as the escapes of JSON: those that move a cursor, set colors, hide text, change
-the writing direction, or end a line. Commands of build services are broken up.
+Characters without a glyph are replaced by JSON escapes: those that move a cursor, set colors, hide text, change the
+writing direction, or end a line. Commands of build services are disabled.
 
-:func:`one_line` prepares a text for a place in a line and shortens it, because a label of 100,000 characters must not
-fill a screen or a log. ``terminal`` passes all output of a command through :func:`printable`. :func:`redacted` removes
-secrets.
+:func:`one_line` escapes and shortens a text within a line, because a label of 100,000 characters must not fill a screen
+or a log. ``terminal`` passes all output of a command through :func:`printable`. :func:`redacted` removes secrets.
 """
 
 import json
@@ -16,10 +15,10 @@ from typing import Annotated, Final
 from pydantic import AfterValidator
 
 LEFT_OUT: Final = "(left out)"
-"""Replaces a text that is not published."""
+"""The replacement for a text that is not published."""
 
 _MOST_IN_WORD: Final = 400
-"""More characters than a path in a message usually has."""
+"""The most characters of a word. Paths in messages are usually shorter."""
 _MOST_IN_LINE: Final = 4000
 _LONG_WORD: Final = re.compile(rf"(?<!\S)\S{{{_MOST_IN_WORD + 1},}}+")
 _LONG_LINE: Final = re.compile(rf"^.{{{_MOST_IN_LINE + 1},}}+", re.MULTILINE)
@@ -30,20 +29,20 @@ _STYLE_OR_NOT_ASCII: Final = re.compile(r"\x1b\[[0-9;?]*[A-HJKhlm]|[^\n\r\t -~]"
 """A color or a cursor movement of Rich is one match."""
 
 _COMMAND_OF_LINE: Final = re.compile(r"^([^\S\n]*+):(?=:)", re.MULTILINE)
-"""GitHub runs a line that begins with ``::add-mask::x``."""
+"""A command of GitHub, such as ``::add-mask::x``, at the beginning of a line."""
 _COMMAND_ANYWHERE: Final = re.compile(r"##(?=\w*+\[)")
 """``##[add-mask]x`` (GitHub's older form), ``##vso[...]`` and ``##teamcity[...]``, anywhere in a line."""
 
 _QUOTED: Final = r"""(?:(?P<slashes>\\*)(?P<quote>["'])(?s:.{0,1000}?)(?<!\\)(?P=slashes)(?P=quote))+"""
-"""A quoted value. Backslashes precede the quotes of JSON in a JSON text, and YAML doubles a quote in a value."""
+"""A quoted value. JSON in a JSON text has backslashes before its quotes, and YAML doubles a quote in a value."""
 _BLOCK: Final = r"(?:[|>][\d+-]{0,2}[^\S\n]*(?:\n[^\S\n]+[^\n]*)+)"
-"""A value of several lines in YAML."""
+"""A YAML value with several lines."""
 _SPACE: Final = r"(?:\s|\\[nrt])*+"
 _NAME: Final = (
     r"(?:(?i:password|passwd|passphrase|pwd|secret|token|credential|authorization|(?:api|access|private)[ _-]?key)"
     r"|KEY|PASS(?![A-Z]))[\w-]{0,64}+"
 )
-"""A part of a name whose value is secret, and the rest of the name."""
+"""The part of a name that marks a secret value, and the rest of the name."""
 _SECRETS: Final = (
     (re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]+"), r"\1***"),
     (re.compile(rf"({_NAME}=)(?=\S)(?:{_QUOTED}|\S+)"), r"\1***"),
@@ -51,7 +50,7 @@ _SECRETS: Final = (
     (re.compile(rf"""(?<![\w-])(--[\w-]{{0,64}}?{_NAME}(?:\\*["'])?,?\s+(?!\\*["']?-))(?:{_QUOTED}|\S+)"""), r"\1***"),
     (re.compile(r"((?i:bearer|basic)\s+)[\w.~+/=-]{8,}+"), r"\1***"),
 )
-"""Secrets by the text before them. If the end of a secret is uncertain, more is left out."""
+"""Patterns of secrets and their replacements. If the end of a secret is uncertain, the pattern matches more."""
 
 _SIGNED_IN: Final = re.compile(r"://[^/@:]*[:@]")
 
@@ -59,7 +58,7 @@ _SIGNED_IN: Final = re.compile(r"://[^/@:]*[:@]")
 def shortened(text: str) -> str:
     """Return the text without the middle of very long words and lines.
 
-    Both ends stay, because a message begins with the problem and ends with the solution.
+    It keeps both ends, because a message begins with the problem and ends with the solution.
     """
     if len(text) <= _MOST_IN_WORD:
         return text
@@ -73,15 +72,15 @@ def _without_middle(text: str, mark: str, most: int) -> str:
 
 
 def one_line(text: object) -> str:
-    r"""Return a text from outside for a place in a line, :func:`shortened` and with ``\n`` for line breaks."""
+    r"""Return an external text as part of a line: :func:`shortened`, with line breaks as ``\n``."""
     plain = str(text)
     return shortened(_commandless(plain if plain.isprintable() else _NOT_ASCII.sub(_escaped, plain)))
 
 
 def printable(text: str, *, is_styled: bool = False) -> str:
-    """Return a text with escapes for characters without a glyph, other than line breaks and tabs.
+    """Return a text with escapes for all characters without a glyph except line breaks and tabs.
 
-    ``is_styled`` keeps the colors and progress bars of Rich.
+    With ``is_styled``, it keeps the colors and progress bars of Rich.
     """
     return _commandless((_STYLE_OR_NOT_ASCII if is_styled else _NOT_ASCII_TEXT).sub(_escaped, text))
 
@@ -95,7 +94,7 @@ def indented(text: object) -> str:
 def redacted(text: str) -> str:
     """Return the text without parts that look like secrets.
 
-    These are the user and password in a URL (``user:password@``), and the values of ``token=``, ``--api-key``,
+    Secrets are the user and password in a URL (``user:password@``), and the values of ``token=``, ``--api-key``,
     ``password:``, ``Bearer``, and of variables with KEY, PASS, PWD, SECRET or TOKEN in their names.
     """
     text = re.sub(r"\S+", _without_user, text) if "@" in text else text
@@ -105,7 +104,7 @@ def redacted(text: str) -> str:
 
 
 def _without_user(word: re.Match[str]) -> str:
-    """Return a word without the user and password in a URL. A password may contain ``/``, ``:`` and ``@``."""
+    """Return a word without the user and password in a URL. A password can contain ``/``, ``:`` and ``@``."""
     text = word[0]
     end = text.rfind("@")
     found = _SIGNED_IN.search(text, 0, end + 1)
@@ -131,13 +130,13 @@ _WORDS: Final = frozenset(
     """,
     )
 )
-"""The words that :func:`without_names` keeps. Others may be names of hosts, labels, resources or slices."""
+"""The words that :func:`without_names` keeps. Others can be names of hosts, labels, resources or slices."""
 
 
 def without_names(text: str, known: Collection[str]) -> str:
-    """Return a text of this package with ``(left out)`` for each word that may be a name in the user's cluster.
+    """Return a text of this package with ``(left out)`` for each word that can be a name in the user's cluster.
 
-    Numbers, common words and the ``known`` names stay.
+    It keeps numbers, common words and the ``known`` names.
     """
 
     def shown(word: re.Match[str]) -> str:
@@ -153,7 +152,7 @@ Redacted = Annotated[str, AfterValidator(redacted)]
 
 
 def escape(character: str) -> str:
-    r"""Return a character as the escape of JSON, such as ``"\\n"`` or ``"\\u202e"``."""
+    r"""Return a character as a JSON escape, such as ``"\\n"`` or ``"\\u202e"``."""
     return json.dumps(character)[1:-1]
 
 

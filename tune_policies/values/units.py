@@ -17,12 +17,12 @@ MIB: Final = 2**20
 GIB: Final = 2**30
 
 MOST_BYTES: Final = 2**63 - 1
-"""The most that Ray can count."""
+"""The maximum that Ray can count."""
 
 _BYTE_SIZE: Final = TypeAdapter(ByteSize, config=ConfigDict(defer_build=True))
 
 _WHOLE_TEXT: Final = re.compile(r"(?:\d++(?:\.\d++)?|\.\d++)\s*+\w*+")
-"""A text that pydantic reads to its end. Pydantic ignores the rest of other texts and reads ``"50%"`` as 50 bytes.
+"""A text that pydantic parses completely. In other texts, pydantic ignores the rest: ``"50%"`` would be 50 bytes.
 
 The quantifiers do not backtrack (``++``), because a long text of digits would take very long otherwise.
 """
@@ -30,21 +30,17 @@ The quantifiers do not backtrack (``++``), because a long text of digits would t
 _BINARY_OF_KUBERNETES: Final = re.compile(r".*[\d.\s][KMGTPE]i")
 
 _OF_DOCKER: Final = re.compile(r".*[\d.\s][Kmgtpe]")
-"""Rejected units. Pydantic reads them as decimal, Docker as binary, and ``m`` is a thousandth in Kubernetes."""
+"""Rejected units: pydantic reads them as decimal and Docker as binary, and ``m`` is a thousandth in Kubernetes."""
 
 _LONGEST: Final = 100
-"""The most characters of an amount."""
+"""The maximum length of a text with an amount."""
 
 
 def parse_bytes(amount: object, *, name: str = "memory") -> int:
-    """Return ``amount`` in bytes.
-
-    Args:
-        amount: A number of bytes, or a text with a unit such as ``"6GiB"``.
-        name: The name of the amount in the message.
+    """Return a number of bytes, or a text such as ``"6GiB"``, in bytes.
 
     Raises:
-        InvalidResourcesError: ``amount`` cannot be read, or is not above 0.
+        InvalidResourcesError: ``amount`` is neither, or is not above 0. The message contains its ``name``.
     """
     try:
         number = _read_text(amount) if isinstance(amount, str) else amount
@@ -53,9 +49,8 @@ def parse_bytes(amount: object, *, name: str = "memory") -> int:
     except (ValidationError, OverflowError, ValueError):
         pass
     raise InvalidResourcesError(
-        f"{name} must be above 0: a number of bytes, or a number with a unit "
-        "(B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or Ki, Mi, Gi, k, M, G as in Kubernetes) as in '6GiB'; "
-        f"got {shorten(amount)}"
+        f"{name} must be a number of bytes above 0 or a text such as '6GiB', got {shorten(amount)} "
+        "(units: B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or Ki, Mi, Gi, k, M, G as in Kubernetes)"
     )
 
 
@@ -67,28 +62,28 @@ def _read_text(text: str) -> int:
 
 
 def parse_memory(amount: object, *, name: str = "memory") -> int:
-    """Return the memory that a user asks for, in bytes.
+    """Return the memory that a user requests, in bytes.
 
     Raises:
-        InvalidResourcesError: ``amount`` cannot be read, or is below 1 MiB, so that its unit is probably missing.
+        InvalidResourcesError: ``amount`` is not an amount of memory, or is below 1 MiB because its unit is missing.
     """
     found = parse_bytes(amount, name=name)
     if found < MIB:
         number = amount.strip() if isinstance(amount, str) else shorten(amount)
         meant = f": write '{number}GiB'" if is_number(amount) or number.isdecimal() else ""
         raise InvalidResourcesError(
-            f"{name}={amount!r} would be {found} {'byte' if found == 1 else 'bytes'}, and the least is 1 MiB{meant}"
+            f"{name}={amount!r} would be {found} {'byte' if found == 1 else 'bytes'}, but the minimum is 1 MiB{meant}"
         )
     return found
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether ``value`` is a real number of Python or NumPy, and not a bool."""
+    """Return whether ``value`` is a real number of Python or NumPy, but not a bool."""
     return isinstance(value, int | float | Real) and not isinstance(value, bool)
 
 
 def format_request(amount: int) -> str:
-    """Return a text that :func:`parse_bytes` reads as ``amount`` or slightly less, such as ``"40537MiB"``."""
+    """Return ``amount`` as a text for :func:`parse_bytes`, in whole MiB, such as ``"40537MiB"``."""
     if amount < MIB:
         return str(amount)
     return f"{amount // GIB}GiB" if amount % GIB == 0 else f"{amount // MIB}MiB"

@@ -1,7 +1,7 @@
 """The base class of all values: frozen, compared by content, and the same in Python, YAML and JSON.
 
-Pydantic validates the fields. All mistakes reach the user as one ``InvalidResourcesError``, each with its field, what
-was given, and the fields that exist.
+Pydantic validates the fields. One ``InvalidResourcesError`` lists all mistakes, each with its field, the value, and the
+existing fields.
 """
 
 import gc
@@ -13,14 +13,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, cast, get_args
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    FailFast,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, FailFast, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
 from tune_policies.values.errors import InvalidResourcesError
@@ -37,8 +30,7 @@ class _AtFirstMistake(FailFast):
 
 
 Many = Annotated[tuple[_Part, ...], _AtFirstMistake()]
-"""A tuple of any length that a program has written. Only its first mistake is reported, because the errors of a million
-entries take gigabytes."""
+"""A tuple of any length. Only its first mistake is reported, because the errors of a million entries take gigabytes."""
 
 
 def counted(count: int, noun: str) -> str:
@@ -53,11 +45,9 @@ def shorten_names(names: Sequence[str]) -> str:
 
 
 class Checked:
-    """Marks a field whose values ``check`` validates. Plain values, as in files, are validated without calling Python.
+    """An annotation for a field whose values the function ``check(value, name=field)`` validates.
 
-    Args:
-        check: A function of a value and the ``name`` of its field. It returns the valid value or raises an error.
-        plain: A schema of pydantic's core for values that are valid without ``check``, or ``None``.
+    Values that match the core schema ``plain`` are valid without calling Python, so that large files load fast.
     """
 
     def __init__(self, check: Callable[..., Any], plain: CoreSchema | None = None) -> None:
@@ -71,7 +61,7 @@ class Checked:
         )
         if self._plain is None:
             return checked
-        plain = core_schema.chain_schema([self._plain, of_type])  # the type may have further bounds
+        plain = core_schema.chain_schema([self._plain, of_type])  # the type can have further limits
         return core_schema.union_schema(
             [(plain, _Choice.PLAIN), (checked, _Choice.CHECKED)],
             mode="left_to_right",
@@ -80,14 +70,14 @@ class Checked:
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> Any:
         if self._plain is not None:
-            while schema["type"] != "union":  # inside the validators of a field that come after this one
+            while schema["type"] != "union":  # later validators of the field wrap the union
                 schema = schema["schema"]
             schema, _ = schema["choices"][1]
         return handler(schema)
 
 
 class _Choice(StrEnum):
-    """The two ways in which a value is validated, in the location of an error."""
+    """The two schemas of a checked field, which pydantic adds to the location of an error."""
 
     PLAIN = "tune-policies: plain"
     CHECKED = "tune-policies: checked"
@@ -97,9 +87,9 @@ _NO_FIELDS: Final[set[str]] = set()
 
 
 class Value(BaseModel):
-    """A frozen value that explains a wrong field instead of quoting a schema."""
+    """A frozen model whose errors name the wrong field, the value and the fix."""
 
-    # A process of a trial imports many classes and creates few values, so each schema is built when it is first needed.
+    # A trial's process imports many classes and creates few values, so each schema is built when it is first needed.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     def __init__(self, /, *args: Any, **data: Any) -> None:
@@ -109,12 +99,12 @@ class Value(BaseModel):
             self.__pydantic_validator__.validate_python(data, self_instance=self)
         except ValidationError as error:
             raise _explain(type(self), error) from None
-        # Nothing reads which fields were given. A set for each of 100,000 values would slow the garbage collector.
+        # The set of given fields is unused, and 100,000 of these sets would slow down the garbage collector.
         object.__setattr__(self, "__pydantic_fields_set__", _NO_FIELDS)
 
     # Pydantic derives the signature of each class from this one.
     __init__.__signature__ = inspect.signature(BaseModel.__init__)  # type: ignore[attr-defined]
-    # Pydantic then creates the values in fields without calling this function, which halves the time of a large file.
+    # With this mark, pydantic creates nested values without calling __init__, which halves the time of a large file.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -124,11 +114,7 @@ class Value(BaseModel):
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
-        """Build the value from plain data, as read from YAML or JSON.
-
-        Raises:
-            InvalidResourcesError: ``data`` is not a mapping, or a field is wrong.
-        """
+        """Return the value for plain data from YAML or JSON, or raise an ``InvalidResourcesError``."""
         if not isinstance(data, dict) or not _has_names(data):
             raise InvalidResourcesError(
                 f"{cls.__name__} must be a mapping of field names to values, got {kind_of(data)}"
@@ -137,11 +123,7 @@ class Value(BaseModel):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Build the value from the output of :meth:`to_json`.
-
-        Raises:
-            InvalidResourcesError: ``text`` is not JSON, or not this value.
-        """
+        """Return the value for the output of :meth:`to_json`, or raise an ``InvalidResourcesError``."""
         try:
             with collector_paused():
                 return cls.model_validate_json(text)
@@ -149,7 +131,7 @@ class Value(BaseModel):
             raise _explain(cls, error) from None
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with some fields changed. The changes are not validated, and cached properties are dropped."""
+        """Return a copy with some fields changed, without validation and cached properties."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).__pydantic_fields__.keys():
             del copied.__dict__[name]
@@ -161,9 +143,9 @@ class Value(BaseModel):
 
 
 class ShownValue(Value):
-    """A value that appears as tables under ``rich.print`` and in a notebook.
+    """A value that ``rich.print`` and notebooks display as tables.
 
-    ``_view`` names the function that builds the tables, as ``module:function``, because views import values.
+    ``_view`` is the path ``module:function`` of the function that builds the tables, because views import values.
     """
 
     _view: ClassVar[str]
@@ -178,7 +160,7 @@ class ShownValue(Value):
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector while thousands of values are built, which it would otherwise scan repeatedly."""
+    """Pause the garbage collector, which would otherwise scan thousands of new values repeatedly."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -192,26 +174,21 @@ def collector_paused() -> Iterator[None]:
 
 
 def _explaining_call(init: Callable[..., None]) -> Callable[..., None]:
-    """Return an ``__init__`` that explains arguments which do not match its signature as it explains a wrong field."""
+    """Return an ``__init__`` that reports arguments that do not match its signature like a wrong field."""
 
     @wraps(init)
     def explaining(self: Value, /, *args: Any, **data: Any) -> None:
         try:
             init(self, *args, **data)
         except TypeError:
-            # Report missing and unknown arguments at once, as for a file.
-            Value.__init__(self, **_by_name(type(self), args, data))
+            Value.__init__(self, **_by_name(type(self), args, data))  # reports all missing and unknown arguments
             raise
 
     return explaining
 
 
 def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all arguments of a call by name.
-
-    Raises:
-        InvalidResourcesError: The class takes fewer arguments by position, or an argument is given twice.
-    """
+    """Return all arguments of a call by name, or raise an ``InvalidResourcesError`` for a surplus or repeated one."""
     parameters = inspect.signature(cls).parameters.values()
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):
         return dict(data)
@@ -222,9 +199,9 @@ def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> 
             for name, value in zip(_own_fields_first(cls), args, strict=False)
             if name not in data
         )
-        takes = f"takes {', '.join(names)} by position" if names else "takes its fields by name"
+        accepts = f"accepts {', '.join(names)} by position" if names else "accepts its fields only by name"
         raise InvalidResourcesError(
-            f"{cls.__name__} {takes}, got {counted(len(args), 'argument')} without a name: "
+            f"{cls.__name__} {accepts}, got {counted(len(args), 'argument')} without a name: "
             f"write {cls.__name__}({called})"
         )
     by_position = dict(zip(names, args, strict=False))
@@ -242,7 +219,7 @@ def _has_names(data: Mapping[Any, Any]) -> bool:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'A100'?"`` for the known name nearest to ``name``, or ``""``."""
+    """Return ``"; did you mean 'A100'?"`` for the known name that is most similar to ``name``, or ``""``."""
     import difflib  # only for errors
 
     by_lower = {candidate.lower(): candidate for candidate in sorted(known)}
@@ -251,11 +228,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def check_names(names: object, *, name: str) -> tuple[str, ...]:
-    """Return ``names`` as a tuple.
-
-    Raises:
-        InvalidResourcesError: ``names`` is not a list of texts. A single text would be iterated letter by letter.
-    """
+    """Return a list of names as a tuple, or raise an ``InvalidResourcesError``, also for a single text."""
     is_text = isinstance(names, str)
     if is_text or not isinstance(names, Collection) or not all(isinstance(each, str) for each in names):
         hint = f". Use [{shorten(names)}]" if is_text else ""
@@ -264,11 +237,11 @@ def check_names(names: object, *, name: str) -> tuple[str, ...]:
 
 
 _MOST_MISTAKES: Final = 20
-"""More mistakes mean that the user gave another file, which may have any number of them."""
+"""The most mistakes in a message. The wrong file may have any number of them."""
 
 
 def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
-    """Return the error with a line for each mistake, also of nested values. Each list of known fields appears once."""
+    """Return an error with a line for each mistake, including nested ones. Each list of known fields appears once."""
     details = [detail for detail in error.errors() if _Choice.PLAIN not in detail["loc"]]
     mistakes = [mistake for detail in details[:_MOST_MISTAKES] for mistake in _mistakes(cls, detail)]
     lines, listed = [], {""}
@@ -282,13 +255,13 @@ def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
 
 
 def _mistakes(cls: type[Value], detail: Any) -> Iterator[tuple[str, str]]:
-    """Yield the message of each mistake, and the fields that exist if a field is unknown."""
+    """Yield the message of each mistake, and the existing fields for an unknown field."""
     path = [str(part) for part in detail["loc"] if part != _Choice.CHECKED]
     parents, field = path[:-1], path[-1] if path else ""
     location, inside = ".".join(path), f"{'.'.join(parents)}: " if parents else ""
     owner = _class_at(cls, parents)
     match detail["type"]:
-        case "value_error":  # raised by this project's own checks: the message is complete
+        case "value_error":  # an error of this package, with a complete message
             error = detail["ctx"]["error"]
             for message, fields in getattr(error, "mistakes", ()) or ((str(error), ""),):
                 yield f"{inside if not field or message.startswith(field) else f'{location}: '}{message}", fields
@@ -301,15 +274,14 @@ def _mistakes(cls: type[Value], detail: Any) -> Iterator[tuple[str, str]]:
             got = "more" if number is None else f"{number:,}"
             yield f"{location} may have at most {limit:,} entries, got {got}", ""
         case "missing":
-            yield f"{inside}{owner.__name__} needs {field!r}, which is missing", ""
-        case _ if not location or detail["type"] == "model_type":  # do not quote what may be another file
-            yield f"{location or cls.__name__}: {detail['msg']}, got {kind_of(detail['input'])}", ""
-        case _:
-            yield f"{location or cls.__name__}: {detail['msg']}, got {shorten(detail['input'])}", ""
+            yield f"{inside}the required field {field!r} of {owner.__name__} is missing", ""
+        case kind:
+            is_whole = not location or kind == "model_type"  # do not quote an entire file
+            got = kind_of(detail["input"]) if is_whole else shorten(detail["input"])
+            yield f"{location or cls.__name__}: {detail['msg']}, got {got}", ""
 
 
 def _class_at(cls: type[Value], path: Sequence[str]) -> type[Value]:
-    """Return the class of the value at ``path``."""
     for part in path:
         field = cls.model_fields.get(part)
         if field is not None:
@@ -326,7 +298,7 @@ def _values_in(annotation: Any) -> Iterator[type[Value]]:
 
 
 def kind_of(data: object) -> str:
-    """Return the kind of ``data`` without its content, which may be any file where a mapping is expected."""
+    """Return the kind of ``data`` as text, without its content."""
     match data:
         case None:
             return "nothing"
@@ -341,7 +313,7 @@ def kind_of(data: object) -> str:
 
 
 def shorten(data: object) -> str:
-    """Return ``data`` as Python writes it, cut after 80 characters."""
+    """Return the ``repr`` of ``data``, cut after 80 characters."""
     try:
         text = repr(data)
     except ValueError:  # Python does not convert integers of thousands of digits

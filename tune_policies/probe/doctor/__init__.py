@@ -1,4 +1,4 @@
-"""What is wrong with a machine or a cluster for GPU work.
+"""Finds problems of a machine or a cluster for GPU work.
 
-``cluster_reader`` collects the facts of each node; ``node_checks`` is pure and turns facts into findings.
+``cluster_reader`` reads the facts of each node, and ``node_checks``, which is pure, derives findings from the facts.
 """

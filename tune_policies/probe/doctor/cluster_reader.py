@@ -1,7 +1,7 @@
 """Reads each node of a Ray cluster, or this machine if there is no Ray.
 
-Every node is read, because the doctor must find the one of a thousand that differs. To flood no cluster, a limited
-number of tasks run at once, and each node has the deadline to itself.
+Every node is read, because the doctor must find a single node that differs. To protect large clusters, the number of
+tasks at once is limited, and the deadline applies to each node separately.
 """
 
 import json
@@ -22,22 +22,22 @@ from tune_policies.ray_compat.gcs import free_by_node
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 
 _AT_ONCE: Final = 100
-"""Nodes that are read at the same time."""
+"""The most nodes that are read at the same time."""
 
 
 def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis:
-    """Look at all nodes of a Ray cluster, or at this machine where no Ray runs, and return what is wrong.
+    """Examine all nodes of a Ray cluster, or this machine if Ray does not run, and return the diagnosis.
 
-    Starts no Ray.
+    It does not start Ray.
 
     Args:
-        address: As for ``ray.init``; else ``RAY_ADDRESS`` counts, then the Ray that runs on this machine. ``"local"``
-            looks at this machine alone.
-        timeout_s: Deadline for connecting, and for each node to be read, in seconds.
+        address: As for ``ray.init``. The default is ``RAY_ADDRESS``, then the Ray instance on this machine. With
+            ``"local"``, only this machine is examined.
+        timeout_s: The deadline to connect, and then to read each node, in seconds.
 
     Raises:
         InvalidResourcesError: ``timeout_s`` is not above 0, or ``address`` is empty.
-        ProbeError: Ray cannot be reached in time, or goes away while it is read.
+        ProbeError: Ray cannot be reached in time, or stops while it is read.
     """
     if not timeout_s > 0:
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
@@ -46,17 +46,17 @@ def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis
     if not ray.is_initialized() and address is None:
         nodes: tuple[NodeFacts, ...] = (_read_this_machine(timeout_s),)
         return Diagnosis(address=None, nodes=nodes, findings=diagnose(nodes))
-    with connection(address, timeout_s, local="looks at this machine alone", uses_working_folder=False):
+    with connection(address, timeout_s, local="examines only this machine", uses_working_folder=False):
         try:
             gcs_address = ray.get_runtime_context().gcs_address
             nodes = _read_cluster(timeout_s)
         except RayError as error:
-            raise ProbeError(f"Ray went away while it was read: {error}. Try again once it is back") from error
+            raise ProbeError(f"Ray stopped while it was read: {error}. Try again when Ray runs") from error
     return Diagnosis(address=gcs_address, nodes=nodes, findings=diagnose(nodes))
 
 
 def _read_this_machine(timeout_s: float) -> NodeFacts:
-    # In a process of its own, because a driver that hangs cannot be interrupted.
+    # In a separate process, because a call to a driver that hangs cannot be interrupted.
     command = child_python("-m", node_facts.__name__)
     name = "this machine"
     try:
@@ -65,14 +65,14 @@ def _read_this_machine(timeout_s: float) -> NodeFacts:
         return NodeFacts(name=name, failure=f"no answer within {timeout_s:g} s")
     except subprocess.CalledProcessError as error:
         return NodeFacts(name=name, failure=error.stderr.strip().splitlines()[-1])
-    # The last line: what Python runs as it starts, such as a sitecustomize, may print, too.
+    # The last line, because code that Python runs at startup, such as a sitecustomize, can print, too.
     return NodeFacts.from_dict({"name": name, **json.loads(done.stdout.splitlines()[-1])})
 
 
 def _read_cluster(timeout_s: float) -> tuple[NodeFacts, ...]:
     alive = [node for node in ray.nodes() if node["Alive"]]
     if not alive:
-        raise ProbeError("Ray answers, but has no alive node: start one with `ray start`")
+        raise ProbeError("the Ray cluster has no alive node: start one with `ray start`")
     facts, failures = run_on_nodes(
         node_facts.read_machine,
         {node["NodeID"]: {} for node in alive},
@@ -80,7 +80,7 @@ def _read_cluster(timeout_s: float) -> tuple[NodeFacts, ...]:
         late=f"no answer within {timeout_s:g} s",
         at_once=_AT_ONCE,
     )
-    # Through Ray Client it is not known which GPUs are reserved.
+    # Through Ray Client, reserved GPUs are unknown.
     free = {} if is_through_client() else free_by_node()
     at_address = Counter(node["NodeManagerAddress"] for node in alive)
     nodes = []
@@ -88,7 +88,7 @@ def _read_cluster(timeout_s: float) -> tuple[NodeFacts, ...]:
         node_id, address = node["NodeID"], node["NodeManagerAddress"]
         name = address if at_address[address] == 1 else f"{address} ({node_id[:8]})"
         fields = facts.get(node_id) or {"failure": failures[node_id]}
-        # Empty is what Ray sets in a task without GPUs, under one of its settings: the node's own is not known.
+        # If it is empty, Ray may have set it for the task, so the value of the node is unknown.
         fields["visible_devices"] = fields.get("visible_devices") or None
         nodes.append(NodeFacts.from_dict({**fields, "name": name, "ray": _counts(node, free.get(node_id))}))
     return tuple(sorted(nodes, key=lambda node: node.name))
