@@ -49,6 +49,7 @@ nitpick_ignore_regex = [
 
 myst_enable_extensions = ["colon_fence", "html_image"]
 myst_heading_anchors = 4
+highlight_language = "none"
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
 
@@ -86,7 +87,7 @@ toc_object_entries_show_parents = "hide"
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
-# ---- Names of other projects ------------------------------------------------------------------------------------------
+# ---- Names of other projects -----------------------------------------------------------------------------------------
 
 INVENTORIES = HERE.parent / "build" / "inventories"
 OTHERS = {
@@ -184,8 +185,10 @@ def _command(command, name, level):
     yield f"{inspect.cleandoc(command.help or '')}\n"
     yield f"```text\n{name} {' '.join(command.collect_usage_pieces(context))}\n```\n"
     arguments = [(each.name.upper(), each.help) for each in command.params if each.param_type_name == "argument"]
-    options = [each.get_help_record(context) for each in command.params if each.param_type_name == "option"]
-    rows = [f"| `{_cell(shown)}` | {_cell(text or '')} |" for shown, text in (*arguments, *filter(None, options))]
+    hidden = () if level == 2 else ("install_completion", "show_completion")
+    shown = [each for each in command.params if each.param_type_name == "option" and each.name not in hidden]
+    options = [each.get_help_record(context) for each in shown]
+    rows = [f"| `{_cell(usage)}` | {_cell(text or '')} |" for usage, text in (*arguments, *filter(None, options))]
     yield from ["| Argument or option | Meaning |", "|---|---|", *rows, ""] if rows else []
     for each in names:
         yield from _command(command.get_command(context, each), f"{name} {each}", level=min(level + 1, 4))
