@@ -1,7 +1,7 @@
 """How Sphinx builds the site from these pages: ``make docs``.
 
-The pages are Markdown, and read on GitHub too. What is not written by hand is made here, from the code, before a build:
-a page for each public name, and the page of the commands.
+The pages are Markdown that also renders on GitHub. This module generates the other pages from the code before a build:
+one page for each public name, and the page of commands.
 """
 
 import inspect
@@ -39,16 +39,17 @@ extensions = [
 ]
 templates_path = ["templates"]
 nitpicky = True
-# Names of this project must lead somewhere. Others do where their inventories could be read.
+# References to this project must resolve. Others resolve if their inventories could be fetched.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!tune_policies\.).*"),
     ("py:class", r"tune_policies\..*T"),  # type variables
-    # What a public call takes, and nobody makes: tests, and other modules of this project, pass them.
+    # Parameters that only tests and other modules of this project pass
     ("py:class", r"tune_policies\..*\.(Autoscaler|CrdSet|RunMonitor|_Trainer)"),
 ]
 
 myst_enable_extensions = ["colon_fence", "html_image"]
 myst_heading_anchors = 4
+highlight_language = "none"
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
 
@@ -60,7 +61,12 @@ html_theme_options = {
     "navigation_with_keys": False,
     "show_nav_level": 1,
     "show_toc_level": 2,
-    "secondary_sidebar_items": {"**": ["page-toc"], "evidence/tested": []},  # there the tables need the room
+    # Wide tables need the room of the table of contents.
+    "secondary_sidebar_items": {
+        "**": ["page-toc"],
+        "how-to/accelerators": [],
+        **{f"evidence/{page}": [] for page in ("plans", "ray-guides", "ray-internals", "reliability", "tested")},
+    },
     "header_links_before_dropdown": 7,
     "navbar_persistent": ["search-button"],
     "navbar_align": "left",
@@ -69,17 +75,19 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "install": [], "tutorial": [], "concepts": [], "choose": []}
+html_sidebars = {
+    page: [] for page in ("index", "install", "tutorial", "concepts", "choose", "migrate", "faq", "architecture")
+}
 html_show_sourcelink = False
 
-autodoc_mock_imports = ["tensorflow"]  # it takes seconds, and says a lot
+autodoc_mock_imports = ["tensorflow"]  # the import takes seconds and prints warnings
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 toc_object_entries_show_parents = "hide"
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
-# ---- Other projects' names -------------------------------------------------------------------------------------------
+# ---- Names of other projects -----------------------------------------------------------------------------------------
 
 INVENTORIES = HERE.parent / "build" / "inventories"
 OTHERS = {
@@ -90,7 +98,7 @@ OTHERS = {
 
 
 def _inventories():
-    """Yield what could be fetched, once. Sphinx itself would end the build where there is no network."""
+    """Yield the inventories, fetched once. Sphinx itself would fail without a network."""
     INVENTORIES.mkdir(parents=True, exist_ok=True)
     for name, url in OTHERS.items():
         kept = INVENTORIES / f"{name}.inv"
@@ -110,7 +118,7 @@ intersphinx_mapping = dict(_inventories())
 PUBLIC = {
     name: f"{package.__name__}.{name}" for package in (testing, trainers, tune_policies) for name in package.__all__
 }
-"""Where each public name is documented: ``run`` is in both packages, and found in ``tune_policies``."""
+"""The documented path of each public name. ``run`` is in both packages and documented in ``tune_policies``."""
 
 
 def _is_value(found):
@@ -118,7 +126,7 @@ def _is_value(found):
 
 
 def _signature_of_value(app, what, name, found, options, signature, returns):
-    """Show the fields of a value with their defaults. Pydantic's own signature names its validators."""
+    """Return the fields of a value with their defaults. Pydantic's own signature shows its validators."""
     if not _is_value(found):
         return None
     parameters = [
@@ -129,9 +137,9 @@ def _signature_of_value(app, what, name, found, options, signature, returns):
 
 
 def _types_of_fields(app, what, name, found, options, lines):
-    """Show the fields of a value as what it is made with, and with their types: ``cpus (float | None): …``."""
+    """Document the fields of a value as its arguments, with their types: ``cpus (float | None): …``."""
     if what == "property":
-        lines.insert(0, "")  # else napoleon takes what stands before a colon for the type
+        lines.insert(0, "")  # otherwise napoleon parses the text before a colon as the type
     if not _is_value(found):
         return
     types = {field: info.annotation for field, info in found.model_fields.items()}
@@ -146,12 +154,12 @@ def _types_of_fields(app, what, name, found, options, lines):
 
 
 def _skip(app, what, name, found, skip, options):
-    """Leave out pydantic's settings, and the fields of a named tuple, of which its docstring tells."""
+    """Omit pydantic's settings, and the fields of a named tuple, which its docstring describes."""
     return True if name == "model_config" or type(found).__name__ == "_tuplegetter" else None
 
 
 def _link_to_public_name(app, env, node, target):
-    """Lead a type, wherever it is defined, to the page of its public name."""
+    """Link a type, wherever it is defined, to the page of its public name."""
     name = node.get("reftarget", "").rpartition(".")[2]
     if node.get("refdomain") != "py" or name not in PUBLIC:
         return None
@@ -170,16 +178,18 @@ def _write_commands(app):
 
 
 def _command(command, name, level):
-    """Yield the lines of one command, and of those in it."""
+    """Yield the lines of a command and its subcommands."""
     context = typer.Context(command, info_name=name)
     names = command.list_commands(context) if hasattr(command, "list_commands") else []
     yield f"{'#' * level} {name}\n"
     yield f"{inspect.cleandoc(command.help or '')}\n"
     yield f"```text\n{name} {' '.join(command.collect_usage_pieces(context))}\n```\n"
     arguments = [(each.name.upper(), each.help) for each in command.params if each.param_type_name == "argument"]
-    options = [each.get_help_record(context) for each in command.params if each.param_type_name == "option"]
-    rows = [f"| `{_cell(shown)}` | {_cell(text or '')} |" for shown, text in (*arguments, *filter(None, options))]
-    yield from ["| Argument or option | Means |", "|---|---|", *rows, ""] if rows else []
+    hidden = () if level == 2 else ("install_completion", "show_completion")
+    shown = [each for each in command.params if each.param_type_name == "option" and each.name not in hidden]
+    options = [each.get_help_record(context) for each in shown]
+    rows = [f"| `{_cell(usage)}` | {_cell(text or '')} |" for usage, text in (*arguments, *filter(None, options))]
+    yield from ["| Argument or option | Meaning |", "|---|---|", *rows, ""] if rows else []
     for each in names:
         yield from _command(command.get_command(context, each), f"{name} {each}", level=min(level + 1, 4))
 
@@ -190,9 +200,9 @@ def _cell(text):
 
 def setup(app):
     """Called by Sphinx."""
-    app.add_lexer("json", YamlLexer)  # a block of JSON begins with the file's name, as a comment
+    app.add_lexer("json", YamlLexer)  # JSON blocks begin with the file name in a comment
     app.connect("builder-inited", _write_commands)
     app.connect("autodoc-process-signature", _signature_of_value)
-    app.connect("autodoc-process-docstring", _types_of_fields, priority=400)  # before napoleon reads it
+    app.connect("autodoc-process-docstring", _types_of_fields, priority=400)  # before napoleon
     app.connect("autodoc-skip-member", _skip)
     app.connect("missing-reference", _link_to_public_name)

@@ -2,7 +2,7 @@
 
 import re
 
-from tests.package.test_tried_page import ROOT, missing
+from tests.package.test_tested_page import ROOT, missing
 
 PAGE = ROOT / "docs" / "evidence" / "ray-guides.md"
 GUIDES = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]

@@ -13,7 +13,7 @@ from tests.unit.manifests_with import changed
 from tune_policies.cli.main import app
 from tune_policies.kuberay.lint.rules import all_rules
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "lint-rules.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "lint.md"
 
 
 def run(*arguments, text=None):

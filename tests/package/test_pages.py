@@ -78,10 +78,10 @@ def name(page):
 
 # Programs that start a Ray, of pages whose subject the tests of every day run too.
 SLOW_PROGRAMS = {
-    *("autoscaling", "data-and-serve", "index", "mixed-pools", "model-parallel", "notebooks", "pbt", "right-size"),
-    *("rllib", "shared-gpus", "trackers", "while-it-runs"),
+    *("autoscaling", "data-and-serve", "index", "mixed-clusters", "notebooks", "pbt", "right-size"),
+    *("rllib", "shared-gpus"),
 }
-SLOW_COMMANDS = {"benchmarks", "decide", "gpu-memory", "pbt", "model-parallel", "report", "verdict"}
+SLOW_COMMANDS = {"benchmarks", "gpu-memory", "pbt"}
 
 
 def marked(page, slow):
