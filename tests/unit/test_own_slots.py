@@ -199,7 +199,7 @@ def test_slots_of_their_own_are_never_fewer_all_have_a_place_and_no_device_is_to
     assert plan.resources_per_trial == same.resources_per_trial
     for place in layout.places:
         slot = plan.slots[place.slot_type]
-        if slot.gpu_memory_bytes is not None and slot.shares_gpu:
+        if slot.gpu_memory_bytes is not None and slot.has_gpu_fraction:
             per_device = int(1 / slot.worker.gpus)
             assert nodes[place.node_id].smallest_gpu_memory_bytes >= slot.gpu_memory_bytes * per_device
             assert isinstance(policy, GpuPolicy) or slot.gpu_memory_bytes >= min(GIB, policy.gpu_memory)

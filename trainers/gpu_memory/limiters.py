@@ -22,7 +22,7 @@ from .limit import (
     torch_own_fraction,
     why_jax_is_unlimited,
 )
-from .share import ShareLimits
+from .share import FractionLimits
 
 
 class Limiter(NamedTuple):
@@ -37,8 +37,8 @@ class Limiter(NamedTuple):
     """
 
     framework: str
-    limit: Callable[[Any, ShareLimits], bool]
-    still_holds: Callable[[Any, ShareLimits], bool]
+    limit: Callable[[Any, FractionLimits], bool]
+    still_holds: Callable[[Any, FractionLimits], bool]
 
 
 def _started_too_early(what: str) -> MemoryLimitError:
@@ -52,7 +52,7 @@ _BACK_ENDS: Final = ("cuda", "xpu", "npu")
 """Modules of ``torch`` with ``set_per_process_memory_fraction``; ROCm is ``cuda`` too."""
 
 
-def limit_torch(torch: Any, limits: ShareLimits) -> bool:
+def limit_torch(torch: Any, limits: FractionLimits) -> bool:
     """Limit PyTorch to its share."""
     available = _available(torch)
     for name, module in available.items():
@@ -78,7 +78,7 @@ def _available(torch: Any) -> dict[str, Any]:
     return {name: module for name, module in back_ends.items() if module is not None and module.is_available()}
 
 
-def _has_limited_allocator(torch: Any, limits: ShareLimits) -> bool:
+def _has_limited_allocator(torch: Any, limits: FractionLimits) -> bool:
     backend = torch.cuda.get_allocator_backend()
     if backend in ("cudaMallocAsync", "hipMallocAsync"):
         # It rejects requests above the limit (CUDAMallocAsyncAllocator.cpp), but does not count freed memory, which the
@@ -90,7 +90,7 @@ def _has_limited_allocator(torch: Any, limits: ShareLimits) -> bool:
     return True
 
 
-def _limit_apple(torch: Any, limits: ShareLimits) -> bool:
+def _limit_apple(torch: Any, limits: FractionLimits) -> bool:
     back_end = getattr(torch.backends, "mps", None)
     if back_end is None or not back_end.is_available():
         return False
@@ -102,7 +102,7 @@ def _limit_apple(torch: Any, limits: ShareLimits) -> bool:
     return True
 
 
-def torch_still_holds(torch: Any, limits: ShareLimits) -> bool:
+def torch_still_holds(torch: Any, limits: FractionLimits) -> bool:
     """Return whether PyTorch is still limited to the fraction that was set. Assume so if it cannot be read."""
     for module in _available(torch).values():
         fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # of CUDA, since PyTorch 2.8
@@ -118,7 +118,7 @@ def torch_still_holds(torch: Any, limits: ShareLimits) -> bool:
 _ASYNC_ALLOCATOR: Final = "cuda_malloc_async"
 
 
-def limit_tensorflow(tensorflow: Any, limits: ShareLimits) -> bool:
+def limit_tensorflow(tensorflow: Any, limits: FractionLimits) -> bool:
     """Limit TensorFlow to its share, which is too late once its runtime has started."""
     config = tensorflow.config
     devices = config.list_physical_devices("GPU")
@@ -156,7 +156,7 @@ def limit_tensorflow(tensorflow: Any, limits: ShareLimits) -> bool:
     return bool(devices)
 
 
-def tensorflow_still_holds(tensorflow: Any, limits: ShareLimits) -> bool:
+def tensorflow_still_holds(tensorflow: Any, limits: FractionLimits) -> bool:
     """Return whether TensorFlow's logical devices still have the limit that was set."""
     if os.environ.get("TF_GPU_ALLOCATOR") == _ASYNC_ALLOCATOR:
         return False
@@ -172,7 +172,7 @@ _JAX_TOLERANCE: Final = 1.05
 """XLA applies the fraction to CUDA's total, which may differ from NVML's by the memory that the driver reserves."""
 
 
-def limit_jax(jax: Any, limits: ShareLimits) -> bool:
+def limit_jax(jax: Any, limits: FractionLimits) -> bool:
     """Limit JAX to its share, which is too late once its back end has started."""
     has_started = _has_jax_started()
     if not (any(device.platform == "gpu" for device in jax.devices()) if has_started else _expects_gpu(jax)):
@@ -194,7 +194,7 @@ def limit_jax(jax: Any, limits: ShareLimits) -> bool:
     return True
 
 
-def jax_still_holds(jax: Any, limits: ShareLimits) -> bool:
+def jax_still_holds(jax: Any, limits: FractionLimits) -> bool:
     """Return whether JAX has the limit that was set, or will have it when its back end starts."""
     if _has_jax_started():
         # Without a GPU there is nothing to limit. An allocator without a limit reports none.
@@ -226,7 +226,7 @@ def has_jax_gpu_plugin() -> bool:
     return any(plugin.name.startswith(("xla_cuda", "xla_rocm")) for plugin in entry_points(group="jax_plugins"))
 
 
-def limit_cupy(cupy: Any, limits: ShareLimits) -> bool:
+def limit_cupy(cupy: Any, limits: FractionLimits) -> bool:
     """Limit CuPy to its share."""
     if not cupy.cuda.is_available():
         return False
@@ -257,7 +257,7 @@ def limit_cupy(cupy: Any, limits: ShareLimits) -> bool:
     return True
 
 
-def cupy_still_holds(cupy: Any, limits: ShareLimits) -> bool:
+def cupy_still_holds(cupy: Any, limits: FractionLimits) -> bool:
     """Return whether CuPy still uses its default pool with the limit that was set."""
     pool = cupy.get_default_memory_pool()
     if cupy.cuda.get_allocator() != pool.malloc:

@@ -113,7 +113,7 @@ class TrialSlot(Value):
         return self.max_workers is not None and self.max_workers > self.num_workers
 
     @property
-    def shares_gpu(self) -> bool:
+    def has_gpu_fraction(self) -> bool:
         """Whether a worker has neighbours on its GPU."""
         return 0 < self.worker.gpus < 1
 

@@ -154,7 +154,7 @@ def _too_large(config: Mapping[str, Any], needed: str, largest: TrialSlot) -> In
     return InfeasibleRequestError(
         f"{needed} of GPU memory with the config {dict(config)!r}",
         f"each of its {largest.num_workers} workers can have {has} of a GPU at most"
-        if largest.shares_gpu
+        if largest.has_gpu_fraction
         else f"the largest GPU in use has {has}",
         Limit.GPU_MEMORY,
         "Leave the config out, make it smaller, or add a larger GPU.",

@@ -375,7 +375,7 @@ class TrialPlan(ShownValue):
     def _for_tensors(self) -> Iterator[str]:
         """Yield how much of each GPU fraction remains for tensors after the overhead of the framework."""
         slots = self.slots if self.by_config is None else self.by_config.slots
-        shares = {slot.gpu_memory_bytes: slot.gpu_overhead_bytes for slot in slots if slot.shares_gpu}
+        shares = {slot.gpu_memory_bytes: slot.gpu_overhead_bytes for slot in slots if slot.has_gpu_fraction}
         for share, overhead in sorted((size, overhead) for size, overhead in shares.items() if size is not None):
             safe = [safe_overhead_bytes(name) for name in ("torch", "tensorflow")]
             left = [format_bytes(max(0, share - each)) for each in (safe if overhead is None else [overhead])]

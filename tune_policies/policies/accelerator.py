@@ -33,12 +33,12 @@ from tune_policies.placement.packing import (
 )
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_shares import (
+from tune_policies.policies.equal_fractions import (
     Selection,
     about_equal_cpus,
     about_nodes_without_cpus,
     cpus_that_strand_no_device,
-    equal_device_share,
+    equal_device_fraction,
     with_own_slots,
 )
 from tune_policies.policies.gpu import GpuPolicy
@@ -190,7 +190,7 @@ class AcceleratorPolicy(WorkersPolicy):
         usable = [group for group in self._with_devices(groups) if holds(group.node, worker)]
         share = to_ticks(self.amount)
         if share < TICKS:
-            share = equal_device_share(TICKS // share, max(map(self._num_devices, usable), default=1))
+            share = equal_device_fraction(TICKS // share, max(map(self._num_devices, usable), default=1))
         request = Request(
             worker=worker.with_ticks(self.resource, share),
             num_workers=self.num_workers,

@@ -14,7 +14,7 @@ from tune_policies.placement.packing import (
 )
 from tune_policies.plan.build_plan import build_plan, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_shares import equal_device_share, share_of_gpu_memory
+from tune_policies.policies.equal_fractions import equal_device_fraction, fraction_of_gpu_memory
 from tune_policies.policies.gpu_selection import gpus_of_type
 from tune_policies.policies.policy import WorkersPolicy
 from tune_policies.values.errors import InvalidResourcesError
@@ -76,14 +76,14 @@ class EvenSplitPolicy(WorkersPolicy):
                 f"{at_once} at once, which get more"
             )
         usable = gpus_of_type(capacity, None).where(lambda node: share > 0 and workers_on_node(node, request) > 0)
-        memory = share_of_gpu_memory(usable.groups, share)
+        memory = fraction_of_gpu_memory(usable.groups, share)
         plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), reasons)
         limited_by = Limit.NUM_TRIALS if rounds == 1 else limiting_resource(groups, least)
         return plan.capped(self.num_trials, limited_by=limited_by).model_copy(update={"limited_by": limited_by})
 
     def _least_share(self, groups: tuple[NodeGroup, ...]) -> int:
         wish = to_ticks(self.min_gpus)
-        return equal_device_share(TICKS // wish, _most_gpus(groups)) if 0 < wish < TICKS else wish
+        return equal_device_fraction(TICKS // wish, _most_gpus(groups)) if 0 < wish < TICKS else wish
 
     def _largest_share(self, groups: tuple[NodeGroup, ...], at_once: int) -> int:
         """Return the largest GPU share, in ticks, with which ``at_once`` trials still fit."""
@@ -101,8 +101,8 @@ class EvenSplitPolicy(WorkersPolicy):
         if least >= TICKS:
             return least
         # A larger number k of workers per device means a smaller share, and the smallest share fits.
-        too_few = largest(1, TICKS // least, lambda k: not fits(equal_device_share(k, most)))
-        return max(least, equal_device_share(too_few + 1, most))
+        too_few = largest(1, TICKS // least, lambda k: not fits(equal_device_fraction(k, most)))
+        return max(least, equal_device_fraction(too_few + 1, most))
 
     def _largest_cpus(self, groups: tuple[NodeGroup, ...], share: int, at_once: int) -> float:
         """Return the most CPUs with which ``at_once`` trials still fit: whole above 1, as threads are."""

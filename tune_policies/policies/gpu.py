@@ -9,10 +9,10 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.packing import Limit
 from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_shares import (
+from tune_policies.policies.equal_fractions import (
     Selection,
     about_nodes_without_cpus,
-    equal_device_share,
+    equal_device_fraction,
     nodes_with_cpus,
     with_own_slots,
 )
@@ -21,7 +21,7 @@ from tune_policies.policies.gpu_selection import (
     about_listed_nodes,
     alike_in_memory,
     gpus_of_type,
-    plan_gpu_share,
+    plan_gpus,
     select_gpus,
     selections_of,
 )
@@ -66,7 +66,7 @@ class GpuPolicy(GpuTypesPolicy):
             request = self._with_gpus(from_ticks(self._share(selection)))
             reasons = self._reasons(capacity, selection, accelerator_type)
             try:
-                plan = plan_gpu_share(capacity, selection, request, choose_cpus=choose_cpus, reasons=reasons)
+                plan = plan_gpus(capacity, selection, request, choose_cpus=choose_cpus, reasons=reasons)
                 plans.append((plan, selection, request, reasons))
             except InfeasibleRequestError as error:
                 errors.append(error)
@@ -94,7 +94,7 @@ class GpuPolicy(GpuTypesPolicy):
         """Return the fraction of each worker in ticks."""
         wish = to_ticks(self.gpus)
         most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
-        return equal_device_share(TICKS // wish, most_devices) if wish < TICKS else wish
+        return equal_device_fraction(TICKS // wish, most_devices) if wish < TICKS else wish
 
     def _reasons(self, capacity: ClusterCapacity, selection: Selection, accelerator_type: str | None) -> list[str]:
         reasons, share = [], self._share(selection)

@@ -16,7 +16,7 @@ from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeas
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan.slots_by_config import Headroom, SlotsByProfile, with_headroom
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_shares import Selection, equal_device_share, nodes_with_cpus, with_own_slots
+from tune_policies.policies.equal_fractions import Selection, equal_device_fraction, nodes_with_cpus, with_own_slots
 from tune_policies.policies.gpu_selection import (
     GpuTypesPolicy,
     about_listed_nodes,
@@ -24,7 +24,7 @@ from tune_policies.policies.gpu_selection import (
     gpu_memory_of,
     gpus_of_type,
     gpus_with_memory,
-    plan_gpu_share,
+    plan_gpus,
     select_gpus,
     selections_of,
     sized_for,
@@ -102,7 +102,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         groups_with: dict[int, list[NodeGroup]] = {}
         for group in usable.groups:
             if fit := gpu_memory_of(group.node) // needed:
-                share = equal_device_share(min(fit, self.max_trials_per_gpu or fit), group.node.resources.gpus)
+                share = equal_device_fraction(min(fit, self.max_trials_per_gpu or fit), group.node.resources.gpus)
                 groups_with.setdefault(share, []).append(group)
         nodes = [
             select_gpus(capacity, groups, usable.accelerator_type)._replace(share_ticks=share)
@@ -190,7 +190,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             *profile.reasons,
             *_where_it_was_not_measured(profile, gpu_models, overhead),
             *self._about_host_memory(profile),
-            f"a config without a measurement or formula gets {share if largest.shares_gpu else 'a whole GPU'}",
+            f"a config without a measurement or formula gets {share if largest.has_gpu_fraction else 'a whole GPU'}",
             *(f"for the largest: {reason}" for reason in plan.reasons),
         ]
         changes = {"slots": (first.model_copy(update=overheads),), "by_config": by_config, "reasons": tuple(reasons)}
@@ -239,7 +239,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         """Return the fraction of the smallest device of a choice that has ``needed`` bytes, in ticks."""
         fit = choice.memory_bytes // needed
         most_devices = max(node.resources.gpus for node, _ in choice.groups)
-        return equal_device_share(min(fit, self.max_trials_per_gpu or fit), most_devices)
+        return equal_device_fraction(min(fit, self.max_trials_per_gpu or fit), most_devices)
 
     def _usable(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
         beside = Resources(cpus=self.cpus or 0, memory_bytes=self.memory)
@@ -256,7 +256,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             *self._left_out(capacity, usable, choice),
         ]
         request = self._with_gpus(from_ticks(share))
-        plan = plan_gpu_share(capacity, choice, request, choose_cpus=self.cpus is None, reasons=reasons)
+        plan = plan_gpus(capacity, choice, request, choose_cpus=self.cpus is None, reasons=reasons)
         if is_capped and plan.limited_by == "GPU":
             return plan.model_copy(update={"limited_by": Limit.MAX_TRIALS_PER_GPU})
         return plan

@@ -16,13 +16,13 @@ from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, format_selec
 from tune_policies.placement.packing import Request, workers_on_node
 from tune_policies.plan.build_plan import build_plan, describe_gpus
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_shares import (
+from tune_policies.policies.equal_fractions import (
     Selection,
     about_equal_cpus,
     about_nodes_without_cpus,
     cpus_that_strand_no_device,
+    fraction_of_gpu_memory,
     nodes_with_cpus,
-    share_of_gpu_memory,
 )
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy, WantedCustom, WorkersPolicy
@@ -104,7 +104,7 @@ class GpuTypesPolicy(WorkersPolicy):
         return self._request(self.cpus or 0, gpus, self.custom)
 
 
-def plan_gpu_share(
+def plan_gpus(
     capacity: ClusterCapacity, selection: Selection, request: Request, *, choose_cpus: bool, reasons: Iterable[str]
 ) -> TrialPlan:
     """Return the plan for workers that each have whole GPUs or a fraction of one, on the selected nodes.
@@ -126,7 +126,7 @@ def plan_gpu_share(
     if choose_cpus and usable.groups:
         notes.append(about_equal_cpus((node for node, _ in with_room.groups), request, "GPU"))
         notes += about_nodes_without_cpus(with_room.groups, "GPU", request.worker.cpus)
-    memory = share_of_gpu_memory(usable.groups, share_ticks)
+    memory = fraction_of_gpu_memory(usable.groups, share_ticks)
     if share_ticks < TICKS and usable.groups:
         notes.append(
             "GPU memory was not read on every node, so the memory of a fraction is unknown"

@@ -110,7 +110,7 @@ class ReservingPolicy(WrappingPolicy):
                 offered=f"with {wish} left free, {error.offered}", suggestion=f"{error.suggestion} Or leave less free."
             ) from error
         notes = [f"{wish} reserved for others"]
-        if self.gpus and plan.common_slot.shares_gpu:
+        if self.gpus and plan.common_slot.has_gpu_fraction:
             notes.append("Ray may spread the shares, so as much GPU stays free in sum, but perhaps no whole GPU")
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
             notes.append("host memory of some nodes is not known, so it may not be left free")

@@ -39,14 +39,14 @@ class Selection(NamedTuple):
     @property
     def memory_bytes(self) -> int:
         """GPU memory of the smallest device; 0: not known of all."""
-        return share_of_gpu_memory(self.groups, TICKS) or 0
+        return fraction_of_gpu_memory(self.groups, TICKS) or 0
 
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "Selection":
         """Keep the nodes for which ``holds`` is true. The others must have no room for the work anyway."""
         return self._replace(groups=tuple(group for group in self.groups if holds(group.node)))
 
 
-def equal_device_share(most_per_device: int, most_devices: float) -> int:
+def equal_device_fraction(most_per_device: int, most_devices: float) -> int:
     """Return the fraction of a device with which a device holds at most ``most_per_device`` workers, in ticks.
 
     Ray's scheduler and autoscaler add up the fractions of a node, but each fraction must fit one device. With
@@ -105,7 +105,7 @@ def nodes_with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int
     return kept if has_room else groups
 
 
-def share_of_gpu_memory(groups: Iterable[NodeGroup], share_ticks: int) -> int | None:
+def fraction_of_gpu_memory(groups: Iterable[NodeGroup], share_ticks: int) -> int | None:
     """Return the GPU memory of a fraction of the smallest device in bytes; ``None`` if that of any is unknown."""
     memories = [node.smallest_gpu_memory_bytes for node, _ in groups]
     known = [memory for memory in memories if memory is not None]
@@ -208,7 +208,7 @@ def _slots_on(
     _join_those_to_come(groups_with, alike.share_ticks)
     for (cpus, is_expected), groups in sorted(groups_with.items(), key=itemgetter(0), reverse=True):
         own = request.with_cpus(cpus)
-        memory = share_of_gpu_memory(groups, alike.share_ticks)
+        memory = fraction_of_gpu_memory(groups, alike.share_ticks)
         if count := count_trials(groups, own):
             slot = TrialSlot(
                 trial=own.worker,
@@ -231,5 +231,5 @@ def _join_those_to_come(groups_with: dict[tuple[float, bool], list[NodeGroup]], 
     if fewest is None or fewest != most:
         return
     alive, to_come = groups_with[fewest, False], groups_with[fewest, True]
-    if share_ticks < TICKS or share_of_gpu_memory(alive, TICKS) == share_of_gpu_memory(to_come, TICKS):
+    if share_ticks < TICKS or fraction_of_gpu_memory(alive, TICKS) == fraction_of_gpu_memory(to_come, TICKS):
         groups_with[fewest, False] = [*alive, *groups_with.pop((fewest, True))]
