@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Final
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeTypeCapacity
-from tune_policies.placement.packing import largest
+from tune_policies.placement.packing import as_told_apart, largest
 from tune_policies.placement.scale_up import (
     fewest_nodes,
     most_for_devices,
@@ -95,7 +95,11 @@ class AutoscalingPolicy(WrappingPolicy):
         return plan.with_reasons(f"nodes that can be added are not counted: with them, {error.offered}")
 
     def _fewest(self, plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
-        fewest = fewest_nodes(plan.slots, capacity, most)
+        seen = capacity
+        if not any(slot.worker.memory_bytes or slot.label_selector for slot in plan.slots):
+            # Each of many searches would otherwise compare the host memory of all nodes again.
+            seen = as_told_apart(capacity, memory=None, num_workers=max(slot.num_workers for slot in plan.slots))
+        fewest = fewest_nodes(plan.slots, seen, most)
         if fewest == most or self._holds(plan, capacity, fewest):
             return fewest
         # The inner policy leaves something free, so the trials alone do not determine the number of nodes.

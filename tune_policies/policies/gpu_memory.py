@@ -1,9 +1,11 @@
 """As many trials on a GPU as its memory holds; with a profile, each config gets the smallest slot that is enough."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from itertools import pairwise
+from heapq import nlargest
+from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Final, Self
 
@@ -45,6 +47,9 @@ from tune_policies.values.value import counted, shorten_names
 
 _MOST_SIZES: Final = 12
 """Each size costs a plan. With twelve sizes from 1 to 80 GiB, the mean trial gets a sixth more than it needs."""
+
+_MOST_SELECTIONS: Final = 32
+"""The number of larger device sizes that are compared, those with room for the most trials."""
 
 _NEAR: Final = 1.1
 """There is no further size between two sizes that differ by less than this factor."""
@@ -209,30 +214,39 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         choices = list(selections_of(capacity, usable, needed))
         if not choices:
             raise self._infeasible(capacity, usable, needed)
-        simplest = choices[0]
-        # Fewer devices of more memory each may hold more.
-        choices += (gpus_with_memory(capacity, usable, size) for size in _larger_sizes(usable.groups, needed))
-        bounded = [(self._most(choice, needed), choice) for choice in choices if choice.groups]
+        # Fewer devices with more memory each may fit more workers. A selection of such devices is only built if needed,
+        # because it visits every node.
+        bounded: list[tuple[int, Selection | int]] = [
+            (self._most(_num_devices(choice.groups), choice.memory_bytes // needed), choice) for choice in choices
+        ]
+        larger = ((self._most(number, size // needed), size) for size, number in _larger_sizes(usable.groups, needed))
+        bounded += nlargest(_MOST_SELECTIONS, larger)
         found: list[tuple[tuple[object, ...], Selection]] = []
         most = 1
-        for bound, choice in sorted(bounded, key=itemgetter(0), reverse=True):
+        for bound, choice_or_size in sorted(bounded, key=itemgetter(0), reverse=True):
             if bound < most:
                 break
+            choice = (
+                choice_or_size
+                if isinstance(choice_or_size, Selection)
+                else gpus_with_memory(capacity, usable, choice_or_size)
+            )
+            if not choice.groups:
+                continue
             share = self._share(choice, needed)
             request, _ = sized_for(choice, self._with_gpus(from_ticks(share)), choose_cpus=self.cpus is None)
             count = count_trials(choice.groups if choice.label_selector else capacity.groups, request)
             if count >= most:
                 most = count
-                # Ties go to the larger share, then to the simplest: all devices, one type by name, a choice by label.
+                # On a tie, prefer the larger fraction, then the simplest selection: all devices, one type by name, a
+                # label selector.
                 tie = (-share, bool(choice.label_selector), choice.accelerator_type or "", choice.memory_bytes)
                 found.append(((-count, *tie), choice))
-        best = min(found, key=itemgetter(0))[1] if found else simplest
+        best = min(found, key=itemgetter(0))[1] if found else choices[0]
         return self._plan_choice(capacity, usable, best, needed), best
 
-    def _most(self, choice: Selection, needed: int) -> int:
-        """Return the most trials that the devices of a choice can hold by their memory."""
-        fit = choice.memory_bytes // needed
-        num_devices = sum(count * int(node.resources.gpus) for node, count in choice.groups)
+    def _most(self, num_devices: int, fit: int) -> int:
+        """Return an upper bound of the number of trials on devices whose memory fits ``fit`` workers each."""
         return num_devices * min(fit, self.max_trials_per_gpu or fit) // max(1, fewest_workers(self.num_workers))
 
     def _share(self, choice: Selection, needed: int) -> int:
@@ -314,10 +328,22 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         )
 
 
-def _larger_sizes(groups: Iterable[NodeGroup], needed: int) -> list[int]:
-    """Return sizes of devices that hold more workers than the smallest; of those that hold as many, the smallest."""
-    sizes = sorted({size for node, _ in groups if (size := gpu_memory_of(node)) > needed}, reverse=True)
-    return list({size // needed: size for size in sizes}.values())[:-1]
+def _num_devices(groups: Iterable[NodeGroup]) -> int:
+    return sum(count * int(node.resources.gpus) for node, count in groups)
+
+
+def _larger_sizes(groups: Iterable[NodeGroup], needed: int) -> Iterator[tuple[int, int]]:
+    """Yield the sizes of devices that fit more workers than the smallest, and how many devices are as large or larger.
+
+    Of the sizes that fit equally many workers, only the smallest is yielded.
+    """
+    devices_of: Counter[int] = Counter()
+    for group in groups:
+        devices_of[gpu_memory_of(group.node)] += _num_devices([group])
+    sizes = sorted((size for size in devices_of if size >= needed), reverse=True)
+    numbers = accumulate(devices_of[size] for size in sizes)
+    by_fit = {size // needed: (size, number) for size, number in zip(sizes, numbers, strict=True)}
+    yield from list(by_fit.values())[:-1]
 
 
 def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:

@@ -218,12 +218,13 @@ def select_gpus(
 def _labels_of_types(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> set[str] | None:
     """Return the labels of device types that only these nodes have; ``None``: the labels do not set them apart."""
     groups = tuple(groups)
+    inside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(groups)}
+    names = {name for name in inside if name and is_label_value(name)}
+    if names != inside:
+        return None
     chosen = {node.node_id for node, _ in groups}
     others = (group for group in capacity.groups if group.node.node_id not in chosen)
-    inside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(groups)}
-    outside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(others)}
-    names = {name for name in inside if name and is_label_value(name)}
-    return names if names == inside and not names & outside else None
+    return names if all(node.labels.get(ACCELERATOR_TYPE) not in names for node in capacity.nodes_of(others)) else None
 
 
 def alike_in_memory(selection: Selection) -> Iterator[list[NodeGroup]]:
