@@ -130,4 +130,4 @@ def test_a_run_uses_cpus_where_others_use_all_gpus(serve, tmp_path, capsys):
     found = run(report, policy, num_samples=2, storage_path=str(tmp_path), verbose=0)
 
     assert [trial.last_result["slot"] for trial in found.trials] == ["2 CPUs"] * 2
-    assert "one trial needs 1 CPU, 1 GPU, but with 2 GPUs in use, the largest node offers" in capsys.readouterr().out
+    assert "one trial needs 1 CPU, 1 GPU, but with 2 GPUs in use, the largest node has" in capsys.readouterr().out

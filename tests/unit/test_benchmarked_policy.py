@@ -62,7 +62,7 @@ def test_a_config_without_the_number_gets_the_gpu_and_is_named(config):
 
     assert device(plan, **config) == "GPU"
     assert plan.by_config.why_unknown(config) == (
-        f"the decision goes by 'batch_size', for which {config} has no number above 0"
+        f"the decision needs a number above 0 for 'batch_size', which {config} lacks"
     )
 
 
@@ -114,8 +114,8 @@ def test_the_plan_says_what_runs_where_and_what_was_not_measured():
     reasons = policy().plan(CLUSTER).reasons
 
     assert reasons[:4] == (
-        "mlp, below batch_size 64: on the CPU, as a trial does not surely end sooner on a GPU",
-        "mlp, from batch_size 64 on: on the GPU, as a trial surely ends sooner on a GPU",
+        "mlp, below batch_size 64: on the CPU, because a trial is not measurably faster on a GPU",
+        "mlp, from batch_size 64 on: on the GPU, because a trial is measurably faster on a GPU",
         "measured from batch_size 16 to 256: other sizes use the nearest measured size",
         "measured on 2026-06-01",
     )
@@ -128,11 +128,11 @@ def test_the_plan_says_what_runs_where_and_what_was_not_measured():
     [
         (
             {"cpu": CpuPolicy(cpus=4)},
-            "the CPU was measured with other CPUs per trial than 4: it may be slower or",
+            "the CPU was measured with another number of CPUs per trial than 4: trials may be slower",
         ),
         (
             {"gpu": GpuPolicy(gpus=0.5, cpus=2)},
-            "measured with a whole GPU, but a trial now has a fraction: with others",
+            "measured with a whole GPU, but a trial now has a fraction: other trials",
         ),
         ({}, ""),
     ],
@@ -157,7 +157,7 @@ def test_where_one_device_alone_has_room_all_trials_run_there(fields, cluster, w
     plan = policy(**fields).plan(cluster)
 
     assert (plan.by_config, device(plan)) == (None, where)
-    assert plan.reasons[0].startswith(f"all trials run on the {where}, whatever was decided: there is no ")
+    assert plan.reasons[0].startswith(f"all trials run on the {where}, regardless of the decision: there is no ")
 
 
 def test_where_neither_fits_both_are_named():
@@ -178,7 +178,7 @@ def test_a_decision_made_on_other_hardware_is_refused_unless_it_is_accepted(deci
         policy(decision).plan(CLUSTER)
 
     plan = policy(decision, accept_other_hardware=True).plan(CLUSTER)
-    assert any(", and accepted for a" in reason.lower() for reason in plan.reasons)
+    assert any(", and used on a" in reason.lower() for reason in plan.reasons)
 
 
 def test_hardware_on_which_no_trial_is_placed_does_not_count():
@@ -195,8 +195,8 @@ def test_hardware_on_which_no_trial_is_placed_does_not_count():
 def test_hardware_that_is_not_known_is_said_to_be_not_known():
     reasons = policy().plan(nodes((16, 2))).reasons
 
-    assert "it is not known whether the GPUs are those of the measurement" in reasons
-    assert "it is not known whether the CPUs are those of the measurement" in reasons
+    assert "it is unknown whether the GPUs are those of the measurement" in reasons
+    assert "it is unknown whether the CPUs are those of the measurement" in reasons
 
 
 @pytest.mark.parametrize("is_naive", [True, False], ids=["without a time zone", "with one"])
@@ -236,19 +236,19 @@ def test_several_workloads_must_be_told_apart():
     (first,) = decision.workloads
     two = decision.model_copy(update={"workloads": (first, first.model_copy(update={"workload": "cnn"}))})
 
-    with pytest.raises(InvalidResourcesError, match=r"so name one as workload \(decided: mlp, cnn\)"):
+    with pytest.raises(InvalidResourcesError, match=r"several workloads: set workload \(available: mlp, cnn\)"):
         policy(two)
 
 
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"workload": "mpl"}, r"nothing was decided for 'mpl'; did you mean 'mlp'\? \(decided: mlp\)"),
+        ({"workload": "mpl"}, r"the decision has no workload 'mpl'; did you mean 'mlp'\? \(available: mlp\)"),
         ({"objective": "cost"}, "objective='cost' needs a decision with prices"),
         ({"max_age_days": 0}, "max_age_days: .* greater than 0"),
         ({"gpu": MixedPolicy(GPU, CPU)}, "which a MixedPolicy does not"),
         ({"gpu": GpuMemoryPolicy(profile=PROFILE)}, "which a GpuMemoryPolicy with a profile does not"),
-        ({"cpu": AutoscalingPolicy(CPU)}, "put AutoscalingPolicy around BenchmarkedPolicy"),
+        ({"cpu": AutoscalingPolicy(CPU)}, "wrap BenchmarkedPolicy in AutoscalingPolicy"),
     ],
 )
 def test_a_wrong_field_is_explained(fields, told):
@@ -265,7 +265,7 @@ def test_a_mixed_pool_takes_its_speeds_from_the_decision():
 
 
 def test_sizes_out_of_order_are_refused():
-    with pytest.raises(InvalidResourcesError, match=r"sizes must ascend, each once, got \[32, 16\]"):
+    with pytest.raises(InvalidResourcesError, match=r"sizes must be ascending and different, got \[32, 16\]"):
         a_decision(answers={32: "CPU", 16: "GPU"})
 
 

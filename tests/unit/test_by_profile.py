@@ -119,9 +119,10 @@ def test_workers_that_must_share_the_largest_gpu_get_as_much_of_it_as_there_is_f
 
     assert plan.slot_for({"net": "resnet"}).per_worker.gpus == 0.5
     assert (
-        "a config without a measurement or formula gets 0.5 GPU per worker, the most there is for each" in plan.reasons
+        "a config without a measurement or formula gets 0.5 GPU per worker, the largest fraction that is possible"
+        in plan.reasons
     )
-    with pytest.raises(InfeasibleRequestError, match="each of its 2 workers can have 40 GiB of a GPU at most"):
+    with pytest.raises(InfeasibleRequestError, match="each of its 2 workers gets at most 40 GiB of a GPU"):
         plan.slot_for({"batch": 200})
 
 
@@ -139,7 +140,7 @@ def test_a_config_that_ran_out_on_such_a_gpu_is_infeasible_and_the_others_are_pl
     plan = GpuMemoryPolicy(profile=profile).plan(ONE_GPU)
 
     assert gpus_for(plan, batch=8) == 0.0277
-    assert "1 config ran out of 80 GiB, the whole GPU: not counted" in plan.explain()
+    assert "1 config not counted, which ran out of memory on a GPU of 80 GiB" in plan.explain()
     with pytest.raises(InfeasibleRequestError, match="more than 80 GiB of GPU memory"):
         plan.slot_for({"batch": 99})
 

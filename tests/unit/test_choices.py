@@ -97,7 +97,7 @@ def test_a_plan_that_counts_nodes_to_add_runs_now_if_the_alive_ones_hold_the_fir
     policy = AutoscalingPolicy(CpuPolicy())
 
     assert plan_now(policy, growing(node_type("cpu")), 8).nodes_to_add == {"cpu": 4}
-    with pytest.raises(InfeasibleRequestError, match="the alive nodes do not hold them yet"):
+    with pytest.raises(InfeasibleRequestError, match="they do not fit the alive nodes yet"):
         plan_now(policy, growing(node_type("cpu")), 9)
 
 
@@ -110,11 +110,9 @@ def test_known_types_tell_what_to_ask_for_and_which_of_them_help():
 @pytest.mark.parametrize(
     ("capacity", "num_trials", "message"),
     [
-        pytest.param(
-            growing(node_type("gpu", gpus=1)), 1, "the largest node offers 8 CPUs, 1 GPU", id="types too small"
-        ),
+        pytest.param(growing(node_type("gpu", gpus=1)), 1, "the largest node has 8 CPUs, 1 GPU", id="types too small"),
         pytest.param(growing(node_type("gpu", 2, gpus=2)), 3, "only 2 would fit at once", id="too few of them"),
-        pytest.param(ALIVE, 1, "the largest node offers 8 CPUs, 0 GPUs", id="nothing to add"),
+        pytest.param(ALIVE, 1, "the largest node has 8 CPUs, 0 GPUs", id="nothing to add"),
     ],
 )
 def test_what_known_types_can_never_meet_is_refused(capacity, num_trials, message):
@@ -125,7 +123,7 @@ def test_what_known_types_can_never_meet_is_refused(capacity, num_trials, messag
 def test_the_limit_of_the_users_own_autoscaling_policy_holds():
     policy = CappedPolicy(AutoscalingPolicy(GpuPolicy(num_workers=2), max_nodes_to_add=1), 4)
 
-    with pytest.raises(InfeasibleRequestError, match="the cluster holds 1 such worker"):
+    with pytest.raises(InfeasibleRequestError, match="the cluster has room for only 1 such worker"):
         needs(policy, growing(node_type("gpu", gpus=1)), 1)
 
 
@@ -151,7 +149,7 @@ def test_where_no_type_is_known_the_policy_tells_what_it_needs(policy, bundles):
 
 
 def test_what_no_node_could_meet_is_not_asked_for():
-    with pytest.raises(InfeasibleRequestError, match="left free"):
+    with pytest.raises(InfeasibleRequestError, match="reserved for others"):
         needs(ReservingPolicy(CpuPolicy(), gpus=2**20), UNKNOWN, 1)
 
 
@@ -167,7 +165,7 @@ def test_the_bundles_of_several_kinds_of_slots_are_those_of_the_better_first():
 def test_more_bundles_than_one_request_may_have_are_refused_with_the_limit():
     workers = TrialSlot(trial=Resources(), num_workers=9, per_worker=Resources(cpus=1), max_concurrent_trials=1)
 
-    with pytest.raises(InvalidResourcesError, match="100000 trials may need 1,000,000 bundles, and at most 100,000"):
+    with pytest.raises(InvalidResourcesError, match="100000 trials may need 1,000,000 bundles, more than the 100,000"):
         TrialPlan(slots=(workers,), limited_by="CPU").bundles(100_000)
 
 
@@ -186,12 +184,12 @@ def test_floats_take_the_shares_of_a_node_from_it_one_by_one_to_the_last_and_not
 
 def test_the_last_error_says_of_each_choice_why():
     errors = (
-        InfeasibleRequestError("1 GPU", "the largest node offers 8 CPUs, and the launch failed", "GPU", "Add one."),
-        InfeasibleRequestError("99 CPUs", "the largest node offers 8 CPUs", "CPU", "Ask for 8."),
+        InfeasibleRequestError("1 GPU", "the largest node has 8 CPUs, and the launch failed", "GPU", "Add one."),
+        InfeasibleRequestError("99 CPUs", "the largest node has 8 CPUs", "CPU", "Ask for 8."),
     )
 
     assert str(InfeasibleRequestError.of_each(errors)) == (
-        "one trial needs 1 GPU or else 99 CPUs, but for 1 GPU: the largest node offers 8 CPUs, and the launch failed; "
-        "for 99 CPUs: the largest node offers 8 CPUs: short of GPU and CPU. Ask for 8."
+        "one trial needs 1 GPU or else 99 CPUs, but for 1 GPU: the largest node has 8 CPUs, and the launch failed; "
+        "for 99 CPUs: the largest node has 8 CPUs: short of GPU and CPU. Ask for 8."
     )
     assert InfeasibleRequestError.of_each(errors).tried == errors

@@ -204,7 +204,7 @@ def test_with_a_decision_the_plan_says_what_all_trials_cost():
 
 
 def test_a_workload_that_was_not_decided_is_refused():
-    with pytest.raises(InvalidResourcesError, match="nothing was decided for 'mpl'; did you mean 'mlp'"):
+    with pytest.raises(InvalidResourcesError, match="the decision has no workload 'mpl'; did you mean 'mlp'"):
         design_cluster(GpuPolicy(), catalog(L4), 64, decision=a_decision(), workload="mpl")
 
 
@@ -367,9 +367,7 @@ def test_slices_that_are_always_there_are_found_by_a_plan():
 
 
 def test_what_no_node_holds_is_refused_with_what_the_nodes_have():
-    with pytest.raises(
-        InfeasibleRequestError, match="with every node that can be had, the largest node offers 16 CPUs"
-    ):
+    with pytest.raises(InfeasibleRequestError, match="with every node that can be had, the largest node has 16 CPUs"):
         design_cluster(CpuPolicy(cpus=32), catalog(CPU), 4)
 
 
@@ -476,7 +474,7 @@ def test_a_plan_explains_itself():
         "at most 11.20 USD an hour, without the head, whose price is not known",
         "  - 64 trials on 16 l4 nodes: the cheapest that hold them",
         "  - on full nodes, an hour of such a trial costs 0.175 on l4, 0.25 on l4-4",
-        "  - 5.6 GiB of GPU memory per worker: its fraction of the smallest device in use",
+        "  - 5.6 GiB of GPU memory per worker: its fraction of the smallest GPU that the plan uses",
     ]
 
 

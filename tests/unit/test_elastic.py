@@ -98,8 +98,8 @@ def test_what_a_trial_may_grow_into_is_idle_for_that_reason():
     rows = [str(row) for row in idle(capacity, plan)]
 
     assert rows == [
-        "3 of 8 CPUs: left for one trial to grow into",
-        "1 of 8 CPUs: less than one more trial needs",
+        "3 of 8 CPUs: reserved for the growth of one trial",
+        "1 of 8 CPUs: too little for one more trial",
     ]
 
 

@@ -106,8 +106,7 @@ def test_it_explains_what_was_measured_and_the_formula():
         "2 measured with torch 2.13.0",
         "  {'batch': 8}: 2 GiB (stopped after 0 steps)",
         "  {'batch': 16}: 3 GiB (stopped after 0 steps)",
-        "  GPU memory by config: 1 GiB + 128 MiB x batch, and 0 B more, the most by which a measurement was above "
-        "that; beyond batch 16 it is extrapolated",
+        "  GPU memory by config: 1 GiB + 128 MiB x batch, plus the largest residual, 0 B; extrapolated beyond batch 16",
     ]
 
 

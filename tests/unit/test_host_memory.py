@@ -39,7 +39,7 @@ def test_host_memory_is_reserved_for_each_worker_and_nodes_hold_as_many_as_it_al
 
     assert (plan.max_concurrent_trials, plan.limited_by) == (at_once, "memory")
     assert plan.worker.memory_bytes == policy.memory
-    assert any("left out" in reason and "host memory" in reason for reason in plan.reasons)
+    assert any("not used" in reason and "host memory" in reason for reason in plan.reasons)
 
 
 @pytest.mark.parametrize("policy", [GpuPolicy(memory="1GiB"), GpuMemoryPolicy(gpu_memory="4GiB", memory="1GiB")])
@@ -47,7 +47,7 @@ def test_host_memory_that_was_not_read_limits_nothing_and_the_plan_says_so(polic
     plan = policy.plan(ClusterCapacity.of(UNREAD))
 
     assert plan.limited_by == "GPU"
-    assert "host memory of some nodes is not known, so it limits nothing there" in plan.reasons
+    assert "host memory of some nodes is unknown, so it limits nothing there" in plan.reasons
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_host_memory_that_was_not_read_limits_nothing_and_the_plan_says_so(polic
 )
 def test_more_host_memory_than_any_node_has_is_an_error_that_says_how_much_there_is(policy):
     with pytest.raises(
-        InfeasibleRequestError, match=r"65 GiB .* short of memory. Ask for at most 64GiB of host memory"
+        InfeasibleRequestError, match=r"65 GiB .* short of memory. Request at most 64GiB of host memory"
     ):
         policy.plan(ClusterCapacity.of(ROOMY, TIGHT))
 

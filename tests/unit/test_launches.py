@@ -24,7 +24,9 @@ def verdicts(*reports, before=BEFORE, node_types=None):
 
 
 def test_a_refusal_is_believed_at_once():
-    assert verdicts(report(2, refused=True)) == ["the autoscaler says that no node which it may add meets this"]
+    assert verdicts(report(2, refused=True)) == [
+        "the autoscaler reports that no node that it may add satisfies the request"
+    ]
 
 
 def test_a_report_that_does_not_know_the_request_says_nothing():
@@ -40,7 +42,7 @@ def test_a_pending_launch_is_waited_for():
 
 
 def test_three_silent_reports_mean_that_nothing_will_come():
-    silence = "the autoscaler launches nothing more for it"
+    silence = "the autoscaler launches no further nodes for it"
 
     assert verdicts(report(2), report(3), report(4)) == [None, None, silence]
     assert verdicts(report(2), report(2), report(2), report(3)) == [None] * 4

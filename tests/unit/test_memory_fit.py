@@ -76,8 +76,8 @@ def test_a_number_that_no_memory_depends_on_does_no_harm(number):
 def test_of_a_whole_number_above_all_measured_ones_that_it_leaves_out_it_does_not_tell():
     fit = fit_memory(points_of(lambda batch, width: batch * MIB, batch=[8, 16], width=[256]))
 
-    assert fit.tells({"batch": 999, "width": 256})
-    assert not fit.tells({"batch": 8, "width": 257})
+    assert fit.covers({"batch": 999, "width": 256})
+    assert not fit.covers({"batch": 8, "width": 257})
 
 
 def test_a_rate_that_memory_goes_with_by_chance_is_in_no_formula():

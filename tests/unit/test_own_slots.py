@@ -74,10 +74,10 @@ def test_where_slots_list_their_nodes_the_plan_says_which_gpus_these_have(policy
 @pytest.mark.parametrize(
     ("limit", "reason"),
     [
-        ({}, "12 GiB a worker: 6 on a GPU of 80 GiB, 1 on a GPU of 16 GiB"),
+        ({}, "12 GiB per worker: 6 on a GPU of 80 GiB, 1 on a GPU of 16 GiB"),
         (
             {"max_trials_per_gpu": 2},
-            "12 GiB a worker: 2 on a GPU of 80 GiB, 1 on a GPU of 16 GiB, with max_trials_per_gpu=2",
+            "12 GiB per worker: 2 on a GPU of 80 GiB, 1 on a GPU of 16 GiB, with max_trials_per_gpu=2",
         ),
     ],
 )
@@ -112,7 +112,7 @@ def test_a_few_poor_nodes_do_not_decide_for_train_workers_and_the_plan_says_so()
     plan = GpuPolicy(num_workers=2).plan(LARGE_AND_SMALL)
 
     assert plan.common_slot.per_worker.cpus == 12
-    assert any(reason.startswith("left out 1 node with GPU but too few CPUs") for reason in plan.reasons)
+    assert any(reason.startswith("1 node with GPU not used, with too few CPUs") for reason in plan.reasons)
 
 
 def test_poor_nodes_count_where_a_trial_needs_them():

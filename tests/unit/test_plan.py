@@ -21,6 +21,13 @@ def test_a_plan_survives_json_and_pickle():
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 
+def test_a_plan_saved_with_the_removed_field_divides_cpus_still_loads():
+    plan = CpuPolicy().plan(nodes((2, 0)))
+    older = plan.to_json().replace('"slots"', '"divides_cpus": true, "slots"', 1)
+
+    assert TrialPlan.from_json(older) == plan
+
+
 def test_tune_gets_lower_case_names_and_the_device_type():
     slot = TrialSlot(trial=Resources(cpus=2, gpus=0.5), max_concurrent_trials=1, accelerator_type="A100")
     plan = TrialPlan(slots=(slot,), limited_by="GPU")
@@ -57,7 +64,7 @@ def test_the_explanation_says_how_many_what_each_gets_what_limits_and_why():
     assert text.splitlines() == [
         "6 trials at once, limited by GPU",
         "  each trial: 2 CPUs, 0.5 GPU",
-        "  - 0.4 GPU became 0.5: a GPU holds 2 such workers, and with unequal fractions a trial can stay pending "
+        "  - 0.4 GPU became 0.5: 2 such workers fit on a GPU, and with unequal fractions a trial can stay pending "
         "indefinitely",
         "  - 2 CPUs per worker: 16 CPUs ÷ 6 GPU slots, rounded down; set cpus= to change",
         "  - GPU memory was not read on every node, so the memory of a fraction is unknown",
@@ -69,11 +76,11 @@ def test_the_explanation_says_how_many_what_each_gets_what_limits_and_why():
     [
         (
             None,
-            "9.2 GiB of 10 GiB of GPU memory remain for tensors in PyTorch, JAX and CuPy, 8.2 GiB in TensorFlow, "
-            "after their overhead",
+            "tensors can use 9.2 GiB of 10 GiB of GPU memory in PyTorch, JAX and CuPy, and 8.2 GiB in TensorFlow; "
+            "the rest is overhead",
         ),
-        (2**30, "9 GiB of 10 GiB of GPU memory remain for tensors, after an overhead of 1 GiB"),
-        (11 * 2**30, "0 B of 10 GiB of GPU memory remain for tensors, after an overhead of 11 GiB"),
+        (2**30, "tensors can use 9 GiB of 10 GiB of GPU memory; the overhead is 1 GiB"),
+        (11 * 2**30, "tensors can use 0 B of 10 GiB of GPU memory; the overhead is 11 GiB"),
     ],
     ids=["safe figures", "as measured", "more than the share"],
 )
@@ -87,7 +94,7 @@ def test_the_explanation_says_how_much_of_a_gpu_fraction_remains_for_tensors(ove
 @pytest.mark.parametrize(
     ("capacity", "expected"),
     [
-        (nodes((8, 2), (0, 2)), ["stays idle:", "  2 of 4 GPUs: their nodes have no CPU left"]),
+        (nodes((8, 2), (0, 2)), ["stays idle:", "  2 of 4 GPUs: no CPU is left on their nodes"]),
         (nodes((8, 2)), ["nothing stays idle"]),
     ],
     ids=["idle GPUs", "a full cluster"],

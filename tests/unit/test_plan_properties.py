@@ -56,11 +56,11 @@ def test_an_even_split_needs_no_more_rounds_than_any_other_and_leaves_no_slot_of
 def follow(policy, suggestion):
     """The policy with what an error suggests, or None where it suggests no amount of what the policy is about."""
     if isinstance(policy, GpuMemoryPolicy):
-        found = re.match(r"Ask for at most (\S+), or add a larger GPU", suggestion)
+        found = re.match(r"Request at most (\S+), or add a larger GPU", suggestion)
         return build_policy({**policy.model_dump(), "gpu_memory": found[1]}) if found else None
-    if found := re.match(r"Ask for num_workers=(\d+)", suggestion):
+    if found := re.match(r"Set num_workers=(\d+)", suggestion):
         return policy.model_copy(update={"num_workers": int(found[1])})
-    if found := re.match(r"Ask for at most (\S+) (of host memory|\w+?)s? per worker", suggestion):
+    if found := re.match(r"Request at most (\S+) (of host memory|\w+?)s? per worker", suggestion):
         devices = "amount" if isinstance(policy, AcceleratorPolicy) else "gpus"
         field = {"CPU": "cpus", "of host memory": "memory"}.get(found[2], devices)
         amount = found[1] if field == "memory" else float(found[1])

@@ -160,7 +160,7 @@ def test_policies_may_be_inside_one_another_32_deep():
     ids=["data", "JSON", "Python"],
 )
 def test_policies_that_are_nested_deeper_are_refused(build, depth):
-    with pytest.raises(InvalidResourcesError, match="more than 32 policies are inside one another"):
+    with pytest.raises(InvalidResourcesError, match="more than 32 policies are nested"):
         build(nested(depth))
 
 

@@ -106,9 +106,12 @@ BROKEN = {
     ),
     "a host has too few CPUs": (
         [B[0], changed(B[1], resources=B[1].resources.replaced(cpus=3))],
-        "its hosts hold 1 of 2 such workers",
+        "its hosts have room for 1 of 2 workers",
     ),
-    "a host is of unknown type": ([B[0], changed(B[1], accelerator_type=None)], "its hosts hold 1 of 2 such workers"),
+    "a host is of unknown type": (
+        [B[0], changed(B[1], accelerator_type=None)],
+        "its hosts have room for 1 of 2 workers",
+    ),
 }
 
 
@@ -117,7 +120,7 @@ def test_a_slice_that_is_not_intact_is_left_out_and_named(hosts, why):
     plan = policy(cpus=4).plan(ClusterCapacity.of(*A, *hosts))
 
     assert plan.max_concurrent_trials == 1
-    assert f"left out slice 'b': {why}" in plan.reasons
+    assert f"slice 'b' not used: {why}" in plan.reasons
 
 
 def test_a_slice_of_one_host_is_that_host_under_whatever_name():
@@ -149,19 +152,22 @@ def test_another_topology_of_the_same_pod_type_does_not_count_but_is_warned_of()
     plan = policy(accelerator_type="TPU-V6E", topology="4x4", num_workers=4).plan(ClusterCapacity.of(*hosts))
 
     assert plan.max_concurrent_trials == 1
-    assert "Ray Train finds a slice by its pod type v6e-16, so a trial may get 2x8 instead" in plan.reasons
+    assert "Ray Train selects a slice by its pod type v6e-16, so a trial may get 2x8 instead" in plan.reasons
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_workers": 0}, "num_workers=0 does not fill whole slices: .* so 2 workers .* Ask for num_workers=2$"),
-        ({"num_workers": 3}, "Ask for num_workers=2 or 4$"),
+        ({"num_workers": 0}, "num_workers=0 does not fill whole slices: .* so 2 workers .* Set num_workers=2$"),
+        ({"num_workers": 3}, "Set num_workers=2 or 4$"),
         ({"topology": "2x2"}, "TPU-V4 has no slices of topology '2x2'; did you mean '2x2x"),
         ({"topology": "banana"}, "TPU-V4 has no slices of topology 'banana'; known: 2x2x1, 2x2x2, 2x2x4,"),
-        ({"amount": 8, "topology": "2x2x1"}, "amount=8 of TPU does not divide the 4 chips of a 2x2x1 slice: ask for 4"),
-        ({"num_workers": (2, 4)}, "a trial has whole slices and cannot grow, so give one number"),
-        ({"cpus": 0}, "cpus=0 on TPU slices: Ray Train reserves a whole CPU"),
+        (
+            {"amount": 8, "topology": "2x2x1"},
+            "amount=8 of TPU does not divide the 4 chips of a 2x2x1 slice: set amount=4",
+        ),
+        ({"num_workers": (2, 4)}, "a trial has whole slices and cannot grow, so set one number"),
+        ({"cpus": 0}, "cpus=0 is not valid on TPU slices, where Ray Train then reserves a whole CPU"),
     ],
 )
 def test_workers_that_cannot_fill_slices_are_refused_when_the_policy_is_made(changes, message):
@@ -172,9 +178,13 @@ def test_workers_that_cannot_fill_slices_are_refused_when_the_policy_is_made(cha
 @pytest.mark.parametrize(
     ("changes", "hosts", "suggestion"),
     [
-        ({"num_workers": 6}, [*A, *B], "Ask for num_workers=4, or add slices."),
-        ({"cpus": 9}, A, "Ask for less per worker, or add such a slice: Ray labels its hosts with"),
-        ({"topology": "2x2x4", "num_workers": 4}, A, "Ask for topology='2x2x2', which is there, or add such a slice."),
+        ({"num_workers": 6}, [*A, *B], "Set num_workers=4, or add slices."),
+        ({"cpus": 9}, A, "Request less per worker, or add a slice of this topology, whose hosts have Ray's labels"),
+        (
+            {"topology": "2x2x4", "num_workers": 4},
+            A,
+            "Set topology='2x2x2', which the cluster has, or add a slice of this topology.",
+        ),
     ],
 )
 def test_too_few_slices_are_an_error_that_names_what_would_work(changes, hosts, suggestion):

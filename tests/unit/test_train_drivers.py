@@ -29,6 +29,6 @@ def test_as_many_trials_are_planned_as_run_wherever_the_drivers_are(num_workers,
 
 def test_a_trial_that_its_own_driver_may_block_is_refused():
     with pytest.raises(
-        InfeasibleRequestError, match="beside a driver with 1 MiB of host memory the cluster holds 1 such"
+        InfeasibleRequestError, match="beside a driver with 1 MiB of host memory the cluster has room for only 1 such"
     ):
         plan_of(2, 1024, 1024)

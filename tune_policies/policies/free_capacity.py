@@ -1,4 +1,4 @@
-"""Plans on the resources that are free, beside what others use on the cluster."""
+"""Plans on the resources of the cluster that nobody else uses."""
 
 import math
 
@@ -15,14 +15,14 @@ from tune_policies.values.value import Value
 
 
 class FreeCapacityPolicy(WrappingPolicy):
-    """Plans on what is free when the cluster is read.
+    """Plans on the resources that are free when the cluster is read.
 
-    Other policies plan on the totals of the nodes, so their trials wait until others release what they use.
-    ``FreeCapacityPolicy(GpuPolicy()) | CpuPolicy()`` uses CPUs if actors or other programs use all GPUs. A device of
-    which a part is in use counts as in use.
+    Other policies plan on the totals of the nodes, so their trials wait until others release their resources.
+    ``FreeCapacityPolicy(GpuPolicy()) | CpuPolicy()`` uses CPUs if actors or other programs use all GPUs. A partly used
+    device counts as in use.
 
-    A run keeps to what was free when it began. ``plan_when_ready(policy, only_free=True)`` also waits for resources to
-    be released, and reserves them once to be sure.
+    During a run, the plan does not change when others release resources. ``plan_when_ready(policy, only_free=True)``
+    also waits for resources to be released, and reserves them briefly to be sure.
 
     Attributes:
         inner: The policy that plans on the free resources.
@@ -47,7 +47,7 @@ class FreeCapacityPolicy(WrappingPolicy):
         except InfeasibleRequestError as error:
             raise error.told(
                 offered=f"with {in_use} in use, {error.offered}",
-                suggestion=f"{error.suggestion} Or wait until others release what they use.",
+                suggestion=f"{error.suggestion} Or wait until others release their resources.",
             ) from error
         of_plan = (reason for reason in plan.reasons if not isinstance(reason, NodeNote))
         left_free = plan.left_free
@@ -62,13 +62,13 @@ class FreeCapacityPolicy(WrappingPolicy):
 
 
 def free_part(capacity: ClusterCapacity) -> ClusterCapacity:
-    """Return the cluster with only the resources that are not in use on its nodes."""
+    """Return the cluster without the resources that are in use on its nodes."""
     changed = {node.node_id: subtract(node, ticks) for node in capacity.nodes if (ticks := _whole_devices(node))}
     return capacity.replacing(changed) if changed else capacity
 
 
 def _whole_devices(node: NodeCapacity) -> Amounts:
-    """Return what is in use on a node, in ticks, with devices rounded up."""
+    """Return the resources in use on a node, in ticks, with devices rounded up."""
     if node.in_use is None:
         return {}
     totals = node.resources.ticks
