@@ -96,7 +96,7 @@ def test_a_gpu_node_that_can_be_added_is_waited_for():
 @pytest.mark.parametrize(
     ("probe", "why"),
     [
-        (probe_cluster, "no nodes that can be added would do"),
+        (probe_cluster, "no nodes that can be added would suffice"),
         (without_types, "and the autoscaler reports that no node that it may add satisfies the request"),
     ],
     ids=["types known", "types not known"],
@@ -130,7 +130,7 @@ def test_a_launch_that_never_ends_is_given_up_at_the_deadline(cluster):
     plan, seconds = timed(gpu_or_cpu("H100"), timeout_s=3)
 
     assert not plan.use_gpu
-    assert "no nodes came within 3 s" in plan.reasons[0]
+    assert "no nodes started within 3 s" in plan.reasons[0]
     assert 3 <= seconds < 5
 
 
@@ -141,7 +141,7 @@ def test_a_better_choice_whose_node_comes_late_is_taken_before_a_later_one(clust
 
     def start_late(line):
         lines.append(line)
-        if line.startswith("GpuPolicy is given up"):
+        if line.startswith("GpuPolicy is not possible"):
             cluster.launches(late="start")
 
     plan = plan_when_ready(
@@ -232,7 +232,9 @@ def test_node_types_that_are_known_to_be_too_small_are_not_asked_for():
     types = (NodeTypeCapacity(name="starts", resources=Resources(cpus=1, gpus=1), max_nodes_to_add=1),)
     lines = []
 
-    with pytest.raises(InfeasibleRequestError, match="no nodes that can be added would do: with all nodes that can be"):
+    with pytest.raises(
+        InfeasibleRequestError, match="no nodes that can be added would suffice: with all nodes that can be"
+    ):
         plan_when_ready(
             GpuPolicy(gpus=16),
             probe=lambda: probe_cluster().model_copy(update={"node_types": types}),
@@ -240,7 +242,7 @@ def test_node_types_that_are_known_to_be_too_small_are_not_asked_for():
         )
 
     assert len(lines) == 1
-    assert lines[0].startswith("GpuPolicy is given up: no nodes that can be added would do")
+    assert lines[0].startswith("GpuPolicy is not possible: no nodes that can be added would suffice")
 
 
 @pytest.fixture(scope="module")
@@ -323,7 +325,7 @@ def test_without_a_connection_there_is_nobody_to_ask():
     plan = CpuPolicy().plan(nodes((1, 0)))
 
     for ask in (lambda: plan_when_ready(CpuPolicy()), lambda: request_capacity(plan), release_capacity):
-        with pytest.raises(ProbeError, match=r"not connected to a Ray cluster: call ray.init\(\) before"):
+        with pytest.raises(ProbeError, match=r"not connected to a Ray cluster: call ray.init\(\) first"):
             ask()
 
 

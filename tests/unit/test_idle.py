@@ -106,7 +106,7 @@ IDLE = {
 
 
 @pytest.mark.parametrize(("capacity", "policy", "expected"), IDLE.values(), ids=IDLE)
-def test_what_is_idle_has_a_reason(capacity, policy, expected):
+def test_idle_resources_have_a_reason(capacity, policy, expected):
     assert explained(capacity, policy) == expected
 
 
@@ -119,7 +119,7 @@ def test_nodes_that_are_added_count_as_well():
     assert [str(part) for part in idle(capacity, plan)] == ["1 of 17 CPUs: too little for one more trial"]
 
 
-def test_where_places_cannot_be_told_node_by_node_the_sum_is_idle():
+def test_the_total_is_idle_if_the_nodes_of_trials_are_unknown():
     kinds = (
         TrialSlot(trial=Resources(cpus=1, gpus=1), max_concurrent_trials=2),
         TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=1),
@@ -138,7 +138,7 @@ def test_a_plan_for_another_cluster_is_refused():
 
 
 @given(clusters(), wrapped)
-def test_used_and_idle_add_up_to_what_there_is(capacity, policy):
+def test_used_and_idle_amounts_add_up_to_the_total(capacity, policy):
     plan = plan_or_skip(policy, capacity)
 
     parts = idle(capacity, plan)
@@ -165,7 +165,7 @@ def test_used_and_idle_add_up_to_what_there_is(capacity, policy):
 
 
 @pytest.mark.parametrize("cpus", [1, 2, 3])
-def test_as_much_is_told_to_be_left_free_as_was_asked_for(cpus):
+def test_the_reported_reservation_is_the_requested_amount(cpus):
     """Some of it is less than a trial needs, and some would hold another trial."""
     capacity = nodes((8, 0), (3, 0))
 

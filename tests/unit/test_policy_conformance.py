@@ -84,7 +84,7 @@ def test_it_keeps_every_promise(policy):
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(with_kinds | growing, st.integers(0, 10**6))
-def test_policies_inside_one_another_keep_every_promise(policy, seed):
+def test_nested_policies_keep_every_promise(policy, seed):
     plans = [CAPACITY] if isinstance(policy, CpuPolicy) else []
     try:
         check_policy(policy, num_clusters=3, seed=seed, clusters=plans)
@@ -93,13 +93,13 @@ def test_policies_inside_one_another_keep_every_promise(policy, seed):
             raise
 
 
-def test_the_list_has_every_policy_that_is_public():
+def test_the_list_contains_every_public_policy():
     public = {name for name in tune_policies.__all__ if name.endswith("Policy")} - {"ResourcePolicy"}
 
     assert public == set(policies.__all__) == {type(policy).__name__ for policy in POLICIES}
 
 
-def test_a_policy_may_be_a_field_of_a_users_own_settings():
+def test_a_policy_can_be_a_field_of_a_users_settings():
     """Pydantic then takes plain data, and of each check what it returns."""
     policy = CappedPolicy(GpuPolicy(), 2)
 
@@ -218,7 +218,7 @@ FAULTS = {
         pytest.param(MutablePolicy(), Promise.IS_A_VALUE, id="can be changed"),
     ],
 )
-def test_a_broken_promise_is_noticed(policy, promise):
+def test_a_broken_promise_is_detected(policy, promise):
     with pytest.raises(PolicyCheckError) as caught:
         check_policy(policy)
 

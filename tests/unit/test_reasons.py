@@ -101,7 +101,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize(("capacity", "policy", "reason"), REASONS.values(), ids=REASONS)
-def test_a_plan_says_how_it_came_about(capacity, policy, reason):
+def test_a_plan_explains_how_it_came_about(capacity, policy, reason):
     assert sum(reason in each for each in policy.plan(capacity).reasons) == 1
 
 
@@ -114,11 +114,11 @@ def test_a_plan_says_how_it_came_about(capacity, policy, reason):
         pytest.param(growing(CPUS), CPU, "can be added", id="nodes that are not counted"),
     ],
 )
-def test_a_plan_does_not_say_what_does_not_matter(capacity, policy, word):
+def test_a_plan_has_no_irrelevant_reasons(capacity, policy, word):
     assert not any(word in reason for reason in policy.plan(capacity).reasons)
 
 
-def test_what_holds_for_all_slots_is_said_once_and_all_else_with_its_policy():
+def test_reasons_about_nodes_appear_once_and_others_with_their_policy():
     cluster = nodes((16, 2)).model_copy(update={"draining": (gpu_node("leaving"),)})
 
     plan = MixedPolicy(CappedPolicy(QUARTERS, 4), CpuPolicy(cpus=2), speeds=(10, 1)).plan(cluster)
@@ -134,7 +134,7 @@ def test_what_holds_for_all_slots_is_said_once_and_all_else_with_its_policy():
     ]
 
 
-def test_gpus_are_described_by_type_and_memory_and_a_part_of_one_is_one():
+def test_gpus_are_described_by_type_and_memory_and_fractions_count_as_one():
     others = gpu_node("b", gpus=4, **L4), gpu_node("c", accelerator_type="T4"), gpu_node("d", gpus=0.5)
 
     described = describe_gpus(of(A100_80, *others).groups)

@@ -130,7 +130,9 @@ INFEASIBLE = {
 
 
 @pytest.mark.parametrize(("capacity", "policy", "short_of", "message"), INFEASIBLE.values(), ids=INFEASIBLE)
-def test_an_infeasible_wish_is_answered_with_what_there_is_and_what_would_work(capacity, policy, short_of, message):
+def test_the_error_of_an_infeasible_request_has_the_available_resources_and_a_suggestion(
+    capacity, policy, short_of, message
+):
     with pytest.raises(InfeasibleRequestError) as caught:
         policy.plan(capacity)
 
@@ -141,14 +143,14 @@ def test_an_infeasible_wish_is_answered_with_what_there_is_and_what_would_work(c
 @pytest.mark.parametrize(
     "policy", [GPU | CpuPolicy(cpus=4), MixedPolicy(GPU, CpuPolicy(cpus=4))], ids=["choices", "a mixed pool"]
 )
-def test_each_policy_that_failed_is_kept_in_the_error(policy):
+def test_the_error_contains_the_error_of_each_policy(policy):
     with pytest.raises(InfeasibleRequestError) as caught:
         policy.plan(FEW_CPUS)
 
     assert [error.short_of for error in caught.value.tried] == ["GPU", "CPU"]
 
 
-def test_nodes_are_not_suggested_where_no_more_of_all_types_together_may_come():
+def test_no_nodes_are_suggested_if_the_cluster_may_not_grow():
     with pytest.raises(InfeasibleRequestError) as caught:
         GPU.plan(growing(SMALL, most=0))
 
@@ -231,7 +233,7 @@ def accelerator(**fields):
     ],
     ids=range(42),
 )
-def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(build, message):
+def test_an_invalid_policy_is_rejected_at_construction(build, message):
     with pytest.raises(InvalidResourcesError) as caught:
         build()
 

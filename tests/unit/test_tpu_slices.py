@@ -34,7 +34,7 @@ def without_custom(host, name):
     return changed(host, resources=host.resources.replaced(custom=custom))
 
 
-def test_a_trial_takes_a_whole_slice():
+def test_a_trial_uses_a_whole_slice():
     plan = policy().plan(ClusterCapacity.of(*A, *B))
 
     assert (plan.max_concurrent_trials, plan.limited_by) == (2, "TPU slices")
@@ -57,7 +57,7 @@ def test_a_trial_takes_a_whole_slice():
         pytest.param(AcceleratorPolicy(resource="TPU", amount=4), id="all chips of a host"),
     ],
 )
-def test_beside_slots_that_use_one_host_no_slice_is_counted(first):
+def test_a_slice_with_a_host_in_use_does_not_count(first):
     """Train reserves whichever slice it likes by its first host, and would wait for the other slots there."""
     plan = MixedPolicy(CappedPolicy(first, 1), policy()).plan(ClusterCapacity.of(*A, *B))
 
@@ -65,7 +65,7 @@ def test_beside_slots_that_use_one_host_no_slice_is_counted(first):
     assert "Put the policy of the slices first." in plan.reasons[0]
 
 
-def test_slots_on_other_hosts_leave_slices_whole():
+def test_slots_on_other_hosts_do_not_affect_slices():
     v5p = slice_hosts("v5p", accelerator_type="TPU-V5P", pod_type="v5p-16")
     first = CappedPolicy(AcceleratorPolicy(resource="TPU", amount=4, accelerator_type="TPU-V5P"), 1)
 
@@ -116,14 +116,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("hosts", "why"), BROKEN.values(), ids=BROKEN)
-def test_a_slice_that_is_not_intact_is_left_out_and_named(hosts, why):
+def test_a_broken_slice_is_not_used_and_is_reported(hosts, why):
     plan = policy(cpus=4).plan(ClusterCapacity.of(*A, *hosts))
 
     assert plan.max_concurrent_trials == 1
     assert f"slice 'b' not used: {why}" in plan.reasons
 
 
-def test_a_slice_of_one_host_is_that_host_under_whatever_name():
+def test_a_slice_of_one_host_may_have_any_name():
     hosts = [
         *slice_hosts("s", topology="2x4", accelerator_type="TPU-V6E", pod_type="v6e-8", num_hosts=1, tpus=8),
         gpu_node("t", gpus=0, cpus=8, accelerator_type="TPU-V6E", custom={"TPU": 8}).model_copy(
@@ -136,7 +136,7 @@ def test_a_slice_of_one_host_is_that_host_under_whatever_name():
     assert plan.max_concurrent_trials == 2
 
 
-def test_a_slice_that_ray_takes_for_one_host_does_not_count_on_two():
+def test_a_single_host_topology_on_two_hosts_does_not_count():
     """Ray Train would place its workers one by one, on hosts of any slice."""
     hosts = slice_hosts("s", topology="2x4", accelerator_type="TPU-V6E", pod_type="v6e-8")
 
@@ -144,7 +144,7 @@ def test_a_slice_that_ray_takes_for_one_host_does_not_count_on_two():
         policy(accelerator_type="TPU-V6E", topology="2x4").plan(ClusterCapacity.of(*hosts))
 
 
-def test_another_topology_of_the_same_pod_type_does_not_count_but_is_warned_of():
+def test_another_topology_of_the_same_pod_type_does_not_count_but_is_reported():
     """Ray Train reserves by pod type alone."""
     v6e = {"accelerator_type": "TPU-V6E", "pod_type": "v6e-16", "num_hosts": 4}
     hosts = [*slice_hosts("square", topology="4x4", **v6e), *slice_hosts("long", topology="2x8", **v6e)]
@@ -170,7 +170,7 @@ def test_another_topology_of_the_same_pod_type_does_not_count_but_is_warned_of()
         ({"cpus": 0}, "cpus=0 is not valid on TPU slices, where Ray Train then reserves a whole CPU"),
     ],
 )
-def test_workers_that_cannot_fill_slices_are_refused_when_the_policy_is_made(changes, message):
+def test_workers_that_cannot_fill_slices_are_rejected_at_construction(changes, message):
     with pytest.raises(InvalidResourcesError, match=message):
         policy(**changes)
 
@@ -187,7 +187,7 @@ def test_workers_that_cannot_fill_slices_are_refused_when_the_policy_is_made(cha
         ),
     ],
 )
-def test_too_few_slices_are_an_error_that_names_what_would_work(changes, hosts, suggestion):
+def test_too_few_slices_are_an_error_with_a_suggestion(changes, hosts, suggestion):
     with pytest.raises(InfeasibleRequestError) as caught:
         policy(**changes).plan(ClusterCapacity.of(*hosts))
 
