@@ -5,10 +5,9 @@ import math
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.placement.packing import subtract
-from tune_policies.plan.build_plan import about_the_nodes
-from tune_policies.plan.trial_plan import NodeNote, TrialPlan
+from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
-from tune_policies.policies.reserving import kept_off_small_devices
+from tune_policies.policies.reserving import added, leaving_free
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, Amounts, Resources
 from tune_policies.values.value import Value
@@ -38,8 +37,7 @@ class FreeCapacityPolicy(WrappingPolicy):
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
         in_use = Resources()
         for node in capacity.nodes:
-            for name, ticks in _whole_devices(node).items():
-                in_use = in_use.with_ticks(name, in_use.ticks.get(name, 0) + ticks)
+            in_use = added(in_use, _whole_devices(node))
         if not in_use.ticks:
             return self.inner.plan(capacity)
         try:
@@ -49,16 +47,7 @@ class FreeCapacityPolicy(WrappingPolicy):
                 offered=f"with {in_use} in use, {error.offered}",
                 suggestion=f"{error.suggestion} Or wait until others release their resources.",
             ) from error
-        of_plan = (reason for reason in plan.reasons if not isinstance(reason, NodeNote))
-        left_free = plan.left_free
-        for name, ticks in in_use.ticks.items():
-            left_free = left_free.with_ticks(name, left_free.ticks.get(name, 0) + ticks)
-        changes = {
-            "reasons": (f"{in_use} in use by others", *of_plan, *about_the_nodes(capacity)),
-            "fewer_than_fit": True,
-            "left_free": left_free,
-        }
-        return plan.with_slots(lambda slot: kept_off_small_devices(slot, capacity)).model_copy(update=changes)
+        return leaving_free(plan, capacity, in_use, [f"{in_use} in use by others"])
 
 
 def free_part(capacity: ClusterCapacity) -> ClusterCapacity:

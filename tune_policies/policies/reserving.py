@@ -1,7 +1,7 @@
 """Reserves resources of the cluster, or memory of each GPU, for other programs."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Final, TypeVar
 
@@ -23,7 +23,7 @@ from tune_policies.plan.build_plan import about_gpu_memory, about_the_nodes
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, Amount, Count, Memory, Resources, to_ticks
+from tune_policies.values.resources import TICKS, Amount, Amounts, Count, Memory, Resources, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value, counted
 
@@ -117,14 +117,7 @@ class ReservingPolicy(WrappingPolicy):
             )
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
             notes.append("host memory of some nodes is unknown, so it may not be reserved there")
-        # The rest of the cluster has fewer resources than Ray counts, so notes about its nodes would be wrong.
-        of_plan = (reason for reason in plan.reasons if not isinstance(reason, NodeNote))
-        reasons = (*notes, *of_plan, *about_the_nodes(capacity))
-        left_free = plan.left_free
-        for name, ticks in wish.ticks.items():
-            left_free = left_free.with_ticks(name, left_free.ticks.get(name, 0) + ticks)
-        changes = {"reasons": reasons, "fewer_than_fit": True, "left_free": left_free}
-        plan = plan.with_slots(lambda slot: kept_off_small_devices(slot, capacity)).model_copy(update=changes)
+        plan = leaving_free(plan, capacity, wish, notes)
         plan = plan.model_copy(update={"limited_by": _limited_by(plan, capacity, wish)})
         # Slots of several types have their own places, which are chosen on the whole cluster.
         return plan if len(plan.slots) == 1 else _placed(plan, capacity)
@@ -168,7 +161,28 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
     return plan.model_copy(update={"slots": slots}).with_reasons(*missing)
 
 
-def kept_off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
+def leaving_free(plan: TrialPlan, capacity: ClusterCapacity, resources: Resources, notes: Iterable[str]) -> TrialPlan:
+    """Return a plan for the rest of the cluster as a plan for ``capacity`` that leaves ``resources`` free.
+
+    The rest has fewer resources than Ray counts, so its notes about nodes are replaced.
+    """
+    of_plan = (reason for reason in plan.reasons if not isinstance(reason, NodeNote))
+    changes = {
+        "reasons": (*notes, *of_plan, *about_the_nodes(capacity)),
+        "fewer_than_fit": True,
+        "left_free": added(plan.left_free, resources.ticks),
+    }
+    return plan.with_slots(lambda slot: _off_small_devices(slot, capacity)).model_copy(update=changes)
+
+
+def added(resources: Resources, ticks: Amounts) -> Resources:
+    """Return the sum of both."""
+    for name, amount in ticks.items():
+        resources = resources.with_ticks(name, resources.ticks.get(name, 0) + amount)
+    return resources
+
+
+def _off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
     """Return the slot without the GPU nodes whose devices are too small for its workers.
 
     The inner policy does not see a completely reserved node, but Ray does.
