@@ -1,4 +1,4 @@
-"""How many trials with several bundles run at once under a plan, and where."""
+"""The number and the nodes of concurrent trials with several bundles under a plan."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_the_number_of_concurrent_trials_is_limited_by_nodes_and_policy(policy, 
     ],
     ids=["GPUs for bundles without any", "no GPU for bundles with some"],
 )
-def test_a_plan_that_contradicts_the_bundles_is_refused(policy, group, message):
+def test_a_plan_that_contradicts_the_bundles_is_rejected(policy, group, message):
     cluster = nodes((16, 4))
 
     with pytest.raises(InvalidResourcesError, match=message):

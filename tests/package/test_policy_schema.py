@@ -1,4 +1,4 @@
-"""``tune-policies schema``: what an editor says of a policy file is what ``load_policy`` says of it."""
+"""``tune-policies schema``: an editor and ``load_policy`` accept the same policy files."""
 
 import json
 

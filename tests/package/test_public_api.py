@@ -1,4 +1,4 @@
-"""The public names, as an editor shows them: each signature says what it takes, and what it returns can be named."""
+"""The public names: all signatures have types, and all returned types can be imported."""
 
 import ast
 import functools
@@ -37,11 +37,11 @@ PUBLIC = {
 }
 REFERENCE = (ROOT / "docs" / "reference" / "api.md").read_text()
 ONLY_RETURNED = dict(map(reversed, re.findall(r"^   ([a-z_.]+)\.(\w+)$", REFERENCE, re.MULTILINE)))
-"""The modules of types and functions that the reference lists with their module, by name."""
+"""The types and functions that the reference lists with their module."""
 
 
 def functions(owner):
-    """Yield the functions, and of a class the public methods and properties that Ray does not prescribe, by name."""
+    """Yield functions, and the public methods and properties of classes that Ray does not define, by name."""
     if inspect.isfunction(owner):
         yield owner.__name__, owner
     elif inspect.isclass(owner):
@@ -76,7 +76,7 @@ def test_each_parameter_has_a_type():
 
 
 def unnamed(public):
-    """Return the variadic parameters that accept any name, and those that the docstring says are passed on."""
+    """Return the variadic parameters that accept any name, and those that are passed on according to the docstring."""
     variadic = [each for each in parameters_of(public) if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     documented = r"^ *(?:``)?\*\*(\w+)(?:``)?: (?:Anything else that|Further fields of) ``"
     taken = [each.name for each in variadic if each.annotation in (typing.Any, "Any")]
@@ -108,7 +108,7 @@ def test_every_listed_type_exists_in_its_module(name, module):
 
 
 def hint_of(function):
-    """Return the type that a function returns; what is imported for checkers alone is Ray's."""
+    """Return the return type of a function. Types that are only imported for type checkers belong to Ray."""
     try:
         return typing.get_type_hints(function).get("return")
     except NameError:
@@ -126,7 +126,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_pages_import_only_from_public_packages():
-    """The workloads and the judge of the benchmarks are found where they stand."""
+    """The workloads and the judge of the benchmarks stay in their modules."""
     modules = {
         node.module or ""
         for page in PAGES

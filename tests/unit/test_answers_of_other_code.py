@@ -1,4 +1,4 @@
-"""What somebody else's policy returns, and plans and records that do not belong here, end in errors that say so."""
+"""Wrong results of user-defined policies, and plans and records of other clusters, raise clear errors."""
 
 import pytest
 from rich.console import Console

@@ -264,7 +264,7 @@ def test_a_decision_provides_the_speeds_of_a_mixed_policy():
     assert [slot.speed for slot in slots] == [4, 1]
 
 
-def test_sizes_out_of_order_are_refused():
+def test_sizes_out_of_order_are_rejected():
     with pytest.raises(InvalidResourcesError, match=r"sizes must be ascending and different, got \[32, 16\]"):
         a_decision(answers={32: "CPU", 16: "GPU"})
 

@@ -1,4 +1,4 @@
-"""Plans in which each trial gets what its own config needs."""
+"""Plans in which each trial gets what its config needs."""
 
 import pickle
 
@@ -67,7 +67,7 @@ def test_many_sizes_are_reduced_to_twelve_that_suffice_for_each_config():
 
 
 def with_host_memory(*gib):
-    """Configs that need 2 GiB of GPU memory each, and so much host memory."""
+    """Return a profile of configs that each need 2 GiB of GPU memory and the given host memory."""
     return profile_of(
         *(
             measured(2, batch=i).model_copy(update={"host_memory_bytes": each and each * GIB})

@@ -1,4 +1,4 @@
-"""Which choice runs now, and what another would need."""
+"""The choice of a policy that can run now, and the needs of the others."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def growing(*node_types):
 
 
 def resources(bundles):
-    """What the bundles hold, in the ticks that Ray counts."""
+    """Return the resources of bundles, rounded to Ray's ticks."""
     return [{name: round(amount, 4) for name, amount in bundle.resources.items()} for bundle in bundles]
 
 
@@ -162,7 +162,7 @@ def test_bundles_of_better_slot_types_come_first():
     assert [tuple(bundle) for bundle in bundles] == [({"GPU": 0.5}, {"market": "spot"})] * 2 + [({"CPU": 2}, {})]
 
 
-def test_more_bundles_than_one_request_may_have_are_refused_with_the_limit():
+def test_more_bundles_than_a_request_may_have_are_rejected_with_the_limit():
     workers = TrialSlot(trial=Resources(), num_workers=9, per_worker=Resources(cpus=1), max_concurrent_trials=1)
 
     with pytest.raises(InvalidResourcesError, match="100000 trials may need 1,000,000 bundles, more than the 100,000"):

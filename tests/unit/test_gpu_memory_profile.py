@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def profile_of(*measured, **kwargs):
-    """A profile from (config, GiB) pairs; a third part says how the trial ended."""
+    """Return a profile from (config, GiB) pairs; an optional third item is the end of the trial."""
     return GpuMemoryProfile(
         measurements=tuple(
             GpuMemoryMeasurement(config=config, total_bytes=int(gib * GIB), ended_by=(*ended, "max_steps")[0])
@@ -110,7 +110,7 @@ def test_it_explains_what_was_measured_and_the_formula():
     ]
 
 
-def test_a_profile_without_measurements_is_refused():
+def test_a_profile_without_measurements_is_rejected():
     with pytest.raises(InvalidResourcesError, match="measurements"):
         GpuMemoryProfile(measurements=())
 

@@ -1,4 +1,4 @@
-"""What a plan leaves idle, with the reason; and that used and idle add up to what there is."""
+"""Idle resources of a plan with their reasons; used and idle amounts add up to the total."""
 
 from collections import Counter
 
@@ -130,7 +130,7 @@ def test_the_total_is_idle_if_the_nodes_of_trials_are_unknown():
     assert [str(part) for part in parts] == ["4 of 8 CPUs: too little for one more trial"]
 
 
-def test_a_plan_for_another_cluster_is_refused():
+def test_a_plan_for_another_cluster_is_rejected():
     plan = CpuPolicy(cpus=1).plan(nodes((8, 0)))
 
     with pytest.raises(InvalidResourcesError, match="uses more CPU than the cluster has"):
@@ -166,7 +166,7 @@ def test_used_and_idle_amounts_add_up_to_the_total(capacity, policy):
 
 @pytest.mark.parametrize("cpus", [1, 2, 3])
 def test_the_reported_reservation_is_the_requested_amount(cpus):
-    """Some of it is less than a trial needs, and some would hold another trial."""
+    """Some resources are too little for a trial, and others suffice for another trial."""
     capacity = nodes((8, 0), (3, 0))
 
     parts = idle(capacity, ReservingPolicy(CpuPolicy(cpus=2), cpus=cpus).plan(capacity))

@@ -12,7 +12,7 @@ coefficients = st.just(0) | st.integers(1, 100).map(lambda mib: mib * MIB)
 
 
 def points_of(function, **values):
-    """A point for each combination of the values, which are lists of the same names as the function's parameters."""
+    """Return a point for each combination of values, given as lists by the names of the function's parameters."""
     configs = [{}]
     for name, choices in values.items():
         configs = [{**config, name: choice} for config in configs for choice in choices]

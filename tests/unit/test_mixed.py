@@ -1,4 +1,4 @@
-"""Plans with several slot types: where the slots of each type are, and how fast they are."""
+"""Plans with several slot types: the nodes and the speeds of their slots."""
 
 import pytest
 from hypothesis import assume, given
@@ -140,7 +140,7 @@ _planned = []
 
 
 class Noted(CpuPolicy):
-    """Notes each time that it plans."""
+    """Counts its plans."""
 
     def plan(self, capacity):
         _planned.append(capacity)
@@ -148,7 +148,7 @@ class Noted(CpuPolicy):
 
 
 def test_nested_mixed_policies_plan_once():
-    """Twice at each step would be 65,536 times."""
+    """Two plans at each level would be 65,536 plans."""
     _planned.clear()
     policy = Noted()
     for _ in range(16):

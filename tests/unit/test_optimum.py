@@ -1,6 +1,6 @@
-"""The exact optimum, on clusters small enough to check in the head, and plans beside it.
+"""The exact optimum on clusters that are small enough to check by hand, compared with plans.
 
-The solver has a process of its own: OR-tools and TensorFlow in one end it with a segmentation fault.
+The solver has its own process, because OR-tools and TensorFlow in one process cause a segmentation fault.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""What some policies promise beside what every policy promises, for every cluster."""
+"""Promises of some policies for every cluster, in addition to those of all policies."""
 
 import re
 from collections import Counter
@@ -54,7 +54,7 @@ def test_an_even_split_needs_the_fewest_rounds_and_leaves_no_slot_of_its_size_id
 
 
 def follow(policy, suggestion):
-    """The policy with what an error suggests, or None where it suggests no amount of what the policy is about."""
+    """Return the policy with the suggested change, or ``None`` if the suggestion has no amount for it."""
     if isinstance(policy, GpuMemoryPolicy):
         found = re.match(r"Request at most (\S+), or add a larger GPU", suggestion)
         return build_policy({**policy.model_dump(), "gpu_memory": found[1]}) if found else None

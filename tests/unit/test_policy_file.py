@@ -1,4 +1,4 @@
-"""Policies as YAML and JSON: what is read, what is refused, and the names of their classes."""
+"""Policies as YAML and JSON: valid and invalid files, and the names of classes."""
 
 import importlib
 import json
@@ -34,7 +34,7 @@ NAMED = "{kind: GpuMemoryPolicy, profile: measured.json, headroom: 0.2}"
 
 @pytest.fixture
 def path(tmp_path):
-    """A policy file, beside a profile and a decision."""
+    """Return a policy file in a folder with a profile and a decision."""
     (tmp_path / "measured.json").write_text(PROFILE.to_json())
     (tmp_path / "decision.json").write_text(a_decision().to_json())
     return tmp_path / "policy.yaml"
@@ -165,7 +165,7 @@ def test_policies_that_are_nested_deeper_are_rejected(build, depth):
 
 
 def test_mistakes_at_every_depth_are_reported_together():
-    """Each wrong policy is checked again to say what is wrong; that must not double with each depth."""
+    """Each wrong policy is validated again to explain the error, which must not double with each level."""
     policy = nested(32)
     inner = policy
     while "inner" in inner:

@@ -1,4 +1,4 @@
-"""The clusters and policies that the benchmarks draw."""
+"""The random clusters and policies of the evidence."""
 
 import random
 from itertools import islice

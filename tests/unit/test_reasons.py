@@ -1,4 +1,4 @@
-"""What plans say of how they came about."""
+"""The reasons of plans."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What policies refuse, when they are made and when they plan, and what they say about it."""
+"""The errors of policies at construction and in planning."""
 
 import pytest
 from ray import tune
@@ -165,7 +165,7 @@ def _doubled(times):
 
 
 def _doubled_data(times):
-    """Plain data with shared parts, as YAML with aliases has them."""
+    """Return plain data with shared parts, as from YAML with aliases."""
     data = {"kind": "CpuPolicy"}
     for _ in range(times):
         data = {"kind": "FirstFeasiblePolicy", "policies": [data, data]}

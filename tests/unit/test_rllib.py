@@ -1,4 +1,4 @@
-"""An RLlib algorithm takes what a policy gives a trial, and no more."""
+"""An RLlib algorithm uses exactly the resources that a policy gives a trial."""
 
 import pytest
 
@@ -11,12 +11,12 @@ pytestmark = pytest.mark.rest  # tests/on_ray/test_rllib.py runs what is sized h
 
 @pytest.fixture(scope="module")
 def ppo():
-    """RLlib, whose import takes seconds."""
+    """Import RLlib, which takes seconds."""
     return pytest.importorskip("ray.rllib.algorithms.ppo", exc_type=ImportError)
 
 
 def reserved(ppo, sized):
-    """Return the CPUs and GPUs of each bundle that RLlib makes of a config."""
+    """Return the CPUs and GPUs of each bundle that RLlib creates for a config."""
     bundles = ppo.PPO.default_resource_request(sized.to_dict()).bundles
     return [(bundle.get("CPU", 0), bundle.get("GPU", 0)) for bundle in bundles]
 

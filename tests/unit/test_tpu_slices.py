@@ -1,4 +1,4 @@
-"""Only whole, intact TPU slices are planned with."""
+"""Plans only use whole, intact TPU slices."""
 
 import pytest
 from hypothesis import given
@@ -58,7 +58,7 @@ def test_a_trial_uses_a_whole_slice():
     ],
 )
 def test_a_slice_with_a_host_in_use_does_not_count(first):
-    """Train reserves whichever slice it likes by its first host, and would wait for the other slots there."""
+    """Train chooses any slice by its first host, and would wait for other slots on its hosts."""
     plan = MixedPolicy(CappedPolicy(first, 1), policy()).plan(ClusterCapacity.of(*A, *B))
 
     assert (plan.max_concurrent_trials, plan.common_slot.topology) == (1, None)
@@ -145,7 +145,7 @@ def test_a_single_host_topology_on_two_hosts_does_not_count():
 
 
 def test_another_topology_of_the_same_pod_type_does_not_count_but_is_reported():
-    """Ray Train reserves by pod type alone."""
+    """Ray Train selects slices only by pod type."""
     v6e = {"accelerator_type": "TPU-V6E", "pod_type": "v6e-16", "num_hosts": 4}
     hosts = [*slice_hosts("square", topology="4x4", **v6e), *slice_hosts("long", topology="2x8", **v6e)]
 

@@ -73,7 +73,7 @@ def plan_when_ready(
         policy: The policy. With an ``AutoscalingPolicy``, the plan may include nodes that are still to be added.
         timeout_s: The longest wait for the nodes of each choice, in seconds.
         num_trials: The number of trials that must be able to run.
-        only_free: Whether to plan only on resources that nobody else uses, as ``FreeCapacityPolicy`` does. To be sure,
+        only_free: Whether to plan only on free resources, as ``FreeCapacityPolicy`` does. To be sure,
             the resources of ``num_trials`` trials are reserved briefly. If others use them, the function waits up to
             ``timeout_s`` seconds for their release before it tries the next choice.
         probe: The function that reads the cluster: ``probe_cluster``, or a function that calls it with arguments.

@@ -231,7 +231,7 @@ def _too_large(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleReq
 
     best = max(nodes, key=closeness)
     short_of = missing(best)[0]
-    # Prefer a resource of which no node has enough, and then the node that has the most of it.
+    # Prefer a resource that is too small on every node, and the node with the most of it.
     if nowhere := _nowhere_enough(nodes, request):
         short_of = nowhere[0]
         best = max(nodes, key=lambda node: (_ticks_of(node, short_of), closeness(node)))
@@ -247,7 +247,7 @@ def _ticks_of(node: NodeCapacity, name: str) -> int:
 
 
 def _nowhere_enough(nodes: Sequence[NodeCapacity], request: Request) -> list[str]:
-    """Return the resources of which no node has enough for a worker."""
+    """Return the resources that are too small for a worker on every node."""
     needed = request.worker.ticks
     return [name for name in needed if max(_ticks_of(node, name) for node in nodes) < needed[name]]
 

@@ -23,7 +23,7 @@ Device = Literal["CPU", "GPU"]
 
 
 class SlotsByConfig(Value):
-    """Several slots, of which the config of a trial determines one.
+    """Several slots. The config of a trial determines its slot.
 
     Attributes:
         slots: The slots. A trial with an unknown config gets the last one.
@@ -61,7 +61,7 @@ class SlotsByConfig(Value):
 
 
 class SlotsByProfile(SlotsByConfig):
-    """Slots of several sizes, of which each config gets the smallest that suffices according to a profile.
+    """Slots of several sizes. Each config gets the smallest slot that suffices according to a profile.
 
     Attributes:
         profile: The profile.
@@ -106,7 +106,7 @@ class SlotsByProfile(SlotsByConfig):
 
 
 class SlotsByDecision(SlotsByConfig):
-    """A slot on the CPU and a slot on the GPU, of which a number in the config determines one.
+    """A slot on the CPU and a slot on the GPU. A number in the config determines the slot of a trial.
 
     Attributes:
         slots: The slot on the CPU, and the slot on the GPU.

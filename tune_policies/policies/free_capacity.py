@@ -1,4 +1,4 @@
-"""Plans on the resources of the cluster that nobody else uses."""
+"""Plans on the free resources of the cluster."""
 
 import math
 

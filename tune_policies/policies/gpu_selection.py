@@ -60,7 +60,7 @@ _ALIKE: Final = 0.95
 
 
 class GpuTypesPolicy(WorkersPolicy):
-    """A policy for GPUs of one or several device types, of which it uses the first that fits.
+    """A policy for GPUs. If it has several device types, it uses the first that fits.
 
     Attributes:
         cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its GPU slots. If every trial

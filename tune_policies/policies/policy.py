@@ -124,7 +124,7 @@ class ResourcePolicy(Value):
 
     @property
     def choices(self) -> tuple["ResourcePolicy", ...]:
-        """The policies of which the first that fits is used: by default only this policy."""
+        """The alternatives that are tried in order: by default only this policy."""
         return (self,)
 
     def __or__(self, other: "ResourcePolicy") -> "ResourcePolicy":

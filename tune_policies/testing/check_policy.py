@@ -208,7 +208,7 @@ def _is_no_value(policy: ResourcePolicy) -> str:
         except Exception as error:  # noqa: BLE001 - any error is a result of the test
             return f"{name} raises {type(error).__name__}: {error}"
         if type(other) is not type(policy) or other != policy:
-            return f"{name} gives {shorten(other)}"
+            return f"{name} returns {shorten(other)}"
     for name in type(policy).model_fields:
         try:
             setattr(policy, name, getattr(policy, name))
