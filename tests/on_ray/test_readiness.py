@@ -305,7 +305,7 @@ def test_on_a_ray_of_its_own_nobody_is_waited_for(caplog):
     assert plan.max_concurrent_trials == 2
     assert "and this cluster has no autoscaler" in plan.reasons[0]
     assert seconds < 5
-    assert "this cluster has no autoscaler, so none are asked for" in caplog.messages
+    assert "this cluster has no autoscaler, so no nodes are requested" in caplog.messages
 
 
 @pytest.mark.rest
@@ -325,7 +325,7 @@ def test_without_a_connection_there_is_nobody_to_ask():
     plan = CpuPolicy().plan(nodes((1, 0)))
 
     for ask in (lambda: plan_when_ready(CpuPolicy()), lambda: request_capacity(plan), release_capacity):
-        with pytest.raises(ProbeError, match=r"not connected to a Ray cluster: call ray.init\(\) first"):
+        with pytest.raises(ProbeError, match=r"not connected to a Ray cluster: call ray.init\(\)"):
             ask()
 
 
