@@ -58,9 +58,9 @@ def build_torch_trainer(
     plan = plan_for_run(plan, train_loop_config)
     torch_config = torch_config or TorchConfig()
     if torch_config.backend is None:
-        if plan.common_slot.shares_gpu or on_unenforced_limit == "warn":  # there may be no GPU, which NCCL needs
+        if plan.common_slot.has_gpu_fraction or on_unenforced_limit == "warn":  # there may be no GPU, which NCCL needs
             torch_config = replace(torch_config, backend="gloo")
-    elif plan.common_slot.shares_gpu and "nccl" in torch_config.backend.lower():  # PyTorch ignores case
+    elif plan.common_slot.has_gpu_fraction and "nccl" in torch_config.backend.lower():  # PyTorch ignores case
         raise InvalidResourcesError(
             f"torch_config requests the backend {torch_config.backend!r}, but workers with {plan.worker.gpus:g} GPU "
             "share a device, which NCCL refuses. Leave the backend out, or plan whole GPUs"
@@ -137,7 +137,7 @@ def build_jax_trainer(
 
     plan = plan_for_run(plan, train_loop_config)
     if jax_config is None and not plan.worker.custom.get("TPU", 0) > 0:
-        if plan.common_slot.shares_gpu and plan.most_workers > 1:
+        if plan.common_slot.has_gpu_fraction and plan.most_workers > 1:
             raise InvalidResourcesError(
                 f"{plan.most_workers} JAX workers with {plan.worker.gpus:g} GPU each share a device, but JAX "
                 "connects them with NCCL, which refuses two processes on one. Plan num_workers=1, or whole GPUs"

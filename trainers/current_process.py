@@ -25,7 +25,7 @@ from .gpu_memory.enforcement import MODULES, enforce, limit_imported, require_li
 from .gpu_memory.free_memory import end_gpu_processes, mark_processes, wait_for_free_memory
 from .gpu_memory.limit import OwnEnvironment
 from .gpu_memory.mps import cuda_has_started
-from .gpu_memory.share import GpuShare, LimitOptions, ShareLimits
+from .gpu_memory.share import FractionLimits, GpuShare, LimitOptions
 from .gpu_memory.trial_usage import RunFolder, TrialUsage, add_usage_note, has_usage_note
 from .usage_meter import UsageMeter
 
@@ -149,7 +149,7 @@ class CurrentProcess:
         # The order matters: processes must be marked before they start, and the memory of an earlier trial must be
         # released before waiting for free memory.
         mark_processes()
-        usage = TrialUsage(ShareLimits(share, options, self._environment))
+        usage = TrialUsage(FractionLimits(share, options, self._environment))
         with self._warned_if_unknown():
             usage.begin()
         if share.device == "GPU":  # NVML does not support NPUs
@@ -158,7 +158,7 @@ class CurrentProcess:
         enforce(usage.limits)
 
     @property
-    def limits(self) -> ShareLimits | None:
+    def limits(self) -> FractionLimits | None:
         """The limits of the current trial, or ``None`` if no plan was applied to this process, or it has no device."""
         return None if self._usage is None else self._usage.limits
 

@@ -1,7 +1,7 @@
 """Resource policies for Ray Tune and Ray Train: probe the cluster, plan, apply the plan.
 
-Importing this package imports nothing of it, nor Ray or a framework: each name is imported when it is first used. Each
-process of a run imports this package, and needs little of it.
+Importing this package imports neither its modules nor Ray nor a framework. Each name is imported when it is first
+used, because each process of a run imports this package and needs few of its names.
 """
 
 from importlib import import_module
@@ -97,51 +97,25 @@ __all__ = [
 
 
 _MODULES: Final = {
-    "AcceleratorPolicy": "policies",
-    "AutoPolicy": "policies",
-    "AutoscalingPolicy": "policies",
-    "BenchmarkedPolicy": "policies",
-    "CappedPolicy": "policies",
-    "ClusterCapacity": "cluster.capacity",
-    "CpuPolicy": "policies",
-    "EvenSplitPolicy": "policies",
-    "FirstFeasiblePolicy": "policies",
-    "FreeCapacityPolicy": "policies",
-    "GpuDevice": "cluster.capacity",
-    "GpuMemoryPolicy": "policies",
-    "GpuMemoryProfile": "plan.gpu_memory_profile",
-    "GpuPolicy": "policies",
-    "InfeasibleRequestError": "values.errors",
-    "InvalidResourcesError": "values.errors",
-    "MeasurementError": "values.errors",
-    "MemoryLimitError": "values.errors",
-    "MixedPolicy": "policies",
-    "NodeCapacity": "cluster.capacity",
-    "NodeTypeCapacity": "cluster.capacity",
-    "OomRetryScheduler": "tune.oom_retry_scheduler",
-    "PolicyCallback": "tune.usage.policy_callback",
-    "PolicyScheduler": "trainers",
-    "ProbeError": "values.errors",
-    "ProbeWarning": "probe.probe_cluster",
-    "RayVersionError": "values.errors",
-    "ReservingPolicy": "policies",
-    "ResourcePolicy": "policies.policy",
-    "ResourcePolicyError": "values.errors",
-    "Resources": "values.resources",
-    "SelectingPolicy": "policies",
-    "TrialPlan": "plan.trial_plan",
-    "TrialSlot": "placement.trial_slot",
-    "applied": "trainers",
-    "as_trainable": "trainers",
-    "load_decision": "policies.policy_file",
-    "load_policy": "policies.policy_file",
-    "plan_on_cluster": "probe.probe_cluster",
-    "plan_when_ready": "autoscaling.readiness",
-    "probe_cluster": "probe.probe_cluster",
-    "release_capacity": "autoscaling.capacity_request",
-    "request_capacity": "autoscaling.capacity_request",
-    "run": "trainers",
-    "tuner": "trainers",
+    name: module
+    for module, names in {
+        "autoscaling.capacity_request": ("release_capacity", "request_capacity"),
+        "autoscaling.readiness": ("plan_when_ready",),
+        "cluster.capacity": ("ClusterCapacity", "GpuDevice", "NodeCapacity", "NodeTypeCapacity"),
+        "placement.trial_slot": ("TrialSlot",),
+        "plan.gpu_memory_profile": ("GpuMemoryProfile",),
+        "plan.trial_plan": ("TrialPlan",),
+        "policies": [name for name in __all__ if name.endswith("Policy") and name != "ResourcePolicy"],
+        "policies.policy": ("ResourcePolicy",),
+        "policies.policy_file": ("load_decision", "load_policy"),
+        "probe.probe_cluster": ("ProbeWarning", "plan_on_cluster", "probe_cluster"),
+        "trainers": ("PolicyScheduler", "applied", "as_trainable", "run", "tuner"),
+        "tune.oom_retry_scheduler": ("OomRetryScheduler",),
+        "tune.usage.policy_callback": ("PolicyCallback",),
+        "values.errors": [name for name in __all__ if name.endswith("Error")],
+        "values.resources": ("Resources",),
+    }.items()
+    for name in names
 }
 """The module of each name."""
 

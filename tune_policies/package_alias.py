@@ -1,12 +1,12 @@
-"""Lets ``trainers`` and ``benchmarks`` in a checkout be ``tune_policies.trainers`` and ``tune_policies.benchmarks``.
+"""Makes ``trainers`` and ``benchmarks`` aliases of ``tune_policies.trainers`` and ``tune_policies.benchmarks``.
 
-Only the long names are installed. In a checkout, both folders are beside this package, where Python finds them by their
-short names. A second copy of the modules would have a second state of the process, so each short name gets the module
-of the long one.
+Only the long names are installed. In a checkout, both folders are next to this package, so Python also finds them by
+their short names. A second copy of the modules would have its own state of the process, so each short name is an alias
+of the module with the long name.
 
 The long names need the symbolic links in ``tune_policies``. Hatchling can map the folders only when it builds a wheel:
-an editable install refuses a ``sources`` option that changes a prefix, and copies the files of ``force-include``. A
-checkout that is not installed has no mapping at all.
+an editable install rejects a ``sources`` option that changes a prefix, and copies the files of ``force-include``. A
+checkout that is not installed has no mapping.
 """
 
 import sys
@@ -20,7 +20,7 @@ from typing import Any
 
 
 def use_long_name(short: str) -> None:
-    """Let ``short``, which is being imported, be ``tune_policies.<short>``, and so all that is in it.
+    """Make ``short``, which is being imported, and its submodules aliases of ``tune_policies.<short>``.
 
     Args:
         short: The name of a package in ``tune_policies``, without a dot.
@@ -30,13 +30,13 @@ def use_long_name(short: str) -> None:
 
 
 class _ShortNames(MetaPathFinder, Loader):
-    """Finds what is in one of the packages by its short name."""
+    """Finds the submodules of one of the packages by their short names."""
 
     def __init__(self, short: str) -> None:
         self._short = short
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
-        # A package of the user's may have taken the short name since.
+        # A user's package may have replaced the short name.
         is_ours = sys.modules.get(self._short) is sys.modules.get(_long(self._short))
         if not (name.startswith(f"{self._short}.") and is_ours and (found := find_spec(_long(name)))):
             return None
@@ -45,12 +45,12 @@ class _ShortNames(MetaPathFinder, Loader):
         return spec
 
     def exec_module(self, module: ModuleType) -> None:
-        # Python takes what stands in sys.modules once the module has run. The module itself is never given the short
-        # name's spec, as ``create_module`` would do: its own says what it is.
+        # Python uses the entry in sys.modules after this call. The module keeps its own spec, which ``create_module``
+        # would replace by that of the short name.
         sys.modules[module.__name__] = import_module(_long(module.__name__))
 
     def get_code(self, name: str) -> CodeType | None:
-        """Return what ``python -m`` runs."""
+        """Return the code that ``python -m`` runs."""
         code: CodeType | None = find_spec(_long(name)).loader.get_code(_long(name))  # type: ignore[union-attr]
         return code
 

@@ -72,7 +72,7 @@ def test_the_plan_has_what_is_free(serve, num_servers, slot, at_once):
 def test_who_uses_the_gpus_is_in_the_plan_and_in_the_error(serve):
     wait_for_free_gpus()
     serve(2)
-    holder = "it was not released within 1 s: actor Server of this program holds 2 GPUs"
+    holder = "its resources were not released within 1 s: actor Server of this program holds 2 GPUs"
     began_s = time.monotonic()
 
     plan = plan_when_ready(GPU_OR_CPU, only_free=True, timeout_s=1)
@@ -130,4 +130,4 @@ def test_a_run_uses_cpus_where_others_use_all_gpus(serve, tmp_path, capsys):
     found = run(report, policy, num_samples=2, storage_path=str(tmp_path), verbose=0)
 
     assert [trial.last_result["slot"] for trial in found.trials] == ["2 CPUs"] * 2
-    assert "one trial needs 1 CPU, 1 GPU, but with 2 GPUs in use, the largest node offers" in capsys.readouterr().out
+    assert "one trial needs 1 CPU, 1 GPU, but with 2 GPUs in use, the largest node has" in capsys.readouterr().out

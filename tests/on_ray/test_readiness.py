@@ -96,8 +96,8 @@ def test_a_gpu_node_that_can_be_added_is_waited_for():
 @pytest.mark.parametrize(
     ("probe", "why"),
     [
-        (probe_cluster, "no nodes that can be added would do"),
-        (without_types, "and the autoscaler says that no node which it may add meets this"),
+        (probe_cluster, "no nodes that can be added would suffice"),
+        (without_types, "and the autoscaler reports that no node that it may add satisfies the request"),
     ],
     ids=["types known", "types not known"],
 )
@@ -130,7 +130,7 @@ def test_a_launch_that_never_ends_is_given_up_at_the_deadline(cluster):
     plan, seconds = timed(gpu_or_cpu("H100"), timeout_s=3)
 
     assert not plan.use_gpu
-    assert "no nodes came within 3 s" in plan.reasons[0]
+    assert "no nodes started within 3 s" in plan.reasons[0]
     assert 3 <= seconds < 5
 
 
@@ -141,7 +141,7 @@ def test_a_better_choice_whose_node_comes_late_is_taken_before_a_later_one(clust
 
     def start_late(line):
         lines.append(line)
-        if line.startswith("GpuPolicy is given up"):
+        if line.startswith("GpuPolicy is not possible"):
             cluster.launches(late="start")
 
     plan = plan_when_ready(
@@ -149,7 +149,7 @@ def test_a_better_choice_whose_node_comes_late_is_taken_before_a_later_one(clust
     )
 
     assert plan.accelerator_type == "L4"
-    assert any(line.startswith("CpuPolicy does not fit the alive nodes: asking for 64 CPUs") for line in lines)
+    assert any(line.startswith("CpuPolicy does not fit the alive nodes: requesting 64 CPUs") for line in lines)
 
 
 @pytest.mark.rest
@@ -159,7 +159,7 @@ def test_a_node_that_comes_with_less_than_it_promised_is_not_taken_for_it(cluste
     plan = plan_when_ready(gpu_or_cpu("V100"), timeout_s=60)
 
     assert not plan.use_gpu
-    assert "and the autoscaler says that no node which it may add meets this" in plan.reasons[0]
+    assert "and the autoscaler reports that no node that it may add satisfies the request" in plan.reasons[0]
 
 
 INTERRUPTED = """
@@ -186,7 +186,7 @@ def test_ctrl_c_releases_what_was_asked_for(cluster):
         rest = child.communicate(timeout=60)[0]
 
     assert line.startswith(
-        "GpuPolicy does not fit the alive nodes: asking for 1 CPU, 1 GPU, 0.001 accelerator_type:H100"
+        "GpuPolicy does not fit the alive nodes: requesting 1 CPU, 1 GPU, 0.001 accelerator_type:H100"
     )
     assert "interrupted" in rest
     assert asked_for() == {}
@@ -232,7 +232,9 @@ def test_node_types_that_are_known_to_be_too_small_are_not_asked_for():
     types = (NodeTypeCapacity(name="starts", resources=Resources(cpus=1, gpus=1), max_nodes_to_add=1),)
     lines = []
 
-    with pytest.raises(InfeasibleRequestError, match="no nodes that can be added would do: with all nodes that can be"):
+    with pytest.raises(
+        InfeasibleRequestError, match="no nodes that can be added would suffice: with all nodes that can be"
+    ):
         plan_when_ready(
             GpuPolicy(gpus=16),
             probe=lambda: probe_cluster().model_copy(update={"node_types": types}),
@@ -240,7 +242,7 @@ def test_node_types_that_are_known_to_be_too_small_are_not_asked_for():
         )
 
     assert len(lines) == 1
-    assert lines[0].startswith("GpuPolicy is given up: no nodes that can be added would do")
+    assert lines[0].startswith("GpuPolicy is not possible: no nodes that can be added would suffice")
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +273,7 @@ def test_v1_adds_a_gpu_node_too(connected_to_v1):
 def test_v1_is_taken_at_its_silence_where_it_can_never_meet_a_request(connected_to_v1):
     plan, seconds = timed(gpu_or_cpu("H200"), probe=without_types)
 
-    assert "and the autoscaler launches nothing more for it" in plan.reasons[0]
+    assert "and the autoscaler launches no further nodes for it" in plan.reasons[0]
     assert seconds < 10
 
 
@@ -301,9 +303,9 @@ def test_on_a_ray_of_its_own_nobody_is_waited_for(caplog):
         release_capacity()
 
     assert plan.max_concurrent_trials == 2
-    assert "and nothing adds nodes to this cluster" in plan.reasons[0]
+    assert "and this cluster has no autoscaler" in plan.reasons[0]
     assert seconds < 5
-    assert "nothing adds nodes to this cluster, so none are asked for" in caplog.messages
+    assert "this cluster has no autoscaler, so no nodes are requested" in caplog.messages
 
 
 @pytest.mark.rest
@@ -311,7 +313,7 @@ def test_on_a_ray_of_its_own_nobody_is_waited_for(caplog):
 def test_a_young_cluster_is_given_time_to_say_that_nothing_adds_nodes_to_it():
     with cluster_of({"num_cpus": 1}) as cluster:
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
-        with pytest.raises(InfeasibleRequestError, match="nothing adds nodes to this cluster") as caught:
+        with pytest.raises(InfeasibleRequestError, match="this cluster has no autoscaler") as caught:
             plan_when_ready(FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=9)), timeout_s=60)
 
     assert [error.short_of for error in caught.value.tried] == ["GPU", "CPU"]
@@ -323,7 +325,7 @@ def test_without_a_connection_there_is_nobody_to_ask():
     plan = CpuPolicy().plan(nodes((1, 0)))
 
     for ask in (lambda: plan_when_ready(CpuPolicy()), lambda: request_capacity(plan), release_capacity):
-        with pytest.raises(ProbeError, match=r"not connected to a Ray cluster: call ray.init\(\) before"):
+        with pytest.raises(ProbeError, match=r"not connected to a Ray cluster: call ray.init\(\)"):
             ask()
 
 

@@ -1,4 +1,4 @@
-"""How many trials with several bundles run at once under a plan, and where."""
+"""The number and the nodes of concurrent trials with several bundles under a plan."""
 
 import pytest
 
@@ -31,7 +31,7 @@ TWO_GPUS = BundleGroup([{"CPU": 1}, {"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}],
         pytest.param(ReservingPolicy(GpuPolicy(), gpus=1), TWO_GPUS, nodes((16, 4)), 1, id="a GPU left free"),
     ],
 )
-def test_as_many_run_at_once_as_the_nodes_hold_and_the_policy_lets(policy, group, cluster, at_once):
+def test_the_number_of_concurrent_trials_is_limited_by_nodes_and_policy(policy, group, cluster, at_once):
     slot = slot_of_bundles(policy.plan(cluster), group, cluster)
 
     assert (slot.max_concurrent_trials, slot.trial.cpus) == (at_once, 1)
@@ -45,7 +45,7 @@ def test_as_many_run_at_once_as_the_nodes_hold_and_the_policy_lets(policy, group
     ],
     ids=["GPUs for bundles without any", "no GPU for bundles with some"],
 )
-def test_a_plan_that_contradicts_the_bundles_is_refused(policy, group, message):
+def test_a_plan_that_contradicts_the_bundles_is_rejected(policy, group, message):
     cluster = nodes((16, 4))
 
     with pytest.raises(InvalidResourcesError, match=message):

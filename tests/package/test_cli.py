@@ -63,8 +63,8 @@ def test_plan_says_what_stays_idle_and_why(tmp_path, policy):
 
     assert done.stdout.splitlines()[-3:] == [
         "stays idle:",
-        "  4 of 20 CPUs: their nodes have no GPU left",
-        "  7.3334 of 10 GPUs: their nodes have no CPU left",
+        "  4 of 20 CPUs: no GPU is left on their nodes",
+        "  7.3334 of 10 GPUs: no CPU is left on their nodes",
     ]
 
 
@@ -165,7 +165,7 @@ def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):
     done = run("plan", policy("kind: GpuPolicy\ngpus: 4\n"), "--cluster", capacity)
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: one trial needs 4 GPUs, but the largest node offers 16 CPUs, 2 GPUs")
+    assert done.stderr.startswith("error: one trial needs 4 GPUs, but the largest node has 16 CPUs, 2 GPUs")
 
 
 @pytest.mark.parametrize(

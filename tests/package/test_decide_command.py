@@ -32,7 +32,7 @@ def decide(tmp_path, monkeypatch):
     return run
 
 
-def test_it_prints_what_is_better_and_writes_what_the_policy_takes(decide, tmp_path):
+def test_it_prints_the_better_device_and_writes_the_decision_for_the_policy(decide, tmp_path):
     done = decide("run.json", "--prices", "prices.yaml", "--output", "decision.json")
 
     assert (done.exit_code, done.stderr) == (0, "")
@@ -49,13 +49,13 @@ def test_a_gpu_may_be_named_in_any_way_that_run_takes(decide):
     assert decide("run.json", "--gpu", "GPU").exit_code == 0
 
 
-def test_json_is_the_decision_alone(decide, tmp_path):
+def test_json_output_contains_only_the_decision(decide, tmp_path):
     done = decide("run.json", "--json", "--output", "decision.json")
 
     assert done.stdout == (tmp_path / "decision.json").read_text()
 
 
-def test_it_says_how_many_cpu_nodes_are_as_fast_as_one_gpu(decide):
+def test_it_prints_how_many_cpu_nodes_are_as_fast_as_one_gpu(decide):
     options = ("run.json", "--prices", "prices.yaml", "--num-trials", "100", "--node-cpus", "16")
 
     table, data = decide(*options), decide(*options, "--json")
@@ -86,13 +86,13 @@ def test_it_says_how_many_cpu_nodes_are_as_fast_as_one_gpu(decide):
         (("run.json", "--gpu", "TPU"), 2, "--gpu names a GPU, such as gpu or gpu@0.25, got 'TPU'"),
     ],
 )
-def test_what_cannot_be_decided_is_explained(decide, arguments, status, told):
+def test_an_impossible_decision_is_explained(decide, arguments, status, told):
     done = decide(*arguments)
 
     assert (done.exit_code, told in done.stderr) == (status, True), done.stderr
 
 
-def test_where_all_is_ambiguous_nothing_is_decided(decide, tmp_path):
+def test_ambiguous_answers_decide_nothing(decide, tmp_path):
     write_run_set(a_run(sizes=(40,), rounds=2), tmp_path / "few.json")
 
     done = decide("few.json", steps=1333)

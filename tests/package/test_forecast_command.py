@@ -64,7 +64,7 @@ def test_it_says_what_runs_at_the_minimum_and_at_the_maximum_and_what_it_costs(p
         "at the minimum (1 gpu node, 1.50 USD an hour): 4 trials at once, limited by GPU",
         "at the maximum (4 gpu nodes, 6.00 USD an hour): 16 trials at once, limited by GPU",
         "  each trial: 2 CPUs, 0.25 GPU",
-        "  - nodes that can be added are counted: up to 3 gpu",
+        "  - planned with nodes that can be added: up to 3 gpu",
         "  - GPU memory was not read on every node, so the memory of a fraction is unknown",
         "6 trials at once need 2 gpu nodes, 3.00 USD an hour",
         "caution: the head is not in the price, as the catalogue has none for it",

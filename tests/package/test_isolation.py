@@ -10,7 +10,7 @@ from tune_policies import MemoryLimitError
 from tune_policies.trainers import current_process
 from tune_policies.trainers.gpu_memory import mps
 from tune_policies.trainers.gpu_memory.limit import OwnEnvironment
-from tune_policies.trainers.gpu_memory.share import GpuShare, ShareLimits
+from tune_policies.trainers.gpu_memory.share import FractionLimits, GpuShare
 
 GIB = 2**30
 
@@ -45,7 +45,7 @@ def variables():
 
 def test_a_running_daemon_limits_the_process(control):
     control(ANSWERS)
-    limits = ShareLimits(GpuShare(fraction=0.25, memory_bytes=20 * GIB))
+    limits = FractionLimits(GpuShare(fraction=0.25, memory_bytes=20 * GIB))
 
     mps.isolate_by_mps(limits)
 
@@ -63,7 +63,7 @@ def test_a_running_daemon_limits_the_process(control):
 )
 def test_a_daemon_that_cannot_limit_the_process_is_a_warning_in_the_result(control, program, memory_bytes, reason):
     control(program)
-    limits = ShareLimits(GpuShare(fraction=0.25, memory_bytes=memory_bytes))
+    limits = FractionLimits(GpuShare(fraction=0.25, memory_bytes=memory_bytes))
 
     mps.isolate_by_mps(limits)
 

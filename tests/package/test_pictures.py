@@ -1,4 +1,4 @@
-"""The picture of a plan as people see it: in a browser, on a phone and wide, light and dark; and the one in docs."""
+"""The picture of a plan in a browser, on small and large screens, light and dark, and the pictures in docs."""
 
 import shlex
 

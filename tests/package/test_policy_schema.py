@@ -1,4 +1,4 @@
-"""``tune-policies schema``: what an editor says of a policy file is what ``load_policy`` says of it."""
+"""``tune-policies schema``: an editor and ``load_policy`` accept the same policy files."""
 
 import json
 
@@ -39,7 +39,7 @@ WRONG = {
 }
 
 
-def test_the_command_prints_a_schema_that_is_one():
+def test_the_command_prints_a_valid_schema():
     done = CliRunner().invoke(app, ["schema"])
 
     assert json.loads(done.stdout) == policy_schema()
@@ -47,31 +47,31 @@ def test_the_command_prints_a_schema_that_is_one():
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
-def test_it_takes_every_policy_as_it_is_written(policy):
+def test_it_accepts_every_policy_as_serialized(policy):
     SCHEMA.validate(json.loads(policy.to_json()))
 
 
 @pytest.mark.parametrize("name", ON_PAGES)
-def test_it_takes_every_policy_of_the_pages(name):
+def test_it_accepts_every_policy_in_the_documentation(name):
     SCHEMA.validate(ON_PAGES[name])
 
 
 @pytest.mark.parametrize("field", ["profile", "decision"])
-def test_a_file_may_stand_for_what_was_measured(field):
+def test_a_file_name_can_replace_a_measurement(field):
     kind = {"profile": "GpuMemoryPolicy", "decision": "BenchmarkedPolicy"}[field]
 
     SCHEMA.validate({"kind": kind, field: f"{field}.json"})
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_it_refuses_what_building_the_policy_refuses(name):
+def test_it_rejects_data_that_building_the_policy_rejects(name):
     with pytest.raises(InvalidResourcesError):
         build_policy(WRONG[name])
 
     assert not SCHEMA.is_valid(WRONG[name])
 
 
-def test_it_says_of_every_policy_and_field_what_it_is_for():
+def test_every_policy_and_field_has_a_description():
     kinds = [policy_schema()["$defs"][type(policy).__name__] for policy in POLICIES]
 
     silent = [

@@ -1,4 +1,4 @@
-"""The public names, as an editor shows them: each signature says what it takes, and what it returns can be named."""
+"""The public names: all signatures have types, and all returned types can be imported."""
 
 import ast
 import functools
@@ -37,11 +37,11 @@ PUBLIC = {
 }
 REFERENCE = (ROOT / "docs" / "reference" / "api.md").read_text()
 ONLY_RETURNED = dict(map(reversed, re.findall(r"^   ([a-z_.]+)\.(\w+)$", REFERENCE, re.MULTILINE)))
-"""The modules of types and functions that the reference lists with their module, by name."""
+"""The types and functions that the reference lists with their module."""
 
 
 def functions(owner):
-    """Yield the functions, and of a class the public methods and properties that Ray does not prescribe, by name."""
+    """Yield functions, and the public methods and properties of classes that Ray does not define, by name."""
     if inspect.isfunction(owner):
         yield owner.__name__, owner
     elif inspect.isclass(owner):
@@ -76,20 +76,20 @@ def test_each_parameter_has_a_type():
 
 
 def unnamed(public):
-    """Return the variadic parameters that accept any name, and those that the docstring says are passed on."""
+    """Return the variadic parameters that accept any name, and those that are passed on according to the docstring."""
     variadic = [each for each in parameters_of(public) if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     documented = r"^ *(?:``)?\*\*(\w+)(?:``)?: (?:Other arguments of|Further fields of) ``"
     taken = [each.name for each in variadic if each.annotation in (typing.Any, "Any")]
     return taken, re.findall(documented, public.__doc__ or "", re.M)
 
 
-def test_only_what_is_passed_on_to_ray_has_no_names_of_its_own_and_the_docstring_says_whose_it_is():
+def test_only_arguments_for_ray_are_untyped_and_their_docstring_names_the_receiver():
     found = {name: unnamed(public) for name, public in {**FUNCTIONS, **CLASSES}.items()}
 
     assert {name: each for name, each in found.items() if each[0] != each[1]} == {}
 
 
-def test_what_is_returned_has_a_type_that_can_be_imported_from_the_package():
+def test_return_types_can_be_imported_from_the_package():
     returned = {name: inspect.signature(function).return_annotation for name, function in FUNCTIONS.items()}
     ours = {
         (name, each.__name__)
@@ -103,12 +103,12 @@ def test_what_is_returned_has_a_type_that_can_be_imported_from_the_package():
 
 
 @pytest.mark.parametrize(("name", "module"), ONLY_RETURNED.items())
-def test_a_type_that_is_listed_with_its_module_is_there(name, module):
+def test_every_listed_type_exists_in_its_module(name, module):
     assert getattr(importlib.import_module(f"tune_policies.{module}"), name)
 
 
 def hint_of(function):
-    """Return the type that a function returns; what is imported for checkers alone is Ray's."""
+    """Return the return type of a function. Types that are only imported for type checkers belong to Ray."""
     try:
         return typing.get_type_hints(function).get("return")
     except NameError:
@@ -125,8 +125,8 @@ def parts(hint):
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def test_pages_import_from_the_packages_alone():
-    """The workloads and the judge of the benchmarks are found where they stand."""
+def test_pages_import_only_from_public_packages():
+    """The workloads and the judge of the benchmarks stay in their modules."""
     modules = {
         node.module or ""
         for page in PAGES
@@ -151,7 +151,7 @@ WRAPPERS = [
 
 
 @pytest.mark.parametrize("policy", WRAPPERS, ids=lambda policy: policy.__name__)
-def test_a_policy_that_takes_others_by_position_has_the_fields_and_defaults_of_its_file(policy):
+def test_policies_with_positional_arguments_have_the_defaults_of_their_fields(policy):
     parameters = {
         name: each for name, each in inspect.signature(policy).parameters.items() if each.kind != each.VAR_POSITIONAL
     }
@@ -188,14 +188,14 @@ def test_a_policy_that_takes_others_by_position_has_the_fields_and_defaults_of_i
         (lambda: ReservingPolicy.from_dict({"inner": {"kind": "CpuPolicy"}, "cpu": 1}), "did you mean 'cpus'?"),
     ],
 )
-def test_a_wrong_call_is_an_error_that_says_how_to_write_it(call, message):
+def test_the_error_of_a_wrong_call_contains_the_correct_call(call, message):
     with pytest.raises(InvalidResourcesError) as caught:
         call()
 
     assert message in str(caught.value)
 
 
-def test_a_policy_of_ones_own_has_the_same_errors():
+def test_user_defined_policies_raise_the_same_errors():
     class HalfPolicy(ResourcePolicy):
         share: float = 0.5
 

@@ -1,4 +1,4 @@
-"""What somebody else's policy returns, and plans and records that do not belong here, end in errors that say so."""
+"""Wrong results of user-defined policies, and plans and records of other clusters, raise clear errors."""
 
 import pytest
 from rich.console import Console
@@ -38,19 +38,19 @@ def test_a_policy_that_returns_no_plan_is_named(policy):
         policy.plan(CPUS)
 
 
-def test_a_plan_for_another_cluster_is_not_explained():
+def test_explaining_a_plan_on_another_cluster_is_an_error():
     plan = GpuPolicy().plan(ClusterCapacity.of(Resources(cpus=4, gpus=2)))
 
     with pytest.raises(InvalidResourcesError, match="the plan uses more GPU than the cluster has"):
         plan.explain(CPUS)
 
 
-def test_nodes_are_requested_for_a_plan_alone():
+def test_nodes_can_only_be_requested_for_a_plan():
     with pytest.raises(InvalidResourcesError, match="plan must be the TrialPlan of a policy, got None"):
         request_capacity(None)
 
 
-def test_a_record_in_which_no_time_passed_is_shown():
+def test_a_record_without_elapsed_time_can_be_shown():
     idle = (IdleHours(reason="waiting", hours=1.0),)
     usage = ResourceUsage(
         elapsed_s=1e14, resources=(ResourceHours(resource="CPU", total_hours=0, used_hours=0, idle=idle),)
@@ -68,5 +68,5 @@ class UnprintableError(Exception):
         raise ValueError("no text")
 
 
-def test_an_error_without_a_text_is_no_lack_of_memory():
+def test_an_error_without_a_message_is_not_an_out_of_memory_error():
     assert classify_oom(UnprintableError()).kind == "none"

@@ -50,30 +50,30 @@ def device(plan, **config):
     ],
     ids=["up to the CPU's last", "from there on", "below all", "not surely better", "changing back", "and between"],
 )
-def test_a_trial_runs_where_the_largest_measured_size_up_to_its_own_does(answers, sizes, where):
+def test_a_trial_runs_on_the_device_of_the_largest_measured_size_up_to_its_own(answers, sizes, where):
     plan = policy(a_decision("A100", answers)).plan(CLUSTER)
 
     assert {device(plan, batch_size=size) for size in sizes} == {where}
 
 
 @pytest.mark.parametrize("config", [{}, {"batch_size": "large"}, {"batch_size": 0}, {"batch_size": True}])
-def test_a_config_without_the_number_gets_the_gpu_and_is_named(config):
+def test_a_config_without_the_number_gets_the_gpu_and_is_reported(config):
     plan = policy().plan(CLUSTER)
 
     assert device(plan, **config) == "GPU"
     assert plan.by_config.why_unknown(config) == (
-        f"the decision goes by 'batch_size', for which {config} has no number above 0"
+        f"the decision needs a number above 0 for 'batch_size', which {config} lacks"
     )
 
 
-def test_the_number_may_be_in_a_mapping_inside_the_config():
+def test_the_number_may_be_in_a_nested_mapping():
     plan = policy(size="model/width").plan(CLUSTER)
 
     assert device(plan, model={"width": 16}) == "CPU"
     assert plan.by_config.why_unknown({"model": {"width": 16}}) is None
 
 
-def test_as_many_run_at_once_as_on_gpus_and_the_cpus_beside_them():
+def test_gpus_and_the_remaining_cpus_both_have_slots():
     plan = policy(gpu=GpuPolicy(gpus=0.5, cpus=1)).plan(CLUSTER)
 
     # 4 on the GPUs, or 8 on the CPUs, or 4 on the GPUs and 6 on the 12 CPUs that are left.
@@ -85,13 +85,13 @@ def test_as_many_run_at_once_as_on_gpus_and_the_cpus_beside_them():
     ]
 
 
-def test_where_cpu_slots_are_the_fewer_no_more_are_sure_to_run_at_once():
+def test_the_guaranteed_number_of_trials_is_that_of_the_smaller_slot_type():
     plan = policy(cpu=CpuPolicy(cpus=16)).plan(CLUSTER)
 
     assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == (1, 2)
 
 
-def test_a_cap_and_labels_hold_for_trials_on_both():
+def test_a_cap_and_labels_apply_to_both_devices():
     inner = policy(gpu=GpuPolicy(gpus=0.5, cpus=1))
 
     plan = CappedPolicy(SelectingPolicy(inner, label_selector={"zone": "!eu"}), 3).plan(CLUSTER)
@@ -101,7 +101,7 @@ def test_a_cap_and_labels_hold_for_trials_on_both():
     assert {str(plan.slot_for({"batch_size": size}).label_selector) for size in (16, 64)} == {"{'zone': '!eu'}"}
 
 
-def test_train_runs_go_by_their_configs_too():
+def test_train_runs_also_get_slots_by_config():
     plan = policy(gpu=GpuPolicy(cpus=1, num_workers=2), cpu=CpuPolicy(cpus=2, num_workers=4)).plan(CLUSTER)
 
     small, large = (plan.for_config({"batch_size": size}) for size in (16, 64))
@@ -110,12 +110,12 @@ def test_train_runs_go_by_their_configs_too():
     assert (large.by_config, large.num_workers, large.resources_per_worker) == (None, 2, {"CPU": 1, "GPU": 1})
 
 
-def test_the_plan_says_what_runs_where_and_what_was_not_measured():
+def test_the_plan_explains_devices_by_size_and_the_measured_range():
     reasons = policy().plan(CLUSTER).reasons
 
     assert reasons[:4] == (
-        "mlp, below batch_size 64: on the CPU, as a trial does not surely end sooner on a GPU",
-        "mlp, from batch_size 64 on: on the GPU, as a trial surely ends sooner on a GPU",
+        "mlp, below batch_size 64: on the CPU, because a trial is not measurably faster on a GPU",
+        "mlp, from batch_size 64 on: on the GPU, because a trial is measurably faster on a GPU",
         "measured from batch_size 16 to 256: other sizes use the nearest measured size",
         "measured on 2026-06-01",
     )
@@ -128,17 +128,17 @@ def test_the_plan_says_what_runs_where_and_what_was_not_measured():
     [
         (
             {"cpu": CpuPolicy(cpus=4)},
-            "the CPU was measured with other CPUs per trial than 4: it may be slower or",
+            "the CPU was measured with another number of CPUs per trial than 4: trials may be slower",
         ),
         (
             {"gpu": GpuPolicy(gpus=0.5, cpus=2)},
-            "measured with a whole GPU, but a trial now has a fraction: with others",
+            "measured with a whole GPU, but a trial now has a fraction: other trials",
         ),
         ({}, ""),
     ],
     ids=["other CPUs", "a fraction of a GPU", "as measured"],
 )
-def test_what_differs_from_the_measurement_is_named(fields, told):
+def test_differences_from_the_measurement_are_reported(fields, told):
     reasons = [each for each in policy(**fields).plan(CLUSTER).reasons if "measured with" in each]
 
     assert len(reasons) == bool(told)
@@ -153,14 +153,14 @@ def test_what_differs_from_the_measurement_is_named(fields, told):
     ],
     ids=["no GPU, whatever the age", "no CPU slot"],
 )
-def test_where_one_device_alone_has_room_all_trials_run_there(fields, cluster, where):
+def test_all_trials_run_on_the_only_device_with_room(fields, cluster, where):
     plan = policy(**fields).plan(cluster)
 
     assert (plan.by_config, device(plan)) == (None, where)
-    assert plan.reasons[0].startswith(f"all trials run on the {where}, whatever was decided: there is no ")
+    assert plan.reasons[0].startswith(f"all trials run on the {where}, regardless of the decision: there is no ")
 
 
-def test_where_neither_fits_both_are_named():
+def test_the_error_names_both_devices_if_neither_fits():
     with pytest.raises(InfeasibleRequestError, match="one trial needs 2 CPUs, 1 GPU or else 64 CPUs, but"):
         policy(cpu=CpuPolicy(cpus=64)).plan(nodes((16, 0)))
 
@@ -173,12 +173,12 @@ def test_where_neither_fits_both_are_named():
     ],
     ids=["GPU", "CPU"],
 )
-def test_a_decision_made_on_other_hardware_is_refused_unless_it_is_accepted(decision, told):
+def test_a_decision_from_other_hardware_is_rejected_unless_accepted(decision, told):
     with pytest.raises(InfeasibleRequestError, match=told):
         policy(decision).plan(CLUSTER)
 
     plan = policy(decision, accept_other_hardware=True).plan(CLUSTER)
-    assert any(", and accepted for a" in reason.lower() for reason in plan.reasons)
+    assert any(", and used on a" in reason.lower() for reason in plan.reasons)
 
 
 def test_hardware_on_which_no_trial_is_placed_does_not_count():
@@ -192,15 +192,15 @@ def test_hardware_on_which_no_trial_is_placed_does_not_count():
         policy().plan(both)
 
 
-def test_hardware_that_is_not_known_is_said_to_be_not_known():
+def test_unknown_hardware_is_reported_as_unknown():
     reasons = policy().plan(nodes((16, 2))).reasons
 
-    assert "it is not known whether the GPUs are those of the measurement" in reasons
-    assert "it is not known whether the CPUs are those of the measurement" in reasons
+    assert "it is unknown whether the GPUs are those of the measurement" in reasons
+    assert "it is unknown whether the CPUs are those of the measurement" in reasons
 
 
 @pytest.mark.parametrize("is_naive", [True, False], ids=["without a time zone", "with one"])
-def test_a_decision_is_refused_beyond_its_age_by_the_time_when_the_cluster_was_read(is_naive):
+def test_an_old_decision_is_rejected_by_the_date_of_the_capacity(is_naive):
     read_at = (MEASURED_AT + timedelta(days=91)).replace(tzinfo=None if is_naive else UTC)
     later = CLUSTER.model_copy(update={"read_at": read_at})
 
@@ -211,14 +211,14 @@ def test_a_decision_is_refused_beyond_its_age_by_the_time_when_the_cluster_was_r
     assert policy(max_age_days=91).plan(later) == policy(max_age_days=None).plan(later)
 
 
-def test_versions_are_carried_to_where_they_are_known_unless_they_are_accepted():
+def test_the_plan_contains_the_measured_versions_unless_other_versions_are_accepted():
     decision = a_decision("A100", versions={"torch": "2.9.0"})
 
     assert policy(decision).plan(CLUSTER).by_config.holds_for == {"torch": "2.9.0"}
     assert policy(decision, accept_other_versions=True).plan(CLUSTER).by_config.holds_for == {}
 
 
-def test_the_cost_decides_where_it_is_the_objective():
+def test_the_objective_cost_decides_by_cost():
     cheap = a_decision(
         "A100", {16: a_size(16, "GPU", cheapest="CPU", flips_at=4), 64: a_size(64, "CPU", cheapest="GPU", flips_at=1)}
     )
@@ -231,24 +231,24 @@ def test_the_cost_decides_where_it_is_the_objective():
 PROFILE = GpuMemoryProfile(measurements=(GpuMemoryMeasurement(config={"b": 1}, total_bytes=2**30),))
 
 
-def test_several_workloads_must_be_told_apart():
+def test_one_of_several_workloads_must_be_chosen():
     decision = a_decision("A100")
     (first,) = decision.workloads
     two = decision.model_copy(update={"workloads": (first, first.model_copy(update={"workload": "cnn"}))})
 
-    with pytest.raises(InvalidResourcesError, match=r"so name one as workload \(decided: mlp, cnn\)"):
+    with pytest.raises(InvalidResourcesError, match=r"several workloads: set workload \(available: mlp, cnn\)"):
         policy(two)
 
 
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"workload": "mpl"}, r"nothing was decided for 'mpl'; did you mean 'mlp'\? \(decided: mlp\)"),
+        ({"workload": "mpl"}, r"the decision has no workload 'mpl'; did you mean 'mlp'\? \(available: mlp\)"),
         ({"objective": "cost"}, "objective='cost' needs a decision with prices"),
         ({"max_age_days": 0}, "max_age_days: .* greater than 0"),
         ({"gpu": MixedPolicy(GPU, CPU)}, "which a MixedPolicy does not"),
         ({"gpu": GpuMemoryPolicy(profile=PROFILE)}, "which a GpuMemoryPolicy with a profile does not"),
-        ({"cpu": AutoscalingPolicy(CPU)}, "put AutoscalingPolicy around BenchmarkedPolicy"),
+        ({"cpu": AutoscalingPolicy(CPU)}, "wrap BenchmarkedPolicy in AutoscalingPolicy"),
     ],
 )
 def test_a_wrong_field_is_explained(fields, told):
@@ -256,7 +256,7 @@ def test_a_wrong_field_is_explained(fields, told):
         policy(**fields)
 
 
-def test_a_mixed_pool_takes_its_speeds_from_the_decision():
+def test_a_decision_provides_the_speeds_of_a_mixed_policy():
     decision = a_decision("A100")
 
     slots = MixedPolicy(GPU, CPU, speeds=decision.speeds("mlp", 300)).plan(CLUSTER).slots
@@ -264,8 +264,8 @@ def test_a_mixed_pool_takes_its_speeds_from_the_decision():
     assert [slot.speed for slot in slots] == [4, 1]
 
 
-def test_sizes_out_of_order_are_refused():
-    with pytest.raises(InvalidResourcesError, match=r"sizes must ascend, each once, got \[32, 16\]"):
+def test_sizes_out_of_order_are_rejected():
+    with pytest.raises(InvalidResourcesError, match=r"sizes must be ascending and different, got \[32, 16\]"):
         a_decision(answers={32: "CPU", 16: "GPU"})
 
 

@@ -1,4 +1,4 @@
-"""Plans in which each trial gets what its own config needs."""
+"""Plans in which each trial gets what its config needs."""
 
 import pickle
 
@@ -45,7 +45,7 @@ def gpus_for(plan, **config):
     return plan.slot_for(config).trial.gpus
 
 
-def test_each_config_gets_the_share_that_it_needs():
+def test_each_config_gets_the_gpu_fraction_that_it_needs():
     plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
 
     # With a tenth more: 2.2, 4.4, 8.8 and 17.6 of 80 GiB.
@@ -55,7 +55,7 @@ def test_each_config_gets_the_share_that_it_needs():
     assert shares[3] == 0.25
 
 
-def test_many_sizes_become_twelve_of_which_each_config_gets_one_that_is_enough():
+def test_many_sizes_are_reduced_to_twelve_that_suffice_for_each_config():
     profile = profile_of(*(measured(batch, batch=batch) for batch in range(1, 31)))
     plan = GpuMemoryPolicy(profile=profile, headroom=0).plan(ONE_GPU)
 
@@ -67,7 +67,7 @@ def test_many_sizes_become_twelve_of_which_each_config_gets_one_that_is_enough()
 
 
 def with_host_memory(*gib):
-    """Configs that need 2 GiB of GPU memory each, and so much host memory."""
+    """Return a profile of configs that each need 2 GiB of GPU memory and the given host memory."""
     return profile_of(
         *(
             measured(2, batch=i).model_copy(update={"host_memory_bytes": each and each * GIB})
@@ -86,7 +86,7 @@ def with_host_memory(*gib):
         pytest.param({"profile": with_host_memory(None, None)}, None, 33, id="none where none was measured"),
     ],
 )
-def test_each_trial_reserves_the_host_memory_that_was_measured(policy, memory_gib, at_once):
+def test_each_trial_reserves_the_measured_host_memory(policy, memory_gib, at_once):
     node = gpu_node("a", gpu_memory_gib=80, cpus=64, memory_gib=64)
     fields = {"profile": with_host_memory(3, None, 5), "headroom": 0.2, **policy}
 
@@ -105,7 +105,7 @@ def test_as_many_run_at_once_as_their_configs_allow():
     assert plan.explain().splitlines()[0] == "4 to 36 trials at once, depending on their configs, limited by GPU"
 
 
-def test_the_plan_says_what_was_measured_how_it_grows_and_what_each_config_gets():
+def test_the_plan_explains_measurements_formula_and_the_fraction_of_each_config():
     lines = GpuMemoryPolicy(profile=PROFILE, cpus=1).plan(ONE_GPU).explain().splitlines()
 
     assert "  at most 4 with 1 CPU, 0.25 GPU, 20 GiB of GPU memory" in lines
@@ -114,18 +114,19 @@ def test_the_plan_says_what_was_measured_how_it_grows_and_what_each_config_gets(
     assert any(line.startswith("  - GPU memory by config: 256 MiB x batch") for line in lines)
 
 
-def test_workers_that_must_share_the_largest_gpu_get_as_much_of_it_as_there_is_for_each():
+def test_workers_that_must_share_the_largest_gpu_get_equal_fractions():
     plan = GpuMemoryPolicy(profile=PROFILE, num_workers=2).plan(ONE_GPU)
 
     assert plan.slot_for({"net": "resnet"}).per_worker.gpus == 0.5
     assert (
-        "a config without a measurement or formula gets 0.5 GPU per worker, the most there is for each" in plan.reasons
+        "a config without a measurement or formula gets 0.5 GPU per worker, the largest fraction that is possible"
+        in plan.reasons
     )
-    with pytest.raises(InfeasibleRequestError, match="each of its 2 workers can have 40 GiB of a GPU at most"):
+    with pytest.raises(InfeasibleRequestError, match="each of its 2 workers gets at most 40 GiB of a GPU"):
         plan.slot_for({"batch": 200})
 
 
-def test_a_config_that_needs_more_than_any_gpu_is_infeasible_and_named():
+def test_a_config_that_needs_more_than_any_gpu_is_infeasible():
     plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
 
     with pytest.raises(
@@ -134,17 +135,17 @@ def test_a_config_that_needs_more_than_any_gpu_is_infeasible_and_named():
         plan.slot_for({"batch": 1024})
 
 
-def test_a_config_that_ran_out_on_such_a_gpu_is_infeasible_and_the_others_are_planned():
+def test_only_configs_that_ran_out_of_memory_are_infeasible():
     profile = profile_of(measured(2, batch=8), measured(80, "out_of_memory", batch=99))
     plan = GpuMemoryPolicy(profile=profile).plan(ONE_GPU)
 
     assert gpus_for(plan, batch=8) == 0.0277
-    assert "1 config ran out of 80 GiB, the whole GPU: not counted" in plan.explain()
+    assert "1 config not counted, which ran out of memory on a GPU of 80 GiB" in plan.explain()
     with pytest.raises(InfeasibleRequestError, match="more than 80 GiB of GPU memory"):
         plan.slot_for({"batch": 99})
 
 
-def test_on_mixed_gpus_a_small_config_may_use_those_that_are_too_small_for_the_largest():
+def test_small_configs_use_gpus_that_are_too_small_for_the_largest_config():
     mixed = ClusterCapacity.of(
         *(gpu_node(f"a{i}", gpus=4, gpu_memory_gib=8, accelerator_type="T4") for i in range(5)),
         gpu_node("b", gpus=1, gpu_memory_gib=80, accelerator_type="A100"),
@@ -158,12 +159,12 @@ def test_on_mixed_gpus_a_small_config_may_use_those_that_are_too_small_for_the_l
 
 
 @pytest.mark.parametrize("fields", [{}, {"gpu_memory": "6GiB", "profile": PROFILE}], ids=["neither", "both"])
-def test_one_of_an_amount_and_a_profile_is_needed(fields):
+def test_either_an_amount_or_a_profile_is_required(fields):
     with pytest.raises(InvalidResourcesError, match="GpuMemoryPolicy needs either gpu_memory"):
         GpuMemoryPolicy(**fields)
 
 
-def test_a_plan_of_one_config_is_for_a_train_run_with_it():
+def test_the_plan_for_a_config_fits_a_train_run():
     plan = GpuMemoryPolicy(profile=PROFILE, num_workers=2).plan(ONE_GPU)
 
     one = plan.for_config({"batch": 8})
@@ -187,7 +188,7 @@ TWO_ZONES = ClusterCapacity.of(
         pytest.param(lambda inner: AutoscalingPolicy(inner), (8, 72), None, id="autoscaling"),
     ],
 )
-def test_a_wrapper_holds_for_the_slots_of_every_size(wrapped, at_once, selector):
+def test_a_wrapping_policy_applies_to_slots_of_every_size(wrapped, at_once, selector):
     plan = wrapped(GpuMemoryPolicy(profile=PROFILE)).plan(TWO_ZONES)
 
     assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == at_once
@@ -195,7 +196,7 @@ def test_a_wrapper_holds_for_the_slots_of_every_size(wrapped, at_once, selector)
     assert plan.slot_for({"batch": 8}).label_selector == plan.label_selector == (selector or {})
 
 
-def test_devices_that_are_left_free_and_too_small_are_kept_from_each_size_that_needs_more():
+def test_reserved_devices_that_are_too_small_are_excluded_for_larger_sizes():
     capacity = ClusterCapacity.of(
         gpu_node("a", gpu_memory_gib=10, cpus=4), gpu_node("b", gpu_memory_gib=80, cpus=64, gpus=2)
     )
@@ -224,7 +225,7 @@ GROWING = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=38, accelerator_type="
         pytest.param(AutoscalingPolicy(CappedPolicy(GpuMemoryPolicy(profile=PROFILE), 4)), 1, id="capped within"),
     ],
 )
-def test_nodes_are_added_for_the_trials_of_the_largest_size_whose_capacity_is_asked_for(policy, nodes_to_add):
+def test_added_nodes_suffice_for_trials_of_the_largest_size(policy, nodes_to_add):
     plan = policy.plan(GROWING)
 
     asked = sum(bundle.resources["GPU"] for bundle in plan.bundles(plan.min_concurrent_trials))

@@ -1,4 +1,4 @@
-"""Which choice runs now, and what another would need."""
+"""The choice of a policy that can run now, and the needs of the others."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def growing(*node_types):
 
 
 def resources(bundles):
-    """What the bundles hold, in the ticks that Ray counts."""
+    """Return the resources of bundles, rounded to Ray's ticks."""
     return [{name: round(amount, 4) for name, amount in bundle.resources.items()} for bundle in bundles]
 
 
@@ -53,7 +53,7 @@ def test_each_choice_keeps_the_number_of_trials_that_must_run_at_once():
 
 @pytest.mark.parametrize("policy", [GpuPolicy(min_trials=3), FirstFeasiblePolicy(GpuPolicy(), min_trials=3)], ids=str)
 @pytest.mark.parametrize("capacity", [UNKNOWN, growing(node_type("g", gpus=1))], ids=["unknown types", "known types"])
-def test_nodes_are_asked_for_as_many_trials_as_must_run_at_once(policy, capacity):
+def test_nodes_are_requested_for_min_trials(policy, capacity):
     assert len(needs(policy, capacity, 1).bundles) == 3
 
 
@@ -68,7 +68,7 @@ def test_or_tries_one_policy_after_the_other():
         (gpu | cpu) | 4
 
 
-def test_the_automatic_policy_takes_a_gpu_a_share_of_one_or_a_cpu():
+def test_auto_policy_uses_a_gpu_a_gpu_fraction_or_a_cpu():
     gpus = ClusterCapacity.of(gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=16))
 
     assert AutoPolicy().plan(gpus).trial.gpus == 1
@@ -89,19 +89,19 @@ def test_the_automatic_policy_takes_a_gpu_a_share_of_one_or_a_cpu():
     ],
     ids=["resources", "capped", "capped above what fits", "reserving", "train workers"],
 )
-def test_a_plan_says_whether_the_policy_holds_trials_back_that_would_fit(policy, fewer_than_fit):
+def test_fewer_than_fit_is_set_if_the_policy_limits_the_trials(policy, fewer_than_fit):
     assert policy.plan(ALIVE).fewer_than_fit is fewer_than_fit
 
 
-def test_a_plan_that_counts_nodes_to_add_runs_now_if_the_alive_ones_hold_the_first_trials():
+def test_a_plan_with_nodes_to_add_runs_now_if_the_first_trials_fit_alive_nodes():
     policy = AutoscalingPolicy(CpuPolicy())
 
     assert plan_now(policy, growing(node_type("cpu")), 8).nodes_to_add == {"cpu": 4}
-    with pytest.raises(InfeasibleRequestError, match="the alive nodes do not hold them yet"):
+    with pytest.raises(InfeasibleRequestError, match="they do not fit the alive nodes yet"):
         plan_now(policy, growing(node_type("cpu")), 9)
 
 
-def test_known_types_tell_what_to_ask_for_and_which_of_them_help():
+def test_known_node_types_determine_the_request_and_the_useful_types():
     wanted = needs(GpuPolicy(), growing(node_type("gpu", gpus=1), node_type("cpu"), node_type("gone", 0, gpus=8)), 2)
 
     assert (resources(wanted.bundles), wanted.node_types) == ([{"CPU": 8, "GPU": 1}] * 2, {"gpu"})
@@ -110,22 +110,20 @@ def test_known_types_tell_what_to_ask_for_and_which_of_them_help():
 @pytest.mark.parametrize(
     ("capacity", "num_trials", "message"),
     [
-        pytest.param(
-            growing(node_type("gpu", gpus=1)), 1, "the largest node offers 8 CPUs, 1 GPU", id="types too small"
-        ),
+        pytest.param(growing(node_type("gpu", gpus=1)), 1, "the largest node has 8 CPUs, 1 GPU", id="types too small"),
         pytest.param(growing(node_type("gpu", 2, gpus=2)), 3, "only 2 would fit at once", id="too few of them"),
-        pytest.param(ALIVE, 1, "the largest node offers 8 CPUs, 0 GPUs", id="nothing to add"),
+        pytest.param(ALIVE, 1, "the largest node has 8 CPUs, 0 GPUs", id="nothing to add"),
     ],
 )
-def test_what_known_types_can_never_meet_is_refused(capacity, num_trials, message):
+def test_a_request_that_no_known_node_type_satisfies_is_rejected(capacity, num_trials, message):
     with pytest.raises(InfeasibleRequestError, match=message):
         needs(GpuPolicy(gpus=2), capacity, num_trials)
 
 
-def test_the_limit_of_the_users_own_autoscaling_policy_holds():
+def test_the_limit_of_the_users_autoscaling_policy_applies():
     policy = CappedPolicy(AutoscalingPolicy(GpuPolicy(num_workers=2), max_nodes_to_add=1), 4)
 
-    with pytest.raises(InfeasibleRequestError, match="the cluster holds 1 such worker"):
+    with pytest.raises(InfeasibleRequestError, match="the cluster has room for only 1 such worker"):
         needs(policy, growing(node_type("gpu", gpus=1)), 1)
 
 
@@ -144,18 +142,18 @@ def test_the_limit_of_the_users_own_autoscaling_policy_holds():
         ),
     ],
 )
-def test_where_no_type_is_known_the_policy_tells_what_it_needs(policy, bundles):
+def test_without_known_node_types_the_policy_determines_the_request(policy, bundles):
     wanted = needs(policy, UNKNOWN, 1)
 
     assert (resources(wanted.bundles), wanted.node_types) == (bundles, None)
 
 
-def test_what_no_node_could_meet_is_not_asked_for():
-    with pytest.raises(InfeasibleRequestError, match="left free"):
+def test_a_request_that_no_node_could_satisfy_is_not_made():
+    with pytest.raises(InfeasibleRequestError, match="reserved for others"):
         needs(ReservingPolicy(CpuPolicy(), gpus=2**20), UNKNOWN, 1)
 
 
-def test_the_bundles_of_several_kinds_of_slots_are_those_of_the_better_first():
+def test_bundles_of_better_slot_types_come_first():
     gpu = TrialSlot(trial=Resources(gpus=0.5), max_concurrent_trials=2, label_selector={"market": "spot"})
     cpu = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=4)
 
@@ -164,15 +162,15 @@ def test_the_bundles_of_several_kinds_of_slots_are_those_of_the_better_first():
     assert [tuple(bundle) for bundle in bundles] == [({"GPU": 0.5}, {"market": "spot"})] * 2 + [({"CPU": 2}, {})]
 
 
-def test_more_bundles_than_one_request_may_have_are_refused_with_the_limit():
+def test_more_bundles_than_a_request_may_have_are_rejected_with_the_limit():
     workers = TrialSlot(trial=Resources(), num_workers=9, per_worker=Resources(cpus=1), max_concurrent_trials=1)
 
-    with pytest.raises(InvalidResourcesError, match="100000 trials may need 1,000,000 bundles, and at most 100,000"):
+    with pytest.raises(InvalidResourcesError, match="100000 trials may need 1,000,000 bundles, more than the 100,000"):
         TrialPlan(slots=(workers,), limited_by="CPU").bundles(100_000)
 
 
 @pytest.mark.parametrize("share", [2, 5, 7, 10, 25, 96])
-def test_floats_take_the_shares_of_a_node_from_it_one_by_one_to_the_last_and_not_one_more(share):
+def test_float_subtraction_fits_exactly_as_many_fractions_as_the_devices(share):
     slot = TrialSlot(trial=Resources(gpus=1 / share), max_concurrent_trials=4 * share)
     left, fitting = 4.0, 0
 
@@ -184,14 +182,14 @@ def test_floats_take_the_shares_of_a_node_from_it_one_by_one_to_the_last_and_not
     assert fitting == 4 * 10_000 // (10_000 // share)
 
 
-def test_the_last_error_says_of_each_choice_why():
+def test_the_error_explains_why_each_choice_failed():
     errors = (
-        InfeasibleRequestError("1 GPU", "the largest node offers 8 CPUs, and the launch failed", "GPU", "Add one."),
-        InfeasibleRequestError("99 CPUs", "the largest node offers 8 CPUs", "CPU", "Ask for 8."),
+        InfeasibleRequestError("1 GPU", "the largest node has 8 CPUs, and the launch failed", "GPU", "Add one."),
+        InfeasibleRequestError("99 CPUs", "the largest node has 8 CPUs", "CPU", "Ask for 8."),
     )
 
     assert str(InfeasibleRequestError.of_each(errors)) == (
-        "one trial needs 1 GPU or else 99 CPUs, but for 1 GPU: the largest node offers 8 CPUs, and the launch failed; "
-        "for 99 CPUs: the largest node offers 8 CPUs: short of GPU and CPU. Ask for 8."
+        "one trial needs 1 GPU or else 99 CPUs, but for 1 GPU: the largest node has 8 CPUs, and the launch failed; "
+        "for 99 CPUs: the largest node has 8 CPUs: short of GPU and CPU. Ask for 8."
     )
     assert InfeasibleRequestError.of_each(errors).tried == errors

@@ -1,4 +1,4 @@
-"""From a policy and a catalogue to worker groups: how many nodes, of which types, and why."""
+"""Worker groups for a policy and a catalog: the number and types of nodes, and the reasons."""
 
 import pytest
 
@@ -78,14 +78,14 @@ def groups(plan):
         ),
     ],
 )
-def test_the_groups_are_the_cheapest_that_hold_all_trials(policy, expected):
+def test_the_groups_are_the_cheapest_with_room_for_all_trials(policy, expected):
     plan = design_cluster(policy, catalog(L4, FOUR_L4, A100, CPU, SLICE), 16)
 
     assert groups(plan) == expected
 
 
-def test_workers_get_many_small_nodes_where_these_cost_less_than_a_few_large_ones():
-    """One node of each type would hold all trials, but one T4 node not a single one."""
+def test_workers_get_many_small_nodes_if_these_cost_less_than_few_large_ones():
+    """All trials fit one node of each type, but no trial fits a T4 node alone."""
     t4 = node_type("t4", 16, 1, 1.0, accelerator_type="T4")
     a100 = node_type("a100", 96, 8, 37.0, accelerator_type="A100")
 
@@ -94,7 +94,7 @@ def test_workers_get_many_small_nodes_where_these_cost_less_than_a_few_large_one
     assert groups(design) == {"t4": 6}
 
 
-def test_each_kind_of_slots_has_its_groups():
+def test_each_slot_type_has_its_groups():
     policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
 
     plan = design_cluster(policy, catalog(L4, CPU), 64)
@@ -103,51 +103,51 @@ def test_each_kind_of_slots_has_its_groups():
     assert [slot.max_concurrent_trials for slot in plan.trials.slots] == [32, 32]
 
 
-def test_no_node_is_for_a_kind_whose_trials_find_room_with_a_better_one():
-    """Four GPUs come in one node, and two trials need no more."""
+def test_no_nodes_are_added_for_trials_that_fit_better_slots():
+    """A node has four GPUs, and two trials need no more."""
     policy = MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2))
 
     assert groups(design_cluster(policy, catalog(FOUR_L4, CPU), 2)) == {"l4-4": 1}
 
 
-def test_kinds_that_take_each_others_room_get_no_more_nodes_than_the_trials_need():
-    """The first kind takes all CPUs, so that there is no second one."""
+def test_slot_types_that_share_room_get_no_more_nodes_than_the_trials_need():
+    """The first slot type uses all CPUs, so that no second one exists."""
     assert groups(design_cluster(MixedPolicy(CpuPolicy(), CpuPolicy()), catalog(CPU), 16)) == {"cpu": 1}
 
 
-def test_kinds_share_the_trials_by_their_speeds():
+def test_slot_types_share_the_trials_by_their_speeds():
     policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2), speeds=(3, 1))
 
     assert groups(design_cluster(policy, catalog(L4, CPU), 64)) == {"cpu": 2, "l4": 12}
 
 
-def test_what_one_kind_cannot_hold_the_others_do():
+def test_trials_that_do_not_fit_one_slot_type_use_the_others():
     policy = MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2))
     scarce = L4.model_copy(update={"count": 4})
 
     assert groups(design_cluster(policy, catalog(scarce, CPU), 64)) == {"cpu": 8, "l4": 4}
 
 
-def test_a_kind_for_which_there_are_no_nodes_is_left_out_and_the_plan_says_so():
+def test_a_slot_type_without_nodes_is_omitted_with_a_reason():
     plan = design_cluster(MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2)), catalog(CPU), 64)
 
     assert groups(plan) == {"cpu": 8}
     assert any(reason.startswith("no nodes for GpuPolicy") for reason in plan.reasons)
 
 
-def test_train_workers_beside_other_kinds_have_nodes_of_their_device():
+def test_train_workers_next_to_other_slot_types_have_nodes_with_their_device():
     policy = MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(cpus=2))
 
     assert groups(design_cluster(policy, catalog(L4, CPU), 16)) == {"cpu": 1, "l4": 16}
 
 
-def test_train_workers_of_several_kinds_have_nodes_each_of_its_device():
+def test_train_workers_of_several_slot_types_have_nodes_with_their_devices():
     policy = MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(num_workers=2))
 
     assert groups(design_cluster(policy, catalog(L4, CPU), 16)) == {"cpu": 1, "l4": 16}
 
 
-def test_where_configs_decide_each_kind_has_room_for_all_trials():
+def test_with_slots_by_config_each_slot_type_has_room_for_all_trials():
     policy = BenchmarkedPolicy(a_decision("L4"), gpu=GpuPolicy(gpus=0.25, cpus=1), cpu=CpuPolicy(cpus=2))
 
     plan = design_cluster(policy, catalog(L4, CPU), 64)
@@ -168,14 +168,14 @@ def test_where_configs_decide_each_kind_has_room_for_all_trials():
     ("size", "expected"),
     [pytest.param(256, {"l4": 16}, id="large trials on GPUs"), pytest.param(16, {"cpu": 8}, id="small ones on CPUs")],
 )
-def test_a_decision_puts_trials_where_each_costs_the_least(policy, size, expected):
+def test_a_decision_assigns_trials_to_the_cheapest_nodes(policy, size, expected):
     plan = design_cluster(policy, catalog(L4, CPU), 64, decision=a_decision("L4"), size=size)
 
     assert groups(plan) == expected
 
 
-def test_a_decision_says_nothing_of_gpus_of_other_types():
-    """By the price an L4 would be the cheapest, if it were as fast as the A100."""
+def test_a_decision_does_not_apply_to_gpus_of_other_types():
+    """If an L4 were as fast as an A100, it would be the cheapest."""
     policy = FirstFeasiblePolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
 
     plan = design_cluster(policy, catalog(L4, A100, CPU), 64, decision=a_decision("A100"))
@@ -184,7 +184,7 @@ def test_a_decision_says_nothing_of_gpus_of_other_types():
     assert "left out, as it was measured on A100 only: l4" in plan.reasons
 
 
-def test_without_prices_a_decision_goes_by_its_own_answer():
+def test_without_prices_the_answer_of_the_decision_is_used():
     policy = FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=2))
     free = [each.model_copy(update={"price_per_hour": None}) for each in (L4, CPU)]
 
@@ -193,7 +193,7 @@ def test_without_prices_a_decision_goes_by_its_own_answer():
     assert groups(plan) == {"cpu": 1}
 
 
-def test_with_a_decision_the_plan_says_what_all_trials_cost():
+def test_with_a_decision_the_plan_has_the_cost_of_all_trials():
     decision = a_decision("L4")
     trial_s = decision.workloads[0].sizes[-1].gpu.trial_s
 
@@ -203,13 +203,13 @@ def test_with_a_decision_the_plan_says_what_all_trials_cost():
     assert plan.price == pytest.approx(64 * 0.7 * trial_s / 3600)
 
 
-def test_a_workload_that_was_not_decided_is_refused():
-    with pytest.raises(InvalidResourcesError, match="nothing was decided for 'mpl'; did you mean 'mlp'"):
+def test_an_unknown_workload_is_rejected():
+    with pytest.raises(InvalidResourcesError, match="the decision has no workload 'mpl'; did you mean 'mlp'"):
         design_cluster(GpuPolicy(), catalog(L4), 64, decision=a_decision(), workload="mpl")
 
 
 @pytest.mark.parametrize("size", [0, -3, float("nan"), float("inf")])
-def test_a_size_that_no_trial_has_is_refused(size):
+def test_an_invalid_size_is_rejected(size):
     with pytest.raises(InvalidResourcesError, match="size must be above 0"):
         design_cluster(GpuPolicy(), catalog(L4), 64, decision=a_decision(), size=size)
 
@@ -221,7 +221,7 @@ def test_a_size_that_no_trial_has_is_refused(size):
         pytest.param(MixedPolicy(GpuPolicy(), CpuPolicy(cpus=4)), (A100, CPU), id="GPUs on which was not measured"),
     ],
 )
-def test_a_decision_that_decides_nothing_says_so(policy, node_types):
+def test_a_decision_without_effect_is_reported(policy, node_types):
     plan = design_cluster(policy, catalog(*node_types), 8, decision=a_decision("L4"))
 
     assert "the decision has no effect" in " ".join(plan.reasons)
@@ -232,7 +232,7 @@ def test_a_design_needs_the_memory_that_pods_request():
         design_cluster(CpuPolicy(), catalog(NodeType(cpus=8)), 4)
 
 
-def test_without_prices_as_few_nodes_as_hold_the_trials():
+def test_without_prices_the_fewest_nodes_are_chosen():
     free = [each.model_copy(update={"price_per_hour": None}) for each in (L4, FOUR_L4)]
 
     plan = design_cluster(GpuPolicy(), catalog(*free), 64)
@@ -241,7 +241,7 @@ def test_without_prices_as_few_nodes_as_hold_the_trials():
     assert plan.price_per_hour is None
 
 
-def test_a_node_without_a_price_comes_after_those_that_have_one():
+def test_nodes_without_a_price_come_last():
     unknown = FOUR_L4.model_copy(update={"price_per_hour": None})
 
     plan = design_cluster(GpuPolicy(), catalog(L4.model_copy(update={"count": 60}), unknown), 64)
@@ -250,13 +250,13 @@ def test_a_node_without_a_price_comes_after_those_that_have_one():
     assert plan.price_per_hour is None
 
 
-def test_the_price_is_that_of_all_nodes_with_the_head():
+def test_the_price_includes_all_nodes_and_the_head():
     head = node_type("boss", 4, price=0.2)
 
     assert design_cluster(GpuPolicy(), catalog(L4, head=head), 10).price_per_hour == pytest.approx(7.2)
 
 
-def test_where_the_catalogue_has_too_few_nodes_as_many_trials_run_as_they_hold():
+def test_with_too_few_nodes_in_the_catalog_as_many_trials_run_as_fit():
     plan = design_cluster(GpuPolicy(), catalog(L4.model_copy(update={"count": 3})), 64)
 
     assert groups(plan) == {"l4": 3}
@@ -283,7 +283,7 @@ def test_where_the_catalogue_has_too_few_nodes_as_many_trials_run_as_they_hold()
     ],
     ids=["its limit of nodes", "its cap, where no node helps"],
 )
-def test_where_the_policy_allows_fewer_trials_at_once_the_design_says_why_and_what_helps(policy, reasons):
+def test_a_policy_that_limits_the_trials_is_reported_with_a_suggestion(policy, reasons):
     plan = design_cluster(policy, catalog(L4), 12)
 
     assert plan.reasons[1:] == reasons
@@ -318,7 +318,7 @@ def test_a_group_keeps_its_minimum_of_nodes(policy, node_types, least, expected)
     assert plan.trials.nodes_to_add == {name: most - few for name, (few, most) in expected.items() if most > few}
 
 
-def test_the_catalogue_may_name_the_minimum_and_the_call_replaces_it():
+def test_the_call_overrides_the_minimum_of_the_catalog():
     nodes = catalog(L4.model_copy(update={"min_nodes": 2}))
 
     assert numbers(design_cluster(GpuPolicy(), nodes, 8)) == {"l4": (2, 8)}
@@ -326,7 +326,7 @@ def test_the_catalogue_may_name_the_minimum_and_the_call_replaces_it():
     assert "2 worker nodes at first" in design_cluster(GpuPolicy(), nodes, 8).explain()
 
 
-def test_a_minimum_of_no_node_type_is_refused():
+def test_a_minimum_of_an_unknown_node_type_is_rejected():
     with pytest.raises(InvalidResourcesError, match=r"'l5', which is not a node type\. Node types: l4, cpu"):
         design_cluster(GpuPolicy(), catalog(L4, CPU), 8, min_nodes={"l5": 1})
 
@@ -334,7 +334,7 @@ def test_a_minimum_of_no_node_type_is_refused():
 @pytest.mark.parametrize(
     ("num_trials", "expected"), [(8, {"l4": 4}), (4, {})], ids=["trials for both", "trials for the head alone"]
 )
-def test_a_head_with_gpus_takes_trials(num_trials, expected):
+def test_trials_run_on_a_head_with_gpus(num_trials, expected):
     head = node_type("boss", 48, 4, price=4.0, accelerator_type="L4")
 
     plan = design_cluster(GpuPolicy(accelerator_type="L4"), catalog(L4, head=head), num_trials)
@@ -344,7 +344,7 @@ def test_a_head_with_gpus_takes_trials(num_trials, expected):
     assert plan.price_per_hour == pytest.approx(4 + 0.7 * sum(expected.values()))
 
 
-def test_trials_that_fit_the_head_alone_run_there():
+def test_trials_that_only_fit_the_head_run_there():
     head = node_type("boss", 48, 4, accelerator_type="L4")
 
     plan = design_cluster(GpuPolicy(gpus=4), catalog(L4, head=head), 3)
@@ -352,13 +352,13 @@ def test_trials_that_fit_the_head_alone_run_there():
     assert (groups(plan), plan.trials.min_concurrent_trials) == ({}, 1)
 
 
-def test_groups_of_slices_say_how_many_hosts_come_together():
+def test_groups_of_slices_have_the_number_of_hosts_per_slice():
     (group,) = design_cluster(ON_SLICES, catalog(SLICE), 3).groups
 
     assert (group.num_hosts, group.max_nodes, group.trials_at_once) == (4, 12, 3)
 
 
-def test_slices_that_are_always_there_are_found_by_a_plan():
+def test_a_plan_uses_slices_of_the_minimum_nodes():
     spec = design_cluster(ON_SLICES, catalog(SLICE), 3).spec
     (group,) = spec.groups
     always = spec.model_copy(update={"groups": (group.model_copy(update={"min_nodes": 8}),)})
@@ -366,14 +366,12 @@ def test_slices_that_are_always_there_are_found_by_a_plan():
     assert ON_SLICES.plan(always.capacity).max_concurrent_trials == 2
 
 
-def test_what_no_node_holds_is_refused_with_what_the_nodes_have():
-    with pytest.raises(
-        InfeasibleRequestError, match="with every node that can be had, the largest node offers 16 CPUs"
-    ):
+def test_a_trial_that_fits_no_node_is_rejected_with_the_resources_of_the_nodes():
+    with pytest.raises(InfeasibleRequestError, match="with every node that can be had, the largest node has 16 CPUs"):
         design_cluster(CpuPolicy(cpus=32), catalog(CPU), 4)
 
 
-def test_too_few_nodes_allowed_for_one_trial_are_refused():
+def test_too_few_nodes_for_one_trial_are_rejected():
     policy = AutoscalingPolicy(GpuPolicy(num_workers=4), max_nodes_to_add=3)
 
     with pytest.raises(InfeasibleRequestError, match="Set max_nodes_to_add to 4 or more"):
@@ -386,26 +384,26 @@ def test_the_number_of_trials_is_a_whole_number_above_zero(num_trials):
         design_cluster(CpuPolicy(), catalog(CPU), num_trials)
 
 
-def test_more_trials_than_a_cluster_holds_are_refused_with_the_limit():
+def test_more_trials_than_fit_a_cluster_are_rejected_with_the_limit():
     with pytest.raises(InvalidResourcesError, match="num_trials must be at most 100,000, got 1000000000"):
         design_cluster(CpuPolicy(), catalog(CPU), 10**9)
 
 
-def test_no_more_nodes_are_advised_than_a_cluster_has():
+def test_no_more_nodes_are_suggested_than_a_cluster_may_have():
     few = catalog(CPU.model_copy(update={"count": 1}))
 
     assert "would hold all" in design_cluster(CpuPolicy(), few, 1000).explain()
     assert "would hold all" not in design_cluster(CpuPolicy(cpus=16), few, 100_000).explain()
 
 
-def test_however_many_types_there_are_the_nodes_to_look_at_are_limited():
+def test_the_number_of_compared_nodes_is_limited_for_any_number_of_types():
     pool = NodePool({f"{number}": CPU.model_copy(update={"count": 10**9}) for number in range(50)}, head_of(HEAD))
 
     assert sum(pool.most.values()) == 100_000
 
 
 @pytest.mark.parametrize("name", ["Mine", "1st", "a_b", "a" * 54, ""])
-def test_the_name_is_one_that_kuberay_takes(name):
+def test_the_name_must_be_valid_in_kuberay(name):
     with pytest.raises(InvalidResourcesError, match="at most 53"):
         design_cluster(CpuPolicy(), catalog(CPU), 4, name=name)
 
@@ -428,7 +426,7 @@ SEVERAL = [
 
 
 @pytest.mark.parametrize("policy", SEVERAL, ids=kind_of)
-def test_the_trials_fit_the_cluster_that_the_file_will_describe(policy):
+def test_the_trials_fit_the_cluster_of_the_file(policy):
     plan = design_cluster(policy, catalog(L4, FOUR_L4, A100, CPU), 10)
 
     found = AutoscalingPolicy(CappedPolicy(policy, 10)).plan(plan.spec.capacity)
@@ -454,7 +452,7 @@ def test_one_node_less_is_not_enough(policy):
         assert at_once(policy, spec.model_copy(update={"groups": groups_left})) < 10
 
 
-def test_a_plan_is_the_same_whatever_the_order_of_the_catalogue():
+def test_the_order_of_the_catalog_does_not_affect_the_plan():
     policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
 
     assert design_cluster(policy, catalog(L4, CPU, A100), 9) == design_cluster(policy, catalog(A100, CPU, L4), 9)
@@ -476,7 +474,7 @@ def test_a_plan_explains_itself():
         "at most 11.20 USD an hour, without the head, whose price is not known",
         "  - 64 trials on 16 l4 nodes: the cheapest that hold them",
         "  - on full nodes, an hour of such a trial costs 0.175 on l4, 0.25 on l4-4",
-        "  - 5.6 GiB of GPU memory per worker: its fraction of the smallest device in use",
+        "  - 5.6 GiB of GPU memory per worker: its fraction of the smallest GPU that the plan uses",
     ]
 
 
@@ -516,7 +514,7 @@ class NeverPlans(ResourcePolicy):
         ),
     ],
 )
-def test_without_a_catalogue_nodes_suit_the_policy(policy, name, resources):
+def test_without_a_catalog_nodes_suit_the_policy(policy, name, resources):
     (group,) = design_cluster(policy, None, 16).groups
 
     assert group.node_type.name == name
@@ -539,10 +537,10 @@ def test_without_a_catalogue_nodes_suit_the_policy(policy, name, resources):
         pytest.param(NeverPlans(), "NeverPlans is not known: give a catalogue", id="a policy that fits no node"),
     ],
 )
-def test_without_a_catalogue_what_cannot_be_told_is_refused(policy, message):
+def test_without_a_catalog_an_undetermined_policy_is_rejected(policy, message):
     with pytest.raises(InvalidResourcesError, match=message):
         design_cluster(policy, None, 64)
 
 
-def test_a_policy_of_the_users_own_is_planned_with_a_catalogue():
+def test_a_user_defined_policy_is_planned_with_a_catalog():
     assert groups(design_cluster(PolicyOfAUser(), catalog(CPU), 64)) == {"cpu": 4}

@@ -1,4 +1,4 @@
-"""No other nodes of a catalogue hold the trials for less: shown against all numbers of nodes that there could be."""
+"""The chosen nodes are the cheapest, compared with all possible numbers of nodes."""
 
 from itertools import product
 
@@ -73,7 +73,7 @@ def all_units(pool):
 
 
 @given(policy=policies, types=catalogs, num_trials=st.integers(1, 20))
-def test_no_other_nodes_hold_as_many_trials_for_less(policy, types, num_trials):
+def test_no_cheaper_nodes_have_room_for_as_many_trials(policy, types, num_trials):
     pool = NodePool({each.name: each for each in types}, head_of(HEAD))
     held = {tuple(units.items()): at_once(policy, pool, units) for units in all_units(pool)}
     most = max(held.values())
@@ -87,7 +87,7 @@ def test_no_other_nodes_hold_as_many_trials_for_less(policy, types, num_trials):
 
 
 @given(policy=policies, types=catalogs, num_trials=st.integers(1, 20))
-def test_nothing_is_chosen_where_nothing_fits(policy, types, num_trials):
+def test_no_nodes_are_chosen_if_none_fit(policy, types, num_trials):
     pool = NodePool({each.name: each for each in types}, head_of(HEAD))
     assume(not at_once(policy, pool, pool.most))
 

@@ -1,4 +1,4 @@
-"""Random policies and catalogues: what a plan promises holds on the cluster that its file will describe."""
+"""Random policies and catalogs: the plan of a design is valid on the cluster of its file."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Train runs that grow: from how many workers a trial begins with to how many it may have."""
+"""Train runs that grow between a minimum and a maximum number of workers."""
 
 import json
 
@@ -41,7 +41,7 @@ def workers(plan):
         pytest.param(1, (1, 2, 8), id="alone: all there is"),
     ],
 )
-def test_a_trial_may_grow_into_what_the_others_leave_with_their_fewest(at_once, expected):
+def test_a_trial_may_grow_into_the_room_that_the_others_leave(at_once, expected):
     plan = CappedPolicy(CpuPolicy(num_workers=(2, 9)), at_once).plan(nodes((8, 0)))
 
     assert workers(plan) == expected
@@ -54,7 +54,7 @@ def test_a_trial_may_grow_into_what_the_others_leave_with_their_fewest(at_once, 
     more=st.integers(1, 20),
     cap=st.integers(1, 10),
 )
-def test_what_one_trial_may_grow_to_fits_beside_the_fewest_of_the_others(shapes, gpus, least, more, cap):
+def test_a_grown_trial_fits_next_to_the_fewest_workers_of_the_others(shapes, gpus, least, more, cap):
     policy = CappedPolicy(GpuPolicy(gpus=gpus, cpus=0.1, num_workers=(least, least + more)), cap)
     capacity = nodes(*shapes)
     try:
@@ -82,8 +82,8 @@ def test_each_size_of_a_profile_has_its_own_room_to_grow():
 @pytest.mark.parametrize(
     "capacity", [nodes((8, 0)), nodes((8, 0), (8, 0), (8, 0))], ids=["on one node", "on several nodes"]
 )
-def test_beside_other_kinds_of_slots_workers_stay_and_the_plan_says_so(capacity):
-    """The other kind has what they would grow into."""
+def test_with_several_slot_types_trials_do_not_grow_and_the_plan_explains_it(capacity):
+    """The other slot type uses the room to grow."""
     plan = MixedPolicy(CappedPolicy(CpuPolicy(num_workers=(2, 9)), 1), CpuPolicy()).plan(capacity)
 
     assert len(plan.slots) == 2
@@ -91,15 +91,15 @@ def test_beside_other_kinds_of_slots_workers_stay_and_the_plan_says_so(capacity)
     assert "each trial keeps its fewest workers" in plan.explain()
 
 
-def test_what_a_trial_may_grow_into_is_idle_for_that_reason():
+def test_room_to_grow_is_idle_for_that_reason():
     capacity = nodes((8, 0))
     plan = CappedPolicy(CpuPolicy(num_workers=(2, 5)), 2).plan(capacity)
 
     rows = [str(row) for row in idle(capacity, plan)]
 
     assert rows == [
-        "3 of 8 CPUs: left for one trial to grow into",
-        "1 of 8 CPUs: less than one more trial needs",
+        "3 of 8 CPUs: reserved for the growth of one trial",
+        "1 of 8 CPUs: too little for one more trial",
     ]
 
 
@@ -124,7 +124,7 @@ def test_a_slot_whose_workers_may_become_fewer_than_they_are_is_refused():
     ],
     ids=lambda policy: type(policy).__name__,
 )
-def test_every_policy_with_workers_takes_a_pair_in_python_and_json(policy):
+def test_every_policy_with_workers_accepts_a_pair_in_python_and_json(policy):
     capacity = ClusterCapacity.of(gpu_node("a", gpus=4, cpus=32, gpu_memory_gib=16, custom={"NPU": 8}))
 
     plan = policy.plan(capacity)
@@ -144,7 +144,7 @@ def test_every_policy_with_workers_takes_a_pair_in_python_and_json(policy):
         ("2", "num_workers must be a whole number, 0 or above, got '2'"),
     ],
 )
-def test_a_pair_that_makes_no_sense_is_refused(num_workers, message):
+def test_an_invalid_pair_is_rejected(num_workers, message):
     with pytest.raises(InvalidResourcesError, match=message):
         CpuPolicy(num_workers=num_workers)
 

@@ -197,5 +197,5 @@ def test_an_infeasible_policy_is_compared_with_its_reason(policies, is_feasible)
 
     assert compared.is_feasible is is_feasible
     assert compared.policies[0].why_not == (
-        "one trial needs 9 GPUs, but the largest node offers 8 CPUs, 1 GPU, 1 GiB of host memory: short of GPU"
+        "one trial needs 9 GPUs, but the largest node has 8 CPUs, 1 GPU, 1 GiB of host memory: short of GPU"
     )

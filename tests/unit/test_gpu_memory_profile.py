@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def profile_of(*measured, **kwargs):
-    """A profile from (config, GiB) pairs; a third part says how the trial ended."""
+    """Return a profile from (config, GiB) pairs; an optional third item is the end of the trial."""
     return GpuMemoryProfile(
         measurements=tuple(
             GpuMemoryMeasurement(config=config, total_bytes=int(gib * GIB), ended_by=(*ended, "max_steps")[0])
@@ -25,11 +25,11 @@ def profile_of(*measured, **kwargs):
 BATCHES = profile_of(({"batch": 8}, 2), ({"batch": 16}, 3), ({"batch": 64}, 9))
 
 
-def test_a_config_between_the_measured_ones_gets_what_the_formula_says():
+def test_a_config_between_measured_configs_gets_the_memory_of_the_formula():
     assert BATCHES.gpu_memory_bytes({"batch": 32}) == pytest.approx(5 * GIB, rel=0.001)
 
 
-def test_each_combination_of_what_is_no_number_has_a_formula_of_its_own():
+def test_each_combination_of_non_numeric_values_has_its_own_formula():
     profile = profile_of(
         ({"net": "small", "batch": 8}, 1),
         ({"net": "small", "batch": 16}, 2),
@@ -50,11 +50,11 @@ def test_each_combination_of_what_is_no_number_has_a_formula_of_its_own():
         pytest.param({"net": "small", "batch": 16}, id="a larger number, and only one was measured"),
     ],
 )
-def test_of_what_is_not_like_a_measured_config_nothing_is_known(config):
+def test_the_memory_of_unlike_configs_is_unknown(config):
     assert profile_of(({"net": "small", "batch": 8}, 1)).gpu_memory_bytes(config) is None
 
 
-def test_of_a_config_that_ran_out_or_a_larger_one_only_what_is_not_enough_is_known():
+def test_configs_that_ran_out_and_larger_configs_only_have_a_lower_bound():
     profile = profile_of(({"batch": 8}, 2), ({"batch": 64}, 16, "out_of_memory"))
 
     assert (profile.gpu_memory_bytes({"batch": 64}), profile.more_than_bytes({"batch": 64})) == (None, 16 * GIB)
@@ -82,7 +82,7 @@ configs = st.dictionaries(st.sampled_from(["batch", "width", "net", "lr"]), plai
 
 
 @given(st.lists(st.tuples(configs, st.floats(0.001, 80)), min_size=1, max_size=5), configs)
-def test_it_is_the_same_in_json_and_answers_the_same(measured, asked):
+def test_a_profile_survives_json(measured, asked):
     profile = profile_of(*measured, versions={"ray": "2.60.0"})
     again = GpuMemoryProfile.from_json(profile.to_json())
 
@@ -106,17 +106,16 @@ def test_it_explains_what_was_measured_and_the_formula():
         "2 measured with torch 2.13.0",
         "  {'batch': 8}: 2 GiB (stopped after 0 steps)",
         "  {'batch': 16}: 3 GiB (stopped after 0 steps)",
-        "  GPU memory by config: 1 GiB + 128 MiB x batch, and 0 B more, the most by which a measurement was above "
-        "that; beyond batch 16 it is extrapolated",
+        "  GPU memory by config: 1 GiB + 128 MiB x batch, plus the largest residual, 0 B; extrapolated beyond batch 16",
     ]
 
 
-def test_a_profile_without_measurements_is_refused():
+def test_a_profile_without_measurements_is_rejected():
     with pytest.raises(InvalidResourcesError, match="measurements"):
         GpuMemoryProfile(measurements=())
 
 
-def test_of_a_whole_number_that_was_the_same_in_all_a_larger_one_is_not_known():
+def test_memory_is_unknown_beyond_a_whole_number_that_did_not_vary():
     profile = profile_of(({"batch": 8, "width": 256}, 2), ({"batch": 16, "width": 256}, 3))
 
     assert profile.gpu_memory_bytes({"batch": 8, "width": 8192}) is None
@@ -124,7 +123,7 @@ def test_of_a_whole_number_that_was_the_same_in_all_a_larger_one_is_not_known():
 
 
 @pytest.mark.parametrize("lr", [0.0001, 0.5])
-def test_a_learning_rate_that_goes_with_memory_by_chance_does_not_decide(lr):
+def test_a_learning_rate_that_correlates_by_chance_is_ignored(lr):
     profile = profile_of(
         ({"batch": 16, "lr": 0.001}, 1),
         ({"batch": 64, "lr": 0.01}, 2),
@@ -136,7 +135,7 @@ def test_a_learning_rate_that_goes_with_memory_by_chance_does_not_decide(lr):
     assert profile.gpu_memory_bytes({"batch": 64, "lr": lr}) < 3 * GIB
 
 
-def test_no_config_gets_less_than_what_is_outside_the_allocators():
+def test_no_config_gets_less_than_the_overhead():
     profile = GpuMemoryProfile(
         measurements=tuple(
             GpuMemoryMeasurement(

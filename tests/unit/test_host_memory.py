@@ -34,20 +34,20 @@ ROOMY, TIGHT, UNREAD = (
         pytest.param(CpuPolicy(memory="20GiB"), 3, id="CPUs"),
     ],
 )
-def test_host_memory_is_reserved_for_each_worker_and_nodes_hold_as_many_as_it_allows(policy, at_once):
+def test_each_worker_reserves_host_memory_which_limits_the_trials(policy, at_once):
     plan = policy.plan(ClusterCapacity.of(ROOMY, TIGHT))
 
     assert (plan.max_concurrent_trials, plan.limited_by) == (at_once, "memory")
     assert plan.worker.memory_bytes == policy.memory
-    assert any("left out" in reason and "host memory" in reason for reason in plan.reasons)
+    assert any("not used" in reason and "host memory" in reason for reason in plan.reasons)
 
 
 @pytest.mark.parametrize("policy", [GpuPolicy(memory="1GiB"), GpuMemoryPolicy(gpu_memory="4GiB", memory="1GiB")])
-def test_host_memory_that_was_not_read_limits_nothing_and_the_plan_says_so(policy):
+def test_unknown_host_memory_limits_nothing_and_is_reported(policy):
     plan = policy.plan(ClusterCapacity.of(UNREAD))
 
     assert plan.limited_by == "GPU"
-    assert "host memory of some nodes is not known, so it limits nothing there" in plan.reasons
+    assert "host memory of some nodes is unknown, so it limits nothing there" in plan.reasons
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_host_memory_that_was_not_read_limits_nothing_and_the_plan_says_so(polic
     ],
     ids=lambda policy: type(policy).__name__,
 )
-def test_more_host_memory_than_any_node_has_is_an_error_that_says_how_much_there_is(policy):
+def test_too_much_host_memory_is_an_error_with_the_available_amount(policy):
     with pytest.raises(
-        InfeasibleRequestError, match=r"65 GiB .* short of memory. Ask for at most 64GiB of host memory"
+        InfeasibleRequestError, match=r"65 GiB .* short of memory. Request at most 64GiB of host memory"
     ):
         policy.plan(ClusterCapacity.of(ROOMY, TIGHT))
 
 
-def test_a_gpu_beside_which_there_is_no_host_memory_makes_no_share_smaller():
+def test_gpus_on_nodes_without_enough_host_memory_do_not_affect_the_fraction():
     small = gpu_node("small", gpu_memory_gib=8, memory_gib=1)
 
     plan = GpuPolicy(gpus=0.5, memory="2GiB").plan(ClusterCapacity.of(ROOMY, small))

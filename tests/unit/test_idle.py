@@ -1,4 +1,4 @@
-"""What a plan leaves idle, with the reason; and that used and idle add up to what there is."""
+"""Idle resources of a plan with their reasons; used and idle amounts add up to the total."""
 
 from collections import Counter
 
@@ -34,23 +34,23 @@ def explained(capacity, policy):
 
 IDLE = {
     "nothing of a full cluster": (nodes((8, 2)), GpuPolicy(cpus=4), []),
-    "GPUs without CPUs": (nodes((4, 8)), GpuPolicy(cpus=2), ["6 of 8 GPUs: their nodes have no CPU left"]),
+    "GPUs without CPUs": (nodes((4, 8)), GpuPolicy(cpus=2), ["6 of 8 GPUs: no CPU is left on their nodes"]),
     "too few CPUs": (
         nodes((5, 8)),
         GpuPolicy(cpus=2),
-        ["1 of 5 CPUs: less than one more trial needs", "6 of 8 GPUs: their nodes have too little CPU left"],
+        ["1 of 5 CPUs: too little for one more trial", "6 of 8 GPUs: too little CPU is left on their nodes"],
     ),
     "CPUs of nodes without GPUs": (
         nodes((8, 1), (4, 0)),
         GpuPolicy(cpus=2),
-        ["10 of 12 CPUs: their nodes have no GPU left"],
+        ["10 of 12 CPUs: no GPU is left on their nodes"],
     ),
     "what shares leave": (
         nodes((8, 1)),
         GpuPolicy(gpus=0.3, cpus=1),
-        ["5 of 8 CPUs: their nodes have no GPU left", f"0.0001 of 1 GPU: {Why.ROUNDING}"],
+        ["5 of 8 CPUs: no GPU is left on their nodes", f"0.0001 of 1 GPU: {Why.ROUNDING}"],
     ),
-    "what no trial asks for": (nodes((4, 3)), CpuPolicy(cpus=1), ["3 of 3 GPUs: no trial asks for GPU"]),
+    "what no trial asks for": (nodes((4, 3)), CpuPolicy(cpus=1), ["3 of 3 GPUs: no trial requests GPU"]),
     "nodes of another type": (
         TYPED,
         GpuPolicy(cpus=4, accelerator_type="A100"),
@@ -60,14 +60,14 @@ IDLE = {
         TYPED,
         SelectingPolicy(GpuPolicy(cpus=4), label_selector={"ray.io/node-id": "a"}),
         [
-            "16 of 24 CPUs: on nodes that the plan's label selector leaves out",
-            "4 of 6 GPUs: on nodes that the plan's label selector leaves out",
+            "16 of 24 CPUs: on nodes that the plan's label selector excludes",
+            "4 of 6 GPUs: on nodes that the plan's label selector excludes",
         ],
     ),
     "a cap": (
         nodes((8, 0)),
         CappedPolicy(CpuPolicy(cpus=2), 3),
-        ["2 of 8 CPUs: held back by the cap max_concurrent_trials"],
+        ["2 of 8 CPUs: not needed, because max_concurrent_trials limits the number of trials"],
     ),
     "what a policy leaves free": (
         nodes((8, 0)),
@@ -79,34 +79,34 @@ IDLE = {
         ReservingPolicy(GpuPolicy(gpus=0.25, cpus=1), cpus=11),
         [
             "11 of 16 CPUs: left free by the policy",
-            "0.75 of 2 GPUs: the policy leaves free what else more trials need",
+            "0.75 of 2 GPUs: more trials would need resources that the policy reserves for others",
         ],
     ),
     "more than a policy leaves free": (
         nodes((8, 0)),
         ReservingPolicy(CpuPolicy(cpus=3), cpus=1),
-        ["1 of 8 CPUs: left free by the policy", "1 of 8 CPUs: less than one more trial needs"],
+        ["1 of 8 CPUs: left free by the policy", "1 of 8 CPUs: too little for one more trial"],
     ),
     "what a policy leaves free beside slots of several types": (
         nodes((8, 2), (8, 0)),
         ReservingPolicy(MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=4)), cpus=4),
-        ["4 of 16 CPUs: left free by the policy", "2 of 16 CPUs: less than one more trial needs"],
+        ["4 of 16 CPUs: left free by the policy", "2 of 16 CPUs: too little for one more trial"],
     ),
     "what nodes leave, and too few workers": (
         nodes((5, 0), (5, 0), (5, 0)),
         CpuPolicy(cpus=2, num_workers=4),
-        ["4 of 15 CPUs: less than one more trial needs", "3 of 15 CPUs: less than one more worker needs"],
+        ["4 of 15 CPUs: too little for one more trial", "3 of 15 CPUs: too little for one more worker"],
     ),
     "host memory beside drivers": (
         ClusterCapacity.of(Resources(cpus=4, memory_bytes=8 * GIB + 3 * 2**20)),
         CpuPolicy(cpus=2, memory="4GiB", num_workers=1),
-        ["1 MiB of 8 GiB of host memory: less than one more worker needs"],
+        ["1 MiB of 8 GiB of host memory: too little for one more worker"],
     ),
 }
 
 
 @pytest.mark.parametrize(("capacity", "policy", "expected"), IDLE.values(), ids=IDLE)
-def test_what_is_idle_has_a_reason(capacity, policy, expected):
+def test_idle_resources_have_a_reason(capacity, policy, expected):
     assert explained(capacity, policy) == expected
 
 
@@ -116,10 +116,10 @@ def test_nodes_that_are_added_count_as_well():
     slot = TrialSlot(trial=Resources(cpus=4, gpus=1), max_concurrent_trials=4)
     plan = TrialPlan(slots=(slot,), limited_by="GPU", nodes_to_add={"gpu": 2})
 
-    assert [str(part) for part in idle(capacity, plan)] == ["1 of 17 CPUs: less than one more trial needs"]
+    assert [str(part) for part in idle(capacity, plan)] == ["1 of 17 CPUs: too little for one more trial"]
 
 
-def test_where_places_cannot_be_told_node_by_node_the_sum_is_idle():
+def test_the_total_is_idle_if_the_nodes_of_trials_are_unknown():
     kinds = (
         TrialSlot(trial=Resources(cpus=1, gpus=1), max_concurrent_trials=2),
         TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=1),
@@ -127,10 +127,10 @@ def test_where_places_cannot_be_told_node_by_node_the_sum_is_idle():
 
     parts = idle(nodes((8, 2)), TrialPlan(slots=kinds, limited_by="CPU"))
 
-    assert [str(part) for part in parts] == ["4 of 8 CPUs: less than one more trial needs"]
+    assert [str(part) for part in parts] == ["4 of 8 CPUs: too little for one more trial"]
 
 
-def test_a_plan_for_another_cluster_is_refused():
+def test_a_plan_for_another_cluster_is_rejected():
     plan = CpuPolicy(cpus=1).plan(nodes((8, 0)))
 
     with pytest.raises(InvalidResourcesError, match="uses more CPU than the cluster has"):
@@ -138,7 +138,7 @@ def test_a_plan_for_another_cluster_is_refused():
 
 
 @given(clusters(), wrapped)
-def test_used_and_idle_add_up_to_what_there_is(capacity, policy):
+def test_used_and_idle_amounts_add_up_to_the_total(capacity, policy):
     plan = plan_or_skip(policy, capacity)
 
     parts = idle(capacity, plan)
@@ -165,8 +165,8 @@ def test_used_and_idle_add_up_to_what_there_is(capacity, policy):
 
 
 @pytest.mark.parametrize("cpus", [1, 2, 3])
-def test_as_much_is_told_to_be_left_free_as_was_asked_for(cpus):
-    """Some of it is less than a trial needs, and some would hold another trial."""
+def test_the_reported_reservation_is_the_requested_amount(cpus):
+    """Some resources are too little for a trial, and others suffice for another trial."""
     capacity = nodes((8, 0), (3, 0))
 
     parts = idle(capacity, ReservingPolicy(CpuPolicy(cpus=2), cpus=cpus).plan(capacity))

@@ -14,7 +14,7 @@ from tune_policies.trainers.gpu_memory import limiters
 from tune_policies.trainers.gpu_memory.limit import OwnEnvironment
 from tune_policies.trainers.gpu_memory.limiters import LIMITERS
 from tune_policies.trainers.gpu_memory.overhead import MeasuredOverhead, Overheads
-from tune_policies.trainers.gpu_memory.share import GpuShare, LimitOptions, ShareLimits
+from tune_policies.trainers.gpu_memory.share import FractionLimits, GpuShare, LimitOptions
 
 GIB = 2**30
 TOTAL = 16 * GIB
@@ -38,7 +38,7 @@ OVERHEADS = Overheads(measured=tuple(measured(name) for name in ("torch", "tenso
 def limits_of(on_unenforced_limit="raise", gib=5.0, fraction=0.3333, environment=None):
     options = LimitOptions(on_unenforced_limit=on_unenforced_limit, overheads=OVERHEADS)
     share = GpuShare(fraction=fraction, memory_bytes=int(gib * GIB))
-    return ShareLimits(share, options, environment or OwnEnvironment())
+    return FractionLimits(share, options, environment or OwnEnvironment())
 
 
 def limit(framework, module, limits=None):
@@ -244,7 +244,7 @@ def test_the_limit_is_at_most_the_fraction_of_the_visible_device():
 def test_apples_back_end_is_limited_to_a_fraction_of_the_recommended_memory():
     apple = Apple()
 
-    limit("torch", torch(mps=apple), ShareLimits(GpuShare(fraction=0.585)))
+    limit("torch", torch(mps=apple), FractionLimits(GpuShare(fraction=0.585)))
 
     assert apple.fraction == pytest.approx(0.5)
 

@@ -9,7 +9,7 @@ from tune_policies import ClusterCapacity, GpuMemoryPolicy, GpuMemoryProfile
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement
 from tune_policies.plan.safe_overhead import safe_overhead_bytes
 from tune_policies.trainers.gpu_memory.overhead import NOTHING_MEASURED, Assumption, MeasuredOverhead, Overheads
-from tune_policies.trainers.gpu_memory.share import GpuShare, LimitOptions, ShareLimits
+from tune_policies.trainers.gpu_memory.share import FractionLimits, GpuShare, LimitOptions
 
 GIB, MIB = 2**30, 2**20
 CAPACITY = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80, accelerator_type="A100"))  # the device's name too
@@ -48,7 +48,7 @@ def holding(slot, overheads=NOTHING_MEASURED):
         overhead_bytes=slot.gpu_overhead_bytes,
         measured_with=slot.measured_with,
     )
-    return ShareLimits(share, LimitOptions(overheads=overheads))
+    return FractionLimits(share, LimitOptions(overheads=overheads))
 
 
 def budget(slot, framework="torch", version="2.13.0", **kwargs):

@@ -12,7 +12,7 @@ coefficients = st.just(0) | st.integers(1, 100).map(lambda mib: mib * MIB)
 
 
 def points_of(function, **values):
-    """A point for each combination of the values, which are lists of the same names as the function's parameters."""
+    """Return a point for each combination of values, given as lists by the names of the function's parameters."""
     configs = [{}]
     for name, choices in values.items():
         configs = [{**config, name: choice} for config in configs for choice in choices]
@@ -39,7 +39,7 @@ def points_of(function, **values):
         ),
     ],
 )
-def test_it_finds_what_memory_depends_on(function, values, asked):
+def test_the_formula_has_the_numbers_that_affect_memory(function, values, asked):
     fit = fit_memory(points_of(function, **values))
 
     assert fit.bytes_for(asked) == pytest.approx(function(**asked), rel=0.001)
@@ -50,14 +50,14 @@ measured = st.lists(st.tuples(numbers, st.integers(1, 80 * GIB)), min_size=1, ma
 
 
 @given(points=measured)
-def test_it_is_never_below_a_measurement(points):
+def test_the_formula_is_never_below_a_measurement(points):
     fit = fit_memory(points)
 
     assert all(fit.bytes_for(config) >= needed for config, needed in points)
 
 
 @given(points=measured, less=numbers, more=numbers)
-def test_more_of_anything_never_means_less_memory(points, less, more):
+def test_larger_numbers_never_need_less_memory(points, less, more):
     fit = fit_memory(points)
     larger = {name: max(less[name], more[name]) for name in less}
 
@@ -65,7 +65,7 @@ def test_more_of_anything_never_means_less_memory(points, less, more):
 
 
 @pytest.mark.parametrize("number", [2.3e-308, 1e300, 10**400, -1], ids=["tiny", "huge", "beyond floats", "negative"])
-def test_a_number_that_no_memory_depends_on_does_no_harm(number):
+def test_a_number_that_does_not_affect_memory_does_no_harm(number):
     fit = fit_memory(
         [({"batch": 8, "n": number}, GIB), ({"batch": 16, "n": 0}, 2 * GIB), ({"batch": 16, "n": 1}, 2 * GIB)]
     )
@@ -73,14 +73,14 @@ def test_a_number_that_no_memory_depends_on_does_no_harm(number):
     assert fit.bytes_for({"batch": 32, "n": number}) == pytest.approx(4 * GIB, rel=0.01)
 
 
-def test_of_a_whole_number_above_all_measured_ones_that_it_leaves_out_it_does_not_tell():
+def test_the_formula_does_not_cover_unused_numbers_above_the_measured_range():
     fit = fit_memory(points_of(lambda batch, width: batch * MIB, batch=[8, 16], width=[256]))
 
-    assert fit.tells({"batch": 999, "width": 256})
-    assert not fit.tells({"batch": 8, "width": 257})
+    assert fit.covers({"batch": 999, "width": 256})
+    assert not fit.covers({"batch": 8, "width": 257})
 
 
-def test_a_rate_that_memory_goes_with_by_chance_is_in_no_formula():
+def test_a_rate_that_correlates_by_chance_is_in_no_formula():
     points = [({"batch": batch, "lr": lr}, batch * MIB) for batch, lr in ((16, 0.001), (64, 0.01), (256, 0.1))]
 
     assert fit_memory(points).largest.keys() == {"batch"}

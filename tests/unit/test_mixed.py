@@ -1,4 +1,4 @@
-"""Plans with several slot types: where the slots of each type are, and how fast they are."""
+"""Plans with several slot types: the nodes and the speeds of their slots."""
 
 import pytest
 from hypothesis import assume, given
@@ -40,7 +40,7 @@ def test_each_slot_type_has_a_speed(cluster, policy, speeds):
 
 @pytest.mark.parametrize("outer", [(1e11, 1), (1e-300, 1), (5e-324, 1)])
 @pytest.mark.parametrize("inner", [(1e-300, 1e11), (1e11, 1e-300), (5e-324, 1)])
-def test_speeds_stay_numbers_that_a_plan_may_have_however_they_multiply(inner, outer):
+def test_nested_speeds_stay_valid(inner, outer):
     mixed = MixedPolicy(CappedPolicy(QUARTERS, 1), CappedPolicy(ON_CPUS, 2), speeds=inner)
 
     plan = MixedPolicy(CappedPolicy(mixed, 9), CpuPolicy(cpus=3), speeds=outer).plan(nodes((16, 2)))
@@ -60,7 +60,7 @@ def test_each_slot_has_its_node():
     )
 
 
-def test_what_is_still_to_be_added_has_no_node_yet():
+def test_slots_on_expected_nodes_have_no_node_yet():
     assert places(AutoscalingPolicy(MIXED, max_nodes_to_add=1), GROWING_POOL) == (
         Placement(slot_type=0, node_id="node-0", count=8),
         Placement(slot_type=0, node_id=None, count=8),
@@ -69,13 +69,13 @@ def test_what_is_still_to_be_added_has_no_node_yet():
     )
 
 
-def test_on_a_smaller_cluster_the_better_kinds_keep_their_places():
+def test_on_a_smaller_cluster_better_slot_types_keep_their_places():
     layout = place_slots(MIXED.plan(nodes((16, 2), (8, 0))).slots, nodes((12, 2)))
 
     assert [layout.count(slot_type) for slot_type in (0, 1)] == [8, 2]
 
 
-def test_slots_have_their_places_still_where_a_policy_without_slots_has_told_more_nodes_apart():
+def test_slots_keep_their_places_if_a_policy_without_slots_distinguished_more_nodes():
     cluster = ClusterCapacity.of(
         gpu_node("a", gpus=0, cpus=4, memory_gib=2, labels={"zone": "eu"}),
         gpu_node("b", gpus=0, cpus=4, memory_gib=1),
@@ -121,7 +121,7 @@ def test_train_workers_of_a_trial_are_together(policy, cluster, expected):
     st.integers(1, 5),
     st.sampled_from([0.5, 1, 2]),
 )
-def test_as_many_train_trials_fit_as_all_that_is_left_of_the_nodes_holds(shapes, first, num_workers, cpus):
+def test_train_trials_use_all_remaining_resources(shapes, first, num_workers, cpus):
     cluster = nodes(*shapes)
     train = CpuPolicy(cpus=cpus, num_workers=num_workers)
     assume(sum(int(each // cpus) for each, _ in shapes) >= num_workers)
@@ -140,15 +140,15 @@ _planned = []
 
 
 class Noted(CpuPolicy):
-    """Notes each time that it plans."""
+    """Counts its plans."""
 
     def plan(self, capacity):
         _planned.append(capacity)
         return super().plan(capacity)
 
 
-def test_policies_inside_one_another_plan_once():
-    """Twice at each step would be 65,536 times."""
+def test_nested_mixed_policies_plan_once():
+    """Two plans at each level would be 65,536 plans."""
     _planned.clear()
     policy = Noted()
     for _ in range(16):

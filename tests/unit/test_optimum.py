@@ -1,6 +1,6 @@
-"""The exact optimum, on clusters small enough to check in the head, and plans beside it.
+"""The exact optimum on clusters that are small enough to check by hand, compared with plans.
 
-The solver has a process of its own: OR-tools and TensorFlow in one end it with a segmentation fault.
+The solver has its own process, because OR-tools and TensorFlow in one process cause a segmentation fault.
 """
 
 import importlib.util
@@ -60,17 +60,17 @@ ZONES = ClusterCapacity.of(
         pytest.param(SelectingPolicy(GpuPolicy(), exclude_nodes=["c"]), ZONES, 5, id="nodes that are not excluded"),
     ],
 )
-def test_the_optimum_is_the_number_in_the_head(apart, policy, capacity, expected):
+def test_the_optimum_is_the_number_computed_by_hand(apart, policy, capacity, expected):
     assert apart(solver.best, policy, capacity) == expected
 
 
-def test_more_fit_where_each_device_has_shares_of_its_own(apart):
+def test_more_trials_fit_if_each_device_has_its_own_fraction(apart):
     capacity = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=16), gpu_node("b", gpu_memory_gib=80))
 
     assert apart(solver.best, GpuMemoryPolicy(gpu_memory="6GiB"), capacity, one_share=False) == 2 + 13
 
 
-def test_the_rule_of_thumb_promises_trials_that_no_node_holds(apart):
+def test_the_rule_of_thumb_counts_trials_that_fit_no_node(apart):
     assert apart(solver.promised, GpuPolicy(gpus=2), nodes((8, 1), (8, 1))) == 1
     assert apart(solver.promised, GpuPolicy(gpus=0.4), nodes((16, 3))) == 7
 

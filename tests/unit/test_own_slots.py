@@ -76,10 +76,10 @@ def test_the_plan_names_the_gpus_of_slots_that_list_their_nodes(policy):
 @pytest.mark.parametrize(
     ("limit", "reason"),
     [
-        ({}, "12 GiB a worker: 6 on a GPU of 80 GiB, 1 on a GPU of 16 GiB"),
+        ({}, "12 GiB per worker: 6 on a GPU of 80 GiB, 1 on a GPU of 16 GiB"),
         (
             {"max_trials_per_gpu": 2},
-            "12 GiB a worker: 2 on a GPU of 80 GiB, 1 on a GPU of 16 GiB, with max_trials_per_gpu=2",
+            "12 GiB per worker: 2 on a GPU of 80 GiB, 1 on a GPU of 16 GiB, with max_trials_per_gpu=2",
         ),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_few_small_nodes_do_not_determine_the_slots_of_train_workers():
     plan = GpuPolicy(num_workers=2).plan(LARGE_AND_SMALL)
 
     assert plan.common_slot.per_worker.cpus == 12
-    assert any(reason.startswith("left out 1 node with GPU but too few CPUs") for reason in plan.reasons)
+    assert any(reason.startswith("1 node with GPU not used, with too few CPUs") for reason in plan.reasons)
 
 
 def test_small_nodes_count_if_a_trial_needs_them():
@@ -201,7 +201,7 @@ def test_own_slots_are_never_fewer_all_have_a_place_and_fit_their_devices(policy
     assert plan.resources_per_trial == same.resources_per_trial
     for place in layout.places:
         slot = plan.slots[place.slot_type]
-        if slot.gpu_memory_bytes is not None and slot.shares_gpu:
+        if slot.gpu_memory_bytes is not None and slot.has_gpu_fraction:
             per_device = int(1 / slot.worker.gpus)
             assert nodes[place.node_id].smallest_gpu_memory_bytes >= slot.gpu_memory_bytes * per_device
             assert isinstance(policy, GpuPolicy) or slot.gpu_memory_bytes >= min(GIB, policy.gpu_memory)

@@ -21,6 +21,13 @@ def test_a_plan_survives_json_and_pickle():
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 
+def test_a_plan_saved_with_the_removed_field_divides_cpus_still_loads():
+    plan = CpuPolicy().plan(nodes((2, 0)))
+    older = plan.to_json().replace('"slots"', '"divides_cpus": true, "slots"', 1)
+
+    assert TrialPlan.from_json(older) == plan
+
+
 def test_tune_gets_lower_case_names_and_the_device_type():
     slot = TrialSlot(trial=Resources(cpus=2, gpus=0.5), max_concurrent_trials=1, accelerator_type="A100")
     plan = TrialPlan(slots=(slot,), limited_by="GPU")
@@ -28,7 +35,7 @@ def test_tune_gets_lower_case_names_and_the_device_type():
     assert plan.resources_per_trial == {"cpu": 2, "gpu": 0.5, "accelerator_type:A100": 0.001}
 
 
-def test_a_driver_holds_a_little_host_memory_and_no_cpu():
+def test_a_driver_reserves_a_little_host_memory_and_no_cpu():
     plan = CpuPolicy(num_workers=2).plan(nodes((4, 0)))
 
     assert plan.resources_per_trial == {"cpu": 0, "memory": 2**20}
@@ -40,24 +47,24 @@ def test_rounds_are_counted_up(trials, rounds):
     assert CpuPolicy().plan(nodes((4, 0))).num_rounds(trials) == rounds
 
 
-def test_a_plan_with_two_kinds_of_slots_counts_both_and_answers_for_the_first():
+def test_a_plan_with_two_slot_types_counts_both_and_has_the_properties_of_the_first():
     assert (MIXED.max_concurrent_trials, MIXED.trial, MIXED.use_gpu) == (12, Resources(gpus=0.25), True)
 
 
 @pytest.mark.parametrize(("cap", "kept"), [(3, [3]), (8, [8]), (10, [8, 2]), (12, [8, 4]), (99, [8, 4])])
-def test_a_cap_keeps_the_better_kind_of_slots(cap, kept):
+def test_a_cap_keeps_the_better_slot_types(cap, kept):
     capped = MIXED.capped(cap, limited_by="cap")
 
     assert [slot.max_concurrent_trials for slot in capped.slots] == kept
 
 
-def test_the_explanation_says_how_many_what_each_gets_what_limits_and_why():
+def test_the_explanation_has_the_number_the_resources_the_limit_and_the_reasons():
     text = GpuPolicy(gpus=0.4).plan(nodes((16, 3))).explain()
 
     assert text.splitlines() == [
         "6 trials at once, limited by GPU",
         "  each trial: 2 CPUs, 0.5 GPU",
-        "  - 0.4 GPU became 0.5: a GPU holds 2 such workers, and with unequal fractions a trial can stay pending "
+        "  - 0.4 GPU became 0.5: 2 such workers fit on a GPU, and with unequal fractions a trial can stay pending "
         "indefinitely",
         "  - 2 CPUs per worker: 16 CPUs ÷ 6 GPU slots, rounded down; set cpus= to change",
         "  - GPU memory was not read on every node, so the memory of a fraction is unknown",
@@ -69,15 +76,15 @@ def test_the_explanation_says_how_many_what_each_gets_what_limits_and_why():
     [
         (
             None,
-            "9.2 GiB of 10 GiB of GPU memory remain for tensors in PyTorch, JAX and CuPy, 8.2 GiB in TensorFlow, "
-            "after their overhead",
+            "tensors can use 9.2 GiB of 10 GiB of GPU memory in PyTorch, JAX and CuPy, and 8.2 GiB in TensorFlow; "
+            "the rest is overhead",
         ),
-        (2**30, "9 GiB of 10 GiB of GPU memory remain for tensors, after an overhead of 1 GiB"),
-        (11 * 2**30, "0 B of 10 GiB of GPU memory remain for tensors, after an overhead of 11 GiB"),
+        (2**30, "tensors can use 9 GiB of 10 GiB of GPU memory; the overhead is 1 GiB"),
+        (11 * 2**30, "tensors can use 0 B of 10 GiB of GPU memory; the overhead is 11 GiB"),
     ],
     ids=["safe figures", "as measured", "more than the share"],
 )
-def test_the_explanation_says_how_much_of_a_gpu_fraction_remains_for_tensors(overhead_bytes, told):
+def test_the_explanation_has_the_gpu_memory_for_tensors(overhead_bytes, told):
     memory = {"gpu_memory_bytes": 10 * 2**30, "gpu_overhead_bytes": overhead_bytes}
     slot = TrialSlot(trial=Resources(gpus=0.25), max_concurrent_trials=4, **memory)
 
@@ -87,18 +94,18 @@ def test_the_explanation_says_how_much_of_a_gpu_fraction_remains_for_tensors(ove
 @pytest.mark.parametrize(
     ("capacity", "expected"),
     [
-        (nodes((8, 2), (0, 2)), ["stays idle:", "  2 of 4 GPUs: their nodes have no CPU left"]),
+        (nodes((8, 2), (0, 2)), ["stays idle:", "  2 of 4 GPUs: no CPU is left on their nodes"]),
         (nodes((8, 2)), ["nothing stays idle"]),
     ],
     ids=["idle GPUs", "a full cluster"],
 )
-def test_the_explanation_for_a_cluster_ends_with_what_stays_idle_there(capacity, expected):
+def test_the_explanation_for_a_cluster_ends_with_idle_resources(capacity, expected):
     plan = GpuPolicy(cpus=4).plan(capacity)
 
     assert plan.explain(capacity).removeprefix(plan.explain()).strip("\n").splitlines() == expected
 
 
-def test_remote_options_are_what_a_task_or_an_actor_of_the_plan_asks_for():
+def test_remote_options_request_the_resources_of_a_worker():
     plan = TrialPlan(
         slots=(
             TrialSlot(

@@ -104,7 +104,7 @@ GROWING = ClusterCapacity(nodes=(gpu_node("head", gpus=0),), node_types=(TYPE,))
         pytest.param(
             GpuPolicy(cpus=4),
             cluster(ONE),
-            ["GPU: 2 of 2", "stops one more trial", "24 of 32 CPUs: their nodes have no GPU left"],
+            ["GPU: 2 of 2", "stops one more trial", "24 of 32 CPUs: no GPU is left on their"],
             id="what stops one more trial and what stays idle",
         ),
         pytest.param(
@@ -180,7 +180,7 @@ def test_names_are_escaped_in_a_picture():
 def test_a_plan_for_another_cluster_has_no_picture():
     plan = GpuPolicy().plan(cluster(gpu_node("a", gpus=4)))
 
-    with pytest.raises(InvalidResourcesError, match="made for another"):
+    with pytest.raises(InvalidResourcesError, match="pass the capacity for which the plan was made"):
         plan.plot(cluster(gpu_node("a", gpus=2)))
 
 

@@ -1,4 +1,4 @@
-"""What some policies promise beside what every policy promises, for every cluster."""
+"""Promises of some policies for every cluster, in addition to those of all policies."""
 
 import re
 from collections import Counter
@@ -42,7 +42,7 @@ from tune_policies.values.resources import to_ticks
 
 
 @given(clusters(), even_splits(num_workers))
-def test_an_even_split_needs_no_more_rounds_than_any_other_and_leaves_no_slot_of_its_size_idle(capacity, policy):
+def test_an_even_split_needs_the_fewest_rounds_and_leaves_no_slot_of_its_size_idle(capacity, policy):
     plan = plan_or_skip(policy, capacity)
 
     least = {"cpus": policy.min_cpus, "memory": policy.memory, "num_workers": policy.num_workers}
@@ -54,13 +54,13 @@ def test_an_even_split_needs_no_more_rounds_than_any_other_and_leaves_no_slot_of
 
 
 def follow(policy, suggestion):
-    """The policy with what an error suggests, or None where it suggests no amount of what the policy is about."""
+    """Return the policy with the suggested change, or ``None`` if the suggestion has no amount for it."""
     if isinstance(policy, GpuMemoryPolicy):
-        found = re.match(r"Ask for at most (\S+), or add a larger GPU", suggestion)
+        found = re.match(r"Request at most (\S+), or add a larger GPU", suggestion)
         return build_policy({**policy.model_dump(), "gpu_memory": found[1]}) if found else None
-    if found := re.match(r"Ask for num_workers=(\d+)", suggestion):
+    if found := re.match(r"Set num_workers=(\d+)", suggestion):
         return policy.model_copy(update={"num_workers": int(found[1])})
-    if found := re.match(r"Ask for at most (\S+) (of host memory|\w+?)s? per worker", suggestion):
+    if found := re.match(r"Request at most (\S+) (of host memory|\w+?)s? per worker", suggestion):
         devices = "amount" if isinstance(policy, AcceleratorPolicy) else "gpus"
         field = {"CPU": "cpus", "of host memory": "memory"}.get(found[2], devices)
         amount = found[1] if field == "memory" else float(found[1])
@@ -70,7 +70,7 @@ def follow(policy, suggestion):
 
 @settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(clusters(), sized_by_the_user(num_workers))
-def test_what_an_error_suggests_works(capacity, policy):
+def test_the_suggestion_of_an_error_works(capacity, policy):
     first = why_not(policy, capacity)
     smaller = first and follow(policy, first.suggestion)
     assume(smaller)
@@ -91,7 +91,7 @@ def why_not(policy, capacity):
 
 
 @given(clusters(), st.sampled_from([0.5, 1, 2, 5]), st.integers(0, 2), leaves)
-def test_what_is_reserved_stays_free(capacity, cpus, gpus, policy):
+def test_reserved_resources_stay_free(capacity, cpus, gpus, policy):
     plan = plan_or_skip(ReservingPolicy(policy, cpus=cpus, gpus=gpus), capacity)
 
     for name, wish in (("cpus", cpus), ("gpus", gpus)):
@@ -102,7 +102,7 @@ def test_what_is_reserved_stays_free(capacity, cpus, gpus, policy):
 
 
 @given(clusters(), st.sampled_from([0.5, 1, 2, 5]), st.integers(0, 2), leaves)
-def test_a_reservation_runs_as_many_trials_as_what_few_nodes_leave(capacity, cpus, gpus, policy):
+def test_a_reservation_runs_as_many_trials_as_one_on_few_nodes(capacity, cpus, gpus, policy):
     try:
         on_few_nodes = next(rests(capacity, Resources(cpus=cpus, gpus=gpus)))
     except InfeasibleRequestError:
@@ -128,7 +128,7 @@ def test_a_reservation_runs_as_many_trials_as_what_few_nodes_leave(capacity, cpu
         pytest.param([(4, 0), (4, 0), (4, 1)], {"cpus": 6}, [(0, 0), (2, 0), (4, 1)], id="of one shape, if that does"),
     ],
 )
-def test_what_is_left_free_is_given(shapes, wish, left):
+def test_reserved_resources_exist(shapes, wish, left):
     first = next(rests(nodes(*shapes), Resources(**wish)))
 
     assert sorted((node.resources.cpus, node.resources.gpus) for node in first.nodes) == left
@@ -174,7 +174,7 @@ without_cpus = (
 
 
 @given(clusters(), without_cpus)
-def test_a_node_without_cpus_takes_them_from_no_worker_of_the_others(capacity, policy):
+def test_a_node_without_cpus_does_not_reduce_the_cpus_of_other_workers(capacity, policy):
     plan = plan_or_skip(policy, capacity)
 
     name, amount = ("NPU", plan.worker.custom["NPU"]) if plan.worker.custom else ("GPU", plan.worker.gpus)
@@ -199,7 +199,7 @@ amounts_of_memory = st.sampled_from([1, 2**20 - 1, 2**20, 3 * 2**20 + 5, 2**30, 
     needed=st.none() | amounts_of_memory,
     num_workers=st.integers(0, 3),
 )
-def test_nodes_that_are_not_told_apart_hold_as_many_trials(memories, needed, num_workers):
+def test_merged_shapes_fit_equally_many_trials(memories, needed, num_workers):
     capacity = ClusterCapacity.of(*(Resources(cpus=200, memory_bytes=memory) for memory in memories))
     request = Request(worker=Resources(cpus=1, memory_bytes=needed), num_workers=num_workers)
 
@@ -208,7 +208,7 @@ def test_nodes_that_are_not_told_apart_hold_as_many_trials(memories, needed, num
     assert count_trials(seen.groups, request) == count_trials(capacity.groups, request)
 
 
-def test_nodes_that_differ_by_bytes_are_of_one_shape_to_whom_wants_no_memory_and_of_their_own_to_others():
+def test_nodes_that_differ_by_bytes_share_a_shape_only_for_requests_without_memory():
     capacity = ClusterCapacity.of(*(Resources(cpus=1, memory_bytes=2**30 + at) for at in range(9)))
 
     seen = as_told_apart(capacity, memory=None, num_workers=0)

@@ -1,4 +1,4 @@
-"""What comes out for the clusters that people have. The same shapes are asked of a real Ray in on_ray."""
+"""The plans for common clusters. Tests in ``on_ray`` compare the same clusters with a real Ray."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def may_grow(alive, *node_types):
 
 
 def in_use(*used):
-    """Nodes with 8 CPUs and 2 GPUs each, of which so much is in use."""
+    """Return nodes with 8 CPUs and 2 GPUs each, and the given resources in use."""
     both = zip(nodes(*[(8, 2)] * len(used)).nodes, used, strict=True)
     return ClusterCapacity(nodes=tuple(node.model_copy(update={"in_use": each}) for node, each in both))
 
@@ -89,7 +89,7 @@ ADDRESSED = gpu_node("0123456789abcdef", gpus=0, cpus=2).model_copy(update={"add
 
 
 def planned(plan):
-    """Return the slots of a plan, what stops one more trial, and the nodes to add, as a line."""
+    """Return the slots of a plan, the limiting resource, and the nodes to add, as a line."""
     added = " ".join(f"+{count} {name}" for name, count in plan.nodes_to_add.items())
     return " | ".join([" + ".join(map(_slot, plan.slots)), plan.limited_by, *([added] if added else [])])
 

@@ -1,4 +1,4 @@
-"""What every policy promises, and that ``check_policy`` notices a policy that breaks a promise.
+"""Every policy keeps all promises, and ``check_policy`` detects policies that break a promise.
 
 A new policy is added to ``POLICIES``, and must pass.
 """
@@ -84,7 +84,7 @@ def test_it_keeps_every_promise(policy):
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(with_kinds | growing, st.integers(0, 10**6))
-def test_policies_inside_one_another_keep_every_promise(policy, seed):
+def test_nested_policies_keep_every_promise(policy, seed):
     plans = [CAPACITY] if isinstance(policy, CpuPolicy) else []
     try:
         check_policy(policy, num_clusters=3, seed=seed, clusters=plans)
@@ -93,21 +93,21 @@ def test_policies_inside_one_another_keep_every_promise(policy, seed):
             raise
 
 
-def test_the_list_has_every_policy_that_is_public():
+def test_the_list_contains_every_public_policy():
     public = {name for name in tune_policies.__all__ if name.endswith("Policy")} - {"ResourcePolicy"}
 
     assert public == set(policies.__all__) == {type(policy).__name__ for policy in POLICIES}
 
 
-def test_a_policy_may_be_a_field_of_a_users_own_settings():
-    """Pydantic then takes plain data, and of each check what it returns."""
+def test_a_policy_can_be_a_field_of_a_users_settings():
+    """Pydantic validates plain data and uses the result of each validator."""
     policy = CappedPolicy(GpuPolicy(), 2)
 
     assert TypeAdapter(dict[str, CappedPolicy]).validate_python({"policy": dict(policy)}) == {"policy": policy}
 
 
 class FaultyPolicy(ResourcePolicy):
-    """Plans as the function of its name in ``FAULTS``."""
+    """Plans with the function in ``FAULTS``."""
 
     fault: str
 
@@ -117,20 +117,20 @@ class FaultyPolicy(ResourcePolicy):
 
 
 class ForgetfulPolicy(CpuPolicy):
-    """One of its fields is not written."""
+    """A policy with a field that is not serialized."""
 
     note: str = Field(default="", exclude=True)
 
 
 class MutablePolicy(CpuPolicy, frozen=False):
-    """Its fields can be set."""
+    """A policy whose fields can be set."""
 
 
 CPU, GPU, GROWING = CpuPolicy(), GpuPolicy(gpus=0.25), CpuPolicy(num_workers=(1, 4))
 
 
 def changed(policy, capacity, **changes):
-    """The plan of a policy whose slots have other values; a function gets the value there was."""
+    """Return the plan of a policy with changed slots; each change is a function of the old value."""
     plan = policy.plan(capacity)
     slots = [
         slot.model_copy(update={name: change(getattr(slot, name)) for name, change in changes.items()})
@@ -218,7 +218,7 @@ FAULTS = {
         pytest.param(MutablePolicy(), Promise.IS_A_VALUE, id="can be changed"),
     ],
 )
-def test_a_broken_promise_is_noticed(policy, promise):
+def test_a_broken_promise_is_detected(policy, promise):
     with pytest.raises(PolicyCheckError) as caught:
         check_policy(policy)
 

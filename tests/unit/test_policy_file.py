@@ -1,4 +1,4 @@
-"""Policies as YAML and JSON: what is read, what is refused, and the names of their classes."""
+"""Policies as YAML and JSON: valid and invalid files, and the names of classes."""
 
 import importlib
 import json
@@ -34,7 +34,7 @@ NAMED = "{kind: GpuMemoryPolicy, profile: measured.json, headroom: 0.2}"
 
 @pytest.fixture
 def path(tmp_path):
-    """A policy file, beside a profile and a decision."""
+    """Return a policy file in a folder with a profile and a decision."""
     (tmp_path / "measured.json").write_text(PROFILE.to_json())
     (tmp_path / "decision.json").write_text(a_decision().to_json())
     return tmp_path / "policy.yaml"
@@ -106,7 +106,7 @@ def test_a_file_has_a_policy(path, text, policy):
         ("{kind: BenchmarkedPolicy, decision: measured.json}", "measured.json is not a decision: "),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_name_and_the_rule(path, text, message):
+def test_a_wrong_file_is_rejected_with_its_name_and_the_rule(path, text, message):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
 
     with pytest.raises(InvalidResourcesError) as caught:
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
     ],
     ids=["another kind", "no JSON", "an unknown field"],
 )
-def test_data_of_no_such_policy_is_refused(build, message):
+def test_data_of_an_unknown_policy_is_rejected(build, message):
     with pytest.raises(InvalidResourcesError, match=message):
         build()
 
@@ -143,7 +143,7 @@ def nested(depth):
     return policy
 
 
-def test_policies_may_be_inside_one_another_32_deep():
+def test_policies_may_be_nested_32_deep():
     policy = build_policy(nested(32))
 
     assert type(policy).from_json(policy.to_json()) == policy
@@ -159,13 +159,13 @@ def test_policies_may_be_inside_one_another_32_deep():
     ],
     ids=["data", "JSON", "Python"],
 )
-def test_policies_that_are_nested_deeper_are_refused(build, depth):
-    with pytest.raises(InvalidResourcesError, match="more than 32 policies are inside one another"):
+def test_policies_that_are_nested_deeper_are_rejected(build, depth):
+    with pytest.raises(InvalidResourcesError, match="more than 32 policies are nested"):
         build(nested(depth))
 
 
-def test_a_mistake_at_every_depth_is_told_at_once():
-    """Each wrong policy is checked again to say what is wrong; that must not double with each depth."""
+def test_mistakes_at_every_depth_are_reported_together():
+    """Each wrong policy is validated again to explain the error, which must not double with each level."""
     policy = nested(32)
     inner = policy
     while "inner" in inner:
@@ -182,7 +182,7 @@ def defined(name, base, module="a_library", qualname=None):
 
 @pytest.mark.parametrize("base", [ResourcePolicy, CpuPolicy, GpuPolicy])
 @pytest.mark.parametrize("name", ["GpuPolicy", "FirstFeasiblePolicy", "PolicyOfALibrary"])
-def test_no_class_takes_the_name_of_another_policy(name, base):
+def test_no_class_can_have_the_name_of_another_policy(name, base):
     defined("PolicyOfALibrary", ResourcePolicy)
     before = policies_by_kind()
 
@@ -203,7 +203,7 @@ def test_a_builtin_policy_that_the_program_has_not_imported_keeps_its_name():
     )
 
 
-def test_an_abstract_class_is_no_kind_and_may_have_any_name():
+def test_an_abstract_class_is_not_a_kind_and_may_have_any_name():
     type("CpuPolicy", (ResourcePolicy,), {"__module__": "a_library"})
 
     assert policies_by_kind()["CpuPolicy"] is CpuPolicy
@@ -220,7 +220,7 @@ def test_a_class_of_a_reloaded_module_replaces_itself(tmp_path, monkeypatch):
     assert policies_by_kind()["ReloadedPolicy"] is module.ReloadedPolicy
 
 
-def test_a_class_that_cloudpickle_brings_to_another_process_may_be_defined_there_too(tmp_path):
+def test_a_class_sent_by_cloudpickle_may_also_be_defined_in_the_other_process(tmp_path):
     cls = defined("PickledPolicy", ResourcePolicy, "__main__", "make.<locals>.PickledPolicy")
     (tmp_path / "policy").write_bytes(cloudpickle.dumps(cls()))
     program = f"""

@@ -1,4 +1,4 @@
-"""The clusters and policies that the benchmarks draw."""
+"""The random clusters and policies of the evidence."""
 
 import random
 from itertools import islice
@@ -38,7 +38,7 @@ def test_clusters_are_small_enough_to_start():
     assert all(sum(node.is_head for node in capacity.nodes) == 1 for capacity in capacities)
 
 
-def test_several_types_of_slots_other_devices_and_nodes_to_add_are_drawn_too():
+def test_random_plans_include_several_slot_types_other_devices_and_added_nodes():
     plans = [case.plan for seed in range(20) for case in draw_cases(seed, 4, mixed=True)]
 
     assert any(len(plan.slots) > 1 for plan in plans)
@@ -46,7 +46,7 @@ def test_several_types_of_slots_other_devices_and_nodes_to_add_are_drawn_too():
     assert any(plan.nodes_to_add for plan in plans)
 
 
-def test_nodes_to_add_are_there_for_the_plan_that_asks_for_them():
+def test_nodes_to_add_exist_in_the_cluster_of_the_plan():
     cases = [case for seed in range(20) for case in draw_cases(seed, 4, mixed=True) if case.plan.nodes_to_add]
 
     for case in cases:
@@ -66,5 +66,5 @@ def test_nodes_to_add_are_there_for_the_plan_that_asks_for_them():
     ],
     ids=str,
 )
-def test_a_policy_leaves_room_if_some_part_of_it_spares_on_purpose(policy, expected):
+def test_a_policy_leaves_room_if_any_part_of_it_does(policy, expected):
     assert leaves_room(policy) is expected

@@ -1,4 +1,4 @@
-"""What plans say of how they came about."""
+"""The reasons of plans."""
 
 import pytest
 
@@ -33,75 +33,75 @@ QUOTA = of(*(gpu_node(name, gpus=0, cpus=4).model_copy(update={"usable_cpus": 2}
 # fmt: off
 REASONS = {
     "a GPU node without CPUs":
-        (WITHOUT_CPUS, GPU, "left out 1 node with GPU but no CPUs for trials: with cpus=0, trials"),
+        (WITHOUT_CPUS, GPU, "1 node with GPU not used, without CPUs: to use them too, set cpus=0"),
     "and a device of any kind":
-        (WITHOUT_CPUS, AcceleratorPolicy(resource="GPU"), "left out 1 node with GPU but no CPUs"),
-    "more than a plan counts": (nodes((10**11, 0)), CpuPolicy(cpus=0.0001), "1e+15 would fit, but no plan counts more"),
+        (WITHOUT_CPUS, AcceleratorPolicy(resource="GPU"), "1 node with GPU not used, without CPUs"),
+    "more than a plan counts": (nodes((10**11, 0)), CpuPolicy(cpus=0.0001), "1e+15 trials would fit, but"),
     "CPUs divided": (nodes((8, 4)), GPU, "2 CPUs per worker: 8 CPUs ÷ 4 GPU slots; set cpus= to change"),
     "CPUs rounded": (nodes((9, 4)), GPU, "2 CPUs per worker: 9 CPUs ÷ 4 GPU slots, rounded down; set cpus= to change"),
     "the fewest CPUs":
         (nodes((8, 4), (4, 4)), GpuPolicy(same_for_all=True), "4 GPU slots, on the node with the fewest"),
     "an even split": (nodes((8, 0)), EvenSplitPolicy(num_trials=8), "the cluster divided among 8 trials: 1 CPU per"),
     "rounds": (nodes((8, 0)), EvenSplitPolicy(num_trials=27),
-              "at most 8 fit at once, with 1 CPU per worker: that takes 4 rounds, and so do 7 at once, which get more"),
+              "8 fit at once, with 1 CPU per worker, which takes 4 rounds; 7 at once also take 4 rounds"),
     "an earlier choice":
-        (nodes((4, 0)), GPU | CPU, "not GpuPolicy: one trial needs 1 GPU, but the largest node offers"),
+        (nodes((4, 0)), GPU | CPU, "not GpuPolicy: one trial needs 1 GPU, but the largest node has"),
     "a choice that ran too few":
         (FEW_H100, GpuPolicy(accelerator_type="H100", min_trials=3) | CPU, "3 times at once, but"),
     "what the autoscaler could add":
         (growing(SMALL), GPU | CPU, "The autoscaler could add small: call plan_when_ready"),
     "assumed memory":
-        (of(gpu_node("a", accelerator_type="L4")), HALF, "plan assumes the smallest total that a driver has"),
-    "two sizes": (ASSUMED, HALF, "A100 also exists with 80 GB (type A100-80G): if yours are larger, list each device"),
+        (of(gpu_node("a", accelerator_type="L4")), HALF, "plan assumes the smallest amount known"),
+    "two sizes": (ASSUMED, HALF, "A100 also exists with 80 GB (type A100-80G): if yours have more, list each device"),
     "two sizes, divided": (ASSUMED, EvenSplitPolicy(num_trials=2, min_gpus=0.5), "A100 also exists with 80 GB"),
     "no published total":
         (of(gpu_node("a", accelerator_type="AMD-Instinct-MI100")), HALF, "no driver's total is published"),
     "too small":
-        (SEVERAL, GpuMemoryPolicy(gpu_memory="30GiB"), "their memory is too small or not known: 2 L4 (22 GiB)"),
+        (SEVERAL, GpuMemoryPolicy(gpu_memory="30GiB"), "their memory is too small or unknown: 2 L4 (22 GiB)"),
     "another type":
-        (of(A100_80, gpu_node("b", accelerator_type="M3-Max")), SIX_GIB, "left out as only A100 is used: 1 M3"),
+        (of(A100_80, gpu_node("b", accelerator_type="M3-Max")), SIX_GIB, "not used, because only A100 is used: 1 M3"),
     "too few CPUs":
         (of(gpu_node("a", gpu_memory_gib=80), gpu_node("b", cpus=2, gpu_memory_gib=8), gpu_node("c", cpus=2)),
                      GpuMemoryPolicy(gpu_memory="6GiB", cpus=8),
-                     "left out for want of CPUs: 1 unknown type (8 GiB), 1 unknown type (memory not read)"),
+                     "too little CPU: 1 unknown type (8 GiB), 1 unknown type (memory not read)"),
     "workers on a GPU": (of(gpu_node("a", gpu_memory_gib=21.234)), GpuMemoryPolicy(gpu_memory="5GiB"),
-                         "5 GiB a worker: 4 workers on a GPU of 21.2 GiB"),
+                         "5 GiB per worker: 4 workers on a GPU of 21.2 GiB"),
     "digits that show why": (of(gpu_node("a", gpu_memory_gib=19.999)), GpuMemoryPolicy(gpu_memory="5GiB"),
-                             "5 GiB a worker: 3 workers on a GPU of 19.999 GiB"),
+                             "5 GiB per worker: 3 workers on a GPU of 19.999 GiB"),
     "a limit on a GPU": (of(A100_80), GpuMemoryPolicy(gpu_memory="24GiB", max_trials_per_gpu=2),
                          "2 workers on a GPU of 80 GiB, with max_trials_per_gpu=2"),
     "draining":
         (ClusterCapacity(nodes=(gpu_node("a"),), draining=(gpu_node("b"),)), CPU, "not counted: 1 node being drained"),
     "a quota": (QUOTA, ReservingPolicy(CPU, cpus=1), "Ray counts 4 CPUs on 2 nodes where"),
-    "no such node": (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "no alive node is '10.0.0.9'"),
-    "no known head": (nodes((2, 0)), SelectingPolicy(CPU, exclude_head=True), "which node is the head is not known"),
+    "no such node": (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "the ID or address '10.0.0.9'"),
+    "no known head": (nodes((2, 0)), SelectingPolicy(CPU, exclude_head=True), "the head node is unknown"),
     "a rounded share": (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3),
-                        "0.3 NPU became 0.3333: a device holds 3 such workers"),
+                        "0.3 NPU became 0.3333: 3 such workers fit on a device"),
     "no limit on an NPU":
-        (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3), "no limit holds a"),
+        (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3), "nothing limits a worker"),
     "GPU memory left free":
         (of(A100_80), ReservingPolicy(HALF, gpu_memory="4GiB"), "4 GiB of each GPU reserved for others"),
-    "shares beside a free GPU": (nodes((8, 1), (8, 1)), ReservingPolicy(HALF, gpus=1), "perhaps no whole GPU"),
+    "shares beside a free GPU": (nodes((8, 1), (8, 1)), ReservingPolicy(HALF, gpus=1), "maybe not as whole GPUs"),
     "a whole GPU has no limit":
         (nodes((8, 1)), ReservingPolicy(GPU, gpu_memory="1GiB"), "a trial with a whole GPU has no"),
-    "unknown host memory": (UNKNOWN, ReservingPolicy(HALF, memory="1GiB"), "host memory of some nodes is not known"),
-    "unknown GPU memory": (UNKNOWN, ReservingPolicy(HALF, gpu_memory="1GiB"), "GPU memory of some nodes is not known"),
+    "unknown host memory": (UNKNOWN, ReservingPolicy(HALF, memory="1GiB"), "host memory of some nodes is unknown"),
+    "unknown GPU memory": (UNKNOWN, ReservingPolicy(HALF, gpu_memory="1GiB"), "GPU memory of some nodes is unknown"),
     "what others use": (in_use(Resources(cpus=2, gpus=1)), FreeCapacityPolicy(GPU), "2 CPUs, 1 GPU in use by others"),
     "nodes that can be added": (growing(SMALL, LARGE, most=5), AutoscalingPolicy(GPU, max_nodes_to_add=1),
-                                "nodes that can be added are counted: up to 2 large, 4 small, at most 1 together"),
+                                "planned with nodes that can be added: up to 2 large, 4 small, at most 1 together"),
     "unknown types of nodes": (nodes((8, 0)).model_copy(update={"node_types": None}), AutoscalingPolicy(CPU),
-                               "the types of nodes that the autoscaler can add are not known, so none are counted"),
+                               "the node types of the autoscaler are unknown, so the plan adds no nodes"),
     "nothing left beside":
-        (nodes((8, 2)), MixedPolicy(QUARTERS, CpuPolicy(cpus=2)), "no slots of CpuPolicy beside these"),
+        (nodes((8, 2)), MixedPolicy(QUARTERS, CpuPolicy(cpus=2)), "no slots of CpuPolicy on what earlier"),
     "other shares beside": (nodes((16, 2)), MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 1), QUARTERS),
-                            "the policies before it split the same GPUs into different fractions"),
-    "a cap": (nodes((16, 2)), CappedPolicy(QUARTERS, 4), "8 would fit, but at most 4 may run at once"),
+                            "earlier policies split the same GPUs into different fractions"),
+    "a cap": (nodes((16, 2)), CappedPolicy(QUARTERS, 4), "8 trials would fit, but max_concurrent_trials=4 limits them"),
 }
 # fmt: on
 
 
 @pytest.mark.parametrize(("capacity", "policy", "reason"), REASONS.values(), ids=REASONS)
-def test_a_plan_says_how_it_came_about(capacity, policy, reason):
+def test_a_plan_explains_how_it_came_about(capacity, policy, reason):
     assert sum(reason in each for each in policy.plan(capacity).reasons) == 1
 
 
@@ -109,16 +109,16 @@ def test_a_plan_says_how_it_came_about(capacity, policy, reason):
     ("capacity", "policy", "word"),
     [
         pytest.param(nodes((8, 0)), EvenSplitPolicy(num_trials=8), "rounds", id="rounds where there is one"),
-        pytest.param(FEW_H100, GpuPolicy(accelerator_type=TYPES, min_trials=6), "passed over", id="what was requested"),
+        pytest.param(FEW_H100, GpuPolicy(accelerator_type=TYPES, min_trials=6), "skipped", id="what was requested"),
         pytest.param(UNKNOWN, ReservingPolicy(HALF, cpus=1), "host memory", id="what nobody asks for"),
         pytest.param(growing(CPUS), CPU, "can be added", id="nodes that are not counted"),
     ],
 )
-def test_a_plan_does_not_say_what_does_not_matter(capacity, policy, word):
+def test_a_plan_has_no_irrelevant_reasons(capacity, policy, word):
     assert not any(word in reason for reason in policy.plan(capacity).reasons)
 
 
-def test_what_holds_for_all_slots_is_said_once_and_all_else_with_its_policy():
+def test_reasons_about_nodes_appear_once_and_others_with_their_policy():
     cluster = nodes((16, 2)).model_copy(update={"draining": (gpu_node("leaving"),)})
 
     plan = MixedPolicy(CappedPolicy(QUARTERS, 4), CpuPolicy(cpus=2), speeds=(10, 1)).plan(cluster)
@@ -128,13 +128,13 @@ def test_what_holds_for_all_slots_is_said_once_and_all_else_with_its_policy():
         "  4 with 1 CPU, 0.25 GPU (speed 10)",
         "  6 with 2 CPUs (speed 1)",
         "  - CappedPolicy: GPU memory was not read on every node, so the memory of a fraction is unknown",
-        "  - CappedPolicy: 8 would fit, but at most 4 may run at once",
+        "  - CappedPolicy: 8 trials would fit, but max_concurrent_trials=4 limits them",
         "  - CpuPolicy: 2 CPUs per worker, as requested, and no GPU",
         "  - not counted: 1 node being drained",
     ]
 
 
-def test_gpus_are_described_by_type_and_memory_and_a_part_of_one_is_one():
+def test_gpus_are_described_by_type_and_memory_and_fractions_count_as_one():
     others = gpu_node("b", gpus=4, **L4), gpu_node("c", accelerator_type="T4"), gpu_node("d", gpus=0.5)
 
     described = describe_gpus(of(A100_80, *others).groups)

@@ -1,4 +1,4 @@
-"""What policies refuse, when they are made and when they plan, and what they say about it."""
+"""The errors of policies at construction and in planning."""
 
 import pytest
 from ray import tune
@@ -48,52 +48,52 @@ def of_type(accelerator_type, **more):
 # fmt: off
 INFEASIBLE = {
     "2 GPUs on two nodes of 1": (nodes((6, 1), (6, 1)), GpuPolicy(gpus=2), "GPU",
-        "one trial needs 2 GPUs, but the largest node offers 6 CPUs, 1 GPU: short of GPU. Ask for at most 1 GPU per "
-        "worker, or for num_workers=2 with 1 GPU each, or add a larger node."),
+        "one trial needs 2 GPUs, but the largest node has 6 CPUs, 1 GPU: short of GPU. Request at most 1 GPU per "
+        "worker, or num_workers=2 with 1 GPU each, or add a larger node."),
     "no GPU": (nodes((8, 0)), GPU, "GPU",
-        "Add a GPU node. Or take CpuPolicy() instead, or as a fallback (policy | CpuPolicy())."),
+        "Add a GPU node. Or fall back to CPUs: policy | CpuPolicy()."),
     "too many CPUs":
-        (nodes((4, 0), (2, 0)), CpuPolicy(cpus=8), "CPU", "Ask for at most 4 CPUs per worker, or add a larger"),
+        (nodes((4, 0), (2, 0)), CpuPolicy(cpus=8), "CPU", "Request at most 4 CPUs per worker, or add a larger"),
     "too many workers": (nodes((4, 0)), CpuPolicy(num_workers=6), "CPU",
-        "one trial needs 6 workers, each with 1 CPU, but the cluster holds 4 such workers at once: short of CPU. "
-        "Ask for num_workers=4, or add nodes."),
+        "one trial needs 6 workers, each with 1 CPU, but the cluster has room for only 4 such workers: short of CPU. "
+        "Set num_workers=4, or add nodes."),
     "a worker that is too large":
         (nodes((4, 0)), CpuPolicy(cpus=8, num_workers=1), "CPU", "1 worker with 8 CPUs, but the"),
     "an empty cluster":
         (of(), CPU, "nodes", "but the cluster has no alive node: short of nodes. Start Ray nodes, then"),
     "no such device type": (ONE_T4, GpuPolicy(accelerator_type="H100"), "H100",
-        "but the cluster's GPUs are T4: short of H100. Leave accelerator_type out, or name one that is there, or add"),
+        "but the cluster's GPUs are T4: short of H100. Omit accelerator_type, use a type that the cluster has, or add"),
     "too much GPU memory": (ONE_T4, GpuMemoryPolicy(gpu_memory="24GiB"), "GPU memory",
-        "the largest GPUs have 16 GiB: short of GPU memory. Ask for at most 16GiB, or add a larger GPU."),
+        "the largest GPUs have 16 GiB: short of GPU memory. Request at most 16GiB, or add a larger GPU."),
     "too many CPUs beside a share":
         (ONE_T4, GpuMemoryPolicy(gpu_memory="4GiB", cpus=128), "CPU", "at most 64 CPUs per"),
     "GPU memory not read": (nodes((8, 1)), BY_MEMORY, "GPU memory",
-        "Install nvidia-ml-py on the GPU nodes and probe again, give them an accelerator type, or take GpuPolicy with"),
-    "a type that nobody knows": (of_type("RTX-4090"), BY_MEMORY, "GPU memory", "and is not known of the type RTX-4090"),
+        "Install nvidia-ml-py on the GPU nodes and probe again, set their accelerator type, or use GpuPolicy with"),
+    "a type that nobody knows": (of_type("RTX-4090"), BY_MEMORY, "GPU memory", "and is unknown for the type RTX-4090"),
     "an AMD GPU that was not read": (of_type("AMD-Instinct-MI210"), GpuPolicy(min_gpu_memory="80GiB"), "GPU memory",
-        "but the cluster has only 1 AMD-Instinct-MI210 (64 GiB): short of GPU memory. Ask for less, or add larger"),
+        "but the cluster has only 1 AMD-Instinct-MI210 (64 GiB): short of GPU memory. Request less, or add larger"),
     "an AMD GPU whose memory is unknown": (of_type("AMD-Instinct-MI300A"), BY_MEMORY, "GPU memory",
-        "short of GPU memory. Give each device its memory_bytes, or take GpuPolicy with a fraction of a GPU."),
+        "short of GPU memory. Set memory_bytes of each device, or use GpuPolicy with a fraction of a GPU."),
     "a type of two sizes": (of_type("A100"), GpuMemoryPolicy(gpu_memory="60GiB"), "GPU memory",
-        "Ask for at most 40536MiB, or add a larger GPU. Where GPU memory was not read, install nvidia-ml-py there, or"),
+        "Request at most 40536MiB, or add a larger GPU. Where GPU memory was not read, install nvidia-ml-py there, or"),
     "devices that are not listed":
         (of(*(gpu_node(f"{gpus}", gpus=gpus, gpu_memory_gib=24, num_devices=1) for gpus in (5, 2))),
-        BY_MEMORY, "GPU memory", "of all 2 GPU nodes was not read in full: its devices are 1 of 2 GPUs"),
+        BY_MEMORY, "GPU memory", "of all 2 GPU nodes was not read in full: only 1 of 2 GPUs are listed as devices"),
     "least memory that nobody knows":
         (of_type("M3-Max"), GpuPolicy(min_gpu_memory="1GiB"), "GPU memory", "memory not read"),
     "each is there, but not on one node":
         (nodes((8, 2), (64, 0)), GpuPolicy(cpus=32), "CPU", "at most 8 CPUs per worker"),
     "neither is there":
-        (nodes((8, 0)), GpuPolicy(cpus=32), "CPU", "Add a node with more CPU and GPU, or ask for"),
+        (nodes((8, 0)), GpuPolicy(cpus=32), "CPU", "Add a node with more CPU and GPU, or request"),
     "all is to be left free": (nodes((8, 0)), ReservingPolicy(CPU, cpus=8), "CPU",
-        "but with 8 CPUs left free, the largest node offers 0 CPUs, 0 GPUs: short of CPU."),
+        "but with 8 CPUs reserved for others, the largest node has 0 CPUs, 0 GPUs: short of CPU."),
     "more left free than there is":
-        (nodes((8, 0)), ReservingPolicy(CPU, gpus=1), "GPU", "Leave less free, or add nodes."),
+        (nodes((8, 0)), ReservingPolicy(CPU, gpus=1), "GPU", "Reserve less, or add nodes."),
     "more GPU memory left free": (of(gpu_node("a", gpu_memory_gib=6), gpu_node("b", gpu_memory_gib=4)),
         ReservingPolicy(GPU, gpu_memory="4GiB"), "GPU memory",
-        "node b has GPUs of 4 GiB: short of GPU memory. Leave less free, or leave such nodes out: SelectingPolicy"),
+        "node b has GPUs of 4 GiB: short of GPU memory. Reserve less, or exclude such nodes: SelectingPolicy"),
     "all is in use":
-        (in_use(Resources(gpus=2)), FreeCapacityPolicy(GPU), "GPU", "Or wait until others release what they use"),
+        (in_use(Resources(gpus=2)), FreeCapacityPolicy(GPU), "GPU", "Or wait until others release their resources"),
     "no choice":
         (FEW_CPUS, GPU | CpuPolicy(cpus=4), "GPU and CPU", "one trial needs 1 GPU or else 4 CPUs, but the largest"),
     "none of many": (FEW_CPUS, FirstFeasiblePolicy(*(CpuPolicy(cpus=number) for number in range(100, 300))), "CPU",
@@ -113,24 +113,26 @@ INFEASIBLE = {
     "what is being drained": (ClusterCapacity(nodes=(gpu_node("a", gpus=0),), draining=(gpu_node("b"),)), GPU, "GPU",
         "0 GPUs; not counted: 1 being drained"),
     "what no node type has": (growing(SMALL, LARGE), AutoscalingPolicy(GpuPolicy(gpus=16)), "GPU",
-        "with all nodes that can be added, the largest node offers 64 CPUs, 8 GPUs: short of GPU. Ask for at most 8"),
+        "with all nodes that can be added, the largest node has 64 CPUs, 8 GPUs: short of GPU. Request at most 8"),
     "an accelerator that no node has":
         (OTHERS, AcceleratorPolicy(resource="RBLN"), "RBLN", "Add a RBLN node."),
     "too many chips":
-        (OTHERS, AcceleratorPolicy(resource="TPU", amount=8), "TPU", "Ask for at most 4 TPUs per worker"),
+        (OTHERS, AcceleratorPolicy(resource="TPU", amount=8), "TPU", "Request at most 4 TPUs per worker"),
     "too many devices":
-        (OTHERS, AcceleratorPolicy(resource="HPU", amount=9), "HPU", "Ask for at most 8 HPUs per worker"),
+        (OTHERS, AcceleratorPolicy(resource="HPU", amount=9), "HPU", "Request at most 8 HPUs per worker"),
     "too few CPUs beside devices":
         (OTHERS, AcceleratorPolicy(resource="HPU", cpus=5), "CPU", "at most 4 CPUs per worker"),
     "too many workers with devices": (OTHERS, AcceleratorPolicy(resource="HPU", num_workers=9), "HPU", "num_workers=8"),
     "no such type of accelerator": (OTHERS, AcceleratorPolicy(resource="TPU", accelerator_type="TPU-V6E"), "TPU-V6E",
-        "the cluster's TPUs are TPU-V4: short of TPU-V6E. Leave accelerator_type out"),
+        "the cluster's TPUs are TPU-V4: short of TPU-V6E. Omit accelerator_type"),
 }
 # fmt: on
 
 
 @pytest.mark.parametrize(("capacity", "policy", "short_of", "message"), INFEASIBLE.values(), ids=INFEASIBLE)
-def test_an_infeasible_wish_is_answered_with_what_there_is_and_what_would_work(capacity, policy, short_of, message):
+def test_the_error_of_an_infeasible_request_has_the_available_resources_and_a_suggestion(
+    capacity, policy, short_of, message
+):
     with pytest.raises(InfeasibleRequestError) as caught:
         policy.plan(capacity)
 
@@ -141,14 +143,14 @@ def test_an_infeasible_wish_is_answered_with_what_there_is_and_what_would_work(c
 @pytest.mark.parametrize(
     "policy", [GPU | CpuPolicy(cpus=4), MixedPolicy(GPU, CpuPolicy(cpus=4))], ids=["choices", "a mixed pool"]
 )
-def test_each_policy_that_failed_is_kept_in_the_error(policy):
+def test_the_error_contains_the_error_of_each_policy(policy):
     with pytest.raises(InfeasibleRequestError) as caught:
         policy.plan(FEW_CPUS)
 
     assert [error.short_of for error in caught.value.tried] == ["GPU", "CPU"]
 
 
-def test_nodes_are_not_suggested_where_no_more_of_all_types_together_may_come():
+def test_no_nodes_are_suggested_if_the_cluster_may_not_grow():
     with pytest.raises(InfeasibleRequestError) as caught:
         GPU.plan(growing(SMALL, most=0))
 
@@ -163,7 +165,7 @@ def _doubled(times):
 
 
 def _doubled_data(times):
-    """Plain data with shared parts, as YAML with aliases has them."""
+    """Return plain data with shared parts, as from YAML with aliases."""
     data = {"kind": "CpuPolicy"}
     for _ in range(times):
         data = {"kind": "FirstFeasiblePolicy", "policies": [data, data]}
@@ -177,52 +179,61 @@ def accelerator(**fields):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: GpuPolicy(gpus=1.5), "gpus above 1 must be whole, got 1.5: request 1 or 2"),
-        (lambda: GpuPolicy(gpus=0), "gpus must be above 0, got 0: for trials without GPUs take CpuPolicy"),
-        (lambda: GpuPolicy(gpus=0.00005), "gpus must be 0.0001 or more, the finest amount that Ray counts"),
-        (lambda: GpuPolicy(gpus=float("nan")), "gpus must be a finite number up to 1e+11, got nan"),
-        (lambda: CpuPolicy(cpus=-1), "cpus must be 0 or more, got -1"),
+        (lambda: GpuPolicy(gpus=1.5), "gpus above 1 must be whole, got 1.5: ask for 1 or 2"),
+        (lambda: GpuPolicy(gpus=0), "gpus must be above 0, got 0: for trials without GPUs, use CpuPolicy"),
+        (lambda: GpuPolicy(gpus=0.00005), "gpus must be 0.0001 or more, as Ray counts in such steps"),
+        (lambda: GpuPolicy(gpus=float("nan")), "gpus must be a finite number from 0 to 1e+11, got nan"),
+        (lambda: CpuPolicy(cpus=-1), "cpus must be a finite number from 0 to 1e+11, got -1"),
         (lambda: CpuPolicy(cpus=0), "cpus must be above 0 for a worker without GPUs"),
         (lambda: CpuPolicy(num_workers=1.5), "num_workers must be a whole number, 0 or above, got 1.5"),
         (lambda: CpuPolicy(num_workers=10**12), "num_workers must be at most 100,000,000,000, got 1000000000000"),
-        (lambda: CpuPolicy(custom={"NPU": 0.3}), "is a device, which Ray hands out one by one"),
+        (lambda: CpuPolicy(custom={"NPU": 0.3}), "is a device, which Ray assigns individually"),
         (lambda: CpuPolicy(custom={"gpu": 1}), "custom resource 'gpu' is Tune's name for GPU: use gpus"),
         (lambda: CpuPolicy(custom={"accelerator_type:T4": 0.001}), "use accelerator_type"),
-        (lambda: GpuMemoryPolicy(gpu_memory="6 gigs"), "gpu_memory must be a number of bytes above 0 or a text"),
-        (lambda: GpuMemoryPolicy(), "GpuMemoryPolicy needs either gpu_memory, an amount such as '6GiB', or profile"),
+        (lambda: GpuMemoryPolicy(gpu_memory="6 gigs"), "gpu_memory must be above 0: a number of bytes, or a number"),
+        (lambda: GpuMemoryPolicy(), "GpuMemoryPolicy needs either gpu_memory (such as '6GiB') or a measured profile"),
         (lambda: GpuMemoryPolicy(profile={1: 2}), "profile.1: Keys should be strings, got 1"),
         (lambda: GpuPolicy(accelerator_type="A10O"), "unknown accelerator type 'A10O'; did you mean 'A10G'?"),
-        (lambda: GpuPolicy(accelerator_type={"A100"}), "must be the name of a device type, or a list of such names"),
-        (lambda: GpuPolicy(accelerator_type=["A100", ["T4"]]), "must be the name of a device type, or a list of such"),
+        (
+            lambda: GpuPolicy(accelerator_type={"A100"}),
+            "must be the name of a device type, or a list of different names",
+        ),
+        (
+            lambda: GpuPolicy(accelerator_type=["A100", ["T4"]]),
+            "must be the name of a device type, or a list of different",
+        ),
         (lambda: EvenSplitPolicy(num_trials=0), "num_trials must be a whole number, 1 or above, got 0"),
         (lambda: EvenSplitPolicy(num_trials=2, min_cpus=0), "min_cpus and min_gpus are both 0"),
         (lambda: CappedPolicy(CpuPolicy(), 0), "max_concurrent_trials must be a whole number, 1 or above, got 0"),
-        (lambda: CappedPolicy(CpuPolicy(), 1, 2), "accepts inner, max_concurrent_trials by position, got 3 arguments"),
+        (lambda: CappedPolicy(CpuPolicy(), 1, 2), "takes inner, max_concurrent_trials by position, got 3 arguments"),
         (lambda: CappedPolicy(CpuPolicy(), inner=CpuPolicy()), "inner given twice"),
         (lambda: ReservingPolicy(CpuPolicy(), gpus=0.5), "gpus must be a whole number, 0 or above, got 0.5"),
-        (lambda: FirstFeasiblePolicy(policies=()), "needs at least one policy to try"),
-        (lambda: FirstFeasiblePolicy(CpuPolicy(), policies=()), "give the policies as arguments or as policies="),
+        (lambda: FirstFeasiblePolicy(policies=()), "FirstFeasiblePolicy needs at least one policy"),
+        (lambda: FirstFeasiblePolicy(CpuPolicy(), policies=()), "pass the policies as arguments or as policies="),
         (lambda: FirstFeasiblePolicy("CpuPolicy"), "a policy must be a mapping with a 'kind', got a text"),
-        (lambda: _doubled(14), "511 policies are in one, and at most 256 may be"),
-        (lambda: build_policy(_doubled_data(30)), "policies are in one, and at most 256 may be"),
-        (lambda: FirstFeasiblePolicy(*[CpuPolicy()] * 10_000), "10,001 policies are in one, and at most 256 may be"),
+        (lambda: _doubled(14), "may contain at most 256 policies, got 511"),
+        (lambda: build_policy(_doubled_data(30)), "may contain at most 256 policies, got "),
+        (lambda: FirstFeasiblePolicy(*[CpuPolicy()] * 10_000), "may contain at most 256 policies, got 10,001"),
         (lambda: MixedPolicy(policies=()), "needs at least one policy"),
-        (lambda: MixedPolicy(CPU, speeds=(1, 2)), "speeds needs a number for each policy, got 2 for 1"),
+        (lambda: MixedPolicy(CPU, speeds=(1, 2)), "speeds must have one number for each policy, got 2 for 1"),
         (lambda: MixedPolicy(CPU, speeds=(0,)), "must be a number above 0, at most 1e+11, got 0"),
         (lambda: MixedPolicy(CPU, speeds=("fast",)), "must be a number above 0, at most 1e+11, got 'fast'"),
-        (lambda: MixedPolicy(GpuMemoryPolicy(profile=PROFILE), CPU), "a slot of MixedPolicy is for any trial, but "),
+        (
+            lambda: MixedPolicy(GpuMemoryPolicy(profile=PROFILE), CPU),
+            "MixedPolicy cannot contain a GpuMemoryPolicy with a profile",
+        ),
         (lambda: BenchmarkedPolicy(a_decision(), decision=a_decision()), "decision given twice"),
         (accelerator(resource="TPUS"), "unknown accelerator resource 'TPUS'; did you mean 'TPU'"),
         (accelerator(resource="HPU", amount=0.5), "amount=0.5 of HPU is not possible"),
-        (accelerator(resource="TPU", amount=3), "Request 2 or 4"),
+        (accelerator(resource="TPU", amount=3), "Ask for 2 or 4"),
         (accelerator(resource="TPU", accelerator_type="A100"), "'A100' is not of resource 'TPU'"),
-        (accelerator(resource="TPU", num_workers=2), "on whole slices only, so give topology and accelerator_type"),
-        (accelerator(resource="HPU", topology="2x2"), "topology='2x2' is for TPU slices"),
-        (accelerator(resource="TPU", topology="2x2"), "it needs resource='TPU' and an accelerator_type"),
+        (accelerator(resource="TPU", num_workers=2), "on whole slices only, so set topology and accelerator_type"),
+        (accelerator(resource="HPU", topology="2x2"), "topology='2x2' selects TPU slices"),
+        (accelerator(resource="TPU", topology="2x2"), "set resource='TPU' and an accelerator_type"),
     ],
     ids=range(42),
 )
-def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(build, message):
+def test_an_invalid_policy_is_rejected_at_construction(build, message):
     with pytest.raises(InvalidResourcesError) as caught:
         build()
 

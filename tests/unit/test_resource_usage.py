@@ -126,7 +126,10 @@ def test_an_amount_that_the_plan_does_not_use_is_idle_for_the_reason_of_the_plan
 
     found = available_resources(plan, capacity)
 
-    assert found.unplanned["GPU", "not in the plan: held back by the cap max_concurrent_trials"] == ONE
+    assert (
+        found.unplanned["GPU", "not in the plan: not needed, because max_concurrent_trials limits the number of trials"]
+        == ONE
+    )
     assert sum(ticks for (name, _), ticks in found.unplanned.items() if name == "CPU") == 13 * ONE
 
 

@@ -1,4 +1,4 @@
-"""An RLlib algorithm takes what a policy gives a trial, and no more."""
+"""An RLlib algorithm uses exactly the resources that a policy gives a trial."""
 
 import pytest
 
@@ -11,12 +11,12 @@ pytestmark = pytest.mark.rest  # tests/on_ray/test_rllib.py runs what is sized h
 
 @pytest.fixture(scope="module")
 def ppo():
-    """RLlib, whose import takes seconds."""
+    """Import RLlib, which takes seconds."""
     return pytest.importorskip("ray.rllib.algorithms.ppo", exc_type=ImportError)
 
 
 def reserved(ppo, sized):
-    """Return the CPUs and GPUs of each bundle that RLlib makes of a config."""
+    """Return the CPUs and GPUs of each bundle that RLlib creates for a config."""
     bundles = ppo.PPO.default_resource_request(sized.to_dict()).bundles
     return [(bundle.get("CPU", 0), bundle.get("GPU", 0)) for bundle in bundles]
 
@@ -42,7 +42,7 @@ def test_cpus_are_for_env_runners_and_gpus_for_learners(ppo, policy, shape, env_
     assert reserved(ppo, sized) == bundles
 
 
-def test_gpu_memory_becomes_the_share_of_the_learner(ppo):
+def test_gpu_memory_becomes_the_gpu_fraction_of_the_learner(ppo):
     capacity = ClusterCapacity.of(gpu_node("a", gpus=1, cpus=16, gpu_memory_gib=80))
 
     sized = size_algorithm(ppo.PPOConfig(), GpuMemoryPolicy(gpu_memory="10GiB", cpus=2).plan(capacity))
@@ -50,14 +50,14 @@ def test_gpu_memory_becomes_the_share_of_the_learner(ppo):
     assert reserved(ppo, sized) == [(1, 0.125), (1, 0)]
 
 
-def test_where_nodes_differ_the_algorithm_fits_the_smallest_slot(ppo):
+def test_on_different_nodes_the_algorithm_fits_the_smallest_slot(ppo):
     sized = size_algorithm(ppo.PPOConfig(), GpuPolicy().plan(nodes((64, 4), (32, 4))))
 
     assert sized.num_env_runners == 7
 
 
 @pytest.mark.parametrize("is_frozen", [False, True])
-def test_the_config_is_left_as_it_is(ppo, is_frozen):
+def test_the_original_config_is_unchanged(ppo, is_frozen):
     config = ppo.PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=9)
     if is_frozen:
         config.freeze()
@@ -87,7 +87,7 @@ def test_several_gpus_for_one_learner_are_an_error(ppo):
         size_algorithm(ppo.PPOConfig(), GpuPolicy(gpus=2, cpus=4).plan(nodes((8, 2))))
 
 
-def test_the_old_api_stack_is_refused(ppo):
+def test_the_old_api_stack_is_rejected(ppo):
     config = ppo.PPOConfig().api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
 
     with pytest.raises(InvalidResourcesError, match="the config uses RLlib's old API stack"):
@@ -95,7 +95,7 @@ def test_the_old_api_stack_is_refused(ppo):
 
 
 @pytest.mark.parametrize("config", [{}, {"env": "CartPole-v1"}, None, "PPO"])
-def test_what_is_no_config_of_an_algorithm_is_refused(config):
+def test_anything_but_an_algorithm_config_is_rejected(config):
     with pytest.raises(
         InvalidResourcesError, match=r"config must be RLlib's AlgorithmConfig, such as PPOConfig\(\), got"
     ):

@@ -1,4 +1,4 @@
-"""Only whole, intact TPU slices are planned with."""
+"""Plans only use whole, intact TPU slices."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,7 @@ def without_custom(host, name):
     return changed(host, resources=host.resources.replaced(custom=custom))
 
 
-def test_a_trial_takes_a_whole_slice():
+def test_a_trial_uses_a_whole_slice():
     plan = policy().plan(ClusterCapacity.of(*A, *B))
 
     assert (plan.max_concurrent_trials, plan.limited_by) == (2, "TPU slices")
@@ -57,15 +57,15 @@ def test_a_trial_takes_a_whole_slice():
         pytest.param(AcceleratorPolicy(resource="TPU", amount=4), id="all chips of a host"),
     ],
 )
-def test_beside_slots_that_use_one_host_no_slice_is_counted(first):
-    """Train reserves whichever slice it likes by its first host, and would wait for the other slots there."""
+def test_a_slice_with_a_host_in_use_does_not_count(first):
+    """Train chooses any slice by its first host, and would wait for other slots on its hosts."""
     plan = MixedPolicy(CappedPolicy(first, 1), policy()).plan(ClusterCapacity.of(*A, *B))
 
     assert (plan.max_concurrent_trials, plan.common_slot.topology) == (1, None)
     assert "Put the policy of the slices first." in plan.reasons[0]
 
 
-def test_slots_on_other_hosts_leave_slices_whole():
+def test_slots_on_other_hosts_do_not_affect_slices():
     v5p = slice_hosts("v5p", accelerator_type="TPU-V5P", pod_type="v5p-16")
     first = CappedPolicy(AcceleratorPolicy(resource="TPU", amount=4, accelerator_type="TPU-V5P"), 1)
 
@@ -106,21 +106,24 @@ BROKEN = {
     ),
     "a host has too few CPUs": (
         [B[0], changed(B[1], resources=B[1].resources.replaced(cpus=3))],
-        "its hosts hold 1 of 2 such workers",
+        "its hosts have room for 1 of 2 workers",
     ),
-    "a host is of unknown type": ([B[0], changed(B[1], accelerator_type=None)], "its hosts hold 1 of 2 such workers"),
+    "a host is of unknown type": (
+        [B[0], changed(B[1], accelerator_type=None)],
+        "its hosts have room for 1 of 2 workers",
+    ),
 }
 
 
 @pytest.mark.parametrize(("hosts", "why"), BROKEN.values(), ids=BROKEN)
-def test_a_slice_that_is_not_intact_is_left_out_and_named(hosts, why):
+def test_a_broken_slice_is_not_used_and_is_reported(hosts, why):
     plan = policy(cpus=4).plan(ClusterCapacity.of(*A, *hosts))
 
     assert plan.max_concurrent_trials == 1
-    assert f"left out slice 'b': {why}" in plan.reasons
+    assert f"slice 'b' not used: {why}" in plan.reasons
 
 
-def test_a_slice_of_one_host_is_that_host_under_whatever_name():
+def test_a_slice_of_one_host_may_have_any_name():
     hosts = [
         *slice_hosts("s", topology="2x4", accelerator_type="TPU-V6E", pod_type="v6e-8", num_hosts=1, tpus=8),
         gpu_node("t", gpus=0, cpus=8, accelerator_type="TPU-V6E", custom={"TPU": 8}).model_copy(
@@ -133,7 +136,7 @@ def test_a_slice_of_one_host_is_that_host_under_whatever_name():
     assert plan.max_concurrent_trials == 2
 
 
-def test_a_slice_that_ray_takes_for_one_host_does_not_count_on_two():
+def test_a_single_host_topology_on_two_hosts_does_not_count():
     """Ray Train would place its workers one by one, on hosts of any slice."""
     hosts = slice_hosts("s", topology="2x4", accelerator_type="TPU-V6E", pod_type="v6e-8")
 
@@ -141,30 +144,33 @@ def test_a_slice_that_ray_takes_for_one_host_does_not_count_on_two():
         policy(accelerator_type="TPU-V6E", topology="2x4").plan(ClusterCapacity.of(*hosts))
 
 
-def test_another_topology_of_the_same_pod_type_does_not_count_but_is_warned_of():
-    """Ray Train reserves by pod type alone."""
+def test_another_topology_of_the_same_pod_type_does_not_count_but_is_reported():
+    """Ray Train selects slices only by pod type."""
     v6e = {"accelerator_type": "TPU-V6E", "pod_type": "v6e-16", "num_hosts": 4}
     hosts = [*slice_hosts("square", topology="4x4", **v6e), *slice_hosts("long", topology="2x8", **v6e)]
 
     plan = policy(accelerator_type="TPU-V6E", topology="4x4", num_workers=4).plan(ClusterCapacity.of(*hosts))
 
     assert plan.max_concurrent_trials == 1
-    assert "Ray Train finds a slice by its pod type v6e-16, so a trial may get 2x8 instead" in plan.reasons
+    assert "Ray Train selects a slice by its pod type v6e-16, so a trial may get 2x8 instead" in plan.reasons
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_workers": 0}, "num_workers=0 does not fill whole slices: .* so 2 workers .* Ask for num_workers=2$"),
-        ({"num_workers": 3}, "Ask for num_workers=2 or 4$"),
+        ({"num_workers": 0}, "num_workers=0 does not fill whole slices: .* so 2 workers .* Set num_workers=2$"),
+        ({"num_workers": 3}, "Set num_workers=2 or 4$"),
         ({"topology": "2x2"}, "TPU-V4 has no slices of topology '2x2'; did you mean '2x2x"),
         ({"topology": "banana"}, "TPU-V4 has no slices of topology 'banana'; known: 2x2x1, 2x2x2, 2x2x4,"),
-        ({"amount": 8, "topology": "2x2x1"}, "amount=8 of TPU does not divide the 4 chips of a 2x2x1 slice: ask for 4"),
-        ({"num_workers": (2, 4)}, "a trial has whole slices and cannot grow, so give one number"),
-        ({"cpus": 0}, "cpus=0 on TPU slices: Ray Train reserves a whole CPU"),
+        (
+            {"amount": 8, "topology": "2x2x1"},
+            "amount=8 of TPU does not divide the 4 chips of a 2x2x1 slice: set amount=4",
+        ),
+        ({"num_workers": (2, 4)}, "a trial has whole slices and cannot grow, so set one number"),
+        ({"cpus": 0}, "cpus=0 is not valid on TPU slices, where Ray Train then reserves a whole CPU"),
     ],
 )
-def test_workers_that_cannot_fill_slices_are_refused_when_the_policy_is_made(changes, message):
+def test_workers_that_cannot_fill_slices_are_rejected_at_construction(changes, message):
     with pytest.raises(InvalidResourcesError, match=message):
         policy(**changes)
 
@@ -172,12 +178,16 @@ def test_workers_that_cannot_fill_slices_are_refused_when_the_policy_is_made(cha
 @pytest.mark.parametrize(
     ("changes", "hosts", "suggestion"),
     [
-        ({"num_workers": 6}, [*A, *B], "Ask for num_workers=4, or add slices."),
-        ({"cpus": 9}, A, "Ask for less per worker, or add such a slice: Ray labels its hosts with"),
-        ({"topology": "2x2x4", "num_workers": 4}, A, "Ask for topology='2x2x2', which is there, or add such a slice."),
+        ({"num_workers": 6}, [*A, *B], "Set num_workers=4, or add slices."),
+        ({"cpus": 9}, A, "Request less per worker, or add a slice of this topology, whose hosts have Ray's labels"),
+        (
+            {"topology": "2x2x4", "num_workers": 4},
+            A,
+            "Set topology='2x2x2', which the cluster has, or add a slice of this topology.",
+        ),
     ],
 )
-def test_too_few_slices_are_an_error_that_names_what_would_work(changes, hosts, suggestion):
+def test_too_few_slices_are_an_error_with_a_suggestion(changes, hosts, suggestion):
     with pytest.raises(InfeasibleRequestError) as caught:
         policy(**changes).plan(ClusterCapacity.of(*hosts))
 

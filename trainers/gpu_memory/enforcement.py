@@ -15,7 +15,7 @@ from tune_policies.values.errors import MemoryLimitError
 from .limit import FRAMEWORKS
 from .limiters import LIMITERS, has_jax_gpu_plugin
 from .mps import is_mig, isolate_by_mps
-from .share import SharedDevice, ShareLimits
+from .share import FractionLimits, SharedDevice
 
 _MUST_SEE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
 """Frameworks that must see the device. Others may only be imported by them, as JAX is by TensorFlow."""
@@ -34,7 +34,7 @@ MODULES: Final = (*LIMITERS, *_NOT_ENFORCEABLE)
 _AMD_DEVICE: Final = Path("/dev/kfd")
 
 
-def enforce(limits: ShareLimits) -> None:
+def enforce(limits: FractionLimits) -> None:
     """Limit this process and each imported framework, unless it has whole devices.
 
     A framework may see no GPU if another framework sees it, or may see it after its import.
@@ -50,7 +50,7 @@ def enforce(limits: ShareLimits) -> None:
     limit_imported(limits, MODULES)
 
 
-def limit_imported(limits: ShareLimits, modules: Iterable[str]) -> None:
+def limit_imported(limits: FractionLimits, modules: Iterable[str]) -> None:
     """Limit the imported frameworks among ``modules``, and report those that have no limit.
 
     Raises:
@@ -68,14 +68,14 @@ def limit_imported(limits: ShareLimits, modules: Iterable[str]) -> None:
             limits.not_enforceable.append(name)
 
 
-def require_limit(limits: ShareLimits) -> None:
+def require_limit(limits: FractionLimits) -> None:
     """Raise a ``MemoryLimitError`` if a limit was refused, or no imported framework sees the device."""
     if limits.refusal is not None:
         raise MemoryLimitError(limits.refusal)
     _require_visible_device(limits, sorted(limits.blind), may_come=False)
 
 
-def recheck(limits: ShareLimits) -> None:
+def recheck(limits: FractionLimits) -> None:
     """Remove limits that are no longer in force from the report, and warn about them."""
     for name in list(limits.limit_bytes):
         try:
@@ -87,7 +87,7 @@ def recheck(limits: ShareLimits) -> None:
             limits.warn(f"the limit of {name} was removed or replaced, so it is no longer enforced")
 
 
-def _limit(limits: ShareLimits, name: str) -> None:
+def _limit(limits: FractionLimits, name: str) -> None:
     limiter = LIMITERS[name]
     try:
         sees_device = limiter.limit(sys.modules[name], limits)
@@ -101,7 +101,7 @@ def _limit(limits: ShareLimits, name: str) -> None:
         limits.blind.append(name)
 
 
-def _require_visible_device(limits: ShareLimits, names: Iterable[str], *, may_come: bool) -> None:
+def _require_visible_device(limits: FractionLimits, names: Iterable[str], *, may_come: bool) -> None:
     """Report an unenforced limit if no imported framework sees the device, although one of ``names`` should.
 
     With ``may_come``, a framework that is not imported yet may see the device.
@@ -117,7 +117,7 @@ def _require_visible_device(limits: ShareLimits, names: Iterable[str], *, may_co
     )
 
 
-def _may_another_see_it(limits: ShareLimits) -> bool:
+def _may_another_see_it(limits: FractionLimits) -> bool:
     """Return whether an installed framework that is not imported yet may see this process's GPU.
 
     PyTorch and TensorFlow may be builds for the CPU, which only their import shows.

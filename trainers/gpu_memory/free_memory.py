@@ -14,7 +14,7 @@ from tune_policies.values.errors import MemoryLimitError, ProbeError
 from tune_policies.values.units import MIB, format_bytes
 
 from .counters import read_counters
-from .share import GpuShare, ShareLimits
+from .share import FractionLimits, GpuShare
 
 _POLL_S: Final = 0.5
 
@@ -26,7 +26,7 @@ _WHOLE_FRACTION: Final = 0.8
 """The part of a whole device that must be free. The driver and a desktop may use the rest."""
 
 
-def wait_for_free_memory(share: GpuShare, earlier: ShareLimits | None = None, *, timeout_s: float = 30.0) -> None:
+def wait_for_free_memory(share: GpuShare, earlier: FractionLimits | None = None, *, timeout_s: float = 30.0) -> None:
     """Wait until the memory of this process's GPU fraction or devices is free. Without NVML, return at once.
 
     ``earlier`` are the limits of an earlier trial in this process, whose memory counts as free.
@@ -63,7 +63,7 @@ def _needed_bytes(device: DeviceUse, share: GpuShare) -> float:
     return _SHARE_FRACTION * share.bytes_of(device.total_bytes)
 
 
-def _own_bytes(device: DeviceUse, earlier: ShareLimits | None) -> int:
+def _own_bytes(device: DeviceUse, earlier: FractionLimits | None) -> int:
     """Return the memory that an earlier trial left in this process, according to the driver or the frameworks.
 
     In a container, the driver often does not list the process. The frameworks' sum counts for each device.

@@ -22,7 +22,7 @@ from .limit import (
     torch_own_fraction,
     why_jax_is_unlimited,
 )
-from .share import ShareLimits
+from .share import FractionLimits
 
 
 class Limiter(NamedTuple):
@@ -36,8 +36,8 @@ class Limiter(NamedTuple):
     """
 
     framework: str
-    limit: Callable[[Any, ShareLimits], bool]
-    is_in_force: Callable[[Any, ShareLimits], bool]
+    limit: Callable[[Any, FractionLimits], bool]
+    is_in_force: Callable[[Any, FractionLimits], bool]
 
 
 def _started_too_early(what: str) -> MemoryLimitError:
@@ -51,7 +51,7 @@ _BACK_ENDS: Final = ("cuda", "xpu", "npu")
 """Modules of ``torch`` with ``set_per_process_memory_fraction``; ROCm is ``cuda`` too."""
 
 
-def limit_torch(torch: Any, limits: ShareLimits) -> bool:
+def limit_torch(torch: Any, limits: FractionLimits) -> bool:
     """Limit PyTorch, which accepts a limit at any time."""
     available = _available(torch)
     for name, module in available.items():
@@ -77,7 +77,7 @@ def _available(torch: Any) -> dict[str, Any]:
     return {name: module for name, module in back_ends.items() if module is not None and module.is_available()}
 
 
-def _has_limited_allocator(torch: Any, limits: ShareLimits) -> bool:
+def _has_limited_allocator(torch: Any, limits: FractionLimits) -> bool:
     backend = torch.cuda.get_allocator_backend()
     if backend in ("cudaMallocAsync", "hipMallocAsync"):
         # It rejects requests above the limit (CUDAMallocAsyncAllocator.cpp), but does not count the freed memory that
@@ -89,7 +89,7 @@ def _has_limited_allocator(torch: Any, limits: ShareLimits) -> bool:
     return True
 
 
-def _limit_apple(torch: Any, limits: ShareLimits) -> bool:
+def _limit_apple(torch: Any, limits: FractionLimits) -> bool:
     back_end = getattr(torch.backends, "mps", None)
     if back_end is None or not back_end.is_available():
         return False
@@ -101,7 +101,7 @@ def _limit_apple(torch: Any, limits: ShareLimits) -> bool:
     return True
 
 
-def torch_is_in_force(torch: Any, limits: ShareLimits) -> bool:
+def torch_is_in_force(torch: Any, limits: FractionLimits) -> bool:
     """Return whether PyTorch still has the fraction that was set, or whether it is unknown."""
     for module in _available(torch).values():
         fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # of CUDA, since PyTorch 2.8
@@ -117,7 +117,7 @@ def torch_is_in_force(torch: Any, limits: ShareLimits) -> bool:
 _ASYNC_ALLOCATOR: Final = "cuda_malloc_async"
 
 
-def limit_tensorflow(tensorflow: Any, limits: ShareLimits) -> bool:
+def limit_tensorflow(tensorflow: Any, limits: FractionLimits) -> bool:
     """Limit TensorFlow, which is only possible before its runtime starts."""
     config = tensorflow.config
     devices = config.list_physical_devices("GPU")
@@ -153,7 +153,7 @@ def limit_tensorflow(tensorflow: Any, limits: ShareLimits) -> bool:
     return bool(devices)
 
 
-def tensorflow_is_in_force(tensorflow: Any, limits: ShareLimits) -> bool:
+def tensorflow_is_in_force(tensorflow: Any, limits: FractionLimits) -> bool:
     """Return whether TensorFlow's logical devices still have the limit that was set."""
     if os.environ.get("TF_GPU_ALLOCATOR") == _ASYNC_ALLOCATOR:
         return False
@@ -169,7 +169,7 @@ _JAX_TOLERANCE: Final = 1.05
 """XLA applies the fraction to CUDA's total, which differs from NVML's by the memory that the driver reserves."""
 
 
-def limit_jax(jax: Any, limits: ShareLimits) -> bool:
+def limit_jax(jax: Any, limits: FractionLimits) -> bool:
     """Limit JAX, which is only possible before its back end starts."""
     has_started = _has_jax_started()
     if not (any(device.platform == "gpu" for device in jax.devices()) if has_started else _expects_gpu(jax)):
@@ -191,7 +191,7 @@ def limit_jax(jax: Any, limits: ShareLimits) -> bool:
     return True
 
 
-def jax_is_in_force(jax: Any, limits: ShareLimits) -> bool:
+def jax_is_in_force(jax: Any, limits: FractionLimits) -> bool:
     """Return whether JAX has the limit, or will have it when its back end starts."""
     if _has_jax_started():
         # An allocator without a limit reports none.
@@ -223,7 +223,7 @@ def has_jax_gpu_plugin() -> bool:
     return any(plugin.name.startswith(("xla_cuda", "xla_rocm")) for plugin in entry_points(group="jax_plugins"))
 
 
-def limit_cupy(cupy: Any, limits: ShareLimits) -> bool:
+def limit_cupy(cupy: Any, limits: FractionLimits) -> bool:
     """Limit CuPy's default memory pool, which accepts a limit at any time."""
     if not cupy.cuda.is_available():
         return False
@@ -253,7 +253,7 @@ def limit_cupy(cupy: Any, limits: ShareLimits) -> bool:
     return True
 
 
-def cupy_is_in_force(cupy: Any, limits: ShareLimits) -> bool:
+def cupy_is_in_force(cupy: Any, limits: FractionLimits) -> bool:
     """Return whether CuPy still uses its default pool with the limit."""
     pool = cupy.get_default_memory_pool()
     if cupy.cuda.get_allocator() != pool.malloc:

@@ -16,7 +16,7 @@ from tune_policies.values.errors import MemoryLimitError
 from tune_policies.values.units import GIB, MIB
 
 from .limit import OwnEnvironment
-from .share import ShareLimits
+from .share import FractionLimits
 
 MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREADS_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -29,7 +29,7 @@ _UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
 """CUDA opens this device when it starts in a process, but NVML does not."""
 
 
-def isolate_by_mps(limits: ShareLimits) -> None:
+def isolate_by_mps(limits: FractionLimits) -> None:
     """Limit this process with MPS, or warn why this is not possible."""
     reason = ask_mps_daemon()
     if reason is None:

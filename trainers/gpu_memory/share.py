@@ -66,7 +66,7 @@ _NO_OPTIONS: Final = LimitOptions()
 
 
 @dataclass
-class ShareLimits:
+class FractionLimits:
     """The limits of this process while it serves a trial. Each import of a framework adds to them.
 
     Attributes:

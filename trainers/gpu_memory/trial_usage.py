@@ -18,7 +18,7 @@ from tune_policies.tune.usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, U
 from .counters import FrameworkMemory, MemoryKind, held_bytes, read_counters, release_unused, reset_peaks
 from .enforcement import recheck
 from .overhead import Assumption
-from .share import ShareLimits
+from .share import FractionLimits
 
 _KINDS: Final[tuple[MemoryKind, MemoryKind]] = ("allocated", "reserved")
 _BY_ALLOCATOR: Final = "the reserved peak and the overhead"
@@ -36,7 +36,7 @@ class TrialUsage:
         warnings: Warnings for its results, except those of its limits.
     """
 
-    def __init__(self, limits: ShareLimits) -> None:
+    def __init__(self, limits: FractionLimits) -> None:
         self.limits = limits
         self.left_over_bytes = 0
         self.num_ooms = 0
@@ -139,7 +139,7 @@ def _sources(counters: Mapping[str, FrameworkMemory], kind: MemoryKind) -> str:
     return "; ".join([*known, *(f"{name} does not report it{instead}" for name in silent)])
 
 
-def _process_bytes(limits: ShareLimits, held: int) -> tuple[list[DeviceUse], int | None, str]:
+def _process_bytes(limits: FractionLimits, held: int) -> tuple[list[DeviceUse], int | None, str]:
     """Return the devices, the driver's figure for this process, and its source or the reason why it is unknown."""
     device = limits.share.device
     if device != "GPU":
@@ -163,7 +163,7 @@ def _process_bytes(limits: ShareLimits, held: int) -> tuple[list[DeviceUse], int
 
 
 def _overhead(
-    process_bytes: int | None, counters: Mapping[str, FrameworkMemory], limits: ShareLimits
+    process_bytes: int | None, counters: Mapping[str, FrameworkMemory], limits: FractionLimits
 ) -> tuple[int | None, str]:
     reserved = [memory.reserved_bytes for memory in counters.values()]
     if process_bytes is not None and reserved and None not in reserved:
@@ -174,7 +174,7 @@ def _overhead(
     return limits.overhead_of(limits.overheads), sources
 
 
-def _basis(process_bytes: int | None, by_allocator: int | None, limits: ShareLimits) -> str:
+def _basis(process_bytes: int | None, by_allocator: int | None, limits: FractionLimits) -> str:
     """Return the figures that show whether the process kept its fraction."""
     if process_bytes is not None:
         return f"{_BY_ALLOCATOR}, and the process by NVML" if by_allocator is not None else "the process by NVML"

@@ -1,1 +1,1 @@
-"""Asking an autoscaler for nodes, and hearing what becomes of it."""
+"""Requests nodes from an autoscaler, and waits until a plan can run."""

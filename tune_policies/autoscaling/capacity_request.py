@@ -15,16 +15,16 @@ logger = logging.getLogger(__name__)
 
 
 class CapacityRequest:
-    """A request for nodes, which ends with a ``with`` block or :meth:`release`."""
+    """A request for nodes, which a ``with`` block or :meth:`release` withdraws."""
 
     def __init__(self, autoscaler: Autoscaler | None, bundles: list[Bundle]) -> None:
-        """Request the bundles. Without an autoscaler, do nothing, now or later."""
+        """Request the bundles. Without an autoscaler, this and :meth:`release` do nothing."""
         self._autoscaler = autoscaler
         self._bundles = bundles
         if autoscaler is not None:
             try:
                 autoscaler.request(bundles)
-            except BaseException:  # Ctrl-C among them: the request may have been made already
+            except BaseException:  # also on Ctrl-C, because the request may already have been made
                 self.release()
                 raise
 
@@ -36,7 +36,7 @@ class CapacityRequest:
             if self._autoscaler.requested() == counted(self._bundles):
                 self._autoscaler.request([])
         except ProbeError as error:
-            # Another error may be on its way, which explains more. A cluster that is gone needs no release.
+            # Do not hide an earlier error, which explains more. A cluster that has stopped needs no release.
             logger.warning("the capacity that was requested could not be released: %s", error)
 
     def __enter__(self) -> Self:
@@ -49,33 +49,34 @@ class CapacityRequest:
 
 
 def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> CapacityRequest:
-    """Request the nodes for the trials of ``plan`` from the autoscaler, before the trials wait for them.
+    """Request the nodes for the trials of ``plan`` from the autoscaler before the trials start.
 
-    The function returns at once, and the nodes are added later. A ``with`` block releases them on any exit::
+    The function returns at once, and the nodes are added later. A ``with`` block withdraws the request at its end::
 
         with request_capacity(plan):
             tuner.fit()
 
-    Without an autoscaler it only writes to the log, so that the same script runs on a laptop. Nodes that are never
-    added cause no error: :func:`plan_when_ready`, called before, has a deadline.
+    Without an autoscaler it only writes to the log, so that the same script runs on a laptop. If the nodes are never
+    added, no error is raised; call :func:`plan_when_ready` before for a deadline.
 
     How Ray handles the request:
 
     * Ray keeps one request for the whole cluster. A later request of any program, such as ``request_resources`` or
-      ``plan_when_ready``, replaces this one. The end of the ``with`` block does not release a request that replaced it.
-    * Ray counts all nodes of the cluster, and not only free ones: it adds no nodes for those that others use.
-    * If the program is killed or has no ``with`` block, the request and its nodes stay. Then call
+      ``plan_when_ready``, replaces this one. The end of the ``with`` block does not withdraw a request that replaced
+      it.
+    * Ray counts all nodes of the cluster, not only free ones, so it adds no nodes to replace those that others use.
+    * If the program is killed or has no ``with`` block, the request and its nodes remain. Then call
       :func:`release_capacity` from any program on the cluster.
-    * Autoscaler v2 adds nodes for all of the request or for none, so request only trials that can run at once. v1
-      adds what it can, and ignores label selectors, as does Ray 2.50.
+    * Autoscaler v2 adds nodes for the whole request or none, so request only trials that can run at once. v1 adds
+      the nodes that it can, and ignores label selectors, as does Ray 2.50.
     * After the release, nodes are removed when they have been idle for the cluster's ``idle_timeout_minutes``. With
       Train workers, Ray Train's coordinator actor is started on this program's node, so that it keeps no other node
       busy.
 
     Args:
         plan: The plan whose trials, with drivers and Train workers, are requested.
-        num_trials: The number of trials; by default as many as the plan runs at once. If configs decide, these are the
-            trials that need the most.
+        num_trials: The number of trials; by default as many as the plan runs at once. With ``by_config``, the trials
+            with the largest need count.
 
     Raises:
         InvalidResourcesError: ``plan`` is not a plan, or ``num_trials`` is not a whole number above 0.
@@ -86,7 +87,7 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
     number = plan.min_concurrent_trials if num_trials is None else check_count(num_trials, least=1, name="num_trials")
     autoscaler = find_autoscaler()
     if autoscaler is None:
-        logger.info("nothing adds nodes to this cluster, so none are asked for")
+        logger.info("this cluster has no autoscaler, so no nodes are requested")
     elif any(slot.num_workers for slot in plan.slots):
         with ray_errors():
             start_coordinator_here()
@@ -94,7 +95,7 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
 
 
 def release_capacity() -> None:
-    """Withdraw the request for nodes of any program. Without an autoscaler, do nothing.
+    """Withdraw the cluster's request for nodes, of any program. Without an autoscaler, do nothing.
 
     Raises:
         ProbeError: The program is not connected to Ray, or the connection is lost.

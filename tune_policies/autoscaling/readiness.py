@@ -1,6 +1,6 @@
-"""Returns a plan as soon as it can run, and reports within seconds what the cluster can never provide.
+"""Waits until a plan can run, and reports within seconds if the cluster can never provide its nodes.
 
-The nodes for each choice of a policy are requested in turn. The autoscaler's reports tell whether they will be added.
+The nodes for each choice of a policy are requested in turn. The autoscaler's reports show whether they will be added.
 """
 
 import logging
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 _POLL_S: Final = 0.2
 
 _RESERVE_TIMEOUT_S: Final = 5.0
-"""How long Ray may take to reserve resources that are free."""
+"""The timeout of a reservation of free resources."""
 
 _SILENT_REPORTS: Final = 3
-"""After so many reports in a row without a launch, no node will be added.
+"""The number of consecutive reports without a launch after which no node is expected.
 
-One is not enough, because neither version of the autoscaler reports a node between its launch and its registration.
+One is too few, because neither version of the autoscaler reports a node between its launch and its registration.
 """
 
 
@@ -55,29 +55,29 @@ def plan_when_ready(
     probe: Callable[[], ClusterCapacity] = probe_cluster,
     on_progress: Callable[[str], None] | None = None,
 ) -> TrialPlan:
-    """Return a plan that can run now, on nodes that are added for it if necessary.
+    """Return a plan that can run now, and request nodes for it if necessary.
 
     The choices of a policy (a ``FirstFeasiblePolicy``, several device types) are tried in turn. A choice that fits the
     alive nodes is used at once. Otherwise the nodes for ``num_trials`` trials are requested from the autoscaler. If it
-    cannot provide them (no autoscaler, no such node type, a failed launch), the next choice is tried. If the node of an
-    earlier choice is added late, that choice is used.
+    cannot provide them (no autoscaler, no suitable node type, a failed launch), the next choice is tried. If a node for
+    an earlier choice is added late, that choice is used.
 
     When this function returns or raises, also on Ctrl-C, it withdraws its request. New nodes stay until they have been
     idle for the cluster's ``idle_timeout_minutes``, 1 to 5 minutes by default. So start the run at once, or keep them
-    with :func:`request_capacity`. A program that is killed leaves its request behind, as described there.
+    with :func:`request_capacity`. The request of a killed program remains, as described there.
 
-    Autoscaler v1 does not report that it can never meet a request. If the node types are unknown, three reports (15 s)
-    without a launch count as a refusal.
+    Autoscaler v1 does not report that it can never satisfy a request. If the node types are unknown, three reports
+    (15 s) without a launch count as a rejection.
 
     Args:
-        policy: The policy. With an ``AutoscalingPolicy``, the plan may count nodes that are still to be added.
+        policy: The policy. With an ``AutoscalingPolicy``, the plan may include nodes that are still to be added.
         timeout_s: The longest wait for the nodes of each choice, in seconds.
         num_trials: The number of trials that must be able to run.
-        only_free: Whether to plan only on resources that nobody else uses, as ``FreeCapacityPolicy`` does. To be sure,
-            the resources of ``num_trials`` trials are reserved for a moment. If others use them, this waits up to
+        only_free: Whether to plan only on free resources, as ``FreeCapacityPolicy`` does. To be sure,
+            the resources of ``num_trials`` trials are reserved briefly. If others use them, the function waits up to
             ``timeout_s`` seconds for their release before it tries the next choice.
-        probe: Reads the cluster: ``probe_cluster``, or a function that calls it with arguments.
-        on_progress: Called with a line for each step, which the module's logger also gets at ``INFO``.
+        probe: The function that reads the cluster: ``probe_cluster``, or a function that calls it with arguments.
+        on_progress: Called with a line for each step. The module's logger also gets the line, at ``INFO``.
 
     Raises:
         InvalidResourcesError: ``timeout_s`` or ``num_trials`` is not above 0.
@@ -91,7 +91,7 @@ def plan_when_ready(
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
     num_trials = check_count(num_trials, least=1, name="num_trials")
     if not ray.is_initialized():
-        raise ProbeError("this program is not connected to a Ray cluster: call ray.init() before")
+        raise ProbeError("this program is not connected to a Ray cluster: call ray.init() first")
     chosen = FreeCapacityPolicy(policy) if only_free else policy
     return _Search(chosen, num_trials, probe, on_progress, only_free).run(timeout_s)
 
@@ -126,20 +126,20 @@ class _Search:
             error = self._shortfall(choice)
             errors.append(error.told(offered=f"{error.offered}, and {why}"))
             self._given_up.append(why_not(choice, errors[-1]))
-            self._tell(f"{_name(choice)} is given up: {why}")
+            self._tell(f"{_name(choice)} is not possible: {why}")
         raise InfeasibleRequestError.of_each(errors)
 
     def _wait_for(self, choice: ResourcePolicy, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
         """Return the plan of this or an earlier choice as soon as it can run, or why this choice cannot run."""
         autoscaler = self._autoscaler
         if autoscaler is None:
-            return None, "nothing adds nodes to this cluster"
+            return None, "this cluster has no autoscaler"
         try:
             bundles, node_types = needs(choice, self._capacity, self.num_trials)
         except InfeasibleRequestError as error:
-            return None, f"no nodes that can be added would do: {error.offered}"
+            return None, f"no nodes that can be added would suffice: {error.offered}"
         watch = LaunchWatch(autoscaler.report() or LaunchReport(0, answers=False), node_types)
-        self._tell(f"{_name(choice)} does not fit the alive nodes: asking for {_listed(bundles)}")
+        self._tell(f"{_name(choice)} does not fit the alive nodes: requesting {_listed(bundles)}")
         before = self._node_ids
         with CapacityRequest(autoscaler, bundles):
             deadline = time.monotonic() + timeout_s
@@ -159,18 +159,18 @@ class _Search:
                         return None, why
                 if time.monotonic() >= deadline:
                     came = len(self._node_ids - before)
-                    return None, f"{came or 'no'} {'node' if came == 1 else 'nodes'} came within {timeout_s:g} s"
+                    return None, f"{came or 'no'} {'node' if came == 1 else 'nodes'} started within {timeout_s:g} s"
                 time.sleep(min(_POLL_S, max(0.0, deadline - time.monotonic())))
 
     def _plan_of_totals(self, choice: ResourcePolicy) -> TrialPlan | None:
-        """Return the plan of a choice that fits the alive nodes but not what is free of them, else ``None``."""
+        """Return the plan of a choice that fits the alive nodes but not their free resources, else ``None``."""
         if isinstance(choice, FreeCapacityPolicy) and self.only_free:
             with suppress(InfeasibleRequestError):
                 return plan_now(choice.inner, self._capacity, self.num_trials)
         return None
 
     def _wait_until_free(self, plan: TrialPlan, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
-        """Return a plan on the resources that others release within the timeout, or who uses them."""
+        """Return a plan on resources that others release within the timeout, or a sentence on who uses them."""
         self._tell(f"waiting up to {timeout_s:g} s for others to release {plan.common_slot}")
         bundles = plan.bundles(self.num_trials)
         if _can_reserve(bundles, timeout_s):
@@ -182,7 +182,7 @@ class _Search:
                 time.sleep(_POLL_S)
         with ray_errors():
             holders = what_holders_have([bundle.resources for bundle in bundles], read_holders())
-        return None, f"it was not released within {timeout_s:g} s{holders and ': '}{holders}"
+        return None, f"its resources were not released within {timeout_s:g} s{holders and ': '}{holders}"
 
     def _first_that_runs(self, number: int) -> TrialPlan | None:
         """Return the plan of the first of ``number`` choices that can run on the alive nodes."""
@@ -198,7 +198,7 @@ class _Search:
         return None
 
     def _shortfall(self, choice: ResourcePolicy) -> InfeasibleRequestError:
-        """Return why the choice cannot run now, without the suggestion to request nodes."""
+        """Return the error of the choice on the alive nodes, without the suggestion to request nodes."""
         for capacity in (self._capacity.model_copy(update={"node_types": ()}), self._capacity):
             try:
                 plan_now(choice, capacity, self.num_trials)
@@ -231,7 +231,7 @@ def _name(choice: ResourcePolicy) -> str:
 
 
 def _can_reserve(bundles: list[Bundle], timeout_s: float) -> bool:
-    """Return whether Ray reserves these bundles at once within the timeout; release them again."""
+    """Return whether Ray can reserve all bundles within the timeout, and release them again."""
     asked = [bundle for bundle in bundles if bundle.resources]
     selectors = [bundle.label_selector for bundle in asked]
     with ray_errors():
@@ -245,14 +245,14 @@ def _can_reserve(bundles: list[Bundle], timeout_s: float) -> bool:
 
 
 class LaunchWatch:
-    """Follows the autoscaler's reports until one means that a request will not be met."""
+    """Detects in the autoscaler's reports that it will not satisfy a request."""
 
     def __init__(self, before: LaunchReport, node_types: frozenset[str] | None = None) -> None:
         """Start to watch.
 
         Args:
-            before: A report from before the request. Its launches and failures do not belong to the request.
-            node_types: The types that hold a trial, if they are known.
+            before: A report from before the request, whose launches and failures are ignored.
+            node_types: The node types with room for a trial, or ``None`` if they are unknown.
         """
         self._before = before
         self._node_types = node_types
@@ -260,23 +260,23 @@ class LaunchWatch:
         self._silent = 0
 
     def verdict(self, report: LaunchReport) -> str | None:
-        """Return why the request will not be met, or ``None`` if it may still be."""
+        """Return why the request will not be satisfied, or ``None`` if it still may be."""
         if not report.answers or report.number == self._last:
             return None
         self._last = report.number
         if report.refused:
-            return "the autoscaler says that no node which it may add meets this"
+            return "the autoscaler reports that no node that it may add satisfies the request"
         failures = [each for each in report.failures - self._before.failures if self._is_ours(each)]
         failed = {each.node_type for each in failures}
         self._silent = 0 if report.pending else self._silent + 1
         if failed and self._no_other_type(failed, report):
             return " and ".join(sorted({_told(each) for each in failures}))
         if self._silent >= _SILENT_REPORTS:
-            return "the autoscaler launches nothing more for it"
+            return "the autoscaler launches no further nodes for it"
         return None
 
     def _is_ours(self, failure: Launch) -> bool:
-        """Return whether the launch is of a type that holds a trial, and not from before the request."""
+        """Return whether the launch belongs to the request: its type has room for a trial, and it is not older."""
         before = self._before
         if self._node_types is not None and failure.node_type not in self._node_types:
             return False
@@ -285,11 +285,11 @@ class LaunchWatch:
         return all(failure[:2] != launch[:2] for launch in before.launches)
 
     def _no_other_type(self, failed: set[str], report: LaunchReport) -> bool:
-        """Return whether no launch of another type can help. The autoscaler retries failed launches forever."""
+        """Return whether no launch of another type can help. The autoscaler retries failed launches indefinitely."""
         if self._node_types is not None and self._node_types <= failed:
             return True
         others = (report.pending.keys() & (self._node_types or report.pending.keys())) - failed
-        # In the round of the failure, v1 has not tried another type yet.
+        # In the report of the failure, v1 has not tried another type yet.
         return not others and (bool(report.pending) or self._silent > 1)
 
 
@@ -298,25 +298,25 @@ def _told(failure: Launch) -> str:
 
 
 class Needs(NamedTuple):
-    """The bundles of some trials, and the names of the node types that hold a worker, if they are known."""
+    """The bundles of some trials, and the names of the node types with room for a worker, if they are known."""
 
     bundles: list[Bundle]
     node_types: frozenset[str] | None
 
 
 def plan_now(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> TrialPlan:
-    """Return the plan, or raise :class:`InfeasibleRequestError` if the alive nodes do not hold ``num_trials``."""
+    """Return the plan, or raise :class:`InfeasibleRequestError` if ``num_trials`` do not fit the alive nodes."""
     plan = choice.plan(capacity)
     if plan.min_concurrent_trials < num_trials:
         raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} fit at once")
     first = plan.capped(num_trials, limited_by="num_trials")
     if plan.nodes_to_add and fewest_nodes(first.slots, capacity, plan.nodes_to_add):
-        raise _too_few(plan, num_trials, "the alive nodes do not hold them yet")
+        raise _too_few(plan, num_trials, "they do not fit the alive nodes yet")
     return plan
 
 
 def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> Needs:
-    """Return what ``num_trials`` trials, or the choice's own ``min_trials``, need from the autoscaler.
+    """Return the needs of ``num_trials`` trials, or of the choice's own ``min_trials``, from the autoscaler.
 
     Raises:
         InfeasibleRequestError: The nodes that can be added do not suffice.
@@ -325,14 +325,15 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
     num_trials = max([num_trials, *(each.min_trials for each in with_least)])
     if capacity.node_types is None:
         return Needs(_imagined(choice, capacity, num_trials).bundles(num_trials), None)
-    growing = choice if _counts_additions(choice) else AutoscalingPolicy(choice)
+    is_growing = any(isinstance(each, AutoscalingPolicy) for each in with_inner((choice,)))
+    growing = choice if is_growing else AutoscalingPolicy(choice)
     try:
         plan = growing.plan(capacity)
     except InfeasibleRequestError as error:
         with_gpus = frozenset(each.name for each in capacity.node_types if each.resources.gpus > 0)
         if error.short_of != Limit.GPU_MEMORY or not with_gpus:
             raise
-        # The GPU memory of a node is unknown before it starts.
+        # The GPU memory of a node is unknown until it starts.
         return Needs(_imagined(choice, capacity, num_trials).bundles(num_trials), with_gpus)
     if plan.min_concurrent_trials < num_trials:
         raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} would fit at once")
@@ -344,18 +345,13 @@ def _imagined(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int
     plan = plan_on_smallest_node(choice.plan)
     if plan is None:
         plan_now(choice, capacity, num_trials)  # which raises
-        raise AssertionError("what fits the alive nodes needs nothing")
+        raise AssertionError("a choice that fits the alive nodes needs no further nodes")
     return plan
 
 
 def _too_few(plan: TrialPlan, num_trials: int, offered: str) -> InfeasibleRequestError:
     asked = f"{plan.common_slot}, {num_trials} times at once" if num_trials > 1 else str(plan.common_slot)
-    return InfeasibleRequestError(asked, offered, plan.limited_by, "Ask for fewer trials at once, or add nodes.")
-
-
-def _counts_additions(policy: ResourcePolicy) -> bool:
-    """Return whether the policy, or one within it, counts nodes to be added."""
-    return isinstance(policy, AutoscalingPolicy) or any(map(_counts_additions, policy.inner_policies))
+    return InfeasibleRequestError(asked, offered, plan.limited_by, "Request fewer trials at once, or add nodes.")
 
 
 def _alive_nodes() -> frozenset[str]:

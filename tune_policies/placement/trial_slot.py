@@ -111,7 +111,7 @@ class TrialSlot(Value):
         return self.max_workers is not None and self.max_workers > self.num_workers
 
     @property
-    def shares_gpu(self) -> bool:
+    def has_gpu_fraction(self) -> bool:
         """Whether a worker shares its GPU with others."""
         return 0 < self.worker.gpus < 1
 

@@ -1,1 +1,1 @@
-"""The answer of a policy: slots, what each trial gets by its config, and the error where none fits."""
+"""Plans: slots, the slot of each config, and the error if no trial fits."""

@@ -1,4 +1,4 @@
-"""Turns the request of one trial into a plan, or into the error if not one fits: what is short, and what would work."""
+"""Creates the plan for the request of a trial, or the error that explains why no trial fits."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,8 +33,8 @@ from tune_policies.values.resources import MOST, TICKS, Resources, amount_of, fo
 from tune_policies.values.units import format_bytes, format_request
 from tune_policies.values.value import counted
 
-_FALLBACK: Final = "Or take CpuPolicy() instead, or as a fallback (policy | CpuPolicy())."
-"""The fallback of an error if the cluster has none of the devices."""
+_FALLBACK: Final = "Or fall back to CPUs: policy | CpuPolicy()."
+"""The suggestion of an error if the cluster has no such device."""
 
 
 def build_plan(
@@ -44,16 +44,16 @@ def build_plan(
     *,
     groups: tuple[NodeGroup, ...] | None = None,
 ) -> TrialPlan:
-    """Return the plan with as many trials at once as the cluster holds.
+    """Return the plan with as many trials at once as fit in the cluster.
 
     Args:
         capacity: The cluster.
         request: What a trial needs.
         reasons: How the request came about, a sentence each.
-        groups: The only nodes to use; ``None``: all. The caller adds the labels that keep Ray to them.
+        groups: The nodes to use; ``None``: all. The caller adds the labels that restrict Ray to them.
 
     Raises:
-        InfeasibleRequestError: Not even one fits.
+        InfeasibleRequestError: Not even one trial fits.
     """
     groups = capacity.groups if groups is None else groups
     count = count_trials(groups, request)
@@ -63,13 +63,13 @@ def build_plan(
     if request.gpu_memory_bytes is not None:
         notes += about_gpu_memory(group for group in groups if workers_on_node(group.node, request))
     if count > MOST:
-        notes.append(f"{count:.0e} would fit, but no plan counts more than {MOST:.0e}")
+        notes.append(f"{count:.0e} trials would fit, but a plan has at most {MOST:.0e}")
         count = MOST
     if request.num_workers:
         notes.append(f"the trial driver only waits for its workers, so it reserves {DRIVER} and no CPU")
     if request.max_workers is not None:
         notes.append(
-            f"as many trials at once as fit with {counted(request.num_workers, 'worker')} each; with fewer at once "
+            f"counted with {counted(request.num_workers, 'worker')} per trial; with fewer trials at once "
             f"(CappedPolicy), each has more room to grow to {request.max_workers}"
         )
     max_workers, max_workers_alone = room_to_grow(groups, request, count)
@@ -91,16 +91,16 @@ def build_plan(
 
 
 def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator[str]:
-    """Yield which nodes have too little host memory for a worker, and whether that of some is not known."""
+    """Yield how many nodes have too little host memory for a worker, and whether that of some is unknown."""
     memory = request.worker.memory_bytes
     if memory is None:
         return
     beside = request.model_copy(update={"worker": request.worker.with_ticks("memory", 0)})
     fits = [group for group in groups if workers_on_node(group.node, beside)] if beside.worker.ticks else list(groups)
     if any(node.resources.memory_bytes is None for node, _ in fits):
-        yield "host memory of some nodes is not known, so it limits nothing there"
+        yield "host memory of some nodes is unknown, so it limits nothing there"
     if left_out := sum(count for node, count in fits if not workers_on_node(node, request)):
-        yield f"left out {counted(left_out, 'node')} with less host memory than a worker needs, {format_bytes(memory)}"
+        yield f"{counted(left_out, 'node')} not used, with less host memory than the {format_bytes(memory)} of a worker"
 
 
 def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
@@ -109,22 +109,21 @@ def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
     if not unread:
         return
     yield (
-        "GPU memory was not read, so the plan assumes the smallest total that a driver has reported for the type: "
-        f"{describe_gpus(unread)}"
+        f"GPU memory was not read, so the plan assumes the smallest amount known for the type: {describe_gpus(unread)}"
     )
     for name in sorted({str(node.accelerator_type) for node, _ in unread}):
         total = GPU_TOTALS[name]
         if total.is_nominal:
-            yield f"no driver's total is published for {name}: {UNREPORTED_MARGIN:.0%} of its nominal size is left out"
+            yield f"no driver's total is published for {name}: {UNREPORTED_MARGIN:.0%} of its nominal size is deducted"
         if total.variants:
             yield (
-                f"{name} also exists with {total.variants}: if yours are larger, list each device with its "
+                f"{name} also exists with {total.variants}: if yours have more, list each device with its "
                 "memory_bytes in the capacity"
             )
 
 
 def gpu_memory_hint(groups: Iterable[NodeGroup]) -> str:
-    """Return a sentence on how to specify GPU memory that is unknown, or assumed of an ambiguous type; else nothing."""
+    """Return a sentence on how to specify GPU memory that is unknown or ambiguous, or an empty text."""
     unread = [node for node, _ in groups if node.devices is None or node.smallest_gpu_memory_bytes is None]
     nodes = [
         node
@@ -138,7 +137,7 @@ def gpu_memory_hint(groups: Iterable[NodeGroup]) -> str:
 
 
 def describe_gpus(groups: Iterable[NodeGroup]) -> str:
-    """Return the GPUs of the nodes by type and memory: ``"4 A100 (80.0 GiB), 2 T4 (memory not read)"``."""
+    """Return the GPUs of the nodes by type and memory: ``"4 A100 (80 GiB), 2 T4 (memory not read)"``."""
     gpus: Counter[tuple[str, int | None]] = Counter()
     for node, count in groups:
         model = (node.accelerator_type or "unknown type", node.smallest_gpu_memory_bytes)
@@ -150,7 +149,7 @@ def describe_gpus(groups: Iterable[NodeGroup]) -> str:
 
 
 def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
-    """Yield what a user should know about the nodes, whatever is planned on them."""
+    """Yield notes about the nodes that apply to any plan."""
     differs: Counter[tuple[float, float]] = Counter()
     for node, count in capacity.groups:
         if node.usable_cpus is not None and to_ticks(node.usable_cpus) < to_ticks(node.resources.cpus):
@@ -165,7 +164,7 @@ def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
 
 
 def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
-    """Return the error with the nodes being drained and the nodes that an autoscaler could add."""
+    """Return the error with the number of draining nodes, and the nodes that an autoscaler could add."""
     offered, suggestion = error.offered, error.suggestion
     if capacity.draining:
         offered += f"; not counted: {len(capacity.draining)} being drained"
@@ -180,12 +179,12 @@ def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request
             f" The autoscaler could add {named}: call plan_when_ready, or wrap the policy in AutoscalingPolicy."
         )
     elif capacity.node_types is None:
-        suggestion += " An autoscaler may add nodes, but their types are not known: plan_when_ready asks it."
+        suggestion += " An autoscaler may add nodes of unknown types: plan_when_ready requests them."
     return error.told(offered=offered, suggestion=suggestion)
 
 
 def infeasible(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
-    """Return the error for a request if not even one trial fits: what is short, and what would work."""
+    """Return the error for a request that does not fit: the resource that is short, and what would fit."""
     if not groups:
         return InfeasibleRequestError(
             str(request), "the cluster has no alive node", Limit.NODES, "Start Ray nodes, then probe again."
@@ -201,7 +200,7 @@ def _no_such_type(groups: tuple[NodeGroup, ...], request: Request) -> Infeasible
     device = next((name for name in request.worker.ticks if name in DEVICE_RESOURCES), "GPU")
     there = sorted({node.accelerator_type or "of unknown type" for node, _ in groups if _ticks_of(node, device)})
     offered = f"the cluster's {device}s are {', '.join(there)}" if there else f"no node has a {device}"
-    hint = "Leave accelerator_type out, or name one that is there, or add" if there else "Ask for CPUs, or add"
+    hint = "Omit accelerator_type, use a type that the cluster has, or add" if there else "Request CPUs, or add"
     return InfeasibleRequestError(str(request), offered, str(request.accelerator_type), f"{hint} such a node.")
 
 
@@ -213,10 +212,10 @@ def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> Infeas
         request.num_workers - 1,
         lambda n: count_trials(groups, request.model_copy(update={"num_workers": n})) > 0,
     )
-    offered = f"{beside}the cluster holds {workers} such {'worker' if workers == 1 else 'workers'} at once"
+    offered = f"{beside}the cluster has room for only {counted(workers, 'such worker')}"
     short_of = limiting_resource(groups, request)
     if fewer:
-        return InfeasibleRequestError(str(request), offered, short_of, f"Ask for num_workers={fewer}, or add nodes.")
+        return InfeasibleRequestError(str(request), offered, short_of, f"Set num_workers={fewer}, or add nodes.")
     return _short_of(short_of, groups, request, offered)
 
 
@@ -232,11 +231,11 @@ def _too_large(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleReq
 
     best = max(nodes, key=closeness)
     short_of = missing(best)[0]
-    # A resource of which no node has enough is the better answer, shown on the node that has the most of it.
+    # Prefer a resource that is too small on every node, and the node with the most of it.
     if nowhere := _nowhere_enough(nodes, request):
         short_of = nowhere[0]
         best = max(nodes, key=lambda node: (_ticks_of(node, short_of), closeness(node)))
-    return _short_of(short_of, groups, request, f"the largest node offers {best}")
+    return _short_of(short_of, groups, request, f"the largest node has {best}")
 
 
 def _nodes_of_the_type(groups: tuple[NodeGroup, ...], request: Request) -> list[NodeCapacity]:
@@ -248,13 +247,13 @@ def _ticks_of(node: NodeCapacity, name: str) -> int:
 
 
 def _nowhere_enough(nodes: Sequence[NodeCapacity], request: Request) -> list[str]:
-    """Return the resources of which no node has enough for a worker."""
+    """Return the resources that are too small for a worker on every node."""
     needed = request.worker.ticks
     return [name for name in needed if max(_ticks_of(node, name) for node in nodes) < needed[name]]
 
 
 def _short_of(resource: str, groups: tuple[NodeGroup, ...], request: Request, offered: str) -> InfeasibleRequestError:
-    """Return the error for a resource that is short, with what would work."""
+    """Return the error for a resource that is short, with the nearest request that fits."""
     most = _largest_that_fits(groups, request, resource)
     suggestion = _smaller_request(groups, request, resource, most)
     fallback = _FALLBACK if most == 0 and resource in DEVICE_RESOURCES else ""
@@ -262,31 +261,31 @@ def _short_of(resource: str, groups: tuple[NodeGroup, ...], request: Request, of
 
 
 def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: str, most: int | None) -> str:
-    """Return the nearest request that works, or what to add if no smaller request works.
+    """Return the nearest request that fits, or what to add if no smaller request fits.
 
-    ``most`` is the most of the short resource with which a trial fits; ``None``: less does not help.
+    ``most`` is the largest amount of the short resource with which a trial fits; ``None``: less does not help.
     """
     if most is None:
         short = _nowhere_enough(_nodes_of_the_type(groups, request), request) or [short_of]
-        return f"Add a node with more {' and '.join(short)}, or ask for less in every respect."
+        return f"Add a node with more {' and '.join(short)}, or request less of every resource."
     if most == 0 and short_of in DEVICE_RESOURCES:
         return f"Add a {short_of} node."
     if most == 0:
-        return f"Ask for no {short_of}, or add a node with more."
+        return f"Request no {short_of}, or add a node with more."
     amounts = [to_ticks(each) for family in families_of(short_of) for each in family.amounts or ()]
     most = max((each for each in amounts if each <= most), default=most)
     amount = f"{format_request(most)} of host memory" if short_of == "memory" else amount_of(from_ticks(most), short_of)
-    nearest = f"Ask for at most {amount} per worker"
+    nearest = f"Request at most {amount} per worker"
     if short_of == "GPU" and request.num_workers == 0 and to_ticks(request.worker.gpus) % most == 0:
         parts = to_ticks(request.worker.gpus) // most
         smaller = request.model_copy(update={"num_workers": parts, "worker": request.worker.with_ticks("GPU", most)})
         if count_trials(groups, smaller):
-            nearest += f", or for num_workers={parts} with {amount} each"
+            nearest += f", or num_workers={parts} with {amount} each"
     return f"{nearest}, or add a larger node."
 
 
 def _largest_that_fits(groups: tuple[NodeGroup, ...], request: Request, resource: str) -> int | None:
-    """Return the most of one resource, in ticks or bytes, with which a trial fits; ``None``: less does not help."""
+    """Return the most of a resource, in ticks or bytes, with which a trial fits; ``None``: less does not help."""
     if resource.startswith(ACCELERATOR_TYPE_PREFIX):
         return None
     asked = request.worker.ticks.get(resource, 0)
@@ -294,7 +293,7 @@ def _largest_that_fits(groups: tuple[NodeGroup, ...], request: Request, resource
 
     def fits(ticks: int) -> bool:
         if ticks == 0 and is_all:
-            return resource in DEVICE_RESOURCES  # a policy without devices asks for CPUs instead
+            return resource in DEVICE_RESOURCES  # a policy without devices requests CPUs instead
         smaller = request.model_copy(update={"worker": request.worker.with_ticks(resource, ticks)})
         return count_trials(groups, smaller) > 0
 
@@ -306,7 +305,7 @@ def _largest_that_fits(groups: tuple[NodeGroup, ...], request: Request, resource
 
 
 def _rounded(resource: str, ticks: int) -> int:
-    """Return the largest amount up to ``ticks`` that Ray can hand out, in whole CPUs and devices above 1."""
+    """Return the largest amount up to ``ticks`` that Ray can assign: above 1, whole CPUs and devices."""
     whole = ticks // TICKS * TICKS
     if resource in DEVICE_RESOURCES:
         family = families_of(resource)[0]

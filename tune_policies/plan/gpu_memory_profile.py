@@ -1,13 +1,13 @@
-"""How much GPU memory trials need, by their configs: measurements, and a formula for other configs.
+"""The GPU memory that trials need, by config: measurements, and a formula for other configs.
 
-A config is compared as plain data. Nested mappings become one, with their keys joined by ``/`` as Tune does.
+Configs are compared as plain data. Nested mappings are flattened, with their keys joined by ``/`` as in Tune.
 
 The formula is a sum of terms, each a number of the config, its square, or a product of two numbers, like the sizes of
 parameters, gradients and activations. No term is negative, so larger numbers never need less memory. Leave-one-out
 cross-validation selects the terms.
 
-Floats are mostly rates, on which no memory depends but with which few measurements may correlate by chance. So the
-formula has whole numbers only.
+The formula only uses whole numbers. Floats are mostly rates, which do not affect memory, but may correlate with a few
+measurements by chance.
 """
 
 import json
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``config`` without nesting, as plain data.
+    """Return ``config`` as plain data without nesting.
 
-    NumPy numbers become Python's, tuples lists, and functions and classes their names. Any other object becomes the
-    name of its type, so two objects of one type are equal.
+    NumPy numbers become Python numbers, tuples become lists, and functions and classes become their names. Any other
+    object becomes the name of its type, so two objects of the same type are equal.
 
     Raises:
         InvalidResourcesError: ``config`` is not a mapping.
@@ -74,39 +74,39 @@ def _plain(value: Any) -> Any:
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a flat config, without truth values."""
+    """Return the numbers of a flat config, without booleans."""
     return {name: each for name, each in values.items() if isinstance(each, int | float) and not isinstance(each, bool)}
 
 
 def whole_numbers(values: Mapping[str, Any]) -> list[str]:
-    """Return the names of the whole numbers of a flat config, without truth values."""
+    """Return the names of the whole numbers of a flat config, without booleans."""
     return [name for name, each in numbers(values).items() if isinstance(each, int)]
 
 
 def group_key(values: Mapping[str, Any]) -> str:
-    """Return a key that is the same for all flat configs that differ in numbers only."""
+    """Return a key that is equal for flat configs that differ only in numbers."""
     numeric = numbers(values)
     rest = {name: each for name, each in values.items() if name not in numeric}
     return json.dumps([rest, sorted(numeric)], sort_keys=True)
 
 
 _MOST_NUMBERS: Final = 4
-"""More numbers have more terms than a few short trials can distinguish."""
+"""The most numbers in a formula, because a few short trials cannot distinguish more terms."""
 
 _MOST: Final = 1e15
-"""The largest number on which memory may depend. Negative numbers count as 0."""
+"""Larger numbers count as this number, and negative numbers as 0."""
 
 _SIMPLER: Final = 1.05
-"""A formula with more terms is better only if it divides the error by more than this factor."""
+"""A formula with more terms must reduce the error by more than this factor."""
 
 _PRECISION: Final = 1e-4
 """The rounding of allocators, as a fraction of the largest measurement."""
 
 _DECIDES_ALONE: Final = 1 - 1e-9
-"""A measurement with more leverage than this alone determines some coefficient."""
+"""With more leverage than this, a single measurement determines a coefficient."""
 
 Term = tuple[str, ...]
-"""The names that are multiplied: none for the constant."""
+"""The names of the numbers that are multiplied; empty for the constant."""
 
 
 class MemoryFit(NamedTuple):
@@ -114,7 +114,7 @@ class MemoryFit(NamedTuple):
 
     Attributes:
         coefficients: Bytes of each term.
-        residual_bytes: The most by which a measurement was above the formula.
+        residual_bytes: The largest difference of a measurement above the formula.
         largest: The largest measured value of each number that the formula uses.
         largest_unused: The largest measured value of each whole number that the formula does not use.
     """
@@ -129,8 +129,8 @@ class MemoryFit(NamedTuple):
         needed = sum(each * _product(term, numbers) for term, each in self.coefficients.items())
         return math.ceil(needed) + self.residual_bytes
 
-    def tells(self, numbers: Mapping[str, float]) -> bool:
-        """Return whether no whole number that the formula does not use is above those measured."""
+    def covers(self, numbers: Mapping[str, float]) -> bool:
+        """Return whether the numbers that the formula does not use are within the measured range."""
         return all(numbers[name] <= most for name, most in self.largest_unused.items())
 
     def __str__(self) -> str:
@@ -139,7 +139,7 @@ class MemoryFit(NamedTuple):
 
 
 def fit_memory(points: Sequence[tuple[Mapping[str, float], int]]) -> MemoryFit:
-    """Return the formula for at least one measurement: the numbers of a config, and its bytes."""
+    """Return the formula for at least one measurement, each the numbers of a config and its bytes."""
     whole = {name for name in points[0][0] if all(isinstance(numbers[name], int) for numbers, _ in points)}
     coefficients = _best_formula(points, whole)
     used = {name for term in coefficients for name in term}
@@ -152,7 +152,7 @@ def fit_memory(points: Sequence[tuple[Mapping[str, float], int]]) -> MemoryFit:
 
 
 def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str]) -> dict[Term, float]:
-    """Return the best formula of ``usable`` numbers."""
+    """Return the best formula with ``usable`` numbers."""
     import numpy as np
 
     needed = np.array([amount for _, amount in points], dtype=float)
@@ -172,7 +172,7 @@ def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Col
         solution = np.linalg.lstsq(part, needed, rcond=None)[0]
         if (solution < 0).any():
             continue
-        # Two measurements do not predict each other, so the error of the fit itself counts as well.
+        # Two measurements cannot predict each other, so the error of the fit itself is added.
         error = error_left_out(part, needed, has_constant=0 in chosen) + _root_mean_square(part @ solution - needed)
         error += precision
         if error * _SIMPLER < best[0]:
@@ -182,7 +182,7 @@ def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Col
 
 
 def _numbers_that_matter(points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str]) -> list[str]:
-    """Return the usable numbers that vary and are never negative; of many, those that correlate most with the bytes."""
+    """Return the usable numbers that vary and are not negative. Of many, return those with the highest correlation."""
     import numpy as np
 
     needed = np.array([amount for _, amount in points], dtype=float)
@@ -203,7 +203,7 @@ def error_left_out(columns: "NDArray[float64]", needed: "NDArray[float64]", *, h
     count = len(needed)
     if count == 1:
         return 0.0
-    # The predictions follow from the fit to all measurements and the leverage of each (the PRESS statistic).
+    # The predictions follow from the fit to all measurements and their leverages (the PRESS statistic).
     hat = columns @ np.linalg.pinv(columns)
     leverage = hat.diagonal()
     errors = (hat @ needed - needed) / np.where(leverage < _DECIDES_ALONE, 1 - leverage, 1)
@@ -230,17 +230,17 @@ def _product(term: Term, numbers: Mapping[str, float]) -> float:
 
 
 class GpuMemoryMeasurement(Value):
-    """What one short trial on a whole GPU used.
+    """The memory use of one short trial on a whole GPU.
 
     Attributes:
         config: The trial's config as plain data, with the keys of nested mappings joined by ``/``.
         peak_bytes: The peak of each framework's allocator, by framework.
-        overhead_bytes: The memory outside the allocators; ``None``: not known.
-        total_bytes: The memory that the trial needs in all, or if it ran out, the memory that was not enough.
-        host_memory_bytes: The peak host memory of its processes; ``None``: not known.
+        overhead_bytes: The memory outside the allocators; ``None``: unknown.
+        total_bytes: The memory that the trial needs in total, or if it ran out, the memory that was too little.
+        host_memory_bytes: The peak host memory of its processes; ``None``: unknown.
         num_steps: The number of reported results.
-        ended_by: Why it ended.
-        gpu_model: The driver's name of the GPU; ``None``: not known.
+        ended_by: The reason for its end.
+        gpu_model: The driver's name of the GPU; ``None``: unknown.
     """
 
     config: Annotated[dict[str, Any], BeforeValidator(flat)]
@@ -254,22 +254,22 @@ class GpuMemoryMeasurement(Value):
 
     @property
     def ran_out(self) -> bool:
-        """Whether the whole GPU was not enough."""
+        """Whether the trial ran out of memory on the whole GPU."""
         return self.ended_by == "out_of_memory"
 
     @property
     def safe_overhead_bytes(self) -> int:
-        """The most that its frameworks use outside their allocators on any GPU; 0: it names no framework."""
+        """The largest overhead of its frameworks on any GPU, or 0 without a known framework."""
         return sum(safe_overhead_bytes(framework) for framework in self.peak_bytes)
 
     def counted_overhead_bytes(self, *, is_safe: bool) -> int | None:
-        """Return the memory outside the allocators, or a safe figure if that is more; ``None``: not known."""
+        """Return the memory outside the allocators, at least a safe figure if ``is_safe``; ``None``: unknown."""
         if self.overhead_bytes is not None and not (is_safe and self.safe_overhead_bytes > self.overhead_bytes):
             return self.overhead_bytes
         return self.safe_overhead_bytes or None
 
     def held_bytes(self, overhead_bytes: int) -> int:
-        """Return the memory of the allocators; ``overhead_bytes`` counts if the overhead was not measured."""
+        """Return the memory of the allocators, with ``overhead_bytes`` as the overhead if it was not measured."""
         outside = overhead_bytes if self.overhead_bytes is None else self.overhead_bytes
         return max(self.total_bytes - outside, sum(self.peak_bytes.values()), 0)
 
@@ -279,9 +279,9 @@ class GpuMemoryMeasurement(Value):
 
 
 class GpuMemoryProfile(Value):
-    """What trials need, by config.
+    """The GPU memory that trials need, by config.
 
-    Configs that differ in numbers only form a group. Memory is predicted within a group, never across.
+    Configs that differ only in numbers form a group. Predictions only use measurements of the same group.
 
     Attributes:
         measurements: At least one measurement.
@@ -293,18 +293,18 @@ class GpuMemoryProfile(Value):
 
     @property
     def host_memory_bytes(self) -> int | None:
-        """The peak host memory of all trials; ``None``: it was not measured."""
+        """The peak host memory of all trials; ``None``: not measured."""
         return max((each.host_memory_bytes for each in self.measurements if each.host_memory_bytes), default=None)
 
     @property
     def gpu_models(self) -> tuple[str, ...]:
-        """The GPUs on which was measured, by their names."""
+        """The names of the GPUs on which the trials were measured."""
         return tuple(sorted({each.gpu_model for each in self.measurements if each.gpu_model}))
 
     def overhead_bytes(self, gpu_models: Iterable[str | None] | None = None) -> int | None:
-        """Return the memory outside the frameworks' allocators that a share must include, in bytes; ``None``: unknown.
+        """Return the memory outside the frameworks' allocators in bytes; ``None``: unknown.
 
-        It is the most that was measured with any config. On a GPU of another or an unknown model it is at least a safe
+        It is the largest measured overhead of all configs. On another or an unknown GPU model, it is at least a safe
         figure. ``gpu_models`` are the drivers' names of the GPUs to be used; ``None``: those of the measurements.
         """
         is_safe = gpu_models is not None and not set(gpu_models) <= set(self.gpu_models)
@@ -322,12 +322,12 @@ class GpuMemoryProfile(Value):
         return {name: fit_memory(found) for name, found in points.items() if len(found) > 1}
 
     def gpu_memory_bytes(self, config: Mapping[str, Any], overhead_bytes: int | None = None) -> int | None:
-        """Return the GPU memory that a trial with ``config`` needs in all, in bytes; ``None``: not known.
+        """Return the GPU memory that a trial with ``config`` needs in total, in bytes; ``None``: unknown.
 
-        It is the peak of the allocators with the same config, or else the formula of its group with the largest
-        residual, at least the peak of a smaller config. Without a formula it is the peak of a larger config. It is not
-        known if a whole number that is not in the formula is above those measured. The memory outside the allocators
-        is added.
+        It is the overhead plus the measured peak of the allocators with the same config. For another config it is
+        computed by the formula of its group with the largest residual, and at least the peak of a smaller config.
+        Without a formula it is the peak of a larger config. It is unknown if a whole number that is not in the formula
+        exceeds the measured range.
 
         Args:
             config: The trial's config.
@@ -343,9 +343,10 @@ class GpuMemoryProfile(Value):
         return None if needed is None or needed <= (self.more_than_bytes(config) or 0) else max(1, needed)
 
     def more_than_bytes(self, config: Mapping[str, Any]) -> int | None:
-        """Return the largest GPU memory that was not enough for ``config``, in bytes; ``None``: none is known.
+        """Return the largest GPU memory that was too little for ``config``, in bytes; ``None``: unknown.
 
-        It is that of a trial that ran out with the same config, or with one of its group without larger whole numbers.
+        It is the memory of a trial that ran out with the same config, or with a config of its group without larger
+        whole numbers.
         """
         values = flat(config)
         not_enough = (
@@ -365,12 +366,12 @@ class GpuMemoryProfile(Value):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The formulas, a sentence each."""
+        """The formulas, one sentence each."""
         outside = self.overhead_bytes()
         on_top = f" + {format_bytes(outside)} outside the allocators" if outside else ""
         return tuple(
-            f"GPU memory by config: {fit}{on_top}, and {format_bytes(fit.residual_bytes)} more, the most by which a "
-            f"measurement was above that; {_range(fit)}"
+            f"GPU memory by config: {fit}{on_top}, plus the largest residual, {format_bytes(fit.residual_bytes)}; "
+            f"{_range(fit)}"
             for _, fit in sorted(self.fits.items())
         )
 
@@ -385,22 +386,22 @@ class GpuMemoryProfile(Value):
         return found
 
     def _predicted(self, values: dict[str, Any], outside: int) -> int | None:
-        """Return the memory of the allocators; ``None``: not known."""
+        """Return the memory of the allocators; ``None``: unknown."""
         alike = [each for each in self._same_group(values) if not each.ran_out]
         wanted = numbers(values)
         fit = self.fits.get(group_key(values))
         if fit is None:
-            # A float such as a learning rate seldom matters, but a whole number such as a batch size does.
+            # A float such as a learning rate rarely affects memory, but a whole number such as a batch size does.
             above = (each for each in alike if _is_within(values, each.config, whole_numbers(each.config)))
             return max((each.held_bytes(outside) for each in above), default=None)
-        if not fit.tells(wanted):
+        if not fit.covers(wanted):
             return None
         below = (each for each in alike if _is_within(each.config, values, (*fit.largest, *fit.largest_unused)))
         return max(fit.bytes_for(wanted), max((each.held_bytes(outside) for each in below), default=0))
 
 
 def _is_within(values: Mapping[str, Any], limits: Mapping[str, Any], names: Iterable[str]) -> bool:
-    """Return whether no named number of a config is above that of another config."""
+    """Return whether the named numbers of a config do not exceed those of another config."""
     return all(values[name] <= limits[name] for name in names)
 
 
@@ -408,17 +409,17 @@ def _ended(measurement: GpuMemoryMeasurement) -> str:
     how = {
         "finished": "finished",
         "max_steps": "stopped",
-        "timeout": "stopped by the clock",
-        "out_of_memory": "ran out",
+        "timeout": "timed out",
+        "out_of_memory": "ran out of memory",
     }
     return f"{how[measurement.ended_by]} after {counted(measurement.num_steps, 'step')}"
 
 
 def _range(fit: MemoryFit) -> str:
     used = _named(fit.largest)
-    beyond = f"beyond {used} it is extrapolated" if used else "it does not depend on the numbers of the config"
+    beyond = f"extrapolated beyond {used}" if used else "independent of the numbers of the config"
     unused = _named(fit.largest_unused)
-    return f"{beyond}; beyond {unused} it is not known" if unused else beyond
+    return f"{beyond}; unknown beyond {unused}" if unused else beyond
 
 
 def _named(largest: Mapping[str, float]) -> str:

@@ -1,6 +1,6 @@
 """Computes which resources of a cluster a plan leaves idle, and why.
 
-If the plan fills the cluster, each node holds as many workers as fit. Otherwise only the sum of the difference is
+If the plan fills the cluster, each node has as many workers as fit. Otherwise only the total of the idle resources is
 known, because Ray chooses the nodes.
 """
 
@@ -23,24 +23,24 @@ from tune_policies.values.value import Value
 
 
 class Why(StrEnum):
-    """Why an amount is idle; ``{}`` stands for a name."""
+    """The kind of reason why an amount is idle, with ``{}`` for a name. Usage records contain these texts."""
 
-    ROUNDING = "lost to rounding, as Ray counts in steps of 0.0001"
+    ROUNDING = "lost to rounding, because Ray counts in steps of 0.0001"
     LEFT_FREE = "left free by the policy"
-    BESIDE = "the policy leaves free what else more trials need"
-    GROWTH = "left for one trial to grow into"
-    NOT_SELECTED = "on nodes that the plan's label selector leaves out"
+    BESIDE = "more trials would need resources that the policy reserves for others"
+    GROWTH = "reserved for the growth of one trial"
+    NOT_SELECTED = "on nodes that the plan's label selector excludes"
     OTHER_TYPE = "on nodes of another type than {}"
-    NOT_ASKED = "no trial asks for {}"
-    TOO_SMALL = "less than one more {} needs"
-    NONE_LEFT = "their nodes have no {} left"
-    TOO_LITTLE = "their nodes have too little {} left"
-    CAPPED = "held back by the cap {}"
+    NOT_ASKED = "no trial requests {}"
+    TOO_SMALL = "too little for one more {}"
+    NONE_LEFT = "no {} is left on their nodes"
+    TOO_LITTLE = "too little {} is left on their nodes"
+    CAPPED = "not needed, because {} limits the number of trials"
     LIMITED = "limited by {}"
 
 
 class Reason(NamedTuple):
-    """Why an amount is idle, and the name in the reason."""
+    """The reason why an amount is idle, and the name in it."""
 
     why: Why
     name: str = ""
@@ -50,7 +50,7 @@ class Reason(NamedTuple):
 
 
 Parts = Counter[tuple[str, Reason]]
-"""Idle ticks (of host memory: bytes) by resource and reason."""
+"""Idle ticks, or bytes of host memory, by resource and reason."""
 
 
 class Idle(Value):
@@ -58,10 +58,10 @@ class Idle(Value):
 
     Attributes:
         resource: Ray's name of the resource.
-        amount: The amount that is idle for this reason, of ``memory`` in bytes.
-        total: The amount in the cluster, used or not.
+        amount: The amount that is idle for this reason. ``memory`` is in bytes.
+        total: The total amount in the cluster.
         reason: Why no other trial uses it.
-        why: The kind of the reason.
+        why: The kind of reason.
     """
 
     resource: str
@@ -79,11 +79,11 @@ class Idle(Value):
 def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     """Return the idle resources of ``capacity`` and of the nodes that the plan adds.
 
-    Used and idle amounts add up to the total. Host memory is omitted if the trials reserve none, or if that of a node
-    is not known.
+    Used and idle amounts add up to the total. Host memory is omitted if trials reserve none, or if that of a node is
+    unknown.
 
     Raises:
-        InvalidResourcesError: The plan uses more than the total, so it was made for another cluster.
+        InvalidResourcesError: The plan uses more than the total, so it is for another cluster.
     """
     cluster = capacity.with_nodes_added(plan.nodes_to_add)
     total = _total(cluster)
@@ -94,14 +94,14 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     for name in total.keys() | (used.keys() & (DEVICE_RESOURCES | {"CPU"})):
         if used[name] > total[name]:
             raise InvalidResourcesError(
-                f"the plan uses more {name} than the cluster has: it was made for another cluster"
+                f"the plan uses more {name} than the cluster has: pass the capacity for which the plan was made"
             )
     parts = _parts(cluster, plan)
     if parts is None:
         limits = dict.fromkeys(total, Reason(Why.LIMITED, plan.limited_by))
         limits[plan.limited_by] = Reason(Why.TOO_SMALL, "trial")
         parts = Counter({(name, limits[name]): total[name] - used[name] for name in total})
-    _tell_what_is_left_free(parts, plan)
+    _move_reserved(parts, plan)
     rows = sorted(
         (name not in ("CPU", "GPU"), name, -amount, str(reason), reason.why) for (name, reason), amount in parts.items()
     )
@@ -113,7 +113,7 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
 
 
 def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
-    """Return the idle amounts by reason, or ``None`` if the places of trials are not known by node."""
+    """Return the idle amounts by reason, or ``None`` if the nodes of trials are unknown."""
     slot = plan.slots[0]
     if len(plan.slots) > 1:
         return None
@@ -136,8 +136,8 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
     return parts
 
 
-def _tell_what_is_left_free(parts: Parts, plan: TrialPlan) -> None:
-    """Change the reason of resources that the policy leaves free, first of those that more trials would use."""
+def _move_reserved(parts: Parts, plan: TrialPlan) -> None:
+    """Set the reason of resources that the policy reserves, first of those that more trials would use."""
     for name, ticks in plan.left_free.ticks.items():
         left_free = Reason(Why.LEFT_FREE)
         reasons = [reason for each, reason in parts if each == name and reason.why not in (Why.GROWTH, Why.LEFT_FREE)]
@@ -184,20 +184,20 @@ def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str
 
 
 def _lost_to_rounding(share: int, has: int) -> int:
-    """Return the ticks that fractions of floor(1/k) leave on all devices of a node."""
+    """Return the ticks of all devices of a node that fractions of floor(1/k) leave."""
     lost = TICKS % share
     return has // TICKS * lost if lost < TICKS // share else 0
 
 
 def _why_spare(plan: TrialPlan) -> Reason:
-    """Return why trials do not take what would hold more of them."""
+    """Return why no trials use resources with room for more trials."""
     if isinstance(plan.limited_by, Limit):
         return Reason(Why.CAPPED, plan.limited_by)
     return Reason(Why.BESIDE if plan.left_free.ticks else Why.LEFT_FREE)
 
 
 def _take_drivers(parts: Parts, slot: TrialSlot) -> None:
-    """Subtract the memory of the drivers, which may be on any node."""
+    """Subtract the host memory of the drivers, which may be on any node."""
     if slot.num_workers == 0:
         return
     for name, needed in slot.trial.ticks.items():

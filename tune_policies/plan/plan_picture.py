@@ -1,7 +1,7 @@
-"""Draws a plan: nodes and devices with the slots in them, what stays idle, and what stops one more trial.
+"""Draws a plan: the slots on nodes and devices, idle resources, and the resource that limits the number of trials.
 
-Equal nodes with equal slots are one card with their number, and a bar for each resource. ``placement`` decides where
-the slots are. A slot type has a colour and a number, and an idle part is a dashed outline.
+Equal nodes with equal slots share a card with their number, which has a bar for each resource. ``placement`` determines
+the nodes of the slots. A slot type has a color and a number, and idle parts have a dashed outline.
 """
 
 from itertools import groupby
@@ -20,7 +20,7 @@ from tune_policies.values.value import counted, shorten_names
 
 _MOST_CARDS: Final = 16
 _NARROWEST: Final = 4.0
-"""The least width of the box of a worker, in pixels."""
+"""The smallest width of the box of a worker, in pixels."""
 
 _BOX: Final = 14.0
 _LINE: Final = SMALL * 1.35
@@ -30,15 +30,15 @@ def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
     """Return the picture of a plan on the cluster for which it was made.
 
     Raises:
-        InvalidResourcesError: It was made for another cluster.
+        InvalidResourcesError: The plan was made for another cluster.
     """
-    shown = _asked(plan) | {"memory"}  # but not what marks a node, such as the name of a slice
+    shown = _asked(plan) | {"memory"}  # but not resources that only mark a node, such as the name of a slice
     left = [part for part in idle(capacity, plan) if part.why is not Why.ROUNDING and part.resource in shown]
     nodes = workers_on_nodes(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))
     for slot_type, slot in enumerate(plan.slots):
         wanted = slot.max_concurrent_trials * max(1, slot.num_workers)
         if sum(each.workers[slot_type] for each in nodes) < wanted:
-            raise InvalidResourcesError(f"not all slots with {slot} find room: the plan was made for another cluster")
+            raise InvalidResourcesError(f"not all slots with {slot} fit: pass the capacity for which the plan was made")
     column = Column()
     title = plan.headline
     column.lines(title, size=LARGE, style="tp-bold", most=3)
@@ -51,14 +51,14 @@ def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
         number = sum(len(card.nodes) for card in rest)
         column.lines(f"and {counted(number, 'node')} of {counted(len(rest), 'further shape')}")
     if capacity.draining:
-        column.lines(f"{counted(len(capacity.draining), 'node')} being drained, which no plan counts")
+        column.lines(f"{counted(len(capacity.draining), 'node')} being drained, which plans do not use")
     column.y += 2
     column.lines("Stays idle" if left else "Nothing stays idle", style="tp-bold")
     for part in left:
         column.lines(str(part), x=MARGIN + 8)
     notes = ["Each box is a Train worker."] if any(slot.num_workers for slot in plan.slots) else []
     if len(plan.slots) == 1 and len(nodes) > 1:
-        notes.append("This is one way in which all find room: Ray chooses the nodes.")
+        notes.append("This is one possible placement: Ray chooses the nodes.")
     column.y += 4
     column.lines(" ".join(notes), style="tp-soft")
     return column.picture(f"Plan: {title}")
@@ -84,14 +84,14 @@ def _draw_slot_types(column: Column, plan: TrialPlan) -> None:
 
 
 class _Card(NamedTuple):
-    """Nodes that look the same, and the number of workers of each slot type on each node."""
+    """Nodes that are drawn alike, and the number of workers of each slot type on each node."""
 
     nodes: tuple[NodeCapacity, ...]
     workers: tuple[int, ...]
 
 
 def _cards(nodes: list[NodeWorkers], plan: TrialPlan) -> list[_Card]:
-    """Return the cards: alive nodes first, then by use."""
+    """Return the cards, alive nodes first, then the most used nodes."""
 
     def looks(each: NodeWorkers) -> tuple[object, ...]:
         node, amounts = each.node, _shown(each.node, plan)
@@ -108,7 +108,7 @@ def _cards(nodes: list[NodeWorkers], plan: TrialPlan) -> list[_Card]:
 
 
 def _shown(node: NodeCapacity, plan: TrialPlan) -> dict[str, int]:
-    """Return the resources that are drawn, devices first: devices, CPUs, and what a slot requests."""
+    """Return the resources that are drawn: devices, CPUs, and then the other resources that slots request."""
     names = [name for name in node.resources.ticks if name in _asked(plan)]
     names.sort(key=lambda name: (name not in DEVICE_RESOURCES, name != "CPU", name))
     return {name: node.resources.ticks[name] for name in names}
@@ -179,9 +179,9 @@ def _draw_resource(column: Column, name: str, has: int, card: _Card, plan: Trial
 
 
 def _draw_workers(column: Column, x: float, scale: float, name: str, ticks: int, count: int, color: str) -> float:
-    """Draw a box for each worker, or one box if they are too narrow, and return where the next begins.
+    """Draw a box for each worker, or one box if they are too narrow, and return the position after it.
 
-    ``scale`` is the number of pixels of a tick. Workers with a share fill one device after the other, and nothing else
+    ``scale`` is the number of pixels per tick. Workers with a fraction fill one device after the other. Nothing else
     uses the rest of their last device.
     """
     size, end = float(ticks), float(ticks * count)

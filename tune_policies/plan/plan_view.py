@@ -15,7 +15,7 @@ from tune_policies.values.value import counted
 
 
 def plan_view(plan: TrialPlan) -> RenderableType:
-    """Return the slots of a plan as a table, and below it its limits, the nodes that it adds, and its reasons."""
+    """Return a table of the slots of a plan, followed by its limits, the nodes that it adds, and its reasons."""
     slots = plan.slots if plan.by_config is None else plan.by_config.slots
     rows = [_slot_columns(slot) for slot in slots]
     headings = [heading for heading in rows[0] if any(row[heading] for row in rows)]
@@ -45,14 +45,14 @@ def _slot_columns(slot: TrialSlot) -> dict[str, str]:
 
 
 def decision_view(decision: Decision) -> RenderableType:
-    """Return a row for each workload and size, and below from which size on a GPU pays, and when it was measured."""
+    """Return a table of workloads and sizes, followed by the size from which a GPU pays and the date."""
     costs = ("Cheaper", "CPU cost", "GPU cost") if decision.has_prices else ()
     headings = ("Workload", "Size", "Faster", "GPU speed-up", "Trial on CPU", "Trial on GPU", *costs)
     table = empty_table("GPU or CPU", *headings)
     for each in decision.workloads:
         for size in each.sizes:
             table.add_row(each.workload, *_size_columns(size), *(_costs(size) if costs else ()))
-    gpu = decision.accelerator_type or "a GPU of a type that is not known"
+    gpu = decision.accelerator_type or "a GPU of unknown type"
     where = f"measured on {decision.measured_at:%Y-%m-%d} on {decision.cpu_model} and {gpu}"
     prices = f"; costs in {decision.currency}, prices of {decision.price_date}" if costs else ""
     return Group(table, *(line(f"- {_crossover(each)}") for each in decision.workloads), line(f"- {where}{prices}"))
@@ -72,6 +72,6 @@ def _costs(size: SizeDecision) -> Iterator[str]:
 def _crossover(decided: WorkloadDecision) -> str:
     trials = f"{decided.workload}, in trials of {counted(decided.steps_per_trial, 'step')}"
     if decided.crossover_at is None:
-        return f"{trials}: a GPU pays at no size that was measured"
-    above = "" if decided.crossover_above is None else f", and not yet at {decided.crossover_above}"
-    return f"{trials}: a GPU pays from size {decided.crossover_at} on{above}"
+        return f"{trials}: a GPU does not pay at any measured size"
+    above = "" if decided.crossover_above is None else f", but not at {decided.crossover_above}"
+    return f"{trials}: a GPU pays from size {decided.crossover_at}{above}"

@@ -1,4 +1,4 @@
-"""The GPU memory that a framework uses outside its own allocator, as long as it was not measured.
+"""Safe figures for the GPU memory that a framework uses outside its allocator, until it is measured.
 
 Each process of a trial imports this module, so it imports little.
 """
@@ -8,18 +8,18 @@ from typing import Final
 from tune_policies.values.units import GIB, MIB
 
 TORCH_OVERHEAD_BYTES: Final = int(0.85 * GIB)
-"""The most that PyTorch uses outside its allocator: the figure with which its own tests share a GPU."""
+"""The most that PyTorch uses outside its allocator, from PyTorch's tests that share a GPU."""
 
 
 def safe_overhead_bytes(framework: str, compute_capability: tuple[int, int] | None = None) -> int:
     """Return the most that a framework uses outside its allocator on a device, in bytes.
 
     Args:
-        framework: Its name, such as ``"torch"``.
-        compute_capability: That of the device, such as ``(8, 0)``; ``None``: not known.
+        framework: The name of the framework, such as ``"torch"``.
+        compute_capability: The compute capability of the device, such as ``(8, 0)``; ``None``: unknown.
     """
     if framework != "tensorflow":
         return TORCH_OVERHEAD_BYTES
-    # What TensorFlow leaves to the system (``MinSystemMemory`` in its GPU device).
+    # The memory that TensorFlow leaves to the system (``MinSystemMemory`` in its GPU device).
     is_older = compute_capability is not None and compute_capability < (9, 0)
     return (1536 if is_older else 1800) * MIB

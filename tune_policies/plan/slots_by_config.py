@@ -1,4 +1,4 @@
-"""Finds the slot of a trial by its config, from a profile of GPU memory or a decision between CPU and GPU."""
+"""Chooses the slot of a trial by its config, with a GPU memory profile or a decision between CPU and GPU."""
 
 import math
 from abc import abstractmethod
@@ -16,19 +16,19 @@ from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 
 Headroom = Annotated[float, Field(ge=0, le=10)]
-"""How much more than was measured a trial gets, as a fraction of it: 0.1 is a tenth more."""
+"""The additional memory of a trial, relative to the measured memory: 0.1 is a tenth more."""
 
 Device = Literal["CPU", "GPU"]
-"""Where a trial runs."""
+"""The kind of device on which a trial runs."""
 
 
 class SlotsByConfig(Value):
-    """Several slots, and one of them for each config.
+    """Several slots. The config of a trial determines its slot.
 
     Attributes:
-        slots: The slots; an unknown config gets the last.
-        holds_for: The versions of packages with which was measured, by name. If another version is installed, the
-            measurements do not hold; empty: any version.
+        slots: The slots. A trial with an unknown config gets the last one.
+        holds_for: The versions of packages in the measurement, by name. With other versions, the measurements are not
+            valid; empty: any version.
     """
 
     slots: tuple[TrialSlot, ...] = Field(min_length=1)
@@ -44,7 +44,7 @@ class SlotsByConfig(Value):
 
     @abstractmethod
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
-        """Return a sentence on what is not known of a config; ``None``: all that is needed is known."""
+        """Return a sentence on the missing information about a config, or ``None`` if nothing is missing."""
 
     @property
     def max_concurrent_trials(self) -> int:
@@ -52,7 +52,7 @@ class SlotsByConfig(Value):
         return max(slot.max_concurrent_trials for slot in self.slots)
 
     def with_slots(self, change: Callable[[TrialSlot], TrialSlot]) -> Self:
-        """Return the same with each slot changed."""
+        """Return a copy with each slot changed."""
         return self.model_copy(update={"slots": tuple(map(change, self.slots))})
 
     def min_concurrent_trials(self, num_places: int) -> int:
@@ -61,33 +61,33 @@ class SlotsByConfig(Value):
 
 
 class SlotsByProfile(SlotsByConfig):
-    """Slots of several sizes: each config gets the smallest one that a profile says is enough.
+    """Slots of several sizes. Each config gets the smallest slot that suffices according to a profile.
 
     Attributes:
         profile: The profile.
-        headroom: How much more than the profile says a trial gets, as a fraction of it.
-        slots: The sizes, the smallest first; the last is the largest whole GPU, or if a trial's workers must share it,
-            the largest share for each.
+        headroom: The additional memory of a trial, relative to the profile.
+        slots: The sizes, the smallest first. The last is the largest whole GPU, or the largest fraction for each worker
+            if the workers of a trial must share it.
     """
 
     profile: GpuMemoryProfile
     headroom: Headroom
 
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
-        """Return what is not known of a config; see :meth:`SlotsByConfig.why_unknown`."""
+        """Return what is unknown about a config; see :meth:`SlotsByConfig.why_unknown`."""
         if self.needed_bytes(config) is not None:
             return None
         return f"no GPU memory was measured with {dict(config)}"
 
     def needed_bytes(self, config: Mapping[str, Any]) -> int | None:
-        """Return the GPU memory that a trial with this config needs on these GPUs, in bytes; ``None``: not known."""
+        """Return the GPU memory that a trial with this config needs on these GPUs, in bytes; ``None``: unknown."""
         return self.profile.gpu_memory_bytes(config, self.slots[-1].gpu_overhead_bytes)
 
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
-        """Return the smallest slot for a trial with this config, or the largest if the config is not known.
+        """Return the smallest slot for a trial with this config, or the largest if the config is unknown.
 
         Raises:
-            InfeasibleRequestError: The config needs more than the largest.
+            InfeasibleRequestError: The config needs more than the largest slot.
         """
         largest = self.slots[-1]
         has = largest.gpu_memory_bytes or 0
@@ -97,7 +97,7 @@ class SlotsByProfile(SlotsByConfig):
             if more_than < has:
                 return largest
             raise _too_large(config, f"more than {format_bytes(more_than)}", largest)
-        # A trial that leaves no headroom on a whole device has no neighbour there, so it may use all of it.
+        # A trial that needs nearly a whole device has no neighbor there, so it needs no headroom.
         wanted = min(with_headroom(needed, self.headroom), max(needed, has))
         for slot in self.slots:
             if (slot.gpu_memory_bytes or 0) >= wanted:
@@ -106,7 +106,7 @@ class SlotsByProfile(SlotsByConfig):
 
 
 class SlotsByDecision(SlotsByConfig):
-    """A slot on the CPU and one on the GPU, between which a number in the config decides.
+    """A slot on the CPU and a slot on the GPU. A number in the config determines the slot of a trial.
 
     Attributes:
         slots: The slot on the CPU, and the slot on the GPU.
@@ -122,15 +122,15 @@ class SlotsByDecision(SlotsByConfig):
         return min(num_places, *(slot.max_concurrent_trials for slot in self.slots))
 
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
-        """Return what is not known of a config; see :meth:`SlotsByConfig.why_unknown`."""
+        """Return what is unknown about a config; see :meth:`SlotsByConfig.why_unknown`."""
         if self._size_of(config) is not None:
             return None
-        return f"the decision goes by {self.size!r}, for which {dict(config)} has no number above 0"
+        return f"the decision needs a number above 0 for {self.size!r}, which {dict(config)} lacks"
 
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
-        """Return the slot on the better device for the largest measured size up to that of the config.
+        """Return the slot on the better device for the largest measured size up to the size of the config.
 
-        Below all measured sizes the smallest counts. A config without a size gets the GPU.
+        Below all measured sizes, the smallest one counts. A config without a size gets the GPU.
         """
         on_cpu, on_gpu = self.slots
         size = self._size_of(config)
@@ -153,9 +153,9 @@ def _too_large(config: Mapping[str, Any], needed: str, largest: TrialSlot) -> In
     has = format_bytes(largest.gpu_memory_bytes or 0)
     return InfeasibleRequestError(
         f"{needed} of GPU memory with the config {dict(config)!r}",
-        f"each of its {largest.num_workers} workers can have {has} of a GPU at most"
-        if largest.shares_gpu
+        f"each of its {largest.num_workers} workers gets at most {has} of a GPU"
+        if largest.has_gpu_fraction
         else f"the largest GPU in use has {has}",
         Limit.GPU_MEMORY,
-        "Leave the config out, make it smaller, or add a larger GPU.",
+        "Remove the config, reduce its size, or add a larger GPU.",
     )

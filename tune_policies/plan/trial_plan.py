@@ -1,4 +1,4 @@
-"""The answer of a policy: what a trial reserves, how many run at once, and why.
+"""The result of a policy: the resources of a trial, how many trials run at once, and why.
 
 The methods that return objects of Ray's public API import Ray when they are called, so that planning needs no Ray.
 """
@@ -8,7 +8,7 @@ from dataclasses import fields as fields_of
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 
-from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.placement.packing import Limit
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _MOST_SHOWN: Final = 8
-"""Slot types that ``explain`` names one by one."""
+"""The number of slot types that ``explain`` lists individually."""
 
 _MAX_CALLS: Final[dict[str, dict[str, int]]] = {"process": {}, "release": {"max_calls": 1}, "keep": {"max_calls": 0}}
 """How many calls a task's process serves, by ``reuse``. In Ray 0 means any number, and by default tasks with GPUs have
@@ -38,7 +38,7 @@ _MAX_CALLS: Final[dict[str, dict[str, int]]] = {"process": {}, "release": {"max_
 
 
 class NodeNote(str):
-    """A reason that describes the nodes, whatever is planned on them: a policy around others gives it once."""
+    """A reason about the nodes that applies to any plan, so that a wrapping policy adds it only once."""
 
     __slots__ = ()
 
@@ -52,20 +52,20 @@ Reason = Annotated[str, WrapValidator(_keep_note)]
 
 
 class TrialPlan(ShownValue):
-    """What a policy decided.
+    """The result of a policy.
 
-    It has slots of at least one type. Properties such as ``trial`` and ``num_workers`` are those of ``common_slot``.
+    It has one or more slot types. Properties such as ``trial`` and ``num_workers`` are those of ``common_slot``.
 
     Attributes:
         slots: The slot types, the best first.
-        limited_by: What stops one more trial: a resource by Ray's name, or the field of a policy.
+        limited_by: What prevents one more trial: a resource by Ray's name, or the field of a policy.
         reasons: How the plan came about, a sentence each.
         nodes_to_add: Nodes that the autoscaler must add before all trials can run, by node type; empty: none.
-        by_config: The slot of each trial by its config; the first of ``slots`` is then enough for every measured
+        by_config: The slot of each trial by its config. The first of ``slots`` then suffices for every measured
             config. ``None``: all trials get the same.
-        fewer_than_fit: Whether fewer trials may run at once than Ray would place by their resources alone.
-        left_free: What the policy leaves free for others, on all nodes together.
-        common: The slot of every trial in a run without ``PolicyScheduler``, if each type of node has its own slots;
+        fewer_than_fit: Whether fewer trials may run at once than Ray would place by their resources.
+        left_free: The resources that the policy reserves for others, on all nodes together.
+        common: The slot of every trial in a run without ``PolicyScheduler``, if each node type has its own slots;
             ``None``: the first of ``slots``.
     """
 
@@ -80,14 +80,20 @@ class TrialPlan(ShownValue):
     left_free: Resources = Resources()
     common: TrialSlot | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed_fields(cls, data: Any) -> Any:
+        """Ignore the field ``divides_cpus`` in files of older versions."""
+        return {name: data[name] for name in data if name != "divides_cpus"} if isinstance(data, dict) else data
+
     @property
     def common_slot(self) -> TrialSlot:
-        """The slot of a trial whose slot is not known: that of all if all get the same, else the first slot type."""
+        """The slot of a trial without an assigned slot: ``common``, or else the first of ``slots``."""
         return self.slots[0] if self.common is None or len(self.slots) == 1 else self.common
 
     @property
     def trial(self) -> Resources:
-        """Reserved by Tune for the trainable."""
+        """The resources that Tune reserves for the trainable."""
         return self.common_slot.trial
 
     @property
@@ -102,7 +108,7 @@ class TrialPlan(ShownValue):
 
     @property
     def worker(self) -> Resources:
-        """What one process that trains has: the trial, or each Train worker."""
+        """The resources of one process that trains: the trial, or each Train worker."""
         return self.common_slot.worker
 
     @property
@@ -112,12 +118,12 @@ class TrialPlan(ShownValue):
 
     @property
     def gpu_memory_bytes(self) -> int | None:
-        """GPU memory that a worker may use on each of its devices; ``None``: not known."""
+        """GPU memory that a worker may use on each of its devices; ``None``: unknown."""
         return self.common_slot.gpu_memory_bytes
 
     @property
     def accelerator_type(self) -> str | None:
-        """Ray's name of the device type that workers are placed on; ``None``: any."""
+        """Ray's name of the device type of the workers; ``None``: any."""
         return self.common_slot.accelerator_type
 
     @property
@@ -127,21 +133,22 @@ class TrialPlan(ShownValue):
 
     @property
     def reuse(self) -> Literal["process", "release"]:
-        """The ``reuse`` of ``remote_options`` that is right for tasks of this plan.
+        """The value of ``reuse`` in ``remote_options`` for tasks of this plan.
 
-        Frameworks keep devices and their memory until the process ends, so a task with devices should release them.
+        Frameworks keep devices and their memory until the process ends, so the process of a task with devices should
+        end.
         """
         return "release" if DEVICE_RESOURCES & self.worker.ticks.keys() else "process"
 
     @property
     def max_concurrent_trials(self) -> int:
-        """How many trials run at once, in slots of all types; if configs decide, with the smallest configs."""
+        """How many trials run at once, in slots of all types. With ``by_config``, the smallest configs count."""
         at_once = self._num_places
         return at_once if self.by_config is None else max(at_once, self.by_config.max_concurrent_trials)
 
     @property
     def min_concurrent_trials(self) -> int:
-        """How many trials run at once with any configs that were measured."""
+        """How many trials run at once with any measured configs."""
         at_once = self._num_places
         return at_once if self.by_config is None else self.by_config.min_concurrent_trials(at_once)
 
@@ -151,16 +158,16 @@ class TrialPlan(ShownValue):
 
     @property
     def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
-        """What ``tune.run(resources_per_trial=…)`` and ``tune.with_resources`` take.
+        """The value for ``tune.run(resources_per_trial=…)`` and ``tune.with_resources``.
 
-        It is a dict, or a ``PlacementGroupFactory`` if nodes are selected by label. If configs decide what trials get,
-        it is enough for every measured config.
+        It is a dict, or a ``PlacementGroupFactory`` if nodes are selected by label. With ``by_config``, it suffices for
+        every measured config.
         """
         return self.common_slot.resources_per_trial
 
     @property
     def resources_per_worker(self) -> dict[str, float]:
-        """What ``ScalingConfig(resources_per_worker=…)`` takes; empty when ``num_workers`` is 0."""
+        """The value for ``ScalingConfig(resources_per_worker=…)``; empty if ``num_workers`` is 0."""
         return self.common_slot.resources_per_worker
 
     def scaling_config(self, **kwargs: Any) -> "ScalingConfig":
@@ -170,43 +177,43 @@ class TrialPlan(ShownValue):
             **kwargs: Further fields of ``ScalingConfig``, such as ``placement_strategy``.
 
         Raises:
-            InvalidResourcesError: The plan has no Train workers, ``kwargs`` name what the plan sets, or the installed
-                Ray cannot express the plan.
+            InvalidResourcesError: The plan has no Train workers, ``kwargs`` contains a field that the plan sets, or the
+                installed Ray cannot express the plan.
         """
         import ray
         from ray.train import ScalingConfig
 
         if self.num_workers == 0:
             raise InvalidResourcesError(
-                "the plan has num_workers=0, so the trial itself trains and there is no ScalingConfig: "
-                "give the policy num_workers=1 or more"
+                "a plan with num_workers=0 has no ScalingConfig, because the trial itself trains: set num_workers=1 or "
+                "more in the policy"
             )
         fields = self.common_slot.scaling_fields
         _check_scaling_fields(fields, {field.name for field in fields_of(ScalingConfig)}, ray.__version__)
         if twice := sorted(fields.keys() & kwargs.keys()):
-            raise InvalidResourcesError(f"{', '.join(twice)} comes from the plan: change the policy instead")
+            raise InvalidResourcesError(f"the plan sets {', '.join(twice)}: change the policy instead")
         return ScalingConfig(**fields, **kwargs)
 
     def tune_run_kwargs(self) -> dict[str, Any]:
         """Return ``resources_per_trial`` and ``max_concurrent_trials`` for ``tune.run`` without a ``PolicyScheduler``.
 
-        ``tune.run(train_fn, **plan.tune_run_kwargs())``. Nothing sets up the processes of such a run: GPU memory is not
-        limited, trials without a GPU see all GPUs, and all trials get ``common_slot``.
+        Use it as ``tune.run(train_fn, **plan.tune_run_kwargs())``. The processes of such a run are not set up: GPU
+        memory is not limited, trials without a GPU see all GPUs, and all trials get ``common_slot``.
         """
         return {"resources_per_trial": self.resources_per_trial, "max_concurrent_trials": self.max_concurrent_trials}
 
     def remote_options(self, reuse: Literal["process", "release", "keep"] = "process") -> dict[str, Any]:
-        """Return what ``@ray.remote(**options)`` and ``.options(**options)`` take, for one worker of the plan.
+        """Return the options of ``@ray.remote(**options)`` or ``.options(**options)`` for one worker of the plan.
 
         Args:
-            reuse: Whether the process of a task serves more than one call. ``"process"`` leaves this to Ray, which ends
-                the process of a task with GPUs after one call, and reuses all others. It is for actors, which keep
+            reuse: Whether the process of a task serves more than one call. ``"process"`` is Ray's default: the process
+                of a task with GPUs ends after one call, and all others are reused. Use it for actors, which keep
                 their process, and for ``.options``. ``"release"`` ends the process after one call (``max_calls=1``),
-                which releases the device's memory. ``"keep"`` reuses the process of a task with GPUs, too
-                (``max_calls=0``). Ray accepts these two in the decorator of a task only.
+                which releases the device's memory. ``"keep"`` also reuses the process of a task with GPUs
+                (``max_calls=0``). Ray accepts these two values only in the decorator of a task.
 
         Raises:
-            InvalidResourcesError: ``reuse`` is none of them.
+            InvalidResourcesError: ``reuse`` has another value.
         """
         if reuse not in _MAX_CALLS:
             raise InvalidResourcesError(f"reuse must be 'process', 'release' or 'keep', got {reuse!r}")
@@ -226,12 +233,12 @@ class TrialPlan(ShownValue):
         return options | _MAX_CALLS[reuse]
 
     def num_rounds(self, num_trials: int) -> int:
-        """Return how many rounds ``num_trials`` trials take, if all last equally long."""
+        """Return how many rounds ``num_trials`` trials of equal length take."""
         num_trials = check_count(num_trials, least=0, name="num_trials")
         return -(-num_trials // self.max_concurrent_trials)
 
     def capped(self, max_concurrent_trials: int, *, limited_by: str, reasons: tuple[str, ...] = ()) -> "TrialPlan":
-        """Return a plan with at most ``max_concurrent_trials`` trials at once, in the better slots first."""
+        """Return a plan with at most ``max_concurrent_trials`` trials at once, with the better slots first."""
         if self.max_concurrent_trials <= max_concurrent_trials:
             return self
         slots, left = [], max_concurrent_trials
@@ -240,7 +247,7 @@ class TrialPlan(ShownValue):
                 slots.append(slot.capped(left))
                 left -= slots[-1].max_concurrent_trials
         if len(slots) == 1 < len(self.slots) and self.common and _same_nodes(slots[0], self.common):
-            # Ray now chooses the nodes, also those of the slots that are left out.
+            # Ray now chooses the nodes, which may be those of removed slots.
             slots = [slots[0].model_copy(update={"gpu_memory_bytes": self.common.gpu_memory_bytes})]
         by_config = self.by_config and self.by_config.with_slots(lambda slot: slot.capped(max_concurrent_trials))
         changes = {
@@ -252,11 +259,11 @@ class TrialPlan(ShownValue):
         return self.model_copy(update=changes | {"reasons": (*self.reasons, *reasons)})
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialPlan":
-        """Return the same plan, placed only on nodes that match this selector and its own."""
+        """Return a copy of the plan for nodes that match this selector and its own."""
         return self.with_slots(lambda slot: slot.on_nodes(label_selector))
 
     def with_slots(self, change: Callable[[TrialSlot], TrialSlot]) -> "TrialPlan":
-        """Return the same plan with each of its slots changed."""
+        """Return a copy of the plan with each slot changed."""
         by_config, common = self.by_config and self.by_config.with_slots(change), self.common and change(self.common)
         changes = {"slots": tuple(map(change, self.slots)), "by_config": by_config, "common": common}
         return self.model_copy(update=changes)
@@ -265,26 +272,26 @@ class TrialPlan(ShownValue):
         """Return the slot of a trial with this config.
 
         Raises:
-            InfeasibleRequestError: It is known to need more GPU memory than any device has.
+            InfeasibleRequestError: The config is known to need more GPU memory than any device has.
         """
         return self.common_slot if self.by_config is None else self.by_config.slot_for(config)
 
     def for_config(self, config: Mapping[str, Any]) -> "TrialPlan":
-        """Return the plan of a trial with this config alone, for instance for the Train run that it starts.
+        """Return the plan for a trial with this config, for instance for the Train run that it starts.
 
         Raises:
-            InfeasibleRequestError: It is known to need more GPU memory than any device has.
+            InfeasibleRequestError: The config is known to need more GPU memory than any device has.
         """
         if self.by_config is None:
             return self
         return self.model_copy(update={"slots": (self.slot_for(config),), "by_config": None})
 
     def with_reasons(self, *reasons: str) -> "TrialPlan":
-        """Return the same plan with further reasons in front of its own."""
+        """Return a copy of the plan with further reasons before its own."""
         return self.model_copy(update={"reasons": (*reasons, *self.reasons)})
 
     def bundles(self, num_trials: int) -> list[Bundle]:
-        """Return the bundles of ``num_trials`` trials, with drivers and workers, in the better slots first.
+        """Return the bundles of ``num_trials`` trials, with drivers and workers, for the better slots first.
 
         Trials beyond those that run at once count with ``common_slot``.
 
@@ -294,8 +301,8 @@ class TrialPlan(ShownValue):
         num_bundles = num_trials * (1 + max(slot.num_workers for slot in self.slots))
         if num_bundles > MOST_AT_ONCE:
             raise InvalidResourcesError(
-                f"{counted(num_trials, 'trial')} may need {num_bundles:,} bundles, and at most {MOST_AT_ONCE:,} are "
-                "requested at once: pass a smaller num_trials"
+                f"{counted(num_trials, 'trial')} may need {num_bundles:,} bundles, more than the {MOST_AT_ONCE:,} that "
+                "can be requested at once: pass a smaller num_trials"
             )
         bundles: list[Bundle] = []
         left = num_trials
@@ -306,7 +313,7 @@ class TrialPlan(ShownValue):
         return bundles + self.common_slot.bundles() * left
 
     def plot(self, capacity: "ClusterCapacity") -> "Picture":
-        """Return a picture of the plan's slots in the cluster, of what stays idle, and what stops one more trial.
+        """Return a picture of the plan's slots in the cluster, of idle resources, and of the limiting resource.
 
         A notebook shows the picture; ``plan.plot(capacity).save("plan.svg")`` writes it.
 
@@ -330,22 +337,22 @@ class TrialPlan(ShownValue):
 
     @property
     def about_nodes_to_add(self) -> str:
-        """The nodes that the autoscaler must add first, or an empty text."""
+        """A sentence on the nodes that the autoscaler must add first, or an empty text."""
         added = ", ".join(f"{count} {name}" for name, count in sorted(self.nodes_to_add.items()))
         return one_line(f"nodes that the autoscaler must add first: {added}") if added else ""
 
     @property
     def all_reasons(self) -> tuple[str, ...]:
-        """How much of a GPU fraction remains for tensors, and the reasons of the plan."""
+        """The GPU memory that tensors can use, and the reasons of the plan."""
         return tuple(map(one_line, (*self._for_tensors(), *self.reasons)))
 
     def explain(self, capacity: "ClusterCapacity | None" = None) -> str:
         """Return the plan as text: how many trials run at once, what each gets, what limits their number, and why.
 
-        For workers that share a GPU, the text says how much of their GPU memory remains for tensors.
+        For workers that share a GPU, the text includes the GPU memory that tensors can use.
 
         Args:
-            capacity: The cluster for which the plan was made; the text then also lists what stays idle.
+            capacity: The cluster for which the plan was made. If set, the text also lists idle resources.
 
         Raises:
             InvalidResourcesError: The plan was made for another cluster.
@@ -373,21 +380,21 @@ class TrialPlan(ShownValue):
         return "\n".join(map(one_line, lines))
 
     def _for_tensors(self) -> Iterator[str]:
-        """Yield how much of each GPU fraction remains for tensors after the overhead of the framework."""
+        """Yield the GPU memory of each fraction that tensors can use after the overhead of the framework."""
         slots = self.slots if self.by_config is None else self.by_config.slots
-        shares = {slot.gpu_memory_bytes: slot.gpu_overhead_bytes for slot in slots if slot.shares_gpu}
+        shares = {slot.gpu_memory_bytes: slot.gpu_overhead_bytes for slot in slots if slot.has_gpu_fraction}
         for share, overhead in sorted((size, overhead) for size, overhead in shares.items() if size is not None):
             safe = [safe_overhead_bytes(name) for name in ("torch", "tensorflow")]
             left = [format_bytes(max(0, share - each)) for each in (safe if overhead is None else [overhead])]
-            tensors = f"{left[0]} of {format_bytes(share)} of GPU memory remain for tensors"
+            tensors = f"tensors can use {left[0]} of {format_bytes(share)} of GPU memory"
             if overhead is None:
-                yield f"{tensors} in PyTorch, JAX and CuPy, {left[1]} in TensorFlow, after their overhead"
+                yield f"{tensors} in PyTorch, JAX and CuPy, and {left[1]} in TensorFlow; the rest is overhead"
             else:
-                yield f"{tensors}, after an overhead of {format_bytes(overhead)}"
+                yield f"{tensors}; the overhead is {format_bytes(overhead)}"
 
 
 _FIRST_WITH_SLICES: Final = (2, 60)
-"""Older versions reserve at most one slice, and take the number of cores in a pod type for a number of chips."""
+"""Older versions reserve at most one slice, and confuse the number of cores in a pod type with chips."""
 
 
 def _same_nodes(one: TrialSlot, other: TrialSlot) -> bool:
@@ -396,10 +403,10 @@ def _same_nodes(one: TrialSlot, other: TrialSlot) -> bool:
 
 
 def _check_scaling_fields(fields: Mapping[str, Any], known: Collection[str], version: str) -> None:
-    """Check that the installed Ray can express what a plan sets.
+    """Check that the installed Ray has all fields that a plan sets.
 
     Raises:
-        InvalidResourcesError: It cannot.
+        InvalidResourcesError: Ray lacks a field.
     """
     missing = [f"{name}=…" for name in sorted(fields.keys() - set(known))]
     if isinstance(workers := fields["num_workers"], tuple) and "elastic_resize_monitor_interval_s" not in known:
@@ -408,6 +415,6 @@ def _check_scaling_fields(fields: Mapping[str, Any], known: Collection[str], ver
         missing.append("topology=…")
     if missing:
         raise InvalidResourcesError(
-            f"the plan needs ScalingConfig({', '.join(missing)}), which Ray Train of Ray {version} does not know: set "
+            f"the plan needs ScalingConfig({', '.join(missing)}), which Ray Train of Ray {version} lacks: set "
             "RAY_TRAIN_V2_ENABLED=1 in the environment before Ray is imported, or install a newer Ray"
         )

@@ -1,4 +1,4 @@
-"""The policies, one module for each close family."""
+"""The policies, in one module each."""
 
 from tune_policies.policies.accelerator import AcceleratorPolicy
 from tune_policies.policies.auto import AutoPolicy

@@ -1,7 +1,4 @@
-"""Trials with devices of any family that Ray knows, and Train runs on whole TPU slices.
-
-On slices run as many trials as are intact, and no worker beside them.
-"""
+"""Trials with accelerators of any family that Ray supports, and Train runs on whole TPU slices."""
 
 from collections.abc import Iterable
 from typing import Annotated, NamedTuple, Self
@@ -33,12 +30,12 @@ from tune_policies.placement.packing import (
 )
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_shares import (
+from tune_policies.policies.equal_fractions import (
     Selection,
     about_equal_cpus,
     about_nodes_without_cpus,
     cpus_that_strand_no_device,
-    equal_device_share,
+    equal_device_fraction,
     with_own_slots,
 )
 from tune_policies.policies.gpu import GpuPolicy
@@ -62,18 +59,18 @@ class AcceleratorPolicy(WorkersPolicy):
 
     Attributes:
         resource: Ray's name of the devices, such as ``"TPU"``.
-        amount: Devices of each worker, in amounts that the family allows. A share below 1, where the family can be
-            split, is rounded up to an equal part of a device: a half, a third, a quarter.
+        amount: Devices of each worker, in amounts that the family allows. If the family can be split, a fraction below
+            1 is rounded up to an equal part of a device: a half, a third, a quarter.
         cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its device slots. If every
-            trial must get the same, the node with the fewest per slot decides. Nodes without CPUs are left out,
-            unless no node has any.
+            trial must get the same, the node with the fewest CPUs per slot determines the number. Nodes without CPUs
+            are not used, unless no node has CPUs.
         accelerator_type: Only devices of this type, such as ``"TPU-V6E"``.
         topology: Whole TPU slices of this topology, such as ``"4x4"``, for each trial; needs ``accelerator_type``.
-        num_workers: Train workers in a trial; 0: the trial itself trains. With a topology, as many as fill slices.
-        same_for_all: Whether each trial gets the same on every node. If not, its CPUs depend on its node.
+        num_workers: Train workers in a trial; 0: the trial itself trains. With a topology, they must fill whole slices.
+        same_for_all: Whether each trial gets the same on every node. Otherwise its CPUs depend on its node.
 
     Raises:
-        InvalidResourcesError: A field is wrong, or Ray does not hand out such amounts.
+        InvalidResourcesError: A field is wrong, or Ray does not assign such amounts.
     """
 
     resource: Annotated[str, AfterValidator(check_device_resource)]
@@ -84,41 +81,41 @@ class AcceleratorPolicy(WorkersPolicy):
     same_for_all: bool = False
 
     @model_validator(mode="after")
-    def _must_be_what_ray_hands_out(self) -> Self:
+    def _must_be_assignable(self) -> Self:
         check_device_amount(self.amount, self.resource)
         if self.accelerator_type is not None:
             check_type_of_resource(self.accelerator_type, self.resource)
         if self.topology is not None:
             if self.resource != "TPU" or self.accelerator_type is None:
                 raise InvalidResourcesError(
-                    f"topology={self.topology!r} is for TPU slices: it needs resource='TPU' and an accelerator_type "
-                    "such as 'TPU-V6E'"
+                    f"topology={self.topology!r} selects TPU slices: set resource='TPU' and an accelerator_type such "
+                    "as 'TPU-V6E'"
                 )
             if not isinstance(self.num_workers, int):
                 raise InvalidResourcesError(
-                    f"num_workers={self.num_workers} on TPU slices: a trial has whole slices and cannot grow, so give "
-                    "one number"
+                    f"num_workers={self.num_workers} is not valid on TPU slices: a trial has whole slices and cannot "
+                    "grow, so set one number"
                 )
             self._check_slices()
         elif self.resource == "TPU" and self.num_workers not in (0, 1):
             raise InvalidResourcesError(
                 f"num_workers={self.num_workers} with TPU: Ray Train runs several TPU workers on whole slices only, so "
-                "give topology and accelerator_type, or ask for num_workers=1"
+                "set topology and accelerator_type, or set num_workers=1"
             )
         return self
 
     def _check_slices(self) -> None:
-        """Check that the workers fill slices that Ray has."""
+        """Check that the workers fill whole slices of a topology that Ray supports."""
         shape = self._slice_shape
         check_topology(*shape)
         if shape.chips % self.amount:
             raise InvalidResourcesError(
                 f"amount={format_amount(self.amount)} of TPU does not divide the {counted(shape.chips, 'chip')} of a "
-                f"{shape.topology} slice: ask for {shape.chips}"
+                f"{shape.topology} slice: set amount={shape.chips}"
             )
         if self.cpus == 0:
             raise InvalidResourcesError(
-                "cpus=0 on TPU slices: Ray Train reserves a whole CPU for a worker that names none. Ask for more than 0"
+                "cpus=0 is not valid on TPU slices, where Ray Train then reserves a whole CPU: set more than 0"
             )
         full = self._workers_per_slice
         below = self._num_slices * full
@@ -127,22 +124,22 @@ class AcceleratorPolicy(WorkersPolicy):
             raise InvalidResourcesError(
                 f"num_workers={self.num_workers} does not fill whole slices: {shape.topology} has "
                 f"{counted(shape.chips, 'chip')}, so {counted(full, 'worker')} of {format_amount(self.amount)} TPU "
-                f"fill one. Ask for num_workers={nearest}"
+                f"fill one. Set num_workers={nearest}"
             )
 
     @property
     def _slice_shape(self) -> SliceShape:
-        """The slices of a trial; only with a topology."""
+        """The slices of a trial, which must have a topology."""
         return SliceShape(str(self.topology), str(self.accelerator_type))
 
     @property
     def _workers_per_slice(self) -> int:
-        """How many workers fill one slice; only with a topology."""
+        """The number of workers that fill one slice."""
         return self._slice_shape.chips // int(self.amount)
 
     @property
     def _num_slices(self) -> int:
-        """How many slices a trial fills; only with a topology."""
+        """The number of slices that a trial fills."""
         return fewest_workers(self.num_workers) // self._workers_per_slice
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -162,11 +159,11 @@ class AcceleratorPolicy(WorkersPolicy):
         reasons = [f"{asked} per worker, as requested"]
         if share != self.amount:
             reasons = [
-                f"{asked} became {format_amount(share)}: a device holds {counted(int(1 / share), 'such worker')}, and "
+                f"{asked} became {format_amount(share)}: {counted(int(1 / share), 'such worker')} fit on a device, and "
                 "with unequal fractions a trial can stay pending indefinitely"
             ]
         if share < 1:
-            reasons.append(f"no limit holds a worker to its share of {self.resource} memory")
+            reasons.append(f"nothing limits a worker to its fraction of {self.resource} memory")
         groups, about_cpus = self._with_devices(capacity.groups), []
         if self.cpus is None:
             about_cpus = [
@@ -185,12 +182,12 @@ class AcceleratorPolicy(WorkersPolicy):
         return plan.model_copy(update={"limited_by": self._what_is_short(plan.limited_by)})
 
     def _sized(self, groups: Iterable[NodeGroup]) -> Request:
-        """Return the request of a trial, with the share and the CPUs that suit the nodes."""
+        """Return the request of a trial, with the fraction and the CPUs that suit the nodes."""
         worker = Resources(cpus=self.cpus or 0, memory_bytes=self.memory)
         usable = [group for group in self._with_devices(groups) if holds(group.node, worker)]
         share = to_ticks(self.amount)
         if share < TICKS:
-            share = equal_device_share(TICKS // share, max(map(self._num_devices, usable), default=1))
+            share = equal_device_fraction(TICKS // share, max(map(self._num_devices, usable), default=1))
         request = Request(
             worker=worker.with_ticks(self.resource, share),
             num_workers=self.num_workers,
@@ -205,7 +202,7 @@ class AcceleratorPolicy(WorkersPolicy):
         return group.node.resources.custom.get(self.resource, 0)
 
     def _with_devices(self, groups: Iterable[NodeGroup]) -> tuple[NodeGroup, ...]:
-        """Return the nodes that have devices of the resource, and of the wanted type if there is one."""
+        """Return the nodes with devices of the resource and of the requested type."""
         return tuple(
             group
             for group in groups
@@ -213,7 +210,7 @@ class AcceleratorPolicy(WorkersPolicy):
         )
 
     def _what_is_short(self, resource: str) -> str:
-        # The policy's own CPUs never run out before the devices; where both run out at once, the devices are short.
+        # CPUs that the policy chooses never run out before the devices. If both run out together, devices are short.
         return self.resource if resource == "CPU" and self.cpus is None else resource
 
 
@@ -221,8 +218,8 @@ class _Slices(NamedTuple):
     """The TPU slices of a cluster for one policy.
 
     Attributes:
-        usable: The intact slices whose hosts hold the workers.
-        left_out: Why the others do not count, by the name of the slice.
+        usable: The intact slices whose hosts have room for the workers.
+        left_out: Why other slices do not count, by the name of the slice.
         request: The request of a trial, with the CPUs that suit the hosts.
     """
 
@@ -237,11 +234,11 @@ def _find_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> _Slice
     usable, left_out = [], dict(found.broken)
     for each in found.intact:
         workers = count_workers((NodeGroup(host, 1) for host in each.hosts), request)
-        # It has as many chips as the topology, so all its workers find room only if every host is full.
+        # The slice has as many chips as the topology, so all its workers only fit if every host is full.
         if workers == policy._workers_per_slice:
             usable.append(each)
         else:
-            left_out[each.name] = f"its hosts hold {workers} of {policy._workers_per_slice} such workers"
+            left_out[each.name] = f"its hosts have room for {workers} of {policy._workers_per_slice} workers"
     return _Slices(usable, left_out, _slice_request(policy, usable) if usable else request)
 
 
@@ -255,7 +252,7 @@ def _slice_request(policy: AcceleratorPolicy, slices: Iterable[TpuSlice]) -> Req
             if host.resources.cpus and (workers := host.resources.custom.get("TPU", 0) // policy.amount)
         ]
         fewest = min(per_worker, default=0)
-        # Not 0, for which Train reserves a whole CPU on a slice.
+        # Not 0, because Train then reserves a whole CPU on a slice.
         cpus = fewest if 0 < fewest < 1 else max(1, int(fewest))
     return Request(
         worker=Resources(cpus=cpus, memory_bytes=policy.memory, custom={"TPU": policy.amount}),
@@ -265,10 +262,10 @@ def _slice_request(policy: AcceleratorPolicy, slices: Iterable[TpuSlice]) -> Req
 
 
 def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialPlan:
-    """Return the plan with as many trials as there are intact slices for.
+    """Return the plan with as many trials as the intact slices have room for.
 
     Raises:
-        InfeasibleRequestError: There are too few for one trial.
+        InfeasibleRequestError: The intact slices are too few for one trial.
     """
     found, shape = _find_slices(policy, capacity), policy._slice_shape
     slices = counted(policy._num_slices, f"whole {shape.topology} slice")
@@ -277,7 +274,7 @@ def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialP
         why = "".join(f"; slice {name!r}: {reason}" for name, reason in sorted(found.left_out.items())[:3])
         raise InfeasibleRequestError(
             f"{found.request} on {slices}",
-            f"the cluster has {there or 'no'} intact {'slice' if there == 1 else 'slices'} that can hold them{why}",
+            f"the cluster has {there or 'no'} intact {'slice' if there == 1 else 'slices'} with room for them{why}",
             Limit.TPU_SLICES,
             _hint(policy, capacity, there),
         )
@@ -288,10 +285,10 @@ def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialP
         reasons.append(about_equal_cpus(hosts, found.request, "TPU"))
     if policy.memory is not None:
         reasons.append(f"{format_bytes(int(policy.memory))} of host memory per worker, as requested")
-    reasons += (f"left out slice {name!r}: {why}" for name, why in sorted(found.left_out.items()))
+    reasons += (f"slice {name!r} not used: {why}" for name, why in sorted(found.left_out.items()))
     if others := topologies_not_told_apart(capacity.nodes, shape):
         reasons.append(
-            f"Ray Train finds a slice by its {shape.told_by}, so a trial may get {', '.join(others)} instead"
+            f"Ray Train selects a slice by its {shape.told_by}, so a trial may get {', '.join(others)} instead"
         )
     plan = build_plan(capacity.with_nodes(hosts), found.request, reasons)
     slots = tuple(slot.model_copy(update={"topology": shape.topology}) for slot in plan.slots)
@@ -299,12 +296,12 @@ def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialP
 
 
 def _hint(policy: AcceleratorPolicy, capacity: ClusterCapacity, num_usable: int) -> str:
-    """Return the nearest request for slices that would work, or what to add."""
+    """Return the nearest request for slices that would fit, or what to add."""
     if num_usable:
-        return f"Ask for num_workers={num_usable * policy._workers_per_slice}, or add slices."
+        return f"Set num_workers={num_usable * policy._workers_per_slice}, or add slices."
     shape = policy._slice_shape
     named = {node.labels.get(TOPOLOGY, "") for node in capacity.nodes} & TOPOLOGIES[shape.accelerator_type]
     others = [shape._replace(topology=topology) for topology in sorted(named - {shape.topology})]
     if there := [other.topology for other in others if find_slices(capacity.nodes, other).intact]:
-        return f"Ask for topology={' or '.join(map(repr, there))}, which is there, or add such a slice."
-    return "Ask for less per worker, or add such a slice: Ray labels its hosts with ray.io/tpu-… when it finds them."
+        return f"Set topology={' or '.join(map(repr, there))}, which the cluster has, or add a slice of this topology."
+    return "Request less per worker, or add a slice of this topology, whose hosts have Ray's labels ray.io/tpu-…."

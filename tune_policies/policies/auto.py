@@ -1,4 +1,4 @@
-"""A GPU if there is one, else CPUs: for who has not chosen yet."""
+"""A default policy: a GPU if the cluster has one, else a CPU."""
 
 from typing import Any, Self
 
@@ -17,15 +17,15 @@ from tune_policies.values.resources import Memory
 
 
 class AutoPolicy(WorkersPolicy):
-    """A GPU for every trial if there is one, else one CPU.
+    """A GPU for every trial if the cluster has GPUs, else one CPU.
 
-    A trial gets a whole GPU, or where you say how much GPU memory it needs, a share that holds it.
+    A trial gets a whole GPU, or if you specify the GPU memory that it needs, a fraction with that much memory.
 
     Attributes:
-        gpu_memory: GPU memory that one worker needs in all: bytes, or a text such as ``"6GiB"``; ``None``: not known.
-        profile: What was measured, config by config; ``None``: nothing was.
-        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: what the profile measured,
-            or none where it did not.
+        gpu_memory: GPU memory that one worker needs in total: bytes, or a text such as ``"6GiB"``; ``None``: unknown.
+        profile: The measured GPU memory of each config; ``None``: not measured.
+        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: the measured host memory of
+            the profile, or none.
 
     Raises:
         InvalidResourcesError: A field is wrong, or both ``gpu_memory`` and ``profile`` are given.
@@ -37,12 +37,12 @@ class AutoPolicy(WorkersPolicy):
     @model_validator(mode="after")
     def _must_have_at_most_one_size(self) -> Self:
         if self.gpu_memory is not None and self.profile is not None:
-            raise InvalidResourcesError("AutoPolicy takes gpu_memory or profile, not both: leave one of them out")
+            raise InvalidResourcesError("AutoPolicy accepts gpu_memory or profile, not both: omit one of them")
         return self
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
-        """What is tried in turn: GPUs, then CPUs."""
+        """The policies that are tried in turn: GPUs, then CPUs."""
         workers: dict[str, Any] = {"memory": self.memory, "num_workers": self.num_workers}
         if self.gpu_memory is None and self.profile is None:
             return (GpuPolicy(**workers), CpuPolicy(**workers))

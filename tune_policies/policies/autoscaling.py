@@ -1,11 +1,11 @@
-"""Plans with the nodes that the autoscaler can still add."""
+"""Plans that include the nodes that the autoscaler can still add."""
 
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeTypeCapacity
-from tune_policies.placement.packing import largest
+from tune_policies.placement.packing import as_told_apart, largest
 from tune_policies.placement.scale_up import (
     fewest_nodes,
     most_for_devices,
@@ -20,19 +20,19 @@ from tune_policies.values.resources import Count
 from tune_policies.values.value import Value
 
 _MOST_COUNTED: Final = 10_000
-"""No cluster grows by more nodes; KubeRay's default limit, 2147483647, means "unlimited"."""
+"""The most nodes that a plan adds, because KubeRay's default limit, 2147483647, means "unlimited"."""
 
 
 class AutoscalingPolicy(WrappingPolicy):
-    """Counts the nodes that the autoscaler can still add as well as those that are alive.
+    """Plans on alive nodes and on the nodes that the autoscaler can still add.
 
-    ``nodes_to_add`` of the plan has the fewest nodes that its trials need. Trials without devices get nodes with
-    devices only if no other type holds them. Ray adds the nodes when trials wait for them, or when ``request_capacity``
-    asks for them. If several node types hold a trial, Ray may choose others than the plan.
+    ``nodes_to_add`` of the plan is the smallest number of nodes that its trials need. Trials without devices only use
+    nodes with devices if they fit no other node type. Ray adds the nodes when trials wait for them, or when
+    ``request_capacity`` requests them. If a trial fits several node types, Ray may choose other types than the plan.
 
     Attributes:
         inner: The policy that decides everything else.
-        max_nodes_to_add: The most nodes to count on, of all types together; ``None``: as many as the cluster allows.
+        max_nodes_to_add: The most nodes to add, of all types together; ``None``: as many as the cluster allows.
 
     Raises:
         InvalidResourcesError: A field is wrong.
@@ -46,7 +46,7 @@ class AutoscalingPolicy(WrappingPolicy):
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
         if capacity.node_types is None:
-            unknown = "the types of nodes that the autoscaler can add are not known, so none are counted"
+            unknown = "the node types of the autoscaler are unknown, so the plan adds no nodes"
             return self.inner.plan(capacity).with_reasons(unknown)
         limits = (capacity.max_nodes_to_add, self.max_nodes_to_add, _MOST_COUNTED)
         limit = min(most for most in limits if most is not None)
@@ -78,27 +78,31 @@ class AutoscalingPolicy(WrappingPolicy):
     def _plan_within(
         self, plan: TrialPlan, capacity: ClusterCapacity, most: dict[str, int], wanted: dict[str, int], limit: int
     ) -> tuple[TrialPlan, dict[str, int]]:
-        """Return the plan with the wanted nodes as far as the limit allows; ``plan`` is the plan with the most."""
+        """Return the plan with the wanted nodes within the limit, given the ``plan`` with the most nodes."""
         chosen = wanted
         if sum(wanted.values()) > limit:
-            # ``plan`` says what the trials need, and so which types hold the most of them.
+            # Node types with room for the most trials of ``plan`` come first.
             by_slot = (types_that_hold(slot, capacity, slot.max_concurrent_trials) for slot in plan.slots)
             chosen = nodes_within_limits(wanted, dict.fromkeys(each.name for types in by_slot for each in types), limit)
         return (plan if chosen == most else self.inner.plan(capacity.with_nodes_added(chosen))), chosen
 
     def _plan_without(self, capacity: ClusterCapacity, error: InfeasibleRequestError) -> TrialPlan:
-        """Return the plan for the alive nodes alone, on which a trial may fit although none does with added nodes."""
+        """Return the plan for the alive nodes, on which a trial may fit even if none fits with added nodes."""
         try:
             plan = self.inner.plan(capacity)
         except InfeasibleRequestError:
             raise error.told(offered=f"with all nodes that can be added, {error.offered}") from error
-        return plan.with_reasons(f"nodes that can be added are not counted: with them, {error.offered}")
+        return plan.with_reasons(f"the plan adds no nodes, because with added nodes {error.offered}")
 
     def _fewest(self, plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
-        fewest = fewest_nodes(plan.slots, capacity, most)
+        seen = capacity
+        if not any(slot.worker.memory_bytes or slot.label_selector for slot in plan.slots):
+            # Each of many searches would otherwise compare the host memory of all nodes again.
+            seen = as_told_apart(capacity, memory=None, num_workers=max(slot.num_workers for slot in plan.slots))
+        fewest = fewest_nodes(plan.slots, seen, most)
         if fewest == most or self._holds(plan, capacity, fewest):
             return fewest
-        # The inner policy leaves something free, so the trials alone do not determine the number of nodes.
+        # The inner policy leaves resources free, so the trials alone do not determine the number of nodes.
         steps = [name for name in {**fewest, **most} for _ in range(most[name])]
         first = {name: steps.index(name) for name in set(steps)}
 
@@ -128,4 +132,4 @@ def _counted(node_types: tuple[NodeTypeCapacity, ...], limit: int) -> str:
         for each in sorted(node_types, key=lambda each: each.name)
     )
     together = f", at most {limit} together" if limit < sum(each.max_nodes_to_add for each in node_types) else ""
-    return f"nodes that can be added are counted: up to {types}{together}"
+    return f"planned with nodes that can be added: up to {types}{together}"

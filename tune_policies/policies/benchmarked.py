@@ -1,4 +1,4 @@
-"""Small trials on the CPU, large ones on the GPU, as benchmarks decided."""
+"""Runs small trials on CPUs and large ones on GPUs, as benchmarks decided."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -28,10 +28,10 @@ _AGAIN: Final = "Measure again there, with `tune-policies bench run` and `tune-p
 
 
 _WHY: Final[dict[tuple[Device, Objective], str]] = {
-    ("GPU", "time"): "surely ends sooner",
-    ("CPU", "time"): "does not surely end sooner",
-    ("GPU", "cost"): "surely costs less",
-    ("CPU", "cost"): "does not surely cost less",
+    ("GPU", "time"): "is measurably faster",
+    ("CPU", "time"): "is not measurably faster",
+    ("GPU", "cost"): "measurably costs less",
+    ("CPU", "cost"): "does not measurably cost less",
 }
 
 _GPU: Final = GpuPolicy()
@@ -39,25 +39,26 @@ _CPU: Final = CpuPolicy()
 
 
 class BenchmarkedPolicy(ResourcePolicy):
-    """Each trial on the device that benchmarks found better for its size, by a number in its config.
+    """Runs each trial on the device that benchmarks found better for its size, which is a number in its config.
 
-    The largest measured size up to a trial's own decides: the trial runs on the GPU if that was surely better, else on
-    the CPU. Below all measured sizes, the smallest decides. A trial whose config lacks the number runs on the GPU. If
-    the cluster has slots on only one of the two, all trials run there.
+    The measurement of the largest size up to that of the trial decides: the trial runs on the GPU if the whole
+    confidence interval is in favor of the GPU, else on the CPU. Below all measured sizes, the smallest one decides. A
+    trial whose config lacks the number runs on the GPU. If the cluster has slots on only one of the two devices, all
+    trials run there.
 
     Attributes:
-        decision: The result of ``tune-policies bench decide``; it may be passed by position.
+        decision: The result of ``tune-policies bench decide``. You may pass it by position.
         workload: The workload of the decision to use; ``None``: the only one.
         size: The name of the number in the config, such as ``"batch_size"``; inside a mapping, ``"model/batch_size"``.
         gpu: The policy for trials on the GPU.
-        cpu: The policy for trials on the CPU. With other CPUs than were measured, the decision may be wrong.
+        cpu: The policy for trials on the CPU. With another number of CPUs than measured, the decision may be wrong.
         objective: What to minimize, the ``"time"`` or the ``"cost"`` of a trial.
-        max_age_days: The most days from the measurement to the reading of the cluster; ``None``: any age.
-        accept_other_hardware: Whether to use a decision that was measured on another GPU or CPU than the cluster has.
-        accept_other_versions: Whether to use one that was measured with other versions, which a run compares.
+        max_age_days: The most days between the measurement and the reading of the cluster; ``None``: any number.
+        accept_other_hardware: Whether to use a decision that was measured on another GPU or CPU than the cluster's.
+        accept_other_versions: Whether to use a decision that was measured with other versions of packages.
 
     Raises:
-        InvalidResourcesError: A field is wrong, the workload was not decided, or there are no prices for the cost.
+        InvalidResourcesError: A field is wrong, the decision lacks the workload, or it lacks the prices for the cost.
     """
 
     decision: Decision
@@ -101,18 +102,18 @@ class BenchmarkedPolicy(ResourcePolicy):
         self.decision.of(self.workload)
         if self.objective == "cost" and not self.decision.has_prices:
             raise InvalidResourcesError(
-                "objective='cost' needs a decision with prices: make it with `tune-policies bench decide --prices "
-                "FILE`, or take 'time'"
+                "objective='cost' needs a decision with prices: create it with `tune-policies bench decide --prices "
+                "FILE`, or use 'time'"
             )
         for inner in with_inner((self.gpu, self.cpu)):
             by_profile = isinstance(inner, GpuMemoryPolicy) and inner.profile is not None
             if by_profile or isinstance(inner, MixedPolicy | BenchmarkedPolicy):
                 raise InvalidResourcesError(
                     f"gpu and cpu must be policies that give every trial the same, which a {type(inner).__name__}"
-                    f"{' with a profile' if by_profile else ''} does not: take another, such as GpuPolicy"
+                    f"{' with a profile' if by_profile else ''} does not: use another policy, such as GpuPolicy"
                 )
             if isinstance(inner, AutoscalingPolicy):
-                raise InvalidResourcesError("put AutoscalingPolicy around BenchmarkedPolicy, not inside it")
+                raise InvalidResourcesError("wrap BenchmarkedPolicy in AutoscalingPolicy, not the other way round")
         return self
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -144,25 +145,27 @@ class BenchmarkedPolicy(ResourcePolicy):
         return both.model_copy(update={"limited_by": gpu.limited_by, "reasons": reasons, "by_config": by_config})
 
     def _on_one(self, capacity: ClusterCapacity, device: Device, error: InfeasibleRequestError) -> TrialPlan:
-        """Return the plan if the cluster has slots on one of the two devices only.
+        """Return the plan if the cluster has slots on only one of the two devices.
 
         Raises:
-            InfeasibleRequestError: There are no slots at all.
+            InfeasibleRequestError: The cluster has no slots on either device.
         """
         plan = plan_first_feasible((self.gpu, self.cpu), capacity)
-        if device == "CPU":  # the plan already has the reason why there is no GPU slot
-            return plan.with_reasons("all trials run on the CPU, whatever was decided: there is no GPU slot")
-        return plan.with_reasons(f"all trials run on the GPU, whatever was decided: there is no CPU slot: {error}")
+        if device == "CPU":  # the plan already explains why there is no GPU slot
+            return plan.with_reasons("all trials run on the CPU, regardless of the decision: there is no GPU slot")
+        return plan.with_reasons(
+            f"all trials run on the GPU, regardless of the decision: there is no CPU slot: {error}"
+        )
 
     def _about_age(self, read_at: datetime | None) -> Iterator[str]:
-        """Yield the age of the decision.
+        """Yield the date of the decision.
 
         Raises:
-            InfeasibleRequestError: It is too old.
+            InfeasibleRequestError: The decision is too old.
         """
         made = self.decision.measured_at
         if read_at is None:
-            yield f"measured on {made:%Y-%m-%d}, but how long ago is not known, as the capacity has no date"
+            yield f"measured on {made:%Y-%m-%d}; its age is unknown, because the capacity has no date"
             return
         age = _in_utc(read_at) - _in_utc(made)
         if self.max_age_days is not None and age > timedelta(days=self.max_age_days):
@@ -178,7 +181,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         """Yield notes about the devices.
 
         Raises:
-            InfeasibleRequestError: They are not those of the measurement.
+            InfeasibleRequestError: The decision was measured on other devices.
         """
         nodes = {"GPU": [*_nodes_for(gpu, capacity)], "CPU": [*_nodes_for(cpu, capacity), *_nodes_for(gpu, capacity)]}
         gpus = {gpu.accelerator_type} if gpu.accelerator_type else {node.accelerator_type for node in nodes["GPU"]}
@@ -188,15 +191,15 @@ class BenchmarkedPolicy(ResourcePolicy):
         ):
             others = sorted(name for name in found if name not in (None, measured))
             if measured is None or found <= {None}:
-                yield f"it is not known whether the {what}s are those of the measurement"
+                yield f"it is unknown whether the {what}s are those of the measurement"
             elif others and self.accept_other_hardware:
-                yield f"measured on {measured}, and accepted for {shorten_names(others)}"
+                yield f"measured on {measured}, and used on {shorten_names(others)} because of accept_other_hardware"
             elif others:
                 raise InfeasibleRequestError(
                     f"a decision that was measured on {shorten_names(others)}",
                     f"this one was measured on {measured}",
                     f"a decision for this {what}",
-                    f"{_AGAIN}, keep trials to nodes with {measured}, or set accept_other_hardware.",
+                    f"{_AGAIN}, restrict trials to nodes with {measured}, or set accept_other_hardware.",
                 )
 
 
@@ -212,19 +215,19 @@ def _nodes_for(slot: TrialSlot, capacity: ClusterCapacity) -> Iterator[NodeCapac
 
 
 def _what_was_decided(decided: WorkloadDecision, size: str, objective: Objective) -> Iterator[str]:
-    """Yield which sizes run on which device, and the range that was measured."""
+    """Yield the device of each range of sizes, and the measured range."""
     runs = [(device, list(each)) for device, each in groupby(decided.sizes, lambda each: each.device(objective))]
     for at, (device, sizes) in enumerate(runs):
         above = f"from {size} {sizes[0].size} on" if at else ""
         below = f"below {size} {runs[at + 1][1][0].size}" if at < len(runs) - 1 else ""
-        where = " and ".join(filter(None, (above, below))) or f"whatever {size} is"
-        yield f"{decided.workload}, {where}: on the {device}, as a trial {_WHY[device, objective]} on a GPU"
+        where = " and ".join(filter(None, (above, below))) or f"with any {size}"
+        yield f"{decided.workload}, {where}: on the {device}, because a trial {_WHY[device, objective]} on a GPU"
     smallest, largest = decided.sizes[0].size, decided.sizes[-1].size
     yield f"measured from {size} {smallest} to {largest}: other sizes use the nearest measured size"
 
 
 def _about_amounts(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
-    """Yield on which device trials get other amounts than were measured."""
+    """Yield the devices on which trials get other amounts than in the measurement."""
     for device, slot, times in (
         ("CPU", cpu, [each.cpu for each in decided.sizes]),
         ("GPU", gpu, [each.gpu for each in decided.sizes]),
@@ -232,8 +235,8 @@ def _about_amounts(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) ->
         measured = {each.num_threads for each in times} - {None}
         if measured and measured != {max(1, int(slot.worker.cpus))}:
             yield (
-                f"the {device} was measured with other CPUs per trial than {format_amount(slot.worker.cpus)}: it may "
-                "be slower or faster than measured"
+                f"the {device} was measured with another number of CPUs per trial than "
+                f"{format_amount(slot.worker.cpus)}: trials may be slower or faster than measured"
             )
     if gpu.worker.gpus < 1 and "gpu" in {each.gpu.device for each in decided.sizes}:
-        yield "measured with a whole GPU, but a trial now has a fraction: with others on the GPU it may be slower"
+        yield "measured with a whole GPU, but a trial now has a fraction: other trials on the GPU may slow it down"

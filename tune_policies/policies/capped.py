@@ -1,4 +1,4 @@
-"""No more trials at once than a number."""
+"""A limit on the number of trials that run at once."""
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.packing import Limit
@@ -10,7 +10,9 @@ from tune_policies.values.value import Value
 
 
 class CappedPolicy(WrappingPolicy):
-    """Limits how many trials run at once. ``run`` and ``tuner`` keep to it; ``tune.run`` and ``Tuner`` must be told.
+    """Limits how many trials run at once.
+
+    ``run`` and ``tuner`` apply the limit. For ``tune.run`` and ``Tuner``, set ``max_concurrent_trials`` yourself.
 
     Attributes:
         inner: The policy that decides everything else.
@@ -32,7 +34,8 @@ class CappedPolicy(WrappingPolicy):
             self.max_concurrent_trials,
             limited_by=Limit.MAX_CONCURRENT_TRIALS,
             reasons=(
-                f"{plan.max_concurrent_trials} would fit, but at most {self.max_concurrent_trials} may run at once",
+                f"{plan.max_concurrent_trials} trials would fit, but max_concurrent_trials="
+                f"{self.max_concurrent_trials} limits them",
             ),
         )
         if capped == plan or not plan.nodes_to_add:

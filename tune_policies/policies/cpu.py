@@ -14,7 +14,7 @@ from tune_policies.values.resources import Amount
 
 def _above_zero(cpus: float) -> float:
     if cpus == 0:
-        raise InvalidResourcesError("cpus must be above 0 for a worker without GPUs, got 0: ask for 1, or 0.5")
+        raise InvalidResourcesError("cpus must be above 0 for a worker without GPUs, got 0: set 1, or 0.5")
     return cpus
 
 

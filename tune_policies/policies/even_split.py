@@ -1,4 +1,4 @@
-"""The cluster divided among a known number of trials."""
+"""Trials that divide the cluster evenly among themselves."""
 
 from typing import Self
 
@@ -14,7 +14,7 @@ from tune_policies.placement.packing import (
 )
 from tune_policies.plan.build_plan import build_plan, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_shares import equal_device_share, share_of_gpu_memory
+from tune_policies.policies.equal_fractions import equal_device_fraction, fraction_of_gpu_memory
 from tune_policies.policies.gpu_selection import gpus_of_type
 from tune_policies.policies.policy import WorkersPolicy
 from tune_policies.values.errors import InvalidResourcesError
@@ -30,21 +30,21 @@ from tune_policies.values.value import counted
 
 
 class EvenSplitPolicy(WorkersPolicy):
-    """Divides the cluster among the trials, as evenly as its nodes and devices allow.
+    """Divides the cluster among the trials as evenly as its nodes and devices allow.
 
-    All trials run at once if each can have at least ``min_cpus`` and ``min_gpus``. If not, they run in as few rounds as
-    possible. The fewest trials at once for that number of rounds divide the cluster, first its GPUs and then its CPUs.
-    For example, 20 trials in 3 rounds need 7 at once. If more trials of that size fit, more run at once.
+    All trials run at once if each can have at least ``min_cpus`` and ``min_gpus``. Otherwise they run in as few rounds
+    as possible. The policy divides first the GPUs and then the CPUs among the fewest concurrent trials for that number
+    of rounds. For example, 20 trials in 3 rounds need 7 at once. If more trials of that size fit, more run at once.
 
     Attributes:
-        num_trials: Trials of the whole experiment.
+        num_trials: The number of trials of the whole experiment.
         min_cpus: The fewest CPUs of a worker.
-        min_gpus: The fewest GPUs of a worker; 0: trials take no GPU.
-        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved. It does not
-            grow, as Ray holds no process to it.
+        min_gpus: The fewest GPUs of a worker; 0: trials use no GPU.
+        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved. The policy
+            does not raise it, because Ray does not limit a process to it.
 
     Raises:
-        InvalidResourcesError: A field is wrong, or neither CPUs nor GPUs are asked for.
+        InvalidResourcesError: A field is wrong, or neither CPUs nor GPUs are requested.
     """
 
     num_trials: PositiveCount
@@ -52,7 +52,7 @@ class EvenSplitPolicy(WorkersPolicy):
     min_gpus: GpuAmount = 0
 
     @model_validator(mode="after")
-    def _must_ask_for_something(self) -> Self:
+    def _must_request_something(self) -> Self:
         if self.min_cpus == 0 and self.min_gpus == 0:
             raise InvalidResourcesError("min_cpus and min_gpus are both 0: set one of them above 0")
         return self
@@ -66,27 +66,27 @@ class EvenSplitPolicy(WorkersPolicy):
         if fit == 0:
             raise infeasible(groups, least)
         rounds = -(-self.num_trials // fit)
-        at_once = -(-self.num_trials // rounds)  # with fewer at once, there is a further round
+        at_once = -(-self.num_trials // rounds)  # with fewer at once, another round is needed
         share = self._largest_share(groups, at_once)
         request = self._request(self._largest_cpus(groups, share, at_once), from_ticks(share))
         reasons = [f"the cluster divided among {counted(self.num_trials, 'trial')}: {request.worker} per worker"]
         if rounds > 1:
             reasons.append(
-                f"at most {fit} fit at once, with {least.worker} per worker: that takes {rounds} rounds, and so do "
-                f"{at_once} at once, which get more"
+                f"at most {fit} fit at once, with {least.worker} per worker, which takes {rounds} rounds; {at_once} at "
+                f"once also take {rounds} rounds, and each trial gets more"
             )
         usable = gpus_of_type(capacity, None).where(lambda node: share > 0 and workers_on_node(node, request) > 0)
-        memory = share_of_gpu_memory(usable.groups, share)
+        memory = fraction_of_gpu_memory(usable.groups, share)
         plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), reasons)
         limited_by = Limit.NUM_TRIALS if rounds == 1 else limiting_resource(groups, least)
         return plan.capped(self.num_trials, limited_by=limited_by).model_copy(update={"limited_by": limited_by})
 
     def _least_share(self, groups: tuple[NodeGroup, ...]) -> int:
         wish = to_ticks(self.min_gpus)
-        return equal_device_share(TICKS // wish, _most_gpus(groups)) if 0 < wish < TICKS else wish
+        return equal_device_fraction(TICKS // wish, _most_gpus(groups)) if 0 < wish < TICKS else wish
 
     def _largest_share(self, groups: tuple[NodeGroup, ...], at_once: int) -> int:
-        """Return the largest GPU share, in ticks, with which ``at_once`` trials still fit."""
+        """Return the largest GPU fraction, in ticks, with which ``at_once`` trials still fit."""
         least = self._least_share(groups)
         if least == 0:
             return 0
@@ -100,12 +100,12 @@ class EvenSplitPolicy(WorkersPolicy):
             return TICKS * largest(whole, int(most), lambda gpus: fits(gpus * TICKS))
         if least >= TICKS:
             return least
-        # A larger number k of workers per device means a smaller share, and the smallest share fits.
-        too_few = largest(1, TICKS // least, lambda k: not fits(equal_device_share(k, most)))
-        return max(least, equal_device_share(too_few + 1, most))
+        # A larger number k of workers per device means a smaller fraction, and the smallest fraction fits.
+        too_few = largest(1, TICKS // least, lambda k: not fits(equal_device_fraction(k, most)))
+        return max(least, equal_device_fraction(too_few + 1, most))
 
     def _largest_cpus(self, groups: tuple[NodeGroup, ...], share: int, at_once: int) -> float:
-        """Return the most CPUs with which ``at_once`` trials still fit: whole above 1, as threads are."""
+        """Return the most CPUs with which ``at_once`` trials still fit. Above 1 they are whole, because threads are."""
         least = to_ticks(self.min_cpus)
         most = max(to_ticks(node.resources.cpus) for node, _ in groups)
         ticks = largest(

@@ -1,4 +1,4 @@
-"""The first of several policies that fits: GPUs if there are some, else CPUs."""
+"""Falls back from one policy to the next, for instance from GPUs to CPUs."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,17 +11,17 @@ from tune_policies.values.value import Value
 
 
 class FirstFeasiblePolicy(ResourcePolicy):
-    """The first of several policies that fits; the reasons say why the others did not.
+    """Uses the first of several policies that fits. The reasons of the plan explain why earlier ones did not.
 
-    ``FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=2))`` takes a GPU where there is one; so does
-    ``GpuPolicy() | CpuPolicy(cpus=2)``.
+    ``FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=2))``, or ``GpuPolicy() | CpuPolicy(cpus=2)``, uses GPUs if the
+    cluster has any, and else CPUs.
 
     Attributes:
         policies: The choices, the best first. At least one.
-        min_trials: How many trials must run at once: a choice that runs fewer is passed over.
+        min_trials: How many trials must run at once. A choice with fewer is skipped.
 
     Raises:
-        InvalidResourcesError: A field is wrong, or there is no choice.
+        InvalidResourcesError: A field is wrong, or ``policies`` is empty.
     """
 
     policies: tuple[InnerPolicy, ...]
@@ -31,13 +31,13 @@ class FirstFeasiblePolicy(ResourcePolicy):
         self, *choices: ResourcePolicy, policies: Sequence[ResourcePolicy] | None = None, min_trials: int = 1
     ) -> None:
         if choices and policies is not None:
-            raise InvalidResourcesError("give the policies as arguments or as policies=(…), not both")
+            raise InvalidResourcesError("pass the policies as arguments or as policies=(…), not both")
         Value.__init__(self, policies=choices if policies is None else policies, min_trials=min_trials)
         if not self.policies:
-            raise InvalidResourcesError("FirstFeasiblePolicy needs at least one policy to try")
+            raise InvalidResourcesError("FirstFeasiblePolicy needs at least one policy")
 
     def __or__(self, other: ResourcePolicy) -> ResourcePolicy:
-        """Return the policy that tries ``other`` last, after all of these."""
+        """Return the policy that tries ``other`` after these policies."""
         if not isinstance(other, ResourcePolicy):
             return NotImplemented
         # The last choice is the last resort, so it has no minimum number of trials.
@@ -45,7 +45,7 @@ class FirstFeasiblePolicy(ResourcePolicy):
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
-        """The choices of all policies, in turn."""
+        """The choices of all policies, in order."""
         choices = tuple(choice for policy in self.policies for choice in policy.choices)
         if self.min_trials == 1:
             return choices
@@ -59,10 +59,10 @@ class FirstFeasiblePolicy(ResourcePolicy):
 def plan_first_feasible(
     policies: Iterable[ResourcePolicy], capacity: ClusterCapacity, *, min_trials: int = 1
 ) -> TrialPlan:
-    """Return the plan of the first policy that fits; its reasons say why the ones before it did not.
+    """Return the plan of the first policy that fits. Its reasons explain why earlier policies did not.
 
     Raises:
-        InfeasibleRequestError: None of them fits, with so many trials at once.
+        InfeasibleRequestError: No policy fits with ``min_trials`` trials at once.
     """
     errors: list[InfeasibleRequestError] = []
     notes: list[str] = []
@@ -90,9 +90,9 @@ def plan_first_feasible(
 
 
 def why_not(policy: ResourcePolicy, error: InfeasibleRequestError) -> str:
-    """Return why a choice does not fit, without the advice to take a fallback."""
+    """Return why a choice does not fit, without the suggestion of a fallback."""
     return f"not {type(policy).__name__}: {error.told(fallback='')}"
 
 
 def _fewer(at_once: int) -> str:
-    return f"Ask for min_trials={at_once}, or add nodes."
+    return f"Set min_trials={at_once}, or add nodes."

@@ -1,4 +1,4 @@
-"""Trials with whole GPUs, or an equal fraction of one."""
+"""Trials with whole GPUs, or equal fractions of a GPU."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -9,10 +9,10 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.packing import Limit
 from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_shares import (
+from tune_policies.policies.equal_fractions import (
     Selection,
     about_nodes_without_cpus,
-    equal_device_share,
+    equal_device_fraction,
     nodes_with_cpus,
     with_own_slots,
 )
@@ -21,7 +21,7 @@ from tune_policies.policies.gpu_selection import (
     about_listed_nodes,
     alike_in_memory,
     gpus_of_type,
-    plan_gpu_share,
+    plan_gpus,
     select_gpus,
     selections_of,
 )
@@ -40,17 +40,17 @@ from tune_policies.values.value import counted
 
 def _above_zero(gpus: float) -> float:
     if gpus == 0:
-        raise InvalidResourcesError("gpus must be above 0, got 0: for trials without GPUs take CpuPolicy")
+        raise InvalidResourcesError("gpus must be above 0, got 0: for trials without GPUs, use CpuPolicy")
     return gpus
 
 
 class GpuPolicy(GpuTypesPolicy):
-    """The same GPUs, or fraction of one, for every worker.
+    """The same number of GPUs, or the same fraction of a GPU, for every worker.
 
     Attributes:
-        gpus: GPUs of each worker: a whole number, or a share below 1, which is rounded up to an equal part of a GPU:
-            a half, a third, a quarter.
-        min_gpu_memory: Only devices with at least so much memory each: bytes, or a text such as ``"24GiB"``.
+        gpus: GPUs of each worker: a whole number, or a fraction below 1, which is rounded up to an equal part of a
+            GPU: a half, a third, a quarter.
+        min_gpu_memory: The least memory of each device: bytes, or a text such as ``"24GiB"``.
 
     Raises:
         InvalidResourcesError: A field is wrong.
@@ -66,7 +66,7 @@ class GpuPolicy(GpuTypesPolicy):
             request = self._with_gpus(from_ticks(self._share(selection)))
             reasons = self._reasons(capacity, selection, accelerator_type)
             try:
-                plan = plan_gpu_share(capacity, selection, request, choose_cpus=choose_cpus, reasons=reasons)
+                plan = plan_gpus(capacity, selection, request, choose_cpus=choose_cpus, reasons=reasons)
                 plans.append((plan, selection, request, reasons))
             except InfeasibleRequestError as error:
                 errors.append(error)
@@ -76,7 +76,7 @@ class GpuPolicy(GpuTypesPolicy):
         if self.same_for_all:
             return plan
         share, nodes = to_ticks(request.worker.gpus), [selection]
-        if share < TICKS:  # nodes on which a share is as much GPU memory; a worker with whole GPUs has all of theirs
+        if share < TICKS:  # a fraction is then as much memory on all nodes; whole GPUs have all of theirs
             nodes = [select_gpus(capacity, groups, accelerator_type) for groups in alike_in_memory(selection)]
         nodes = [each._replace(share_ticks=share) for each in nodes]
         reasons = [*reasons, *about_listed_nodes(nodes)]
@@ -91,10 +91,10 @@ class GpuPolicy(GpuTypesPolicy):
         return selections_of(capacity, usable, int(self.min_gpu_memory))
 
     def _share(self, selection: Selection) -> int:
-        """Return the fraction of each worker in ticks."""
+        """Return the GPUs of each worker in ticks."""
         wish = to_ticks(self.gpus)
         most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
-        return equal_device_share(TICKS // wish, most_devices) if wish < TICKS else wish
+        return equal_device_fraction(TICKS // wish, most_devices) if wish < TICKS else wish
 
     def _reasons(self, capacity: ClusterCapacity, selection: Selection, accelerator_type: str | None) -> list[str]:
         reasons, share = [], self._share(selection)
@@ -106,9 +106,9 @@ class GpuPolicy(GpuTypesPolicy):
                 reasons += about_nodes_without_cpus(groups, "GPU", from_ticks(1))
         if share != to_ticks(self.gpus):
             reasons.append(
-                f"{format_amount(self.gpus)} GPU became {format_amount(from_ticks(share))}: a GPU holds "
-                f"{counted(TICKS // to_ticks(self.gpus), 'such worker')}, "
-                "and with unequal fractions a trial can stay pending indefinitely"
+                f"{format_amount(self.gpus)} GPU became {format_amount(from_ticks(share))}: "
+                f"{counted(TICKS // to_ticks(self.gpus), 'such worker')} fit on a GPU, and with unequal fractions a "
+                "trial can stay pending indefinitely"
             )
         return reasons
 
@@ -118,7 +118,7 @@ class GpuPolicy(GpuTypesPolicy):
         there = gpus_of_type(capacity, accelerator_type).groups
         if not there:
             return infeasible(capacity.groups, request)
-        hint = f"Ask for less, or add larger GPUs.{gpu_memory_hint(there)}"
+        hint = f"Request less, or add larger GPUs.{gpu_memory_hint(there)}"
         return InfeasibleRequestError(
             str(request), f"the cluster has only {describe_gpus(there)}", Limit.GPU_MEMORY, hint
         )

@@ -1,9 +1,11 @@
-"""As many trials on a GPU as its memory holds; with a profile, each config gets the smallest slot that is enough."""
+"""Fills each GPU with as many trials as fit its memory, also with the measured need of each config."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from itertools import pairwise
+from heapq import nlargest
+from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Final, Self
 
@@ -16,7 +18,7 @@ from tune_policies.plan.build_plan import describe_gpus, gpu_memory_hint, infeas
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan.slots_by_config import Headroom, SlotsByProfile, with_headroom
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_shares import Selection, equal_device_share, nodes_with_cpus, with_own_slots
+from tune_policies.policies.equal_fractions import Selection, equal_device_fraction, nodes_with_cpus, with_own_slots
 from tune_policies.policies.gpu_selection import (
     GpuTypesPolicy,
     about_listed_nodes,
@@ -24,7 +26,7 @@ from tune_policies.policies.gpu_selection import (
     gpu_memory_of,
     gpus_of_type,
     gpus_with_memory,
-    plan_gpu_share,
+    plan_gpus,
     select_gpus,
     selections_of,
     sized_for,
@@ -44,32 +46,35 @@ from tune_policies.values.units import MOST_BYTES, format_bytes, format_request,
 from tune_policies.values.value import counted, shorten_names
 
 _MOST_SIZES: Final = 12
-"""Each size costs a plan. With twelve sizes from 1 to 80 GiB, the mean trial gets a sixth more than it needs."""
+"""The number of slot sizes. Each needs a plan. With 12 sizes from 1 to 80 GiB, a mean trial gets a sixth too much."""
+
+_MOST_SELECTIONS: Final = 32
+"""The number of larger device sizes that are compared, those with room for the most trials."""
 
 _NEAR: Final = 1.1
-"""There is no further size between two sizes that differ by less than this factor."""
+"""No size is added between two sizes that differ by less than this factor."""
 
 _MOST_NAMED: Final = 8
-"""Of more measured configs, only those that need the least and the most are named."""
+"""With more measured configs, a plan only names those with the smallest and the largest need."""
 
 
 class GpuMemoryPolicy(GpuTypesPolicy):
-    """As many workers on a GPU as its memory holds: 2 of 6 GiB on a 16 GiB card, 13 on an 80 GiB one.
+    """Fills each GPU with as many workers as fit its memory: 2 of 6 GiB on a 16 GiB GPU, 13 on an 80 GiB GPU.
 
-    If GPUs differ, each size has slots of its own, with its own share. With Train workers or ``same_for_all``, every
-    trial gets the same. Then the policy compares all GPUs with the share that fits the smallest, GPUs with more memory,
-    and the GPUs of each type. It takes the choice that runs the most trials at once, and lists the other devices.
+    If GPUs differ, each size has its own slots and its own fraction. With Train workers or ``same_for_all``, every
+    trial gets the same. The policy then compares all GPUs with the fraction for the smallest one, GPUs with more
+    memory, and the GPUs of each type. It uses those on which the most trials run at once, and lists the other devices.
 
     With a profile instead of an amount, each trial gets what its own config needs: see ``TrialPlan.by_config``.
 
     Attributes:
-        gpu_memory: GPU memory that one worker needs in all, including its framework's own use: bytes, or a text such as
-            ``"6GiB"``. This or ``profile`` is needed.
-        profile: What was measured, config by config.
-        headroom: How much more a worker gets than the profile says: 0.1 is a tenth more.
-        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: what the profile measured,
-            or none where it did not.
-        max_trials_per_gpu: At most so many workers on a GPU, even where its memory holds more.
+        gpu_memory: GPU memory that one worker needs in total, including the overhead of its framework: bytes, or a text
+            such as ``"6GiB"``. Set either this or ``profile``.
+        profile: The measured GPU memory of each config.
+        headroom: The additional GPU memory of a worker, relative to the profile: 0.1 is a tenth more.
+        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: the measured host memory of
+            the profile, or none.
+        max_trials_per_gpu: The most workers on a GPU, even if its memory has room for more.
 
     Raises:
         InvalidResourcesError: A field is wrong.
@@ -84,7 +89,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     def _must_have_one_size(self) -> Self:
         if (self.gpu_memory is None) == (self.profile is None):
             raise InvalidResourcesError(
-                "GpuMemoryPolicy needs either gpu_memory, an amount such as '6GiB', or profile, what was measured"
+                "GpuMemoryPolicy needs either gpu_memory (such as '6GiB') or a measured profile"
             )
         return self
 
@@ -98,11 +103,11 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return plan if self.same_for_all else self._with_own_slots(plan, capacity, usable, needed)
 
     def _with_own_slots(self, plan: TrialPlan, capacity: ClusterCapacity, usable: Selection, needed: int) -> TrialPlan:
-        """Return the plan with as many workers on each device as its memory holds, if that is better."""
+        """Return the plan with as many workers on each device as fit its memory, if that is better."""
         groups_with: dict[int, list[NodeGroup]] = {}
         for group in usable.groups:
             if fit := gpu_memory_of(group.node) // needed:
-                share = equal_device_share(min(fit, self.max_trials_per_gpu or fit), group.node.resources.gpus)
+                share = equal_device_fraction(min(fit, self.max_trials_per_gpu or fit), group.node.resources.gpus)
                 groups_with.setdefault(share, []).append(group)
         nodes = [
             select_gpus(capacity, groups, usable.accelerator_type)._replace(share_ticks=share)
@@ -115,7 +120,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         )
         capped = f", with max_trials_per_gpu={self.max_trials_per_gpu}" if self.max_trials_per_gpu else ""
         reasons = [
-            f"{format_bytes(needed)} a worker: {on_each}{capped}",
+            f"{format_bytes(needed)} per worker: {on_each}{capped}",
             *self._left_out(capacity, usable, Selection(tuple(group for each in nodes for group in each.groups))),
             *about_listed_nodes(nodes),
         ]
@@ -125,9 +130,9 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     def _with_measured_memory(
         self, profile: GpuMemoryProfile, capacity: ClusterCapacity, accelerator_type: str | None
     ) -> Self:
-        """Return the policy with the measured host memory if it has none.
+        """Return the policy with the measured host memory if none is set.
 
-        The headroom is cut to what the largest node has beside a Train driver.
+        The headroom is limited to what the largest node has besides a Train driver.
         """
         needed = profile.host_memory_bytes
         if self.memory is not None or needed is None:
@@ -138,10 +143,10 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return self.model_copy(update={"memory": min(with_headroom(needed, self.headroom), max(needed, most))})
 
     def _plan_by_profile(self, profile: GpuMemoryProfile, capacity: ClusterCapacity, usable: Selection) -> TrialPlan:
-        """Return the plan whose first slot is enough for every measured config, with smaller slots for smaller configs.
+        """Return the plan whose first slot suffices for every measured config, with smaller slots for smaller configs.
 
         Raises:
-            InfeasibleRequestError: No device holds the largest of the configs that ran.
+            InfeasibleRequestError: The largest config that ran fits no device.
         """
         sizes = {gpu_memory_of(node) for node, _ in usable.groups}
         largest_device = max(sizes, default=0)
@@ -151,13 +156,13 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         ran = [profile.gpu_memory_bytes(each.config, overhead) for each in profile.measurements if not each.ran_out]
         held = [needed for needed in ran if needed is not None]
         not_held = [each.total_bytes for each in profile.measurements if each.ran_out]
-        if not held:  # only a larger whole device may be enough
+        if not held:  # only a larger whole device may suffice
             held = [max(max(not_held) + 1, largest_device)]
-        # The headroom is cut to what a device has.
+        # The headroom is limited to the memory of a device.
         wanted = sorted({min(with_headroom(each, self.headroom), max(each, largest_device)) for each in held})
         plan, selection = self._best(capacity, usable, wanted[-1])
         selections = [selection]
-        if len(sizes) > 1:  # small devices may be enough for small configs, and unknown configs need the largest
+        if len(sizes) > 1:  # small devices may suffice for small configs, and unknown configs need the largest
             for needed in (wanted[0], largest_device):
                 with suppress(InfeasibleRequestError):  # too few devices of that size for all workers of a trial
                     selections.append(self._best(capacity, usable, needed)[1])
@@ -167,7 +172,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         for size in _spread(wanted, largest_device):
             fitting = []
             for choice in selections:
-                with suppress(InfeasibleRequestError):  # too few whole GPUs are there, or not with the CPUs
+                with suppress(InfeasibleRequestError):  # too few whole GPUs with enough CPUs
                     if choice.memory_bytes >= size:
                         fitting.append(self._plan_choice(capacity, usable, choice, size).slots[0])
             if fitting:
@@ -177,11 +182,11 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         sized = tuple(slot.model_copy(update=overheads) for _, slot in sorted(slots.items()))
         by_config = SlotsByProfile(profile=profile, headroom=self.headroom, slots=sized)
         ran_out = [
-            f"{counted(len(not_held), 'config')} ran out of {format_bytes(most)}, the whole GPU: not counted"
+            f"{counted(len(not_held), 'config')} not counted, which ran out of memory on a GPU of {format_bytes(most)}"
             for most in sorted(not_held)[-1:]
         ]
         largest = sized[-1]
-        share = f"{format_amount(largest.worker.gpus)} GPU per worker, the most there is for each"
+        share = f"{format_amount(largest.worker.gpus)} GPU per worker, the largest fraction that is possible"
         reasons = [
             _what_was_measured(profile, held, self.headroom),
             *ran_out,
@@ -190,56 +195,65 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             *profile.reasons,
             *_where_it_was_not_measured(profile, gpu_models, overhead),
             *self._about_host_memory(profile),
-            f"a config without a measurement or formula gets {share if largest.shares_gpu else 'a whole GPU'}",
+            f"a config without a measurement or formula gets {share if largest.has_gpu_fraction else 'a whole GPU'}",
             *(f"for the largest: {reason}" for reason in plan.reasons),
         ]
         changes = {"slots": (first.model_copy(update=overheads),), "by_config": by_config, "reasons": tuple(reasons)}
         return plan.model_copy(update=changes)
 
     def _about_host_memory(self, profile: GpuMemoryProfile) -> Iterator[str]:
-        """Yield where the host memory of a trial comes from, if it was measured."""
+        """Yield the measured host memory, if the plan is based on it."""
         if self.memory is not None and profile.host_memory_bytes is not None:
             yield (
-                f"{format_bytes(int(self.memory))} of host memory per worker; at most "
-                f"{format_bytes(profile.host_memory_bytes)} was in use when it was measured"
+                f"{format_bytes(int(self.memory))} of host memory per worker; the measured peak was "
+                f"{format_bytes(profile.host_memory_bytes)}"
             )
 
     def _best(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> tuple[TrialPlan, Selection]:
-        """Return the plan for workers that need so many bytes each, and the devices that it uses."""
+        """Return the plan for workers that each need ``needed`` bytes, and the devices that it uses."""
         choices = list(selections_of(capacity, usable, needed))
         if not choices:
             raise self._infeasible(capacity, usable, needed)
-        simplest = choices[0]
-        # Fewer devices of more memory each may hold more.
-        choices += (gpus_with_memory(capacity, usable, size) for size in _larger_sizes(usable.groups, needed))
-        bounded = [(self._most(choice, needed), choice) for choice in choices if choice.groups]
+        # Fewer devices with more memory each may fit more workers. A selection of such devices is only built if needed,
+        # because it visits every node.
+        bounded: list[tuple[int, Selection | int]] = [
+            (self._most(_num_devices(choice.groups), choice.memory_bytes // needed), choice) for choice in choices
+        ]
+        larger = ((self._most(number, size // needed), size) for size, number in _larger_sizes(usable.groups, needed))
+        bounded += nlargest(_MOST_SELECTIONS, larger)
         found: list[tuple[tuple[object, ...], Selection]] = []
         most = 1
-        for bound, choice in sorted(bounded, key=itemgetter(0), reverse=True):
+        for bound, choice_or_size in sorted(bounded, key=itemgetter(0), reverse=True):
             if bound < most:
                 break
+            choice = (
+                choice_or_size
+                if isinstance(choice_or_size, Selection)
+                else gpus_with_memory(capacity, usable, choice_or_size)
+            )
+            if not choice.groups:
+                continue
             share = self._share(choice, needed)
             request, _ = sized_for(choice, self._with_gpus(from_ticks(share)), choose_cpus=self.cpus is None)
             count = count_trials(choice.groups if choice.label_selector else capacity.groups, request)
             if count >= most:
                 most = count
-                # Ties go to the larger share, then to the simplest: all devices, one type by name, a choice by label.
+                # On a tie, prefer the larger fraction, then the simplest selection: all devices, one type by name, a
+                # label selector.
                 tie = (-share, bool(choice.label_selector), choice.accelerator_type or "", choice.memory_bytes)
                 found.append(((-count, *tie), choice))
-        best = min(found, key=itemgetter(0))[1] if found else simplest
+        best = min(found, key=itemgetter(0))[1] if found else choices[0]
         return self._plan_choice(capacity, usable, best, needed), best
 
-    def _most(self, choice: Selection, needed: int) -> int:
-        """Return the most trials that the devices of a choice can hold by their memory."""
-        fit = choice.memory_bytes // needed
-        num_devices = sum(count * int(node.resources.gpus) for node, count in choice.groups)
+    def _most(self, num_devices: int, fit: int) -> int:
+        """Return an upper bound of the number of trials on devices whose memory fits ``fit`` workers each."""
         return num_devices * min(fit, self.max_trials_per_gpu or fit) // max(1, fewest_workers(self.num_workers))
 
     def _share(self, choice: Selection, needed: int) -> int:
-        """Return the fraction of the smallest device of a choice that has ``needed`` bytes, in ticks."""
+        """Return the fraction of the smallest device of a choice with at least ``needed`` bytes, in ticks."""
         fit = choice.memory_bytes // needed
         most_devices = max(node.resources.gpus for node, _ in choice.groups)
-        return equal_device_share(min(fit, self.max_trials_per_gpu or fit), most_devices)
+        return equal_device_fraction(min(fit, self.max_trials_per_gpu or fit), most_devices)
 
     def _usable(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
         beside = Resources(cpus=self.cpus or 0, memory_bytes=self.memory)
@@ -252,11 +266,11 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         capped = f", with max_trials_per_gpu={self.max_trials_per_gpu}" if is_capped else ""
         on_each = f"{counted(TICKS // share, 'worker')} on a GPU of {_to_text(smallest, needed)}"
         reasons = [
-            f"{format_bytes(needed)} a worker: {on_each}{capped}",
+            f"{format_bytes(needed)} per worker: {on_each}{capped}",
             *self._left_out(capacity, usable, choice),
         ]
         request = self._with_gpus(from_ticks(share))
-        plan = plan_gpu_share(capacity, choice, request, choose_cpus=self.cpus is None, reasons=reasons)
+        plan = plan_gpus(capacity, choice, request, choose_cpus=self.cpus is None, reasons=reasons)
         if is_capped and plan.limited_by == "GPU":
             return plan.model_copy(update={"limited_by": Limit.MAX_TRIALS_PER_GPU})
         return plan
@@ -268,18 +282,22 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         without_cpus = describe_gpus(group for group in left if group.node.shape not in could)
         others = describe_gpus(group for group in left if group.node.shape in could)
         why = (
-            f"as only {choice.accelerator_type} is used"
+            f"because only {choice.accelerator_type} is used"
             if choice.accelerator_type
-            else "as their memory is too small or not known"
+            else "because their memory is too small or unknown"
         )
-        reasons = [f"left out {why}: {others}"] if others else []
-        of_what = "CPUs" if self.memory is None else "CPUs or host memory"
-        return [*reasons, f"left out for want of {of_what}: {without_cpus}"] if without_cpus else reasons
+        reasons = [f"not used, {why}: {others}"] if others else []
+        of_what = "CPU" if self.memory is None else "CPU or host memory"
+        return (
+            [*reasons, f"not used, because their nodes have too little {of_what}: {without_cpus}"]
+            if without_cpus
+            else reasons
+        )
 
     def _infeasible(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> InfeasibleRequestError:
         wish = {"accelerator_type": usable.accelerator_type, "gpu_memory_bytes": needed, "is_any_share": True}
         request = self._with_gpus(1).model_copy(update=wish)
-        # If no GPU node has the CPUs, the GPU memory may be too small as well.
+        # If no GPU node has enough CPUs, the GPU memory may be too small as well.
         there = usable if usable.groups else gpus_of_type(capacity, usable.accelerator_type)
         memories = [node.smallest_gpu_memory_bytes for node, _ in there.groups]
         is_too_small = all(memory is not None and memory < needed for memory in memories)
@@ -291,37 +309,49 @@ class GpuMemoryPolicy(GpuTypesPolicy):
                 str(request),
                 f"the largest GPUs{unread} have {format_bytes(max(known))}",
                 Limit.GPU_MEMORY,
-                f"Ask for at most {format_request(max(known))}, or add a larger GPU.{gpu_memory_hint(there.groups)}",
+                f"Request at most {format_request(max(known))}, or add a larger GPU.{gpu_memory_hint(there.groups)}",
             )
         count = sum(count for _, count in there.groups)
         types = sorted({node.accelerator_type for node, _ in there.groups if node.accelerator_type})
         listed = ((node.resources.gpus, len(node.devices or ())) for node, _ in there.groups)
         partly = min(((gpus, devices) for gpus, devices in listed if 0 < devices < gpus), default=None)
-        unknown, way_out = "", "give them an accelerator type"
+        unknown, hint = "", "set their accelerator type"
         if partly:
-            unknown = f" in full: its devices are {partly[1]} of {partly[0]:g} GPUs"
-            way_out = "list each device with its memory_bytes"
+            unknown = f" in full: only {partly[1]} of {partly[0]:g} GPUs are listed as devices"
+            hint = "list each device with its memory_bytes"
         elif types:
-            unknown = f", and is not known of the type {shorten_names(types)}"
-            way_out = "give each device its memory_bytes"
+            unknown = f", and is unknown for the type {shorten_names(types)}"
+            hint = "set memory_bytes of each device"
         if any(may_be_nvidia(node.accelerator_type) for node, _ in there.groups):
-            way_out = f"install nvidia-ml-py on the GPU nodes and probe again, {way_out}"
+            hint = f"install nvidia-ml-py on the GPU nodes and probe again, {hint}"
         return InfeasibleRequestError(
             str(request),
             f"the GPU memory of {'the GPU node' if count == 1 else f'all {count} GPU nodes'} was not read{unknown}",
             Limit.GPU_MEMORY,
-            f"{way_out[0].upper()}{way_out[1:]}, or take GpuPolicy with a fraction of a GPU.",
+            f"{hint[0].upper()}{hint[1:]}, or use GpuPolicy with a fraction of a GPU.",
         )
 
 
-def _larger_sizes(groups: Iterable[NodeGroup], needed: int) -> list[int]:
-    """Return sizes of devices that hold more workers than the smallest; of those that hold as many, the smallest."""
-    sizes = sorted({size for node, _ in groups if (size := gpu_memory_of(node)) > needed}, reverse=True)
-    return list({size // needed: size for size in sizes}.values())[:-1]
+def _num_devices(groups: Iterable[NodeGroup]) -> int:
+    return sum(count * int(node.resources.gpus) for node, count in groups)
+
+
+def _larger_sizes(groups: Iterable[NodeGroup], needed: int) -> Iterator[tuple[int, int]]:
+    """Yield the sizes of devices that fit more workers than the smallest, and how many devices are as large or larger.
+
+    Of the sizes that fit equally many workers, only the smallest is yielded.
+    """
+    devices_of: Counter[int] = Counter()
+    for group in groups:
+        devices_of[gpu_memory_of(group.node)] += _num_devices([group])
+    sizes = sorted((size for size in devices_of if size >= needed), reverse=True)
+    numbers = accumulate(devices_of[size] for size in sizes)
+    by_fit = {size // needed: (size, number) for size, number in zip(sizes, numbers, strict=True)}
+    yield from list(by_fit.values())[:-1]
 
 
 def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
-    """Yield the wanted sizes, the size of the largest device, and some sizes between."""
+    """Yield the wanted sizes, the size of the largest device, and some sizes in between."""
     sizes = sorted({*wanted, largest_device})
     if len(sizes) > _MOST_SIZES:
         last = len(sizes) - 1
@@ -336,7 +366,7 @@ def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
 
 
 def _what_they_get(by_config: SlotsByProfile) -> Iterator[str]:
-    """Yield what the measured configs get; of many, only those with the least and the most."""
+    """Yield the GPU fraction of each measured config; of many, only those with the smallest and the largest need."""
     ran = [each for each in by_config.profile.measurements if not each.ran_out]
     ran.sort(key=lambda each: each.total_bytes)
     for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):
@@ -352,9 +382,9 @@ def _where_it_was_not_measured(
 ) -> Iterator[str]:
     others = sorted({name for name in gpu_models if name is not None} - set(profile.gpu_models))
     if others and profile.gpu_models:
-        on_top = "" if overhead is None else f"; {format_bytes(overhead)} counts for what is outside allocators"
+        on_top = "" if overhead is None else f"; the overhead outside allocators counts as {format_bytes(overhead)}"
         yield (
-            f"measured on {', '.join(profile.gpu_models)}, planned for {', '.join(others)}, where trials may need "
+            f"measured on {', '.join(profile.gpu_models)}, planned for {', '.join(others)}, on which trials may need "
             f"more or less{on_top}"
         )
 
@@ -370,6 +400,6 @@ def _what_was_measured(profile: GpuMemoryProfile, held: list[int], headroom: flo
 
 
 def _to_text(device_bytes: int, needed: int) -> str:
-    """Return the size of a device with enough digits to show why no more workers fit, as 4 of 5 GiB in 19.99 GiB."""
+    """Return the size of a device with enough digits to show why no more workers fit: 3 of 5 GiB in 19.99 GiB."""
     texts = [format_bytes(device_bytes, digits) for digits in (1, 2, 3)]
     return next((text for text in texts if parse_bytes(text) // needed == device_bytes // needed), texts[-1])

@@ -1,7 +1,7 @@
-"""Which GPUs a policy uses: all, those of one type, or those with enough memory, and how Ray is kept to them.
+"""Selects the GPUs for a policy: all, those of one type, or those with enough memory.
 
-Ray hands out any GPU unless a request names a device type or a label. So a selection that leaves GPUs out also has the
-simplest condition that sets its nodes apart.
+Ray assigns any GPU unless a request specifies a device type or a label. So a selection that excludes GPUs also has the
+simplest condition that restricts Ray to its nodes.
 """
 
 from abc import abstractmethod
@@ -16,13 +16,13 @@ from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, format_selec
 from tune_policies.placement.packing import Request, workers_on_node
 from tune_policies.plan.build_plan import build_plan, describe_gpus
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_shares import (
+from tune_policies.policies.equal_fractions import (
     Selection,
     about_equal_cpus,
     about_nodes_without_cpus,
     cpus_that_strand_no_device,
+    fraction_of_gpu_memory,
     nodes_with_cpus,
-    share_of_gpu_memory,
 )
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy, WantedCustom, WorkersPolicy
@@ -35,12 +35,12 @@ from tune_policies.values.value import shorten
 def _wishes(value: object) -> object:
     if isinstance(value, str | None):
         return value
-    # An iterator would be read once, and the order of a set is nobody's wish.
+    # An iterator can be read only once, and the order of a set is arbitrary.
     listed = value if isinstance(value, list | tuple) else ()
     if not listed or len({name for name in listed if isinstance(name, str)}) < len(listed):
         raise InvalidResourcesError(
-            f"accelerator_type must be the name of a device type, or a list of such names, each once, the best first: "
-            f"got {shorten(value)}"
+            f"accelerator_type must be the name of a device type, or a list of different names, the best first: got "
+            f"{shorten(value)}"
         )
     return tuple(listed)
 
@@ -52,26 +52,26 @@ def _known(wish: str | tuple[str, ...]) -> str | tuple[str, ...]:
 
 
 AcceleratorTypes = Annotated[str | tuple[str, ...], BeforeValidator(_wishes), AfterValidator(_known)]
-"""A device type that Ray knows, such as ``"A100"``; or several, the best first."""
+"""A device type of Ray, such as ``"A100"``; or several, the best first."""
 
 
 _ALIKE: Final = 0.95
-"""A device with at least this fraction of another's GPU memory counts as good as that one."""
+"""Devices count as equal if one has at least this fraction of the other's GPU memory."""
 
 
 class GpuTypesPolicy(WorkersPolicy):
-    """A policy for GPUs that may name several device types, of which it takes the first that fits.
+    """A policy for GPUs. If it has several device types, it uses the first that fits.
 
     Attributes:
         cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its GPU slots. If every trial
-            must get the same, the node with the fewest per slot decides. Nodes without CPUs are left out, unless no
-            node has any.
+            must get the same, the node with the fewest CPUs per slot determines the number. Nodes without CPUs are not
+            used, unless no node has CPUs.
         accelerator_type: Only devices of this type, such as ``"A100"``; of several, such as ``("H100", "A100")``, the
             first that a trial fits.
-        min_trials: How many trials must run at once, or the next type is tried.
+        min_trials: How many trials must run at once. If fewer do, the next type is tried.
         custom: Other Ray resources of each worker by their names.
-        same_for_all: Whether each trial gets the same on every node. If not, the CPUs and the GPU memory that a trial
-            gets depend on its node.
+        same_for_all: Whether each trial gets the same on every node. Otherwise the CPUs and the GPU memory of a trial
+            depend on its node.
     """
 
     cpus: Amount | None = None
@@ -98,13 +98,13 @@ class GpuTypesPolicy(WorkersPolicy):
 
     @abstractmethod
     def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
-        """Return the plan on devices of one type; ``None``: of any."""
+        """Return the plan on devices of one type, or of any type if it is ``None``."""
 
     def _with_gpus(self, gpus: float) -> Request:
         return self._request(self.cpus or 0, gpus, self.custom)
 
 
-def plan_gpu_share(
+def plan_gpus(
     capacity: ClusterCapacity, selection: Selection, request: Request, *, choose_cpus: bool, reasons: Iterable[str]
 ) -> TrialPlan:
     """Return the plan for workers that each have whole GPUs or a fraction of one, on the selected nodes.
@@ -112,9 +112,9 @@ def plan_gpu_share(
     Args:
         capacity: The cluster.
         selection: The nodes to use.
-        request: What a trial needs, without what the selection adds.
-        choose_cpus: Give each worker as many CPUs as strand no GPU.
-        reasons: What led here.
+        request: What a trial needs, without the device type of the selection.
+        choose_cpus: Whether the function chooses the CPUs of a worker such that no GPU is stranded.
+        reasons: How the request came about, a sentence each.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
@@ -126,22 +126,22 @@ def plan_gpu_share(
     if choose_cpus and usable.groups:
         notes.append(about_equal_cpus((node for node, _ in with_room.groups), request, "GPU"))
         notes += about_nodes_without_cpus(with_room.groups, "GPU", request.worker.cpus)
-    memory = share_of_gpu_memory(usable.groups, share_ticks)
+    memory = fraction_of_gpu_memory(usable.groups, share_ticks)
     if share_ticks < TICKS and usable.groups:
         notes.append(
             "GPU memory was not read on every node, so the memory of a fraction is unknown"
             if memory is None
-            else f"{format_bytes(memory)} of GPU memory per worker: its fraction of the smallest device in use"
+            else f"{format_bytes(memory)} of GPU memory per worker: its fraction of the smallest GPU that the plan uses"
         )
     groups = selection.groups if selection.label_selector else None
-    if choose_cpus and not usable.groups:  # no node has room for the share: look for what would work on nodes with CPUs
+    if choose_cpus and not usable.groups:  # no node has room: the error should suggest what fits nodes with CPUs
         groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")
     plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), notes, groups=groups)
     return plan.on_nodes(dict(selection.label_selector)) if selection.label_selector else plan
 
 
 def sized_for(selection: Selection, request: Request, *, choose_cpus: bool) -> tuple[Request, Selection]:
-    """Return the request of each worker on the selected nodes, and the nodes with room for it, CPUs aside."""
+    """Return the request of a worker on the selected nodes, and the nodes with room for it, ignoring CPUs."""
     with_room = selection.where(lambda node: workers_on_node(node, request) > 0)
     request = request.model_copy(update={"accelerator_type": selection.accelerator_type})
     if choose_cpus and with_room.groups:
@@ -150,14 +150,14 @@ def sized_for(selection: Selection, request: Request, *, choose_cpus: bool) -> t
 
 
 def gpus_of_type(capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
-    """Return the nodes with GPUs, of one device type if it is given."""
+    """Return the nodes with GPUs, of one device type unless it is ``None``."""
     return Selection(tuple(capacity.gpu_groups(accelerator_type)), accelerator_type)
 
 
 def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int) -> Iterator[Selection]:
-    """Yield selections of devices with so much memory, each once, in the order of how simple they are for Ray.
+    """Yield different selections of devices with at least ``least_bytes`` of memory, the simplest for Ray first.
 
-    They are all usable GPUs, those of each type, and those that labels set apart.
+    They are all usable GPUs, the GPUs of each type, and the GPUs of nodes that labels select.
     """
     choices = [usable]
     if usable.accelerator_type is None:
@@ -169,18 +169,18 @@ def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int
 
 
 def gpus_with_memory(capacity: ClusterCapacity, usable: Selection, least_bytes: int) -> Selection:
-    """Return the usable devices that have so much memory."""
+    """Return the usable devices with at least ``least_bytes`` of memory."""
     large = (group for group in usable.groups if gpu_memory_of(group.node) >= least_bytes)
     return select_gpus(capacity, large, usable.accelerator_type)
 
 
 def gpu_memory_of(node: NodeCapacity) -> int:
-    """Return the GPU memory of the smallest device, in bytes; 0: it is not known."""
+    """Return the GPU memory of the smallest device in bytes, or 0 if it is unknown."""
     return node.smallest_gpu_memory_bytes or 0
 
 
 def each_once(selections: Iterable[Selection]) -> Iterator[Selection]:
-    """Yield the first of the selections of the same nodes."""
+    """Yield the selections without duplicates, which have the same nodes."""
     seen: set[frozenset[Hashable]] = set()
     for selection in selections:
         shapes = frozenset(node.shape for node, _ in selection.groups)
@@ -192,11 +192,11 @@ def each_once(selections: Iterable[Selection]) -> Iterator[Selection]:
 def select_gpus(
     capacity: ClusterCapacity, groups: Iterable[NodeGroup], accelerator_type: str | None = None
 ) -> Selection:
-    """Return a selection of these GPU nodes, with the simplest condition that keeps Ray off all other GPU nodes.
+    """Return a selection of these GPU nodes, with the simplest condition that excludes all other GPU nodes.
 
-    If there are no others, the condition is only the type that the user wishes for. Else it is the one device type of
-    the nodes, or a label selector: by the label of device types, which nodes that start later have too, or else by a
-    list of nodes. A list cannot name nodes that are still to be added, so these are then left out.
+    Without other GPU nodes, the condition is the type that the user requested, if any. Otherwise it is the device type
+    of the nodes if they have one type. Else it is a label selector: the label of device types, which also matches nodes
+    that start later, or a list of nodes. A list cannot contain nodes that are still to be added, so these are not used.
     """
     groups = tuple(groups)
     chosen = {node.node_id for node, _ in groups}
@@ -216,20 +216,21 @@ def select_gpus(
 
 
 def _labels_of_types(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> set[str] | None:
-    """Return the labels of device types that only these nodes have; ``None``: the labels do not set them apart."""
+    """Return the labels of device types that only these nodes have, or ``None`` if other nodes share a label."""
     groups = tuple(groups)
+    inside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(groups)}
+    names = {name for name in inside if name and is_label_value(name)}
+    if names != inside:
+        return None
     chosen = {node.node_id for node, _ in groups}
     others = (group for group in capacity.groups if group.node.node_id not in chosen)
-    inside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(groups)}
-    outside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(others)}
-    names = {name for name in inside if name and is_label_value(name)}
-    return names if names == inside and not names & outside else None
+    return names if all(node.labels.get(ACCELERATOR_TYPE) not in names for node in capacity.nodes_of(others)) else None
 
 
 def alike_in_memory(selection: Selection) -> Iterator[list[NodeGroup]]:
-    """Yield the nodes by the GPU memory of their devices, the most first, those of unknown memory last.
+    """Yield groups of nodes with similar GPU memory, the most first, and nodes with unknown memory last.
 
-    Devices of one model differ by some MiB from driver to driver, so nodes with nearly the same memory are together.
+    The memory of one device model differs by some MiB between drivers.
     """
     alike: list[NodeGroup] = []
     for group in sorted(selection.groups, key=lambda group: gpu_memory_of(group.node), reverse=True):
@@ -242,7 +243,7 @@ def alike_in_memory(selection: Selection) -> Iterator[list[NodeGroup]]:
 
 
 def about_listed_nodes(selections: Iterable[Selection]) -> Iterator[str]:
-    """Yield which GPUs the nodes have that a selector lists by identifiers, which say nothing to a reader."""
+    """Yield the GPUs of nodes that a selector lists by identifier, because identifiers do not describe them."""
     for selection in selections:
         if NODE_ID in selection.label_selector:
             yield f"nodes with {format_selector(selection.label_selector)}: {describe_gpus(selection.groups)}"

@@ -1,4 +1,4 @@
-"""Slots of several types at once: quarter GPUs beside CPU slots, A100s beside L4s."""
+"""Slots of several types at the same time, for instance quarter GPUs and CPU slots, or A100s and L4s."""
 
 import sys
 from collections import Counter
@@ -23,25 +23,24 @@ from tune_policies.values.resources import MOST, Speed, fewest_workers
 from tune_policies.values.value import Value
 
 _SLOWEST: Final = sys.float_info.min
-"""The lowest speed of a slot type that differs from 0."""
+"""The lowest positive speed of a slot type."""
 
 
 class MixedPolicy(ResourcePolicy):
-    """Slots of several policies at once: each plans on what those before it leave.
+    """Combines the slots of several policies. Each policy plans on the resources that earlier policies leave.
 
-    With ``MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))``, a plan has slots of a quarter GPU, and slots
-    of 2 CPUs on the CPUs that are left. ``PolicyScheduler`` gives each trial a slot as one becomes free. A policy for
-    which nothing is left has no slots, and the plan says why. With several slot types, Train runs do not grow.
+    With ``MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))``, a plan has slots with a quarter GPU, and
+    slots with 2 CPUs on the remaining CPUs. ``PolicyScheduler`` assigns free slots to trials. If nothing remains for a
+    policy, the reasons of the plan explain it. With several slot types, Train runs do not grow.
 
     Attributes:
-        policies: One for each type of slot, the best first; as arguments, or by name in one list. At least one, none
-            with a GPU-memory profile.
-        speeds: How fast a trial runs in the slots of each policy, in any one unit; ``None``: not known. With them
-            ``PolicyScheduler`` leaves slow slots idle from the first trial on, if faster ones end all waiting trials
-            sooner.
+        policies: A policy for each slot type, the best first: arguments, or one list by name. No policy may have a
+            GPU memory profile.
+        speeds: How fast a trial runs in the slots of each policy, in any unit; ``None``: unknown. With speeds,
+            ``PolicyScheduler`` leaves slow slots idle if faster slots finish all waiting trials sooner.
 
     Raises:
-        InvalidResourcesError: A field is wrong, there is no policy, or there are not as many speeds.
+        InvalidResourcesError: A field is wrong, ``policies`` is empty, or the number of speeds differs.
     """
 
     policies: tuple[InnerPolicy, ...]
@@ -54,7 +53,7 @@ class MixedPolicy(ResourcePolicy):
         speeds: Sequence[float] | None = None,
     ) -> None:
         if slot_policies and policies is not None:
-            raise InvalidResourcesError("give the policies as arguments or as policies=(…), not both")
+            raise InvalidResourcesError("pass the policies as arguments or as policies=(…), not both")
         Value.__init__(self, policies=slot_policies if policies is None else policies, speeds=speeds)
 
     @model_validator(mode="after")
@@ -63,13 +62,13 @@ class MixedPolicy(ResourcePolicy):
             raise InvalidResourcesError("MixedPolicy needs at least one policy")
         if self.speeds is not None and len(self.speeds) != len(self.policies):
             raise InvalidResourcesError(
-                f"speeds needs a number for each policy, got {len(self.speeds)} for {len(self.policies)}: leave it out "
-                "where you do not know them"
+                f"speeds must have one number for each policy, got {len(self.speeds)} for {len(self.policies)}: omit "
+                "speeds if you do not know them"
             )
         if any(isinstance(each, GpuMemoryPolicy) and each.profile is not None for each in with_inner(self.policies)):
             raise InvalidResourcesError(
-                "a slot of MixedPolicy is for any trial, but a GpuMemoryPolicy with a profile gives each trial what "
-                "its config needs: give it gpu_memory instead, with what the largest config needs"
+                "MixedPolicy cannot contain a GpuMemoryPolicy with a profile, because its slots are for any config: "
+                "set gpu_memory to the need of the largest config instead"
             )
         return self
 
@@ -79,7 +78,7 @@ class MixedPolicy(ResourcePolicy):
         if all(getattr(each, "memory", None) is None for each in inside):
             has_workers = any(fewest_workers(getattr(each, "num_workers", 0)) for each in inside)
             plan = self._plan(as_told_apart(capacity, memory=None, num_workers=int(has_workers)))
-            # A user's own policy may ask for memory or workers that no field shows.
+            # A user's own policy may request memory or workers without a field for them.
             if all(slot.worker.memory_bytes is None and (has_workers or not slot.num_workers) for slot in plan.slots):
                 return plan
         return self._plan(capacity)
@@ -94,7 +93,9 @@ class MixedPolicy(ResourcePolicy):
                 given = _next_slots(policy, left)
             except InfeasibleRequestError as error:
                 errors.append(error)
-                notes.append(f"no slots of {type(policy).__name__}{' beside these' if found else ''}: {error}")
+                notes.append(
+                    f"no slots of {type(policy).__name__}{' on what earlier policies leave' if found else ''}: {error}"
+                )
             else:
                 found.append(given if speed is None else given.with_speed(speed))
                 notes += given.without_place
@@ -108,9 +109,7 @@ class MixedPolicy(ResourcePolicy):
         slots = [slot for given in found for slot in given.slots]
         notes += about_the_nodes(capacity)
         if any(slot.max_workers is not None for slot in slots):
-            notes.append(
-                "each trial keeps its fewest workers: slots of other types have the room into which it could grow"
-            )
+            notes.append("each trial keeps its fewest workers, because slots of other types use the room to grow")
         nodes_to_add: Counter[str] = Counter()
         for given in found:
             nodes_to_add.update(given.plan.nodes_to_add)
@@ -124,14 +123,14 @@ class MixedPolicy(ResourcePolicy):
 
 
 class _PolicySlots(NamedTuple):
-    """The slots of one policy beside those of others.
+    """The slots of one policy, placed next to those of other policies.
 
     Attributes:
         policy: The policy.
         plan: Its plan on the remaining capacity.
         slots: The slots of the plan that have a place, at least one.
-        without_place: A sentence for each slot of the plan that has no place.
-        filled: The last of the slots in their places.
+        without_place: A sentence for each slot of the plan without a place.
+        filled: The last of the placed slots.
     """
 
     policy: ResourcePolicy
@@ -141,15 +140,15 @@ class _PolicySlots(NamedTuple):
     filled: FilledSlots
 
     def with_speed(self, speed: float) -> Self:
-        """Return the same with this speed for the first slot, and the others in proportion to it."""
+        """Return a copy with this speed for the first slot, and proportional speeds for the others."""
         own = self.slots[0].speed or 1
-        # Proportions multiply where plans are nested, and must stay numbers that a plan may have.
+        # Proportions multiply in nested plans, and must stay valid speeds.
         speeds = [min(MOST, max(_SLOWEST, speed * ((slot.speed or own) / own))) for slot in self.slots]
         slots = (slot.model_copy(update={"speed": each}) for slot, each in zip(self.slots, speeds, strict=True))
         return self._replace(slots=tuple(slots))
 
     def alone(self) -> TrialPlan:
-        """Return the plan if no other policy has a place."""
+        """Return the plan if no other policy has slots."""
         speed = self.slots[0].speed
         if speed is None:
             return self.plan
@@ -174,10 +173,10 @@ def _next_slots(policy: ResourcePolicy, left: RemainingCapacity) -> _PolicySlots
         if not found:
             raise InfeasibleRequestError(
                 error.asked,
-                "the policies before it split the same GPUs into different fractions, "
-                "and with unequal fractions a trial can stay pending indefinitely",
+                "earlier policies split the same GPUs into different fractions, and with unequal fractions a trial can "
+                "stay pending indefinitely",
                 error.short_of,
-                "Ask for the same fraction, or give this policy a device type or nodes of its own.",
+                "Request the same fraction, or restrict this policy to another device type or other nodes.",
             ) from error
     return max(found, key=lambda given: sum(slot.max_concurrent_trials for slot in given.slots))
 
@@ -186,7 +185,7 @@ def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> _
     """Return the slots of the plan that have a place on the remaining capacity.
 
     Raises:
-        InfeasibleRequestError: None has a place.
+        InfeasibleRequestError: No slot has a place.
     """
     left = left.grown(plan.nodes_to_add) if plan.nodes_to_add else left
     filled: FilledSlots | None = None
@@ -196,35 +195,35 @@ def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> _
         if filled.num_trials:
             slots.append(slot.capped(filled.num_trials))
         else:
-            missing.append(f"no slots of {type(policy).__name__} with {slot}: none fits beside the others")
+            missing.append(f"no slots of {type(policy).__name__} with {slot}: none fits next to the others")
     if filled is None or not slots:
         raise InfeasibleRequestError(
             " or ".join(str(slot) for slot in plan.slots),
-            "none of these slots fits beside those of the policies before",
+            "none of these slots fits next to those of earlier policies",
             plan.limited_by,
-            "Ask for less, or put this policy first.",
+            "Request less, or put this policy first.",
         )
     return _PolicySlots(policy, plan, tuple(slots), tuple(missing), filled)
 
 
 def _check_slices(plan: TrialPlan, left: RemainingCapacity) -> None:
-    """Check that Ray Train, which reserves whole TPU slices by itself, could take no node that others use.
+    """Check that no slice that Ray Train might choose has nodes in use by earlier policies.
 
     Raises:
-        InfeasibleRequestError: It could.
+        InfeasibleRequestError: A slice has such a node.
     """
     by_shape = left.capacity.nodes_by_shape.values()
     for slot in plan.slots:
         if slot.topology is None:
             continue
         in_use = {node.node_id for nodes in by_shape if type(nodes) is ReducedNodes for node in nodes.before}
-        # As they were: Train takes a slice by its first host, though all the chips there are in use.
+        # The original nodes, because Train chooses a slice by its first host even if its chips are in use.
         hosts = chain.from_iterable(map(nodes_before, by_shape))
         slices = find_slices(hosts, SliceShape(slot.topology, slot.accelerator_type or "")).intact
         if any(host.node_id in in_use for each in slices for host in each.hosts):
             raise InfeasibleRequestError(
                 str(slot),
-                "Ray Train reserves whole slices by itself, and policies before this one use some of their nodes",
+                "Ray Train chooses the slices itself, and earlier policies use nodes of slices",
                 Limit.TPU_SLICES,
                 "Put the policy of the slices first.",
             )

@@ -1,8 +1,8 @@
-"""The one interface, and how a policy is written as plain data.
+"""The interface of all policies, and the form of a policy as plain data.
 
-In YAML and JSON a policy is a mapping whose ``kind`` is the name of its class and whose other keys are the
-fields. A user's own subclass of ``ResourcePolicy`` can be named the same way, once it is imported. Importing this
-module imports the package's own policies first, so no later class can take one of their names.
+In YAML and JSON a policy is a mapping. Its ``kind`` is the name of its class, and the other keys are the fields. A
+user's own subclass of ``ResourcePolicy`` has a ``kind`` as soon as it is imported. The package's own policies are
+imported first, so no later class can have one of their names.
 """
 
 import functools
@@ -34,15 +34,15 @@ from tune_policies.values.resources import CustomAmounts, Memory, Resources, Wor
 from tune_policies.values.value import Value, kind_of, shorten, suggest
 
 _DEEPEST: Final = 32
-"""How deep policies may be nested: each level costs some ten nested calls, of which Python allows 1000."""
+"""The deepest nesting of policies. Each level needs about ten nested calls, and Python allows 1000."""
 
 _MOST_POLICIES: Final = 256
-"""How many policies may be in one: all of them may have to plan."""
+"""The most policies in one policy, because all of them may have to plan."""
 
-_TOO_DEEP: Final = f"more than {_DEEPEST} policies are inside one another: leave some of them out"
+_TOO_DEEP: Final = f"more than {_DEEPEST} policies are nested: remove some of them"
 
 _CLASSES: Final[dict[str, type["ResourcePolicy"]]] = {}
-"""The classes of policies by name. They are registered one by one, because a refused class may still exist."""
+"""The classes of policies by name. ``__subclasses__`` is no substitute, because it includes rejected classes."""
 
 
 def _with_inherited_fields(cls: type["ResourcePolicy"]) -> str:
@@ -69,13 +69,13 @@ def documented_fields(doc: str) -> dict[str, str]:
 
 
 class ResourcePolicy(Value):
-    """Decides what a trial gets. A frozen value without I/O, clock or state.
+    """Decides which resources a trial gets. A policy is a frozen value without I/O, clock or state.
 
     The name of a subclass is its ``kind`` in policy files. If another class has that name, the ``class`` statement
-    raises ``InvalidResourcesError``. A class may be defined again, as when a notebook cell runs a second time.
+    raises ``InvalidResourcesError``. A class may be redefined, for instance when a notebook cell runs again.
     """
 
-    # A class that a user defines in a script is sent to other processes, which is only possible with its schema.
+    # A class from a user's script can only be sent to other processes after its schema is built.
     model_config = ConfigDict(defer_build=False)
 
     @classmethod
@@ -90,7 +90,7 @@ class ResourcePolicy(Value):
         elif not isabstract(cls):
             raise InvalidResourcesError(
                 f"{cls.__module__}.{cls.__qualname__} has the name of another policy, {other.__module__}."
-                f"{other.__qualname__}, and the name is the 'kind' in policy files: rename the class"
+                f"{other.__qualname__}: rename the class, because the name is the 'kind' in policy files"
             )
 
     @model_validator(mode="after")
@@ -107,15 +107,15 @@ class ResourcePolicy(Value):
 
     @abstractmethod
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan for ``capacity``: the same for the same capacity, in whatever order its nodes are.
+        """Return the plan for ``capacity``. It is the same for the same capacity, in any order of the nodes.
 
         Raises:
-            InfeasibleRequestError: Not even one trial fits. A policy raises nothing else. Where it returns something
-                else than a plan, the caller gets an ``InvalidResourcesError``.
+            InfeasibleRequestError: Not even one trial fits. A policy raises no other error. If it returns anything but
+                a plan, the caller gets an ``InvalidResourcesError``.
         """
 
     def copy(self, *, include: Any = None, exclude: Any = None, update: Any = None, deep: bool = False) -> Self:
-        """Raise ``InvalidResourcesError``, because Tune copies its ``resources_per_trial``, which takes no policy."""
+        """Raise ``InvalidResourcesError``: Tune copies ``resources_per_trial``, which cannot be a policy."""
         raise InvalidResourcesError(
             f"{type(self).__name__} is a policy, and resources_per_trial takes amounts: use "
             "run(train_fn, policy), or tune.run(train_fn, scheduler=PolicyScheduler(policy)). To change a field of a "
@@ -124,14 +124,14 @@ class ResourcePolicy(Value):
 
     @property
     def choices(self) -> tuple["ResourcePolicy", ...]:
-        """The policies among which this one takes the first that fits: itself, unless it is one of choices."""
+        """The alternatives that are tried in order: by default only this policy."""
         return (self,)
 
     def __or__(self, other: "ResourcePolicy") -> "ResourcePolicy":
-        """Return the ``FirstFeasiblePolicy`` that takes ``other`` if this policy does not fit."""
+        """Return the ``FirstFeasiblePolicy`` that falls back to ``other`` if this policy does not fit."""
         if not isinstance(other, ResourcePolicy):
             return NotImplemented
-        # By name, because that class derives from this one. No other class can have the name.
+        # By name, because that class is a subclass of this one.
         return _CLASSES["FirstFeasiblePolicy"].from_dict({"policies": (self, other)})
 
     @classmethod
@@ -139,7 +139,7 @@ class ResourcePolicy(Value):
         """Build the policy from plain data, with or without its ``kind``.
 
         Raises:
-            InvalidResourcesError: ``data`` is not a mapping, of another kind, or a field of it is wrong.
+            InvalidResourcesError: ``data`` is not a mapping, it has another ``kind``, or a field is wrong.
         """
         if not isinstance(data, dict) or "kind" not in data:
             return super().from_dict(data)
@@ -152,7 +152,7 @@ class ResourcePolicy(Value):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Build the policy from what ``to_json`` wrote.
+        """Build the policy from the output of ``to_json``.
 
         Raises:
             InvalidResourcesError: ``text`` is not JSON, or not this policy.
@@ -160,7 +160,7 @@ class ResourcePolicy(Value):
         try:
             data = parse_json(text)
         except ValueError as error:
-            # The parser allows more levels than policies may have, and says so in its message alone.
+            # The parser allows deeper nesting than policies do, and only its message mentions the limit.
             why = _TOO_DEEP if "recursion limit" in str(error) else f"this is not JSON: {error}"
             raise InvalidResourcesError(f"{cls.__name__}: {why}") from error
         return cls.from_dict(data)
@@ -171,7 +171,7 @@ class ResourcePolicy(Value):
 
 
 def _check_size(policy: object, deepest: int = _DEEPEST) -> None:
-    """Check that a policy, or the plain data of one, is neither too deep nor too large."""
+    """Check that a policy, or its plain data, is neither nested too deeply nor too large."""
     try:
         depth, number = _size(policy, {}, tuple(policies_by_kind()))
     except RecursionError:
@@ -180,12 +180,12 @@ def _check_size(policy: object, deepest: int = _DEEPEST) -> None:
         raise InvalidResourcesError(_TOO_DEEP)
     if number > _MOST_POLICIES:
         raise InvalidResourcesError(
-            f"{number:,} policies are in one, and at most {_MOST_POLICIES} may be: leave some of the choices out"
+            f"a policy may contain at most {_MOST_POLICIES} policies, got {number:,}: remove some of the choices"
         )
 
 
 def _size(data: object, known: dict[int, tuple[int, int]], kinds: tuple[str, ...]) -> tuple[int, int]:
-    """Return how deep policies are nested, and how many there are; one that is inside twice counts twice."""
+    """Return the depth and the number of nested policies. A policy that appears twice counts twice."""
     if id(data) in known:
         return known[id(data)]
     match data:
@@ -205,40 +205,40 @@ def _size(data: object, known: dict[int, tuple[int, int]], kinds: tuple[str, ...
 def _policy(value: object) -> ResourcePolicy:
     if isinstance(value, ResourcePolicy):
         return value
-    _check_size(value, _DEEPEST - 1)  # before it is built, because each level builds it again to explain an error
+    _check_size(value, _DEEPEST - 1)  # before building, because each level builds it again to explain an error
     return _build(value)
 
 
 InnerPolicy = Annotated[SerializeAsAny[ResourcePolicy], BeforeValidator(_policy)]
-"""A policy inside another: an object, or plain data with a ``kind``."""
+"""A policy inside another policy: an object, or plain data with a ``kind``."""
 
 
 class WorkersPolicy(ResourcePolicy):
-    """A policy that decides what each worker of a trial gets.
+    """A policy that decides which resources each worker of a trial gets.
 
     Attributes:
         memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved.
-        num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
+        num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: 2 to 8, depending on the room.
     """
 
     memory: Memory | None = None
     num_workers: WorkerCount = 0
 
     def _as_told_apart(self, capacity: ClusterCapacity) -> ClusterCapacity:
-        """Return the cluster with one shape for nodes that are equal to the workers."""
+        """Return the cluster with one shape for nodes that do not differ for the workers."""
         return as_told_apart(capacity, memory=self.memory, num_workers=self.num_workers)
 
     def _request(self, cpus: float, gpus: float = 0, custom: Mapping[str, float] | None = None) -> Request:
-        """Return the request of a trial whose workers each get these amounts and the memory."""
+        """Return the request of a trial with these amounts, and the policy's memory, for each worker."""
         worker = Resources(cpus=cpus, gpus=gpus, memory_bytes=self.memory, custom=custom or {})
         return Request(worker=worker, num_workers=self.num_workers)
 
 
 class WrappingPolicy(ResourcePolicy):
-    """A policy around another.
+    """A policy around another policy.
 
-    Each subclass has an ``__init__`` so that ``inner`` can be passed by position. It calls ``Value.__init__``, because
-    for type checkers ``super().__init__`` takes ``inner`` alone.
+    Each subclass has an ``__init__``, so that ``inner`` can be passed by position. Type checkers read its signature. It
+    calls ``Value.__init__``, because for them ``super().__init__`` accepts only ``inner``.
 
     Attributes:
         inner: The policy that decides everything else.
@@ -248,7 +248,7 @@ class WrappingPolicy(ResourcePolicy):
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
-        """The same around each of the inner policy's choices."""
+        """This policy around each choice of the inner policy."""
         choices = self.inner.choices
         if choices == (self.inner,):
             return (self,)
@@ -256,7 +256,7 @@ class WrappingPolicy(ResourcePolicy):
 
 
 def with_inner(policies: Iterable[ResourcePolicy]) -> Iterator[ResourcePolicy]:
-    """Yield policies and all the policies inside them."""
+    """Yield the policies and all policies inside them."""
     for policy in policies:
         yield policy
         yield from with_inner(policy.inner_policies)
@@ -289,7 +289,7 @@ def _build(data: object) -> ResourcePolicy:
 
 
 def policies_by_kind() -> dict[str, type[ResourcePolicy]]:
-    """Return every class of policy that is imported, by its ``kind``."""
+    """Return all imported classes of policies by ``kind``."""
     return {kind: cls for kind, cls in _CLASSES.items() if not isabstract(cls)}
 
 
@@ -301,8 +301,8 @@ def _checked(plan: Callable[[Any, ClusterCapacity], TrialPlan]) -> Callable[[Any
         made = plan(self, capacity)
         if not isinstance(made, TrialPlan):
             raise InvalidResourcesError(
-                f"{type(self).__name__}.plan must return a TrialPlan, got {shorten(made)}: return the plan of another "
-                "policy, perhaps changed"
+                f"{type(self).__name__}.plan must return a TrialPlan, got {shorten(made)}: return, for instance, the "
+                "plan of another policy"
             )
         return made
 
@@ -312,7 +312,7 @@ def _checked(plan: Callable[[Any, ClusterCapacity], TrialPlan]) -> Callable[[Any
 def _is_defined_again(earlier: type[Any], later: type[Any]) -> bool:
     """Return whether two classes have the same module and qualified name."""
     names = {earlier.__qualname__, later.__qualname__}
-    # A class that cloudpickle has rebuilt in another process has its bare name only.
+    # A class that cloudpickle rebuilds in another process has no qualified name.
     return earlier.__module__ == later.__module__ and (len(names) == 1 or later.__name__ in names)
 
 
@@ -320,17 +320,17 @@ def _no_devices(amounts: dict[str, float]) -> dict[str, float]:
     for name in amounts:
         if name in DEVICE_RESOURCES:
             raise InvalidResourcesError(
-                f"custom resource {name!r} is a device, which Ray hands out one by one: "
-                f"take AcceleratorPolicy(resource={name!r})"
+                f"custom resource {name!r} is a device, which Ray assigns individually: "
+                f"use AcceleratorPolicy(resource={name!r})"
             )
         if name in ("cpu", "gpu"):
             raise InvalidResourcesError(f"custom resource {name!r} is Tune's name for {name.upper()}: use {name}s")
         if name.startswith(ACCELERATOR_TYPE_PREFIX):
             raise InvalidResourcesError(
-                f"custom resource {name!r} is how Ray names a device type: use accelerator_type"
+                f"custom resource {name!r} is Ray's name of a device type: use accelerator_type"
             )
     return amounts
 
 
 WantedCustom = Annotated[CustomAmounts, AfterValidator(_no_devices)]
-"""Amounts of other Ray resources by name, without devices and resources that have a field of their own."""
+"""Amounts of other Ray resources by name, without devices and resources with a field of their own."""

@@ -1,4 +1,4 @@
-"""Reads a policy, a decision or a runtime environment: YAML or JSON files."""
+"""Reads policies, decisions and runtime environments from YAML and JSON files."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -14,23 +14,23 @@ from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import Value
 
 _POLICIES: Final = ("inner", "policies", "gpu", "cpu")
-"""The fields in which a policy has others. What else it has may name anything."""
+"""The fields of a policy that contain other policies."""
 
 IN_FILES: Final[dict[tuple[str, str], tuple[str, type[Value]]]] = {
     (GpuMemoryPolicy.__name__, "profile"): ("profile", GpuMemoryProfile),
     (BenchmarkedPolicy.__name__, "decision"): ("decision", Decision),
 }
-"""The fields whose value may stand in a file of its own, by ``kind`` of policy and name: its name and class."""
+"""The fields whose value may be the name of a file: for ``kind`` and field, what the file contains and its class."""
 
 
 def load_policy(path: str | Path) -> ResourcePolicy:
-    """Read the policy that a YAML or JSON file describes; ``kind`` names its class.
+    """Read a policy from a YAML or JSON file, in which ``kind`` is the name of its class.
 
-    The file is data: YAML tags that would build Python objects are refused. Where a policy takes a ``profile`` or a
-    ``decision``, the name of a JSON file may stand for it, relative to the policy's file.
+    YAML tags that would create Python objects are rejected. The value of ``profile`` or ``decision`` may be the name of
+    a JSON file, relative to the policy file.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, is not YAML, or does not describe a policy.
+        InvalidResourcesError: The file cannot be read, is not YAML, or does not contain a policy.
     """
     data = read_data(path, what="policy file")
     try:
@@ -42,19 +42,19 @@ def load_policy(path: str | Path) -> ResourcePolicy:
 
 
 def load_decision(path: str | Path) -> Decision:
-    """Read what ``tune-policies bench decide --output`` has written, for ``BenchmarkedPolicy``.
+    """Read the output of ``tune-policies bench decide --output``, for ``BenchmarkedPolicy``.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, or holds no decision.
+        InvalidResourcesError: The file cannot be read, or does not contain a decision.
     """
     return read_value(path, Decision, "decision")
 
 
 def load_runtime_env(path: str | Path) -> dict[str, Any]:
-    """Read a runtime environment of Ray, as ``ray job submit --runtime-env`` takes it, from YAML or JSON.
+    """Read a Ray runtime environment from YAML or JSON, as for ``ray job submit --runtime-env``.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, or holds no mapping.
+        InvalidResourcesError: The file cannot be read, or does not contain a mapping.
     """
     data = read_data(path, what="runtime environment")
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
@@ -63,7 +63,7 @@ def load_runtime_env(path: str | Path) -> dict[str, Any]:
 
 
 def _with_files(data: object, folder: Path) -> object:
-    """Return the data of a policy with each value that is named by its file in place of the name."""
+    """Return the data of a policy with the content of each named file instead of its name."""
     if isinstance(data, list):
         return [_with_files(each, folder) for each in data]
     if not isinstance(data, dict):

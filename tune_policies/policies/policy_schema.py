@@ -1,7 +1,7 @@
-"""The JSON schema of policy files, by which an editor completes and checks them.
+"""The JSON schema of policy files, with which an editor completes and validates them.
 
-It is made from the policies themselves: pydantic knows their fields, and their docstrings say what each is for. What
-only a policy's own checks know (``gpus`` above 1 must be whole) is left to ``load_policy``.
+Pydantic generates it from the fields of the policies, and the descriptions come from their docstrings. Rules in a
+policy's own validators, such as whole ``gpus`` above 1, are not part of the schema; ``load_policy`` checks them.
 """
 
 import inspect
@@ -11,11 +11,11 @@ from tune_policies.policies.policy import ResourcePolicy, documented_fields, pol
 from tune_policies.policies.policy_file import IN_FILES
 
 _ANY_POLICY: Final = ResourcePolicy.__name__
-"""Pydantic's name of what a policy inside another is."""
+"""Pydantic's name of the type of an inner policy."""
 
 
 def policy_schema() -> dict[str, Any]:
-    """Return the schema of a policy file: any policy of this package, by its ``kind``."""
+    """Return the schema of a policy file, with all policies of this package by ``kind``."""
     definitions: dict[str, Any] = {}
     kinds = {
         kind: cls for kind, cls in sorted(policies_by_kind().items()) if cls.__module__.startswith("tune_policies.")
@@ -28,7 +28,7 @@ def policy_schema() -> dict[str, Any]:
         property_ = definitions[kind]["properties"][field]
         others = property_.pop("anyOf", None) or [{"$ref": property_.pop("$ref")}]
         property_["anyOf"] = [{"type": "string", "description": f"The file of a {what}."}, *others]
-    # By `if` an editor says which field is wrong; by `oneOf` it would say that no policy fits.
+    # With `if`, an editor reports the wrong field. With `oneOf`, it would report that no policy matches.
     definitions[_ANY_POLICY] = {
         "type": "object",
         "required": ["kind"],
@@ -47,7 +47,7 @@ def policy_schema() -> dict[str, Any]:
 
 
 def _described(cls: type[ResourcePolicy], schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with the policy's kind, and with what its docstring says of it and of each field."""
+    """Return the schema with the ``kind`` of the policy, and descriptions from its docstring."""
     doc = inspect.getdoc(cls) or ""
     about = {name: _plain(lines.partition(":")[2]) for name, lines in documented_fields(doc).items()}
     fields = {name: {**field, "description": about.get(name, "")} for name, field in schema["properties"].items()}

@@ -1,7 +1,7 @@
-"""Room that trials leave free on the cluster, or on each GPU, for what else runs there."""
+"""Reserves resources of the cluster, or memory of each GPU, for other programs."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Final, TypeVar
 
@@ -23,7 +23,7 @@ from tune_policies.plan.build_plan import about_gpu_memory, about_the_nodes
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, Amount, Count, Memory, Resources, to_ticks
+from tune_policies.values.resources import TICKS, Amount, Amounts, Count, Memory, Resources, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value, counted
 
@@ -33,23 +33,23 @@ Node = TypeVar("Node", NodeCapacity, NodeTypeCapacity)
 
 
 class ReservingPolicy(WrappingPolicy):
-    """Leaves a part of the cluster free for others.
+    """Reserves a part of the cluster for other programs.
 
-    As few nodes as possible give it, nodes without GPUs first unless GPUs are left free too. If nodes with devices must
-    give CPUs, a second plan takes some from more nodes. The policy returns the second plan if its trials use more
-    devices, and no fewer run at once. ``run`` and ``tuner`` start no more trials than planned; to ``tune.run`` and
-    ``Tuner`` pass ``max_concurrent_trials``. Ray may spread trials with fractions of a GPU, so perhaps no whole device
-    stays free.
+    The reservation uses as few nodes as possible, nodes without GPUs first unless GPUs are reserved too. If it needs
+    CPUs of nodes with devices, a second plan reserves CPUs on more nodes. The policy returns the second plan if its
+    trials use more devices, and no fewer run at once. ``run`` and ``tuner`` start no more trials than planned. For
+    ``tune.run`` and ``Tuner``, set ``max_concurrent_trials``. Ray may spread trials with GPU fractions over all GPUs,
+    so the reserved GPUs are not always whole devices.
 
-    GPU memory is left free on every GPU for programs outside Ray, and trials share the rest. A trial with a whole GPU
-    has no limit, so it may use all of it.
+    GPU memory is reserved on every GPU for programs outside Ray, and trials share the rest. A trial with a whole GPU
+    has no limit, so it may use all of its memory.
 
     Attributes:
         inner: The policy that plans with the rest.
-        cpus: CPUs to leave free.
-        gpus: Whole GPUs to leave free; only as many CPUs as ``cpus`` says stay free with them.
-        memory: Host memory to leave free: bytes, or a text such as ``"4GiB"``.
-        gpu_memory: GPU memory to leave free on each GPU: bytes, or a text such as ``"4GiB"``.
+        cpus: CPUs to reserve.
+        gpus: Whole GPUs to reserve. Their CPUs are not reserved; set ``cpus`` for that.
+        memory: Host memory to reserve: bytes, or a text such as ``"4GiB"``.
+        gpu_memory: GPU memory to reserve on each GPU: bytes, or a text such as ``"4GiB"``.
 
     Raises:
         InvalidResourcesError: A field is wrong.
@@ -79,9 +79,9 @@ class ReservingPolicy(WrappingPolicy):
             return plan
         notes = [f"{format_bytes(int(self.gpu_memory))} of each GPU reserved for others: trials share the rest"]
         if any(slot.worker.gpus >= 1 for slot in plan.slots):
-            notes.append("a trial with a whole GPU has no limit, so it may take what is left free of its memory")
+            notes.append("a trial with a whole GPU has no limit, so it may also use the reserved part of its memory")
         if any(group.node.smallest_gpu_memory_bytes is None for group in capacity.gpu_groups()):
-            notes.append("GPU memory of some nodes is not known, so nothing may be left free there")
+            notes.append("GPU memory of some nodes is unknown, so it may not be reserved there")
         return plan.with_reasons(*notes, *about_gpu_memory(capacity.gpu_groups()))
 
     def _plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -98,7 +98,7 @@ class ReservingPolicy(WrappingPolicy):
         if not plans:
             raise errors[0]
         few, last = plans[0], plans[-1]
-        # More trials alone could be those of a fallback without devices.
+        # More trials alone are no reason, because they could belong to a fallback without devices.
         uses_more = _devices_used(last) > _devices_used(few)
         return last if uses_more and last.max_concurrent_trials >= few.max_concurrent_trials else few
 
@@ -107,28 +107,24 @@ class ReservingPolicy(WrappingPolicy):
             plan = self.inner.plan(rest)
         except InfeasibleRequestError as error:
             raise error.told(
-                offered=f"with {wish} left free, {error.offered}", suggestion=f"{error.suggestion} Or leave less free."
+                offered=f"with {wish} reserved for others, {error.offered}",
+                suggestion=f"{error.suggestion} Or reserve less.",
             ) from error
         notes = [f"{wish} reserved for others"]
-        if self.gpus and plan.common_slot.shares_gpu:
-            notes.append("Ray may spread the shares, so as much GPU stays free in sum, but perhaps no whole GPU")
+        if self.gpus and plan.common_slot.has_gpu_fraction:
+            notes.append(
+                "Ray may spread the GPU fractions, so the reserved GPUs stay free in total, but maybe not as whole GPUs"
+            )
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
-            notes.append("host memory of some nodes is not known, so it may not be left free")
-        # The rest has less of some nodes than Ray counts there, so notes about it are not right for the cluster.
-        of_plan = (reason for reason in plan.reasons if not isinstance(reason, NodeNote))
-        reasons = (*notes, *of_plan, *about_the_nodes(capacity))
-        left_free = plan.left_free
-        for name, ticks in wish.ticks.items():
-            left_free = left_free.with_ticks(name, left_free.ticks.get(name, 0) + ticks)
-        changes = {"reasons": reasons, "fewer_than_fit": True, "left_free": left_free}
-        plan = plan.with_slots(lambda slot: kept_off_small_devices(slot, capacity)).model_copy(update=changes)
+            notes.append("host memory of some nodes is unknown, so it may not be reserved there")
+        plan = leaving_free(plan, capacity, wish, notes)
         plan = plan.model_copy(update={"limited_by": _limited_by(plan, capacity, wish)})
-        # Slots of several types have places of their own, which are chosen on the whole cluster.
+        # Slots of several types have their own places, which are chosen on the whole cluster.
         return plan if len(plan.slots) == 1 else _placed(plan, capacity)
 
 
 def _limited_by(plan: TrialPlan, capacity: ClusterCapacity, wish: Resources) -> str:
-    """Return what stops one more trial: the resource that is left free, if more trials would run with it."""
+    """Return what prevents one more trial: a reserved resource, if more trials would run with it."""
     slot, request = plan.slots[0], request_of(plan.slots[0])
     if len(plan.slots) > 1 or plan.limited_by in wish.ticks or plan.limited_by not in request.worker.ticks:
         return plan.limited_by
@@ -147,14 +143,14 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
     Raises:
         InfeasibleRequestError: No slot has a place.
     """
-    layout = place_slots(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))  # and on no others that may come
+    layout = place_slots(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))  # but on no further nodes
     counts = [layout.count(slot_type) for slot_type in range(len(plan.slots))]
     if not any(counts):
         raise InfeasibleRequestError(
             " or ".join(str(slot) for slot in plan.slots),
-            "none of these slots fits beside the others",
+            "none of these slots fits next to the others",
             plan.limited_by,
-            "Leave less free, or add nodes.",
+            "Reserve less, or add nodes.",
         )
     missing = [
         f"{count or 'none'} of {counted(slot.max_concurrent_trials, 'slot')} with {slot}: no more fit beside the others"
@@ -165,10 +161,31 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
     return plan.model_copy(update={"slots": slots}).with_reasons(*missing)
 
 
-def kept_off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
-    """Return the slot with the GPU nodes excluded whose devices are too small for its workers.
+def leaving_free(plan: TrialPlan, capacity: ClusterCapacity, resources: Resources, notes: Iterable[str]) -> TrialPlan:
+    """Return a plan for the rest of the cluster as a plan for ``capacity`` that leaves ``resources`` free.
 
-    The inner policy does not see a node that leaves all its room free, but Ray does.
+    The rest has fewer resources than Ray counts, so its notes about nodes are replaced.
+    """
+    of_plan = (reason for reason in plan.reasons if not isinstance(reason, NodeNote))
+    changes = {
+        "reasons": (*notes, *of_plan, *about_the_nodes(capacity)),
+        "fewer_than_fit": True,
+        "left_free": added(plan.left_free, resources.ticks),
+    }
+    return plan.with_slots(lambda slot: _off_small_devices(slot, capacity)).model_copy(update=changes)
+
+
+def added(resources: Resources, ticks: Amounts) -> Resources:
+    """Return the sum of both."""
+    for name, amount in ticks.items():
+        resources = resources.with_ticks(name, resources.ticks.get(name, 0) + amount)
+    return resources
+
+
+def _off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
+    """Return the slot without the GPU nodes whose devices are too small for its workers.
+
+    The inner policy does not see a completely reserved node, but Ray does.
     """
     if slot.gpu_memory_bytes is None:
         return slot
@@ -186,10 +203,10 @@ def kept_off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialS
 
 
 def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacity]:
-    """Yield ``capacity`` less ``wish`` from few nodes; if these have devices, also with CPUs from more nodes.
+    """Yield ``capacity`` without ``wish`` on few nodes and, if these have devices, with CPUs reserved on more nodes.
 
     Raises:
-        InfeasibleRequestError: The cluster has less.
+        InfeasibleRequestError: The cluster has too little.
     """
     changed = _reduced(capacity, wish)
     yield capacity.replacing(changed)
@@ -201,7 +218,7 @@ def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacit
 
 
 def _most_kept_per_device(capacity: ClusterCapacity, cpus: int) -> int:
-    """Return how many CPUs each device can keep if ``cpus`` are left free, in ticks, whole CPUs above 1."""
+    """Return how many CPUs each device can keep if ``cpus`` are reserved, in ticks, and whole above 1."""
     nodes = [(group.num_nodes, group.node.resources.ticks.get("CPU", 0), group.node) for group in capacity.groups]
     has = [(count, ticks, _num_devices(node)) for count, ticks, node in nodes]
 
@@ -226,27 +243,27 @@ def _devices_used(plan: TrialPlan) -> int:
 
 
 def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int = 0) -> dict[str, NodeCapacity]:
-    """Return by node ID what remains of the nodes that give ``wish``.
+    """Return the remaining part of the nodes on which ``wish`` is reserved, by node ID.
 
     A node keeps ``kept_per_device`` ticks of CPUs for each of its devices.
 
     Raises:
-        InfeasibleRequestError: The cluster has less.
+        InfeasibleRequestError: The cluster has too little.
     """
     left = dict(wish.ticks)
 
     def preference(node: NodeCapacity) -> tuple[object, ...]:
         has = _takeable(node, kept_per_device)
         alone = all(has.get(name, 0) >= amount for name, amount in wish.ticks.items())
-        # One node that can give all; then CPUs that serve no GPU; then the node that keeps the most.
+        # First a node that has all of it, then nodes without GPUs, then nodes with the most CPUs.
         return (not alone, has.get("GPU", 0), -has.get("CPU", 0))
 
     kept: dict[str, NodeCapacity] = {}
     seen = as_told_apart(capacity, memory=wish.memory_bytes, num_workers=0)
-    # Alike nodes count with the most host memory among them, so the amount is subtracted from the exact node.
+    # Nodes of one shape count with the largest host memory, so the amount is subtracted from the exact node.
     exact = {} if seen is capacity else {node.node_id: node for node in capacity.nodes}
     by_shape = ((preference(nodes[0]), min(map(_node_id, nodes)), nodes) for nodes in seen.nodes_by_shape.values())
-    for _, _, nodes in sorted(by_shape):  # the identifiers differ, so nodes are never compared
+    for _, _, nodes in sorted(by_shape):  # identifiers differ, so nodes are never compared
         if not any(left.values()):
             break
         for node in (exact.get(each.node_id, each) for each in sorted(nodes, key=_node_id)):
@@ -259,7 +276,7 @@ def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int
     if any(node.resources.memory_bytes is None for node, _ in seen.groups):
         left.pop("memory", None)
     if short_of := sorted(name for name, amount in left.items() if amount > 0):
-        asked, hint = f"{wish} left free beside it", "Leave less free, or add nodes."
+        asked, hint = f"{wish} reserved for others beside it", "Reserve less, or add nodes."
         raise InfeasibleRequestError(asked, "the whole cluster has less", short_of[0], hint)
     return kept
 
@@ -268,7 +285,7 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCap
     """Return ``capacity`` with ``less_bytes`` less memory on each GPU of known memory, also of nodes to be added.
 
     Raises:
-        InfeasibleRequestError: A GPU does not have more.
+        InfeasibleRequestError: No memory of a GPU would remain.
     """
 
     def smaller(each: Node, node: NodeCapacity) -> Node:
@@ -284,10 +301,10 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCap
     memory, node_id = min(known, default=(less_bytes + 1, ""))
     if memory <= less_bytes:
         raise InfeasibleRequestError(
-            f"{format_bytes(less_bytes)} of each GPU left free beside it",
+            f"{format_bytes(less_bytes)} of each GPU reserved for others beside it",
             f"node {node_id} has GPUs of {format_bytes(memory)}",
             Limit.GPU_MEMORY,
-            "Leave less free, or leave such nodes out: SelectingPolicy(policy, exclude_nodes=…).",
+            "Reserve less, or exclude such nodes: SelectingPolicy(policy, exclude_nodes=…).",
         )
     nodes = capacity.with_nodes(smaller(node, node) for node in capacity.nodes)
     if capacity.node_types is None:
@@ -296,7 +313,7 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCap
 
 
 def _takeable(node: NodeCapacity, kept_per_device: int) -> dict[str, int]:
-    # A device is left free as a whole: the shares on one device are all alike.
+    # A device is reserved as a whole, because all fractions on a device are equal.
     ticks = node.resources.ticks
     cpus = ticks.get("CPU", 0) - kept_per_device * _num_devices(node)
     return ticks | {"CPU": max(0, cpus), "GPU": ticks.get("GPU", 0) // TICKS * TICKS}

@@ -1,4 +1,4 @@
-"""Plans on some nodes only, chosen by label or by exclusion."""
+"""Restricts plans to nodes that are selected by label or not excluded."""
 
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
@@ -15,20 +15,20 @@ from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.value import Value, counted
 
 _SHORT_ID: Final = 8
-"""The digits of a node ID that Ray's own lists show."""
+"""The number of digits of a node ID in Ray's own lists."""
 
 
 class SelectingPolicy(WrappingPolicy):
-    """Plans on some of the nodes, and keeps Ray from placing trials and workers on others.
+    """Plans on some of the nodes, and prevents Ray from placing trials and workers on others.
 
-    ``SelectingPolicy(GpuPolicy(), label_selector={"zone": "!eu"}, exclude_head=True)`` keeps trials off the zone and
-    the head node. Ray gets excluded nodes as a condition on the label ``ray.io/node-id``.
+    ``SelectingPolicy(GpuPolicy(), label_selector={"zone": "!eu"}, exclude_head=True)`` excludes the zone and the head
+    node. For excluded nodes, requests to Ray have a condition on the label ``ray.io/node-id``.
 
     Attributes:
         inner: The policy that decides everything else.
         label_selector: Conditions on node labels, in Ray's form: ``"a"``, ``"!a"``, ``"in(a,b)"`` or ``"!in(a,b)"``.
-        exclude_nodes: Nodes to keep trials off: Ray's node IDs, or their first 8 digits, or IP addresses.
-        exclude_head: Whether to keep trials off the head node, too.
+        exclude_nodes: Nodes to exclude: Ray's node IDs, their first 8 digits, or IP addresses.
+        exclude_head: Whether to exclude the head node.
 
     Raises:
         InvalidResourcesError: A field is wrong.
@@ -72,11 +72,11 @@ class SelectingPolicy(WrappingPolicy):
             offered = f"among the nodes, {which}, {error.offered}"
             raise error.told(offered=offered, suggestion=f"{error.suggestion} Or select more nodes.") from error
         left_out = len(capacity.nodes) - len(chosen.nodes)
-        plan = plan.with_reasons(f"{left_out} of {len(capacity.nodes)} nodes left out: {which}", *notes)
+        plan = plan.with_reasons(f"{left_out} of {len(capacity.nodes)} nodes excluded: {which}", *notes)
         return plan.on_nodes(selector) if plan.common_slot.topology is None else _of_slices(plan, capacity, chosen)
 
     def _excluded(self, capacity: ClusterCapacity) -> tuple[list[str], list[str]]:
-        """Return the nodes to exclude, and a note for each name that no node has."""
+        """Return the nodes to exclude, and a note for each name that matches no node."""
         heads = [node.node_id for node in capacity.nodes if node.is_head]
         excluded, found = heads if self.exclude_head else [], set()
         names = {_plain(name): name for name in self.exclude_nodes}
@@ -84,14 +84,17 @@ class SelectingPolicy(WrappingPolicy):
             if by := {node.node_id, node.node_id[:_SHORT_ID], _plain(node.address or "")} & names.keys():
                 excluded.append(node.node_id)
                 found |= by
-        notes = [f"nothing to exclude: no alive node is {names[name]!r}" for name in sorted(names.keys() - found)]
+        notes = [
+            f"exclude_nodes has no effect: no alive node has the ID or address {names[name]!r}"
+            for name in sorted(names.keys() - found)
+        ]
         if self.exclude_head and not heads:
-            notes.append("nothing to exclude: which node is the head is not known")
+            notes.append("exclude_head has no effect: the head node is unknown")
         return excluded, notes
 
 
 def _plain(name: str) -> str:
-    """Return an IP address in its one spelling, anything else as it is."""
+    """Return an IP address in its canonical form, and any other text unchanged."""
     try:
         return str(ip_address(name))
     except ValueError:
@@ -99,18 +102,18 @@ def _plain(name: str) -> str:
 
 
 def _of_slices(plan: TrialPlan, capacity: ClusterCapacity, chosen: ClusterCapacity) -> TrialPlan:
-    """Return a plan on whole TPU slices if no slice is left out.
+    """Return a plan on whole TPU slices if no slice is excluded.
 
     Raises:
-        InfeasibleRequestError: Slices are left out, and Train takes no label selector that would keep it off them.
+        InfeasibleRequestError: Slices are excluded, and Train accepts no label selector for slices.
     """
     kept = {node.node_id for node in chosen.nodes}
     if any(node.resources.custom.get("TPU", 0) > 0 for node in capacity.nodes if node.node_id not in kept):
         raise InfeasibleRequestError(
             f"{plan.slots[0]}, and not on other slices",
-            "Ray Train reserves whole slices by itself, and takes no label selector with them",
+            "Ray Train chooses the slices itself, and accepts no label selector for them",
             Limit.TPU_SLICES,
-            "Leave the selection out, or tell the slices apart by accelerator_type or topology.",
+            "Omit the selection, or select slices by accelerator_type or topology.",
         )
     return plan
 
@@ -125,5 +128,5 @@ def _nothing_left(capacity: ClusterCapacity, selector: dict[str, str]) -> Infeas
         f"a node with {format_selector(selector)}",
         f"none of {counted(len(capacity.nodes), 'node')} is left" + (f"; {'; '.join(there)}" if there else ""),
         Limit.NODES,
-        "Select by labels that nodes have, exclude fewer, or add such a node.",
+        "Select labels that nodes have, exclude fewer nodes, or add such a node.",
     )

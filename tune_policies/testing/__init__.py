@@ -1,6 +1,6 @@
-"""Tests for authors of policies: ``check_policy`` tests a policy on clusters of all kinds.
+"""For authors of policies: ``check_policy`` tests a policy on many kinds of clusters.
 
-Nothing here is needed to plan or to train, and nothing else of the package imports it.
+Planning and training need nothing from this package.
 """
 
 from tune_policies.testing.check_policy import PolicyCheckError, Promise, check_policy

@@ -1,7 +1,7 @@
-"""What every policy promises, and the function that tests a policy for all of it.
+"""The promises of every policy, and the function that tests a policy for them.
 
-Most promises are about one cluster and the answer that the policy gives for it: a plan, or an error. Each of them is a
-function that returns what is wrong, or an empty text.
+Most promises are about one cluster and the plan or error of the policy for it. The check of a promise is a function
+that returns a description of the violation, or an empty text.
 """
 
 import inspect
@@ -30,29 +30,31 @@ from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.value import counted, shorten
 
 _MOST_STEPS: Final = 1000
-"""How many simpler clusters are tried for a counterexample."""
+"""The most simpler clusters that are tried for a counterexample."""
 
 _MOST_PLACED: Final = 500
-"""How many trials are placed one by one. A plan with more is not checked for its number of trials."""
+"""The most trials that are placed one by one. Plans with more trials are not checked for their number."""
 
 
 class Promise(Enum):
-    """A promise of every policy. Its value is the promise in words."""
+    """A promise of every policy. Its value is the promise as a sentence."""
 
     IS_A_VALUE = "a policy is a frozen value, the same after JSON, YAML's plain data and pickle"
     RAISES_INFEASIBLE_ALONE = "plan() returns a TrialPlan, or raises InfeasibleRequestError and nothing else"
-    IS_PURE = "plan() gives the same answer each time, changes nothing, and does no I/O"
+    IS_PURE = "plan() returns the same result each time, changes nothing, and does no I/O"
     IGNORES_ORDER = "the order of the nodes does not matter"
     PLAN_IS_A_VALUE = "a plan is the same after JSON and pickle, and explains itself"
     FITS = "all trials of a plan can run at once, device by device"
-    IS_FULL = "no further trial fits, unless the plan says fewer_than_fit"
+    IS_FULL = "no further trial fits, unless the plan sets fewer_than_fit"
     GROWS = "one elastic trial can grow to max_workers while all others keep their fewest workers"
-    SHARES_ARE_EQUAL = "as many shares fit the devices of a node one by one as by their sum, by which Ray admits trials"
-    GPU_MEMORY_FITS = "the workers of a GPU together may use no more than its memory"
+    SHARES_ARE_EQUAL = (
+        "as many fractions fit the devices of a node one by one as by their sum, with which Ray admits trials"
+    )
+    GPU_MEMORY_FITS = "the workers on a GPU together may not use more than its memory"
     ADDS_KNOWN_NODES = "a plan adds no more nodes than the autoscaler may add"
     MORE_NODES_ARE_ENOUGH = (
-        "with each node twice there is a plan, too, and no fewer trials run if all get the same; "
-        "policies with several choices, and plans that leave something free, are excepted"
+        "with each node duplicated, there is still a plan, and no fewer trials run if all get the same; "
+        "policies with several choices, and plans that leave resources free, are exempt"
     )
     PLANS_SOMEWHERE = "there is a plan for at least one of the clusters"
 
@@ -62,9 +64,9 @@ class PolicyCheckError(AssertionError):
 
     Attributes:
         promise: The broken promise.
-        found: What is wrong, as text.
+        found: A description of the violation.
         policy: The policy.
-        capacity: The smallest cluster that was found on which it breaks the promise; ``None``: no cluster is needed.
+        capacity: The smallest cluster found on which it breaks the promise; ``None``: no cluster is needed.
     """
 
     def __init__(
@@ -92,20 +94,20 @@ def check_policy(
 
     The clusters have nodes with CPUs alone, with GPUs of one type or several, whose memory is known or not, other
     accelerators and TPU slices; some have an autoscaler, are in use, or are empty. The promises are the members of
-    :class:`Promise`. A placement that is made one by one, and shares no arithmetic with the planner, says whether the
-    trials of a plan fit.
+    :class:`Promise`. Whether the trials of a plan fit is determined by placing them one by one, without any code of the
+    planner.
 
     200 clusters take from 0.2 to 3 seconds of CPU time for the policies of this package (AMD EPYC, Python 3.11).
 
     Args:
-        policy: The policy. Check each form of it that takes another path, for instance with Train workers.
+        policy: The policy. Also check its variants, for instance with Train workers.
         num_clusters: How many random clusters are used.
-        seed: The seed of the random clusters. The same seed gives the same clusters.
-        clusters: Further clusters, for a policy that plans only on special ones, such as with a label of your own.
+        seed: The seed of the random clusters. The same seed produces the same clusters.
+        clusters: Further clusters, for a policy that only plans on special clusters, such as with your own labels.
 
     Raises:
-        PolicyCheckError: The policy breaks a promise. The error has the promise, and the smallest cluster found on
-            which the policy breaks it. It is an ``AssertionError``, so a test framework reports it as a failure.
+        PolicyCheckError: The policy breaks a promise. The error contains the promise, and the smallest cluster found on
+            which the policy breaks it. It is an ``AssertionError``, so test frameworks report it as a failure.
     """
     if found := _is_no_value(policy):
         raise PolicyCheckError(Promise.IS_A_VALUE, found, policy)
@@ -146,19 +148,19 @@ class _Case:
 
     @cached_property
     def first_answer(self) -> tuple[TrialPlan | Exception, bool]:
-        """The plan, or the error that was raised instead, and whether the capacity is the same as before."""
+        """The plan or the error that was raised, and whether the capacity is unchanged."""
         before = self.capacity.to_json()
         answer = _answer(self.policy, self.capacity)
         return answer, self.capacity.to_json() == before
 
     @property
     def answer(self) -> TrialPlan | Exception:
-        """The plan, or the error that was raised instead."""
+        """The plan, or the error that was raised."""
         return self.first_answer[0]
 
     @cached_property
     def plan(self) -> TrialPlan | None:
-        """The plan; ``None``: there is none."""
+        """The plan, or ``None`` if an error was raised."""
         return self.answer if isinstance(self.answer, TrialPlan) else None
 
     @cached_property
@@ -168,7 +170,7 @@ class _Case:
 
     @property
     def num_trials(self) -> int:
-        """How many trials run at once, if they are few enough to be placed one by one, or 0."""
+        """How many trials run at once, or 0 if they are too many to be placed one by one."""
         planned = sum(slot.max_concurrent_trials for slot in self.plan.slots) if self.plan else 0
         return planned if planned <= _MOST_PLACED else 0
 
@@ -176,7 +178,7 @@ class _Case:
 def _answer(policy: ResourcePolicy, capacity: ClusterCapacity) -> TrialPlan | Exception:
     try:
         return policy.plan(capacity)
-    except Exception as error:  # noqa: BLE001 - what is raised is what is tested
+    except Exception as error:  # noqa: BLE001 - any error is a result of the test
         return error
 
 
@@ -203,10 +205,10 @@ def _is_no_value(policy: ResourcePolicy) -> str:
     for name, make in others.items():
         try:
             other = make()
-        except Exception as error:  # noqa: BLE001 - what is raised is what is tested
+        except Exception as error:  # noqa: BLE001 - any error is a result of the test
             return f"{name} raises {type(error).__name__}: {error}"
         if type(other) is not type(policy) or other != policy:
-            return f"{name} gives {shorten(other)}"
+            return f"{name} returns {shorten(other)}"
     for name in type(policy).model_fields:
         try:
             setattr(policy, name, getattr(policy, name))
@@ -219,13 +221,13 @@ def _is_no_value(policy: ResourcePolicy) -> str:
 def _raises_another_error(case: _Case) -> str:
     answer = case.answer
     if isinstance(answer, TrialPlan):
-        return "" if case.capacity.nodes or answer.nodes_to_add else "it has a plan for a cluster without nodes"
+        return "" if case.capacity.nodes or answer.nodes_to_add else "it returns a plan for a cluster without nodes"
     if type(answer) is not InfeasibleRequestError:
         return f"it raises {type(answer).__name__}: {answer}"
     if not (answer.asked and answer.offered and answer.short_of and answer.suggestion):
-        return f"its error leaves out what was asked, what there is, or what would work: {answer}"
+        return f"its error lacks the request, the available resources, or a suggestion: {answer}"
     again = pickle.loads(pickle.dumps(answer))  # noqa: S301 - just written
-    return "" if _same(again, answer) else f"its error is another one after pickle: {again}"
+    return "" if _same(again, answer) else f"its error is different after pickle: {again}"
 
 
 def _is_impure(case: _Case) -> str:
@@ -251,10 +253,10 @@ def _plan_is_no_value(case: _Case) -> str:
     if plan is None:
         return ""
     if not (plan.limited_by and plan.explain(case.capacity)):
-        return "it does not say what stops one more trial"
+        return "it does not state what prevents one more trial"
     if TrialPlan.from_json(plan.to_json()) != plan:
-        return f"the plan is another one after JSON: {plan.to_json()}"
-    return "" if pickle.loads(pickle.dumps(plan)) == plan else "the plan is another one after pickle"  # noqa: S301
+        return f"the plan is different after JSON: {plan.to_json()}"
+    return "" if pickle.loads(pickle.dumps(plan)) == plan else "the plan is different after pickle"  # noqa: S301
 
 
 def _does_not_fit(case: _Case) -> str:
@@ -274,7 +276,7 @@ def _is_not_full(case: _Case) -> str:
     if plan is None or plan.fewer_than_fit or not case.num_trials or any(slot.num_workers for slot in plan.slots):
         return ""
     if any(_shares(slot) != _shares(plan.slots[0]) for slot in plan.slots):
-        return ""  # a device that is cut into shares is for slots of one type
+        return ""  # a divided device serves slots of one type
     more = case.num_trials + 1
     return f"one more trial fits beside:\n{plan.explain()}" if place_trials(case.grown, plan, more) == more else ""
 
@@ -291,7 +293,7 @@ def _device_ticks(slot: TrialSlot) -> Mapping[str, int]:
 
 
 def _cannot_grow(case: _Case) -> str:
-    # The autoscaler adds nodes for growth when a trial grows, and not all of them are in the plan.
+    # The autoscaler adds nodes when a trial grows, and not all of them are in the plan.
     if case.plan is None or len(case.plan.slots) > 1 or case.capacity.node_types:
         return ""
     slot = case.plan.slots[0]
@@ -303,7 +305,7 @@ def _cannot_grow(case: _Case) -> str:
 
 
 def _slots_on_nodes(case: _Case) -> Iterator[tuple[TrialSlot, NodeCapacity]]:
-    """Yield each slot with each node on which a worker of it may run. Slots of several types have their own nodes."""
+    """Yield each slot with each node on which its workers may run. Slots of several types have their own nodes."""
     slots = case.plan.slots if case.plan else ()
     nodes_of: dict[int, set[str | None]] = defaultdict(set)
     for place in place_slots(slots, case.grown).places if len(slots) > 1 else ():
@@ -327,7 +329,7 @@ def _shares_differ(case: _Case) -> str:
                 by_sum = min(by_sum, slot.max_concurrent_trials * max(1, slot.num_workers))
             if share < TICKS and by_sum > one_by_one:
                 return (
-                    f"on a node with {has[name]:g} {name}, {one_by_one} shares of {share / TICKS:g} fit one by one, "
+                    f"on a node with {has[name]:g} {name}, {one_by_one} fractions of {share / TICKS:g} fit one by one, "
                     f"and {by_sum} by their sum"
                 )
     return ""
@@ -386,18 +388,18 @@ _CHECKS: Final[Mapping[Promise, Callable[[_Case], str]]] = {
     Promise.ADDS_KNOWN_NODES: _adds_other_nodes,
     Promise.MORE_NODES_ARE_ENOUGH: _needs_fewer_nodes,
 }
-"""The checks of the promises about one cluster, in the order in which they are made."""
+"""The checks of the promises about one cluster, in the order of execution."""
 
 _IO_EVENTS: Final = ("open", "os.", "socket.", "subprocess.", "shutil.", "urllib.")
-"""The beginnings of Python's audit events of I/O."""
+"""The prefixes of Python's audit events for I/O."""
 
 _noted: ContextVar[list[str] | None] = ContextVar("_noted", default=None)
-"""Where I/O is noted, while it is."""
+"""The list to which I/O is added during a check."""
 
 
 @cache
 def _install_hook() -> None:
-    # Python cannot remove an audit hook. Outside of a check this one does nothing.
+    # Python cannot remove an audit hook. Outside of a check, this hook does nothing.
     sys.addaudithook(_note_io)
 
 
@@ -408,14 +410,14 @@ def _note_io(event: str, arguments: tuple[object, ...]) -> None:
     frame = inspect.currentframe()
     while frame is not None:
         if "importlib" in frame.f_code.co_filename:
-            return  # a module that is imported late is no input of the policy
+            return  # a lazy import is not an input of the policy
         frame = frame.f_back
     noted.append(f"{event}{arguments}")
 
 
 @contextmanager
 def _io_noted() -> Iterator[list[str]]:
-    """Note the I/O of this thread: files, folders, sockets and processes."""
+    """Record the I/O of this thread: files, folders, sockets and processes."""
     _install_hook()
     noted: list[str] = []
     token = _noted.set(noted)

@@ -1,7 +1,7 @@
-"""Clusters on which policies are tested, and simpler forms of a cluster.
+"""Random clusters for testing policies, and simpler variants of a cluster.
 
-The same random numbers give the same cluster. Clusters are small, because a mistake that a large cluster shows is
-also shown by a small one, and the small one is easier to understand.
+The same random numbers produce the same cluster. Clusters are small, because small clusters reveal the same mistakes as
+large ones and are easier to understand.
 """
 
 import random
@@ -35,7 +35,7 @@ def draw_cluster(rng: random.Random) -> ClusterCapacity:
     """Return a random cluster of at most 12 nodes.
 
     It has nodes with and without GPUs, of one type or several, whose devices were read or not, or TPU slices. It may
-    have an autoscaler, nodes that are being drained, resources in use, or no node at all.
+    have an autoscaler, draining nodes, resources in use, or no nodes.
     """
     match rng.choices(("any", "alike", "slices", "empty"), weights=(70, 15, 10, 5))[0]:
         case "any":
@@ -52,7 +52,7 @@ def draw_cluster(rng: random.Random) -> ClusterCapacity:
         nodes = [_partly_used(rng, node) for node in nodes]
         nodes[0] = nodes[0].model_copy(update={"is_head": True, "usable_cpus": nodes[0].resources.cpus / 2})
     draining = (draw_node(rng, 99),) if rng.random() < 0.1 else ()
-    match rng.choices(("fixed", "grows", "grows in a way that is not known"), weights=(60, 35, 5))[0]:
+    match rng.choices(("fixed", "grows", "grows in unknown ways"), weights=(60, 35, 5))[0]:
         case "fixed":
             return ClusterCapacity(nodes=tuple(nodes), draining=draining)
         case "grows":
@@ -67,7 +67,7 @@ def draw_nodes(rng: random.Random) -> list[NodeCapacity]:
 
 
 def draw_node(rng: random.Random, number: int) -> NodeCapacity:
-    """Return a random node; Ray may count other GPUs on it than the driver lists."""
+    """Return a random node. Ray may count another number of GPUs on it than the driver lists."""
     gpus = rng.randint(0, 8)
     gpu_memory_gib = rng.choice(_GPU_MEMORY_GIB)
     accelerator_type = rng.choice(_GPU_TYPES)
@@ -106,7 +106,7 @@ def with_node_types(rng: random.Random, capacity: ClusterCapacity) -> ClusterCap
 
 
 def _draw_slice(rng: random.Random, name: str) -> list[NodeCapacity]:
-    """Return the hosts of a TPU slice with the labels and resources that Ray gives them; one host may be missing."""
+    """Return the hosts of a TPU slice with Ray's labels and resources. One host may be missing."""
     shape = rng.choice(_SLICES)
     chips = shape.chips if shape.has_one_host else 4
     cpus = rng.choice((4, 8))
@@ -136,7 +136,7 @@ def _partly_used(rng: random.Random, node: NodeCapacity) -> NodeCapacity:
 
 
 def twice(capacity: ClusterCapacity) -> ClusterCapacity:
-    """Return the cluster with each alive node twice."""
+    """Return the cluster with each alive node duplicated."""
     return capacity.with_nodes((*capacity.nodes, *map(_copy, capacity.nodes)))
 
 
@@ -148,7 +148,7 @@ def _copy(node: NodeCapacity) -> NodeCapacity:
 
 
 def simpler_clusters(capacity: ClusterCapacity) -> Iterator[ClusterCapacity]:
-    """Yield clusters that are a step simpler: without a node, or with a simpler one."""
+    """Yield clusters that are slightly simpler: without a node, or with a simpler node."""
     nodes = capacity.nodes
     for i in range(len(nodes)):
         yield capacity.with_nodes((*nodes[:i], *nodes[i + 1 :]))
@@ -168,7 +168,7 @@ def simpler_clusters(capacity: ClusterCapacity) -> Iterator[ClusterCapacity]:
 
 
 def _simpler(node: NodeCapacity) -> Iterator[Mapping[str, Any]]:
-    """Yield the changes that make a node a step simpler."""
+    """Yield changes that make a node slightly simpler."""
     for name in ("labels", "in_use", "usable_cpus", "accelerator_type", "devices", "is_head"):
         default = NodeCapacity.model_fields[name].get_default(call_default_factory=True)
         if getattr(node, name) != default:

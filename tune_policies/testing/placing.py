@@ -1,7 +1,7 @@
 """Places the trials of a plan one by one, process by process and device by device.
 
-It is slow and simple on purpose, and shares no arithmetic with the planner. So it can say whether a plan is right. All
-amounts are in Ray's ticks of 1/10,000 and in bytes.
+It is intentionally slow and simple, and shares no arithmetic with the planner, so it can verify plans. All amounts are
+in Ray's ticks of 1/10,000 and in bytes.
 """
 
 import random
@@ -18,11 +18,11 @@ from tune_policies.values.resources import Resources
 
 TICKS: Final = 10_000
 _WORKERS_OF_A_TYPE: Final = 1000
-"""A node has one unit of the resource of its device type, and each worker for the type reserves 0.001 of it."""
+"""A node has one unit of the resource of its device type, and each worker for that type reserves 0.001."""
 
 
 class NodeState:
-    """What is free on one node; each device by itself."""
+    """The free resources of a node, with each device individually."""
 
     def __init__(self, node: NodeCapacity) -> None:
         has = node.resources
@@ -50,7 +50,7 @@ class NodeState:
         return True
 
     def take(self, wanted: Resources, accelerator_type: str | None = None) -> bool:
-        """Reserve what one process needs, or return ``False`` and reserve nothing."""
+        """Reserve the resources of a process, or return ``False`` and reserve nothing."""
         is_typed = accelerator_type is not None
         if is_typed and (accelerator_type != self._node.accelerator_type or not self._typed_workers):
             return False
@@ -76,7 +76,7 @@ class NodeState:
         return True
 
     def _free_devices(self, name: str, ticks: int) -> Sequence[int] | None:
-        """Return the devices for a worker: one with room for its share, or whole ones; ``None``: there are too few."""
+        """Return the devices for a worker: one with room for its fraction, or whole ones; ``None``: too few."""
         free = self._devices.get(name, [])
         needed = max(1, ticks // TICKS)
         fitting = [device for device, left in enumerate(free) if left >= min(TICKS, ticks)][:needed]
@@ -84,11 +84,11 @@ class NodeState:
 
 
 def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int:
-    """Return how many of ``wanted`` trials find room at once.
+    """Return how many of ``wanted`` trials fit at once.
 
-    If all trials get the same, Ray may place them in any order. So the nodes are taken in a random order, and Train
-    drivers are placed on the nodes that they fill most. Slots of several types have their own nodes; further trials may
-    be of any type.
+    If all trials get the same, Ray may place them in any order. So the nodes are used in a random order, and Train
+    drivers are placed on the nodes with the least host memory. Slots of several types have their own nodes. Further
+    trials may be of any type.
     """
     nodes = {node.node_id: NodeState(node) for node in capacity.nodes}
     if len(plan.slots) == 1:
@@ -98,7 +98,7 @@ def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int
     for place in place_slots(plan.slots, capacity).places:
         slot = plan.slots[place.slot_type]
         if place.node_id is None and slot.num_workers:
-            # Its workers may be on alive and on new nodes, and it is not known on which. So they are not checked.
+            # The nodes of its workers are unknown, so they are not checked.
             placed += min(place.count, wanted - placed)
             continue
         homes = to_come if place.node_id is None else [nodes[place.node_id]]
@@ -144,7 +144,7 @@ def _place_alike(capacity: ClusterCapacity, nodes: dict[str, NodeState], slot: T
 
 
 def count_workers(capacity: ClusterCapacity, slot: TrialSlot) -> int:
-    """Return how many Train workers find room beside the drivers of all trials, up to those of one that has grown."""
+    """Return how many Train workers fit next to all drivers, up to the number with one grown trial."""
     nodes = [state for state in map(NodeState, capacity.nodes) if state.is_selected(slot)]
     if not all(_place_driver(slot, nodes) for _ in range(slot.max_concurrent_trials)):
         return 0

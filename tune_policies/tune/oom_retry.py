@@ -25,7 +25,7 @@ from tune_policies.placement.packing import (
 )
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_shares import equal_device_share
+from tune_policies.policies.equal_fractions import equal_device_fraction
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, Count, UsedBytes, amount_of, format_amount, from_ticks, to_ticks
 from tune_policies.values.units import GIB, format_bytes
@@ -178,20 +178,24 @@ def next_share(share_ticks: int, *, growth: float, max_gpus: float, most_devices
     if share_ticks >= TICKS:  # a fraction becomes a whole GPU before it becomes several GPUs
         share = -(-wanted // TICKS) * TICKS
     else:
-        share = equal_device_share(max(1, TICKS // wanted), most_devices)
+        share = equal_device_fraction(max(1, TICKS // wanted), most_devices)
     share = min(share, _largest_share(max_gpus, most_devices))
     return share if share > share_ticks else None
 
 
 def _largest_share(max_gpus: float, most_devices: float) -> int:
     most = to_ticks(max_gpus)
-    return most // TICKS * TICKS if most >= TICKS else equal_device_share(-(-TICKS // most), most_devices)
+    return most // TICKS * TICKS if most >= TICKS else equal_device_fraction(-(-TICKS // most), most_devices)
 
 
 def _shares_up_to(most_ticks: int, above_ticks: int, most_devices: float) -> list[int]:
     """Return sizes above ``above_ticks``, the largest first: ``most_ticks``, then whole GPUs, then equal parts."""
     parts = range(2, TICKS // max(1, above_ticks) + 1)
-    shares = {most_ticks, *range(TICKS, most_ticks, TICKS), *(equal_device_share(part, most_devices) for part in parts)}
+    shares = {
+        most_ticks,
+        *range(TICKS, most_ticks, TICKS),
+        *(equal_device_fraction(part, most_devices) for part in parts),
+    }
     return sorted((share for share in shares if above_ticks < share <= most_ticks), reverse=True)
 
 

@@ -1,7 +1,7 @@
-"""What a worker gets: an equal fraction of a device, and CPUs if the user leaves them to the policy.
+"""Sizes workers: equal fractions of a device, and CPUs if the policy chooses them.
 
-CPUs must not strand a device: a GPU whose node has no CPU left serves no trial. If nodes differ, a slot that suits all
-of them wastes most of the better ones, so each type of node has slots of its own.
+CPUs must not strand a device: no trial can use a GPU whose node has no CPU left. If nodes differ, a slot that suits all
+of them wastes most of the larger ones, so each node type gets its own slots.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from tune_policies.values.resources import MOST, TICKS, amount_of, from_ticks, t
 from tune_policies.values.value import counted
 
 _DRAG: Final = 20
-"""Nodes with at most one of so many slots do not decide how many CPUs the workers on all other nodes get."""
+"""Nodes with at most one slot in so many do not limit the CPUs of workers on all other nodes."""
 
 
 class Selection(NamedTuple):
@@ -27,7 +27,7 @@ class Selection(NamedTuple):
     Attributes:
         groups: The nodes, by shape.
         accelerator_type: The device type to pass to Ray; ``None``: none.
-        label_selector: Keeps Ray to these nodes if no device type sets them apart; empty: nothing needs to.
+        label_selector: Restricts Ray to these nodes if no device type does; empty: no restriction is needed.
         share_ticks: Devices of a worker, in ticks of 1/10 000.
     """
 
@@ -38,37 +38,37 @@ class Selection(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """GPU memory of the smallest device; 0: not known of all."""
-        return share_of_gpu_memory(self.groups, TICKS) or 0
+        """GPU memory of the smallest device; 0: the memory of some device is unknown."""
+        return fraction_of_gpu_memory(self.groups, TICKS) or 0
 
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "Selection":
-        """Keep the nodes for which ``holds`` is true. The others must have no room for the work anyway."""
+        """Keep the nodes for which ``holds`` is true. The other nodes must have no room for a worker."""
         return self._replace(groups=tuple(group for group in self.groups if holds(group.node)))
 
 
-def equal_device_share(most_per_device: int, most_devices: float) -> int:
-    """Return the fraction of a device with which a device holds at most ``most_per_device`` workers, in ticks.
+def equal_device_fraction(most_per_device: int, most_devices: float) -> int:
+    """Return the smallest valid fraction, in ticks, with at most ``most_per_device`` workers on a device.
 
-    Ray's scheduler and autoscaler add up the fractions of a node, but each fraction must fit one device. With
-    ``floor(10 000 / k)`` for all workers both counts agree. With other shares Ray admits a trial that no device can
-    hold, and the trial stays pending indefinitely. On a node with many devices and a large k, rounding losses add up
-    to one share too many, so k is then smaller. ``most_devices`` is the largest number of devices of a node.
+    Ray's scheduler and autoscaler add up the fractions on a node, but each fraction must fit on one device. With
+    ``floor(10 000 / k)`` for all workers, both counts agree. With other fractions, Ray admits a trial that fits on no
+    device, and the trial stays pending indefinitely. On a node with many devices and a large k, the rounding losses
+    add up to a further fraction, so k is then smaller. ``most_devices`` is the largest number of devices on a node.
     """
     devices = to_ticks(most_devices) // TICKS
     for k in range(min(most_per_device, TICKS), 0, -1):
         share = TICKS // k
         lost_on_node = max(1, devices) * (TICKS - k * share)
-        if lost_on_node < share:  # so on one device as well: of the shares for 141, there would be room for 142
+        if lost_on_node < share:  # which also covers one device: with the fraction for 141 workers, 142 would fit
             return share
     return TICKS
 
 
 def cpus_that_strand_no_device(groups: Collection[NodeGroup], request: Request, resource: str) -> float:
-    """Return CPUs per worker such that the devices run out first, on every node or on nearly all.
+    """Return the CPUs per worker with which devices run out before CPUs, on all or nearly all nodes.
 
-    The node with the fewest CPUs per slot decides. But nodes with at most a twentieth of the slots are left out if
-    all others then get at least twice as many CPUs. The number is whole, as threads are, or below 1. A node without
-    CPUs, often a head node, counts only if no node has CPUs.
+    The node with the fewest CPUs per slot determines the number. Nodes with at most a twentieth of the slots are
+    ignored if all other workers then get at least twice as many CPUs. The number is whole, because threads are, or
+    below 1. A node without CPUs, often a head node, only counts if no node has CPUs.
 
     Args:
         groups: Nodes, at least one of which has room for such a worker.
@@ -98,23 +98,23 @@ def _whole_or_part(ticks: int) -> float:
 
 
 def nodes_with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int = 1) -> tuple[NodeGroup, ...]:
-    """Return the nodes that have CPUs, or all nodes if no node with CPUs has room for such a fraction of a device."""
+    """Return the nodes with CPUs, or all nodes if no node with CPUs has room for this fraction of a device."""
     groups = tuple(groups)
     kept = tuple(group for group in groups if group.node.resources.cpus > 0)
     has_room = any(device_slots(node.amounts.get(resource, 0), share_ticks) for node, _ in kept)
     return kept if has_room else groups
 
 
-def share_of_gpu_memory(groups: Iterable[NodeGroup], share_ticks: int) -> int | None:
-    """Return the GPU memory of a fraction of the smallest device in bytes; ``None`` if that of any is unknown."""
+def fraction_of_gpu_memory(groups: Iterable[NodeGroup], share_ticks: int) -> int | None:
+    """Return the GPU memory of a fraction of the smallest device in bytes, or ``None`` if that of any is unknown."""
     memories = [node.smallest_gpu_memory_bytes for node, _ in groups]
     known = [memory for memory in memories if memory is not None]
-    # Not share_ticks / 10 000 of it: Ray counts a third as 0.3333, so the rest of the device would be wasted.
+    # Not share_ticks / 10 000 of it: Ray counts a third as 0.3333, so a part of the device would be wasted.
     return min(known) // max(1, TICKS // share_ticks) if known and len(known) == len(memories) else None
 
 
 def about_equal_cpus(nodes: Iterable[NodeCapacity], request: Request, resource: str) -> str:
-    """Return how a policy chose the CPUs of a worker: those of a node, divided by its slots."""
+    """Return a sentence on how the CPUs of a worker were computed from the CPUs and slots of a node."""
     share, cpus = request.worker.ticks[resource], request.worker.cpus
     found = {(node.resources.cpus, device_slots(node.amounts.get(resource, 0), share)) for node in nodes}
     per_slot = {(has, slots): to_ticks(has) // slots for has, slots in found if slots}
@@ -124,24 +124,23 @@ def about_equal_cpus(nodes: Iterable[NodeCapacity], request: Request, resource: 
         has, slots = division
         text += f": {amount_of(has, 'CPU')} ÷ {counted(slots, f'{resource} slot')}"
         text += ", rounded down" if cpus >= 1 and cpus * slots < has else ""
-        text += ", on the node with the fewest for each" if len({*per_slot.values()} - {0}) > 1 else ""
+        text += ", on the node with the fewest CPUs per slot" if len({*per_slot.values()} - {0}) > 1 else ""
     return f"{text}; set cpus= to change"
 
 
 def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: float) -> Iterator[str]:
-    """Yield how many nodes with devices have fewer CPUs than a worker gets, and how trials could use them."""
+    """Yield how many nodes with devices have too few CPUs for a worker, and how trials could use them."""
     left_out = [each for each in groups if each.node.resources.ticks.get(resource) and each.node.resources.cpus < cpus]
     with_few = sum(count for node, count in left_out if node.resources.cpus)
     with_none = sum(count for node, count in left_out if not node.resources.cpus)
     if with_few:
         yield (
-            f"left out {counted(with_few, 'node')} with {resource} but too few CPUs: with fewer cpus= for every "
-            "worker, trials run there too"
+            f"{counted(with_few, 'node')} with {resource} not used, with too few CPUs: to use them too, set fewer cpus="
         )
     if with_none:
         yield (
-            f"left out {counted(with_none, 'node')} with {resource} but no CPUs for trials: with cpus=0, trials run "
-            "there too, but no worker gets a CPU"
+            f"{counted(with_none, 'node')} with {resource} not used, without CPUs: to use them too, set cpus=0, with "
+            "which no worker gets a CPU"
         )
 
 
@@ -155,23 +154,23 @@ def with_own_slots(
     choose_cpus: bool,
     reasons: Iterable[str] = (),
 ) -> TrialPlan:
-    """Return the plan with slots that suit each type of node, or ``plan`` itself if these are no better.
+    """Return the plan with slots for each node type, or ``plan`` itself if these are no better.
 
-    They are better if more trials run at once, or as many and some get more. A plan with Train workers stays as it is,
-    because the workers of a trial may be on nodes of several types.
+    They are better if more trials run at once, or equally many and some get more. A plan with Train workers is
+    returned unchanged, because the workers of a trial may be on nodes of several types.
 
     Args:
         plan: The plan that gives all trials the same.
         capacity: The cluster.
-        request: What a trial needs; its share and, with ``choose_cpus``, its CPUs are ignored.
-        nodes: The nodes to use, the best first. Each is in one entry at most.
+        request: What a trial needs; its fraction and, with ``choose_cpus``, its CPUs are ignored.
+        nodes: The nodes to use, the best first, without duplicates.
         resource: Ray's name of the devices.
-        choose_cpus: Whether the slots of each type of node divide its CPUs.
-        reasons: How the slots came about.
+        choose_cpus: Whether the slots of each node type divide its CPUs.
+        reasons: How the slots were computed, a sentence each.
     """
     if request.num_workers:
         return plan
-    choose_cpus = choose_cpus and plan.worker.cpus > 0  # else no node with room has any
+    choose_cpus = choose_cpus and plan.worker.cpus > 0  # else no node with room has CPUs
     found = [each for alike in nodes for each in _slots_on(alike, request, resource, choose_cpus=choose_cpus)]
     slots = [slot for _, slot in sorted(found, key=itemgetter(0))]
     common, count = plan.slots[0], sum(slot.max_concurrent_trials for slot in slots)
@@ -183,7 +182,7 @@ def with_own_slots(
     if len(slots) < 2 or count > MOST or not is_better:
         return plan
     groups = [group for alike in nodes for group in alike.groups]
-    own = f"each type of node has slots that suit it; without run, tuner or PolicyScheduler, every trial gets {common}"
+    own = f"each node type has its own slots; without run, tuner or PolicyScheduler, every trial gets {common}"
     notes = (*about_gpu_memory(groups), *about_host_memory(groups, request), *about_the_nodes(capacity))
     return TrialPlan(slots=tuple(slots), common=common, limited_by=plan.limited_by, reasons=(*reasons, own, *notes))
 
@@ -191,16 +190,16 @@ def with_own_slots(
 def _slots_on(
     alike: Selection, request: Request, resource: str, *, choose_cpus: bool
 ) -> Iterator[tuple[bool, TrialSlot]]:
-    """Yield the slots of these nodes, those with the most CPUs first, and whether their nodes are still to be added.
+    """Yield the slots of these nodes, the most CPUs first, and whether their nodes are still to be added.
 
-    In this order each slot type fills its own nodes first: on nodes with fewer CPUs it would strand devices.
+    In this order, each slot type fills its own nodes first. On nodes with fewer CPUs, it would strand devices.
     """
     worker = request.worker.with_ticks(resource, alike.share_ticks)
     request = request.model_copy(update={"worker": worker, "accelerator_type": alike.accelerator_type})
     groups_with: dict[tuple[float, bool], list[NodeGroup]] = {}
     for group in alike.groups:
         cpus = worker.cpus
-        if choose_cpus:  # of each worker on a node that is full of workers; 0: it has no room or no CPUs
+        if choose_cpus:  # per worker on a full node; 0: the node has no room or no CPUs
             workers = workers_on_node(group.node, request.with_cpus(0))
             cpus = _whole_or_part(to_ticks(group.node.resources.cpus) // workers) if workers else 0
         if (cpus or not choose_cpus) and workers_on_node(group.node, request.with_cpus(cpus)):
@@ -208,7 +207,7 @@ def _slots_on(
     _join_those_to_come(groups_with, alike.share_ticks)
     for (cpus, is_expected), groups in sorted(groups_with.items(), key=itemgetter(0), reverse=True):
         own = request.with_cpus(cpus)
-        memory = share_of_gpu_memory(groups, alike.share_ticks)
+        memory = fraction_of_gpu_memory(groups, alike.share_ticks)
         if count := count_trials(groups, own):
             slot = TrialSlot(
                 trial=own.worker,
@@ -221,15 +220,15 @@ def _slots_on(
 
 
 def _join_those_to_come(groups_with: dict[tuple[float, bool], list[NodeGroup]], share_ticks: int) -> None:
-    """Give nodes that are still to be added the slot type of the alive ones if both get the same.
+    """Merge the slot types of alive and of expected nodes if their slots are equal.
 
-    Once all are alive, fractions of two types could not have a node in common. But a type must not take nodes that are
-    meant for more, or for fewer CPUs.
+    Once all nodes are alive, fractions of two types could not share a node. But a slot type must not use nodes that are
+    meant for slots with more or fewer CPUs.
     """
     fewest = min((cpus for cpus, is_expected in groups_with if not is_expected), default=None)
     most = max((cpus for cpus, is_expected in groups_with if is_expected), default=None)
     if fewest is None or fewest != most:
         return
     alive, to_come = groups_with[fewest, False], groups_with[fewest, True]
-    if share_ticks < TICKS or share_of_gpu_memory(alive, TICKS) == share_of_gpu_memory(to_come, TICKS):
+    if share_ticks < TICKS or fraction_of_gpu_memory(alive, TICKS) == fraction_of_gpu_memory(to_come, TICKS):
         groups_with[fewest, False] = [*alive, *groups_with.pop((fewest, True))]
