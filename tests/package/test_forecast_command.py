@@ -67,7 +67,7 @@ def test_it_says_what_runs_at_the_minimum_and_at_the_maximum_and_what_it_costs(p
         "  - nodes that can be added are counted: up to 3 gpu",
         "  - GPU memory was not read on every node, so the memory of a fraction is unknown",
         "6 trials at once need 2 gpu nodes, 3.00 USD an hour",
-        "caution: the head is not in the price, as the catalogue has none for it",
+        "caution: the price does not include the head, because the catalog has no price for it",
         "6 trials run in 1 round",
     ]
 
@@ -105,7 +105,7 @@ def test_what_the_file_leaves_open_is_told_with_the_plan(plan):
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "at the maximum (2 g5 nodes): 8 trials at once" in done.stdout
-    assert done.stdout.endswith("caution: the file has no max_workers: 2 is counted, Ray's default for aws\n")
+    assert done.stdout.endswith("caution: the file has no max_workers, so Ray's default for aws is assumed: 2\n")
 
 
 def test_where_nothing_fits_it_is_told_what_the_file_leaves_open(plan):
@@ -140,24 +140,27 @@ def test_a_name_that_the_file_does_not_have_ends_with_those_that_it_has(plan):
     done = plan(TWO, "--name", "tuna")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert "cluster.yaml has no cluster 'tuna'; did you mean 'tune'? It has 'train', 'tune'" in done.stderr
+    assert "cluster.yaml has no cluster 'tuna'; did you mean 'tune'? Available names: 'train', 'tune'" in done.stderr
 
 
 def test_a_name_goes_with_a_file(plan):
     done = plan(MANIFEST, "--name", "train", cluster=None)
 
     assert done.returncode == 2
-    assert "name the file with --cluster" in done.stderr
+    assert "pass the file with --cluster" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a: [", "cluster.yaml, line 1: not YAML"),
-        ("a: 1", "cluster.yaml is not a cluster's file: it must hold one KubeRay RayCluster"),
-        (TWO, "cluster.yaml holds 2 clusters (RayCluster 'train', RayCluster 'tune'): pick one by its name"),
+        ("a: 1", "cluster.yaml is not a cluster's file: it must define a cluster in a KubeRay RayCluster"),
+        (TWO, "cluster.yaml contains 2 clusters (RayCluster 'train', RayCluster 'tune'): select one by name"),
         (MANIFEST.replace('"0"', "0"), 'cluster.yaml, line 8: num-cpus must be a text, got the number 0: write "0"'),
-        (MANIFEST.replace('cpu: "8"', 'cpu: "8 cores"'), "cluster.yaml, line 14: cpu '8 cores' is not an amount"),
+        (
+            MANIFEST.replace('cpu: "8"', 'cpu: "8 cores"'),
+            "cluster.yaml, line 14: cpu '8 cores' is not a Kubernetes quantity",
+        ),
     ],
     ids=["no YAML", "no cluster", "two clusters", "a number for a text", "no amount"],
 )
@@ -173,7 +176,7 @@ def test_a_cluster_that_is_to_be_excludes_one_that_is(plan, option):
     done = plan(MANIFEST, option, "other.yaml")
 
     assert done.returncode == 2
-    assert f"leave {option} out" in done.stderr
+    assert f"omit {option}" in done.stderr
 
 
 def test_it_draws_the_cluster_at_its_maximum(plan, tmp_path):

@@ -73,7 +73,7 @@ def test_an_unknown_name_is_invalid_usage(two):
     done = run(two, "--name", "three")
 
     assert (done.exit_code, done.stdout) == (2, "")
-    assert re.search(r"two\.yaml has no cluster 'three'\. It has 'one', 'two'", done.stderr)
+    assert re.search(r"two\.yaml has no cluster 'three'\. Available names: 'one', 'two'", done.stderr)
 
 
 def test_stdin_is_checked():

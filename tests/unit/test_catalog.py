@@ -1,4 +1,4 @@
-"""The node catalogue: what a user may write there, and what is answered where it makes no sense."""
+"""The node catalog: what a user may write there, and what is answered where it makes no sense."""
 
 import json
 
@@ -14,7 +14,7 @@ def node_type(**fields):
     return NodeType(**{"name": "node", "cpus": 8, "memory": "32GiB", **fields})
 
 
-def test_a_catalogue_is_read_from_yaml(tmp_path):
+def test_a_catalog_is_read_from_yaml(tmp_path):
     path = tmp_path / "nodes.yaml"
     path.write_text(
         "date: 2026-11-21\nnodes:\n"
@@ -31,7 +31,7 @@ def test_a_catalogue_is_read_from_yaml(tmp_path):
     )
 
 
-def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
+def test_a_catalog_that_was_saved_as_json_is_read_again(tmp_path):
     toleration = Toleration(key="spot", operator="Equal", value="yes")
     catalog = NodeCatalog(nodes=(node_type(tolerations=(toleration,), labels={"zone": "eu"}),))
     path = tmp_path / "nodes.json"
@@ -46,11 +46,11 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
         pytest.param({"gpu": 1}, "did you mean 'gpus'?", id="a field that is misspelt"),
         pytest.param({"gpus": 1, "accelerator_type": "L44"}, "did you mean 'L4'?", id="a type that Ray does not know"),
         pytest.param({"gpus": 1, "accelerator_type": "TPU-V4"}, "is not of resource 'GPU'", id="a type of others"),
-        pytest.param({"accelerator_type": "L4"}, "has accelerator_type='L4' and no devices", id="a type without GPUs"),
-        pytest.param({"gpu_memory": "39GiB"}, "and no devices", id="memory of no GPUs"),
-        pytest.param({"device_key": "nvidia.com/gpu.shared"}, "and no devices", id="a key without devices"),
+        pytest.param({"accelerator_type": "L4"}, "has accelerator_type='L4', but no devices", id="a type without GPUs"),
+        pytest.param({"gpu_memory": "39GiB"}, "but no devices", id="memory of no GPUs"),
+        pytest.param({"device_key": "nvidia.com/gpu.shared"}, "but no devices", id="a key without devices"),
         pytest.param(
-            {"gpus": 1, "device_key": "cpu"}, "is not a name of devices in Kubernetes", id="a key without domain"
+            {"gpus": 1, "device_key": "cpu"}, "is not a Kubernetes resource of devices", id="a key without domain"
         ),
         pytest.param({"gpus": 1, "device_key": "x y/gpu"}, "such as 'nvidia.com/gpu'", id="a key with a blank"),
         pytest.param({"node_selector": {"a b": "c"}}, "is not a label key", id="a selector with a blank in its key"),
@@ -59,12 +59,14 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
         ),
         pytest.param({"gpus": 0.5}, "gpus must be a whole number", id="half a GPU"),
         pytest.param({"cpus": 0.5}, "cpus must be a whole number", id="half a CPU"),
-        pytest.param({"custom": {"license": 1.5}}, "whole numbers of license, got 1.5", id="parts of a resource"),
+        pytest.param(
+            {"custom": {"license": 1.5}}, "'license' must be a whole number, got 1.5", id="parts of a resource"
+        ),
         pytest.param({"custom": {"TPU": 3}}, "Ask for 2 or 4", id="chips that no host has"),
         pytest.param({"custom": {"gpu": 1}}, "use gpus", id="Tune's name of GPUs"),
         pytest.param({"custom": {"accelerator_type:L4": 1}}, "use accelerator_type", id="Ray's way to tell types"),
         pytest.param({"gpus": 1, "custom": {"TPU": 4}}, "several kinds (GPU, TPU)", id="two kinds of devices"),
-        pytest.param({"topology": "4x4"}, "is for TPU slices", id="a topology without TPUs"),
+        pytest.param({"topology": "4x4"}, "is only valid for TPU slices", id="a topology without TPUs"),
         pytest.param(
             {"topology": "4x5", "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E"},
             "did you mean '4x8'?",
@@ -72,21 +74,23 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
         ),
         pytest.param(
             {"topology": "2x2", "custom": {"TPU": 1}, "accelerator_type": "TPU-V6E"},
-            "has 4 chips, and its nodes cannot have 1 each: 4 on its one node",
+            "has 4 chips, so its nodes cannot have 1 each: use 4 on its only node",
             id="too few chips for a slice of one host",
         ),
         pytest.param(
             {"topology": "4x4", "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E", "count": 3},
-            "is not a number of whole 4x4 slices: write 4",
+            "is not a whole number of 4x4 slices: use a multiple of 4",
             id="not even one slice",
         ),
         pytest.param({"name": "L4_Spot"}, "such as 'l4-spot'", id="a name that Kubernetes refuses"),
-        pytest.param({"name": "head"}, "comes twice, once as the head's", id="the head's name"),
+        pytest.param({"name": "head"}, "is used twice, once for the head", id="the head's name"),
         pytest.param({"labels": {"zone": "a b"}}, "cannot be the value of the label 'zone'", id="a label with a blank"),
         pytest.param({"price_per_hour": -1}, "price_per_hour", id="a price below 0"),
         pytest.param({"memory": "lots"}, "memory must be above 0", id="memory that is no amount"),
         pytest.param(
-            {"tolerations": [{"key": "spot", "value": "yes"}]}, "a value goes with 'Equal'", id="a value for nothing"
+            {"tolerations": [{"key": "spot", "value": "yes"}]},
+            "set a value only with 'Equal'",
+            id="a value for nothing",
         ),
     ],
 )
@@ -145,7 +149,7 @@ def test_a_slice_without_a_count_is_there_once():
 def test_more_nodes_than_a_plan_lists_are_refused_before_any_is_made():
     listed = NodeCatalog(nodes=(NodeType(count=10**9, cpus=8),))
 
-    with pytest.raises(InvalidResourcesError, match="lower count to at most 10,000 in total"):
+    with pytest.raises(InvalidResourcesError, match="reduce count to at most 10,000 in total"):
         capacity_of(listed)
 
 
@@ -158,12 +162,12 @@ def test_the_price_of_a_list_is_that_of_all_its_nodes_and_its_head(price, total)
     assert listed.price_per_hour == total
 
 
-def test_a_catalogue_has_node_types():
+def test_a_catalog_has_node_types():
     with pytest.raises(InvalidResourcesError, match="list at least one node"):
         NodeCatalog(nodes=())
 
 
-def test_a_catalogue_has_a_limit_of_node_types():
+def test_a_catalog_has_a_limit_of_node_types():
     with pytest.raises(InvalidResourcesError, match="nodes may have at most 200 entries, got 201"):
         NodeCatalog(nodes=[node_type(name=f"a{number}") for number in range(201)])
 
@@ -181,7 +185,7 @@ def test_there_is_one_head(fields):
     ("fields", "says"),
     [
         ({"count": 2, "min_nodes": 3}, "min_nodes=3 above count=2: raise count, or lower min_nodes"),
-        ({**SLICE, "min_nodes": 6}, "min_nodes=6 .* whole 4x4 slices: write a multiple of 4"),
+        ({**SLICE, "min_nodes": 6}, "min_nodes=6 .* whole number of 4x4 slices: use a multiple of 4"),
         ({"min_nodes": -1}, "min_nodes"),
     ],
     ids=["above the number", "half a slice", "below 0"],

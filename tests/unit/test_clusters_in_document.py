@@ -80,14 +80,16 @@ def test_what_holds_no_cluster_of_kuberays_is_let_through(data):
 @pytest.mark.parametrize(
     ("changes", "path", "message"),
     [
-        pytest.param({"minReplicas": "2"}, ("minReplicas",), "leave the quotes out", id="a count in quotes"),
+        pytest.param({"minReplicas": "2"}, ("minReplicas",), "remove the quotes", id="a count in quotes"),
         pytest.param({"maxReplicas": 1.5}, ("maxReplicas",), "must be a whole number, got 1.5", id="half a count"),
         pytest.param({"rayStartParams": ["a"]}, ("rayStartParams",), "must be a mapping", id="a list"),
-        pytest.param({"template": pod(cpu="8 cores")}, ("cpu",), "'8 cores' is not an amount", id="no amount"),
+        pytest.param(
+            {"template": pod(cpu="8 cores")}, ("cpu",), "'8 cores' is not a Kubernetes quantity", id="no amount"
+        ),
         pytest.param({"template": pod(memory="8GB")}, ("memory",), "write '8G'", id="GB"),
-        pytest.param({"template": pod(cpu=math.inf)}, ("cpu",), "must be an amount", id="no end"),
-        pytest.param({"template": pod(cpu=math.nan)}, ("cpu",), "must be an amount", id="no number"),
-        pytest.param({"template": pod(cpu=True)}, ("cpu",), "is not an amount", id="a truth value"),
+        pytest.param({"template": pod(cpu=math.inf)}, ("cpu",), "must be a quantity", id="no end"),
+        pytest.param({"template": pod(cpu=math.nan)}, ("cpu",), "must be a quantity", id="no number"),
+        pytest.param({"template": pod(cpu=True)}, ("cpu",), "is not a Kubernetes quantity", id="a truth value"),
         pytest.param({"template": {"spec": {"containers": []}}}, ("containers",), "at least one", id="no container"),
         pytest.param({"template": {"metadata": {}}}, ("spec",), "spec is missing", id="no pod"),
         pytest.param({"groupName": ["a"]}, ("groupName",), "must be a text", id="a name that is a list"),
@@ -129,8 +131,8 @@ def test_a_null_is_nothing_as_it_is_to_kubernetes():
     [
         pytest.param([1], (), "must be a mapping", id="a list"),
         pytest.param(manifest("RayClutser"), ("kind",), "did you mean 'RayCluster'", id="a kind misspelt"),
-        pytest.param(manifest("Pod"), ("kind",), "it has RayCluster, RayJob", id="a kind of another group"),
-        pytest.param(manifest(apiVersion="ray.io/v2"), ("apiVersion",), "it is 'ray.io/v1'", id="a version"),
+        pytest.param(manifest("Pod"), ("kind",), "kinds: RayCluster, RayJob", id="a kind of another group"),
+        pytest.param(manifest(apiVersion="ray.io/v2"), ("apiVersion",), "use 'ray.io/v1'", id="a version"),
         pytest.param(manifest("RayJob", spec={}), ("spec", "rayClusterSpec"), "is missing", id="a job without"),
         pytest.param(manifest(spec=None), ("spec",), "is missing", id="no spec"),
         pytest.param(manifest("RayJob", spec=3), ("spec",), "must be a mapping", id="a spec that is a number"),

@@ -45,7 +45,7 @@ def test_where_nothing_is_always_there_it_is_said_why_no_trial_runs():
     minimum = forecast_trials(POLICY, cluster()).at_minimum
 
     assert (minimum.trials_at_once, minimum.nodes) == (0, {"gpu": 0})
-    assert "one needs 2 CPUs, 0.25 GPU" in minimum.why_not
+    assert "one trial needs 2 CPUs, 0.25 GPU" in minimum.why_not
 
 
 def test_a_cluster_without_an_autoscaler_stays_as_it_starts():
@@ -81,7 +81,7 @@ def test_costs_are_those_of_the_head_and_of_the_nodes_that_trials_need():
     assert ([stage.price_per_hour for stage in stages], forecast.currency) == ([0.5, 3.0, 5.5], "EUR")
 
 
-def test_without_a_catalogue_no_costs_are_told():
+def test_without_a_catalog_no_costs_are_told():
     assert forecast_trials(POLICY, cluster()).at_maximum.price_per_hour is None
 
 
@@ -116,7 +116,7 @@ def test_a_head_without_a_price_is_said_to_be_left_out():
     forecast = forecast_trials(POLICY, cluster(), catalog=catalog)
 
     assert (forecast.at_minimum.price_per_hour, forecast.at_maximum.price_per_hour) == (None, 5.0)
-    assert forecast.cautions == ("the head is not in the price, as the catalogue has none for it",)
+    assert forecast.cautions == ("the price does not include the head, because the catalog has no price for it",)
 
 
 @pytest.mark.parametrize("is_counted", [True, False])
@@ -125,7 +125,7 @@ def test_a_type_that_the_autoscaler_does_not_find_is_cautioned_of(is_counted):
 
     forecast = forecast_trials(wanted, cluster(group(accelerator_type="L4", is_type_counted=is_counted)))
 
-    assert any("does not find in group 'gpu'" in caution for caution in forecast.cautions) != is_counted
+    assert any("is missing in the resources of group 'gpu'" in caution for caution in forecast.cautions) != is_counted
 
 
 def test_slices_come_as_a_whole():
@@ -146,7 +146,7 @@ def test_where_not_one_trial_fits_at_the_maximum_it_is_infeasible():
 
 
 def test_a_cluster_of_more_nodes_than_there_are_is_refused():
-    with pytest.raises(InvalidResourcesError, match="20000 nodes at the least"):
+    with pytest.raises(InvalidResourcesError, match="at least 20000 nodes"):
         forecast_trials(CpuPolicy(), cluster(group(min_nodes=20_000, max_nodes=20_000)))
 
 
@@ -159,7 +159,7 @@ def test_a_group_without_a_limit_is_counted_up_to_ten_thousand_nodes():
 @pytest.mark.parametrize(
     ("num_trials", "expected"),
     [
-        pytest.param(1, "1 trial at once needs no more nodes than the minimum has", id="what is always there"),
+        pytest.param(1, "1 trial at once needs only the nodes of the minimum", id="what is always there"),
         pytest.param(9, "9 trials at once need 3 gpu nodes", id="nodes that are added"),
     ],
 )
@@ -184,7 +184,7 @@ def test_compared_policies_have_the_nodes_that_come_for_each_and_their_price():
         ("cpus", 8, {"gpu": 4, "cpu": 4}, 12.0, 1.5, 3),
     ]
     assert [(part.amount, part.resource) for part in compared.policies[1].idle] == [(4, "GPU")]
-    assert compared.cautions == ("the head is not in the price, as the catalogue has none for it",)
+    assert compared.cautions == ("the price does not include the head, because the catalog has no price for it",)
 
 
 @pytest.mark.parametrize(

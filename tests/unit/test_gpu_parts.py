@@ -87,7 +87,7 @@ def test_what_was_measured_on_whole_gpus_says_nothing_of_parts():
 
     plan = design_cluster(policy, catalog, 4, decision=a_decision("A100"))
 
-    assert "left out, as it was measured on A100 only: parts" in plan.reasons
+    assert "not used because only A100 was measured: parts" in plan.reasons
 
 
 @pytest.mark.parametrize("key", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"])

