@@ -1,4 +1,4 @@
-"""The node catalog: what a user may write there, and what is answered where it makes no sense."""
+"""The node catalog: valid files, prices and numbers of nodes, and errors for invalid node types."""
 
 import json
 
@@ -31,7 +31,7 @@ def test_a_catalog_is_read_from_yaml(tmp_path):
     )
 
 
-def test_a_catalog_that_was_saved_as_json_is_read_again(tmp_path):
+def test_a_catalog_round_trips_through_json(tmp_path):
     toleration = Toleration(key="spot", operator="Equal", value="yes")
     catalog = NodeCatalog(nodes=(node_type(tolerations=(toleration,), labels={"zone": "eu"}),))
     path = tmp_path / "nodes.json"
@@ -94,7 +94,7 @@ def test_a_catalog_that_was_saved_as_json_is_read_again(tmp_path):
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_way_out(tmp_path, fields, message):
+def test_an_invalid_node_type_is_refused_with_a_fix(tmp_path, fields, message):
     path = tmp_path / "nodes.json"
     path.write_text(json.dumps({"nodes": [{"name": "node", "cpus": 8, "memory": "32GiB", **fields}]}))
 
@@ -105,7 +105,7 @@ def test_what_makes_no_sense_is_refused_with_the_way_out(tmp_path, fields, messa
     assert message in str(raised.value)
 
 
-def test_the_fields_of_a_node_are_listed_once_however_many_nodes_are_wrong(tmp_path):
+def test_the_valid_fields_are_listed_once_for_several_wrong_nodes(tmp_path):
     path = tmp_path / "nodes.yaml"
     path.write_text("- {cpus: 4, colour: red, taste: sweet}\n- {cpus: 4, colour: blue}\n")
 
@@ -131,7 +131,7 @@ def test_nodes_without_a_name_are_named_after_their_devices():
     assert [each.name for each in catalog.nodes] == ["a100-80g-x4", "a100-80g-x4-2", "cpu-16", "gpu-2", "gpu"]
 
 
-def test_a_list_of_nodes_is_as_many_nodes_as_its_counts_say():
+def test_a_catalog_is_planned_with_the_number_of_nodes_in_count():
     listed = NodeCatalog(nodes=(NodeType(count=3, cpus=8, gpus=2, gpu_memory="39GiB"), NodeType(cpus=16)))
 
     by_shape = {group.node.resources.cpus: group for group in capacity_of(listed).groups}
@@ -140,13 +140,13 @@ def test_a_list_of_nodes_is_as_many_nodes_as_its_counts_say():
     assert by_shape[8].node.smallest_gpu_memory_bytes == 39 * 2**30
 
 
-def test_a_slice_without_a_count_is_there_once():
+def test_a_slice_type_without_a_count_is_one_slice():
     tpu = NodeType(cpus=8, custom={"TPU": 4}, accelerator_type="TPU-V6E", topology="4x4")
 
     assert len(capacity_of(NodeCatalog(nodes=(tpu,))).nodes) == 4
 
 
-def test_more_nodes_than_a_plan_lists_are_refused_before_any_is_made():
+def test_too_many_nodes_are_refused_before_they_are_created():
     listed = NodeCatalog(nodes=(NodeType(count=10**9, cpus=8),))
 
     with pytest.raises(InvalidResourcesError, match="reduce count to at most 10,000 in total"):
@@ -154,7 +154,7 @@ def test_more_nodes_than_a_plan_lists_are_refused_before_any_is_made():
 
 
 @pytest.mark.parametrize(("price", "total"), [(12.0, 96.5), (None, None)])
-def test_the_price_of_a_list_is_that_of_all_its_nodes_and_its_head(price, total):
+def test_the_price_of_a_catalog_includes_all_nodes_and_the_head(price, total):
     head = NodeType(name="control", cpus=2, price_per_hour=0.5)
 
     listed = NodeCatalog(nodes=(NodeType(count=8, cpus=8, price_per_hour=price),), head=head)
@@ -162,12 +162,12 @@ def test_the_price_of_a_list_is_that_of_all_its_nodes_and_its_head(price, total)
     assert listed.price_per_hour == total
 
 
-def test_a_catalog_has_node_types():
+def test_an_empty_catalog_is_refused():
     with pytest.raises(InvalidResourcesError, match="list at least one node"):
         NodeCatalog(nodes=())
 
 
-def test_a_catalog_has_a_limit_of_node_types():
+def test_a_catalog_with_too_many_node_types_is_refused():
     with pytest.raises(InvalidResourcesError, match="nodes may have at most 200 entries, got 201"):
         NodeCatalog(nodes=[node_type(name=f"a{number}") for number in range(201)])
 
@@ -176,7 +176,7 @@ SLICE = {"cpus": 24, "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E", "topol
 
 
 @pytest.mark.parametrize("fields", [{"min_nodes": 1}, SLICE], ids=["a minimum", "several hosts"])
-def test_there_is_one_head(fields):
+def test_a_head_of_several_nodes_is_refused(fields):
     with pytest.raises(InvalidResourcesError, match="a cluster has one head"):
         NodeCatalog(nodes=(node_type(),), head=node_type(name="boss", **fields))
 
@@ -190,12 +190,12 @@ def test_there_is_one_head(fields):
     ],
     ids=["above the number", "half a slice", "below 0"],
 )
-def test_a_wrong_minimum_is_named(fields, says):
+def test_an_invalid_minimum_is_refused(fields, says):
     with pytest.raises(InvalidResourcesError, match=says):
         node_type(**fields)
 
 
-def test_a_plan_on_a_list_counts_the_devices_of_the_head():
+def test_a_plan_on_a_catalog_counts_the_devices_of_the_head():
     listed = NodeCatalog(nodes=(node_type(gpus=1),), head=node_type(name="boss", gpus=3))
 
     assert GpuPolicy().plan(capacity_of(listed)).max_concurrent_trials == 4
@@ -210,7 +210,7 @@ def test_a_slice_has_as_many_hosts_as_its_chips_need(topology, chips, hosts):
     assert tpu.num_hosts == hosts
 
 
-def test_a_node_has_the_label_of_its_device_type_beside_its_own():
+def test_a_node_has_its_own_labels_and_that_of_its_device_type():
     labels = node_type(gpus=1, accelerator_type="L4", labels={"zone": "eu"}).ray_labels
 
     assert labels == {"ray.io/accelerator-type": "L4", "zone": "eu"}

@@ -130,7 +130,7 @@ def test_a_dash_is_what_is_piped_in(monkeypatch):
 def test_where_nothing_can_be_piped_in_that_is_said(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)  # as Python has it where it was closed
 
-    with pytest.raises(InvalidResourcesError, match="nothing is piped in to read"):
+    with pytest.raises(InvalidResourcesError, match="stdin is closed"):
         read_text("-")
 
 

@@ -1,4 +1,4 @@
-"""Amounts are read exactly, as Kubernetes writes them, and counted whole, as Ray's autoscaler counts them."""
+"""Kubernetes quantities are read exactly, and rounded up as by Ray's autoscaler."""
 
 from fractions import Fraction
 
@@ -56,6 +56,6 @@ def test_ray_counts_whole_units_rounded_up(quantity, amount):
         ("٣", "not a Kubernetes quantity"),
     ],
 )
-def test_what_is_no_amount_is_named_with_the_way_out(quantity, message):
+def test_an_invalid_quantity_is_refused_with_a_fix(quantity, message):
     with pytest.raises(InvalidResourcesError, match=message):
         parse_quantity(quantity)
