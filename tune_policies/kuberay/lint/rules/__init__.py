@@ -1,4 +1,4 @@
-"""All rules, one module per subject. They find mistakes because of which trials do not get a cluster's resources.
+"""All rules, one module per subject. They find mistakes that prevent trials from using a cluster's resources.
 
 The rules follow the code of KubeRay 1.5 to 1.7 and of Ray's autoscaler. There are no rules for mistakes that do not
 affect trials, and few for mistakes that Kubernetes, KubeRay's operator or ``ray up`` report themselves.

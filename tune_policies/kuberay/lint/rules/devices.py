@@ -103,21 +103,21 @@ def misspelled_resources(
             yield Found((*path, given), message, f"write {right}")
 
 
-class _ToldGpus(NamedTuple):
+class _StatedGpus(NamedTuple):
     """A group that states its GPUs: the path, the number, and the number that its Ray container requests."""
 
     at: Group[HeadGroup]
     path: tuple[str | int, ...]
-    told: int
-    there: int
+    stated: int
+    requested: int
 
 
-def _told_gpus(cluster: ClusterInFile) -> Iterator[_ToldGpus]:
+def _stated_gpus(cluster: ClusterInFile) -> Iterator[_StatedGpus]:
     for at in groups_of(cluster):
         if (told := at.amount("GPU", "num-gpus")) is not None:
             number, there = exact(told[1]), _gpus(at)
             if number is not None and number.denominator == 1 and there is not None:
-                yield _ToldGpus(at, told[0], int(number), there)
+                yield _StatedGpus(at, told[0], int(number), there)
 
 
 def _gpus(at: Group[HeadGroup]) -> int | None:
@@ -136,23 +136,23 @@ def has_other_gpus(at: Group[HeadGroup]) -> bool:
     return bool(extra(asked, "claims")) or any("gpu" in name and ray_resource(name) is None for name in others)
 
 
-@RULES.of_each(_told_gpus, "gpus-differ-from-limit", "warning", _GPU_PAGE)
-def _gpus_differ_from_limit(gpus: _ToldGpus) -> Iterator[Found]:
+@RULES.of_each(_stated_gpus, "gpus-differ-from-limit", "warning", _GPU_PAGE)
+def _gpus_differ_from_limit(gpus: _StatedGpus) -> Iterator[Found]:
     """Ray counts the stated number. If the pod has fewer GPUs, trials fail. If it has more, GPUs stay idle.
 
     Another number is only correct if the device plugin counts wrongly.
     """
-    if gpus.there not in (0, gpus.told):
-        message = f"Ray counts {gpus.told} GPUs in {gpus.at}, but each pod requests {gpus.there} from Kubernetes"
-        yield Found(gpus.path, message, f'write "{gpus.there}", unless the device plugin counts wrongly')
+    if gpus.requested not in (0, gpus.stated):
+        message = f"Ray counts {gpus.stated} GPUs in {gpus.at}, but each pod requests {gpus.requested} from Kubernetes"
+        yield Found(gpus.path, message, f'write "{gpus.requested}", unless the device plugin counts wrongly')
 
 
-@RULES.of_each(_told_gpus, "gpus-without-device", "warning", _GPU_PAGE)
-def _gpus_without_device(gpus: _ToldGpus) -> Iterator[Found]:
+@RULES.of_each(_stated_gpus, "gpus-without-device", "warning", _GPU_PAGE)
+def _gpus_without_device(gpus: _StatedGpus) -> Iterator[Found]:
     """Without a limit for the device, Kubernetes places the pod on any node, and trials find no GPU."""
-    if gpus.there == 0 < gpus.told:
-        message = f"Ray counts {gpus.told} GPUs in {gpus.at}, but its Ray container requests none from Kubernetes"
-        fix = f'write nvidia.com/gpu: "{gpus.told}", or the key of another vendor, under limits'
+    if gpus.requested == 0 < gpus.stated:
+        message = f"Ray counts {gpus.stated} GPUs in {gpus.at}, but its Ray container requests none from Kubernetes"
+        fix = f'write nvidia.com/gpu: "{gpus.stated}", or the key of another vendor, under limits'
         yield Found(gpus.path, message, fix)
 
 
