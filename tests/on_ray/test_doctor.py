@@ -114,7 +114,7 @@ def test_the_command_ends_with_1_where_there_are_problems_and_fits_80_columns(lo
     diagnosis, done = looked_at
 
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith(f"Looked at 2 nodes of the Ray at {diagnosis.address}.\n")
+    assert done.stdout.startswith(f"Checked 2 nodes of the Ray cluster at {diagnosis.address}.\n")
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
@@ -150,7 +150,7 @@ def test_a_node_that_does_not_answer_in_time_is_a_problem(one_gpu_reserved):
 def test_without_a_ray_this_machine_alone_is_looked_at_and_no_ray_started(environment_of_its_own, tmp_path):
     done = doctor({**environment_of_its_own, "RAY_TMPDIR": str(tmp_path)})
 
-    assert done.stdout.startswith("No Ray runs here, so this machine alone was looked at.\n")
+    assert done.stdout.startswith("Ray does not run here, so only this machine was checked.\n")
     assert done.stderr == ""
     assert not list(tmp_path.iterdir())
 
@@ -162,7 +162,7 @@ def test_what_python_prints_as_it_starts_is_no_answer(environment_of_its_own, tm
 
     done = doctor({**environment_of_its_own, "RAY_TMPDIR": str(tmp_path), "PYTHONPATH": paths})
 
-    assert "this machine alone was looked at" in done.stdout
+    assert "only this machine was checked" in done.stdout
 
 
 @pytest.mark.rest

@@ -179,8 +179,8 @@ def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):
         (["plan", "POLICY", "POLICY", "--cluster", "CAPACITY", "--plot", "a.svg"], "--plot draws one plan"),
         (["plan", "POLICY", "--cluster", "CAPACITY", "--nodes", "CAPACITY"], "not a list of nodes"),
         (["plan", "/nowhere.yaml", "--cluster", "CAPACITY"], "cannot read the policy file /nowhere.yaml"),
-        (["plan", "POLICY", "--cluster", "CAPACITY", "--num-trials", "-1"], "greater than or equal to 0"),
-        (["plan", "POLICY", "--cluster", "CAPACITY", "--cluster-config", "c.yaml"], "leave --cluster-config out"),
+        (["plan", "POLICY", "--cluster", "CAPACITY", "--num-trials", "-1"], "greater than or equal to 1"),
+        (["plan", "POLICY", "--cluster", "CAPACITY", "--cluster-config", "c.yaml"], "omit --cluster-config"),
         (["prob"], "No such command 'prob'"),
     ],
     ids=[
@@ -261,7 +261,7 @@ def test_what_is_piped_in_from_a_closed_stdin_is_no_sound_file():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 1
-    assert "-:1: error unreadable: nothing is piped in to read" in done.stdout
+    assert "-:1: error unreadable: stdin is closed" in done.stdout
 
 
 def test_a_terminal_that_knows_only_ascii_gets_escapes_and_sound_json(tmp_path, policy):

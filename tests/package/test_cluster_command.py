@@ -1,4 +1,4 @@
-"""The command ``cluster``, as a user types it: the file on stdout, why it is so on stderr."""
+"""The command ``kuberay design``: the file on stdout, the reasons on stderr, exit status and errors."""
 
 import json
 import sys
@@ -49,14 +49,14 @@ def run(tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_the_design_is_json_for_machines_with_the_text_of_its_file(run):
+def test_json_contains_the_design_and_its_file(run):
     found = json.loads(run("--nodes", "nodes.yaml", "--json", "-o", "tune.yaml").stdout)
 
     assert found["num_trials"] == 64
     assert found["file"] == Path("tune.yaml").read_text()
 
 
-def test_the_manifest_is_on_stdout_and_why_it_is_so_on_stderr(run):
+def test_the_manifest_is_on_stdout_and_the_reasons_are_on_stderr(run):
     done = run("--nodes", "nodes.yaml", "--name", "mine", "--ray-version", "2.58.0", "--image", "my/ray:1")
 
     manifest = yaml.safe_load(done.stdout)
@@ -84,7 +84,7 @@ def test_each_format_is_written(run, arguments, key):
     assert key in yaml.safe_load(run("--nodes", "nodes.yaml", *arguments).stdout)
 
 
-def test_a_job_has_its_namespace_and_brings_its_runtime_environment(run, tmp_path):
+def test_a_job_has_its_namespace_and_runtime_environment(run, tmp_path):
     (tmp_path / "env.yaml").write_text("{working_dir: 's3://bucket/code.zip', pip: [tune-policies]}")
 
     done = run("--job", "python tune.py", "--runtime-env", "env.yaml", "--namespace", "ml")
@@ -94,7 +94,7 @@ def test_a_job_has_its_namespace_and_brings_its_runtime_environment(run, tmp_pat
     assert yaml.safe_load(manifest["spec"]["runtimeEnvYAML"])["working_dir"] == "s3://bucket/code.zip"
 
 
-def test_a_group_keeps_some_nodes_and_states_its_gpus_on_a_platform_of_ones_own(run):
+def test_options_set_minimum_gpus_and_platform(run):
     done = run(
         "--nodes", "nodes.yaml", "--min-nodes", "l4=2", "--min-nodes", "cpu=1", "--num-gpus", "--platform", "eks"
     )
@@ -105,7 +105,7 @@ def test_a_group_keeps_some_nodes_and_states_its_gpus_on_a_platform_of_ones_own(
     assert "room for 64 of 64 trials at once, 3 worker nodes at first" in done.stderr
 
 
-def test_a_decision_puts_all_trials_where_they_cost_the_least(run):
+def test_a_decision_places_all_trials_where_they_are_cheapest(run):
     done = run("--nodes", "nodes.yaml", "--decision", "decision.json", "--size", "16")
 
     groups = yaml.safe_load(done.stdout)["spec"]["workerGroupSpecs"]
@@ -136,17 +136,19 @@ def test_a_file_that_exists_is_overwritten_only_with_force(run, tmp_path):
         pytest.param(("--job", "python tune.py"), 2, "neither its code nor its packages", id="a job without its code"),
         pytest.param(("--job", "x", "--runtime-env", "list.yaml"), 2, "working_dir", id="no runtime environment"),
         pytest.param(("--job", "x", "--runtime-env", "none.yaml"), 2, "cannot read", id="a file that is not there"),
-        pytest.param(("--min-nodes", "l4"), 2, "not NAME=NUMBER, such as l4=2", id="a minimum without a number"),
+        pytest.param(
+            ("--min-nodes", "l4"), 2, "must have the form NAME=NUMBER, such as l4=2", id="a minimum without a number"
+        ),
         pytest.param(
             ("--min-nodes", "l4=1"), 2, "'l4', which is not a node type. Node types:", id="a minimum of no group"
         ),
         pytest.param(
-            ("--num-gpus", "--format", "cluster-yaml"), 2, "states the GPUs", id="GPUs that are stated anyway"
+            ("--num-gpus", "--format", "cluster-yaml"), 2, "always contains the GPUs", id="GPUs that are stated anyway"
         ),
         pytest.param(("--nodes", "small.yaml"), 1, "short of", id="nodes that are too small"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_is_written(run, tmp_path, arguments, status, message):
+def test_an_error_is_on_stderr_and_nothing_is_written(run, tmp_path, arguments, status, message):
     (tmp_path / "small.yaml").write_text("nodes: [{name: tiny, cpus: 1, memory: 1GiB}]")
     (tmp_path / "large.yaml").write_text("{kind: CpuPolicy, cpus: 9}")
     (tmp_path / "list.yaml").write_text("[working_dir, .]")

@@ -1,4 +1,4 @@
-"""A cluster YAML is read with the defaults that Ray's own preparation fills in."""
+"""A cluster YAML is read with the defaults of Ray's own preparation."""
 
 import contextlib
 import io
@@ -70,7 +70,7 @@ def prepared(data: dict[str, Any]) -> dict[str, Any] | None:
 
 @settings(max_examples=200, deadline=None)
 @given(files)
-def test_what_ray_fills_in_is_counted(data: dict[str, Any]) -> None:
+def test_rays_defaults_are_counted(data: dict[str, Any]) -> None:
     config = prepared(data)
     cluster, problems = read_cluster_yaml(data)
 

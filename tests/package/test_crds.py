@@ -1,4 +1,4 @@
-"""What is written for KubeRay is valid by its official definitions, which a folder outside holds."""
+"""Written manifests match KubeRay's official CRDs, which are in a folder outside the repository."""
 
 import gzip
 import os
@@ -46,13 +46,13 @@ def check(plan, how, crds, change=str):
 
 @given(cluster_plans(), options)
 @settings(max_examples=40)
-def test_manifests_are_valid_by_every_definition(crds, plan, how):
+def test_manifests_match_all_crds(crds, plan, how):
     check(plan, how, crds)
 
 
 @given(cluster_plans(), options)
 @settings(max_examples=20)
-def test_with_all_that_may_be_filled_in_they_are_valid_too(crds, plan, how):
+def test_manifests_with_optional_fields_match_all_crds(crds, plan, how):
     check(plan, how, crds, filled_in)
 
 
@@ -60,12 +60,12 @@ def test_with_all_that_may_be_filled_in_they_are_valid_too(crds, plan, how):
 @pytest.mark.timeout(1800)
 @given(cluster_plans(), options)
 @settings(max_examples=5000)
-def test_five_thousand_manifests_are_valid_by_every_definition(crds, plan, how):
+def test_five_thousand_manifests_match_all_crds(crds, plan, how):
     check(plan, how, crds)
 
 
 @pytest.mark.rest
-def test_no_official_field_is_taken_for_a_slip_of_the_pen():
+def test_no_official_field_is_reported_as_a_typo():
     def filled(schema):
         """A value with every field of a schema."""
         if schema.get("type") == "array":
@@ -92,7 +92,7 @@ def test_no_official_field_is_taken_for_a_slip_of_the_pen():
     ],
     ids=lambda part: ".".join(map(str, part)) if isinstance(part, tuple) else "",
 )
-def test_a_manifest_that_is_spoilt_is_not_valid(crds, path, value):
+def test_a_damaged_manifest_does_not_match_the_crds(crds, path, value):
     """Or the tests above would prove nothing."""
     manifest = yaml.safe_load(write_cluster(a_design()))
     part = manifest["spec"]

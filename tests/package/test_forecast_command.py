@@ -1,4 +1,4 @@
-"""`tune-policies plan --cluster FILE`, as a user types it: status, stdout and stderr."""
+"""The command ``plan --cluster FILE``: exit status, stdout and stderr."""
 
 import gzip
 import io
@@ -56,7 +56,7 @@ def plan(tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_it_says_what_runs_at_the_minimum_and_at_the_maximum_and_what_it_costs(plan):
+def test_a_forecast_shows_minimum_maximum_and_price(plan):
     done = plan(MANIFEST, "--nodes", "nodes.yaml", "--num-trials", "6")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -67,13 +67,13 @@ def test_it_says_what_runs_at_the_minimum_and_at_the_maximum_and_what_it_costs(p
         "  - planned with nodes that can be added: up to 3 gpu",
         "  - GPU memory was not read on every node, so the memory of a fraction is unknown",
         "6 trials at once need 2 gpu nodes, 3.00 USD an hour",
-        "caution: the head is not in the price, as the catalogue has none for it",
+        "caution: the price does not include the head, because the catalog has no price for it",
         "6 trials run in 1 round",
     ]
 
 
 @pytest.mark.parametrize("cluster", ["-", "cluster.yaml.gz"])
-def test_the_json_has_the_same_of_what_is_piped_in_or_gzipped(plan, cluster):
+def test_stdin_and_gzipped_files_are_read(plan, cluster):
     found = json.loads(plan(MANIFEST, "--json", "--num-trials", "40", cluster=cluster).stdout)
 
     assert (found["cluster"], found["at_minimum"]["nodes"], found["at_maximum"]["nodes"]) == (
@@ -84,7 +84,7 @@ def test_the_json_has_the_same_of_what_is_piped_in_or_gzipped(plan, cluster):
     assert (found["at_maximum"]["plan"]["limited_by"], found["num_rounds"]) == ("GPU", 3)
 
 
-def test_a_cluster_on_which_not_one_trial_ever_fits_ends_with_status_1(plan):
+def test_the_exit_status_is_1_if_no_trial_fits(plan):
     done = plan(MANIFEST.replace('nvidia.com/gpu: "1"', 'memory: "1Gi"'))
 
     assert (done.returncode, done.stdout) == (1, "")
@@ -100,15 +100,15 @@ available_node_types:
 """
 
 
-def test_what_the_file_leaves_open_is_told_with_the_plan(plan):
+def test_assumptions_are_printed_with_the_plan(plan):
     done = plan(ON_AWS.replace("CPU: 8", "CPU: 8, GPU: 1"))
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "at the maximum (2 g5 nodes): 8 trials at once" in done.stdout
-    assert done.stdout.endswith("caution: the file has no max_workers: 2 is counted, Ray's default for aws\n")
+    assert done.stdout.endswith("caution: the file has no max_workers, so Ray's default for aws is assumed: 2\n")
 
 
-def test_where_nothing_fits_it_is_told_what_the_file_leaves_open(plan):
+def test_assumptions_are_printed_if_nothing_fits(plan):
     done = plan(ON_AWS)
 
     assert (done.returncode, done.stdout) == (1, "")
@@ -123,45 +123,48 @@ LIST = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, 
 
 
 @pytest.mark.parametrize("text", [TWO, LIST], ids=["two documents", "a list"])
-def test_of_several_clusters_the_name_picks_one(plan, text):
+def test_name_selects_one_of_several_clusters(plan, text):
     done = plan(text, "--name", "tune")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "at the maximum (2 gpu nodes): 8 trials at once" in done.stdout
 
 
-def test_what_is_wrong_with_another_cluster_is_no_matter(plan):
+def test_mistakes_in_other_clusters_are_ignored(plan):
     done = plan(TWO.replace('num-cpus: "0"', "num-cpus: 0", 1), "--name", "tune")
 
     assert done.returncode == 0
 
 
-def test_a_name_that_the_file_does_not_have_ends_with_those_that_it_has(plan):
+def test_an_unknown_name_lists_the_available_names(plan):
     done = plan(TWO, "--name", "tuna")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert "cluster.yaml has no cluster 'tuna'; did you mean 'tune'? It has 'train', 'tune'" in done.stderr
+    assert "cluster.yaml has no cluster 'tuna'; did you mean 'tune'? Available names: 'train', 'tune'" in done.stderr
 
 
-def test_a_name_goes_with_a_file(plan):
+def test_name_requires_a_file(plan):
     done = plan(MANIFEST, "--name", "train", cluster=None)
 
     assert done.returncode == 2
-    assert "name the file with --cluster" in done.stderr
+    assert "pass the file with --cluster" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a: [", "cluster.yaml, line 1: not YAML"),
-        ("a: 1", "cluster.yaml is not a cluster's file: it must hold one KubeRay RayCluster"),
-        (TWO, "cluster.yaml holds 2 clusters (RayCluster 'train', RayCluster 'tune'): pick one by its name"),
+        ("a: 1", "cluster.yaml is not a cluster's file: it must define a cluster in a KubeRay RayCluster"),
+        (TWO, "cluster.yaml contains 2 clusters (RayCluster 'train', RayCluster 'tune'): select one by name"),
         (MANIFEST.replace('"0"', "0"), 'cluster.yaml, line 8: num-cpus must be a text, got the number 0: write "0"'),
-        (MANIFEST.replace('cpu: "8"', 'cpu: "8 cores"'), "cluster.yaml, line 14: cpu '8 cores' is not an amount"),
+        (
+            MANIFEST.replace('cpu: "8"', 'cpu: "8 cores"'),
+            "cluster.yaml, line 14: cpu '8 cores' is not a Kubernetes quantity",
+        ),
     ],
     ids=["no YAML", "no cluster", "two clusters", "a number for a text", "no amount"],
 )
-def test_a_file_that_is_wrong_ends_with_status_2_and_its_line(plan, text, message):
+def test_an_invalid_file_is_reported_with_its_line(plan, text, message):
     done = plan(text)
 
     assert (done.returncode, done.stdout) == (2, "")
@@ -169,14 +172,14 @@ def test_a_file_that_is_wrong_ends_with_status_2_and_its_line(plan, text, messag
 
 
 @pytest.mark.parametrize("option", ["--address", "--cluster-config"])
-def test_a_cluster_that_is_to_be_excludes_one_that_is(plan, option):
+def test_cluster_excludes_options_of_a_running_cluster(plan, option):
     done = plan(MANIFEST, option, "other.yaml")
 
     assert done.returncode == 2
-    assert f"leave {option} out" in done.stderr
+    assert f"omit {option}" in done.stderr
 
 
-def test_it_draws_the_cluster_at_its_maximum(plan, tmp_path):
+def test_the_plot_shows_the_cluster_at_its_maximum(plan, tmp_path):
     done = plan(MANIFEST, "--plot", "plan.svg")
 
     drawn = (tmp_path / "plan.svg").read_text()

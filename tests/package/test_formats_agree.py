@@ -1,4 +1,4 @@
-"""A cluster that was written is read again as it was planned, whatever the format."""
+"""A written cluster is read as designed, in every format."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def comparable(cluster, *, without=()):
 
 @pytest.mark.parametrize(("policy", "fields"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 @pytest.mark.parametrize(("written_as", "without"), [("kuberay", ()), ("cluster-yaml", ("devices",))])
-def test_what_was_written_is_read_as_it_was_planned(read_again, policy, fields, written_as, without):
+def test_a_written_cluster_is_read_as_designed(read_again, policy, fields, written_as, without):
     if written_as == "cluster-yaml" and "topology" in fields:
         pytest.skip("Ray's launcher has no slices")
     plan = planned(policy, fields)
@@ -60,7 +60,7 @@ def test_what_was_written_is_read_as_it_was_planned(read_again, policy, fields, 
 
 
 @pytest.mark.parametrize(("policy", "fields"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_as_many_trials_run_on_what_was_written_as_were_planned(read_again, policy, fields):
+def test_a_written_cluster_runs_all_planned_trials(read_again, policy, fields):
     plan = planned(policy, fields)
 
     forecast = forecast_trials(policy, read_again(plan, "kuberay"))

@@ -60,12 +60,12 @@ def test_a_job_or_a_service_is_read_as_the_cluster_that_it_starts(addable, kind,
 
 
 def test_a_job_for_a_cluster_that_runs_holds_none(addable):
-    with pytest.raises(InvalidResourcesError, match=r"but holds 0 \(found: RayJob 'mine'\)"):
+    with pytest.raises(InvalidResourcesError, match=r"but defines none \(found: RayJob 'mine'\)"):
         addable({**manifest(), "kind": "RayJob", "spec": {"clusterSelector": {"ray.io/cluster": "mine"}}})
 
 
 def test_what_a_file_holds_instead_is_named_as_a_whole(addable):
-    with pytest.raises(InvalidResourcesError, match=r"but holds 0 \(found: a list\)"):
+    with pytest.raises(InvalidResourcesError, match=r"but defines none \(found: a list\)"):
         addable([1, 2])
 
 

@@ -1,4 +1,4 @@
-"""What the rules say of Ray is so in the Ray that is installed."""
+"""Rules about what Ray reads agree with the installed Ray."""
 
 import json
 
@@ -43,7 +43,7 @@ def rules(text):
 
 @settings(max_examples=60, deadline=None)
 @given(RESOURCES)
-def test_resources_are_a_finding_just_where_ray_cannot_read_them(resources):
+def test_resources_are_a_finding_if_and_only_if_ray_cannot_read_them(resources):
     text = changed("RayCluster", {f"{GROUP}.rayStartParams.resources": resources})
 
     assert ("start-param-resources" in rules(text)) == (not is_read(text))
@@ -51,14 +51,14 @@ def test_resources_are_a_finding_just_where_ray_cannot_read_them(resources):
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(["num-cpus", "num-gpus", "memory"]), NUMBERS)
-def test_a_number_is_a_finding_just_where_ray_cannot_read_it(name, number):
+def test_a_number_is_a_finding_if_and_only_if_ray_cannot_read_it(name, number):
     text = changed("RayCluster", {f"{GROUP}.rayStartParams.{name}": number})
 
     assert ("start-param-not-whole" in rules(text)) == (not is_read(text))
 
 
 @pytest.mark.parametrize("said", ["limits", "requests", "neither"])
-def test_no_cpus_are_a_finding_just_where_ray_cannot_tell_them(said):
+def test_missing_cpus_are_a_finding_if_and_only_if_ray_fails(said):
     resources = {} if said == "neither" else {said: {"cpu": "4"}}
     text = changed("RayCluster", {f"{GROUP}.template.spec.containers.0.resources": resources})
 

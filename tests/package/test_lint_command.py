@@ -1,4 +1,4 @@
-"""``tune-policies kuberay lint`` as a user types it."""
+"""The command ``kuberay lint``: output, exit status, and the page of rules."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.unit.manifests_with import changed
 from tune_policies.cli.main import app
-from tune_policies.kuberay.lint.rules import all_rules
+from tune_policies.kuberay.lint.rules import ALL_RULES
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "lint.md"
 
@@ -33,7 +33,7 @@ def write(tmp_path):
     return write
 
 
-def test_an_error_is_told_with_its_line_why_it_matters_and_the_way_out(write):
+def test_an_error_is_reported_with_its_line_reason_and_fix(write):
     path = write(spec__workerGroupSpecs__0__minReplicas=5)
 
     done = run(path)
@@ -41,11 +41,11 @@ def test_an_error_is_told_with_its_line_why_it_matters_and_the_way_out(write):
     line = path.read_text().splitlines().index("    minReplicas: 5") + 1
     assert done.exit_code == 1
     assert f"{path}:{line}: error min-above-max: group 'small' has minReplicas 5 above maxReplicas 4\n" in done.stdout
-    assert "    why: From KubeRay 1.6 on the operator refuses the cluster" in done.stdout
+    assert "    why: KubeRay 1.6 and newer refuse the cluster" in done.stdout
     assert "    fix: raise maxReplicas to 5, or lower minReplicas to 4\n" in done.stdout
 
 
-def test_notes_alone_are_no_failure(write):
+def test_the_exit_status_is_0_if_there_are_only_notes(write):
     requests = {"limits": {"cpu": "4", "memory": "8Gi"}, "requests": {"cpu": "4", "memory": "4Gi"}}
 
     done = run(write(spec__workerGroupSpecs__0__template__spec__containers__0__resources=requests))
@@ -56,41 +56,41 @@ def test_notes_alone_are_no_failure(write):
 
 @pytest.fixture
 def two(tmp_path):
-    """A file of two clusters, with one mistake in each."""
+    """A file with two clusters and one mistake in each."""
     path = tmp_path / "two.yaml"
     mistakes = ({"metadata.name": "one", "spec.workerGroupSpecs.0.replicas": 9}, {"metadata.name": "two"})
     path.write_text("---\n".join(changed("RayCluster", {**mistakes[0], **each}) for each in mistakes))
     return path
 
 
-def test_a_name_picks_one_of_several_clusters(two):
+def test_name_selects_one_of_several_clusters(two):
     found = json.loads(run(two, "--name", "two", "--json").stdout)["findings"]
 
     assert {each["document"] for each in found} == {1}
 
 
-def test_a_name_that_no_cluster_of_the_file_has_is_wrong_usage(two):
+def test_an_unknown_name_is_invalid_usage(two):
     done = run(two, "--name", "three")
 
     assert (done.exit_code, done.stdout) == (2, "")
-    assert re.search(r"two\.yaml has no cluster 'three'\. It has 'one', 'two'", done.stderr)
+    assert re.search(r"two\.yaml has no cluster 'three'\. Available names: 'one', 'two'", done.stderr)
 
 
-def test_what_is_piped_in_is_checked():
+def test_stdin_is_checked():
     done = run("-", text=changed("RayCluster", {"spec.workerGroupSpecs.0.minReplicas": 5}))
 
     assert done.exit_code == 1
     assert "-:" in done.stdout
 
 
-def test_json_is_for_machines(write):
+def test_json_contains_the_path_of_a_finding(write):
     done = run(write(spec__workerGroupSpecs__0__minReplicas=5), "--json")
 
     (found,) = [each for each in json.loads(done.stdout)["findings"] if each["rule"] == "min-above-max"]
     assert found["path"] == ["spec", "workerGroupSpecs", 0, "minReplicas"]
 
 
-def test_a_file_that_cannot_be_read_is_told_beside_the_others(write, tmp_path):
+def test_a_missing_file_does_not_hide_the_findings_of_others(write, tmp_path):
     done = run(write(spec__workerGroupSpecs__0__minReplicas=5), tmp_path / "none.yaml")
 
     assert "error min-above-max" in done.stdout
@@ -98,7 +98,7 @@ def test_a_file_that_cannot_be_read_is_told_beside_the_others(write, tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [["--unknown", "x.yaml"], []], ids=["an unknown option", "no file"])
-def test_wrong_usage_ends_with_2(arguments):
+def test_the_exit_status_of_invalid_usage_is_2(arguments):
     command = [sys.executable, "-m", "tune_policies", "kuberay", "lint", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -107,10 +107,10 @@ def test_wrong_usage_ends_with_2(arguments):
 
 
 def rows():
-    return [f"| `{rule.name}` | {rule.severity} | {rule.why} |" for rule in all_rules()]
+    return [f"| `{rule.name}` | {rule.severity} | {rule.why} |" for rule in ALL_RULES]
 
 
-def test_the_page_has_the_rules_as_they_are():
+def test_the_page_lists_all_rules():
     on_page = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
 
     assert on_page == rows(), "python -m tests.package.test_lint_command writes them into the page"

@@ -1,4 +1,4 @@
-"""What is read of a manifest is what Ray's own autoscaler reads: on the official samples, and on generated groups."""
+"""Groups are counted as by Ray's autoscaler, on official samples and on generated groups."""
 
 import os
 from fractions import Fraction
@@ -84,14 +84,14 @@ def as_read_here(group):
 
 @settings(max_examples=400)
 @given(groups)
-def test_a_group_has_what_rays_autoscaler_counts_and_fails_where_that_fails(group):
+def test_a_group_is_counted_as_by_rays_autoscaler(group):
     node_type = as_ray_reads(group)
 
     assert as_read_here(group) == (node_type and node_type["resources"])
 
 
 @given(quantities)
-def test_an_amount_is_what_rays_autoscaler_reads(quantity):
+def test_a_quantity_is_read_as_by_rays_autoscaler(quantity):
     from ray.autoscaler._private.kuberay.autoscaling_config import _round_up_k8s_quantity
     from ray.autoscaler._private.kuberay.utils import parse_quantity as parse_as_ray
 

@@ -1,4 +1,4 @@
-"""What the rules say of Ray's autoscaler is so in the Ray that is installed: its own reader is asked."""
+"""Rules about Ray's autoscaler agree with its reader in the installed Ray."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def _counted(text: str, group: str = "l4") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("claim", [each.claim for each in pods.DEVICES if each.rule == "device-not-counted"])
-def test_ray_counts_none_of_the_devices_that_a_rule_says_it_does_not(claim: str) -> None:
+def test_ray_does_not_count_the_devices_of_the_rule(claim: str) -> None:
     assert _counted(TEXTS[claim]).keys() <= {"CPU", "memory"}
 
 
@@ -55,7 +55,7 @@ def test_ray_counts_none_of_the_devices_that_a_rule_says_it_does_not(claim: str)
         pytest.param(TEXTS["more GPUs told than there are"], "GPU", 4, id="more than there are, if it is told so"),
     ],
 )
-def test_ray_counts_what_the_rules_go_by(text: str, resource: str, amount: int) -> None:
+def test_ray_counts_the_amounts_that_rules_assume(text: str, resource: str, amount: int) -> None:
     assert _counted(text)[resource] == amount
 
 
@@ -63,13 +63,13 @@ def test_ray_counts_half_a_cpu_as_one() -> None:
     assert _counted(TEXTS["half a CPU, which Ray counts as one"], "cpu")["CPU"] == 1
 
 
-def test_ray_makes_a_resource_for_the_slice_of_tpus_with_both_selectors() -> None:
+def test_ray_creates_a_slice_resource_if_both_selectors_exist() -> None:
     assert _counted(TPU, "v6e")["TPU-v6e-16-head"] == 1
 
 
 @needs_newer_ray
 @pytest.mark.parametrize("name", sorted(TPU_TYPES))
-def test_ray_knows_the_tpus_that_the_rules_know(name: str) -> None:
+def test_ray_supports_the_tpu_types_of_the_rules(name: str) -> None:
     text = TPU.replace("tpu-v6e-slice", name)
 
     assert any(each.startswith("TPU-") for each in _counted(text, "v6e"))
@@ -77,11 +77,11 @@ def test_ray_knows_the_tpus_that_the_rules_know(name: str) -> None:
 
 @needs_newer_ray
 @pytest.mark.parametrize("claim", ["TPUs without topology", "TPUs without accelerator", "a TPU that there is not"])
-def test_ray_makes_no_resource_for_the_slice_of_tpus_otherwise(claim: str) -> None:
+def test_ray_creates_no_slice_resource_for_wrong_selectors(claim: str) -> None:
     assert not any(name.startswith("TPU-") for name in _counted(TEXTS[claim], "v6e"))
 
 
 @pytest.mark.parametrize("claim", ["a topology that is no topology", "half a GPU for Ray to start with"])
-def test_ray_cannot_read_it(claim: str) -> None:
+def test_ray_cannot_read_the_planted_mistake(claim: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         _counted(TEXTS[claim])

@@ -1,4 +1,4 @@
-"""What this package writes, it reads again as the plan had it."""
+"""A written manifest is read as designed."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ def groups_of(spec):
 
 @given(cluster_plans(), kuberay)
 @settings(max_examples=25)
-def test_a_manifest_is_read_as_the_specification_of_the_plan(plan, how):
+def test_a_written_manifest_is_read_as_designed(plan, how):
     (document,) = read_documents(write_cluster(plan, how), "cluster.yaml")
 
     clusters, problems = clusters_in(document)

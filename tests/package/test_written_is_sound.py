@@ -1,4 +1,4 @@
-"""What is written for a plan breaks none of the rules; notes tell of what the plan wants so."""
+"""Written files have no findings other than notes."""
 
 import pytest
 from hypothesis import given, settings
@@ -32,13 +32,13 @@ def check(plan, how, change=str):
 
 @given(cluster_plans(), options | jobs)
 @settings(max_examples=40)
-def test_what_is_written_breaks_no_rule(plan, how):
+def test_written_files_have_no_findings(plan, how):
     check(plan, how)
 
 
 @given(cluster_plans(), options | jobs)
 @settings(max_examples=20)
-def test_with_all_that_may_be_filled_in_it_breaks_none_either(plan, how):
+def test_written_files_with_optional_fields_have_no_findings(plan, how):
     check(plan, how, filled_in)
 
 
@@ -46,5 +46,5 @@ def test_with_all_that_may_be_filled_in_it_breaks_none_either(plan, how):
 @pytest.mark.timeout(1800)
 @given(cluster_plans(), options | jobs)
 @settings(max_examples=5000)
-def test_what_is_written_breaks_no_rule_5000_times(plan, how):
+def test_five_thousand_written_files_have_no_findings(plan, how):
     check(plan, how)

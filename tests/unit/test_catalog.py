@@ -1,4 +1,4 @@
-"""The node catalogue: what a user may write there, and what is answered where it makes no sense."""
+"""The node catalog: valid files, prices and numbers of nodes, and errors for invalid node types."""
 
 import json
 
@@ -14,7 +14,7 @@ def node_type(**fields):
     return NodeType(**{"name": "node", "cpus": 8, "memory": "32GiB", **fields})
 
 
-def test_a_catalogue_is_read_from_yaml(tmp_path):
+def test_a_catalog_is_read_from_yaml(tmp_path):
     path = tmp_path / "nodes.yaml"
     path.write_text(
         "date: 2026-11-21\nnodes:\n"
@@ -31,7 +31,7 @@ def test_a_catalogue_is_read_from_yaml(tmp_path):
     )
 
 
-def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
+def test_a_catalog_round_trips_through_json(tmp_path):
     toleration = Toleration(key="spot", operator="Equal", value="yes")
     catalog = NodeCatalog(nodes=(node_type(tolerations=(toleration,), labels={"zone": "eu"}),))
     path = tmp_path / "nodes.json"
@@ -46,11 +46,11 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
         pytest.param({"gpu": 1}, "did you mean 'gpus'?", id="a field that is misspelt"),
         pytest.param({"gpus": 1, "accelerator_type": "L44"}, "did you mean 'L4'?", id="a type that Ray does not know"),
         pytest.param({"gpus": 1, "accelerator_type": "TPU-V4"}, "is not of resource 'GPU'", id="a type of others"),
-        pytest.param({"accelerator_type": "L4"}, "has accelerator_type='L4' and no devices", id="a type without GPUs"),
-        pytest.param({"gpu_memory": "39GiB"}, "and no devices", id="memory of no GPUs"),
-        pytest.param({"device_key": "nvidia.com/gpu.shared"}, "and no devices", id="a key without devices"),
+        pytest.param({"accelerator_type": "L4"}, "has accelerator_type='L4', but no devices", id="a type without GPUs"),
+        pytest.param({"gpu_memory": "39GiB"}, "but no devices", id="memory of no GPUs"),
+        pytest.param({"device_key": "nvidia.com/gpu.shared"}, "but no devices", id="a key without devices"),
         pytest.param(
-            {"gpus": 1, "device_key": "cpu"}, "is not a name of devices in Kubernetes", id="a key without domain"
+            {"gpus": 1, "device_key": "cpu"}, "is not a Kubernetes resource of devices", id="a key without domain"
         ),
         pytest.param({"gpus": 1, "device_key": "x y/gpu"}, "such as 'nvidia.com/gpu'", id="a key with a blank"),
         pytest.param({"node_selector": {"a b": "c"}}, "is not a label key", id="a selector with a blank in its key"),
@@ -64,7 +64,7 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
         pytest.param({"custom": {"gpu": 1}}, "use gpus", id="Tune's name of GPUs"),
         pytest.param({"custom": {"accelerator_type:L4": 1}}, "use accelerator_type", id="Ray's way to tell types"),
         pytest.param({"gpus": 1, "custom": {"TPU": 4}}, "several kinds (GPU, TPU)", id="two kinds of devices"),
-        pytest.param({"topology": "4x4"}, "is for TPU slices", id="a topology without TPUs"),
+        pytest.param({"topology": "4x4"}, "is only valid for TPU slices", id="a topology without TPUs"),
         pytest.param(
             {"topology": "4x5", "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E"},
             "did you mean '4x8'?",
@@ -72,25 +72,27 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
         ),
         pytest.param(
             {"topology": "2x2", "custom": {"TPU": 1}, "accelerator_type": "TPU-V6E"},
-            "has 4 chips, and its nodes cannot have 1 each: 4 on its one node",
+            "has 4 chips, so its nodes cannot have 1 each: use 4 on its only node",
             id="too few chips for a slice of one host",
         ),
         pytest.param(
             {"topology": "4x4", "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E", "count": 3},
-            "is not a number of whole 4x4 slices: write 4",
+            "is not a whole number of 4x4 slices: use a multiple of 4",
             id="not even one slice",
         ),
         pytest.param({"name": "L4_Spot"}, "such as 'l4-spot'", id="a name that Kubernetes refuses"),
-        pytest.param({"name": "head"}, "comes twice, once as the head's", id="the head's name"),
+        pytest.param({"name": "head"}, "is used twice, once for the head", id="the head's name"),
         pytest.param({"labels": {"zone": "a b"}}, "cannot be the value of the label 'zone'", id="a label with a blank"),
         pytest.param({"price_per_hour": -1}, "price_per_hour", id="a price below 0"),
         pytest.param({"memory": "lots"}, "memory must be a number of bytes above 0", id="memory that is no amount"),
         pytest.param(
-            {"tolerations": [{"key": "spot", "value": "yes"}]}, "a value goes with 'Equal'", id="a value for nothing"
+            {"tolerations": [{"key": "spot", "value": "yes"}]},
+            "set a value only with 'Equal'",
+            id="a value for nothing",
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_way_out(tmp_path, fields, message):
+def test_an_invalid_node_type_is_refused_with_a_fix(tmp_path, fields, message):
     path = tmp_path / "nodes.json"
     path.write_text(json.dumps({"nodes": [{"name": "node", "cpus": 8, "memory": "32GiB", **fields}]}))
 
@@ -101,7 +103,7 @@ def test_what_makes_no_sense_is_refused_with_the_way_out(tmp_path, fields, messa
     assert message in str(raised.value)
 
 
-def test_the_fields_of_a_node_are_listed_once_however_many_nodes_are_wrong(tmp_path):
+def test_the_valid_fields_are_listed_once_for_several_wrong_nodes(tmp_path):
     path = tmp_path / "nodes.yaml"
     path.write_text("- {cpus: 4, colour: red, taste: sweet}\n- {cpus: 4, colour: blue}\n")
 
@@ -127,7 +129,7 @@ def test_nodes_without_a_name_are_named_after_their_devices():
     assert [each.name for each in catalog.nodes] == ["a100-80g-x4", "a100-80g-x4-2", "cpu-16", "gpu-2", "gpu"]
 
 
-def test_a_list_of_nodes_is_as_many_nodes_as_its_counts_say():
+def test_a_catalog_is_planned_with_the_number_of_nodes_in_count():
     listed = NodeCatalog(nodes=(NodeType(count=3, cpus=8, gpus=2, gpu_memory="39GiB"), NodeType(cpus=16)))
 
     by_shape = {group.node.resources.cpus: group for group in capacity_of(listed).groups}
@@ -136,21 +138,21 @@ def test_a_list_of_nodes_is_as_many_nodes_as_its_counts_say():
     assert by_shape[8].node.smallest_gpu_memory_bytes == 39 * 2**30
 
 
-def test_a_slice_without_a_count_is_there_once():
+def test_a_slice_type_without_a_count_is_one_slice():
     tpu = NodeType(cpus=8, custom={"TPU": 4}, accelerator_type="TPU-V6E", topology="4x4")
 
     assert len(capacity_of(NodeCatalog(nodes=(tpu,))).nodes) == 4
 
 
-def test_more_nodes_than_a_plan_lists_are_refused_before_any_is_made():
+def test_too_many_nodes_are_refused_before_they_are_created():
     listed = NodeCatalog(nodes=(NodeType(count=10**9, cpus=8),))
 
-    with pytest.raises(InvalidResourcesError, match="lower count to at most 10,000 in total"):
+    with pytest.raises(InvalidResourcesError, match="reduce count to at most 10,000 in total"):
         capacity_of(listed)
 
 
 @pytest.mark.parametrize(("price", "total"), [(12.0, 96.5), (None, None)])
-def test_the_price_of_a_list_is_that_of_all_its_nodes_and_its_head(price, total):
+def test_the_price_of_a_catalog_includes_all_nodes_and_the_head(price, total):
     head = NodeType(name="control", cpus=2, price_per_hour=0.5)
 
     listed = NodeCatalog(nodes=(NodeType(count=8, cpus=8, price_per_hour=price),), head=head)
@@ -158,12 +160,12 @@ def test_the_price_of_a_list_is_that_of_all_its_nodes_and_its_head(price, total)
     assert listed.price_per_hour == total
 
 
-def test_a_catalogue_has_node_types():
+def test_an_empty_catalog_is_refused():
     with pytest.raises(InvalidResourcesError, match="list at least one node"):
         NodeCatalog(nodes=())
 
 
-def test_a_catalogue_has_a_limit_of_node_types():
+def test_a_catalog_with_too_many_node_types_is_refused():
     with pytest.raises(InvalidResourcesError, match="nodes may have at most 200 entries, got 201"):
         NodeCatalog(nodes=[node_type(name=f"a{number}") for number in range(201)])
 
@@ -172,7 +174,7 @@ SLICE = {"cpus": 24, "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E", "topol
 
 
 @pytest.mark.parametrize("fields", [{"min_nodes": 1}, SLICE], ids=["a minimum", "several hosts"])
-def test_there_is_one_head(fields):
+def test_a_head_of_several_nodes_is_refused(fields):
     with pytest.raises(InvalidResourcesError, match="a cluster has one head"):
         NodeCatalog(nodes=(node_type(),), head=node_type(name="boss", **fields))
 
@@ -181,17 +183,17 @@ def test_there_is_one_head(fields):
     ("fields", "says"),
     [
         ({"count": 2, "min_nodes": 3}, "min_nodes=3 above count=2: raise count, or lower min_nodes"),
-        ({**SLICE, "min_nodes": 6}, "min_nodes=6 .* whole 4x4 slices: write a multiple of 4"),
+        ({**SLICE, "min_nodes": 6}, "min_nodes=6 .* whole number of 4x4 slices: use a multiple of 4"),
         ({"min_nodes": -1}, "min_nodes"),
     ],
     ids=["above the number", "half a slice", "below 0"],
 )
-def test_a_wrong_minimum_is_named(fields, says):
+def test_an_invalid_minimum_is_refused(fields, says):
     with pytest.raises(InvalidResourcesError, match=says):
         node_type(**fields)
 
 
-def test_a_plan_on_a_list_counts_the_devices_of_the_head():
+def test_a_plan_on_a_catalog_counts_the_devices_of_the_head():
     listed = NodeCatalog(nodes=(node_type(gpus=1),), head=node_type(name="boss", gpus=3))
 
     assert GpuPolicy().plan(capacity_of(listed)).max_concurrent_trials == 4
@@ -206,7 +208,7 @@ def test_a_slice_has_as_many_hosts_as_its_chips_need(topology, chips, hosts):
     assert tpu.num_hosts == hosts
 
 
-def test_a_node_has_the_label_of_its_device_type_beside_its_own():
+def test_a_node_has_its_own_labels_and_that_of_its_device_type():
     labels = node_type(gpus=1, accelerator_type="L4", labels={"zone": "eu"}).ray_labels
 
     assert labels == {"ray.io/accelerator-type": "L4", "zone": "eu"}

@@ -1,4 +1,4 @@
-"""Clusters are found in all of KubeRay's kinds and in values of its chart; a wrong field is named with its place."""
+"""Clusters are found in all of KubeRay's kinds, and wrong fields are reported with their path."""
 
 import math
 
@@ -46,7 +46,7 @@ def problems(data):
         ),
     ],
 )
-def test_each_kind_has_its_cluster_in_a_place_of_its_own(data, path):
+def test_the_cluster_is_found_in_each_kind(data, path):
     ((cluster,), wrong) = read(data)
 
     place = (*cluster.path, "workerGroupSpecs", 0, "groupName")
@@ -73,34 +73,36 @@ def test_the_manifests_of_a_list_are_read_one_by_one():
         pytest.param({"scheduler": {}, "worker": {"replicas": 3}}, id="values of another chart"),
     ],
 )
-def test_what_holds_no_cluster_of_kuberays_is_let_through(data):
+def test_documents_without_a_kuberay_cluster_are_ignored(data):
     assert read(data) == ([], [])
 
 
 @pytest.mark.parametrize(
     ("changes", "path", "message"),
     [
-        pytest.param({"minReplicas": "2"}, ("minReplicas",), "leave the quotes out", id="a count in quotes"),
+        pytest.param({"minReplicas": "2"}, ("minReplicas",), "remove the quotes", id="a count in quotes"),
         pytest.param({"maxReplicas": 1.5}, ("maxReplicas",), "must be a whole number, got 1.5", id="half a count"),
         pytest.param({"rayStartParams": ["a"]}, ("rayStartParams",), "must be a mapping", id="a list"),
-        pytest.param({"template": pod(cpu="8 cores")}, ("cpu",), "'8 cores' is not an amount", id="no amount"),
+        pytest.param(
+            {"template": pod(cpu="8 cores")}, ("cpu",), "'8 cores' is not a Kubernetes quantity", id="no amount"
+        ),
         pytest.param({"template": pod(memory="8GB")}, ("memory",), "write '8G'", id="GB"),
-        pytest.param({"template": pod(cpu=math.inf)}, ("cpu",), "must be an amount", id="no end"),
-        pytest.param({"template": pod(cpu=math.nan)}, ("cpu",), "must be an amount", id="no number"),
-        pytest.param({"template": pod(cpu=True)}, ("cpu",), "is not an amount", id="a truth value"),
+        pytest.param({"template": pod(cpu=math.inf)}, ("cpu",), "must be a quantity", id="no end"),
+        pytest.param({"template": pod(cpu=math.nan)}, ("cpu",), "must be a quantity", id="no number"),
+        pytest.param({"template": pod(cpu=True)}, ("cpu",), "is not a Kubernetes quantity", id="a truth value"),
         pytest.param({"template": {"spec": {"containers": []}}}, ("containers",), "at least one", id="no container"),
         pytest.param({"template": {"metadata": {}}}, ("spec",), "spec is missing", id="no pod"),
         pytest.param({"groupName": ["a"]}, ("groupName",), "must be a text", id="a name that is a list"),
     ],
 )
-def test_a_field_that_is_wrong_is_named_with_its_place_and_the_way_out(changes, path, message):
+def test_a_wrong_field_is_reported_with_its_path_and_a_fix(changes, path, message):
     clusters, (problem,) = read(manifest(spec=spec(**changes)))
 
     assert (clusters, problem.path[-1:]) == ([], path)
     assert message in problem.message
 
 
-def test_a_number_where_a_text_is_due_is_a_problem_and_read_as_the_text():
+def test_a_number_instead_of_a_text_is_reported_and_read_as_text():
     ((cluster,), wrong) = read(manifest(spec=spec(rayStartParams={"num-cpus": 0, "block": True})))
 
     place = ("spec", "workerGroupSpecs", 0, "rayStartParams")
@@ -111,14 +113,14 @@ def test_a_number_where_a_text_is_due_is_a_problem_and_read_as_the_text():
     assert cluster.spec.workerGroupSpecs[0].rayStartParams == {"num-cpus": "0", "block": "true"}
 
 
-def test_a_fraction_without_quotes_is_a_problem_and_read_as_the_text():
+def test_a_fraction_without_quotes_is_reported_and_read_as_text():
     ((cluster,), (problem,)) = read(manifest(spec=spec(template=pod(cpu=0.5))))
 
     assert problem.message == 'cpu must be a whole number or a text, got 0.5: write "0.5", in quotes'
     assert cluster.spec.workerGroupSpecs[0].template.spec.containers[0].resources.limits == {"cpu": "0.5"}
 
 
-def test_a_null_is_nothing_as_it_is_to_kubernetes():
+def test_null_means_the_default():
     ((cluster,), wrong) = read(manifest(spec=spec(rayStartParams=None, replicas=None)))
 
     assert (wrong, cluster.spec.workerGroupSpecs[0].rayStartParams) == ([], {})
@@ -129,8 +131,8 @@ def test_a_null_is_nothing_as_it_is_to_kubernetes():
     [
         pytest.param([1], (), "must be a mapping", id="a list"),
         pytest.param(manifest("RayClutser"), ("kind",), "did you mean 'RayCluster'", id="a kind misspelt"),
-        pytest.param(manifest("Pod"), ("kind",), "it has RayCluster, RayJob", id="a kind of another group"),
-        pytest.param(manifest(apiVersion="ray.io/v2"), ("apiVersion",), "it is 'ray.io/v1'", id="a version"),
+        pytest.param(manifest("Pod"), ("kind",), "kinds: RayCluster, RayJob", id="a kind of another group"),
+        pytest.param(manifest(apiVersion="ray.io/v2"), ("apiVersion",), "use 'ray.io/v1'", id="a version"),
         pytest.param(manifest("RayJob", spec={}), ("spec", "rayClusterSpec"), "is missing", id="a job without"),
         pytest.param(manifest(spec=None), ("spec",), "is missing", id="no spec"),
         pytest.param(manifest("RayJob", spec=3), ("spec",), "must be a mapping", id="a spec that is a number"),
@@ -138,5 +140,5 @@ def test_a_null_is_nothing_as_it_is_to_kubernetes():
         pytest.param({"available_node_types": {}}, ("available_node_types",), "at least one", id="no node types"),
     ],
 )
-def test_a_document_that_is_wrong_is_named_with_its_place(data, path, message):
+def test_a_wrong_document_is_reported_with_its_path(data, path, message):
     assert message in problems(data)[path]

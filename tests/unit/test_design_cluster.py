@@ -181,7 +181,7 @@ def test_a_decision_does_not_apply_to_gpus_of_other_types():
     plan = design_cluster(policy, catalog(L4, A100, CPU), 64, decision=a_decision("A100"))
 
     assert groups(plan) == {"cpu": 8}
-    assert "left out, as it was measured on A100 only: l4" in plan.reasons
+    assert "not used because only A100 was measured: l4" in plan.reasons
 
 
 def test_without_prices_the_answer_of_the_decision_is_used():
@@ -228,7 +228,7 @@ def test_a_decision_without_effect_is_reported(policy, node_types):
 
 
 def test_a_design_needs_the_memory_that_pods_request():
-    with pytest.raises(InvalidResourcesError, match="the memory of cpu-8 is not known"):
+    with pytest.raises(InvalidResourcesError, match="the memory of cpu-8 is missing"):
         design_cluster(CpuPolicy(), catalog(NodeType(cpus=8)), 4)
 
 
@@ -261,8 +261,8 @@ def test_with_too_few_nodes_in_the_catalog_as_many_trials_run_as_fit():
 
     assert groups(plan) == {"l4": 3}
     assert plan.reasons[1:] == (
-        "3 of 64 trials run at once, as there are no more such nodes; the others wait",
-        "64 l4 nodes would hold all 64 at once: raise count",
+        "3 of 64 trials run at once because the catalog has no more such nodes; the others wait",
+        "all 64 trials at once would need 64 l4 nodes: raise count",
     )
 
 
@@ -272,13 +272,13 @@ def test_with_too_few_nodes_in_the_catalog_as_many_trials_run_as_fit():
         (
             AutoscalingPolicy(GpuPolicy(gpus=0.5), max_nodes_to_add=2),
             (
-                "4 of 12 trials run at once, as max_nodes_to_add is 2; the others wait",
-                "6 l4 nodes would hold all 12 at once: raise max_nodes_to_add",
+                "4 of 12 trials run at once because max_nodes_to_add is 2; the others wait",
+                "all 12 trials at once would need 6 l4 nodes: raise max_nodes_to_add",
             ),
         ),
         (
             CappedPolicy(GpuPolicy(gpus=0.5), 4),
-            ("4 of 12 trials run at once, as the policy or its nodes allow no more; the others wait",),
+            ("4 of 12 trials run at once because the policy or its nodes allow no more; the others wait",),
         ),
     ],
     ids=["its limit of nodes", "its cap, where no node helps"],
@@ -340,7 +340,7 @@ def test_trials_run_on_a_head_with_gpus(num_trials, expected):
     plan = design_cluster(GpuPolicy(accelerator_type="L4"), catalog(L4, head=head), num_trials)
 
     assert (groups(plan), plan.trials.min_concurrent_trials) == (expected, num_trials)
-    assert "boss, which runs trials too: 48 CPUs, 4 GPUs" in plan.explain()
+    assert "boss, which also runs trials: 48 CPUs, 4 GPUs" in plan.explain()
     assert plan.price_per_hour == pytest.approx(4 + 0.7 * sum(expected.values()))
 
 
@@ -392,8 +392,8 @@ def test_more_trials_than_fit_a_cluster_are_rejected_with_the_limit():
 def test_no_more_nodes_are_suggested_than_a_cluster_may_have():
     few = catalog(CPU.model_copy(update={"count": 1}))
 
-    assert "would hold all" in design_cluster(CpuPolicy(), few, 1000).explain()
-    assert "would hold all" not in design_cluster(CpuPolicy(cpus=16), few, 100_000).explain()
+    assert "at once would need" in design_cluster(CpuPolicy(), few, 1000).explain()
+    assert "at once would need" not in design_cluster(CpuPolicy(cpus=16), few, 100_000).explain()
 
 
 def test_the_number_of_compared_nodes_is_limited_for_any_number_of_types():
@@ -468,7 +468,7 @@ def test_a_plan_explains_itself():
     plan = design_cluster(GpuPolicy(gpus=0.25, cpus=1), catalog(L4, FOUR_L4), 64)
 
     assert plan.explain().splitlines()[:7] == [
-        "room for 64 of 64 trials at once, no worker node at first",
+        "room for 64 of 64 trials at once, no worker nodes at first",
         "  l4: 0 to 16 nodes with 4 CPUs, 1 GPU, 16 GiB of host memory (L4), for 64 trials",
         "  each trial: 1 CPU, 0.25 GPU, 5.6 GiB of GPU memory",
         "at most 11.20 USD an hour, without the head, whose price is not known",
@@ -524,17 +524,17 @@ def test_without_a_catalog_nodes_suit_the_policy(policy, name, resources):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        pytest.param(GpuMemoryPolicy(gpu_memory="6GiB"), "unknown for GPUs without a type", id="memory without a type"),
+        pytest.param(GpuMemoryPolicy(gpu_memory="6GiB"), "unknown without a GPU type", id="memory without a type"),
         pytest.param(
             GpuMemoryPolicy(gpu_memory="6GiB", accelerator_type="M3-Max"),
             "unknown for 'M3-Max'",
             id="a type of no size",
         ),
         pytest.param(
-            GpuMemoryPolicy(gpu_memory="60GiB", accelerator_type="T4"), "name a type with more", id="a type too small"
+            GpuMemoryPolicy(gpu_memory="60GiB", accelerator_type="T4"), "use a type with more", id="a type too small"
         ),
-        pytest.param(SelectingPolicy(CpuPolicy(), label_selector={"zone": "eu"}), "give a catalogue", id="labels"),
-        pytest.param(NeverPlans(), "NeverPlans is not known: give a catalogue", id="a policy that fits no node"),
+        pytest.param(SelectingPolicy(CpuPolicy(), label_selector={"zone": "eu"}), "pass a catalog", id="labels"),
+        pytest.param(NeverPlans(), "no default nodes for NeverPlans: pass a catalog", id="a policy that fits no node"),
     ],
 )
 def test_without_a_catalog_an_undetermined_policy_is_rejected(policy, message):

@@ -91,5 +91,5 @@ def test_no_nodes_are_chosen_if_none_fit(policy, types, num_trials):
     pool = NodePool({each.name: each for each in types}, head_of(HEAD))
     assume(not at_once(policy, pool, pool.most))
 
-    with pytest.raises(InfeasibleRequestError, match="with every node that can be had"):
+    with pytest.raises(InfeasibleRequestError, match="with all nodes of the catalog"):
         choose_nodes(policy, pool, pool.most, num_trials)

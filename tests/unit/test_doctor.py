@@ -277,7 +277,7 @@ def test_the_report_lists_the_first_of_many_nodes_within_80_columns():
         console.print(diagnosis_view(Diagnosis(address="10.0.0.1:6379", nodes=nodes, findings=diagnose(nodes))))
 
     lines = [line.rstrip() for line in capture.get().splitlines()]
-    assert lines[0] == "Looked at 8 nodes of the Ray at 10.0.0.1:6379."
+    assert lines[0] == "Checked 8 nodes of the Ray cluster at 10.0.0.1:6379."
     assert lines[1] == "problem  7 nodes (10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4, 10.0.0.5 and 2 more):"
     assert lines[2].strip() == "Ray counts 4 GPUs, but only 2 can be used"
     assert lines[-1] == "1 problem"

@@ -132,7 +132,7 @@ def test_a_dash_reads_stdin(monkeypatch):
 def test_a_dash_with_a_closed_stdin_raises_an_error(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)  # as in Python with a closed stdin
 
-    with pytest.raises(InvalidResourcesError, match="nothing is piped in to read"):
+    with pytest.raises(InvalidResourcesError, match="stdin is closed"):
         read_text("-")
 
 

@@ -1,4 +1,4 @@
-"""What trials can expect of a cluster that is to be: how many run at its minimum and its maximum, and what it costs."""
+"""A forecast counts the trials at the minimum and maximum size of a cluster, with the price."""
 
 import pytest
 
@@ -34,28 +34,28 @@ def cluster(*groups, **changes):
 HEAD = NodeType(name="head", cpus=2, memory=2**30, price_per_hour=0.5)
 
 
-def test_trials_run_on_the_nodes_that_are_always_there_and_on_those_that_come():
+def test_trials_run_on_permanent_and_on_added_nodes():
     forecast = forecast_trials(POLICY, cluster(group(min_nodes=1)))
 
     stages = [(stage.trials_at_once, stage.nodes) for stage in (forecast.at_minimum, forecast.at_maximum)]
     assert stages == [(4, {"gpu": 1}), (16, {"gpu": 4})]
 
 
-def test_where_nothing_is_always_there_it_is_said_why_no_trial_runs():
+def test_a_minimum_without_nodes_explains_why_no_trial_runs():
     minimum = forecast_trials(POLICY, cluster()).at_minimum
 
     assert (minimum.trials_at_once, minimum.nodes) == (0, {"gpu": 0})
-    assert "one needs 2 CPUs, 0.25 GPU" in minimum.why_not
+    assert "one trial needs 2 CPUs, 0.25 GPU" in minimum.why_not
 
 
-def test_a_cluster_without_an_autoscaler_stays_as_it_starts():
+def test_a_cluster_without_an_autoscaler_keeps_its_initial_size():
     forecast = forecast_trials(POLICY, cluster(group(start_nodes=2), is_autoscaling=False))
 
     assert forecast.at_minimum == forecast.at_maximum
     assert (forecast.at_maximum.trials_at_once, forecast.at_maximum.nodes) == (8, {"gpu": 2})
 
 
-def test_the_most_nodes_of_all_groups_together_are_kept():
+def test_the_common_limit_of_all_groups_is_respected():
     forecast = forecast_trials(POLICY, cluster(group("a"), group("b"), max_nodes=5))
 
     assert (forecast.at_maximum.trials_at_once, sum(forecast.at_maximum.nodes.values())) == (20, 5)
@@ -68,11 +68,11 @@ def test_fewer_trials_need_fewer_nodes():
 
 
 @pytest.mark.parametrize("num_trials", [None, 0, 16, 99])
-def test_as_many_trials_as_run_at_the_maximum_are_no_case_of_their_own(num_trials):
+def test_num_trials_has_no_stage_if_it_needs_all_nodes_or_none(num_trials):
     assert forecast_trials(POLICY, cluster(), num_trials=num_trials).for_trials is None
 
 
-def test_costs_are_those_of_the_head_and_of_the_nodes_that_trials_need():
+def test_the_price_includes_the_head_and_the_needed_nodes():
     catalog = NodeCatalog(nodes=(node_type("gpu", price_per_hour=1.25),), head=HEAD, currency="EUR")
 
     forecast = forecast_trials(POLICY, cluster(), catalog=catalog, num_trials=6)
@@ -81,7 +81,7 @@ def test_costs_are_those_of_the_head_and_of_the_nodes_that_trials_need():
     assert ([stage.price_per_hour for stage in stages], forecast.currency) == ([0.5, 3.0, 5.5], "EUR")
 
 
-def test_without_a_catalogue_no_costs_are_told():
+def test_without_a_catalog_there_is_no_price():
     assert forecast_trials(POLICY, cluster()).at_maximum.price_per_hour is None
 
 
@@ -101,7 +101,7 @@ def test_without_a_catalogue_no_costs_are_told():
         pytest.param([node_type("gpu"), node_type("l4", price_per_hour=2)], None, id="a hole in the price list"),
     ],
 )
-def test_a_group_costs_what_its_node_type_costs(types, price):
+def test_a_group_has_the_price_of_the_nearest_node_type(types, price):
     catalog = NodeCatalog(nodes=tuple(types), head=HEAD.model_copy(update={"price_per_hour": 0.0}))
 
     forecast = forecast_trials(POLICY, cluster(group(accelerator_type="L4", max_nodes=1)), catalog=catalog)
@@ -110,25 +110,25 @@ def test_a_group_costs_what_its_node_type_costs(types, price):
     assert any("no price for 'gpu'" in caution for caution in forecast.cautions) == (price is None)
 
 
-def test_a_head_without_a_price_is_said_to_be_left_out():
+def test_a_missing_price_of_the_head_is_a_caution():
     catalog = NodeCatalog(nodes=(node_type("gpu", price_per_hour=1.25),))
 
     forecast = forecast_trials(POLICY, cluster(), catalog=catalog)
 
     assert (forecast.at_minimum.price_per_hour, forecast.at_maximum.price_per_hour) == (None, 5.0)
-    assert forecast.cautions == ("the head is not in the price, as the catalogue has none for it",)
+    assert forecast.cautions == ("the price does not include the head, because the catalog has no price for it",)
 
 
 @pytest.mark.parametrize("is_counted", [True, False])
-def test_a_type_that_the_autoscaler_does_not_find_is_cautioned_of(is_counted):
+def test_a_device_type_that_the_autoscaler_cannot_find_is_a_caution(is_counted):
     wanted = GpuPolicy(accelerator_type="L4")
 
     forecast = forecast_trials(wanted, cluster(group(accelerator_type="L4", is_type_counted=is_counted)))
 
-    assert any("does not find in group 'gpu'" in caution for caution in forecast.cautions) != is_counted
+    assert any("is missing in the resources of group 'gpu'" in caution for caution in forecast.cautions) != is_counted
 
 
-def test_slices_come_as_a_whole():
+def test_only_whole_slices_are_added():
     host = Resources(cpus=24, custom={"TPU": 4})
     slices = group(
         "tpu", resources=host, accelerator_type="TPU-V6E", topology="4x4", num_hosts=4, max_nodes=8, start_nodes=8
@@ -140,17 +140,17 @@ def test_slices_come_as_a_whole():
     assert stages == [(8, {"tpu": 8}), (3, {"tpu": 4})]
 
 
-def test_where_not_one_trial_fits_at_the_maximum_it_is_infeasible():
+def test_a_forecast_is_infeasible_if_no_trial_fits_at_the_maximum():
     with pytest.raises(InfeasibleRequestError, match="short of GPU"):
         forecast_trials(GpuPolicy(gpus=2), cluster())
 
 
-def test_a_cluster_of_more_nodes_than_there_are_is_refused():
-    with pytest.raises(InvalidResourcesError, match="20000 nodes at the least"):
+def test_a_cluster_with_too_many_nodes_is_refused():
+    with pytest.raises(InvalidResourcesError, match="at least 20000 nodes"):
         forecast_trials(CpuPolicy(), cluster(group(min_nodes=20_000, max_nodes=20_000)))
 
 
-def test_a_group_without_a_limit_is_counted_up_to_ten_thousand_nodes():
+def test_a_group_without_a_limit_has_ten_thousand_nodes():
     forecast = forecast_trials(CpuPolicy(cpus=8), cluster(group(max_nodes=2147483647)))
 
     assert forecast.at_maximum.trials_at_once == 10_000
@@ -159,17 +159,17 @@ def test_a_group_without_a_limit_is_counted_up_to_ten_thousand_nodes():
 @pytest.mark.parametrize(
     ("num_trials", "expected"),
     [
-        pytest.param(1, "1 trial at once needs no more nodes than the minimum has", id="what is always there"),
+        pytest.param(1, "1 trial at once needs only the nodes of the minimum", id="what is always there"),
         pytest.param(9, "9 trials at once need 3 gpu nodes", id="nodes that are added"),
     ],
 )
-def test_what_some_trials_need_is_said_in_nodes(num_trials, expected):
+def test_the_nodes_for_num_trials_are_explained(num_trials, expected):
     forecast = forecast_trials(POLICY, cluster(group(min_nodes=2)), num_trials=num_trials)
 
     assert expected in forecast.explain().splitlines()
 
 
-def test_compared_policies_have_the_nodes_that_come_for_each_and_their_price():
+def test_compared_policies_have_their_own_nodes_and_prices():
     catalog = NodeCatalog(nodes=(node_type("gpu", price_per_hour=2), node_type("cpu", gpus=0, price_per_hour=1)))
     both = cluster(group(), group("cpu", resources=Resources(cpus=8)))
 
@@ -184,13 +184,13 @@ def test_compared_policies_have_the_nodes_that_come_for_each_and_their_price():
         ("cpus", 8, {"gpu": 4, "cpu": 4}, 12.0, 1.5, 3),
     ]
     assert [(part.amount, part.resource) for part in compared.policies[1].idle] == [(4, "GPU")]
-    assert compared.cautions == ("the head is not in the price, as the catalogue has none for it",)
+    assert compared.cautions == ("the price does not include the head, because the catalog has no price for it",)
 
 
 @pytest.mark.parametrize(
     ("policies", "is_feasible"), [((GpuPolicy(gpus=9), CpuPolicy()), True), ((GpuPolicy(gpus=9),), False)]
 )
-def test_an_infeasible_policy_is_compared_with_its_reason(policies, is_feasible):
+def test_an_infeasible_policy_is_compared_with_the_reason(policies, is_feasible):
     listed = NodeCatalog(nodes=(node_type("node", count=2),))
 
     compared = compare_policies([(type(each).__name__, each) for each in policies], listed)

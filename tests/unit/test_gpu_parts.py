@@ -1,4 +1,4 @@
-"""Parts of GPUs have memory of their own, or none to count on: no plan takes them for whole ones."""
+"""Plans never count parts of GPUs as whole GPUs."""
 
 import pytest
 
@@ -67,13 +67,13 @@ def test_trials_run_on_parts_that_have_the_memory(gpu_memory, num_trials, expect
     assert [(each.node_type.name, each.max_nodes, each.trials_at_once) for each in groups] == [expected]
 
 
-def test_time_slices_have_no_memory_that_trials_can_count_on():
+def test_time_slices_have_no_known_memory():
     with pytest.raises(InfeasibleRequestError, match="GPU memory"):
         planned(GpuMemoryPolicy(gpu_memory="6GiB"), parts("nvidia.com/gpu.shared"))
 
 
 @pytest.mark.parametrize("least", [0, 1])
-def test_a_plan_for_a_cluster_in_a_file_takes_parts_for_what_they_are(least):
+def test_a_forecast_uses_the_memory_of_gpu_parts(least):
     spec = planned(GpuPolicy(), parts("nvidia.com/mig-1g.5gb"), num_trials=7).spec
     group = spec.groups[0].model_copy(update={"min_nodes": least})
 
@@ -81,13 +81,13 @@ def test_a_plan_for_a_cluster_in_a_file_takes_parts_for_what_they_are(least):
         forecast_trials(GpuMemoryPolicy(gpu_memory="6GiB"), spec.model_copy(update={"groups": (group,)}))
 
 
-def test_what_was_measured_on_whole_gpus_says_nothing_of_parts():
+def test_a_measurement_on_whole_gpus_does_not_apply_to_parts():
     catalog = NodeCatalog(nodes=(parts("nvidia.com/mig-1g.5gb"), node_type("a100", gpus=1), node_type("cpu")))
     policy = MixedPolicy(GpuPolicy(gpus=1, cpus=1), CpuPolicy(cpus=4))
 
     plan = design_cluster(policy, catalog, 4, decision=a_decision("A100"))
 
-    assert "left out, as it was measured on A100 only: parts" in plan.reasons
+    assert "not used because only A100 was measured: parts" in plan.reasons
 
 
 @pytest.mark.parametrize("key", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"])

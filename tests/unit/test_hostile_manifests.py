@@ -1,4 +1,4 @@
-"""Whatever a file holds, reading it ends with a cluster or with what is wrong, and never with a traceback."""
+"""Damaged files are read or explained, without a traceback."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Files are read and asked all rules; whatever is in them, there is a finding with its line and no traceback."""
+"""Findings have the line of the mistake, and no file causes a traceback."""
 
 import pytest
 from hypothesis import given, settings
@@ -36,19 +36,19 @@ def places(text, *rules):
     return [(each.line, each.rule) for each in lint_text(text, "demo.yaml") if each.rule in rules]
 
 
-def test_a_finding_has_the_line_of_its_part():
+def test_a_finding_has_the_line_of_its_field():
     text = CLUSTER.replace("minReplicas: 0", "minReplicas: 7")
 
     assert places(text, "min-above-max") == [(15, "min-above-max")]
 
 
-def test_what_is_missing_has_the_line_of_what_it_should_stand_in():
+def test_a_missing_field_has_the_line_of_its_parent():
     text = CLUSTER.replace('\n        - name: ray-worker\n          resources: {limits: {cpu: "2"}}', " [{name: ray}]")
 
     assert places(text, "no-cpus") == [(19, "no-cpus")]
 
 
-def test_a_part_that_an_alias_stands_for_has_the_line_of_the_alias():
+def test_a_finding_in_an_aliased_part_has_the_line_of_the_alias():
     text = CLUSTER.replace(
         'worker\n          resources: {limits: {cpu: "2"}}', "worker\n          resources: {limits: {cpu: 500m}}"
     )
@@ -58,14 +58,14 @@ def test_a_part_that_an_alias_stands_for_has_the_line_of_the_alias():
 
 
 @pytest.mark.parametrize(
-    ("of_head", "way_out"),
+    ("of_head", "fix"),
     [
-        ("", "use an image with Ray 2.60.0; or, if the head has 2.59.0 too, write the image's version in rayVersion"),
-        ("image: rayproject/ray:2.59.0, ", "write the image's version in rayVersion"),
+        ("", "use an image with Ray 2.60.0, or, if the head has 2.59.0 too, set rayVersion to the image's version"),
+        ("image: rayproject/ray:2.59.0, ", "set rayVersion to the image's version"),
     ],
-    ids=["image of the head without a version", "image of the head as well"],
+    ids=["the head's image has no version", "the head has the same image"],
 )
-def test_of_an_image_with_another_ray_the_way_out_depends_on_the_heads(of_head, way_out):
+def test_the_fix_for_an_image_with_another_ray_depends_on_the_image_of_the_head(of_head, fix):
     text = CLUSTER.replace("spec:\n  enable", 'spec:\n  rayVersion: "2.60.0"\n  enable')
     text = text.replace("name: ray-worker", "name: ray-worker\n          image: rayproject/ray:2.59.0")
     text = text.replace("- name: ray-head\n          ", f"- {{{of_head}name: ray-head, ").replace(
@@ -73,7 +73,7 @@ def test_of_an_image_with_another_ray_the_way_out_depends_on_the_heads(of_head, 
     )
 
     found = [each for each in lint_text(text, "") if each.rule == "version-of-image"]
-    assert found[-1].fix == way_out
+    assert found[-1].fix == fix
 
 
 def test_each_document_of_a_file_is_checked():
@@ -85,37 +85,28 @@ def test_each_document_of_a_file_is_checked():
     ]
 
 
-def test_what_kubectl_lists_is_checked():
+def test_the_output_of_kubectl_get_is_checked():
     items = CLUSTER.replace("minReplicas: 0", "minReplicas: 7").splitlines()
     text = "apiVersion: v1\nkind: List\nitems:\n- " + "\n  ".join(items) + "\n"
 
     assert places(text, "min-above-max") == [(18, "min-above-max")]
 
 
-def test_a_long_list_is_read_in_a_moment():
+def test_a_list_of_3000_items_is_read_fast():
     items = "- {kind: RayCluster, apiVersion: ray.io/v1}\n" * 3000
 
     assert len(lint_text(f"kind: List\napiVersion: v1\nitems:\n{items}", "")) == 3000
 
 
-UNREADABLE = {
-    "no YAML": ("a: [1\nb: 2\n", 2),
-    "a tab": ("a:\n\tb: 1\n", 2),
-    "code": ("a: 1\nb: !!python/object/apply:os.system [ls]\n", 2),
-    "a key that comes twice": ("a: 1\nb: 1\na: 2\n", 3),
-    "an alias of itself": ("a: 1\nb: &b [*b]\n", 2),
-    "an alias of nothing": ("a: *none\n", 1),
-    "NUL": ("a: 1\nb: \0\n", 2),
-}
-
-
-@pytest.mark.parametrize(("text", "line"), UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_what_cannot_be_read_is_a_finding_with_its_line(text, line):
+@pytest.mark.parametrize(
+    ("text", "line"), [("a: [1\nb: 2\n", 2), ("a: *none\n", 1)], ids=["invalid YAML", "an undefined alias"]
+)
+def test_invalid_yaml_is_a_finding_with_its_line(text, line):
     assert [(each.rule, each.line) for each in lint_text(text, "x")] == [("unreadable", line)]
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"\x1f\x8bno"], ids=["no file", "no UTF-8", "no gzip"])
-def test_a_file_that_cannot_be_read_is_a_finding(tmp_path, content):
+def test_an_unreadable_file_is_a_finding(tmp_path, content):
     path = tmp_path / "x.yaml"
     if content is not None:
         path.write_bytes(content)
@@ -126,19 +117,11 @@ def test_a_file_that_cannot_be_read_is_a_finding(tmp_path, content):
 @pytest.mark.parametrize(
     "text", ["", "# nothing\n", "kind: ConfigMap\napiVersion: v1\n"], ids=["empty", "a comment", "other"]
 )
-def test_of_a_file_without_a_cluster_it_says_so(text):
+def test_a_file_without_a_cluster_is_a_note(text):
     assert [(each.rule, each.severity) for each in lint_text(text, "x")] == [("nothing-known", "note")]
 
 
-def test_a_fraction_without_quotes_is_found_and_the_rest_is_checked():
-    text = CLUSTER.replace("minReplicas: 0", "minReplicas: 7").replace('limits: {cpu: "2"}', "limits: {cpu: 0.5}")
-
-    found = [(each.line, each.rule) for each in lint_text(text, "")]
-    assert (12, "wrong-field") in found
-    assert (15, "min-above-max") in found
-
-
-def test_a_number_where_a_text_is_due_is_found_and_the_rest_is_checked():
+def test_a_number_without_quotes_is_found_and_other_fields_are_checked():
     text = CLUSTER.replace("minReplicas: 0", "minReplicas: 7\n    rayStartParams: {num-cpus: 4}")
 
     assert places(text, "wrong-field", "min-above-max") == [(15, "min-above-max"), (16, "wrong-field")]
@@ -185,18 +168,10 @@ PLACES = st.sampled_from(
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["RayCluster", "RayJob", "RayService"]), PLACES, VALUES)
-def test_whatever_stands_in_a_field_there_are_findings_and_no_error(kind, place, value):
+def test_no_value_of_a_field_causes_an_error(kind, place, value):
     try:
         text = changed(kind, {place: {"x": 1} if value is None else value})
     except (TypeError, KeyError, IndexError):
         return
-
-    assert all(each.line <= text.count("\n") + 1 for each in lint_text(text, "x"))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, len(CLUSTER)), st.text(alphabet=" \t\n:-{}[]&*!|>'\"#a0%@", max_size=4), st.integers(0, 5))
-def test_whatever_is_typed_into_a_file_there_are_findings_and_no_error(place, typed, lost):
-    text = CLUSTER[:place] + typed + CLUSTER[place + lost :]
 
     assert all(each.line <= text.count("\n") + 1 for each in lint_text(text, "x"))

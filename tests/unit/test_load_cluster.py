@@ -1,4 +1,4 @@
-"""A cluster that was read says what a plan goes by: what Ray counts on each node, and how many there may be."""
+"""Loaded clusters have the resources that Ray counts on each node, and the numbers of nodes."""
 
 import pytest
 import yaml
@@ -87,12 +87,12 @@ def test_a_manifest_is_read_as_ray_counts_it(load):
         ),
     ],
 )
-def test_what_a_node_has_follows_rays_precedence(load_group, worker, resources):
+def test_the_resources_of_a_node_follow_rays_precedence(load_group, worker, resources):
     assert load_group(**worker).resources == resources
 
 
 @pytest.mark.parametrize(("version", "gpus"), [("2.50.1", 0), ("2.51.0", 1), ("2.60.0", 1), (None, 1), ("nightly", 1)])
-def test_what_a_group_says_counts_from_ray_2_51_on(load, version, gpus):
+def test_the_resources_of_a_group_count_since_ray_2_51(load, version, gpus):
     cluster = load(manifest([{"resources": {"GPU": "1"}}], rayVersion=version))
 
     assert cluster.groups[0].resources.gpus == gpus
@@ -107,14 +107,14 @@ def test_what_a_group_says_counts_from_ray_2_51_on(load, version, gpus):
     ],
     ids=["a label alone", "a resource", "no type"],
 )
-def test_the_autoscaler_knows_a_type_by_the_resource_alone(load_group, worker, is_counted):
+def test_the_autoscaler_finds_a_device_type_only_by_the_resource(load_group, worker, is_counted):
     assert load_group(**worker).is_type_counted == is_counted
 
 
 TPU = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "4x4"}
 
 
-def test_the_hosts_of_a_tpu_slice_come_together(load_group):
+def test_the_hosts_of_a_tpu_slice_are_added_together(load_group):
     group = load_group(numOfHosts=4, replicas=1, maxReplicas=3, template=pod(TPU, **{"cpu": "24", "google.com/tpu": 4}))
 
     assert (group.num_hosts, group.start_nodes, group.max_nodes) == (4, 4, 12)
@@ -129,7 +129,7 @@ def test_the_hosts_of_a_tpu_slice_come_together(load_group):
         pytest.param({"replicas": 2, "maxReplicas": 3, "suspend": True}, 0, id="none while it is suspended"),
     ],
 )
-def test_kuberay_starts_as_many_pods_as_its_limits_allow(load_group, worker, start):
+def test_the_initial_nodes_are_limited_by_minimum_and_maximum(load_group, worker, start):
     assert load_group(**worker).start_nodes == start
 
 
@@ -150,7 +150,7 @@ def test_kuberay_starts_as_many_pods_as_its_limits_allow(load_group, worker, sta
         ({}, {}, {"disk": "ssd"}, None),
     ],
 )
-def test_the_device_type_is_what_the_file_tells_of_it(amounts, labels, selector, expected):
+def test_the_device_type_is_read_from_resources_labels_and_selectors(amounts, labels, selector, expected):
     assert device_type(amounts, labels, selector) == expected
 
 
@@ -186,7 +186,7 @@ def test_a_cluster_yaml_is_read_as_ray_counts_it(load):
     )
 
 
-def test_without_an_autoscaler_nodes_have_what_they_start_with(load):
+def test_without_an_autoscaler_nodes_have_the_detected_devices(load):
     template = pod(**{"cpu": "8", "nvidia.com/mig-1g.10gb": 1})
     worker = {"replicas": 2, "rayStartParams": {"resources": "'{\"mine\": 2}'"}, "template": template}
 
@@ -217,7 +217,7 @@ BY_ITS_CONFIG = NodeType(name="small-gpu", node_config={"InstanceType": "g5.xlar
         pytest.param(NodeType(name="g5-xlarge", **G5), id="by its name"),
     ],
 )
-def test_what_aws_fills_in_is_what_the_catalogue_has_of_the_instance_type(load, row):
+def test_the_catalog_provides_the_resources_of_an_instance_type(load, row):
     cluster = load(ON_AWS, catalog=NodeCatalog(nodes=(row,)))
 
     (group,) = cluster.groups
@@ -229,7 +229,7 @@ def test_what_aws_fills_in_is_what_the_catalogue_has_of_the_instance_type(load, 
     )
 
 
-def test_what_the_file_says_of_a_machine_goes_before_what_the_catalogue_has(load):
+def test_resources_in_the_file_override_the_catalog(load):
     text = ON_AWS.replace("gpu: {resources: {}", "gpu: {resources: {GPU: 0, mine: 2}")
 
     (group,) = load(text, catalog=NodeCatalog(nodes=(BY_ITS_CONFIG,))).groups
@@ -237,10 +237,10 @@ def test_what_the_file_says_of_a_machine_goes_before_what_the_catalogue_has(load
     assert (group.resources.cpus, group.resources.gpus, group.resources.custom) == (4, 0, {"mine": 2})
 
 
-UNKNOWN_HEAD = "the head is counted without CPUs, as its file does not say what it has"
+UNKNOWN_HEAD = "the head counts as a node without CPUs because its resources are unknown"
 
 
-def test_a_head_of_which_nobody_knows_what_it_has_takes_no_work_which_is_said(load):
+def test_a_head_with_unknown_resources_runs_no_trials(load):
     machine = NodeCatalog(nodes=(BY_ITS_CONFIG,))
     on_aws = load(ON_AWS.replace("resources: {CPU: 0}", "resources: {}"), catalog=machine)
     started = manifest([{"replicas": 1}], enableInTreeAutoscaling=False)
@@ -251,38 +251,38 @@ def test_a_head_of_which_nobody_knows_what_it_has_takes_no_work_which_is_said(lo
         assert (cluster.head.resources, cluster.assumptions, len(cluster.groups)) == (Resources(), (UNKNOWN_HEAD,), 1)
 
 
-def test_all_node_types_that_nobody_knows_are_named(load):
+def test_all_node_types_with_unknown_resources_are_named(load):
     with pytest.raises(InvalidResourcesError, match=r"(?s)'gpu' has no resources.*'more' has no CPU in its resources"):
         load(f"{ON_AWS}  more: {{resources: {{mine: 1}}, node_config: {{InstanceType: p3.2xlarge}}}}\n")
 
 
-def test_devices_that_aws_adds_and_nobody_here_knows_are_told(load):
+def test_unknown_devices_that_aws_adds_are_an_assumption(load):
     cluster = load(ON_AWS.replace("gpu: {resources: {}", "gpu: {resources: {CPU: 4}"))
 
     assert cluster.groups[0].resources == Resources(cpus=4)
     assert cluster.assumptions == (
-        "AWS adds the devices of g5.xlarge to the resources of 'gpu', which are counted without: give --nodes a "
-        "list of nodes that has it, or write them under resources",
+        "AWS adds the devices of g5.xlarge to the resources of 'gpu', but the plan does not count them: pass --nodes a "
+        "list of nodes with this type, or add them to resources",
     )
 
 
-def test_without_a_head_or_a_limit_those_of_the_provider_count_which_is_said(load):
+def test_a_default_number_of_workers_is_an_assumption(load):
     text = ON_AWS.replace("max_workers: 6\nhead_node_type: head\n", "").replace("  head:", "  ray.head.default:")
 
     cluster = load(text.replace("gpu: {resources: {}", "gpu: {resources: {CPU: 4, GPU: 1}"))
 
     assert (cluster.max_nodes, [(group.name, group.max_nodes) for group in cluster.groups]) == (2, [("gpu", 2)])
-    assert cluster.assumptions == ("the file has no max_workers: 2 is counted, Ray's default for aws",)
+    assert cluster.assumptions == ("the file has no max_workers, so Ray's default for aws is assumed: 2",)
 
 
-def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
+def test_default_node_types_are_an_assumption(load):
     cluster = load("cluster_name: mine\nmax_workers: 3\nprovider: {type: gcp, region: here}\n")
 
     assert (cluster.head.resources, [(group.name, group.max_nodes) for group in cluster.groups]) == (
         Resources(cpus=2),
         [("ray_worker_small", 3)],
     )
-    assert cluster.assumptions == ("the file has no node types: those that Ray has for gcp are counted",)
+    assert cluster.assumptions == ("the file has no node types, so Ray's default types for gcp are assumed",)
 
 
 @pytest.mark.parametrize(
@@ -290,8 +290,8 @@ def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
     [
         pytest.param(
             ON_AWS,
-            "'gpu' has no resources in the file: AWS fills them in by the instance type g5.xlarge; give --nodes a "
-            "list of nodes that has it, or write resources",
+            "'gpu' has no resources in the file: AWS fills them in by the instance type g5.xlarge; pass --nodes a "
+            "list of nodes with this type, or add resources",
             id="what AWS fills in",
         ),
         pytest.param(
@@ -301,51 +301,55 @@ def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
         ),
         pytest.param(
             ON_AWS.replace("{InstanceType: g5.xlarge}", "{LaunchTemplate: {}}"),
-            "'gpu' has no resources, and its node_config no InstanceType",
+            "'gpu' has no resources, and AWS cannot fill them in without InstanceType",
             id="a machine that AWS is not told",
         ),
         pytest.param(
             ON_AWS.replace("type: aws", "type: gcp"),
-            "'gpu' has no resources: write what a node will have, which Ray finds out for AWS alone",
+            "'gpu' has no resources, which Ray looks up for AWS only",
             id="what no other cloud fills in",
         ),
         pytest.param(
             "cluster_name: lab\nprovider: {type: local, head_ip: 10.0.0.1, worker_ips: [10.0.0.2]}\n",
-            "which Ray reads from each machine when it starts",
+            "because Ray reads them from each machine when it starts",
             id="machines that are there",
         ),
         pytest.param(
             manifest([{"template": pod()}], enableInTreeAutoscaling=False),
-            "group 'gpu': Ray cannot tell how many CPUs",
+            "group 'gpu': the number of CPUs of a node is missing",
             id="no CPUs to start with",
         ),
         pytest.param(
             manifest([{"rayStartParams": {"num-gpus": "x"}}], enableInTreeAutoscaling=False),
-            "num-gpus: 'x' is not a whole number, which ray start needs",
+            "num-gpus: 'x' is not a whole number, which ray start requires",
             id="no number to start with",
         ),
         pytest.param(
             manifest([{"rayStartParams": {"resources": '{"mine": 1}'}}], enableInTreeAutoscaling=False),
-            "is not what Ray reads",
+            "resources: Ray cannot read",
             id="no resources to start with",
         ),
-        pytest.param(manifest([{"template": pod()}]), "group 'gpu': .*cannot tell how many CPUs", id="no CPUs"),
+        pytest.param(
+            manifest([{"template": pod()}]), "group 'gpu': the number of CPUs of a node is missing", id="no CPUs"
+        ),
         pytest.param(
             manifest([{"rayStartParams": {"num-gpus": "0.5"}}]),
             "num-gpus: '0.5' is not a whole number",
             id="half a GPU",
         ),
-        pytest.param(manifest([{"rayStartParams": {"resources": "{a: 1}"}}]), "is not what Ray reads", id="no JSON"),
+        pytest.param(
+            manifest([{"rayStartParams": {"resources": "{a: 1}"}}]), "resources: Ray cannot read", id="no JSON"
+        ),
         pytest.param(
             manifest([{"minReplicas": 3, "maxReplicas": 2}]), "'gpu': min_nodes=3 exceeds max_nodes=2", id="min"
         ),
-        pytest.param(manifest([{}, {}]), "'gpu' comes twice", id="a name that comes twice"),
+        pytest.param(manifest([{}, {}]), "'gpu' is used twice", id="a name that comes twice"),
         pytest.param(manifest([{"numOfHosts": 0}]), "num_hosts must be", id="no hosts"),
         pytest.param(manifest([{"resources": {"CPU": "1E"}}]), "cpus must be a finite number", id="too many CPUs"),
-        pytest.param(manifest([{"resources": {"CPU": "x"}}]), "'x' is not an amount", id="no amount"),
+        pytest.param(manifest([{"resources": {"CPU": "x"}}]), "'x' is not a Kubernetes quantity", id="no amount"),
         pytest.param(manifest([{"minReplicas": -1}]), "min_nodes must be a whole number", id="a negative number"),
         pytest.param(CLUSTER_YAML.replace("max_workers: 6", ""), "max_workers is missing", id="no max_workers"),
-        pytest.param(CLUSTER_YAML.replace(": head\n", ": hed\n"), "head_node_type must name one", id="no head"),
+        pytest.param(CLUSTER_YAML.replace(": head\n", ": hed\n"), "head_node_type must be one", id="no head"),
         pytest.param(CLUSTER_YAML.replace("CPU: 8", "CPU: 0.5"), "line 8: CPU must be a whole", id="half a CPU"),
         pytest.param(
             CLUSTER_YAML.replace('{CPU: 8, GPU: 1, "accelerator_type:T4": 1}', "{}"),
@@ -354,6 +358,6 @@ def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
         ),
     ],
 )
-def test_what_ray_could_not_count_is_named(load, data, message):
+def test_an_uncountable_cluster_is_refused_with_the_reason(load, data, message):
     with pytest.raises(InvalidResourcesError, match=rf"(?s)cluster\.yaml.*{message}"):
         load(data)

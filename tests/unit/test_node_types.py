@@ -78,10 +78,10 @@ def test_a_mistake_is_reported_with_its_file_and_key(broken, message):
     ("text", "message"),
     [
         ("a: [", "cluster.yaml, line 1: not YAML"),
-        ("[1, 2]", "or one cluster YAML .* but holds 0"),
-        ("kind: Job", r"but holds 0 \(found: Job\)"),
+        ("[1, 2]", "or in a cluster YAML .* but defines none"),
+        ("kind: Job", r"but defines none \(found: Job\)"),
         ("kind: RayJob", "cluster.yaml, line 1: apiVersion is missing"),
-        ("available_node_types: {}\n---\navailable_node_types: {}", "holds 2 clusters"),
+        ("available_node_types: {}\n---\navailable_node_types: {}", "contains 2 clusters"),
         (None, "cannot read .*cluster.yaml"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Amounts are read exactly, as Kubernetes writes them, and counted whole, as Ray's autoscaler counts them."""
+"""Kubernetes quantities are read exactly, and rounded up as by Ray's autoscaler."""
 
 from fractions import Fraction
 
@@ -43,19 +43,19 @@ def test_ray_counts_whole_units_rounded_up(quantity, amount):
         ("8GB", "write '8G'"),
         ("8 GiB", "write '8Gi'"),
         ("1K", "write '1k'"),
-        ("-1", "must be 0 or above"),
+        ("-1", "must be 0 or more"),
         ("", "write a number such as"),
         ("four", "write a number such as"),
-        ("1e400", "not an amount as Kubernetes writes it"),
-        ("1" * 200, "not an amount as Kubernetes writes it"),
+        ("1e400", "not a Kubernetes quantity"),
+        ("1" * 200, "not a Kubernetes quantity"),
         pytest.param(10**5000, "too long to show", id="a number of thousands of digits"),
-        (float("nan"), "nan is not an amount"),
-        (float("inf"), "inf is not an amount"),
-        (True, "True is not an amount"),
-        (None, "None is not an amount"),
-        ("٣", "not an amount as Kubernetes writes it"),
+        (float("nan"), "nan is not a Kubernetes quantity"),
+        (float("inf"), "inf is not a Kubernetes quantity"),
+        (True, "True is not a Kubernetes quantity"),
+        (None, "None is not a Kubernetes quantity"),
+        ("٣", "not a Kubernetes quantity"),
     ],
 )
-def test_what_is_no_amount_is_named_with_the_way_out(quantity, message):
+def test_an_invalid_quantity_is_refused_with_a_fix(quantity, message):
     with pytest.raises(InvalidResourcesError, match=message):
         parse_quantity(quantity)

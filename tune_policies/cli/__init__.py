@@ -1,1 +1,1 @@
-"""The command ``tune-policies``: a module for each group of commands, and how all of them read, print and end."""
+"""The command ``tune-policies``: a module for each group of commands, and their common options and errors."""

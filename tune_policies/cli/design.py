@@ -1,4 +1,4 @@
-"""The command ``kuberay design``, which writes the file of the cluster that a policy's trials need."""
+"""The command ``kuberay design``, which writes the file of a cluster for the trials of a policy."""
 
 import json as json_text
 import sys
@@ -20,11 +20,11 @@ app = typer.Typer()
 
 _Format = Annotated[
     Literal["kuberay", "cluster-yaml"],
-    typer.Option(help="A manifest of KubeRay, or a file for `ray up`."),
+    typer.Option(help="A KubeRay manifest, or a cluster YAML for `ray up`."),
 ]
 _Platform = Annotated[
     Literal["gke", "eks", "aks", "karpenter", "gpu-operator", "none"],
-    typer.Option(help="Whose node labels say which GPUs a node has; none: only those of the catalogue."),
+    typer.Option(help="The platform whose node labels select nodes by GPU type; none: only labels of the catalog."),
 ]
 
 
@@ -33,45 +33,45 @@ def design(
     policy: Annotated[Path, argument("A policy as YAML or JSON.")],
     *,
     num_trials: Annotated[
-        int, option("How many trials at once the cluster has room for when all its nodes are there.", min=1)
+        int, option("The number of trials that run at once when the cluster has all its nodes.", min=1)
     ],
-    nodes: Annotated[Path | None, option("A node catalogue; by default nodes that suit the policy.")] = None,
+    nodes: Annotated[Path | None, option("A node catalog; by default nodes that suit the policy.")] = None,
     decision: Annotated[
-        Path | None, option("A decision of `bench decide`: trials run where they cost the least.")
+        Path | None, option("A decision of `bench decide`: trials run where they are cheapest.")
     ] = None,
-    workload: Annotated[str | None, option("Which workload of the decision, where it has several.")] = None,
-    size: Annotated[float | None, option("Size of the trials; by default the largest that was measured.")] = None,
+    workload: Annotated[str | None, option("The workload of the decision, if it has several.")] = None,
+    size: Annotated[float | None, option("The size of the trials; by default the largest measured size.")] = None,
     format: _Format = "kuberay",  # noqa: A002 - the name of the option
-    name: Annotated[str, typer.Option(help="Name of the cluster.")] = "tune",
+    name: Annotated[str, typer.Option(help="The name of the cluster.")] = "tune",
     ray_version: Annotated[
-        str | None, option("Ray's version on the cluster; by default the one installed here.")
+        str | None, option("The Ray version of the cluster; by default the installed version.")
     ] = None,
-    image: Annotated[str | None, option("Image of all pods; by default Ray's own of that version.")] = None,
+    image: Annotated[str | None, option("The image of all pods; by default Ray's image of this version.")] = None,
     platform: _Platform = "gke",
     namespace: Annotated[
-        str | None, option("Namespace in Kubernetes; by default that of whoever applies the manifest.")
+        str | None, option("The namespace in Kubernetes; by default that of the user who applies the manifest.")
     ] = None,
     min_nodes: Annotated[
-        list[str], option("Nodes to keep of a node type, as NAME=NUMBER; can be repeated.", metavar="NAME=NUMBER")
+        list[str], option("The number of nodes to keep of a node type; can be repeated.", metavar="NAME=NUMBER")
     ] = [],  # noqa: B006 - nothing changes it
     num_gpus: Annotated[
-        bool, option("Also write num-gpus of `ray start`, where Ray counts the GPUs of nodes wrongly.", "--num-gpus")
+        bool, option("Also write num-gpus of `ray start`, if Ray counts the GPUs of nodes wrongly.", "--num-gpus")
     ] = False,
     job: Annotated[str | None, option("Write a RayJob that runs this command, such as `python tune.py`.")] = None,
     runtime_env: Annotated[
         Path | None,
-        option("Runtime environment of the job: a YAML or JSON file with fields such as working_dir and pip."),
+        option("The runtime environment of the job: a YAML or JSON file with fields such as working_dir and pip."),
     ] = None,
     output: Output = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Design the cheapest cluster for so many trials, and write its file.
+    """Design the cheapest cluster for a number of trials, and write its file.
 
-    stderr says why it has these worker groups, and what they cost.
+    The reasons for the worker groups and their price are printed to stderr.
     """
     if decision is None and (workload is not None or size is not None):
-        raise typer.BadParameter(f"{'--workload' if workload is not None else '--size'} needs --decision")
+        raise typer.BadParameter(f"{'--workload' if workload is not None else '--size'} requires --decision")
     if output is not None:
         check_new(output, force=force, inputs=(policy, nodes, decision, runtime_env))
     catalog = None if nodes is None else load_catalog(nodes)
@@ -111,5 +111,5 @@ def design(
 def _name_and_number(text: str) -> tuple[str, int]:
     name, _, number = text.partition("=")
     if not name or not (number.isascii() and number.isdecimal()) or len(number) > 9:
-        raise typer.BadParameter(f"--min-nodes {shorten(text)} is not NAME=NUMBER, such as l4=2")
+        raise typer.BadParameter(f"--min-nodes {shorten(text)} must have the form NAME=NUMBER, such as l4=2")
     return name, int(number)

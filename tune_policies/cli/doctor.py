@@ -34,10 +34,10 @@ _COULD_NOT_LOOK: Final = 3
 
 @app.command()
 def doctor(*, json: Json = False, redact: Redact = False, address: Address = None, timeout_s: TimeoutS = 30.0) -> None:
-    """Check the nodes of a Ray cluster, or this machine if none runs, for what prevents GPU work.
+    """Check the nodes of a Ray cluster, or this machine if Ray does not run, for problems that prevent GPU work.
 
-    Exit status: 0 nothing, or only notes; 1 there are problems; 2 wrong usage; 3 Ray cannot be reached, or no node
-    could be read.
+    Exit status: 0 no findings or only notes; 1 problems; 2 invalid usage; 3 Ray cannot be reached, or no node could be
+    read.
     """
     from tune_policies.probe.doctor.cluster_reader import examine
 
@@ -60,9 +60,9 @@ def doctor(*, json: Json = False, redact: Redact = False, address: Address = Non
 
 @app.command()
 def cpu_labels(*, json: Json = False) -> None:
-    """Print the vector and matrix features of this machine's CPU, as labels for `ray start --labels`.
+    """Print the vector and matrix features of this machine's CPU as labels for `ray start --labels`.
 
-    A feature has Linux's name, such as cpu-avx512f=true or cpu-amx_tile=true. The line is empty if the CPU has none.
+    The names are those of Linux, such as cpu-avx512f=true or cpu-amx_tile=true. The line is empty if the CPU has none.
     """
     from tune_policies.probe.node_facts import read_cpu_labels
 
@@ -71,11 +71,11 @@ def cpu_labels(*, json: Json = False) -> None:
 
 
 def diagnosis_view(diagnosis: Diagnosis) -> RenderableType:
-    """Return what was examined, each finding with its hint, and their number."""
+    """Return the report of a diagnosis: the examined nodes, the findings with hints, and their number."""
     if diagnosis.address is None:
-        where = "No Ray runs here, so this machine alone was looked at."
+        where = "Ray does not run here, so only this machine was checked."
     else:
-        where = f"Looked at {counted(len(diagnosis.nodes), 'node')} of the Ray at {diagnosis.address}."
+        where = f"Checked {counted(len(diagnosis.nodes), 'node')} of the Ray cluster at {diagnosis.address}."
     rows = TextTable.grid(padding=(0, 2))
     rows.add_column(no_wrap=True)
     rows.add_column(overflow="fold")
@@ -106,16 +106,16 @@ def usage(
     result_dir: Annotated[Path, argument("The folder of a run of Tune or Train.", metavar="RESULT_DIR")],
     *,
     json: Json = False,
-    plot: Annotated[Path | None, option("Also plot what was used against the shares, in this file.")] = None,
+    plot: Annotated[Path | None, option("Also plot the used GPU memory against the fractions, to this file.")] = None,
     html: Annotated[
         Path | None, option("Also write a page of the run, with advice, plan and slots, to this file.")
     ] = None,
     redact: Redact = False,
     force: Force = False,
 ) -> None:
-    """Show what a run used, what each trial used of its fraction of GPU memory, and how many would fit on a GPU.
+    """Show how much GPU memory the trials of a run used, and how many would fit on a GPU.
 
-    CPUs, devices and slots are shown if the run had a PolicyCallback.
+    If the run had a PolicyCallback, CPUs, devices and slots are also shown.
     """
     from tune_policies.files.html_page import html_page
     from tune_policies.tune.usage.gpu_memory_report import advise, plot_usage, usage_view
@@ -134,19 +134,19 @@ def usage(
     if plot is not None:
         plot_usage(run, plot, force=force)
     if json:
-        said = {
+        fields = {
             **run.model_dump(mode="json"),
             "resource_usage": record and record.model_dump(mode="json"),
             "advice": advise(run, record),
         }
-        print(json_text.dumps(said, indent=2, ensure_ascii=False))
+        print(json_text.dumps(fields, indent=2, ensure_ascii=False))
     else:
         TextConsole().print(usage_view(run, record))
 
 
 @app.command()
 def dashboard() -> None:
-    """Print a Grafana dashboard for the metrics that PolicyCallback gives to Ray."""
+    """Print a Grafana dashboard for the metrics that PolicyCallback exports through Ray."""
     from tune_policies.tune.usage.resource_usage import DASHBOARD
 
     print(read_text(DASHBOARD), end="")

@@ -1,4 +1,4 @@
-"""The command ``exec``: runs a program, and every Tune run in it under a policy."""
+"""The command ``exec``, which runs a program and applies a policy to its Tune runs."""
 
 import runpy
 import sys
@@ -26,36 +26,33 @@ def execute(
         argument("A Python script and its arguments, or `-m MODULE` and its arguments.", metavar="PROGRAM [ARGS]..."),
     ],
     *,
-    isolation: Annotated[str | None, option("mps: let NVIDIA's MPS daemon limit the trials too.")] = None,
+    isolation: Annotated[str | None, option("mps: NVIDIA's MPS daemon also limits the trials.")] = None,
     on_unenforced_limit: Annotated[
-        str, typer.Option(help="raise or warn: what to do if a memory limit cannot be enforced.")
+        str, typer.Option(help="Whether to raise an error or warn if a memory limit cannot be enforced: raise, warn.")
     ] = "raise",
     falls_back: Annotated[
         bool, typer.Option("--falls-back", help="Resume trials that cannot use their GPU with the next choice.")
     ] = False,
 ) -> None:
-    """Run a Python program with every Tune run in its main thread under a policy, also those that a library starts.
+    """Run a Python program and apply a policy to all Tune runs in its main thread, even those of libraries.
 
-    Options come before the policy. The exit status is that of the program.
+    Options must precede the policy. The exit status is that of the program.
     """
     chosen = load_policy(policy)
     if program[0] == "-m" and len(program) < 2:
-        raise typer.BadParameter("-m needs the name of a module")
+        raise typer.BadParameter("-m requires the name of a module")
     if program[0] != "-m" and not Path(program[0]).is_file():
-        raise typer.BadParameter(f"there is no program {program[0]!r}: name a Python script, or -m and a module")
-    from tune_policies.trainers import PolicyScheduler, applied  # which import Ray, for seconds
+        raise typer.BadParameter(f"no such program {program[0]!r}: pass a Python script, or -m and a module")
+    from tune_policies.trainers import PolicyScheduler, applied  # this imports Ray, which takes seconds
 
-    options: dict[str, Any] = {
-        "isolation": isolation,
-        "on_unenforced_limit": on_unenforced_limit,
-        "falls_back": falls_back,
-    }  # validated there
-    # The program has the shell's streams, and its errors end it as in Python.
-    scheduler = PolicyScheduler(chosen, **options)
+    # ``PolicyScheduler`` validates the values.
+    options: dict[str, Any] = {"isolation": isolation, "on_unenforced_limit": on_unenforced_limit}
+    scheduler = PolicyScheduler(chosen, falls_back=falls_back, **options)
+    # The program uses the shell's streams, and its errors are printed as Python does.
     with redirect_stdout(sys.__stdout__), redirect_stderr(sys.__stderr__), applied(scheduler):
         try:
             _run(program)
-        except Exception:  # noqa: BLE001  # of the program
+        except Exception:  # noqa: BLE001  # any error of the program
             traceback.print_exc()
             raise typer.Exit(1) from None
 

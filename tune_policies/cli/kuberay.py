@@ -1,4 +1,4 @@
-"""The commands ``tune-policies kuberay …``, which design and check files of clusters."""
+"""The commands ``tune-policies kuberay …``, which design clusters and check cluster files."""
 
 from typing import ClassVar
 
@@ -16,4 +16,4 @@ app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=
 
 @app.callback()
 def kuberay() -> None:
-    """Design and check files of clusters: manifests of KubeRay, and the files of `ray up`."""
+    """Design clusters and check cluster files: KubeRay manifests, and the cluster YAML of `ray up`."""

@@ -1,4 +1,4 @@
-"""The command ``kuberay lint``, which finds mistakes in files of clusters."""
+"""The command ``kuberay lint``, which finds mistakes in cluster files."""
 
 import json as json_text
 from collections.abc import Iterator, Sequence
@@ -27,9 +27,9 @@ def lint(
     name: Annotated[str | None, option("Check only the cluster, job or service of this name.")] = None,
     json: Json = False,
 ) -> None:
-    """Check the files of clusters: each finding with its line, why it matters, and what to do.
+    """Check cluster files, and print each finding with its line, its reason and a fix.
 
-    Exit status: 0 nothing, or only notes; 1 there are errors or warnings; 2 wrong usage.
+    Exit status: 0 no findings or only notes; 1 errors or warnings; 2 invalid usage.
     """
     from tune_policies.files.terminal import TextConsole
     from tune_policies.kuberay.lint.linting import lint_file
@@ -50,7 +50,7 @@ _STYLES: Final = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 
 
 def _report(findings: Sequence["Finding"], num_files: int) -> "Iterator[Text]":
-    """Yield the lines with the findings, and their numbers."""
+    """Yield the lines of the report: the findings, and their number by severity."""
     from rich.text import Text
 
     from tune_policies.values.sanitize import one_line

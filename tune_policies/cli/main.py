@@ -1,6 +1,6 @@
-"""The command ``tune-policies``. Results go to stdout, everything else to stderr.
+"""The command ``tune-policies``. It prints results to stdout, and everything else to stderr.
 
-Exit status: 0 success; 1 the request is not feasible, or problems were found; 2 invalid usage, or the result cannot be
+Exit status: 0 success; 1 the request is infeasible, or problems were found; 2 invalid usage, or the result cannot be
 written; 3 ``doctor`` could not read any node.
 """
 
@@ -40,7 +40,7 @@ def tune_policies(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """What each Ray trial gets, how many run at once, and why."""
+    """Plan the resources of Ray trials: what each gets, how many run at once, and why."""
 
 
 def main() -> None:

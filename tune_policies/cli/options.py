@@ -1,6 +1,6 @@
-"""Options of several commands, their connection to Ray, and error handling.
+"""Common options of commands, their connection to Ray, and error handling.
 
-An error becomes a message on stderr and an exit status, not a traceback.
+An error is reported as a message on stderr and an exit status, without a traceback.
 """
 
 import os
@@ -36,12 +36,12 @@ def argument(text: str, **more: Any) -> Any:
     return typer.Argument(help=text, show_default=False, **more)
 
 
-Json = Annotated[bool, option("Print JSON, for machines.", "--json")]
-Address = Annotated[str | None, option("Ray's address, as for ray.init; by default RAY_ADDRESS, or this machine.")]
-Output = Annotated[Path | None, option("Write to this file, not to stdout.", "--output", "-o")]
-Force = Annotated[bool, option("Replace a file of the same kind, but never an input.", "--force")]
+Json = Annotated[bool, option("Print JSON.", "--json")]
+Address = Annotated[str | None, option("The address for ray.init; by default RAY_ADDRESS or this machine.")]
+Output = Annotated[Path | None, option("Write to this file instead of stdout.", "--output", "-o")]
+Force = Annotated[bool, option("Replace an existing output file of the same kind.", "--force")]
 Redact = Annotated[
-    bool, option("Leave out host names, commands and the texts of errors, so that you can publish it.", "--redact")
+    bool, option("Omit host names, commands and error messages, so that you can publish the output.", "--redact")
 ]
 TimeoutS = Annotated[
     float, typer.Option("--timeout-s", min=0.1, help="Deadline for the cluster to answer, in seconds.")
@@ -54,7 +54,7 @@ Cluster = Annotated[
     ),
 ]
 ClusterConfig = Annotated[
-    Path | None, option("The cluster's file (`ray up`, or KubeRay), for what an autoscaler could add.")
+    Path | None, option("The cluster's file (of `ray up` or KubeRay), for the nodes that an autoscaler can add.")
 ]
 
 
@@ -74,7 +74,7 @@ def read_cluster(address: str | None, timeout_s: float, cluster_config: Path | N
 
 
 def ray_speaks_on_stderr() -> redirect_stdout[TextIO]:
-    """Redirect stdout, where Ray prints errors of the cluster in spite of ``log_to_driver=False``."""
+    """Redirect stdout to stderr, because Ray prints cluster errors to stdout despite ``log_to_driver=False``."""
     return redirect_stdout(sys.stderr)
 
 
@@ -93,10 +93,10 @@ def _short_usage_errors() -> Iterator[None]:
 
 
 class GuardedCommands(TyperGroup):
-    """Commands that print safe texts, and messages for errors.
+    """Commands that print sanitized text, and messages instead of tracebacks.
 
-    Exit status: 1 if the request is not feasible, or the reader has closed stdout; 2 for invalid usage, or if the
-    result cannot be written, because 1 is an answer of some commands.
+    Exit status: 1 if the request is infeasible, or the reader closed stdout; 2 for invalid usage, or if the result
+    cannot be written, because 1 is a result of some commands.
     """
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
@@ -122,21 +122,21 @@ class GuardedCommands(TyperGroup):
                 fail(error, 2)
             except ResourcePolicyError as error:
                 fail(error, 1)
-            except BrokenPipeError:  # the reader has closed stdout, as `head` does
+            except BrokenPipeError:  # the reader closed stdout, as `head` does
                 drop_stdout()
                 sys.exit(1)
             except OSError as error:
-                if error.filename is not None:  # errors of streams have no name
-                    fail(f"{error.filename}: {error.strerror}. Name a file or folder that can be opened.", 2)
+                if error.filename is not None:  # errors of streams have no file name
+                    fail(f"{error.filename}: {error.strerror}. Pass a file or folder that can be opened.", 2)
                 drop_stdout()
                 fail(_why(error), 2)
 
 
 class ImportedCommands(GuardedCommands):
-    """Commands that are imported when they are used, so that each command starts without the imports of the others.
+    """Commands whose modules are imported on use, so that a command starts without the imports of the others.
 
     Attributes:
-        modules: The module of each command or group of commands, which has it in its ``app``.
+        modules: The module of each command or group of commands. Its ``app`` contains the command.
     """
 
     modules: ClassVar[dict[str, str]] = {}
@@ -144,7 +144,7 @@ class ImportedCommands(GuardedCommands):
     def __init__(self, **options: Any) -> None:
         """Create the group."""
         super().__init__(**options)
-        self.commands: Any = dict.fromkeys(self.modules)  # Typer lists the names, and suggests one of them
+        self.commands: Any = dict.fromkeys(self.modules)  # Typer lists and suggests these names
 
     def get_command(self, _: Any, cmd_name: str) -> Any:
         """Import a command."""
@@ -160,7 +160,7 @@ def _why(error: OSError) -> str:
     try:
         os.getcwd()  # noqa: PTH109 - Path.cwd() is no shorter
     except OSError:
-        return "the working folder is gone: change to one that is there"
+        return "the working folder was deleted: change to an existing folder"
     return f"cannot write the result: {error}"
 
 

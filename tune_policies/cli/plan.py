@@ -37,38 +37,38 @@ def plan(
     ],
     *,
     cluster: Cluster = None,
-    name: Annotated[str | None, option("The cluster, job or service to plan for, if its file has several.")] = None,
+    name: Annotated[str | None, option("The name of the cluster, job or service, if its file has several.")] = None,
     nodes: Annotated[
         Path | None,
-        option("With a cluster's file: a list of nodes that has the prices, and what its machines are."),
+        option("With a cluster's file: a list of nodes with the prices and the resources of instance types."),
     ] = None,
     num_trials: Annotated[
         int | None,
         option(
-            "All trials of your run: adds how many rounds they take; with an autoscaler, which nodes run all at once.",
-            min=0,
+            "The number of trials of your run: also shows their rounds, and, with an autoscaler, the nodes that run "
+            "all of them at once.",
+            min=1,
         ),
     ] = None,
-    plot: Annotated[Path | None, option("Also draw the cluster and its slots, in this SVG file.")] = None,
+    plot: Annotated[Path | None, option("Also draw the cluster and its slots to this SVG file.")] = None,
     force: Force = False,
     json: Json = False,
     address: Address = None,
     timeout_s: TimeoutS = 30.0,
     cluster_config: ClusterConfig = None,
 ) -> None:
-    """Show what each trial gets, how many run at once, what limits them and why, and what stays idle.
+    """Show what each trial gets, how many trials run at once, what limits them and why, and what stays idle.
 
-    With several policies, show their plans side by side. Exit status: 1 if no trial fits; of several policies, if none
-    of them is feasible.
+    With several policies, show their plans side by side. The exit status is 1 if no trial fits under any policy.
     """
     for flag, value in (("--address", address), ("--cluster-config", cluster_config)):
         if cluster is not None and value is not None:
-            raise typer.BadParameter(f"--cluster plans without a running cluster: leave {flag} out")
+            raise typer.BadParameter(f"--cluster plans without a running cluster: omit {flag}")
     for flag, given in (("--name", name), ("--nodes", nodes)):
         if cluster is None and given is not None:
-            raise typer.BadParameter(f"{flag} is for a cluster's file: name the file with --cluster")
+            raise typer.BadParameter(f"{flag} is for a cluster's file: pass the file with --cluster")
     if plot is not None and len(policies) > 1:
-        raise typer.BadParameter("--plot draws one plan: name one policy")
+        raise typer.BadParameter("--plot draws one plan: pass one policy")
     # Help and usage errors do not need these imports.
     from tune_policies.files.writing import check_new
     from tune_policies.kuberay.design.cluster_spec import ClusterSpec
@@ -84,7 +84,7 @@ def plan(
     else:
         found = read_nodes(cluster, name=name, catalog=catalog)
     if catalog is not None and not isinstance(found, ClusterSpec):
-        raise typer.BadParameter(f"--nodes has the prices for a cluster's file: write price_per_hour into {cluster}")
+        raise typer.BadParameter(f"--nodes is for a cluster's file: add price_per_hour to the nodes in {cluster}")
     if len(named) > 1:
         _compare(named, found, catalog, num_trials, json=json)
     else:
@@ -93,7 +93,7 @@ def plan(
 
 @app.command()
 def schema() -> None:
-    """Print the JSON schema of policy files, by which an editor completes and checks them."""
+    """Print the JSON schema of policy files, with which an editor completes and checks them."""
     from tune_policies.policies.policy_schema import policy_schema
 
     print(json_text.dumps(policy_schema(), indent=2))

@@ -1,4 +1,4 @@
-"""The command ``probe``. Apart from Ray, it needs few imports."""
+"""The command ``probe``, which shows the resources of a running cluster."""
 
 import typer
 
@@ -11,7 +11,7 @@ app = typer.Typer()
 def probe(
     *, json: Json = False, address: Address = None, timeout_s: TimeoutS = 30.0, cluster_config: ClusterConfig = None
 ) -> None:
-    """Show what the cluster offers, a line for each shape of node, and what an autoscaler could add."""
+    """Show the resources of the cluster, one line per kind of node, and the nodes that an autoscaler can add."""
     capacity = read_cluster(address, timeout_s, cluster_config)
     if json:
         print(capacity.to_json())

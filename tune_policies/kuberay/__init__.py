@@ -1,6 +1,6 @@
-"""Clusters as files: design the cheapest one for your trials, forecast how many trials run, and check the file.
+"""Clusters as files: design the cheapest cluster for your trials, forecast how many trials run, and check the file.
 
-Nothing here needs Ray or Kubernetes. As in :mod:`tune_policies`, each name is imported when it is first used.
+This package needs neither Ray nor Kubernetes. As in :mod:`tune_policies`, names are imported on first use.
 """
 
 from importlib import import_module

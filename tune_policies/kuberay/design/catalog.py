@@ -1,4 +1,4 @@
-"""The list of nodes that a user writes: the nodes that exist or can be rented, how many of each, and their prices.
+"""The catalog: a user's list of nodes that exist or can be rented, with their numbers and prices.
 
 ``plan --cluster`` plans on these nodes, ``kuberay design --nodes`` chooses among them, and
 ``plan --cluster FILE --nodes`` reads their prices.
@@ -29,16 +29,17 @@ _DNS_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 _DOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _KEY: Final = re.compile(r"[a-zA-Z0-9]([-._a-zA-Z0-9]{0,61}[a-zA-Z0-9])?")
-"""The two parts of the name of an extended resource, with a slash between them."""
+"""The two parts of an extended resource's name, which a slash separates."""
 
 
 def check_dns_label(name: str) -> str:
     """Return ``name``, or raise :class:`InvalidResourcesError` if it cannot be part of the name of a pod."""
     if not _DNS_LABEL.fullmatch(name):
         near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-0123456789")[:63]
-        hint = f"; such as {near!r}" if near else ""
+        hint = f", such as {near!r}" if near else ""
         raise InvalidResourcesError(
-            f"name {shorten(name)} must have small letters, digits and '-', a letter first, and at most 63{hint}"
+            f"name {shorten(name)} is not valid: use at most 63 lowercase letters, digits and '-', starting with a "
+            f"letter{hint}"
         )
     return name
 
@@ -47,7 +48,7 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
     for key, value in labels.items():
         if not is_label_value(value):
             raise InvalidResourcesError(
-                f"{value!r} cannot be the value of the label {key!r}: letters, digits, '.', '_' and '-', at most 63"
+                f"{value!r} cannot be the value of the label {key!r}: use at most 63 letters, digits, '.', '_' and '-'"
             )
     return check_selector(labels)
 
@@ -61,7 +62,7 @@ def _device_key(key: str) -> str:
     domain, slash, name = key.partition("/")
     if not (_DOMAIN.fullmatch(domain) and slash and _KEY.fullmatch(name)):
         raise InvalidResourcesError(
-            f"device_key {shorten(key)} is not a name of devices in Kubernetes: write one such as 'nvidia.com/gpu'"
+            f"device_key {shorten(key)} is not a Kubernetes resource of devices: use a name such as 'nvidia.com/gpu'"
         )
     return key
 
@@ -72,11 +73,11 @@ def _node_resources(amounts: dict[str, float]) -> dict[str, float]:
             raise InvalidResourcesError(f"custom resource {name!r} is Tune's name for {name.upper()}: use {name}s")
         if name.startswith(ACCELERATOR_TYPE_PREFIX):
             raise InvalidResourcesError(
-                f"custom resource {name!r} is how Ray names a device type: use accelerator_type"
+                f"custom resource {name!r} is Ray's name of a device type: use accelerator_type"
             )
         if not float(amount).is_integer():
-            # Ray's reader of manifests takes whole numbers only.
-            raise InvalidResourcesError(f"a node has whole numbers of {name}, got {format_amount(amount)}")
+            # Ray's reader of manifests accepts whole numbers only.
+            raise InvalidResourcesError(f"custom resource {name!r} must be a whole number, got {format_amount(amount)}")
     return amounts
 
 
@@ -92,8 +93,8 @@ class Toleration(Value):
     def _value_must_be_compared(self) -> Self:
         if (self.operator == "Equal") != (self.value is not None):
             raise InvalidResourcesError(
-                f"the toleration of {self.key!r} has operator={self.operator!r} and value={self.value!r}: a value goes "
-                "with 'Equal', and none with 'Exists'"
+                f"the toleration of {self.key!r} has operator={self.operator!r} and value={self.value!r}: set a value "
+                "only with 'Equal'"
             )
         return self
 
@@ -106,17 +107,17 @@ class NodeType(Value):
             as many nodes as the trials need.
         min_nodes: The nodes that a designed cluster always keeps. If it is above 0, the cluster has a group of this
             type even if the trials do not need it.
-        name: A DNS label, which also names the worker group. By default, the catalogue names it after its devices.
-        cpus: CPUs that Ray counts. They are whole, because KubeRay's autoscaler reads no fractions.
+        name: A DNS label, which is also the name of the worker group. By default, the name of its devices.
+        cpus: The whole number of CPUs that Ray counts. KubeRay's autoscaler reads no fractions.
         memory: Host memory: a text such as ``"32GiB"``, or bytes. A design requires it.
-        gpu_memory: Memory of each GPU, such as ``"39GiB"``; ``None`` for the least of its device type.
+        gpu_memory: Memory of each GPU, such as ``"39GiB"``; ``None`` for the smallest amount of its device type.
         custom: Devices of other families by Ray's resource, such as ``{"TPU": 4}``, and any other resource.
         accelerator_type: Ray's name of its device type; ``None`` for no devices or any type.
         topology: The topology of its TPU slices, such as ``"4x4"``. The nodes of a slice are added and removed
             together.
-        device_key: The resource by which Kubernetes counts its devices; by default that of the family's device plugin.
-            Parts of GPUs have ``"nvidia.com/mig-1g.10gb"`` or ``"nvidia.com/gpu.shared"``.
-        price_per_hour: The price of one node in the catalogue's currency, if known.
+        device_key: The Kubernetes resource of its devices; by default that of the family's device plugin. For parts of
+            GPUs, it is ``"nvidia.com/mig-1g.10gb"`` or ``"nvidia.com/gpu.shared"``.
+        price_per_hour: The price of one node in the catalog's currency, if known.
         labels: Ray's node labels, in addition to that of its device type.
         node_selector: Kubernetes labels of the nodes for its pods, in addition to those of its device type.
         tolerations: Tolerations of its pods, in addition to those of its device family.
@@ -148,8 +149,8 @@ class NodeType(Value):
         devices = self.devices
         if len(devices) > 1:
             raise InvalidResourcesError(
-                f"{self._called} has devices of several kinds ({', '.join(devices)}), which no pod can have: "
-                "make a node type of each"
+                f"{self._called} has devices of several kinds ({', '.join(devices)}), but a pod can only have one: "
+                "write a node type for each"
             )
         for resource, amount in devices.items():
             if resource != "GPU":
@@ -160,8 +161,7 @@ class NodeType(Value):
             needs = devices if field != "gpu_memory" else self.gpus
             if not needs and (value := getattr(self, field)) is not None:
                 raise InvalidResourcesError(
-                    f"{self._called} has {field}={value!r} and no devices: give gpus, or custom={{'TPU': 4}} "
-                    "and the like"
+                    f"{self._called} has {field}={value!r}, but no devices: set gpus, or custom such as {{'TPU': 4}}"
                 )
         return self
 
@@ -172,21 +172,21 @@ class NodeType(Value):
         chips = int(self.custom.get("TPU", 0))
         if not chips or self.accelerator_type is None:
             raise InvalidResourcesError(
-                f"topology={self.topology!r} is for TPU slices: it needs custom={{'TPU': 4}} and an "
+                f"topology={self.topology!r} is only valid for TPU slices: set custom={{'TPU': 4}} and an "
                 "accelerator_type such as 'TPU-V6E'"
             )
         check_topology(self.topology, self.accelerator_type)
         shape = SliceShape(self.topology, self.accelerator_type)
         if shape.chips % chips or (shape.has_one_host and shape.chips != chips):
-            needed = f"{shape.chips} on its one node" if shape.has_one_host else "4 on each node"
+            needed = f"{shape.chips} on its only node" if shape.has_one_host else "4 on each node"
             raise InvalidResourcesError(
-                f"a {self.topology} slice of {self.accelerator_type} has {shape.chips} chips, and its nodes cannot "
-                f"have {chips} each: {needed}"
+                f"a {self.topology} slice of {self.accelerator_type} has {shape.chips} chips, so its nodes cannot "
+                f"have {chips} each: use {needed}"
             )
         if self.num_nodes % self.num_hosts:
             raise InvalidResourcesError(
-                f"count={self.count} of {self._called} is not a number of whole {self.topology} slices: write "
-                f"{self.num_hosts}, or a multiple of it"
+                f"count={self.count} of {self._called} is not a whole number of {self.topology} slices: use a multiple "
+                f"of {self.num_hosts}"
             )
         return self
 
@@ -199,8 +199,8 @@ class NodeType(Value):
             )
         if self.min_nodes % self.num_hosts:
             raise InvalidResourcesError(
-                f"min_nodes={self.min_nodes} of {self._called} is not a number of whole {self.topology} slices: write "
-                f"a multiple of {self.num_hosts}"
+                f"min_nodes={self.min_nodes} of {self._called} is not a whole number of {self.topology} slices: use a "
+                f"multiple of {self.num_hosts}"
             )
         return self
 
@@ -220,13 +220,13 @@ class NodeType(Value):
 
     @property
     def devices(self) -> dict[str, float]:
-        """Its devices by Ray's resource: of one kind, or empty."""
+        """The number of devices by Ray's resource, with at most one entry."""
         amounts = {"GPU": self.gpus, **self.custom}
         return {name: amount for name, amount in amounts.items() if amount > 0 and name in DEVICE_RESOURCES}
 
     @property
     def gpu_parts(self) -> tuple[GpuDevice, ...] | None:
-        """Its GPUs if they are parts of GPUs, or ``None`` if they are whole."""
+        """Its parts of GPUs, or ``None`` if its GPUs are whole."""
         keys = () if self.device_key is None else (self.device_key,)
         return parts_of_gpus(keys, self.node_selector, self.gpus) if self.gpus else None
 
@@ -240,20 +240,20 @@ class NodeType(Value):
 
     @property
     def num_hosts(self) -> int:
-        """The nodes that are added and removed together: the hosts of a TPU slice, else 1."""
+        """The number of nodes that are added and removed together: the hosts of a TPU slice, or 1."""
         if self.topology is None or self.accelerator_type is None:
             return 1
         return SliceShape(self.topology, self.accelerator_type).chips // int(self.custom["TPU"])
 
     @property
     def ray_labels(self) -> dict[str, str]:
-        """Ray's node labels, with that of the device type, which Ray adds when it detects the devices."""
+        """Ray's node labels, with the label of the device type, which Ray adds when it detects the devices."""
         own = {} if self.accelerator_type is None else {ACCELERATOR_TYPE: self.accelerator_type}
         return {**own, **self.labels}
 
 
 def node_type_name(cpus: int, resource: str | None, devices: int, accelerator_type: str | None, *more: str) -> str:
-    """Return a default name for a node type: ``"a100-x4"`` after its devices, or ``"cpu-16"``."""
+    """Return a default name for a node type, such as ``"a100-x4"`` or ``"cpu-16"``."""
     what = accelerator_type or resource
     if what is None:
         return f"cpu-{cpus}"
@@ -302,24 +302,24 @@ class NodeCatalog(Value):
         names = [head.name, *(each.name for each in self.nodes)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InvalidResourcesError(
-                f"each node type needs a name of its own, but {twice[0]!r} comes twice"
-                + (", once as the head's" if twice[0] == head.name else "")
+                f"the names of node types must be unique, but {twice[0]!r} is used twice"
+                + (", once for the head" if twice[0] == head.name else "")
             )
         if head.min_nodes or head.num_hosts > 1:
-            raise InvalidResourcesError("a cluster has one head: leave min_nodes and slices of several hosts out")
+            raise InvalidResourcesError("a cluster has one head: it cannot have min_nodes or slices of several hosts")
         for each in (head, *self.nodes):
             if each.gpu_parts is not None and each.gpus > 1:
-                # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: CUDA shows a process one instance at the
-                # most, and of time slices several may be the same GPU, but Ray counts on devices 0 to n - 1.
+                # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: CUDA shows at most one instance to a
+                # process, and several time slices may belong to one GPU, but Ray assumes devices 0 to n - 1.
                 raise InvalidResourcesError(
-                    f"node type {each.name!r} has {each.gpus} parts of GPUs in a pod, of which most trials would see "
-                    "none, as CUDA does not number them: set gpus to 1, with the CPUs and the memory for one"
+                    f"node type {each.name!r} has {each.gpus} parts of GPUs in a pod, but CUDA shows only one of them "
+                    "to a process: set gpus to 1, with the CPUs and the memory for one"
                 )
         return self
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
-        """Build the value from plain data: a mapping of its fields, or only the list of its nodes."""
+        """Build the catalog from plain data: a mapping of its fields, or only the list of its nodes."""
         return super().from_dict({"nodes": data} if isinstance(data, list) else data)
 
     @property
@@ -341,12 +341,12 @@ _PROFILE: Final = re.compile(r"\d+g\.(\d{1,9})gb\b.*")
 """A profile's name ends with its nominal memory: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/."""
 
 _MIG_MARGIN: Final = 0.05
-"""The fraction of its nominal size that a MIG instance may lack. ``nvidia-smi mig -lgip`` lists ``1g.18gb`` of an H200
-with 16.00 GiB, 4.6 % less than 18 GB."""
+"""A MIG instance may have less memory than its name by this fraction. ``nvidia-smi mig -lgip`` lists ``1g.18gb`` of an
+H200 with 16.00 GiB, 4.6 % less than 18 GB."""
 
 _GKE_PROFILE: Final = "cloud.google.com/gke-gpu-partition-size"
 _GKE_SHARING: Final = "cloud.google.com/gke-gpu-sharing-strategy"
-"""GKE uses the key ``nvidia.com/gpu`` and labels the nodes."""
+"""GKE uses the key ``nvidia.com/gpu`` for parts of GPUs too, and labels the nodes."""
 
 
 def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int) -> tuple[GpuDevice, ...] | None:

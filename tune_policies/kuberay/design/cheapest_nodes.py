@@ -1,10 +1,10 @@
-"""Chooses the cheapest nodes on which a number of trials in slots of one type run at once.
+"""Chooses the cheapest nodes on which a number of trials with one slot type run at once.
 
-What a trial reserves may depend on the nodes. If each node type has its own slots, a node holds what the policy plans
-on it alone. If all trials get the same, the node with the fewest CPUs for each GPU may decide their CPUs, and the GPU
-with the least memory their share. So this module counts in several ways: the trials on each node type alone, and the
-workers of each slot that the policy makes on any of them. For each way it finds the cheapest nodes, and the policy
-checks whether the trials fit them.
+The slot of a trial may depend on the nodes. If each node type has its own slots, the trials on a node are those that
+the policy plans on it alone. If all trials get the same slot, its CPUs may depend on the node with the fewest CPUs per
+GPU, and its GPU fraction on the GPU with the least memory. So this module counts in several ways: the trials on each
+node type alone, and the workers of each slot that the policy makes on any of them. For each way, it finds the cheapest
+nodes, and the policy checks whether the trials fit on them.
 
 Nodes are counted in units: a node, or all hosts of a TPU slice.
 """
@@ -80,13 +80,13 @@ class NodePool(NamedTuple):
         return DesignedGroup(node_type=node_type, min_nodes=least * hosts, max_nodes=units * hosts, num_hosts=hosts)
 
     def with_least(self, units: Units) -> dict[str, int]:
-        """Return the units, with at least those that always exist."""
+        """Return the units, with those that always exist."""
         return {name: max(units.get(name, 0), self.least.get(name, 0)) for name in sorted({**units, **self.least})}
 
     def capacity(self, units: Units, *, is_expected: bool = True) -> ClusterCapacity:
         """Return the cluster with these units and those that always exist.
 
-        The others are still to be added unless ``is_expected`` is false.
+        Unless ``is_expected`` is false, all other nodes count as nodes to be added.
         """
         groups = [self.group(name, number) for name, number in self.with_least(units).items() if number]
         nodes = (
@@ -104,9 +104,9 @@ class NodePool(NamedTuple):
             return None
 
     def cost(self, name: str, *, uses_devices: bool) -> tuple[int, ...]:
-        """Return the cost of a unit, to be compared in order.
+        """Return the cost of a unit as a tuple that is compared in order.
 
-        The parts are nodes without a price if others have one, the price, idle devices, and nodes.
+        Its parts are the nodes without a price if others have one, the price, the idle devices, and the nodes.
         """
         node_type = self.node_types[name]
         price = node_type.price_per_hour
@@ -126,7 +126,7 @@ class NodePool(NamedTuple):
 
 
 _SPARE: Final = (0, 1, 2, 4, 8, 16, 32, 64)
-"""Additional workers to make room for, one after the other, because some policies leave resources free."""
+"""The numbers of additional workers to try in turn, because some policies leave resources free."""
 
 
 class NodeChoice(NamedTuple):
@@ -141,9 +141,9 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
     """Return the cheapest nodes on which ``num_trials`` trials run at once, or as many trials as possible.
 
     Args:
-        policy: A policy without several slot types.
+        policy: A policy with one slot type.
         pool: The node types.
-        most: The most units of each.
+        most: The maximum number of units of each.
         num_trials: The number of trials.
 
     Raises:
@@ -179,7 +179,7 @@ def _of_all(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
     for spare in _SPARE:
         covers = [each for each in _covers(pool, most, counts, target, spare) if best is None or each[0] < best[0]]
         if not covers:
-            break  # with more to spare they cost more
+            break  # more spare workers cost more
         for cover in covers:
             found = pool.plan(policy, cover[1])
             if found is not None and found.min_concurrent_trials >= target:
@@ -189,7 +189,7 @@ def _of_all(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
 
 
 def _enough(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> tuple[dict[str, int], TrialPlan]:
-    """Return enough units and the plan on them. If no number is enough, return all units that help."""
+    """Return enough units for the trials and the plan on them, or all units that help if none are enough."""
     number, before = 1, 0
     while True:
         units = {name: min(number, limit) for name, limit in most.items()}
@@ -199,18 +199,18 @@ def _enough(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
                 try:
                     policy.plan(pool.capacity(most))
                 except InfeasibleRequestError as error:
-                    raise error.told(offered=f"with every node that can be had, {error.offered}") from error
+                    raise error.told(offered=f"with all nodes of the catalog, {error.offered}") from error
         elif plan.min_concurrent_trials >= num_trials or units == most:
             return units, plan
         elif plan.min_concurrent_trials == before and number >= 2 * request_of(plan.slots[0]).processes:
-            return units, plan  # each added unit holds a worker, so the policy allows no more
+            return units, plan  # each added unit has room for a worker, so the policy limits the trials
         else:
             before = plan.min_concurrent_trials
         number *= 2
 
 
 class _Count(NamedTuple):
-    """One way of counting: the workers in a unit of each type, the workers of a trial, and whether they use devices."""
+    """A way of counting: the workers in a unit of each type, the workers of a trial, and whether they use devices."""
 
     in_unit: Mapping[str, int]
     per_trial: int
@@ -218,7 +218,7 @@ class _Count(NamedTuple):
 
 
 def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan) -> Iterator[_Count]:
-    """Yield each way of counting once: trials on each type by itself, and workers in slots that the policy makes."""
+    """Yield each way of counting once: trials on each node type alone, and workers of each slot of the policy."""
     alone = {name: pool.plan(policy, {name: 1}) for name in most}
     if plan.num_workers == 0:
         in_unit = {name: 0 if one is None else one.min_concurrent_trials for name, one in alone.items()}
@@ -230,23 +230,22 @@ def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan
     found += [*plan.slots, plan.common_slot]
     slots = [slot.of_fixed_size().model_copy(update={"max_concurrent_trials": 1}) for slot in found]
     if len({slot.worker.cpus for slot in slots}) > 1:
-        # The policy chooses the CPUs, and reduces them on nodes with few, so that none of their devices is stranded.
-        slots += [_without_cpus(slot) for slot in slots if uses_devices(slot)]
+        # The policy chooses fewer CPUs on nodes with few CPUs, so that no device is stranded.
+        slots += [
+            slot.model_copy(update={"per_worker" if slot.num_workers else "trial": slot.worker.replaced(cpus=0)})
+            for slot in slots
+            if uses_devices(slot)
+        ]
     for at, slot in enumerate(slots):
         if slot not in slots[:at]:
             in_unit = {name: workers_in_unit(pool.unit(name), slot) for name in most}
             yield _Count(in_unit, request_of(slot).processes, uses_devices(slot))
 
 
-def _without_cpus(slot: TrialSlot) -> TrialSlot:
-    name = "per_worker" if slot.num_workers else "trial"
-    return slot.model_copy(update={name: slot.worker.replaced(cpus=0)})
-
-
 def _covers(
     pool: NodePool, most: Units, counts: Sequence[_Count], target: int, spare: int
 ) -> list[tuple[tuple[int, ...], dict[str, int]]]:
-    """Return the cheapest units for each way of counting with their cost, in the order of the cost."""
+    """Return the cheapest units for each way of counting with their cost, sorted by cost."""
     found: dict[tuple[tuple[str, int], ...], tuple[int, ...]] = {}
     for count in counts:
         costs = {name: pool.cost(name, uses_devices=count.uses_devices) for name in most}
@@ -272,7 +271,7 @@ def workers_in_unit(unit: Sequence[NodeCapacity], slot: TrialSlot) -> int:
 
 
 def _has_memory(node: NodeCapacity, slot: TrialSlot) -> bool:
-    """Return whether the node's GPUs have the memory of the slot."""
+    """Return whether the node's GPUs have enough memory for the slot."""
     if slot.gpu_memory_bytes is None or not slot.worker.gpus:
         return True
     per_device = max(1, TICKS // to_ticks(slot.worker.gpus))
@@ -292,7 +291,7 @@ def _trimmed(policy: ResourcePolicy, pool: NodePool, units: Units, target: int) 
 
 
 def trimmed(units: Units, pool: NodePool, *, uses_devices: bool, holds: Callable[[Units], bool]) -> dict[str, int]:
-    """Drop the units without which ``holds`` stays true, the most expensive first."""
+    """Remove units while ``holds`` stays true, the most expensive first."""
     kept = dict(units)
     for name in sorted(kept, key=lambda name: (pool.cost(name, uses_devices=uses_devices), name), reverse=True):
 
@@ -305,16 +304,16 @@ def trimmed(units: Units, pool: NodePool, *, uses_devices: bool, holds: Callable
 
 
 _Link = tuple["_Link | None", str, int]
-"""The items behind a cost: the items before, then a name and its number."""
+"""The items of a cost as a linked list: the previous items, then a name and its number."""
 
 
 class Item(NamedTuple):
-    """An item of the knapsack problem. Of equal covers, the first by name is chosen.
+    """An item of the knapsack problem. Among equal covers, the first by name is chosen.
 
     Attributes:
-        holds: What one piece contributes to the cover.
-        most: The most pieces.
-        cost: The cost of one piece: parts of at least 0, to be compared in order.
+        holds: The contribution of one piece to the cover.
+        most: The maximum number of pieces.
+        cost: The cost of one piece: parts of at least 0, which are compared in order.
     """
 
     name: str
@@ -324,9 +323,9 @@ class Item(NamedTuple):
 
 
 def cheapest_cover(items: Sequence[Item], needed: int) -> dict[str, int] | None:
-    """Return the pieces of each item that hold ``needed`` at the lowest cost, or ``None`` if all pieces do not.
+    """Return the cheapest number of pieces of each item that covers ``needed``, or ``None`` if all pieces do not.
 
-    This is the bounded knapsack problem in its covering form. Dynamic programming over what is still missing solves it
+    This is the bounded knapsack problem in its covering form. Dynamic programming over the missing amount solves it
     exactly.
     """
     usable = sorted(item for item in items if item.holds > 0 and item.most > 0)
@@ -345,11 +344,11 @@ def cheapest_cover(items: Sequence[Item], needed: int) -> dict[str, int] | None:
 
 
 def _surely(items: Sequence[Item], needed: int) -> dict[str, int]:
-    """Return pieces of each item that belong to some cheapest set, so that the search need not find them.
+    """Return pieces of each item that belong to some cheapest set, which shortens the search.
 
-    Take an item that holds n, and any n pieces of others: some of these together hold a multiple of n. If they cost
-    more for what they hold, pieces of the item can replace them. Some cheapest set is left when no more can be
-    replaced. It has fewer than n pieces of worse items, or nearly all pieces of this one.
+    Consider an item that contributes n, and any n pieces of other items. Some of these pieces together contribute a
+    multiple of n. If they cost more per contribution, pieces of the item can replace them. After all replacements, a
+    cheapest set has fewer than n pieces of worse items, or nearly all pieces of this item.
     """
     largest = max(item.holds for item in items)
     counts, by_better = {}, 0
@@ -363,7 +362,7 @@ def _surely(items: Sequence[Item], needed: int) -> dict[str, int]:
 def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
     if needed <= 0:
         return {}
-    # A cheapest set has at most as many pieces as are needed, so numbers with this base compare as the tuples do.
+    # A cheapest set has at most ``needed`` pieces, so numbers with this base compare like the tuples.
     base = 1 + needed * max(max(item.cost) for item in items)
     unknown: tuple[int, _Link | None] | None = None
     found = [unknown] * (needed + 1)
@@ -389,7 +388,7 @@ def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
 def _portions(item: Item, needed: int) -> Iterator[tuple[int, range]]:
     """Yield portions that add up to every number of pieces, each with the order of the search.
 
-    In ascending order a portion can be used repeatedly, in descending order once.
+    In ascending order, a portion can be used repeatedly; in descending order, once.
     """
     if item.most * item.holds >= needed + item.holds:
         yield 1, range(1, needed + 1)

@@ -1,4 +1,4 @@
-"""The clusters that files describe: a head and worker groups that grow and shrink. Policies plan on them."""
+"""The clusters that files describe: a head, and worker groups that an autoscaler can resize."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Self
@@ -13,7 +13,7 @@ from tune_policies.values.resources import Count, PositiveCount, Resources
 from tune_policies.values.value import Value, counted
 
 MOST_NODES: Final = 10_000
-"""The most nodes that a plan lists. KubeRay's default limit of 2147483647 means "no limit"."""
+"""The maximum number of nodes in a plan. KubeRay's default limit of 2147483647 means "no limit"."""
 
 
 class WorkerGroup(Value):
@@ -57,7 +57,7 @@ class WorkerGroup(Value):
 
     @classmethod
     def of(cls, node_type: NodeType, **numbers: int) -> Self:
-        """Return a group of nodes of one type. ``numbers`` are the fields that count nodes."""
+        """Return a group of nodes of one type. ``numbers`` are the fields with numbers of nodes."""
         return cls(
             name=node_type.name,
             resources=node_type.resources,
@@ -72,7 +72,7 @@ class WorkerGroup(Value):
     def nodes(self, number: int, *, is_expected: bool = False) -> Iterator[NodeCapacity]:
         """Yield nodes of the group as Ray counts them.
 
-        The hosts of a TPU slice have the labels of GKE and Ray, so that a plan finds whole slices.
+        The hosts of a TPU slice have the labels of GKE and Ray, by which a plan finds whole slices.
 
         Args:
             number: The number of nodes.
@@ -111,7 +111,7 @@ class WorkerGroup(Value):
 
 
 def head_of(node_type: NodeType) -> NodeCapacity:
-    """Return the head node as Ray counts it. Without devices, it has memory for Train's drivers, and no CPUs."""
+    """Return the head node as Ray counts it. Without devices, it has memory for Train's drivers, but no CPUs."""
     if not node_type.devices:
         return NodeCapacity(node_id="head", resources=Resources(memory_bytes=node_type.memory), is_head=True)
     (node,) = WorkerGroup.of(node_type, max_nodes=1).nodes(1)
@@ -119,11 +119,11 @@ def head_of(node_type: NodeType) -> NodeCapacity:
 
 
 class DesignedGroup(Value):
-    """A worker group of a designed cluster: nodes of one type of the catalogue.
+    """A worker group of a designed cluster: nodes of one type of the catalog.
 
     Attributes:
-        num_hosts: The nodes that are added and removed together.
-        trials_at_once: The number of trials that all of its nodes hold.
+        num_hosts: The number of nodes that are added and removed together.
+        trials_at_once: The number of trials that fit on all of its nodes.
     """
 
     node_type: NodeType
@@ -141,7 +141,7 @@ class DesignedGroup(Value):
 
     @property
     def spec(self) -> WorkerGroup:
-        """The group as it is read from the written file."""
+        """The group as Ray reads it from the written file."""
         numbers = {"min_nodes": self.min_nodes, "start_nodes": self.min_nodes, "max_nodes": self.max_nodes}
         return WorkerGroup.of(self.node_type, num_hosts=self.num_hosts, **numbers)
 
@@ -152,10 +152,10 @@ class ClusterSpec(Value):
     Attributes:
         head: The head as Ray counts it. With 0 CPUs, it runs no trials.
         groups: The worker groups.
-        max_nodes: The most worker nodes of all groups together; ``None`` for no such limit.
-        is_autoscaling: Whether an autoscaler adds nodes. Otherwise the numbers stay as they are at the start.
+        max_nodes: The maximum number of worker nodes of all groups together; ``None`` for no common limit.
+        is_autoscaling: Whether an autoscaler adds nodes. Otherwise, the numbers of nodes do not change.
         idle_timeout_s: Seconds after which an idle node is removed; ``None`` for Ray's default, 60 s on Kubernetes.
-        assumptions: Sentences about defaults that are counted because the file leaves them open.
+        assumptions: Sentences about defaults that replace missing fields of the file.
     """
 
     name: str = "cluster"
@@ -170,7 +170,7 @@ class ClusterSpec(Value):
     def _names_must_differ(self) -> Self:
         names = [group.name for group in self.groups]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise InvalidResourcesError(f"each group needs a name of its own, but {twice[0]!r} comes twice")
+            raise InvalidResourcesError(f"the names of groups must be unique, but {twice[0]!r} is used twice")
         return self
 
     @property
@@ -211,7 +211,7 @@ def capacity_of(nodes: Nodes) -> ClusterCapacity:
     if isinstance(nodes, ClusterSpec):
         return nodes.capacity
     if (total := sum(each.num_nodes for each in nodes.nodes)) > MOST_NODES:
-        raise InvalidResourcesError(f"the list has {total:,} nodes: lower count to at most {MOST_NODES:,} in total")
+        raise InvalidResourcesError(f"the list has {total:,} nodes: reduce count to at most {MOST_NODES:,} in total")
     groups = [(WorkerGroup.of(each, max_nodes=each.num_nodes), each.num_nodes) for each in nodes.nodes]
     listed = [node for group, number in groups for node in group.nodes(number)]
     if nodes.head is not None:

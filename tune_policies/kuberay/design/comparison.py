@@ -1,7 +1,7 @@
 """Compares policies on one cluster: the slots, the trials at once, the idle resources and the price under each."""
 
 from collections.abc import Iterable
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from tune_policies.kuberay.design.catalog import NodeCatalog
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, Nodes, capacity_of
@@ -12,16 +12,14 @@ from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import Count
 from tune_policies.values.value import ShownValue
 
-NO_TRIAL_FITS: Final = "one trial needs {asked}, but {offered}: short of {short_of}"
-
 
 class ComparedPolicy(Stage):
     """One policy on the cluster, with all nodes that an autoscaler can add.
 
     Attributes:
-        policy: Its name, such as that of its file.
-        idle: The resources that its plan leaves unused.
-        num_rounds: The rounds that all trials take; ``None`` if their number is not given, or no trial fits.
+        policy: The name of the policy, such as that of its file.
+        idle: The resources that stay unused under its plan.
+        num_rounds: The number of rounds of all trials; ``None`` if their number is unknown or no trial fits.
     """
 
     policy: str
@@ -30,7 +28,7 @@ class ComparedPolicy(Stage):
 
     @property
     def price_of_trial_hour(self) -> float | None:
-        """The price of one trial for an hour if all slots are in use, or ``None`` if unknown."""
+        """The price of a trial per hour if all slots are in use, or ``None`` if unknown."""
         trials = self.trials_at_once
         return None if self.price_per_hour is None or not trials else self.price_per_hour / trials
 
@@ -78,7 +76,8 @@ def compare_policies(
             else:
                 stage = Stage(nodes={}, plan=policy.plan(capacity), price_per_hour=prices and prices.price_per_hour)
         except InfeasibleRequestError as error:
-            return ComparedPolicy(policy=name, nodes={}, why_not=NO_TRIAL_FITS.format_map(vars(error)))
+            why_not = f"one trial needs {error.asked}, but {error.offered}: short of {error.short_of}"
+            return ComparedPolicy(policy=name, nodes={}, why_not=why_not)
         plan = stage.plan
         left = () if plan is None else tuple(each for each in idle(capacity, plan) if each.why is not Why.ROUNDING)
         rounds = None if plan is None or num_trials is None else plan.num_rounds(num_trials)

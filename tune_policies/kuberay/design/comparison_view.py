@@ -1,4 +1,4 @@
-"""Shows the policies of a comparison side by side."""
+"""The table of a comparison, with a column for each policy."""
 
 from rich.console import Group, RenderableType
 from rich.text import Text

@@ -1,8 +1,8 @@
-"""Designs a cluster: the worker groups that a policy's trials need, of the nodes that are available.
+"""Designs a cluster: the worker groups that a policy's trials need.
 
-Without a catalogue, the nodes are the smallest that leave nothing idle. A node for trials with devices has one device,
-or the devices of one worker. A node for trials on CPUs has up to 16 CPUs. It has 4 GiB of memory for each CPU, which
-clouds sell as general purpose, or more if the trials need more.
+Without a catalog, the nodes are the smallest on which nothing stays idle. A node for trials with devices has one
+device, or the devices of one worker. A node for trials on CPUs has up to 16 CPUs. Nodes have 4 GiB of memory per CPU,
+as clouds' general-purpose machines do, or more if the trials need more.
 """
 
 import math
@@ -45,19 +45,18 @@ from tune_policies.values.units import GIB, format_money
 from tune_policies.values.value import Value, counted, shorten, shorten_names, suggest
 
 _CPUS_PER_DEVICE: Final = 8
-"""CPUs of a node if the policy leaves them to the nodes."""
+"""CPUs of a node per device if the policy does not set them."""
 
 _CPU_NODE: Final = 16
 """CPUs of a node without devices, unless a worker has more."""
 
 _BYTES_PER_CPU: Final = 4 * GIB
 
-_HINT: Final = "give a catalogue of the nodes that there could be"
-"""A program passes it as ``catalog``, and the command takes it as ``--nodes``."""
+_HINT: Final = "pass a catalog of the available nodes (--nodes)"
 
 
 class _Worker(NamedTuple):
-    """The worker for which a default node is made. With devices and without CPUs, it uses all CPUs of the node."""
+    """The worker for which a default node is designed. With devices and 0 CPUs, it uses all CPUs of the node."""
 
     amounts: Resources
     accelerator_type: str | None
@@ -77,14 +76,15 @@ def default_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalo
             node_type = node_type.model_copy(update={"name": f"{node_type.name}-b"})
         node_types[node_type.name] = node_type
     notes = (
-        f"no catalogue is given, so {each.name} suits the policy: {each.resources}" for each in node_types.values()
+        f"without a catalog, the design uses a default node type, {each.name}: {each.resources}"
+        for each in node_types.values()
     )
     return NodeCatalog(nodes=tuple(node_types.values())), tuple(notes)
 
 
 def _worker(policy: ResourcePolicy) -> _Worker:
     match policy:
-        case AcceleratorPolicy() if policy.topology is not None:  # slices have labels, which no imagined node has
+        case AcceleratorPolicy() if policy.topology is not None:  # the smallest node has no labels of slices
             custom = {policy.resource: policy.amount}
             amounts = Resources(cpus=policy.cpus or 0, memory_bytes=int(policy.memory or 0) or None, custom=custom)
             return _Worker(amounts, policy.accelerator_type, policy.topology)
@@ -93,38 +93,38 @@ def _worker(policy: ResourcePolicy) -> _Worker:
                 _check_memory(policy, int(policy.min_gpu_memory), _one_type(policy.accelerator_type))
         case GpuMemoryPolicy():
             _check_memory(policy, int(policy.gpu_memory or 1), _one_type(policy.accelerator_type))
-            if policy.gpu_memory is None:  # with a profile, a trial has what fits one device
+            if policy.gpu_memory is None:  # with a profile, the trial uses one device
                 measured = policy.profile.host_memory_bytes if policy.profile is not None else None
                 memory = int(policy.memory or measured or 0) or None
                 amounts = Resources(cpus=policy.cpus or 0, gpus=1, memory_bytes=memory, custom=policy.custom)
                 return _Worker(amounts, _one_type(policy.accelerator_type))
         case SelectingPolicy() if policy.label_selector:
-            raise InvalidResourcesError(f"which nodes have the labels of a SelectingPolicy is not known: {_HINT}")
+            raise InvalidResourcesError(f"SelectingPolicy selects nodes by labels, which default nodes lack: {_HINT}")
         case WrappingPolicy():
             return _worker(policy.inner.choices[0])
     plan = plan_on_smallest_node(policy.plan)
     if plan is None:
-        raise InvalidResourcesError(f"which nodes suit a {type(policy).__name__} is not known: {_HINT}")
+        raise InvalidResourcesError(f"there are no default nodes for {type(policy).__name__}: {_HINT}")
     return _Worker(plan.slots[0].worker, plan.slots[0].accelerator_type)
 
 
-def _one_type(wish: str | tuple[str, ...] | None) -> str | None:
-    return wish[0] if isinstance(wish, tuple) else wish
+def _one_type(types: str | tuple[str, ...] | None) -> str | None:
+    return types[0] if isinstance(types, tuple) else types
 
 
 def _check_memory(policy: ResourcePolicy, needed: int, accelerator_type: str | None) -> None:
     has = gpu_memory_of_type(accelerator_type)
     if has is None:
-        named = f"for {accelerator_type!r}" if accelerator_type else "for GPUs without a type"
+        named = f"for {accelerator_type!r}" if accelerator_type else "without a GPU type"
         raise InvalidResourcesError(
-            f"{type(policy).__name__} needs the size of GPU memory, which is unknown {named}: name an "
-            f"accelerator_type such as 'A100', or {_HINT}"
+            f"{type(policy).__name__} needs the size of the GPU memory, which is unknown {named}: set "
+            f"accelerator_type (such as 'A100'), or {_HINT}"
         )
     if has < needed:
         larger = sorted(name for name in ACCELERATOR_TYPES if (gpu_memory_of_type(name) or 0) >= needed)
         raise InvalidResourcesError(
-            f"{type(policy).__name__} needs {needed} bytes of GPU memory, and a {accelerator_type} has {has}: name a "
-            f"type with more ({', '.join(larger) or 'there is none'})"
+            f"{type(policy).__name__} needs {needed} bytes of GPU memory, but a {accelerator_type} has {has}: use a "
+            f"type with more ({', '.join(larger) or 'none exists'})"
         )
 
 
@@ -146,7 +146,7 @@ def _node_type(worker: _Worker, num_trials: int) -> NodeType:
     return NodeType(
         name=node_type_name(cpus, resource, devices, worker.accelerator_type, *topology),
         cpus=cpus,
-        # Train's drivers need some memory beside the trials.
+        # Train's drivers need memory in addition to the trials.
         memory=max(cpus * _BYTES_PER_CPU, workers * (amounts.memory_bytes or 0) + GIB),
         gpus=devices if resource == "GPU" else 0,
         custom=custom,
@@ -161,7 +161,7 @@ def _rounded_up(amount: float) -> int:
 
 
 def _devices_and_workers(worker: _Worker, devices: float) -> tuple[int, int]:
-    """Return the numbers of devices and workers of a node for a worker with so many devices."""
+    """Return the numbers of devices and workers of a node for a worker with ``devices`` devices."""
     if worker.topology is not None and worker.accelerator_type is not None:
         shape = SliceShape(worker.topology, worker.accelerator_type)
         chips = shape.chips if shape.has_one_host else 4
@@ -169,30 +169,28 @@ def _devices_and_workers(worker: _Worker, devices: float) -> tuple[int, int]:
     return (1, TICKS // to_ticks(devices)) if devices < 1 else (int(devices), 1)
 
 
-_CLUSTER_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")
-
-
 def _name(name: str) -> str:
-    if not _CLUSTER_NAME.fullmatch(name):
+    # KubeRay derives the names of pods and services from it.
+    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?", name):
         raise InvalidResourcesError(
-            # KubeRay makes the names of its pods and services from it.
-            f"name {shorten(name)} must have small letters, digits and '-', a letter first, and at most 53 of them"
+            f"name {shorten(name)} is not valid: use at most 53 lowercase letters, digits and '-', starting with a "
+            "letter"
         )
     return name
 
 
 class ClusterDesign(Value):
-    """The cluster that a policy's trials need.
+    """A designed cluster for the trials of a policy.
 
     Attributes:
         name: A DNS label of at most 53 characters.
-        groups: At least one group for each slot type, unless the head has room for its trials.
+        groups: At least one group for each slot type, unless its trials fit on the head.
         trials: The plan of the trials on the cluster.
         num_trials: The requested number of trials.
         idle_timeout_s: Seconds after which an idle node is removed.
-        price_per_hour: The price of the largest size of the cluster, with the head if its price is known. It is
-            ``None`` if the price of a worker is unknown.
-        hours: The measured duration of all trials, if known.
+        price_per_hour: The price of all nodes, with the head if its price is known; ``None`` if the price of a worker
+            is unknown.
+        hours: The duration of all trials, if it was measured.
         currency: The currency of the price.
         reasons: Sentences about the choice of the nodes.
     """
@@ -215,7 +213,7 @@ class ClusterDesign(Value):
 
     @property
     def spec(self) -> ClusterSpec:
-        """The cluster as it is read from the written file."""
+        """The cluster as Ray reads it from the written file."""
         return ClusterSpec(
             name=self.name,
             head=head_of(self.head),
@@ -225,18 +223,18 @@ class ClusterDesign(Value):
 
     @property
     def price(self) -> float | None:
-        """The price of all trials if every node stays until the last trial ends, or ``None`` if unknown."""
+        """The price of all trials if all nodes run until the last trial ends, or ``None`` if unknown."""
         return None if self.price_per_hour is None or self.hours is None else self.price_per_hour * self.hours
 
     def explain(self) -> str:
         """Return the design as text: the groups, the trials on them, their limit, the cost, and the reasons."""
         most = self.trials.min_concurrent_trials
         always = sum(group.min_nodes for group in self.groups)
-        at_first = counted(always, "worker node") if always else "no worker node"
+        at_first = counted(always, "worker node") if always else "no worker nodes"
         limit = "" if most >= self.num_trials else f"; limited by {self.trials.limited_by}"
         lines = [
             f"room for {most} of {counted(self.num_trials, 'trial')} at once, {at_first} at first{limit}",
-            *([f"  {self.head.name}, which runs trials too: {self.head.resources}"] if self.head.devices else []),
+            *([f"  {self.head.name}, which also runs trials: {self.head.resources}"] if self.head.devices else []),
             *(f"  {group}" for group in self.groups),
             *(f"  each trial: {slot}" for slot in self.trials.slots),
             self._cost(),
@@ -247,8 +245,8 @@ class ClusterDesign(Value):
 
     def _cost(self) -> str:
         if self.price_per_hour is None:
-            return "what it costs is not known: give each node type its price_per_hour"
-        head = "with the head" if self.head.price_per_hour is not None else "without the head, whose price is not known"
+            return "the price is unknown: set price_per_hour of each node type"
+        head = "with the head" if self.head.price_per_hour is not None else "without the head, whose price is unknown"
         text = f"at most {format_money(self.price_per_hour)} {self.currency} an hour, {head}"
         if self.price is None:
             return text
@@ -266,26 +264,27 @@ def design_cluster(
     name: str = "tune",
     min_nodes: Mapping[str, int] | None = None,
 ) -> ClusterDesign:
-    """Design the worker groups on which ``num_trials`` trials run at once, or as many as policy and catalogue allow.
+    """Design the worker groups on which ``num_trials`` trials run at once, or as many as policy and catalog allow.
 
-    The groups are the cheapest by the prices of the catalogue. Without prices, they have the fewest nodes. If the
-    policy has several slot types, each type has its share of the trials and its own cheapest nodes. Groups scale from
-    zero, unless their node type has ``min_nodes``. Nodes that always exist, and a head with devices, take trials first.
+    The groups are the cheapest by the prices of the catalog. Without prices, they have the fewest nodes. If the policy
+    has several slot types, the trials are divided between them, and each type has its own cheapest nodes. Groups scale
+    from zero unless their node type has ``min_nodes``. Trials first run on nodes that always exist and on a head with
+    devices.
 
     Args:
-        policy: The policy. Of several choices, it uses the first under which a trial fits.
+        policy: The policy. Of several choices, the design uses the first under which a trial fits.
         catalog: The available nodes; by default nodes that suit the policy.
         num_trials: The number of trials to run at once, at most 100,000.
-        decision: The result of benchmarks. If the policy has slots or choices on GPU and CPU, trials run where a trial
-            costs the least.
+        decision: The result of benchmarks. If the policy has slots or choices on GPU and CPU, trials run where they
+            are cheapest.
         workload: The workload of the decision; ``None`` for the only one.
         size: The size of the trials; ``None`` for the largest measured size.
         name: The name of the cluster, a DNS label.
-        min_nodes: The nodes to keep of some node types, by name. They replace ``min_nodes`` of the catalogue.
+        min_nodes: The number of nodes to keep, by the name of the node type. It replaces ``min_nodes`` of the catalog.
 
     Raises:
-        InvalidResourcesError: An argument is wrong, or the policy does not determine nodes without a catalogue.
-        InfeasibleRequestError: Not even one trial fits the available nodes.
+        InvalidResourcesError: An argument is wrong, or there are no default nodes for the policy.
+        InfeasibleRequestError: Not even one trial fits on the available nodes.
     """
     num_trials = check_count(num_trials, least=1, most=MOST_AT_ONCE, name="num_trials")
     measured = None if decision is None else Measured.of(decision, workload, size)
@@ -297,8 +296,8 @@ def design_cluster(
     pool = NodePool(node_types, head_of(head), least)
     if unknown := [name for name, each in {**node_types, "head": head}.items() if each.memory is None]:
         raise InvalidResourcesError(
-            f"the memory of {shorten_names(unknown)} is not known, and a pod must request it: write what the node "
-            "offers to pods, such as memory: 64GiB"
+            f"the memory of {shorten_names(unknown)} is missing, but a pod must request it: set the memory that the "
+            "node offers to pods, such as memory: 64GiB"
         )
     chosen = _within_limit(policy, pool, num_trials, measured)
     uncapped = chosen.policy.plan(pool.capacity(chosen.units))
@@ -335,7 +334,7 @@ def _with_min_nodes(catalog: NodeCatalog, min_nodes: Mapping[str, int]) -> dict[
 
 
 def _within_limit(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> ChosenNodes:
-    """Return the nodes for the most trials within ``max_nodes_to_add`` of an ``AutoscalingPolicy``."""
+    """Return the nodes for as many trials as ``max_nodes_to_add`` of an ``AutoscalingPolicy`` allows."""
     if not isinstance(policy, AutoscalingPolicy):
         return _choose(policy, pool, num_trials, measured)
     most, inner = policy.max_nodes_to_add, policy.inner
@@ -362,7 +361,7 @@ def _num_nodes(pool: NodePool, units: Units) -> int:
 
 
 def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> ChosenNodes:
-    """Return the cheapest nodes, without those whose trials run on the head and the nodes that always exist."""
+    """Return the cheapest nodes in addition to the head and the nodes that always exist."""
     if not pool.least and not pool.head.resources.cpus:
         return _cheapest(policy, pool, num_trials, measured)
     head = pool.head.model_copy(update={"resources": Resources(memory_bytes=pool.head.resources.memory_bytes)})
@@ -382,7 +381,7 @@ def _cheapest(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured:
     errors: list[InfeasibleRequestError] = []
     notes: list[str] = []
     if measured is not None:
-        notes.append("the decision has no effect: the policy does not have two slot types for which it was measured")
+        notes.append("the decision has no effect: fewer than two slot types of the policy were measured")
     for choice in policy.choices:
         try:
             found = nodes_for(choice, shares_of(choice, num_trials), pool, num_trials)
@@ -395,7 +394,7 @@ def _cheapest(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured:
 
 
 def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str, int]:
-    """Return the trials on each group. Trials whose workers span groups do not count."""
+    """Return the number of trials on each group, without trials whose workers span groups."""
     counts = dict.fromkeys(units, 0)
     left = RemainingCapacity.all_of(pool.capacity(units, is_expected=False))
     for slot in plan.slots:
@@ -417,12 +416,12 @@ def _why(
     names = shorten_names([counted(each.max_nodes, f"{each.node_type.name} node") for each in groups])
     names += (" and the head" if names else "the head") if pool.head.resources.cpus else ""
     if not pool.has_prices:
-        how = "the fewest that hold them, as no prices are known"
+        how = "the fewest nodes with room for them, because no prices are known"
     elif pool.price_per_hour(chosen.units) is None:
-        how = "nodes with a price do not hold them all, so others are taken, too"
+        how = "also nodes without a price, because the others have no room for all trials"
     else:
-        how = "the cheapest that hold them" + (", for each kind" if len(plan.slots) > 1 else "")
-        how += ", beside those that always exist" if pool.least else ""
+        how = "the cheapest choice with room for them" + (", for each slot type" if len(plan.slots) > 1 else "")
+        how += ", in addition to the nodes that always exist" if pool.least else ""
     at_once = plan.min_concurrent_trials
     yield f"{counted(at_once, 'trial')} on {names}: {how}"
     yield from _by_price(plan, pool, chosen)
@@ -431,16 +430,16 @@ def _why(
     limit = policy.max_nodes_to_add if isinstance(policy, AutoscalingPolicy) else None
     to_raise, why = None, "the policy or its nodes allow no more"
     if all(pool.most[name] == chosen.units.get(name, 0) for name in chosen.units):
-        to_raise, why = "count", "there are no more such nodes"
+        to_raise, why = "count", "the catalog has no more such nodes"
     elif _num_nodes(pool, chosen.units) == limit:
         to_raise, why = "max_nodes_to_add", f"max_nodes_to_add is {limit}"
-    yield f"{at_once} of {num_trials} trials run at once, as {why}; the others wait"
+    yield f"{at_once} of {num_trials} trials run at once because {why}; the others wait"
     if to_raise is not None and (nodes := _for_all_at_once(plan, pool, chosen, num_trials)) is not None:
-        yield f"{nodes} would hold all {num_trials} at once: raise {to_raise}"
+        yield f"all {num_trials} trials at once would need {nodes}: raise {to_raise}"
 
 
 def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int) -> str | None:
-    """Return how many nodes of the only type in use hold all trials, or ``None`` if more nodes do not help."""
+    """Return how many nodes all trials need if one type is in use, or ``None`` if more nodes do not help."""
     if len(chosen.units) != 1:
         return None
     ((name, units),) = chosen.units.items()
@@ -452,7 +451,7 @@ def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_t
 
 
 def _by_price(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iterator[str]:
-    """Yield the price of a trial on each of several node types."""
+    """Yield a sentence about the price of a trial on each of several node types."""
     if len(plan.slots) > 1 or len(pool.node_types) == 1:
         return
     slot = plan.slots[0]
@@ -463,4 +462,4 @@ def _by_price(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iterator[
             prices.append((node_type.price_per_hour * node_type.num_hosts / places, name))
     if len(prices) > 1:
         listed = shorten_names([f"{price:.3g} on {name}" for price, name in sorted(prices)])
-        yield f"on full nodes, an hour of such a trial costs {listed}"
+        yield f"a trial hour costs {listed}, if all slots of the nodes are in use"

@@ -1,8 +1,8 @@
-"""How Kubernetes counts devices: their resources, the taints of their nodes, and the labels of their types.
+"""Devices in Kubernetes: their resources, the taints of their nodes, and the labels of their types.
 
-Ray's reader of RayClusters counts a limit as GPUs if its key ends in ``gpu``, and as TPUs under ``google.com/tpu``. It
-ignores all other keys (``ray.autoscaler._private.kuberay.autoscaling_config``, Ray 2.60), so their amounts must be
-written in another field.
+Ray's reader of RayClusters counts a limit as GPUs if its key ends in ``gpu``, and as TPUs if the key is
+``google.com/tpu``. It ignores all other keys (``ray.autoscaler._private.kuberay.autoscaling_config``, Ray 2.60), so
+their amounts must be written in another field.
 """
 
 import re
@@ -15,11 +15,11 @@ from tune_policies.kuberay.design.catalog import NodeType, Toleration
 from tune_policies.values.errors import InvalidResourcesError
 
 Platform = Literal["gke", "eks", "aks", "karpenter", "gpu-operator"]
-"""What labels the nodes by device type: GKE, managed node groups of EKS, AKS, Karpenter, or NVIDIA's GPU operator."""
+"""The source of node labels for device types: GKE, EKS's managed node groups, AKS, Karpenter, NVIDIA's GPU operator."""
 
 
 class DevicePlugin(NamedTuple):
-    """The plugin that makes the devices of one family known to Kubernetes.
+    """The plugin that registers the devices of one family with Kubernetes.
 
     Attributes:
         family: Vendor and device, as in ``FAMILIES``.
@@ -35,7 +35,7 @@ class DevicePlugin(NamedTuple):
 
     @property
     def taint(self) -> str | None:
-        """The taint of nodes with such devices: by custom it is named after the devices, as on GKE.
+        """The taint of nodes with such devices. By convention, its key is that of the devices.
 
         Source: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus
         """
@@ -79,7 +79,7 @@ _RESOURCE_OF: Final = {str(family): family.resource for family in FAMILIES}
 @lru_cache(maxsize=1000)
 def ray_resource(key: str) -> str | None:
     """Return Ray's resource for a resource of Kubernetes, or ``None`` if it does not count devices."""
-    if key.endswith("gpu"):  # as Ray's reader has it, whoever makes them
+    if key.endswith("gpu"):  # as in Ray's reader, for all vendors
         return "GPU"
     known = (each for each in DEVICE_PLUGINS if key == each.key or re.fullmatch(each.other_keys, key))
     return next((_RESOURCE_OF[each.family] for each in known), None)
@@ -120,9 +120,9 @@ _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
             "RTX-PRO-6000": "nvidia-rtx-pro-6000",
         },
     ),
-    # EKS sets no label for the type. This is the label by which the Cluster Autoscaler finds GPUs, with the values that
-    # it lists (cluster-autoscaler/cloudprovider/aws/README.md and aws_cloud_provider.go in kubernetes/autoscaler), and
-    # others like them. The user sets it.
+    # EKS sets no label for the type, so the user must. The Cluster Autoscaler finds GPUs by this label, with the values
+    # in cluster-autoscaler/cloudprovider/aws/README.md and aws_cloud_provider.go of kubernetes/autoscaler, and similar
+    # ones for other types.
     "eks": (
         "k8s.amazonaws.com/accelerator",
         {name: f"nvidia-{name.lower()}" for name in ("A10G", "L4", "L40S", "A100-80G", "H100", "H200", "B200")}
@@ -141,7 +141,7 @@ _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
         | {"A100-40G": "a100", "A100-80G": "a100"},
     ),
     # https://github.com/NVIDIA/k8s-device-plugin/tree/main/docs/gpu-feature-discovery: the driver's name of the model.
-    # Left out are types with several models, as a selector names one.
+    # Types with several models are missing, because a selector can only name one.
     "gpu-operator": (
         "nvidia.com/gpu.product",
         {"T4": "Tesla-T4"}
@@ -162,8 +162,8 @@ NODE_POOLS: Final[dict[Platform | None, str]] = {
     "--total-min-nodes 0 --total-max-nodes N …), or turn on node auto-provisioning",
     # https://docs.aws.amazon.com/eks/latest/eksctl/autoscaling.html
     "eks": "run the Cluster Autoscaler, and create a managed node group for each group, with minSize 0, maxSize N, the "
-    "taint nvidia.com/gpu:NoSchedule, as label what the group's nodeSelector says, and both as tags of its Auto "
-    "Scaling group (propagateASGTags in eksctl)",
+    "taint nvidia.com/gpu:NoSchedule, the labels of the group's nodeSelector, and both as tags of its Auto Scaling "
+    "group (propagateASGTags in eksctl)",
     # https://learn.microsoft.com/en-us/azure/aks/cluster-autoscaler
     "aks": "create a node pool for each group (az aks nodepool add --enable-cluster-autoscaler --min-count 0 "
     "--max-count N --node-taints sku=gpu:NoSchedule …)",
@@ -173,7 +173,7 @@ NODE_POOLS: Final[dict[Platform | None, str]] = {
     "gpu-operator": "run an autoscaler of nodes, or have N nodes for each group",
     None: "run an autoscaler of nodes, or have N nodes for each group",
 }
-"""What lets a platform add ``N`` nodes for each worker group."""
+"""Instructions that allow a platform to add ``N`` nodes for each worker group."""
 
 
 def gpu_node_label(platform: Platform) -> str:
@@ -216,15 +216,15 @@ def devices_of(node_type: NodeType) -> PodDevices | None:
             family = keyed if keyed in names else names[0]
         if keyed not in (None, family):
             raise InvalidResourcesError(
-                f"node type {node_type.name!r} has devices of {family}, but its device_key {device_key!r} "
-                f"counts those of {keyed}"
+                f"node type {node_type.name!r} has devices of {family}, but its device_key {device_key!r} is for "
+                f"devices of {keyed}: change one of them"
             )
         plugin = _PLUGIN_OF[family]
         key = device_key or plugin.key
         if key is None:
             raise InvalidResourcesError(
-                f"node type {node_type.name!r}: Kubernetes has no known key for devices of {plugin.family}; name the "
-                "key of your cluster as device_key"
+                f"node type {node_type.name!r}: there is no known Kubernetes resource for devices of {plugin.family}: "
+                "set device_key to that of your cluster"
             )
         return PodDevices(resource, int(amount), key, plugin)
     return None
@@ -243,7 +243,7 @@ def type_selector(node_type: NodeType, platform: Platform | None) -> dict[str, s
     if platform is None or node_type.accelerator_type is None:
         return {}
     if platform == "gpu-operator" and node_type.device_key not in (None, "nvidia.com/gpu"):
-        return {}  # the label of a GPU in parts says so, in a way that depends on the operator's strategy
+        return {}  # the label of a partitioned GPU depends on the operator's strategy
     label, names = _TYPE_LABELS[platform]
     name = names.get(node_type.accelerator_type)
     return {} if name is None else {label: name}
@@ -253,15 +253,15 @@ def _tpu_selector(node_type: NodeType) -> dict[str, str]:
     accelerator_type = node_type.accelerator_type or "any type"
     if accelerator_type not in _GKE_TPU_TYPES:
         raise InvalidResourcesError(
-            f"node type {node_type.name!r} has TPUs of {accelerator_type}, but Ray on Kubernetes knows "
-            f"{', '.join(_GKE_TPU_TYPES)} only: name one of these as accelerator_type"
+            f"node type {node_type.name!r} has TPUs of {accelerator_type}, but Ray on Kubernetes only supports "
+            f"{', '.join(_GKE_TPU_TYPES)}: set accelerator_type to one of these"
         )
     chips = int(node_type.custom["TPU"])
     shapes = (SliceShape(each, accelerator_type) for each in sorted(TOPOLOGIES[accelerator_type]))
     of_one_host = (shape.topology for shape in shapes if shape.has_one_host and shape.chips == chips)
     if (topology := node_type.topology or next(of_one_host, None)) is None:
         raise InvalidResourcesError(
-            f"node type {node_type.name!r}: no slice of {accelerator_type} is one host with {chips} chips; name the "
+            f"node type {node_type.name!r}: {accelerator_type} has no slice of one host with {chips} chips: set the "
             "topology of the slices"
         )
     return {GKE_TPU_TYPE: _GKE_TPU_TYPES[accelerator_type], GKE_TPU_TOPOLOGY: topology}

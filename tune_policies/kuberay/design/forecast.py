@@ -1,4 +1,4 @@
-"""Forecasts how many of a policy's trials run on a cluster at its minimum and at its maximum, before it exists."""
+"""Forecasts how many trials of a policy run on a cluster, at its minimum and maximum size, before it exists."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
@@ -49,9 +49,9 @@ class TrialForecast(Value):
         cluster: The name of the cluster.
         at_minimum: The nodes that always exist.
         at_maximum: All nodes that the autoscaler adds for trials.
-        for_trials: The nodes for the requested number of trials; ``None`` if it needs as many as the maximum.
+        for_trials: The nodes for the requested number of trials; ``None`` if they need all nodes.
         currency: The currency of the prices.
-        cautions: Sentences about what may be different on the real cluster.
+        cautions: Sentences about possible differences to the real cluster.
     """
 
     cluster: str
@@ -69,7 +69,7 @@ class TrialForecast(Value):
         lines += [] if most.plan is None else _as_text(most.plan)[1:]
         if some is not None:
             trials, verb = counted(some.trials_at_once, "trial"), "needs" if some.trials_at_once == 1 else "need"
-            rest = "no more nodes than the minimum has" if some.nodes == least.nodes else self._nodes(some)
+            rest = "only the nodes of the minimum" if some.nodes == least.nodes else self._nodes(some)
             lines.append(f"{trials} at once {verb} {rest}")
         return "\n".join(map(one_line, [*lines, *(f"caution: {caution}" for caution in self.cautions)]))
 
@@ -124,7 +124,7 @@ def forecast_trials(
     try:
         at_minimum = stage(policy.plan(capacity.model_copy(update={"node_types": ()})))
     except InfeasibleRequestError as error:
-        at_minimum = stage(None, f"as one needs {error.asked}, but {error.offered}")
+        at_minimum = stage(None, f"because one trial needs {error.asked}, but {error.offered}")
     fewer = num_trials if num_trials is not None and 0 < num_trials < most.max_concurrent_trials else None
     return TrialForecast(
         cluster=cluster.name,
@@ -146,8 +146,8 @@ def _always(cluster: ClusterSpec) -> dict[str, int]:
     nodes = {group.name: group.min_nodes if autoscales else group.start_nodes or 0 for group in cluster.groups}
     if sum(nodes.values()) > MOST_NODES:
         raise InvalidResourcesError(
-            f"the cluster {cluster.name!r} has {sum(nodes.values())} nodes at the least: more than {MOST_NODES} are "
-            "not looked at"
+            f"the cluster {cluster.name!r} has at least {sum(nodes.values())} nodes, but a forecast supports at most "
+            f"{MOST_NODES}: reduce the minimum of its groups"
         )
     return nodes
 
@@ -157,7 +157,7 @@ def _at_most(policy: ResourcePolicy, cluster: ClusterSpec, capacity: ClusterCapa
     total = sum(group.max_nodes for group in cluster.groups)
     if not cluster.is_autoscaling or not growing or total > min(cluster.max_nodes or total, MOST_NODES):
         return AutoscalingPolicy(policy).plan(capacity)
-    # A plan distinguishes the slices of alive hosts only, so all hosts count as alive.
+    # A plan only finds the slices of alive hosts, so all hosts count as alive.
     numbers = {group.name: group.max_nodes for group in cluster.groups}
     plan = policy.plan(_with_nodes(cluster, numbers))
     for group in cluster.groups:
@@ -178,7 +178,7 @@ def _with_nodes(cluster: ClusterSpec, numbers: Mapping[str, int]) -> ClusterCapa
 def _fewest(
     policy: ResourcePolicy, cluster: ClusterSpec, group: WorkerGroup, numbers: Mapping[str, int], num_trials: int
 ) -> int:
-    """Return the fewest nodes of one group with which as many trials run, without changes of other groups."""
+    """Return the fewest nodes of one group with which ``num_trials`` trials run, without changing other groups."""
 
     def holds(number: int) -> bool:
         try:
@@ -204,8 +204,8 @@ def _price(cluster: ClusterSpec, nodes: Mapping[str, int], head_price: float | N
 def _types_not_counted(cluster: ClusterSpec, plan: TrialPlan) -> list[str]:
     wanted = {slot.accelerator_type for slot in plan.slots} - {None}
     return [
-        f"trials ask for accelerator_type:{group.accelerator_type}, which the autoscaler does not find in group "
-        f"{group.name!r}, so that it launches none of it for them: name it in the group's resources"
+        f"trials request accelerator_type:{group.accelerator_type}, which is missing in the resources of group "
+        f"{group.name!r}, so the autoscaler launches none of its nodes for them: add it to the group's resources"
         for group in cluster.groups
         if cluster.is_autoscaling and group.accelerator_type in wanted and not group.is_type_counted
     ]
@@ -215,16 +215,16 @@ def _prices_missing(cluster: ClusterSpec, catalog: NodeCatalog | None, head_pric
     if catalog is None:
         return
     if missing := [repr(group.name) for group in cluster.groups if group.price_per_hour is None]:
-        yield f"the catalogue has no price for {', '.join(missing)}"
+        yield f"the catalog has no price for {', '.join(missing)}"
     if head_price is None:
-        yield "the head is not in the price, as the catalogue has none for it"
+        yield "the price does not include the head, because the catalog has no price for it"
 
 
 def with_prices(spec: ClusterSpec, catalog: NodeCatalog) -> ClusterSpec:
-    """Return the cluster with the prices of the catalogue.
+    """Return the cluster with the prices of the catalog.
 
-    A group has the price of the node type with its name, else of the smallest one with the same devices, the same
-    device type if both have one, and no fewer CPUs.
+    The price of a group is that of the node type with its name. By default, it is that of the smallest node type with
+    the same devices, the same device type if both have one, and at least as many CPUs.
     """
     named = {each.name: each for each in catalog.nodes}
     groups = []

@@ -1,6 +1,6 @@
 """Chooses the cheapest nodes for slots of several types, such as quarter GPUs and CPUs.
 
-If benchmarks measured the trials, the slots are those in which a trial costs the least.
+If benchmarks measured the trials, they run in the slots in which they are cheapest.
 """
 
 import math
@@ -27,7 +27,7 @@ class Share(NamedTuple):
 
     Attributes:
         policy: The policy for this type alone.
-        num_trials: The trials to run there at once; 0 for only those that other slots cannot hold.
+        num_trials: The number of trials to run there at once; 0 for those that do not fit in other slots.
     """
 
     policy: ResourcePolicy
@@ -37,8 +37,8 @@ class Share(NamedTuple):
 def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
     """Return the trials for each slot type, the best type first.
 
-    The slots of a mixed policy share the trials by their speeds, or evenly if these are unknown. If a trial's config
-    decides, each type may have to hold all trials.
+    The trials of a mixed policy are divided in proportion to the speeds of its slots, or evenly if these are unknown.
+    If the configurations of trials determine their slots, each type needs room for all trials.
     """
     if isinstance(policy, MixedPolicy):
         parts = divided(num_trials, policy.speeds or (1.0,) * len(policy.policies))
@@ -59,7 +59,7 @@ def policies_by_slot(policy: ResourcePolicy) -> tuple[ResourcePolicy, ...]:
 
 
 def divided(number: int, weights: Sequence[float]) -> list[int]:
-    """Divide ``number`` into whole parts by weight, each at least 1 if possible. The first get the rest."""
+    """Divide ``number`` into whole parts by weight, each at least 1 if possible. The first parts get the remainder."""
     least = [1 if at < number else 0 for at in range(len(weights))]
     free = number - sum(least)
     parts = [one + int(free * weight / sum(weights)) for one, weight in zip(least, weights, strict=True)]
@@ -69,7 +69,7 @@ def divided(number: int, weights: Sequence[float]) -> list[int]:
 
 
 class ChosenNodes(NamedTuple):
-    """Nodes that hold the trials of ``policy``, a choice of the user's policy, and notes for the user."""
+    """Nodes for the trials of ``policy``, which is a choice of the user's policy, and notes for the user."""
 
     policy: ResourcePolicy
     units: Units
@@ -77,9 +77,9 @@ class ChosenNodes(NamedTuple):
 
 
 def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, num_trials: int) -> ChosenNodes:
-    """Return the cheapest nodes on which each slot type holds its share of ``num_trials`` trials.
+    """Return the cheapest nodes on which each slot type has room for its share of ``num_trials`` trials.
 
-    Trials for which one type has no room run in the others, the best first.
+    Trials that do not fit in slots of one type run in the others, the best first.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
@@ -93,7 +93,7 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
         raise next(iter(filling.errors.values()))
     notes = tuple(f"no nodes for {type(shares[at].policy).__name__}: {e}" for at, e in filling.errors.items())
     units = filling.units()
-    if len(shares) == 1 or filling.total > num_trials:  # more: each type holds all trials, as configs decide
+    if len(shares) == 1 or filling.total > num_trials:  # more: configurations decide, so each type has room for all
         return ChosenNodes(policy, units, notes)
     chosen = [choice for _, choice in sorted(filling.choices.items())]
     together = pool.plan(policy, units)
@@ -106,7 +106,7 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
 
 
 class _Filling:
-    """Chooses nodes for one share after the other. A share is identified by its index."""
+    """Chooses nodes for one share after another. A share is identified by its index."""
 
     def __init__(self, shares: Sequence[Share], pool: NodePool) -> None:
         self._shares = shares
@@ -122,7 +122,7 @@ class _Filling:
         return self.choices[at].num_trials if at in self.choices else 0
 
     def fill(self, at: int, num_trials: int) -> None:
-        """Choose nodes for a number of trials of a share, unless it has them."""
+        """Choose nodes for a number of trials of a share, unless enough are chosen."""
         if num_trials <= self.num_trials(at) or at in self.errors:
             return
         taken = self.units(without=at)
@@ -142,7 +142,7 @@ class _Filling:
 def _without_spare(
     policy: ResourcePolicy, plan: TrialPlan, units: Units, pool: NodePool, chosen: Sequence[NodeChoice]
 ) -> dict[str, int]:
-    """Drop units that are not needed because slots of one type also fit on the nodes of another."""
+    """Remove units that are not needed because slots of one type also fit on the nodes of another."""
     least = [min(slot.max_concurrent_trials, of.num_trials) for slot, of in zip(plan.slots, chosen, strict=True)]
 
     def holds(fewer: Units) -> bool:
@@ -155,7 +155,7 @@ def _without_spare(
 
 
 def without_unused(policy: ResourcePolicy, units: Units, pool: NodePool, num_trials: int) -> dict[str, int]:
-    """Drop units without which the trials get the same slots, because the better slots have room for all."""
+    """Remove units without which the trials get the same slots because the better slots have room for all."""
 
     def slots(some: Units) -> tuple[TrialSlot, ...]:
         plan = pool.plan(policy, some)
@@ -183,10 +183,10 @@ class Measured(NamedTuple):
         """Return the decision for a size; ``None`` for the largest measured size.
 
         Raises:
-            InvalidResourcesError: The decision does not have the workload, or the size is wrong.
+            InvalidResourcesError: The decision does not contain the workload, or the size is wrong.
         """
         if size is not None and not 0 < size < math.inf:
-            raise InvalidResourcesError(f"size must be above 0, and finite, got {size:g}")
+            raise InvalidResourcesError(f"size must be above 0 and finite, got {size:g}")
         decided = decision.of(workload)
         at = decided.sizes[-1] if size is None else decided.at(size)
         return cls(at, decision.accelerator_type, decision.has_prices)
@@ -201,7 +201,7 @@ class Measured(NamedTuple):
         return None if DEVICE_RESOURCES & slot.worker.ticks.keys() else self.at.cpu
 
     def pool(self, pool: NodePool) -> NodePool:
-        """Return the pool without GPUs of other types or in parts, which were not measured."""
+        """Return the pool without GPUs of other types and parts of GPUs, which were not measured."""
 
         def is_measured(each: NodeType) -> bool:
             return self.accelerator_type in (None, each.accelerator_type) and each.gpu_parts is None
@@ -209,7 +209,7 @@ class Measured(NamedTuple):
         return pool.of(lambda each: not each.gpus or is_measured(each))
 
     def trial_s(self, plan: TrialPlan, pool: NodePool, units: Units) -> float | None:
-        """Return the seconds of the slowest trial of a plan on these nodes, or ``None`` if it was not measured."""
+        """Return the duration of the slowest trial of a plan on these nodes, or ``None`` if it was not measured."""
         if units.keys() - self.pool(pool).node_types.keys():
             return None
         times = [self.times(slot) for slot in plan.slots]
@@ -225,17 +225,17 @@ class _Candidate(NamedTuple):
     per_trial: float | None
 
     def __str__(self) -> str:
-        cost = "at a price that is not known" if self.per_trial is None else f"for {self.per_trial:.3g}"
+        cost = "at an unknown price" if self.per_trial is None else f"for {self.per_trial:.3g}"
         return f"{type(self.policy).__name__} in {self.times.trial_s:g} s {cost}"
 
 
 def choose_by_decision(
     policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured
 ) -> ChosenNodes | None:
-    """Return nodes for the slots in which a trial costs the least, or ``None`` if fewer than two were measured.
+    """Return nodes for the slots in which a trial is cheapest, or ``None`` if fewer than two slot types were measured.
 
-    The best slot type has all trials; those for which it has no room run in the others. If prices of nodes are
-    missing, the decision chooses: the cheaper device if it has prices, else the faster.
+    All trials run in the best slot type. Those that do not fit there run in the others. If prices of nodes are missing,
+    the decision determines the device: the cheaper one if the decision has prices, else the faster one.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
@@ -246,12 +246,12 @@ def choose_by_decision(
         return None
     if all(each.per_trial is not None for each in candidates):
         best = sorted(candidates, key=lambda each: each.per_trial or 0)
-        how = f"a trial costs the least by what was measured at size {measured.at.size}"
+        how = f"trials run where they are cheapest, as measured at size {measured.at.size}"
     else:
         objective: Objective = "cost" if measured.has_prices else "time"
         device = measured.at.device(objective)
         best = sorted(candidates, key=lambda each: each.nodes.plan.use_gpu != (device == "GPU"))
-        how = f"{objective} decides, as prices are not all known: the {device} at size {measured.at.size}"
+        how = f"some prices are unknown, so {objective} decides: the {device} at size {measured.at.size}"
     shares = tuple(
         Share(each.policy, num_trials if at == 0 else 0)
         for at, each in enumerate(each for each in best if each.choice is best[0].choice)
@@ -259,7 +259,7 @@ def choose_by_decision(
     reasons = [f"{how}: {', then '.join(map(str, best))}", *_about_share(best, measured)]
     if left_out := sorted(pool.node_types.keys() - comparable.node_types.keys()):
         on = measured.accelerator_type or "whole GPUs"
-        reasons.append(f"left out, as it was measured on {on} only: {shorten_names(left_out)}")
+        reasons.append(f"not used because only {on} was measured: {shorten_names(left_out)}")
     found = nodes_for(best[0].choice, shares, comparable, num_trials)
     return found._replace(notes=(*reasons, *found.notes))
 
@@ -283,6 +283,6 @@ def _about_share(candidates: list[_Candidate], measured: Measured) -> Iterator[s
         gpus = each.nodes.plan.worker.gpus
         if 0 < gpus < 1 and measured.at.gpu.device == "gpu":
             yield (
-                f"measured with a whole GPU, but a trial now has {format_amount(gpus)}: with others on the GPU, it may "
-                "be slower than was measured"
+                f"measured with a whole GPU, but a trial gets {format_amount(gpus)}: it may be slower than measured if "
+                "it shares the GPU"
             )

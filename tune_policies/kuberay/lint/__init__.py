@@ -1,1 +1,1 @@
-"""What is wrong with the file of a cluster: what no schema says, and what costs a GPU user days."""
+"""Finds mistakes in cluster files that no schema detects and that cost GPU users days."""

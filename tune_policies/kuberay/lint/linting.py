@@ -1,9 +1,9 @@
-"""Checks files by all rules. A file that cannot be read is a finding, and no error."""
+"""Checks files against all rules. An unreadable file is a finding, not an error."""
 
 from collections.abc import Iterator
 from pathlib import Path as FilePath
 
-from tune_policies.files.yaml_documents import Document, DocumentError, Path, read_documents
+from tune_policies.files.yaml_documents import Document, DocumentError, read_documents
 from tune_policies.kuberay.lint.misspelled_fields import misspelled_fields
 from tune_policies.kuberay.lint.rule import Finding, Found, Rule
 from tune_policies.kuberay.lint.rules import (
@@ -50,40 +50,37 @@ def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
         manifests = [each for each in manifests if name_of(each[2]) == name]
     read = [(*each, *clusters_in(each[2])) for each in manifests]
     if not any(clusters or problems or name_of(manifest) is not None for _, _, manifest, clusters, problems in read):
-        return [_of_file(NOTHING_KNOWN, source, 1, "there is no cluster, job or service of Ray's in it")]
-    found = []
-    for number, top, manifest, clusters, problems in read:
-        for rule, said in _asked(manifest, clusters, problems):
-            found.append(_finding(rule, said, manifest, number, top))
-    return sorted(found, key=lambda each: (each.line, each.rule, each.message))
-
-
-def _finding(rule: Rule, found: Found, manifest: Document, number: int, top: Path) -> Finding:
-    return Finding(
-        rule=rule.name,
-        severity=rule.severity,
-        source=manifest.source,
-        document=number,
-        line=manifest.line(found.path),
-        why=rule.why,
-        path=(*top, *found.path),
-        message=found.message,
-        fix=found.fix,
-    )
+        return [_of_file(NOTHING_KNOWN, source, 1, "the file contains no Ray cluster, job or service")]
+    findings = [
+        Finding(
+            rule=rule.name,
+            severity=rule.severity,
+            source=manifest.source,
+            document=number,
+            line=manifest.line(found.path),
+            why=rule.why,
+            path=(*top, *found.path),
+            message=found.message,
+            fix=found.fix,
+        )
+        for number, top, manifest, clusters, problems in read
+        for rule, found in _check(manifest, clusters, problems)
+    ]
+    return sorted(findings, key=lambda each: (each.line, each.rule, each.message))
 
 
 def _of_file(rule: Rule, source: str, line: int, message: str) -> Finding:
     return Finding(rule=rule.name, severity=rule.severity, source=source, line=line, message=message, why=rule.why)
 
 
-def _asked(
+def _check(
     manifest: Document, clusters: list[ClusterInFile], problems: list[FieldProblem]
 ) -> Iterator[tuple[Rule, Found]]:
-    """Yield what the reader of files, the known field names, and the rules find."""
+    """Yield the reader's problems, repeated keys, misspelled fields and the findings of all rules."""
     for problem in problems:
         yield WRONG_FIELD, Found(problem.path, problem.message)
     for path, line in manifest.repeated.items():
-        yield KEY_TWICE, Found(path, f"the key {str(path[-1])!r} comes again in line {line}, with the same value")
+        yield KEY_TWICE, Found(path, f"duplicate key {str(path[-1])!r} in line {line}, with the same value")
     known = {problem.path for problem in problems}
     for path, message in misspelled_fields(manifest):
         if path not in known:

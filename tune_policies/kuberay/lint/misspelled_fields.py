@@ -1,8 +1,8 @@
-"""Field names with a typo.
+"""Finds field names with a typo.
 
-The API server refuses an unknown field or drops it without an error. Only the official definitions list all fields. But
-a name that is nearly one of the fields below, which decide what Ray sees of a cluster, is wrong in any case. No field
-of the official definitions is reported as a typo.
+The API server refuses an unknown field or drops it without an error. Only the official definitions list all fields.
+This module reports names that are similar to one of the fields below, which determine Ray's view of a cluster. It
+reports no field of the official definitions.
 """
 
 import difflib
@@ -23,7 +23,7 @@ from tune_policies.kuberay.reading.kuberay_models import (
 )
 
 _NEAR: Final = 0.88
-"""The similarity of two names that differ by a typo: an ending, an additional letter, or two that changed places."""
+"""The minimum similarity for a typo: another ending, an additional letter, or two swapped letters."""
 
 _Fields: TypeAlias = Mapping[str, Union[type[Part], "_Fields", None]]
 """The known fields of a part, each with the type of its own parts."""
@@ -32,9 +32,7 @@ _OTHER_FIELDS: Final[dict[type[Part], tuple[str, ...]]] = {
     AutoscalerOptions: ("resources", "env", "envFrom", "upscalingMode"),
     Container: ("command", "args", "volumeMounts", "envFrom", "ports", "lifecycle"),
     ContainerResources: ("claims",),
-    PodSpec: (
-        *("affinity", "volumes", "initContainers", "serviceAccountName", "priorityClassName", "imagePullSecrets"),
-    ),
+    PodSpec: ("affinity", "volumes", "initContainers", "serviceAccountName", "priorityClassName", "imagePullSecrets"),
     Toleration: ("tolerationSeconds",),
     WorkerGroupSpec: ("scaleStrategy", "priority"),
 }
@@ -55,7 +53,7 @@ _SPECS: Final[dict[str, type[Part] | _Fields]] = {
 
 
 def misspelled_fields(manifest: Document) -> Iterator[tuple[Path, str]]:
-    """Yield the path of each field with a typo, and a message that names the field that is meant."""
+    """Yield the path of each field with a typo, and a message with the correct name."""
     data = manifest.data
     kind = data.get("kind") if isinstance(data, Mapping) else None
     if isinstance(kind, str) and kind in _SPECS:

@@ -1,4 +1,4 @@
-"""Rules, their findings, and the decorators that make rules of functions."""
+"""Rules, their findings, and the decorator that turns a function into a rule."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Literal, NamedTuple, TypeAlias, TypeVar
@@ -12,11 +12,11 @@ from tune_policies.values.sanitize import shortened
 from tune_policies.values.value import Value
 
 Severity = Literal["error", "warning", "note"]
-"""With an error, the cluster does not work as its file says. With a warning, it may not."""
+"""With an error, the cluster does not work as its file describes. With a warning, it may not."""
 
 
 class Found(NamedTuple):
-    """What a rule's check returns: a :class:`Finding` without the fields of the rule and the file.
+    """The result of a rule's check: a :class:`Finding` without the fields of the rule and the file.
 
     Attributes:
         path: Starts at the cluster's ``spec`` in rules for clusters and groups, else at the document's root.
@@ -35,10 +35,10 @@ class Finding(Value):
         source: The name of the file.
         document: The index of the document in the file, without empty documents.
         line: The line in the file, from 1.
-        path: The keys and indices that lead to the part of the document.
-        message: What is wrong, with the value.
+        path: The keys and indices of the part in the document.
+        message: The mistake, with the value.
         why: Why it matters.
-        fix: What to write instead.
+        fix: The correction.
     """
 
     rule: str
@@ -61,8 +61,8 @@ class Rule(NamedTuple):
 
     Attributes:
         why: Why it matters.
-        source: The documentation, or the code, that it follows.
-        check: Checks a document and the clusters in it; ``None`` if the reader of files finds the mistakes.
+        source: The documentation or code on which it is based.
+        check: Checks a document and the clusters in it; ``None`` if the file reader finds the mistakes.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""Files that describe a Ray cluster: KubeRay's manifests, and Ray's own cluster YAML."""
+"""Reads files that describe a Ray cluster: KubeRay's manifests and Ray's cluster YAML."""

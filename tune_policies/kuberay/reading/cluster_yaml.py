@@ -1,7 +1,7 @@
-"""Reads Ray's own cluster YAML, the file of ``ray up``, with Ray's defaults.
+"""Reads Ray's cluster YAML, the file of ``ray up``, with Ray's defaults.
 
-As in ``prepare_config`` of ``ray.autoscaler._private.util``, missing fields at the top have the defaults of the
-provider. Nothing is merged below the top.
+As in ``prepare_config`` of ``ray.autoscaler._private.util``, missing fields at the top level have the defaults of the
+provider. Lower levels are not merged.
 
 Field names are those of https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html.
 """
@@ -23,8 +23,8 @@ class YamlNodeType(Part):
     """A node type.
 
     Attributes:
-        resources: The amounts that Ray counts. On AWS, Ray looks up missing ones by the instance type.
-        max_workers: The most nodes; ``None`` for the limit of the cluster.
+        resources: The amounts that Ray counts. On AWS, Ray looks up missing amounts by the instance type.
+        max_workers: The maximum number of nodes; ``None`` for the limit of the cluster.
     """
 
     resources: dict[str, NodeCount] | None = None
@@ -36,7 +36,7 @@ class YamlNodeType(Part):
 
 
 class ClusterYaml(Part):
-    """A cluster as ``ray up`` starts it. ``max_workers`` is ``None`` if neither the file nor its provider has it."""
+    """A cluster for ``ray up``. ``max_workers`` is ``None`` if neither the file nor the provider sets it."""
 
     cluster_name: str | None = None
     max_workers: NodeCount | None = None
@@ -49,10 +49,10 @@ class ClusterYaml(Part):
 NODE_TYPES: Final = "available_node_types"
 
 LOCAL: Final = "local"
-"""The provider of existing machines, which are listed by their addresses."""
+"""The provider of existing machines, which the file lists by address."""
 
 LOCAL_TYPE: Final = "local.cluster.node"
-"""The node type that Ray makes for all machines of a local cluster."""
+"""The node type of all machines of a local cluster in Ray."""
 
 
 class ProviderDefaults(NamedTuple):
@@ -93,7 +93,7 @@ PROVIDERS: Final = {
         ("external", "aliyun", "kuberay", "fake_multinode", "fake_multinode_docker", LOCAL), ProviderDefaults()
     ),
 }
-"""All providers of Ray, with the node types of the usual ones."""
+"""All providers of Ray, with the default node types of the most common ones."""
 
 FILLS_RESOURCES: Final = "aws"
 """The provider for which Ray looks up missing ``resources`` by the instance type."""
@@ -108,7 +108,7 @@ def is_cluster_yaml(data: object) -> bool:
 
 
 def provider_of(data: Mapping[str, Any]) -> str:
-    """Return the type of the provider, empty if the file has none."""
+    """Return the type of the provider, or an empty text if the file has none."""
     provider = data.get("provider")
     return str(provider.get("type", "")) if isinstance(provider, dict) else ""
 
@@ -128,7 +128,7 @@ def with_defaults(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_machines(data: dict[str, Any]) -> dict[str, Any]:
-    """Return what Ray makes of a list of machines: one node type, with all machines unless the file has fewer."""
+    """Return Ray's fields for a list of machines: one node type with all machines, unless the file limits them."""
     if data.get(NODE_TYPES):
         return {}
     provider, least, most = data["provider"], data.get("min_workers"), data.get("max_workers")
@@ -151,9 +151,9 @@ def assumptions(data: Mapping[str, Any]) -> list[str]:
     defaults = PROVIDERS.get(provider, ProviderDefaults())
     found = []
     if NODE_TYPES not in data and defaults.node_types is not None:
-        found.append(f"the file has no node types: those that Ray has for {provider} are counted")
+        found.append(f"the file has no node types, so Ray's default types for {provider} are assumed")
     if "max_workers" not in data and defaults.max_workers is not None:
-        found.append(f"the file has no max_workers: {defaults.max_workers} is counted, Ray's default for {provider}")
+        found.append(f"the file has no max_workers, so Ray's default for {provider} is assumed: {defaults.max_workers}")
     return found
 
 
@@ -170,8 +170,8 @@ class InstanceTypes(NamedTuple):
     """The resources of the nodes of one cluster.
 
     For AWS, Ray looks up the instance type when the cluster starts, and adds missing ``resources``
-    (``fillout_available_node_types_resources`` of ``ray.autoscaler._private.aws.node_provider``). Here the catalogue
-    stands for AWS. For other providers, Ray looks nothing up.
+    (``fillout_available_node_types_resources`` of ``ray.autoscaler._private.aws.node_provider``). Here, the catalog
+    replaces AWS. For other providers, Ray looks up nothing.
     """
 
     provider: str
@@ -190,41 +190,41 @@ class InstanceTypes(NamedTuple):
         return amounts | given
 
     def why_unknown(self, name: str, node_type: YamlNodeType) -> str | None:
-        """Return why the resources of a node type are unknown and what to write, or ``None`` if they are known."""
+        """Return why the resources of a node type are unknown and how to fix it, or ``None`` if they are known."""
         amounts = self.amounts(node_type)
         if "CPU" in amounts or (amounts and self.provider != FILLS_RESOURCES):
             return None
         instance = node_type.node_config.get(_INSTANCE_TYPE)
         if self.provider == LOCAL:
             why = (
-                "resources, which Ray reads from each machine when it starts: run `probe --json` there and "
+                "resources, because Ray reads them from each machine when it starts: run `probe --json` there and "
                 "plan for its output, or write a list of nodes"
             )
         elif self.provider != FILLS_RESOURCES:
-            why = "resources: write what a node will have, which Ray finds out for AWS alone before a node starts"
+            why = "resources, which Ray looks up for AWS only: add the resources of a node"
         elif not isinstance(instance, str):
-            why = f"resources, and its node_config no {_INSTANCE_TYPE} by which AWS could fill them in: write resources"
+            why = f"resources, and AWS cannot fill them in without {_INSTANCE_TYPE} in its node_config: add resources"
         else:
-            unknown = "" if self.catalog is None else ", which the list of nodes does not have"
+            unknown = "" if self.catalog is None else ", which is missing in the list of nodes"
             why = (
-                f"resources in the file: AWS fills them in by the instance type {instance}{unknown}; give --nodes a "
-                "list of nodes that has it, or write resources"
+                f"resources in the file: AWS fills them in by the instance type {instance}{unknown}; pass --nodes a "
+                "list of nodes with this type, or add resources"
             )
         return f"the node type {name!r} has no {'CPU in its ' if amounts else ''}{why}"
 
     def assumptions(self, node_types: Mapping[str, YamlNodeType]) -> Iterator[str]:
-        """Yield a sentence about each node type to which AWS adds devices that are not counted."""
+        """Yield a sentence about each node type whose devices AWS adds and a plan does not count."""
         for name, each in node_types.items():
             instance = each.node_config.get(_INSTANCE_TYPE)
             is_open = self.provider == FILLS_RESOURCES and "GPU" not in (each.resources or {})
             if is_open and isinstance(instance, str) and _WITH_DEVICES.match(instance) and self._machine(each) is None:
                 yield (
-                    f"AWS adds the devices of {instance} to the resources of {name!r}, which are counted without: give "
-                    "--nodes a list of nodes that has it, or write them under resources"
+                    f"AWS adds the devices of {instance} to the resources of {name!r}, but the plan does not count "
+                    "them: pass --nodes a list of nodes with this type, or add them to resources"
                 )
 
     def _machine(self, node_type: YamlNodeType) -> NodeType | None:
-        """Return the catalogue's row of the instance type, by its ``node_config`` or its name."""
+        """Return the catalog's row of the instance type, by its ``node_config`` or its name."""
         instance = node_type.node_config.get(_INSTANCE_TYPE)
         if self.provider != FILLS_RESOURCES or self.catalog is None or not isinstance(instance, str):
             return None

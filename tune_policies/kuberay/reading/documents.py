@@ -1,7 +1,7 @@
-"""Reads files, and finds the Ray clusters in the manifests of KubeRay.
+"""Reads files, and finds the Ray clusters in KubeRay's manifests.
 
-Kinds that are not Ray's are ignored, because a file may have a ConfigMap beside its cluster. Ray's own cluster YAML is
-read by :mod:`tune_policies.kuberay.reading.cluster_yaml`.
+Other kinds are ignored, because a file may also contain a ConfigMap. :mod:`tune_policies.kuberay.reading.cluster_yaml`
+reads Ray's cluster YAML.
 """
 
 import gzip
@@ -37,7 +37,7 @@ _PLACES: Final[dict[str, Path]] = {
     "RayService": ("spec", "rayClusterConfig"),
     "RayCronJob": ("spec", "jobTemplate", "rayClusterSpec"),
 }
-"""The path of the cluster's specification in each kind of KubeRay's."""
+"""The path of the cluster's specification in each of KubeRay's kinds."""
 
 
 def read_text(path: str | FilePath, times: int = 1) -> str:
@@ -45,7 +45,7 @@ def read_text(path: str | FilePath, times: int = 1) -> str:
 
     Args:
         path: The file; ``-`` is stdin.
-        times: How many times as large as a manifest it may be.
+        times: The maximum size as a multiple of that of a manifest.
 
     Raises:
         DocumentError: The unpacked text is too long, or not UTF-8.
@@ -56,22 +56,22 @@ def read_text(path: str | FilePath, times: int = 1) -> str:
         try:
             data = sys.stdin.buffer.read(max_bytes + 1)
         except (AttributeError, OSError, ValueError) as error:  # stdin is closed
-            raise InvalidResourcesError("nothing is piped in to read") from error
+            raise InvalidResourcesError("stdin is closed: pipe a file into the command") from error
     else:
         data = read_bytes(path, max_bytes=max_bytes)
     if data.startswith(_GZIP) and len(data) <= max_bytes:
         try:
-            with gzip.open(io.BytesIO(data)) as file:  # unlike gzip.decompress, it takes a limit
+            with gzip.open(io.BytesIO(data)) as file:  # unlike gzip.decompress, it accepts a limit
                 data = file.read(max_bytes + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise DocumentError(source, 1, f"cannot be unpacked as gzip: {error}") from error
     if len(data) > max_bytes:
-        raise DocumentError(source, 1, f"more than {max_bytes:,} bytes: keep only what is needed")
+        raise DocumentError(source, 1, f"more than {max_bytes:,} bytes: remove the documents that are not needed")
     return decode(data, source)
 
 
 def manifests_in(document: Document) -> Iterator[tuple[Path, Document]]:
-    """Yield a document, or the items of a list as ``kubectl get`` writes it, each with its path."""
+    """Yield a document, or the items of a ``List`` from ``kubectl get``, each with its path."""
     data = document.data
     items = data.get("items") if isinstance(data, Mapping) and data.get("kind") == "List" else None
     if not isinstance(items, list):
@@ -92,9 +92,9 @@ def _by_item(places: Mapping[Path, int]) -> defaultdict[str | int, dict[Path, in
 
 
 def clusters_in(manifest: Document) -> tuple[list[ClusterInFile], list[FieldProblem]]:
-    """Return the cluster of KubeRay's in a manifest, and its wrong fields.
+    """Return the cluster in a KubeRay manifest, and its wrong fields.
 
-    A RayJob that selects a running cluster has none.
+    A RayJob that selects a running cluster contains none.
     """
     data = manifest.data
     if not isinstance(data, dict):
@@ -105,12 +105,12 @@ def clusters_in(manifest: Document) -> tuple[list[ClusterInFile], list[FieldProb
     if not isinstance(kind, str) or kind not in _PLACES:
         is_of_ray = isinstance(version, str) and version.startswith("ray.io/")
         hint = suggest(kind, _PLACES) if isinstance(kind, str) else ""
-        message = f"kind {shorten(kind)} is not one of KubeRay's{hint or ': it has ' + ', '.join(_PLACES)}"
+        message = f"kind {shorten(kind)} is not one of KubeRay's kinds{hint or ': ' + ', '.join(_PLACES)}"
         return [], [FieldProblem(("kind",), message)] if is_of_ray else []
     found, problems = _cluster_of(kind, data)
     if version not in _VERSIONS:
         named = "apiVersion is missing" if version is None else f"apiVersion is {shorten(version)}"
-        problems = [FieldProblem(("apiVersion",), f"{named}: of a {kind} it is 'ray.io/v1'"), *problems]
+        problems = [FieldProblem(("apiVersion",), f"{named}: use 'ray.io/v1' for a {kind}"), *problems]
     return found, problems
 
 
@@ -125,7 +125,7 @@ def _cluster_of(kind: str, manifest: dict[str, Any]) -> tuple[list[ClusterInFile
             return [], [*problems, FieldProblem(path, f"{path[-1]} must be a mapping, got {shorten(spec)}")]
         if spec.get(key) is None:
             if not spec.get("clusterSelector"):  # which selects a running cluster
-                problems.append(FieldProblem(place[: number + 1], f"{key} is missing: it says what the cluster is"))
+                problems.append(FieldProblem(place[: number + 1], f"{key} is missing: it must define the cluster"))
             return [], problems
         spec = spec[key]
     found, wrong = read_part(RayClusterSpec, spec)
@@ -136,7 +136,7 @@ def _cluster_of(kind: str, manifest: dict[str, Any]) -> tuple[list[ClusterInFile
 
 
 def name_of(manifest: Document) -> str | None:
-    """Return the name of a cluster, job or service, empty if it has none, or ``None`` for other documents."""
+    """Return the name of a cluster, job or service (empty if missing), or ``None`` for other documents."""
     data = manifest.data
     if not isinstance(data, Mapping):
         return None
@@ -154,7 +154,7 @@ def check_name(name: str, manifests: Iterable[Document], source: str) -> None:
     """Raise :class:`InvalidResourcesError` unless one of the manifests has the name."""
     names = [found for each in manifests if (found := name_of(each))]
     if name not in names:
-        listed = ", ".join(map(shorten, names)) or "none with a name"
+        listed = ", ".join(map(shorten, names)) or "none"
         raise InvalidResourcesError(
-            f"{source} has no cluster {shorten(name)}{suggest(name, names) or '.'} It has {listed}"
+            f"{source} has no cluster {shorten(name)}{suggest(name, names) or '.'} Available names: {listed}"
         )

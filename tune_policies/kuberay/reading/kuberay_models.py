@@ -1,7 +1,7 @@
-"""Models of the fields of KubeRay's manifests that decide what Ray sees of a cluster, and problems in these fields.
+"""Models of the fields in KubeRay's manifests that determine Ray's view of a cluster, and problems in these fields.
 
-They follow KubeRay's API reference (https://ray-project.github.io/kuberay/reference/api/) and Kubernetes', and accept
-all other fields. Amounts stay as they are written, see :func:`parse_quantity`.
+They follow the API references of KubeRay (https://ray-project.github.io/kuberay/reference/api/) and Kubernetes, and
+accept all other fields. :func:`parse_quantity` converts amounts, which the models keep unchanged.
 """
 
 import json
@@ -28,39 +28,39 @@ _QUANTITY: Final = re.compile(
     re.ASCII,
 )
 
-_LONGEST: Final = 100  # characters: Kubernetes keeps less than 2**63, to the nano
+_LONGEST: Final = 100  # characters: Kubernetes supports amounts below 2**63 with nano precision
 
 
 def parse_quantity(quantity: str | float) -> Fraction:
-    """Return an amount of Kubernetes, such as ``"500m"`` or ``"64Gi"``, as an exact number; memory in bytes.
+    """Return a Kubernetes quantity, such as ``"500m"`` or ``"64Gi"``, as an exact number; memory in bytes.
 
     The grammar is that of https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/.
 
     Raises:
-        InvalidResourcesError: The text is not an amount of Kubernetes, or is below 0.
+        InvalidResourcesError: The text is not a Kubernetes quantity, or is below 0.
     """
     if isinstance(quantity, float) and quantity.is_integer():
         quantity = int(quantity)
     text = quantity if isinstance(quantity, str) else shorten(quantity)
     found = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None:
-        raise InvalidResourcesError(f"{shorten(quantity)} is not an amount as Kubernetes writes it{_hint(text)}")
+        raise InvalidResourcesError(f"{shorten(quantity)} is not a Kubernetes quantity{_hint(text)}")
     number = Fraction(found["number"])
     return number * (Fraction(10) ** int(found["exponent"]) if found["exponent"] else _FACTORS[found["unit"] or ""])
 
 
 def ray_amount(quantity: str | float) -> int:
-    """Return an amount rounded up, as Ray's autoscaler counts it (``_round_up_k8s_quantity``), so that ``"500m"`` is 1.
+    """Return a quantity rounded up to a whole number, as in Ray's autoscaler (``_round_up_k8s_quantity``).
 
     Raises:
-        InvalidResourcesError: The text is not an amount of Kubernetes, or is below 0.
+        InvalidResourcesError: The text is not a Kubernetes quantity, or is below 0.
     """
     return math.ceil(parse_quantity(quantity))
 
 
 def _hint(text: str) -> str:
     if text.strip().startswith("-"):
-        return ": it must be 0 or above"
+        return ": it must be 0 or more"
     if without := re.fullmatch(r"\s*([\d.]+)\s*([KkMGTPE]i?)[Bb]?\s*", text):
         unit = without[2] if without[2] != "K" else "k"
         unit = "Ki" if unit == "ki" else unit
@@ -70,27 +70,27 @@ def _hint(text: str) -> str:
 
 def _check_quantity(value: object) -> object:
     if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
-        raise ValueError("must be an amount, such as '4', '500m' or '16Gi'")
+        raise ValueError("must be a quantity such as '4', '500m' or '16Gi'")
     if isinstance(value, float) and not value.is_integer():
-        # The definition has x-kubernetes-int-or-string.
+        # The CRD has x-kubernetes-int-or-string.
         raise ValueError(f'must be a whole number or a text, got {value!r}: write "{value!r}", in quotes')
     parse_quantity(value)
     return value
 
 
 Quantity = Annotated[str | int | float, BeforeValidator(_check_quantity)]
-"""An amount as Kubernetes writes it, such as ``"500m"`` or ``"64Gi"``."""
+"""A Kubernetes quantity, such as ``"500m"`` or ``"64Gi"``."""
 
 
 class Part(BaseModel):
-    """A part of a manifest, with the fields that matter here."""
+    """A part of a manifest, with the fields that matter for Ray's view of the cluster."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
     def _null_is_nothing(cls, data: object) -> object:
-        # Kubernetes replaces a null by the default.
+        # Kubernetes replaces null by the default.
         return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
@@ -109,7 +109,7 @@ class EnvironmentVariable(Part):
 
 
 class Container(Part):
-    """A container. Ray runs in the first one of a pod."""
+    """A container. Ray runs in the first container of a pod."""
 
     name: str
     image: str | None = None
@@ -162,7 +162,7 @@ class HeadGroup(Part):
 
 
 class WorkerGroupSpec(HeadGroup):
-    """A worker group with the defaults of the definition."""
+    """A worker group with the defaults of the CRD."""
 
     groupName: str  # noqa: N815
     replicas: int = 0
@@ -192,13 +192,13 @@ class RayClusterSpec(Part):
 
 
 class FieldProblem(NamedTuple):
-    """The path of a wrong field, and what is wrong."""
+    """A wrong field: its path and a message."""
 
     path: Path
     message: str
 
     def below(self, top: Path) -> "FieldProblem":
-        """Return the problem of a part with its path from the document's root."""
+        """Return the problem with ``top`` before its path."""
         return self._replace(path=(*top, *self.path))
 
 
@@ -214,15 +214,15 @@ class ClusterInFile(NamedTuple):
     path: Path
 
 
-_WHOLE: Final = "-?(0|[1-9][0-9]{0,18})"  # 010 may be 8, and no count has more digits
+_WHOLE: Final = "-?(0|[1-9][0-9]{0,18})"  # without a leading 0, which may mean octal
 
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
 def read_part(model: type[_ModelT], data: object) -> tuple[_ModelT | None, list[FieldProblem]]:
-    """Return a part as its model, or ``None`` if a field is wrong, and the problems.
+    """Validate a part, and return its model (``None`` if a field is wrong) and the problems.
 
-    A number without its quotes is a problem, but is read as the text.
+    A number without quotes where a text is required is a problem, but is read as the text.
     """
     try:
         return model.model_validate(data), []
@@ -240,7 +240,7 @@ def read_part(model: type[_ModelT], data: object) -> tuple[_ModelT | None, list[
 
 
 def _lacks_quotes(detail: Any) -> bool:
-    """Return whether the value is a number instead of a text, or an amount such as ``cpu: 0.5``."""
+    """Return whether the value is a number instead of a text, or a quantity such as ``cpu: 0.5``."""
     if detail["type"] == "value_error":
         return isinstance(detail["input"], float)
     return detail["type"] == "string_type" and isinstance(detail["input"], int | float)
@@ -278,5 +278,5 @@ def _explain(detail: Any) -> str:
         what = "truth value" if isinstance(value, bool) else "number"
         return f'must be a text, got the {what} {got}: write "{json.dumps(value)}", in quotes'
     if kind == "int_type" and isinstance(value, str) and re.fullmatch(_WHOLE, value):
-        return f"must be a whole number, got the text {got}: leave the quotes out"
+        return f"must be a whole number, got the text {got}: remove the quotes"
     return f"must be {_EXPECTED[kind]}, got {got}" if kind in _EXPECTED else f"{detail['msg'].lower()}, got {got}"

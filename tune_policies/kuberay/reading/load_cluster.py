@@ -1,14 +1,14 @@
-"""Loads the nodes to plan for from a file of any format.
+"""Loads the nodes to plan for from a file in any supported format.
 
-A file is a list of nodes (``NodeCatalog``), the output of ``probe --json`` (``ClusterCapacity``), or a file of KubeRay
-or of Ray's cluster launcher (``ClusterSpec``).
+A file contains a list of nodes (``NodeCatalog``), the output of ``probe --json`` (``ClusterCapacity``), a KubeRay
+manifest or a cluster YAML (``ClusterSpec``).
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path as FilePath
-from typing import Final
+from typing import Any, Final
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, accelerator_type_of, to_resources
 from tune_policies.files.plain_data import (
@@ -34,23 +34,29 @@ from tune_policies.kuberay.reading.cluster_yaml import (
     read_cluster_yaml,
 )
 from tune_policies.kuberay.reading.documents import check_name, clusters_in, manifests_in, name_of, read_text
-from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, FieldProblem, HeadGroup, WorkerGroupSpec
+from tune_policies.kuberay.reading.kuberay_models import (
+    ClusterInFile,
+    FieldProblem,
+    HeadGroup,
+    PodSpec,
+    WorkerGroupSpec,
+)
 from tune_policies.kuberay.reading.ray_counts import device_type, names_cpus, ray_counts, slice_shape, started_counts
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import kind_of, shorten
 
-HEAD_UNKNOWN: Final = "the head is counted without CPUs, as its file does not say what it has"
+HEAD_UNKNOWN: Final = "the head counts as a node without CPUs because its resources are unknown"
 
 _FIRST_WITH_GROUP_RESOURCES: Final = (2, 51)
 """Older autoscalers ignore the field ``resources`` of a group. KubeRay passes its labels to the nodes."""
 
 
 def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
-    """Return a cluster of KubeRay's as its autoscaler counts it or, without an autoscaler, as its nodes start.
+    """Return a KubeRay cluster as its autoscaler counts it or, without an autoscaler, as its nodes start.
 
     Raises:
-        InvalidResourcesError: Ray cannot count a node's resources, or the numbers of a group contradict each other.
+        InvalidResourcesError: Ray cannot count a node's resources, or the numbers of a group are contradictory.
     """
     spec = cluster.spec
     is_autoscaling = spec.enableInTreeAutoscaling is True
@@ -64,34 +70,22 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
 
     is_head_known = is_autoscaling or names_cpus(spec.headGroupSpec)
     with _naming("the head"):
-        head = _head(spec.headGroupSpec, counts(spec.headGroupSpec) if is_head_known else {})
-    options = spec.autoscalerOptions
+        amounts = counts(spec.headGroupSpec) if is_head_known else {}
+        fields = _node_fields(amounts, spec.headGroupSpec.labels, spec.headGroupSpec.template.spec)
+        head = NodeCapacity(node_id="head", is_head=True, **fields)
     return ClusterSpec(
         name=cluster.metadata.name or "cluster",
         head=head,
         groups=tuple(_group(each, counts) for each in spec.workerGroupSpecs),
         is_autoscaling=is_autoscaling,
-        idle_timeout_s=options.idleTimeoutSeconds,
+        idle_timeout_s=spec.autoscalerOptions.idleTimeoutSeconds,
         assumptions=() if is_head_known else (HEAD_UNKNOWN,),
-    )
-
-
-def _head(group: HeadGroup, amounts: Mapping[str, int]) -> NodeCapacity:
-    pod, gpus = group.template.spec, amounts.get("GPU", 0)
-    return NodeCapacity(
-        node_id="head",
-        resources=to_resources(amounts),
-        accelerator_type=device_type(amounts, group.labels, pod.nodeSelector) if amounts else None,
-        labels=group.labels,
-        devices=parts_of_gpus(pod.containers[0].resources.limits, pod.nodeSelector, gpus) if gpus else None,
-        is_head=True,
     )
 
 
 def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]) -> WorkerGroup:
     with _naming(f"the group {group.groupName!r}"):
         amounts = counts(group)
-        pod, gpus = group.template.spec, amounts.get("GPU", 0)
         shape = slice_shape(group) if "TPU" in amounts else None
         if shape is not None:
             # The autoscaler counts it on every host, but only one host of a running slice has it.
@@ -101,18 +95,31 @@ def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]
         start = 0 if group.suspend else min(most, max(group.minReplicas, group.replicas))
         return WorkerGroup(
             name=group.groupName,
-            resources=to_resources(amounts),
             min_nodes=group.minReplicas * group.numOfHosts,
             max_nodes=group.maxReplicas * group.numOfHosts,
             start_nodes=start * group.numOfHosts,
             num_hosts=group.numOfHosts,
-            accelerator_type=(told := device_type(amounts, group.labels, pod.nodeSelector)),
-            devices=parts_of_gpus(pod.containers[0].resources.limits, pod.nodeSelector, gpus) if gpus else None,
-            is_type_counted=told is None or accelerator_type_of(amounts) is not None,
-            labels=group.labels,
             topology=None if shape is None else shape.topology,
             idle_timeout_s=group.idleTimeoutSeconds,
+            **_worker_fields(amounts, group.labels, group.template.spec),
         )
+
+
+def _node_fields(amounts: Mapping[str, int], labels: dict[str, str], pod: PodSpec | None = None) -> dict[str, Any]:
+    """Return the fields that ``NodeCapacity`` and ``WorkerGroup`` have in common."""
+    selector, gpus = {} if pod is None else pod.nodeSelector, amounts.get("GPU", 0)
+    return {
+        "resources": to_resources(amounts),
+        "accelerator_type": device_type(amounts, labels, selector) if amounts else None,
+        "labels": labels,
+        "devices": parts_of_gpus(pod.containers[0].resources.limits, selector, gpus) if pod and gpus else None,
+    }
+
+
+def _worker_fields(amounts: Mapping[str, int], labels: dict[str, str], pod: PodSpec | None = None) -> dict[str, Any]:
+    fields = _node_fields(amounts, labels, pod)
+    is_type_counted = fields["accelerator_type"] is None or accelerator_type_of(amounts) is not None
+    return {**fields, "is_type_counted": is_type_counted}
 
 
 def yaml_to_cluster_spec(
@@ -123,18 +130,18 @@ def yaml_to_cluster_spec(
     Args:
         cluster: The file with Ray's defaults.
         catalog: The machines of instance types, which Ray looks up in the cloud.
-        assumptions: Sentences about defaults that are counted.
+        assumptions: Sentences about defaults that replace missing fields.
 
     Raises:
-        InvalidResourcesError: The resources of a node type are unknown, or its numbers contradict each other.
+        InvalidResourcesError: The resources of a node type are unknown, or its numbers are contradictory.
     """
     types = cluster.available_node_types
     head = cluster.head_node_type
     if head not in types:
-        raise InvalidResourcesError(f"head_node_type must name one of {', '.join(types)}, got {head!r}")
+        raise InvalidResourcesError(f"head_node_type must be one of {', '.join(types)}, got {head!r}")
     if cluster.max_workers is None:
         raise InvalidResourcesError(
-            "max_workers is missing: write how many worker nodes there may be (Ray has no default for this provider)"
+            "max_workers is missing: set the maximum number of worker nodes (Ray has no default for this provider)"
         )
     most = cluster.max_workers
     instance_types = InstanceTypes(provider_of(cluster.model_dump()), catalog)
@@ -148,14 +155,7 @@ def yaml_to_cluster_spec(
     minutes = cluster.idle_timeout_minutes
     with _naming(f"the node type {head!r}"):
         amounts = {} if head_unknown else instance_types.amounts(types[head], is_head=True)
-        labels = types[head].labels
-        of_head = NodeCapacity(
-            node_id="head",
-            resources=to_resources(amounts),
-            accelerator_type=device_type(amounts, labels, {}),
-            labels=labels,
-            is_head=True,
-        )
+        of_head = NodeCapacity(node_id="head", is_head=True, **_node_fields(amounts, types[head].labels))
     return ClusterSpec(
         name=cluster.cluster_name or "cluster",
         head=of_head,
@@ -170,14 +170,11 @@ def _node_type(name: str, node_type: YamlNodeType, amounts: Mapping[str, int], m
     with _naming(f"the node type {name!r}"):
         return WorkerGroup(
             name=name,
-            resources=to_resources(amounts),
             min_nodes=node_type.min_workers,
             max_nodes=min(most, most if node_type.max_workers is None else node_type.max_workers),
             start_nodes=node_type.min_workers,
-            accelerator_type=(told := device_type(amounts, node_type.labels, {})),
-            is_type_counted=told is None or accelerator_type_of(amounts) is not None,
-            labels=node_type.labels,
             idle_timeout_s=node_type.idle_timeout_s,
+            **_worker_fields(amounts, node_type.labels),
         )
 
 
@@ -217,7 +214,7 @@ def _to_spec(found: ClusterInFile | Document, path: str, catalog: NodeCatalog | 
 
 
 _TIMES: Final = 7
-"""How many times as large as a manifest a saved cluster may be: ten thousand nodes with eight GPUs each take 32 MiB."""
+"""The size limit of a saved cluster as a multiple of that of a manifest. 10,000 nodes with 8 GPUs each take 32 MiB."""
 
 
 def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCatalog | None = None) -> Nodes:
@@ -228,7 +225,7 @@ def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCa
     source, text = str(path), read_text(path, times=_TIMES)
     documents: tuple[Document, ...] = ()
     try:
-        data: object = parse_json(text)  # a saved cluster may be longer than YAML may be
+        data: object = parse_json(text)  # a saved cluster may exceed the size limit of YAML
     except ValueError:
         documents = read_documents(text, source)
         data = documents[0].data if len(documents) == 1 else None
@@ -236,7 +233,7 @@ def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCa
     if found not in (NODE_LIST, SAVED_CLUSTER):
         return _to_spec(_find_in(documents or read_documents(text, source), source, name), source, catalog)
     if name is not None:
-        raise InvalidResourcesError(f"--name picks a cluster in a file, and {source} is a {found.name}: leave it out")
+        raise InvalidResourcesError(f"--name selects one of several clusters, but {source} is a {found.name}: omit it")
     data = parse_data(text, source, max_parts=MAX_PARTS if found is NODE_LIST else MAX_RECORD_PARTS)
     try:
         return NodeCatalog.from_dict(data) if found is NODE_LIST else ClusterCapacity.from_dict(data)
@@ -245,25 +242,25 @@ def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCa
 
 
 def load_capacity(path: str | FilePath, *, name: str | None = None) -> ClusterCapacity:
-    """Return the nodes of a file to plan for: a list of nodes, the output of ``probe --json``, or a cluster's file.
+    """Return the capacity of a file: a list of nodes, the output of ``probe --json``, or a cluster's file.
 
-    Of a cluster with an autoscaler, the capacity has the nodes that always exist, and those that can be added.
+    If the cluster has an autoscaler, the capacity contains the nodes that always exist and the nodes that can be added.
 
     Args:
         path: The file, plain or gzipped; ``-`` is stdin.
-        name: The name of the cluster, job or service, if the file of a cluster has several.
+        name: The name of the cluster, job or service, if the file contains several.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, has no such format, or a field is wrong.
+        InvalidResourcesError: The file cannot be read, has another format, or a field is wrong.
     """
     return capacity_of(read_nodes(path, name=name))
 
 
 def find_cluster(path: str | FilePath) -> ClusterInFile | Document:
-    """Return the only cluster of a file: the parsed cluster of KubeRay's, or the document of a cluster YAML.
+    """Return the only cluster of a file: the parsed KubeRay cluster, or the document of a cluster YAML.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, has no cluster or several, or a field of KubeRay's is wrong.
+        InvalidResourcesError: The file cannot be read, has no cluster or several, or a field of a manifest is wrong.
     """
     return _find_in(read_documents(read_text(path), str(path)), str(path), None)
 
@@ -284,19 +281,19 @@ def _find_in(documents: Sequence[Document], path: str, name: str | None) -> Clus
             problems += [(manifest, problem) for problem in wrong]
     if len(found) > 1:
         raise InvalidResourcesError(
-            f"{path} holds {len(found)} clusters ({_listed(manifests)}): pick one by its name (plan --name), or "
-            "give it a file of its own"
+            f"{path} contains {len(found)} clusters ({_listed(manifests)}): select one by name (plan --name), or move "
+            "it to its own file"
         )
     if problems:
         raise _wrong(problems)
-    if len(found) != 1:
+    if not found:
         data = documents[0].data if documents else None
         raise wrong_file(
             path,
             "cluster's file",
             data,
-            "it must hold one KubeRay RayCluster, RayJob or RayService, or one cluster YAML (available_node_types), "
-            f"but holds {len(found)} (found: {_listed(manifests) or 'nothing'})",
+            "it must define a cluster in a KubeRay RayCluster, RayJob or RayService, or in a cluster YAML "
+            f"(available_node_types), but defines none (found: {_listed(manifests) or 'nothing'})",
         )
     return found[0]
 

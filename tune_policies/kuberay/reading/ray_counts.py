@@ -1,20 +1,19 @@
-"""The amounts that Ray counts on a node of a KubeRay group, with an autoscaler and without one.
+"""The amounts that Ray counts on a node of a KubeRay group, with and without an autoscaler.
 
 The autoscaler follows ``ray.autoscaler._private.kuberay.autoscaling_config`` (Ray 2.60). The group's ``resources`` take
 precedence over ``rayStartParams``, then the limits of the pod's first container, then its requests.
 
-Without an autoscaler, a node has the same amounts, and the devices that KubeRay or Ray finds among the limits of the
-first container (``generateRayStartCommand`` in ray-operator/controllers/ray/common/pod.go).
+Without an autoscaler, a node also has the devices that KubeRay or Ray finds among the limits of the first container
+(``generateRayStartCommand`` in ray-operator/controllers/ray/common/pod.go).
 
-Names in a written file must be safe in every shell on the way to Ray. Quoting alone is not enough:
+Names in a written file must be safe in all shells between the file and Ray. Quoting alone is not enough:
 
-* KubeRay joins ``rayStartParams`` to a command for ``bash -c`` as they are, and puts the amounts of a group's
-  ``resources`` between single quotes without escaping them (``convertParamMap``, ``updateRayStartParamsResources`` in
+* KubeRay joins ``rayStartParams`` without quotes to a command for ``bash -c``. It encloses the amounts of a group's
+  ``resources`` in single quotes without escaping them (``convertParamMap``, ``updateRayStartParamsResources`` in
   https://github.com/ray-project/kuberay/blob/master/ray-operator/controllers/ray/common/pod.go).
-* Kubernetes replaces ``$(NAME)`` in that command by a variable, quoted or not.
-* Ray's autoscaler drops the first and the last character of the parameter ``resources``, and each backslash in it.
-* Ray's launcher passes amounts to ``docker exec`` in a variable without quotes, and an image to ``docker pull`` as it
-  is.
+* Kubernetes replaces ``$(NAME)`` in this command by a variable, even inside quotes.
+* Ray's autoscaler removes the first and the last character of the parameter ``resources``, and each backslash in it.
+* Ray's launcher passes amounts to ``docker exec`` in an unquoted variable, and an unquoted image to ``docker pull``.
 """
 
 import json
@@ -61,11 +60,11 @@ def ray_counts(group: HeadGroup) -> dict[str, int]:
     }
     if found["CPU"] is None:
         raise InvalidResourcesError(
-            "Ray cannot tell how many CPUs a node has: give the first container limits.cpu, or rayStartParams num-cpus"
+            "the number of CPUs of a node is missing: set limits.cpu of the first container, or rayStartParams num-cpus"
         )
     known = {name: amount for name, amount in found.items() if amount is not None}
     if "TPU" in known and (shape := slice_shape(group)) is not None:
-        known[shape.head_resource] = 1  # Ray Train reserves a slice by it; the autoscaler counts it on every host
+        known[shape.head_resource] = 1  # Ray Train reserves a slice with it; the autoscaler counts it on every host
     return known | custom
 
 
@@ -75,20 +74,18 @@ def _whole_param(params: Mapping[str, str], param: str) -> int:
         return int(params[param])
     except ValueError as error:
         raise InvalidResourcesError(
-            f"rayStartParams {param}: {shorten(params[param])} is not a whole number, which ray start needs"
+            f"rayStartParams {param}: {shorten(params[param])} is not a whole number, which ray start requires"
         ) from error
 
 
 def slice_shape(group: HeadGroup) -> SliceShape | None:
-    """Return the shape of a group's TPU slices by the labels of GKE, or ``None`` if Ray knows none."""
+    """Return the shape of a group's TPU slices from the labels of GKE, or ``None`` if Ray finds none."""
     selector = group.template.spec.nodeSelector
     topology, device = selector.get(GKE_TPU_TOPOLOGY), TPU_TYPES.get(selector.get(GKE_TPU_TYPE, ""))
     if not topology or device is None:
         return None
     if not all(edge.isdecimal() for edge in topology.split("x")):
-        raise InvalidResourcesError(
-            f"{GKE_TPU_TOPOLOGY}: {shorten(topology)} is not a topology: write one such as '4x4'"
-        )
+        raise InvalidResourcesError(f"{GKE_TPU_TOPOLOGY}: {shorten(topology)} is not a topology: use one such as '4x4'")
     return SliceShape(topology, device)
 
 
@@ -99,14 +96,14 @@ def _custom(group: HeadGroup) -> dict[str, int]:
         return {}
     text = group.rayStartParams["resources"]
     try:
-        # Ray removes the quotes and the backslashes, which are for the shell.
+        # Ray removes the quotes and the backslashes for the shell.
         found = parse_json(text[1:-1].replace("\\", ""))
     except ValueError:
         found = None
     if not isinstance(found, dict) or not all(isinstance(amount, int) for amount in found.values()):
         raise InvalidResourcesError(
-            f"rayStartParams resources: {shorten(text)} is not what Ray reads: write JSON with whole "
-            """numbers in quotes of its own, as "'{\\"mine\\": 1}'", or use the group's field resources"""
+            f"rayStartParams resources: Ray cannot read {shorten(text)}: write JSON with whole numbers in another "
+            """pair of quotes, such as "'{\\"mine\\": 1}'", or use the group's field resources"""
         )
     return {name: int(amount) for name, amount in found.items()}
 
@@ -126,7 +123,7 @@ _NVIDIA_TYPES: Final = sorted(
 
 
 def device_type(amounts: Mapping[str, float], labels: Mapping[str, str], selector: Mapping[str, str]) -> str | None:
-    """Return Ray's name of a node's device type, or ``None`` if the file does not name it.
+    """Return Ray's name of a node's device type, or ``None`` if the file does not contain it.
 
     Args:
         amounts: The node's amounts by Ray's resource.
@@ -140,7 +137,7 @@ def device_type(amounts: Mapping[str, float], labels: Mapping[str, str], selecto
     if (tpu := TPU_TYPES.get(selector.get(GKE_TPU_TYPE, ""))) is not None:
         return tpu
     models = [selector[key] for key in _GPU_LABELS if key in selector]
-    # The longest type that is a word of the model name.
+    # The longest type that is a part of the model name between dashes.
     return next(
         (
             name
@@ -161,36 +158,31 @@ NEURON_CHIPS: Final = ("aws.amazon.com/neuron", "aws.amazon.com/neurondevice")
 (https://awsdocs-neuron.readthedocs-hosted.com/en/latest/containers/kubernetes-getting-started.html)."""
 
 _CORES_OF_A_CHIP: Final = 2
-"""The fewest Neuron cores that a chip has: https://awsdocs-neuron.readthedocs-hosted.com/en/latest/about-neuron/arch."""
+"""The minimum number of cores of a Neuron chip: https://awsdocs-neuron.readthedocs-hosted.com/en/latest/about-neuron/arch."""
 
 
 def quoted_amounts(amounts: Mapping[str, int]) -> str:
     """Return amounts by Ray's resource for ``ray start --resources``, quoted for a shell."""
-    # Non-ASCII letters stay, because the autoscaler drops the backslash of "\u00e9".
+    # Non-ASCII letters are not escaped, because the autoscaler removes the backslash of "\u00e9".
     return shlex.quote(json.dumps(amounts, ensure_ascii=False))
 
 
-def is_resource_name(name: str) -> bool:
-    """Return whether a resource name is safe in every shell on the way to Ray."""
-    return _RESOURCE_NAME.fullmatch(name) is not None
-
-
 def check_resource_name(name: str) -> None:
-    """Raise :class:`InvalidResourcesError` unless a resource name is safe in every shell on the way to Ray."""
-    if not is_resource_name(name):
+    """Raise :class:`InvalidResourcesError` unless a resource name is safe in all shells between the file and Ray."""
+    if not _RESOURCE_NAME.fullmatch(name):
         raise InvalidResourcesError(
-            f"the resource name {shorten(name)} cannot be written for a cluster, as shells on the way to Ray would not "
-            "take it as it is: use letters, digits, '_', '-', '.', ':', '/', '@' and '+'"
+            f"the resource name {shorten(name)} is not safe in the shells that start Ray: use letters, digits, '_', "
+            "'-', '.', ':', '/', '@' and '+'"
         )
 
 
 def started_counts(group: HeadGroup) -> dict[str, int]:
     """Return the amounts that Ray counts on a node without an autoscaler, by Ray's resource; ``memory`` in bytes.
 
-    The amounts of devices that Ray detects on the node are the least that it can find there.
+    For devices that Ray detects on the node, the amount is the minimum that it can find there.
 
     Raises:
-        InvalidResourcesError: The group does not name the CPUs of a node, or an amount is wrong.
+        InvalidResourcesError: The number of CPUs is missing, or an amount is wrong.
     """
     detected: dict[str, int] = {}
     limits = group.template.spec.containers[0].resources.limits
@@ -199,7 +191,7 @@ def started_counts(group: HeadGroup) -> dict[str, int]:
         if resource is None or amount == 0:
             continue
         if resource == "GPU" and not _IS_MIG(key):
-            amount = 1  # all time slices may be of one GPU; the number of whole GPUs is counted below
+            amount = 1  # all time slices may belong to one GPU; ``ray_counts`` counts whole GPUs
         elif key in NEURON_CHIPS:
             amount *= _CORES_OF_A_CHIP
         detected[resource] = amount
@@ -207,6 +199,6 @@ def started_counts(group: HeadGroup) -> dict[str, int]:
 
 
 def names_cpus(group: HeadGroup) -> bool:
-    """Return whether a group names the CPUs of its nodes. Without an autoscaler, Ray counts the machine's otherwise."""
+    """Return whether a group contains a number of CPUs. Otherwise, Ray counts the CPUs of the machine."""
     asked = group.template.spec.containers[0].resources
     return "CPU" in group.resources or "num-cpus" in group.rayStartParams or "cpu" in {**asked.limits, **asked.requests}

@@ -1,4 +1,4 @@
-"""Writes plain data as readable YAML: in blocks, in the given order, with comments."""
+"""Writes plain data as readable YAML with comments, in block style and in the given order."""
 
 import re
 import textwrap
@@ -8,19 +8,19 @@ from typing import Any, Final, TypeAlias
 import yaml
 
 Path: TypeAlias = tuple[str | int, ...]
-"""The keys and indices that lead to a part."""
+"""The keys and indices of a part."""
 
 Optional: TypeAlias = dict[Path, Iterable[str]]
-"""Optional lines of YAML, by the path of the part above which they stand in comments."""
+"""Optional lines of YAML, by the path of the part above which they are written as comments."""
 
 _WIDTH: Final = 120
 _MAY_BE_ANOTHER_TYPE: Final = re.compile(r"[-+.]?\d.*|[yn~]", re.IGNORECASE)
-"""Texts that Kubernetes may read as another type, such as ``1e3`` and ``y``, and texts that look like numbers."""
+"""Texts that Kubernetes may read as another type, such as ``1e3`` and ``y``, and texts similar to numbers."""
 
 
 class _BlockDumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
-        return True  # limits and requests are equal, and both written out
+        return True  # limits and requests are equal, but both are written in full
 
 
 def _represent_text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:

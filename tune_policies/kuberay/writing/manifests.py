@@ -1,8 +1,8 @@
-"""The design of a cluster as plain data for KubeRay and Ray's own launcher.
+"""Converts a designed cluster to plain data for KubeRay and Ray's cluster launcher.
 
-On Kubernetes each pod fills a node of its type. The manifests follow KubeRay's API reference
+On Kubernetes, each pod occupies a whole node. The manifests follow KubeRay's API reference
 (https://ray-project.github.io/kuberay/reference/api/) for KubeRay 1.5 and later. The cluster YAML follows
-https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html, and leaves out Ray's defaults.
+https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html, and omits Ray's defaults.
 """
 
 import shlex
@@ -27,7 +27,7 @@ from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.values.errors import InvalidResourcesError
 
 _NO_GPU: Final = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
-"""Without it, NVIDIA's container runtime shows all GPUs of the node to a pod that requests none."""
+"""Hides the node's GPUs from a pod that requests none. By default, NVIDIA's container runtime shows all of them."""
 
 _NOT_EVICTED: Final = {
     # https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md
@@ -35,10 +35,10 @@ _NOT_EVICTED: Final = {
     # https://karpenter.sh/docs/concepts/disruption/#pod-level-controls
     "karpenter.sh/do-not-disrupt": "true",
 }
-"""Kubernetes must not remove a node while a trial runs on it."""
+"""Annotations that prevent Kubernetes from removing a node while a trial runs on it."""
 
 _DISK: Final = "10Gi"
-"""For logs, packages of the runtime environment, and spilled objects."""
+"""The disk of a pod for logs, packages of the runtime environment, and spilled objects."""
 
 _SHARED_MEMORY: Final = "shared-memory"
 
@@ -73,20 +73,20 @@ def _pod_template(
         "affinity": _off_gpu_nodes(node_type, options.platform) if is_beside_nvidia else {},
         "tolerations": [each.model_dump(exclude_none=True) for each in dict.fromkeys(tolerations)],
         "containers": [_without_empty(ray)],
-        # Its content counts as memory of the pod.
+        # The content of the volume counts as memory of the pod.
         "volumes": [{"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": amounts["memory"]}}],
     }
     return {"metadata": {"annotations": dict(_NOT_EVICTED)}, "spec": _without_empty(parts)}
 
 
 def has_nvidia(node_type: NodeType) -> bool:
-    """Return whether its pods have NVIDIA's GPUs, or parts of them."""
+    """Return whether the pods of a node type have NVIDIA GPUs or parts of them."""
     devices = devices_of(node_type)
     return devices is not None and devices.plugin.family == "NVIDIA GPU"
 
 
 def _off_gpu_nodes(node_type: NodeType, platform: Platform | None) -> dict[str, Any]:
-    """Return the affinity that keeps pods without devices off nodes with GPUs, which may have no taint."""
+    """Return the affinity that prevents pods without devices from running on nodes with GPUs without a taint."""
     if platform is None or node_type.devices or node_type.node_selector:  # the user has chosen the nodes
         return {}
     has_none = {"matchExpressions": [{"key": gpu_node_label(platform), "operator": "DoesNotExist"}]}
@@ -94,22 +94,22 @@ def _off_gpu_nodes(node_type: NodeType, platform: Platform | None) -> dict[str, 
 
 
 def _optional_fields(pod: Path, container: Path) -> Optional:
-    """Return the optional fields of a pod and its Ray container, which stand at these paths."""
+    """Return the optional fields of a pod and its Ray container, given their paths."""
     return {
         (*pod, "restartPolicy"): (
-            "serviceAccountName: tune  # one that there is, and that may read the data and write the results",
+            "serviceAccountName: tune  # an existing account that can read the data and write the results",
             "priorityClassName: batch",
         ),
         (*container, "resources"): ("envFrom: [{secretRef: {name: tune-secrets}}]",),
         (*container, "volumeMounts", 0): (
-            "- {name: results, mountPath: /mnt/results}  # storage_path of the runs; with a bucket there is no need",
+            "- {name: results, mountPath: /mnt/results}  # storage_path of the runs, unless it is in a bucket",
         ),
         (*pod, "volumes", 0): ("- {name: results, persistentVolumeClaim: {claimName: tune-results}}  # ReadWriteMany",),
     }
 
 
 def node_selector(node_type: NodeType, platform: Platform | None) -> dict[str, str]:
-    """Return the labels that select nodes for its pods: those of its device type, and the user's."""
+    """Return the labels that select nodes for the pods: those of the device type, and the user's."""
     return type_selector(node_type, platform) | node_type.node_selector
 
 
@@ -127,11 +127,11 @@ def _quantity(number_of_bytes: int) -> str:
 def unseen_amounts(node_type: NodeType) -> dict[str, int]:
     """Return the amounts, by Ray's resource, that Ray's autoscaler does not read from the limits of a pod.
 
-    A node adds ``accelerator_type:…`` when it starts. The autoscaler needs it before, to launch nodes for trials that
-    request the type.
+    A node adds ``accelerator_type:…`` only when it starts. The autoscaler needs it earlier, to launch nodes for trials
+    that request the type.
 
     Raises:
-        InvalidResourcesError: KubeRay would take a custom resource for one of Ray's own.
+        InvalidResourcesError: KubeRay would interpret a custom resource as one of Ray's resources.
     """
     devices = devices_of(node_type)
     found = {devices.resource: devices.amount} if devices is not None and not devices.is_seen_by_ray else {}
@@ -139,8 +139,8 @@ def unseen_amounts(node_type: NodeType) -> dict[str, int]:
         if name not in DEVICE_RESOURCES:
             if name.lower().endswith("gpu") or name.lower() in ("cpu", "memory"):
                 raise InvalidResourcesError(
-                    f"node type {node_type.name!r}: KubeRay would take the resource {name!r} for Ray's own: give it "
-                    "another name"
+                    f"node type {node_type.name!r}: KubeRay would interpret the custom resource {name!r} as Ray's own: "
+                    "rename it"
                 )
             found[name] = int(amount)
     if node_type.accelerator_type is not None:
@@ -162,29 +162,29 @@ _HEAD_GROUP: Final = "headgroup"
 """The name of the head's group in KubeRay and Ray."""
 
 _KEPT_AFTER_JOB_S: Final = 300
-"""Time to look at the dashboard."""
+"""The lifetime of the cluster after its job, in which users can look at the dashboard."""
 
 
 def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str, Any], Optional]:
     """Return a RayCluster or, with ``options.job``, a RayJob, and its optional fields.
 
     Raises:
-        InvalidResourcesError: KubeRay could not run it because of a name, an amount or unknown devices.
+        InvalidResourcesError: KubeRay could not run the cluster because of a name, an amount or unknown devices.
     """
     kind = "RayCluster" if options.job is None else "RayJob"
     if kind == "RayJob" and len(design.name) > _LONGEST_JOB_NAME:
         raise InvalidResourcesError(
-            f"the name {design.name!r} has {len(design.name)} characters, and a RayJob's may have {_LONGEST_JOB_NAME}: "
-            "choose a shorter one"
+            f"the name {design.name!r} has {len(design.name)} characters, but that of a RayJob can have at most "
+            f"{_LONGEST_JOB_NAME}: use a shorter name"
         )
     metadata = {"name": design.name} | ({} if options.namespace is None else {"namespace": options.namespace})
     spec = _spec(design, options)
     place: Path = ("spec",)
     if options.job is not None:
-        brings = options.runtime_env and {"runtimeEnvYAML": yaml.safe_dump(options.runtime_env, sort_keys=False)}
+        runtime_env = options.runtime_env and {"runtimeEnvYAML": yaml.safe_dump(options.runtime_env, sort_keys=False)}
         spec = {
             "entrypoint": options.job,
-            **(brings or {}),
+            **(runtime_env or {}),
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": _KEPT_AFTER_JOB_S,
             "rayClusterSpec": spec,
@@ -193,7 +193,7 @@ def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str,
     optional: Optional = {
         ("metadata", "name"): (
             "labels: {kueue.x-k8s.io/queue-name: trials}",
-            'annotations: {kueue.x-k8s.io/elastic-job: "true"}  # or Kueue takes no cluster with an autoscaler',
+            'annotations: {kueue.x-k8s.io/elastic-job: "true"}  # required by Kueue for clusters with an autoscaler',
         )
     }
     for group in (("headGroupSpec",), *(("workerGroupSpecs", at) for at in range(len(design.groups)))):
@@ -225,7 +225,7 @@ def check_group_names(design: ClusterDesign, head: str) -> None:
     names = [head, *(group.node_type.name for group in design.groups)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidResourcesError(
-            f"each group needs a name of its own, but {twice[0]!r} comes twice, or is the head's"
+            f"the names of groups must be unique, but {twice[0]!r} is used twice or reserved for the head"
         )
 
 
@@ -261,14 +261,14 @@ def _amount_fields(node_type: NodeType, options: WriteOptions) -> dict[str, Any]
 def _replicas(group: DesignedGroup, nodes: int) -> int:
     if nodes % group.num_hosts:
         raise InvalidResourcesError(
-            f"the group {group.node_type.name!r} has nodes that come {group.num_hosts} at once, so there "
-            f"cannot be {nodes}"
+            f"the group {group.node_type.name!r} cannot have {nodes} nodes: use a multiple of {group.num_hosts}, which "
+            "are added together"
         )
     return nodes // group.num_hosts
 
 
 def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str, Any], Optional]:
-    """Return the configuration of Ray's launcher, and the optional fields.
+    """Return the configuration of Ray's cluster launcher, and its optional fields.
 
     Raises:
         InvalidResourcesError: Two groups have the same name, or a group has TPU slices of several hosts.
@@ -277,11 +277,11 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str
     for group in design.groups:
         if group.num_hosts > 1:
             raise InvalidResourcesError(
-                f"the group {group.node_type.name!r} has nodes that come {group.num_hosts} at once, which Ray's "
-                "launcher does not do: write a manifest (format 'kuberay')"
+                f"the group {group.node_type.name!r} has slices of {group.num_hosts} hosts, which Ray's cluster "
+                "launcher does not support: write a manifest (format 'kuberay')"
             )
     optional: Optional = {
-        ("head_node_type",): ("file_mounts: {~/code: .}  # the folder of your program, on every node",)
+        ("head_node_type",): ("file_mounts: {~/code: .}  # copies the folder of your program to every node",)
     }
     software: dict[str, Any] = {"docker": {"image": options.image, "container_name": "ray_container"}}
     if options.image is None:
@@ -295,7 +295,7 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str
         **software,
         "head_node_type": design.head.name,
         "available_node_types": {
-            # Without CPUs it runs no trials. Train's drivers use the memory.
+            # With 0 CPUs, the head runs no trials, but Train's drivers, which need memory.
             design.head.name: {
                 "max_workers": 0,
                 "resources": _amounts(design.head) if design.head.devices else {"CPU": 0, "memory": design.head.memory},

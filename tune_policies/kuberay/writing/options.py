@@ -1,4 +1,4 @@
-"""The options of a written cluster."""
+"""The options of a cluster file."""
 
 import re
 from typing import Any, Final, Literal, Self
@@ -11,13 +11,13 @@ from tune_policies.values.ray_versions import OLDEST_TRIED
 from tune_policies.values.value import Value, shorten
 
 Format = Literal["kuberay", "cluster-yaml"]
-"""A manifest for KubeRay, or a cluster YAML for Ray's own launcher."""
+"""A manifest for KubeRay, or a cluster YAML for Ray's cluster launcher."""
 
 _VERSION: Final = re.compile(r"([0-9]+)\.([0-9]+)\.[0-9]+((a|b|rc|\.post|\.dev)[0-9]+)*")
 """Ray's images have tags of three numbers."""
 
 _PYTHON: Final = "py311"
-"""This project's oldest Python. Images of Ray without it in the tag have 3.10 or older."""
+"""The oldest Python version that tune-policies supports. Ray's images without it in the tag have an older one."""
 
 _IMAGE: Final = re.compile(r"[a-z0-9][a-z0-9._:/@-]*", re.ASCII | re.IGNORECASE)
 
@@ -27,25 +27,25 @@ _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://.+", re.DOTALL)
 
 
 class WriteOptions(Value):
-    """The options of a written cluster.
+    """The options of a cluster file.
 
     Attributes:
         format: The format of the file.
-        ray_version: The Ray of the cluster, 2.50.0 or newer. It must be that of the program that uses it.
-        image: The container image of all pods. By default, it is Ray's own with Python 3.11, and with CUDA for NVIDIA's
-            GPUs, which has neither this project nor a framework.
-        job: A command for the head's shell. With it, a RayJob is written, whose cluster ends with the command. The
-            image or ``runtime_env`` must have its code and packages.
+        ray_version: The Ray version of the cluster, 2.50.0 or newer. Programs that use the cluster need the same one.
+        image: The container image of all pods. The default is Ray's image with Python 3.11, and with CUDA for NVIDIA
+            GPUs. It contains neither tune-policies nor a framework.
+        job: A command for the head's shell. If it is set, the file is a RayJob, whose cluster is deleted after the
+            command. The image or ``runtime_env`` must contain its code and packages.
         runtime_env: Ray's runtime environment of the job, such as
             ``{"working_dir": "s3://bucket/code.zip", "pip": ["tune-policies"]}``.
         namespace: The namespace in Kubernetes; by default that of the user who applies the manifest.
-        platform: The platform whose labels select nodes by device type; ``None`` for those of the catalogue alone.
+        platform: The platform whose labels select nodes by device type; ``None`` for only those of the catalog.
         num_gpus: Also write the GPUs of a node as ``num-gpus`` of ``ray start``, for clusters on which Ray or KubeRay
             counts them wrongly.
-        provider: The provider in the cluster YAML of Ray's launcher.
+        provider: The provider in the cluster YAML.
 
     Raises:
-        InvalidResourcesError: An option is wrong, or the options contradict each other.
+        InvalidResourcesError: An option is wrong, or the options are contradictory.
     """
 
     format: Format = "kuberay"
@@ -62,9 +62,9 @@ class WriteOptions(Value):
     @classmethod
     def _must_be_a_version(cls, value: str) -> str:
         if not _VERSION.fullmatch(value):
-            raise InvalidResourcesError(f"ray_version must be a version in full, such as 2.60.0, got {shorten(value)}")
+            raise InvalidResourcesError(f"ray_version must be a full version such as 2.60.0, got {shorten(value)}")
         if _minor(value) < OLDEST_TRIED:
-            raise InvalidResourcesError(f"ray_version must be 2.50.0 or newer, as plans need it, got {value}")
+            raise InvalidResourcesError(f"ray_version must be 2.50.0 or newer, got {value}")
         return value
 
     @field_validator("image")
@@ -72,7 +72,7 @@ class WriteOptions(Value):
     def _must_be_an_image(cls, value: str | None) -> str | None:
         if value is not None and not _IMAGE.fullmatch(value):
             raise InvalidResourcesError(
-                f"image {shorten(value)} does not name a container image: write one such as 'registry.example/me/ray:1'"
+                f"image {shorten(value)} is not a container image: use a name such as 'registry.example/me/ray:1'"
             )
         return value
 
@@ -81,7 +81,7 @@ class WriteOptions(Value):
     def _must_be_a_namespace(cls, value: str | None) -> str | None:
         if value is not None and not _NAMESPACE.fullmatch(value):
             raise InvalidResourcesError(
-                f"namespace {shorten(value)} must have small letters, digits and '-', and at most 63 of them"
+                f"namespace {shorten(value)} is not valid: use at most 63 lowercase letters, digits and '-'"
             )
         return value
 
@@ -93,14 +93,14 @@ class WriteOptions(Value):
         # KubeRay quotes it as Go does, with double quotes: BuildJobSubmitCommand in common/job.go.
         if wrong := next((text for text in _texts(value) if "$" in text or "`" in text), None):
             raise InvalidResourcesError(
-                f"the runtime environment has {shorten(wrong)}, of which KubeRay's shell would run or replace a part: "
-                "leave '$' and '`' out"
+                f"runtime_env contains {shorten(wrong)}, but KubeRay's shell interprets '$' and '`': remove these "
+                "characters"
             )
         folders = [value.get("working_dir"), *(value.get("py_modules") or ())]
         if here := next((each for each in folders if each is not None and not _URI.fullmatch(str(each))), None):
             raise InvalidResourcesError(
-                f"the runtime environment has {shorten(str(here))}, which is not on the cluster: pack it, and name its "
-                "URI, such as 's3://bucket/code.zip', or use an image that has it"
+                f"runtime_env contains the local path {shorten(str(here))}, which the cluster cannot read: upload it "
+                "and use its URI, such as 's3://bucket/code.zip', or use an image that contains it"
             )
         return value
 
@@ -108,17 +108,15 @@ class WriteOptions(Value):
     def _options_must_go_together(self) -> Self:
         for name in ("job", "namespace"):
             if getattr(self, name) is not None and self.format != "kuberay":
-                raise InvalidResourcesError(f"a {name} is written as format 'kuberay' only, got {self.format!r}")
+                raise InvalidResourcesError(f"{name} requires format 'kuberay', got {self.format!r}")
         if self.num_gpus and self.format == "cluster-yaml":
-            raise InvalidResourcesError(
-                "num_gpus is for Kubernetes: a cluster YAML states the GPUs of each node anyway"
-            )
+            raise InvalidResourcesError("num_gpus requires format 'kuberay': a cluster YAML always contains the GPUs")
         if self.runtime_env is not None and self.job is None:
-            raise InvalidResourcesError("a runtime environment is a job's: name the job's command")
+            raise InvalidResourcesError("runtime_env requires a job: set job to its command")
         if self.job is not None and self.image is None and self.runtime_env is None:
             raise InvalidResourcesError(
-                f"the job {shorten(self.job)} would run in Ray's own image, which has neither its code nor its "
-                "packages: name an image that has both, or a runtime environment with working_dir and pip"
+                f"the job {shorten(self.job)} would run in Ray's image, which contains neither its code nor its "
+                "packages: set image, or runtime_env with working_dir and pip"
             )
         return self
 
@@ -141,7 +139,7 @@ def _minor(version: str) -> tuple[int, int]:
 
 
 def _texts(part: object) -> list[str]:
-    """Return all texts in plain data, keys as well."""
+    """Return all texts in plain data, including keys."""
     if isinstance(part, dict):
         return [text for pair in part.items() for each in pair for text in _texts(each)]
     if isinstance(part, list | tuple):

@@ -1,7 +1,7 @@
-"""All rules, a module for each subject, about what keeps trials from the resources that a cluster's file promises.
+"""All rules, one module per subject. They find mistakes that prevent trials from using a cluster's resources.
 
-The rules follow the code of KubeRay 1.5 to 1.7 and of Ray's autoscaler. Most mistakes that Kubernetes, KubeRay's
-operator or ``ray up`` report themselves have no rule, and neither have those that do not concern trials.
+The rules follow the code of KubeRay 1.5 to 1.7 and of Ray's autoscaler. There are no rules for mistakes that do not
+affect trials, and few for mistakes that Kubernetes, KubeRay's operator or ``ray up`` report themselves.
 """
 
 from typing import Final
@@ -12,13 +12,13 @@ from tune_policies.kuberay.lint.rules import amounts, devices, launcher, pods, s
 _API = "https://ray-project.github.io/kuberay/reference/api/"
 
 UNREADABLE: Final = Rule(
-    "unreadable", "error", "Nothing can be said of what cannot be read.", "https://yaml.org/spec/1.2.2/"
+    "unreadable", "error", "The file was not checked because it cannot be read.", "https://yaml.org/spec/1.2.2/"
 )
 NOTHING_KNOWN: Final = Rule(
-    "nothing-known", "note", "The file holds no cluster that lint knows, so it was not checked.", _API
+    "nothing-known", "note", "The file contains no cluster that lint supports, so it was not checked.", _API
 )
 WRONG_FIELD: Final = Rule(
-    "wrong-field", "error", "Kubernetes refuses the manifest, or Ray reads something else than you mean.", _API
+    "wrong-field", "error", "Kubernetes refuses the manifest, or Ray reads a different value than you intended.", _API
 )
 MISSPELLED: Final = Rule(
     "misspelled-field", "error", "The API server refuses the manifest, or drops the field without an error.", _API
@@ -26,23 +26,12 @@ MISSPELLED: Final = Rule(
 KEY_TWICE: Final = Rule(
     "key-twice",
     "note",
-    "Ray and kubectl take the last, but Helm and kustomize refuse the file.",
+    "Ray and kubectl use the last value, but Helm and kustomize refuse the file.",
     "https://yaml.org/spec/1.2.2/#3213-node-comparison",
 )
 
-READER_RULES: Final = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, MISSPELLED, KEY_TWICE)
-"""The rules of the reader of files."""
+RULES: Final = (*devices.RULES, *pods.RULES, *amounts.RULES, *scaling.RULES, *launcher.RULES)
+"""The rules with a check."""
 
-RULES: Final = (
-    *devices.RULES,
-    *pods.RULES,
-    *amounts.RULES,
-    *scaling.RULES,
-    *launcher.RULES,
-)
-"""All other rules."""
-
-
-def all_rules() -> tuple[Rule, ...]:
-    """Return every rule, each with a name of its own."""
-    return (*READER_RULES, *RULES)
+ALL_RULES: Final = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, MISSPELLED, KEY_TWICE, *RULES)
+"""All rules. The file reader finds the mistakes of the first ones."""

@@ -28,10 +28,10 @@ _WHOLE: Final = ("num-cpus", "num-gpus", "memory", "object-store-memory")
 
 @RULES.of_each(groups_of, "no-cpus", "error", f"{READER} (_get_num_cpus)")
 def _no_cpus(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray's autoscaler stops with: Autoscaler failed to detect `CPU` resources."""
+    """Ray's autoscaler stops with the error: Autoscaler failed to detect `CPU` resources."""
     if at.is_autoscaling and _counted_cpus(at) is None:
-        fix = "give the first container a limit for cpu, or the group resources.CPU"
-        yield Found((*at.container_path, "resources"), f"{at} says nowhere how many CPUs it has", fix)
+        fix = "set limits.cpu of the first container, or resources.CPU of the group"
+        yield Found((*at.container_path, "resources"), f"the number of CPUs of {at} is missing", fix)
 
 
 def _counted_cpus(at: Group[HeadGroup]) -> tuple[Path, Quantity] | None:
@@ -44,7 +44,7 @@ def _counted_cpus(at: Group[HeadGroup]) -> tuple[Path, Quantity] | None:
 
 @RULES.of_each(groups_of, "start-param-not-whole", "error", f"{READER} (_get_num_cpus, _get_num_gpus, _get_memory)")
 def _not_whole(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray's autoscaler and ray start read a whole number there, and stop at anything else."""
+    """Ray's autoscaler and ray start expect a whole number and fail otherwise."""
     for name in _WHOLE:
         value = at.spec.rayStartParams.get(name)
         if value is not None and not _is_whole(value):
@@ -62,7 +62,7 @@ def _is_whole(text: str) -> bool:
 
 @RULES.of_each(groups_of, "start-param-resources", "error", f"{READER} (_get_custom_resources)")
 def _resources_quoted(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray's autoscaler and the shell of the pod each take quotes away before they read the JSON."""
+    """Ray's autoscaler and the pod's shell each remove one pair of quotes before Ray reads the JSON."""
     text = at.spec.rayStartParams.get("resources")
     if text is None or not at.is_autoscaling or (problem := _problem_of_resources(text)) is None:
         return
@@ -70,13 +70,13 @@ def _resources_quoted(at: Group[HeadGroup]) -> Iterator[Found]:
     yield Found(
         where,
         f"{at} has the resources {shorten(text)}: {problem}",
-        "write the group's resources beside rayStartParams (KubeRay 1.5 and later), or a mapping to whole numbers "
-        'in JSON with two pairs of quotes: \'"{\\"Custom\\": 1}"\'',
+        "use the group's field resources (KubeRay 1.5 and later), or write a JSON mapping to whole numbers in two "
+        'pairs of quotes: \'"{\\"Custom\\": 1}"\'',
     )
 
 
 def _problem_of_resources(text: str) -> str | None:
-    """Return why Ray's autoscaler cannot read a text, from which it drops the outer characters and all backslashes."""
+    """Return why Ray's autoscaler cannot read a text after it removes the outer characters and all backslashes."""
     try:
         found = parse_json(text[1:-1].replace("\\", ""))
     except ValueError:
@@ -84,7 +84,7 @@ def _problem_of_resources(text: str) -> str | None:
     if not isinstance(found, dict):
         return "it is not a mapping"
     wrong = [f"{key} is {value!r}" for key, value in found.items() if not _is_amount(value)]
-    return f"amounts must be whole and not negative, but {wrong[0]}" if wrong else None
+    return f"amounts must be whole numbers of 0 or more, but {wrong[0]}" if wrong else None
 
 
 def _is_amount(value: object) -> bool:
@@ -96,27 +96,27 @@ _CONFIG: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/c
 
 @RULES.of_each(groups_of, "cpus-rounded-up", "warning", f"{READER} (_round_up_k8s_quantity)")
 def _cpus_rounded_up(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray counts whole CPUs, rounded up: trials share fewer CPUs than they were promised."""
+    """Ray rounds CPUs up to whole numbers, so trials share fewer CPUs than Ray counts."""
     path, amount = _counted_cpus(at) or ((), None)
     cpus = exact(amount)
     if cpus is not None and path[-1] != "num-cpus" and cpus.denominator != 1:
-        yield Found(path, f"Ray counts {-(-cpus // 1)} for the CPUs of {at}, which has {amount}", "give whole CPUs")
+        yield Found(path, f"{at} has {amount} CPUs, which Ray counts as {-(-cpus // 1)}", "write whole CPUs")
 
 
 @RULES.of_each(workers_of, "memory-not-kept", "note", _CONFIG)
 def _memory_not_kept(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """Where a node is full, pods that take more than they requested are killed first, with all trials in them."""
+    """If a node runs out of memory, Kubernetes first kills pods that use more than they requested, with all trials."""
     limit, request = (each.get("memory") for each in (at.container.resources.limits, at.container.resources.requests))
     most, least = exact(limit), exact(request)
     if most is not None and least is not None and least < most:
-        message = f"Ray counts {limit} of memory in {at}, of which Kubernetes keeps {request}"
+        message = f"Ray counts {limit} of memory in {at}, but Kubernetes reserves only {request}"
         path = (*at.container_path, "resources", "requests", "memory")
         yield Found(path, message, f'request memory: "{limit}" too')
 
 
 @RULES.of_each(workers_of, "memory-not-told", "note", _CONFIG)
 def _memory_not_told(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """Ray takes the whole memory of the node for its own, and so do the other pods on it."""
+    """Ray counts the whole memory of the node, although other pods on the node use it too."""
     asked = at.container.resources
     if at.devices and not at.amount("memory", "memory") and "memory" not in {**asked.limits, **asked.requests}:
         path = (*at.container_path, "resources")
@@ -125,11 +125,11 @@ def _memory_not_told(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
 @RULES.of_each(workers_of, "workers-without-cpus", "warning", START)
 def _workers_without_cpus(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """A trial asks for a CPU unless it says otherwise, so it never runs there, not even for the GPUs."""
+    """A trial requests one CPU by default, so it never runs there, even if it needs the GPUs."""
     told = at.amount("CPU", "num-cpus")
     if told is not None and exact(told[1]) == 0:
-        fix = "leave it out: 0 is for the head, which is to take no trials"
-        yield Found(told[0], f"{at} tells Ray that it has no CPUs", fix)
+        fix = "remove it: 0 is only useful for a head that should not run trials"
+        yield Found(told[0], f"{at} has 0 CPUs for Ray", fix)
 
 
 def _shared_memory(at: Group[HeadGroup]) -> tuple[Path, Mapping[str, Any]] | None:
@@ -150,9 +150,9 @@ def _shared_memory(at: Group[HeadGroup]) -> tuple[Path, Mapping[str, Any]] | Non
 
 @RULES.of_each(groups_of, "shm-on-disk", "warning", "https://kubernetes.io/docs/concepts/storage/volumes/#emptydir")
 def _shm_on_disk(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray's object store and PyTorch's data loaders exchange data there: on a disk everything waits for it."""
+    """Ray's object store and PyTorch's data loaders exchange data through it, which is slow on a disk."""
     volume = _shared_memory(at)
     if volume is not None and volume[1].get("medium") != "Memory":
-        message = f"{_SHM} of {at} is an emptyDir without medium: Memory, which is on the node's disk"
-        fix = "write emptyDir: {medium: Memory}, or leave the volume and its mount to KubeRay"
+        message = f"{_SHM} of {at} is an emptyDir without medium: Memory, so it is on the node's disk"
+        fix = "write emptyDir: {medium: Memory}, or remove the volume and its mount: KubeRay adds them"
         yield Found(volume[0], message, fix)

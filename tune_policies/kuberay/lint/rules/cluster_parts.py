@@ -1,4 +1,4 @@
-"""The groups of a cluster with their containers and devices, and other helpers that several rules share."""
+"""The groups of a cluster with their containers and devices, and other helpers of several rules."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -56,9 +56,9 @@ def version_of(text: str | None) -> tuple[int, ...] | None:
 
 
 def ray_in_image(image: str | None) -> str | None:
-    """Return the version of Ray in the tag of an image of Ray's, or ``None``."""
+    """Return the version of Ray from the tag of one of Ray's images, or ``None``."""
     found = _RAY_IMAGE.fullmatch(image or "")
-    # A private image that is called ray may have a version of its own.
+    # The tag of a private image named ray may be a version of that image.
     is_version = found is not None and ("rayproject/" in found[0] or found[1].startswith("2."))
     return found[1] if found and is_version else None
 
@@ -93,7 +93,7 @@ def exact(quantity: Quantity | None) -> Fraction | None:
 
 
 class Group(NamedTuple, Generic[_SpecT_co]):
-    """The head or a worker group, with its name in messages and its path from the cluster's ``spec`` on."""
+    """The head or a worker group, with its name for messages and its path below the cluster's ``spec``."""
 
     name: str
     path: Path
@@ -174,7 +174,7 @@ def is_autoscaling(cluster: ClusterInFile) -> bool:
 
 
 def the_cluster(cluster: ClusterInFile) -> tuple[ClusterInFile]:
-    """Return the cluster as its only part, for rules that check all of it."""
+    """Return the cluster as its only part, for rules that check the whole cluster."""
     return (cluster,)
 
 
@@ -196,7 +196,7 @@ def groups_of(cluster: ClusterInFile) -> list[Group[HeadGroup]]:
     return [head_of(cluster), *workers_of(cluster)]
 
 
-def tells_type(at: Group[HeadGroup]) -> bool:
-    """Return whether the group names its device type for the autoscaler, by a label or a resource."""
+def states_type(at: Group[HeadGroup]) -> bool:
+    """Return whether the group states its device type for the autoscaler, with a label or a resource."""
     names = (*at.spec.resources, at.spec.rayStartParams.get("resources", ""))
     return ACCELERATOR_TYPE in at.spec.labels or any(ACCELERATOR_TYPE_PREFIX in text for text in names)

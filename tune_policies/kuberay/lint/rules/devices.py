@@ -36,20 +36,20 @@ _SPELLINGS: Final = {name.lower(): name for name in ("CPU", "GPU", "TPU", "HPU",
 
 @RULES.of_each(groups_of, "device-fraction", "error", _KUBERNETES)
 def _fractional_device(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Kubernetes gives whole devices, and refuses the pod."""
+    """Kubernetes allocates whole devices only, and refuses the pod."""
     for path, container in at.containers:
         for key, amount in devices_of(container).items():
             if (known := exact(amount)) is not None and known.denominator != 1:
                 section = "limits" if key in container.resources.limits else "requests"
-                fix = "ask for whole devices here; a trial may have a part of one by Ray's num_gpus"
-                yield Found((*path, "resources", section, key), f"{at} asks for {amount} {key}", fix)
+                fix = "request whole devices here; a trial can request a fraction of a GPU from Ray"
+                yield Found((*path, "resources", section, key), f"{at} requests {amount} {key}", fix)
 
 
 @RULES.of_each(groups_of, "device-not-counted", "error", f"_get_num_gpus in {_READER}")
 def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
     """The autoscaler counts only keys that end in gpu, and google.com/tpu.
 
-    It adds no node of this group for a trial that needs the device, so the trial waits indefinitely.
+    It adds no node of this group for a trial that needs the device, so the trial stays pending indefinitely.
     """
     if not at.is_autoscaling:
         return  # Ray counts the devices of a node when it starts
@@ -60,12 +60,12 @@ def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
     for key, amount in at.devices.items():
         resource = ray_resource(key)
         if resource is not None and resource not in counted:
-            message = f"Ray's autoscaler does not count {key}, so {at} has no {resource} for it"
-            yield Found(at.key_path(key), message, _how_to_tell(at, resource, key, str(amount)))
+            message = f"Ray's autoscaler does not count {key}, so it assumes that {at} has no {resource}"
+            yield Found(at.key_path(key), message, _how_to_state(at, resource, key, str(amount)))
 
 
-def _how_to_tell(at: Group[HeadGroup], resource: str, key: str, amount: str) -> str:
-    """Return the field in which the group tells Ray the amount of a resource: the one that it uses already."""
+def _how_to_state(at: Group[HeadGroup], resource: str, key: str, amount: str) -> str:
+    """Return the correction that states the amount of a resource, in the field that the group already uses."""
     if resource == "GPU" and not at.spec.resources:
         return f'write num-gpus: "{amount}" under rayStartParams'
     is_chips = key in NEURON_CHIPS
@@ -80,44 +80,44 @@ def _how_to_tell(at: Group[HeadGroup], resource: str, key: str, amount: str) -> 
 
 @RULES.of_each(groups_of, "resource-spelling", "warning", f"_get_custom_resources in {_READER}")
 def _wrong_spelling(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray's names are CPU, GPU and memory. Any other spelling is a resource of its own, for which no trial asks."""
+    """Ray's names are CPU, GPU and memory. Any other spelling is a custom resource, which no trial requests."""
     yield from misspelled_resources(at.name, (*at.path, "resources"), at.spec.resources, {"memory": "memory"})
 
 
 def misspelled_resources(
     name: str, path: tuple[str | int, ...], names: Iterable[str], others: Mapping[str, str] = {}
 ) -> Iterator[Found]:
-    """Yield the resources that are Ray's in another spelling.
+    """Yield Ray's resources that are spelled differently.
 
     Args:
         name: The name of the group or node type in messages.
         path: The path of the resources.
         names: The names of the resources.
-        others: More names of Ray's, by their lower-case form.
+        others: More names in Ray's spelling, by their lower-case form.
     """
     known = _SPELLINGS | dict(others)
     for given in names:
         right = known.get(given.lower(), given)
         if right != given:
-            message = f"{name} has the resource {given!r}, which for Ray differs from {right!r}"
+            message = f"{name} has the resource {given!r}, which Ray does not treat as {right!r}"
             yield Found((*path, given), message, f"write {right}")
 
 
-class _ToldGpus(NamedTuple):
-    """A group that tells Ray its GPUs: the path and the number, and the number that its Ray container requests."""
+class _StatedGpus(NamedTuple):
+    """A group that states its GPUs: the path, the number, and the number that its Ray container requests."""
 
     at: Group[HeadGroup]
     path: tuple[str | int, ...]
-    told: int
-    there: int
+    stated: int
+    requested: int
 
 
-def _told_gpus(cluster: ClusterInFile) -> Iterator[_ToldGpus]:
+def _stated_gpus(cluster: ClusterInFile) -> Iterator[_StatedGpus]:
     for at in groups_of(cluster):
         if (told := at.amount("GPU", "num-gpus")) is not None:
             number, there = exact(told[1]), _gpus(at)
             if number is not None and number.denominator == 1 and there is not None:
-                yield _ToldGpus(at, told[0], int(number), there)
+                yield _StatedGpus(at, told[0], int(number), there)
 
 
 def _gpus(at: Group[HeadGroup]) -> int | None:
@@ -136,23 +136,23 @@ def has_other_gpus(at: Group[HeadGroup]) -> bool:
     return bool(extra(asked, "claims")) or any("gpu" in name and ray_resource(name) is None for name in others)
 
 
-@RULES.of_each(_told_gpus, "gpus-differ-from-limit", "warning", _GPU_PAGE)
-def _gpus_differ_from_limit(gpus: _ToldGpus) -> Iterator[Found]:
-    """Ray counts the stated number. With more than the pod gets, trials fail, and with fewer, GPUs stay idle.
+@RULES.of_each(_stated_gpus, "gpus-differ-from-limit", "warning", _GPU_PAGE)
+def _gpus_differ_from_limit(gpus: _StatedGpus) -> Iterator[Found]:
+    """Ray counts the stated number. If the pod has fewer GPUs, trials fail. If it has more, GPUs stay idle.
 
-    To state the number is right if the device plugin counts wrongly.
+    Another number is only correct if the device plugin counts wrongly.
     """
-    if gpus.there not in (0, gpus.told):
-        message = f"Ray is told of {gpus.told} GPUs in {gpus.at}, of which Kubernetes gives {gpus.there} to each pod"
-        yield Found(gpus.path, message, f'write "{gpus.there}", unless the device plugin counts wrongly')
+    if gpus.requested not in (0, gpus.stated):
+        message = f"Ray counts {gpus.stated} GPUs in {gpus.at}, but each pod requests {gpus.requested} from Kubernetes"
+        yield Found(gpus.path, message, f'write "{gpus.requested}", unless the device plugin counts wrongly')
 
 
-@RULES.of_each(_told_gpus, "gpus-without-device", "warning", _GPU_PAGE)
-def _gpus_without_device(gpus: _ToldGpus) -> Iterator[Found]:
-    """Without a limit for the device, Kubernetes puts the pod on any node, and trials find no GPU."""
-    if gpus.there == 0 < gpus.told:
-        message = f"Ray is told of {gpus.told} GPUs in {gpus.at}, whose Ray container asks Kubernetes for none"
-        fix = f'write nvidia.com/gpu: "{gpus.told}", or the key of another maker, under the limits'
+@RULES.of_each(_stated_gpus, "gpus-without-device", "warning", _GPU_PAGE)
+def _gpus_without_device(gpus: _StatedGpus) -> Iterator[Found]:
+    """Without a limit for the device, Kubernetes places the pod on any node, and trials find no GPU."""
+    if gpus.requested == 0 < gpus.stated:
+        message = f"Ray counts {gpus.stated} GPUs in {gpus.at}, but its Ray container requests none from Kubernetes"
+        fix = f'write nvidia.com/gpu: "{gpus.stated}", or the key of another vendor, under limits'
         yield Found(gpus.path, message, fix)
 
 
@@ -163,20 +163,20 @@ def _gpus_without_device(gpus: _ToldGpus) -> Iterator[Found]:
     "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html",
 )
 def _shared_device(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Pods that share a GPU by time slices share its memory, too: one that takes too much fails others."""
+    """Time slices share the memory of the GPU. A pod that uses too much memory makes other pods fail."""
     for key in at.devices:
         if key.endswith(".shared"):
-            message = f"{at} has a share of time on a GPU ({key}), with other pods"
-            yield Found(at.key_path(key), message, "let each trial keep to its part of the GPU's memory, or use MIG")
+            message = f"{at} shares a GPU with other pods by time slices ({key})"
+            yield Found(at.key_path(key), message, "limit each trial to its fraction of the GPU memory, or use MIG")
 
 
 @RULES.of_each(groups_of, "several-gpu-parts", "warning", "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/")
 def _several_parts(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray gives each trial one MIG device by its number, but CUDA finds only the first: most trials see none."""
+    """Ray assigns MIG devices to trials by index, but CUDA finds only the first, so most trials see no device."""
     for key, amount in at.devices.items():
         if key.startswith("nvidia.com/mig-") and (exact(amount) or 0) > 1:
-            message = f"{at} has {amount} of {key} in a pod, of which CUDA shows a process one"
-            fix = "ask for 1 of them, with the CPUs and the memory for one, and for more pods"
+            message = f"{at} has {amount} × {key} in a pod, but CUDA shows only one of them to a process"
+            fix = "request 1 per pod, with the CPUs and the memory for one, and more pods"
             yield Found(at.key_path(key), message, fix)
 
 
@@ -210,10 +210,10 @@ def _slices(cluster: ClusterInFile) -> Iterator[_Slices]:
     _slices, "tpu-selectors-missing", "error", "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/tpu.html"
 )
 def _selectors_missing(slices: _Slices) -> Iterator[Found]:
-    """Google places TPU pods by type and topology, and Ray makes from both the resource that reserves a slice."""
+    """GKE places TPU pods by type and topology, and Ray derives the resource that reserves a slice from both."""
     for key in (GKE_TPU_TYPE, GKE_TPU_TOPOLOGY):
         if key not in slices.selector:
-            message = f"{slices.at} has TPUs and no node selector {key}"
+            message = f"{slices.at} has TPUs, but no node selector {key}"
             yield Found(slices.selector_path(), message, f"add {key} to its nodeSelector")
 
 
@@ -221,26 +221,26 @@ def _selectors_missing(slices: _Slices) -> Iterator[Found]:
     _slices, "unknown-tpu", "error", "gke_tpu_accelerator_to_generation in ray.autoscaler._private.kuberay.utils"
 )
 def _unknown_accelerator(slices: _Slices) -> Iterator[Found]:
-    """No node has such a TPU, and Ray makes no resource for the slice."""
+    """No node has this TPU type, and Ray creates no resource for the slice."""
     name = slices.selector.get(GKE_TPU_TYPE)
     if name is not None and name not in TPU_TYPES:
-        message = f"Ray does not know the TPU {name!r}{suggest(name, TPU_TYPES)}"
-        yield Found(slices.selector_path(GKE_TPU_TYPE), message, f"write one of {', '.join(TPU_TYPES)}")
+        message = f"unknown TPU type {name!r}{suggest(name, TPU_TYPES)}"
+        yield Found(slices.selector_path(GKE_TPU_TYPE), message, f"use one of {', '.join(TPU_TYPES)}")
 
 
 @RULES.of_each(_slices, "unknown-tpu-topology", "error", "VALID_TPU_TOPOLOGY in ray._private.accelerators.tpu")
 def _unknown_topology(slices: _Slices) -> Iterator[Found]:
-    """Ray reserves no slice of this topology. It reads only numbers with an x between them."""
+    """Ray cannot reserve a slice with this topology."""
     device, topology = TPU_TYPES.get(slices.selector.get(GKE_TPU_TYPE, "")), slices.selector.get(GKE_TPU_TOPOLOGY)
     if device is not None and topology is not None and topology not in TOPOLOGIES[device]:
         message = f"{device} has no slices of topology {topology!r}{suggest(topology, TOPOLOGIES[device])}"
-        fix = "write a topology that Google offers for this TPU, as edges such as 2x4 or 2x2x2"
+        fix = "use a topology that GKE offers for this TPU type, such as 2x4 or 2x2x2"
         yield Found(slices.selector_path(GKE_TPU_TOPOLOGY), message, fix)
 
 
 @RULES.of_each(_slices, "tpu-chips-of-a-host", "error", _GKE)
 def _chips_of_a_host(slices: _Slices) -> Iterator[Found]:
-    """A pod gets all chips of its host, so it must ask for as many as the host has."""
+    """A pod must request all chips of its host."""
     allowed = (1, 2, 4, 8) if slices.at.spec.numOfHosts == 1 else (4,)
     if slices.chips not in allowed:
         message = f"a host of {slices.at} has {slices.chips} TPU chips"
@@ -249,7 +249,7 @@ def _chips_of_a_host(slices: _Slices) -> Iterator[Found]:
 
 @RULES.of_each(_slices, "tpu-hosts-of-a-slice", "error", _GKE)
 def _hosts_of_a_slice(slices: _Slices) -> Iterator[Found]:
-    """A slice comes and goes as a whole: with another number of hosts it never gets ready."""
+    """The hosts of a slice are added together. With a wrong number of hosts, the slice never becomes ready."""
     topology, hosts = slices.selector.get(GKE_TPU_TOPOLOGY, ""), slices.at.spec.numOfHosts
     if not re.fullmatch(r"\d{1,4}(x\d{1,4}){1,2}", topology) or slices.chips == 0:
         return
@@ -257,8 +257,7 @@ def _hosts_of_a_slice(slices: _Slices) -> Iterator[Found]:
     if hosts * slices.chips != of_slice:
         yield Found(
             (*slices.at.path, "numOfHosts"),
-            f"{slices.at} has {hosts} hosts of {slices.chips} chips, and a slice of topology {topology} has {of_slice} "
-            "chips",
+            f"{slices.at} has {hosts} hosts with {slices.chips} chips each, but a {topology} slice has {of_slice}",
             f"write numOfHosts: {of_slice // slices.chips}"
             if of_slice and of_slice % slices.chips == 0
             else "write the chips of one host under limits",

@@ -1,4 +1,4 @@
-"""Rules for Ray's own cluster YAML. Ray itself reports what it refuses when you run ``ray up``."""
+"""Rules for Ray's cluster YAML. Most of them find mistakes that ``ray up`` accepts."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ _Check: TypeAlias = Callable[[_File], Iterator[Found]]
 
 
 def _rule(name: str, severity: Severity, source: str) -> Callable[[_Check], _Check]:
-    """Add a rule for files that can be read. ``wrong-field`` reports the others."""
+    """Add a rule for valid files. ``wrong-field`` reports the others."""
 
     def add(check: _Check) -> _Check:
         def of_document(document: Document, _: object) -> Iterator[Found]:
@@ -65,30 +65,30 @@ def _rule(name: str, severity: Severity, source: str) -> Callable[[_Check], _Che
 
 @_rule("min-above-max", "error", _REFERENCE)
 def _min_above_max(file: _File) -> Iterator[Found]:
-    """The autoscaler cannot keep to both numbers."""
+    """The autoscaler cannot satisfy both limits."""
     for path, name, each in file.types:
         if each.max_workers is not None and each.min_workers > each.max_workers:
             message = f"{name!r} has min_workers: {each.min_workers} above max_workers: {each.max_workers}"
-            yield Found((*path, "min_workers"), message, f"write {each.max_workers} at the most")
+            yield Found((*path, "min_workers"), message, f"write at most {each.max_workers}")
 
 
 @_rule("limit-left-out", "warning", "ray/autoscaler/*/defaults.yaml")
 def _limit_left_out(file: _File) -> Iterator[Found]:
-    """Ray takes the default of the provider, 2 for most clouds, whatever the node types say."""
+    """Ray uses the default of the provider, 2 for most clouds, regardless of the node types."""
     if file.provider == LOCAL or "max_workers" in file.data:
         return
     most, head = file.cluster.max_workers, file.cluster.head_node_type
     workers = [each.max_workers for _, name, each in file.types if name != head or each.max_workers]
     wanted = sum(math.inf if number is None else number for number in workers)
     if most is None:
-        yield Found((), "max_workers is missing, for which Ray has no default here", "write max_workers")
-    elif NODE_TYPES in file.data and wanted > most:  # a file without node types leaves the number of nodes to Ray, too
-        yield Found((), f"max_workers is missing, so that the cluster has {most} at the most", "write max_workers")
+        yield Found((), "max_workers is missing, and Ray has no default for this provider", "write max_workers")
+    elif NODE_TYPES in file.data and wanted > most:  # without node types, Ray's default number is intended too
+        yield Found((), f"max_workers is missing, so the cluster has at most {most} workers", "write max_workers")
 
 
 @_rule("resource-spelling", "error", _REFERENCE)
 def _wrong_spelling(file: _File) -> Iterator[Found]:
-    """Ray's names are CPU and GPU. Any other spelling is a resource of its own, for which no trial asks."""
+    """Ray's names are CPU and GPU. Any other spelling is a custom resource, which no trial requests."""
     for path, name, each in file.types:
         yield from misspelled_resources(repr(name), (*path, "resources"), each.resources or {})
 
@@ -107,16 +107,16 @@ def _images(file: _File) -> Iterator[tuple[Path, str, YamlNodeType, str]]:
 
 @_rule("image-without-cuda", "warning", "https://hub.docker.com/r/rayproject/ray")
 def _image_without_cuda(file: _File) -> Iterator[Found]:
-    """Ray hands out the GPUs, but a training without libraries of its own falls back to the CPU."""
+    """Ray assigns the GPUs, but training falls back to the CPU unless it installs CUDA libraries itself."""
     for path, name, each, image in _images(file):
         if (each.resources or {}).get("GPU") and has_cuda(image) is False:
-            message = f"{name!r} has GPUs and the image {image!r}, which has no CUDA"
+            message = f"{name!r} has GPUs, but the image {image!r} has no CUDA"
             yield Found(path, message, "use the image of the same version whose tag ends in -gpu")
 
 
 @_rule("ray-not-supported", "note", "tune_policies.values.ray_versions")
 def _ray_not_supported(file: _File) -> Iterator[Found]:
-    """This project was not tested with this version of Ray, so plans may be wrong and runs may fail."""
+    """tune-policies was not tested with this version of Ray, so plans may be wrong and runs may fail."""
     for path, image in {path: image for path, _, _, image in _images(file)}.items():
         if (version := ray_in_image(image)) is not None and not is_tried(version):
             yield Found(path, f"the image {image!r} has Ray {version}", TRIED_IMAGE)
@@ -132,9 +132,9 @@ def _has_devices(each: YamlNodeType) -> bool:
     "https://docs.ray.io/en/latest/cluster/vms/user-guides/large-cluster-best-practices.html",
 )
 def _head_works(file: _File) -> Iterator[Found]:
-    """A trial that takes too much memory there ends the whole cluster, and not only itself."""
+    """A trial that uses too much memory on the head can stop the whole cluster."""
     has_workers = any(_has_devices(each) for _, name, each in file.types if name != file.head)
     for path, name, each in file.types:
         if name == file.head and has_workers and (each.resources or {}).get("CPU") != 0:
-            message = "the head takes trials and drivers, beside what holds the cluster together"
-            yield Found(path, message, "write resources: {CPU: 0} for the type of the head")
+            message = "the head runs trials and drivers in addition to the processes that manage the cluster"
+            yield Found(path, message, "write resources: {CPU: 0} for the head's node type")

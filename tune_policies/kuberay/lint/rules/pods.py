@@ -1,4 +1,4 @@
-"""Rules for the images of pods, for their nodes, and for the GPUs that their processes see."""
+"""Rules for the images of pods, for their nodes, and for the GPUs that are visible to their processes."""
 
 import re
 from collections import Counter
@@ -18,7 +18,7 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     groups_of,
     head_of,
     ray_in_image,
-    tells_type,
+    states_type,
     the_cluster,
     version_of,
     workers_of,
@@ -45,7 +45,7 @@ def has_cuda(image: str | None) -> bool | None:
         return True
     if re.fullmatch(r"[\w.]*(-py3\d+)?(-cpu|-tpu)?(-aarch64|-extra[\w-]*)?", tag) is None:
         return None  # a private tag
-    # Without a suffix, images of ray-ml and ray-llm have CUDA.
+    # ray-ml and ray-llm images without a suffix have CUDA.
     return not name.endswith("/ray") and "-cpu" not in tag and "-tpu" not in tag
 
 
@@ -56,56 +56,56 @@ def has_cuda(image: str | None) -> bool | None:
     "RayContainerIndex in KubeRay's ray-operator/controllers/ray/utils/constant.go",
 )
 def _ray_not_first(at: Group[HeadGroup]) -> Iterator[Found]:
-    """KubeRay starts Ray in the first container, and Ray's autoscaler reads that one's resources."""
+    """KubeRay starts Ray in the first container, and Ray's autoscaler reads its resources."""
     first = at.container
     for number, (path, each) in enumerate(at.containers):
         is_ray = re.search(r"(^|/)ray(-ml|-llm)?(:|@|$)", each.image or "")
         if number and is_ray and "ray" not in f"{first.name} {first.image}":
-            message = f"the first container of {at} is {first.name!r}, and Ray's is number {number + 1}"
-            yield Found(path, message, f"put {each.name!r} first")
+            message = f"the first container of {at} is {first.name!r}, but the Ray container is number {number + 1}"
+            yield Found(path, message, f"move {each.name!r} to the first place")
 
 
 @RULES.of_each(groups_of, "version-of-image", "warning", f"{API} (RayClusterSpec.rayVersion)")
 def _version_of_image(at: Group[HeadGroup]) -> Iterator[Found]:
-    """The operator and the autoscaler decide by rayVersion what they may use."""
+    """The operator and the autoscaler choose features by rayVersion."""
     wanted = at.cluster.spec.rayVersion
     if wanted is None or re.fullmatch(r"\d+\.\d+\.\d+", wanted) is None:
         return
     head, there = ray_in_image(head_of(at.cluster).container.image), ray_in_image(at.container.image)
     if there not in (None, wanted) and head in (None, there):
         message = f"{at} has Ray {there} in its image, but rayVersion is {wanted}"
-        as_image = "write the image's version in rayVersion"
-        fix = as_image if head else f"use an image with Ray {wanted}; or, if the head has {there} too, {as_image}"
+        as_image = "set rayVersion to the image's version"
+        fix = as_image if head else f"use an image with Ray {wanted}, or, if the head has {there} too, {as_image}"
         yield Found((*at.container_path, "image"), message, fix)
 
 
 @RULES.of_each(workers_of, "ray-versions-differ", "error", "check_version_info in ray._private.utils")
 def _ray_versions_differ(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """Ray lets no worker into a cluster whose head has another version of Ray."""
+    """A worker cannot join a cluster whose head has another version of Ray."""
     head, own = (ray_in_image(each.container.image) for each in (head_of(at.cluster), at))
     if head and own and own != head:
-        message = f"{at} has Ray {own} and the head has {head}, by the tags of their images"
+        message = f"{at} has Ray {own}, but the head has {head}, according to the tags of their images"
         yield Found((*at.container_path, "image"), message, f"use an image with Ray {head}")
 
 
 @RULES.of_each(groups_of, "image-without-cuda", "warning", _IMAGES)
 def _image_without_cuda(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray hands out the GPUs, but a training without libraries of its own falls back to the CPU."""
+    """Ray assigns the GPUs, but training falls back to the CPU unless it installs CUDA libraries itself."""
     if any(key.startswith("nvidia.com/") for key in at.devices) and has_cuda(at.container.image) is False:
-        message = f"{at} has NVIDIA GPUs and the image {at.container.image!r}, which has no CUDA"
+        message = f"{at} has NVIDIA GPUs, but the image {at.container.image!r} has no CUDA"
         fix = "use the image of the same version whose tag ends in -gpu"
         yield Found((*at.container_path, "image"), message, fix)
 
 
 @RULES.of_each(groups_of, "image-for-other-devices", "warning", _IMAGES)
 def _image_for_other_devices(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray's images have libraries for NVIDIA's GPUs and for TPUs only. A training falls back to the CPU, or fails."""
+    """Ray's images only have libraries for NVIDIA GPUs and TPUs, so training falls back to the CPU or fails."""
     cuda, others = has_cuda(at.container.image), sorted(at.devices)
     if not others or cuda is None or any(key.startswith("nvidia.com/") for key in others):
         return
-    if cuda or others != [_TPU]:  # an image without CUDA needs nothing but packages of Python for TPUs
-        message = f"{at} has {others[0]} and the image {at.container.image!r}, which has no libraries for it"
-        fix = f"use an image for {others[0]}, with Ray installed in it"
+    if cuda or others != [_TPU]:  # TPUs only need Python packages
+        message = f"{at} has {others[0]}, but the image {at.container.image!r} has no libraries for it"
+        fix = f"use an image for {others[0]} in which Ray is installed"
         yield Found((*at.container_path, "image"), message, fix)
 
 
@@ -114,7 +114,7 @@ TRIED_IMAGE: Final = f"use an image with Ray {TRIED}, such as rayproject/ray:{'.
 
 @RULES.of_each(groups_of, "ray-not-supported", "note", "tune_policies.values.ray_versions")
 def _ray_not_supported(at: Group[HeadGroup]) -> Iterator[Found]:
-    """This project was not tested with this version of Ray, so plans may be wrong and runs may fail."""
+    """tune-policies was not tested with this version of Ray, so plans may be wrong and runs may fail."""
     image, told = ray_in_image(at.container.image), at.cluster.spec.rayVersion
     if image is not None and not is_tried(image):
         message = f"{at} has Ray {image} in its image {at.container.image!r}"
@@ -133,29 +133,29 @@ _LABELS: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/l
     "https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration",
 )
 def _taint_not_tolerated(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Nodes with devices often have a taint named after the device, and a pod without the toleration stays pending.
+    """Nodes with devices often have a taint named after the device. A pod that does not tolerate it stays pending.
 
-    GKE and some other clusters add the toleration themselves.
+    GKE and some other platforms add the toleration automatically.
     """
     tolerations, path = at.pod.tolerations, (*at.pod_path, "tolerations")
     for key in at.devices.keys() - {_TPU}:  # only GKE has TPUs, and it adds the toleration
         taint = _taint_of(at, key)
         is_misspelled = suggest(str(taint.key), [each.key for each in tolerations if each.key])
-        # Tolerations of other taints show that the user knows the taints of the nodes.
+        # With tolerations of other taints, the user probably considered the taints of the nodes.
         if any(_tolerates(own, taint) for own in tolerations) or (tolerations and not is_misspelled):
             continue
         name = f"{taint.key}{'' if taint.value is None else f'={taint.value}'}:NoSchedule"
         yield Found(
             path if tolerations else at.pod_path,
-            f"{at} has {key} and does not tolerate the taint {name}",
-            f"add a toleration for {name}, if its nodes have the taint",
+            f"{at} has {key}, but does not tolerate the taint {name}",
+            f"add a toleration for {name} if its nodes have the taint",
         )
 
 
 def _taint_of(at: Group[HeadGroup], key: str) -> Toleration:
-    """Return a toleration for the usual taint of nodes with such devices. On GKE, its value is known."""
-    maker = key.partition("/")[0]
-    taints = (each.taint for each in DEVICE_PLUGINS if each.key and each.key.partition("/")[0] == maker)
+    """Return a toleration for the usual taint of nodes with these devices. On GKE, its value is known."""
+    domain = key.partition("/")[0]
+    taints = (each.taint for each in DEVICE_PLUGINS if each.key and each.key.partition("/")[0] == domain)
     name = next(taints, key)
     # https://cloud.google.com/kubernetes-engine/docs/how-to/gpus
     is_on_gke = any(each.startswith("cloud.google.com/") for each in at.pod.nodeSelector)
@@ -169,18 +169,18 @@ def _taint_of(at: Group[HeadGroup], key: str) -> Toleration:
     "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
 )
 def _any_node(cluster: ClusterInFile) -> Iterator[Found]:
-    """If nodes have different devices, chance decides which of them a trial gets."""
+    """If nodes have different devices, the device that a trial gets is random."""
     keys = Counter(key for at in workers_of(cluster) for key in at.devices)
     for at in workers_of(cluster):
         for key in at.devices:
             if keys[key] > 1 and not at.pod.nodeSelector and not extra(at.pod, "affinity"):
-                message = f"{at} takes any node with {key}, those of other groups too"
+                message = f"the pods of {at} can run on any node with {key}, also on those of other groups"
                 yield Found(at.pod_path, message, "add a nodeSelector for the device type of its nodes")
 
 
 @RULES.of_each(groups_of, "device-type-contradicted", "warning", _LABELS)
 def _type_contradicted(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Trials that ask for the type get nodes with another type."""
+    """Trials that request the type get nodes with another type."""
     try:
         counted = ray_counts(at.spec)
     except InvalidResourcesError:
@@ -189,43 +189,43 @@ def _type_contradicted(at: Group[HeadGroup]) -> Iterator[Found]:
     there = device_type({}, {}, at.pod.nodeSelector)
     if told and there and not _is_kind_of(told, there) and not _is_kind_of(there, told):
         path = (*at.path, "labels", ACCELERATOR_TYPE) if ACCELERATOR_TYPE in at.spec.labels else at.path
-        message = f"Ray is told that {at} has {told}, and its node selector takes nodes with {there}"
-        yield Found(path, message, "write the type that its nodes have in both places")
+        message = f"{at} states the device type {told}, but its node selector selects nodes with {there}"
+        yield Found(path, message, "write the type of its nodes in both places")
 
 
 def _is_kind_of(name: str, of: str) -> bool:
-    """Return whether a type is the same as another or a variant of it, such as A100-80G of A100."""
+    """Return whether a type is equal to another or a variant of it, such as A100-80G of A100."""
     return f"{name}-".startswith(f"{of}-")
 
 
 @RULES.of_each(groups_of, "unknown-device-type", "warning", "ray.util.accelerators")
 def _unknown_type(at: Group[HeadGroup]) -> Iterator[Found]:
-    """A trial asks for the type by Ray's name, and no node of this group is ever added for it."""
+    """Trials request a type by Ray's name, so the autoscaler never adds a node of this group for them."""
     name = at.spec.labels.get(ACCELERATOR_TYPE)
     if name is not None and name not in ACCELERATOR_TYPES:
-        # Other names may be of devices that Ray does not know.
+        # Other names may belong to devices that Ray does not support.
         near = suggest(name.removeprefix("nvidia-").removeprefix("NVIDIA-"), ACCELERATOR_TYPES)
         if near:
-            message = f"{at} has the device type {name!r}, which Ray does not know{near}"
-            yield Found((*at.path, "labels", ACCELERATOR_TYPE), message, "write the type as Ray does")
+            message = f"{at} has the device type {name!r}, which is not a name of Ray's{near}"
+            yield Found((*at.path, "labels", ACCELERATOR_TYPE), message, "use Ray's name of the type")
 
 
 @RULES.of_each(workers_of, "device-type-not-told", "note", _LABELS)
 def _no_type(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """A node tells its device type only once it runs.
+    """Ray detects the device type of a node only after it starts.
 
-    If the manifest does not tell it, no node is added for a trial that asks for the type.
+    If the manifest does not state the type, the autoscaler adds no node for a trial that requests it.
     """
-    # Ray's reader makes the resource of TPU slices from their node selectors.
-    if at.is_autoscaling and not tells_type(at) and any(ray_resource(key) != "TPU" for key in at.devices):
-        fix = f"write labels: {{{ACCELERATOR_TYPE}: …}} with Ray's name of the type, if trials ask for it"
-        yield Found(at.path, f"the autoscaler is not told which device type {at} has", fix)
+    # Ray's reader derives the resource of TPU slices from their node selectors.
+    if at.is_autoscaling and not states_type(at) and any(ray_resource(key) != "TPU" for key in at.devices):
+        fix = f"write labels: {{{ACCELERATOR_TYPE}: …}} with Ray's name of the type if trials request it"
+        yield Found(at.path, f"the device type of {at} is missing, so the autoscaler cannot use it", fix)
 
 
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 
-_KEEPS_OFF: Final = ("NoSchedule", "NoExecute")
-"""Effects of taints that keep pods off a node."""
+_REPELLING: Final = ("NoSchedule", "NoExecute")
+"""The effects of taints that repel pods."""
 
 _VARIABLES: Final = {
     name: each.visibility_variable
@@ -233,7 +233,7 @@ _VARIABLES: Final = {
     for name in (each.visibility_variable, each.former_variable and each.former_variable.name)
     if name is not None
 }
-"""The variables that hide devices, and for each the one that Ray sets for a trial."""
+"""The variables that hide devices, each with the variable that Ray sets for a trial."""
 
 
 def _has_nvidia(at: Group[HeadGroup]) -> bool:
@@ -241,7 +241,7 @@ def _has_nvidia(at: Group[HeadGroup]) -> bool:
 
 
 def _beside_nvidia(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], Sequence[Group[HeadGroup]]]]:
-    """Yield the groups without NVIDIA GPUs of their own, each with all groups that have some."""
+    """Yield the groups without NVIDIA GPUs, each with all groups that have NVIDIA GPUs."""
     groups = groups_of(cluster)
     with_gpus = [at for at in groups if _has_nvidia(at)]
     for at in groups if with_gpus else ():
@@ -256,22 +256,22 @@ def _beside_nvidia(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], S
     "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/gpu.html#gpu-multi-tenancy",
 )
 def _sees_every_gpu(beside: tuple[Group[HeadGroup], Sequence[Group[HeadGroup]]]) -> Iterator[Found]:
-    """In an image with CUDA, a pod that asks for no GPU sees all of the node's, those of other pods too.
+    """In an image with CUDA, all GPUs of the node are visible to a pod that requests none, even those of other pods.
 
-    Ray counts them and hands them out.
+    Ray counts these GPUs and assigns them to trials.
     """
     at, with_gpus = beside
     if at.environment.get(_VISIBLE) in ("void", "none") or not _may_see(at, with_gpus):
         return
     yield Found(
         at.variable_path(_VISIBLE) if _VISIBLE in at.environment else at.container_path,
-        f"{at} has no GPU, and may see every GPU of the node that it is put on",
-        f"set the variable {_VISIBLE} to void",
+        f"{at} requests no GPU, but all GPUs of its nodes may be visible in its pods",
+        f"set the environment variable {_VISIBLE} to void",
     )
 
 
 def _may_see(at: Group[HeadGroup], with_gpus: Sequence[Group[HeadGroup]]) -> bool:
-    """Return whether a pod without GPUs may see the GPUs of its node, and Ray would count them."""
+    """Return whether the GPUs of the node may be visible in a pod without GPUs, so that Ray would count them."""
     if at.environment.get(_VISIBLE) == "all" or (at.pod.runtimeClassName or "").startswith("nvidia"):
         return True
     told = at.amount("GPU", "num-gpus")
@@ -287,19 +287,19 @@ def _is_elsewhere(at: Group[HeadGroup], other: Group[HeadGroup]) -> bool:
 
 
 def _is_tainted_against(at: Group[HeadGroup], other: Group[HeadGroup]) -> bool:
-    """Return whether the nodes of another group seem to have a taint that the pods of this group do not tolerate."""
+    """Return whether the nodes of another group probably have a taint that this group's pods do not tolerate."""
     # A toleration implies that the nodes have the taint. GKE taints all nodes with GPUs.
     taints = [each for each in other.pod.tolerations if each.key]
     if (of_gke := _taint_of(other, "nvidia.com/gpu")).value:
         taints.append(of_gke)
     return any(
-        (taint.effect or "NoSchedule") in _KEEPS_OFF and not any(_tolerates(own, taint) for own in at.pod.tolerations)
+        (taint.effect or "NoSchedule") in _REPELLING and not any(_tolerates(own, taint) for own in at.pod.tolerations)
         for taint in taints
     )
 
 
 def _tolerates(own: Toleration, taint: Toleration) -> bool:
-    """Return whether Kubernetes matches a toleration with the taint that another toleration names."""
+    """Return whether a toleration also tolerates the taint of another toleration."""
     if own.effect not in (None, "", taint.effect or "NoSchedule"):
         return False
     if own.operator == "Exists":
@@ -309,22 +309,22 @@ def _tolerates(own: Toleration, taint: Toleration) -> bool:
 
 @RULES.of_each(groups_of, "devices-by-hand", "warning", "resolve in ray._private.resource_and_label_spec")
 def _devices_by_hand(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray takes the devices that are named for all that the node has, and refuses to start if it is told of more."""
+    """Ray uses only the devices in the variable, and refuses to start if the group states more."""
     for name in sorted(_VARIABLES.keys() & at.environment.keys()) if at.devices else ():
-        message = f"{at} sets {name}={at.environment[name]} by hand"
+        message = f"{at} sets {name}={at.environment[name]}"
         sets = "it" if _VARIABLES[name] == name else _VARIABLES[name]
-        yield Found(at.variable_path(name), message, f"leave it out: Ray sets {sets} for each trial")
+        yield Found(at.variable_path(name), message, f"remove it: Ray sets {sets} for each trial")
 
 
 @RULES.of_each(
     groups_of, "devices-not-set", "warning", "set_current_process_visible_accelerator_ids in ray._private.accelerators"
 )
 def _devices_not_set(at: Group[HeadGroup]) -> Iterator[Found]:
-    """All trials of a node start on its first device, and its memory overflows while others are idle."""
+    """All trials of a node use its first device. Its memory is exceeded while other devices are idle."""
     for name, value in at.environment.items() if at.devices else ():
         if name.startswith("RAY_EXPERIMENTAL_NOSET_") and (value or "").lower() in ("1", "true"):
-            message = f"{at} sets {name}, so that every trial sees every device of its node"
-            fix = "leave it out, unless the training code picks its device by ray.get_gpu_ids()"
+            message = f"{at} sets {name}, so all devices of a node are visible to every trial"
+            fix = "remove it unless the training code selects its device with ray.get_gpu_ids()"
             yield Found(at.variable_path(name), message, fix)
 
 
@@ -348,23 +348,23 @@ _GPUS_OF_MACHINES: Final = (
     "https://cloud.google.com/compute/docs/accelerator-optimized-machines",
 )
 def _more_gpus_than_machine(at: Group[HeadGroup]) -> Iterator[Found]:
-    """No such machine has room for the pod, unless its device plugin counts each GPU several times."""
+    """The pod does not fit on the machine unless the device plugin counts each GPU several times."""
     machine = next((at.pod.nodeSelector[label] for label in _MACHINE_LABELS if label in at.pod.nodeSelector), "")
     there = next((number for pattern, number in _GPUS_OF_MACHINES if re.fullmatch(pattern, machine)), None)
     asked = exact(at.devices.get("nvidia.com/gpu"))
     if there is not None and asked is not None and asked > there:
-        message = f"{at} asks for {asked} GPUs on a {machine}, which has {there}"
-        fix = f"ask for at most {there}, or select a larger machine"
+        message = f"{at} requests {asked} GPUs on a {machine}, which has {there}"
+        fix = f"request at most {there}, or select a larger machine"
         yield Found(at.key_path("nvidia.com/gpu"), message, fix)
 
 
 @RULES.of_each(groups_of, "visible-on-zero", "note", "ray._private.worker, RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
 def _visible_on_zero(at: Group[HeadGroup]) -> Iterator[Found]:
-    """A trial without GPUs may then use the GPU of another trial, and Ray does not count it."""
+    """A trial without GPUs may use the GPU of another trial, although Ray does not count it."""
     name = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
     if at.devices and (at.environment.get(name) or "").lower() in ("0", "false"):
-        message = f"in {at}, a trial without GPUs sees every GPU of its node"
-        fix = "leave the variable out if trials with and without GPUs share a node"
+        message = f"in {at}, every GPU of a node is visible to trials without GPUs"
+        fix = "remove the variable if trials with and without GPUs share a node"
         yield Found(at.variable_path(name), message, fix)
 
 
@@ -375,10 +375,10 @@ def _visible_on_zero(at: Group[HeadGroup]) -> Iterator[Found]:
     "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/cdi.html",
 )
 def _runtime_class_missing(cluster: ClusterInFile) -> Iterator[Found]:
-    """If NVIDIA's runtime is not the default of the nodes, a pod without the class gets no GPU."""
+    """If the nodes do not use NVIDIA's runtime by default, a pod without the class gets no GPU."""
     groups = [at for at in groups_of(cluster) if _has_nvidia(at)]
     named = sorted({at.pod.runtimeClassName for at in groups if at.pod.runtimeClassName})
     for at in groups:
         if named and at.pod.runtimeClassName is None:
-            message = f"{at} has NVIDIA GPUs and no runtimeClassName, and other groups have {named[0]!r}"
-            yield Found(at.pod_path, message, f"write runtimeClassName: {named[0]}, if its nodes need it too")
+            message = f"{at} has NVIDIA GPUs, but no runtimeClassName; other groups have {named[0]!r}"
+            yield Found(at.pod_path, message, f"write runtimeClassName: {named[0]} if its nodes need it too")

@@ -37,7 +37,7 @@ _LONG_S: Final = 1800
 
 @RULES.of_each(workers_of, "min-above-max", "error", f"{VALIDATION} (ValidateRayClusterSpec)")
 def _min_above_max(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """From KubeRay 1.6 on the operator refuses the cluster; before, it starts maxReplicas and only logs it."""
+    """KubeRay 1.6 and newer refuse the cluster. Older versions start maxReplicas pods and only log the problem."""
     least, most = at.spec.minReplicas, at.spec.maxReplicas
     if least > most:
         message = f"{at} has minReplicas {least} above maxReplicas {most}"
@@ -48,7 +48,7 @@ def _min_above_max(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 def _never_starts(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """No node of the group ever starts, and trials that need one wait indefinitely."""
     if "maxReplicas" in at.spec.model_fields_set and at.spec.maxReplicas == 0 and not at.spec.suspend:
-        yield Found((*at.path, "maxReplicas"), f"{at} has maxReplicas 0", "write the most that you want to pay for")
+        yield Found((*at.path, "maxReplicas"), f"{at} has maxReplicas 0", "set maxReplicas to what you want to pay for")
 
 
 @RULES.of_each(
@@ -58,7 +58,7 @@ def _never_starts(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     "GetWorkerGroupDesiredReplicas in KubeRay's controllers/ray/utils/util.go",
 )
 def _replicas_outside(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """The operator keeps to minReplicas and maxReplicas, whatever replicas says."""
+    """The operator limits replicas to minReplicas and maxReplicas."""
     replicas, least, most = at.spec.replicas, at.spec.minReplicas, at.spec.maxReplicas
     if "replicas" in at.spec.model_fields_set and least <= most and not least <= replicas <= most:
         becomes, path = min(max(replicas, least), most), (*at.path, "replicas")
@@ -73,24 +73,24 @@ def _replicas_outside(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     f"{READER} (_generate_available_node_types_from_ray_cr_spec, _HEAD_GROUP_NAME)",
 )
 def _name_twice(cluster: ClusterInFile) -> Iterator[Found]:
-    """Pods and node types go by the group's name: one of the two groups hides the other from the autoscaler."""
+    """Pods and node types are identified by the group's name, so the autoscaler ignores one of the two groups."""
     seen = set()
     for at in workers_of(cluster):
         name, path = at.spec.groupName, (*at.path, "groupName")
         if name in seen:
-            yield Found(path, f"the group name {name!r} comes twice", "give each group a name of its own")
+            yield Found(path, f"duplicate group name {name!r}", "give each group a unique name")
         elif name == "headgroup":
-            yield Found(path, "the group name 'headgroup' is the head's", "give the group another name")
+            yield Found(path, "the group name 'headgroup' is reserved for the head", "give the group another name")
         seen.add(name)
 
 
 @RULES.of_each(the_cluster, "autoscaler-options-unused", "note", f"{API} (RayClusterSpec.enableInTreeAutoscaling)")
 def _options_unused(cluster: ClusterInFile) -> Iterator[Found]:
-    """Without an autoscaler nobody reads these options: the numbers of pods stay as they are."""
+    """Without an autoscaler, these options have no effect and the numbers of pods stay constant."""
     options = cluster.spec.autoscalerOptions
     if not is_autoscaling(cluster) and (said := sorted(options.model_fields_set | set(options.model_extra or {}))):
         message = f"autoscalerOptions has {', '.join(said)}, but enableInTreeAutoscaling is not true"
-        fix = "write enableInTreeAutoscaling: true, or leave autoscalerOptions out"
+        fix = "write enableInTreeAutoscaling: true, or remove autoscalerOptions"
         yield Found(("autoscalerOptions",), message, fix)
 
 
@@ -118,20 +118,20 @@ def _idles_long(cluster: ClusterInFile) -> Iterator[Found]:
 
 @RULES.of_each(workers_of, "never-grows", "note", _AUTOSCALING)
 def _never_grows(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """Without the autoscaler, KubeRay keeps the number of replicas, and maxReplicas is never reached."""
+    """Without an autoscaler, KubeRay keeps the number of replicas and never reaches maxReplicas."""
     replicas, most = at.spec.replicas, at.spec.maxReplicas
     if not at.is_autoscaling and at.devices and "maxReplicas" in at.spec.model_fields_set and replicas < most:
-        message = f"{at} has {replicas} replicas and may have {most}, but nothing adds them"
-        fix = "write enableInTreeAutoscaling: true, or the same number three times"
+        message = f"{at} has {replicas} replicas, maxReplicas {most} and no autoscaler that adds the others"
+        fix = "write enableInTreeAutoscaling: true, or set replicas, minReplicas and maxReplicas to the same number"
         yield Found((*at.path, "maxReplicas"), message, fix)
 
 
 @RULES.of_each(workers_of, "no-upper-bound", "warning", f"{API} (WorkerGroupSpec)")
 def _no_upper_bound(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """The autoscaler adds a node for every trial that asks: a wrong number in one run is paid in full."""
+    """The autoscaler adds nodes for all waiting trials, so a mistake in one run can be expensive."""
     if at.is_autoscaling and at.devices and at.spec.maxReplicas >= _NO_LIMIT:
-        message = f"{at} may grow to {at.spec.maxReplicas} replicas"
-        yield Found((*at.path, "maxReplicas"), message, "write the most that you want to pay for")
+        message = f"{at} can grow to {at.spec.maxReplicas} replicas"
+        yield Found((*at.path, "maxReplicas"), message, "set maxReplicas to what you want to pay for")
 
 
 @RULES.of_each(
@@ -141,11 +141,11 @@ def _no_upper_bound(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     "https://docs.ray.io/en/latest/cluster/vms/user-guides/large-cluster-best-practices.html",
 )
 def _head_works(cluster: ClusterInFile) -> Iterator[Found]:
-    """A trial that takes too much memory there ends the whole cluster, and not only itself."""
+    """A trial that uses too much memory on the head can stop the whole cluster."""
     at = head_of(cluster)
     told = at.amount("CPU", "num-cpus")
     if any(worker.devices for worker in workers_of(cluster)) and (told is None or exact(told[1]) != 0):
-        message = "the head takes trials and drivers, beside what holds the cluster together"
+        message = "the head runs trials and drivers in addition to the processes that manage the cluster"
         yield Found(told[0] if told else at.path, message, 'write num-cpus: "0" under the rayStartParams of the head')
 
 
@@ -154,7 +154,7 @@ def _unread(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], str]]:
     version = ray_version_of(cluster)
     if is_autoscaling(cluster) and version is not None and version < READS_GROUP_FIELDS:
         for at in groups_of(cluster):
-            yield at, f"which the autoscaler of Ray {'.'.join(map(str, version))} does not read"
+            yield at, f"which the autoscaler of Ray {'.'.join(map(str, version))} ignores"
 
 
 @RULES.of_each(_unread, "group-labels-unread", "note", _UNREAD_BEFORE)
@@ -167,7 +167,7 @@ def _labels_unread(unread: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
 
 @RULES.of_each(_unread, "group-resources-unread", "warning", _UNREAD_BEFORE)
 def _resources_unread(unread: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
-    """The nodes get these resources, but the autoscaler plans with others."""
+    """The nodes get these resources, but the autoscaler counts others."""
     at, why = unread
     if at.spec.resources:
         fix = "use Ray 2.51 or newer, or write rayStartParams"
@@ -180,7 +180,7 @@ _KUEUE_CLUSTERS: Final = "https://kueue.sigs.k8s.io/docs/tasks/run/rayclusters/#
 
 @RULES.of_each(groups_of, "kueue-no-requests", "warning", _KUEUE_CLUSTERS)
 def _no_requests(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Kueue counts the requests of pods. A pod without requests uses resources beyond the quota."""
+    """Kueue counts the requests of pods, so a pod without requests exceeds the quota."""
     asked = at.container.resources
     if at.cluster.metadata.labels.get(_QUEUE) and not asked.requests and not asked.limits:
         yield Found(at.container_path, f"{at} requests no resources", "write requests of CPU and memory")
