@@ -86,7 +86,7 @@ def decide(
     if output is not None:
         write_new(output, f"{decided.decision.to_json()}\n", force=force)
     if not decided.is_decided:
-        print("nothing is decided: every answer is ambiguous. Run more rounds, on a quiet machine", file=sys.stderr)
+        print("nothing is decided: every answer is ambiguous. Run more rounds, on an idle machine", file=sys.stderr)
         raise typer.Exit(1)
 
 

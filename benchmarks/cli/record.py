@@ -115,8 +115,8 @@ def compare(
     if not found:
         measured = ", ".join(run_set.measured_devices) or "no device"
         raise InvalidResourcesError(
-            f"nothing to compare: the run measured {measured}, and two devices must have times of one workload and "
-            f"size. {' '.join(problems)}".rstrip()
+            f"nothing to compare: the run measured {measured}, but a comparison needs two devices with "
+            f"times of the same workload and size. {' '.join(problems)}".rstrip()
         )
     for problem in problems:
         tell(problem)

@@ -30,13 +30,11 @@ def problems_of_readings(noise: Sequence[NoiseReading], num_cpus: int) -> Iterat
     """Yield what disturbed the rounds on a machine with ``num_cpus`` CPUs, a sentence each."""
     most_load = max(MOST_LOAD, MOST_PART_OF_CPUS * num_cpus)
     if noise and (load := fmean(each.load for each in noise)) > most_load:
-        yield (
-            f"other processes used {load:.2f} CPUs, more than {most_load:g}: end them, or run when the machine is quiet"
-        )
+        yield (f"other processes used {load:.2f} CPUs (limit: {most_load:g}): stop them, or measure on an idle machine")
     if (throttled_s := sum(each.throttled_s or 0 for each in noise)) > MOST_THROTTLED_S:
         yield f"the cgroup's quota stopped the processes for {throttled_s:.1f} s: use fewer CPUs, or raise the quota"
     if causes := sorted({cause for each in noise for cause in each.gpu_throttled}):
-        yield f"a GPU's clock was held down ({', '.join(causes)}): cool it, or fix its clocks"
+        yield f"a GPU's clock was throttled ({', '.join(causes)}): cool the GPU, or fix its clocks"
 
 
 def control_problem(run_set: RunSet, configuration: Configuration, phase: Phase, same_within: float) -> str | None:
@@ -56,7 +54,7 @@ def control_problem(run_set: RunSet, configuration: Configuration, phase: Phase,
         return None
     return (
         f"two equal configurations on {configuration.device} seem to differ by {exp(apart) - 1:.1%}"
-        f" ({found.low:.3f} to {found.high:.3f}): run more rounds, or wait until the machine is quiet"
+        f" ({found.low:.3f} to {found.high:.3f}): run more rounds, or measure on an idle machine"
     )
 
 

@@ -21,6 +21,7 @@ from tune_policies.values.value import Value, shorten, shorten_names, suggest
 from ..compare.judge import Comparison, Outcome, compare_times
 from ..compare.verdicts import doubts_about
 from ..measuring.colocation import parse_device
+from ..record.machine import FRAMEWORKS
 from ..record.packing_record import PackingMode, ThroughputRecord
 from ..record.run_set import Configuration, Phase, RunSet
 from .cpu_nodes import Nodes, NodesQuestion
@@ -83,9 +84,6 @@ def compare_trials(
     doubts = doubts_about(run_set, *configurations, PHASE, same_within)
     return compare_times(first, second, same_within=same_within, doubts=doubts)
 
-
-FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "numba", "cupy", "numpy", "xgboost", "lightgbm")
-"""Packages whose version decides how fast a workload is."""
 
 _OUTSIDE_ALLOCATORS_BYTES: Final = int(1.8 * GIB)
 """The most GPU memory that a framework uses beside what it counts: TensorFlow's figure, which is the largest."""
@@ -187,7 +185,9 @@ def _gpu_of(run_set: RunSet, wanted: str | None) -> str:
             f"nothing was measured on {wanted!r}{suggest(wanted, gpus)} (GPUs measured: {', '.join(gpus) or 'none'})"
         )
     if not gpus or "cpu" not in measured:
-        missing = [f"; {each.device} is not there: {each.why_missing}" for each in run_set.devices if each.why_missing]
+        missing = [
+            f"; the cluster has no {each.device}: {each.why_missing}" for each in run_set.devices if each.why_missing
+        ]
         raise UndecidedError(
             f"a decision needs times of cpu and gpu, but the run measured {', '.join(measured) or 'nothing'}"
             f"{''.join(missing)}. Run it with --device cpu --device gpu, on a cluster that has both"
@@ -211,7 +211,7 @@ class _Case(NamedTuple):
         if self.packing is not None and measured_on is not None and not self.packing.may_be_of(measured_on):
             raise InvalidResourcesError(
                 f"the record of packing is of {shorten(self.packing.gpu)}, but the run was on {measured_on}: "
-                f"run `tune-policies bench packing` on {measured_on}, or leave the record out"
+                f"run `tune-policies bench packing` on {measured_on}, or omit the record"
             )
 
     def decision(self, workloads: list[WorkloadDecision]) -> Decision:

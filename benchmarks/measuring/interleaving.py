@@ -89,7 +89,7 @@ def settings_of(run_set: RunSet) -> Settings:
     """Return what was requested, or raise ``InvalidResourcesError`` if the record does not contain it."""
     if run_set.settings is None:
         raise InvalidResourcesError(
-            "the record does not say what was requested, so it cannot continue: start a new one"
+            "the record does not contain the requested settings, so it cannot continue: start a new one"
         )
     return run_set.settings
 
@@ -104,7 +104,7 @@ def check_same(before: RunSet, now: RunSet) -> None:
     ]
     if differ:
         raise InvalidResourcesError(
-            f"the run cannot continue, as old and new times could not be compared: {'; '.join(differ)}. "
+            f"the run cannot continue, because old and new times would not be comparable: {'; '.join(differ)}. "
             "Continue it on the same machine, or start a new file"
         )
 

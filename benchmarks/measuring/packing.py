@@ -65,7 +65,7 @@ def find_training(workload: str, size: int | None, num_steps: int | None) -> Tra
     if size is None or num_steps is None:
         missing = " and ".join(name for name, given in (("--size", size), ("--steps", num_steps)) if given is None)
         raise InvalidResourcesError(
-            f"{workload}: give {missing}, so that a trial lasts some seconds; a shorter one would mostly be its start"
+            f"{workload}: pass {missing}, so that a trial takes some seconds: a shorter one mostly measures its start"
         )
     return Training(f"{workload}[{size}]", workload, size, num_steps)
 
@@ -171,7 +171,7 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
     num_gpus = sum(node.resources.gpus for node in capacity.nodes)
     if num_gpus > 1:
         raise InvalidResourcesError(
-            f"packing counts trials on one GPU, but the cluster has {num_gpus:g}: name one in CUDA_VISIBLE_DEVICES"
+            f"packing counts trials on one GPU, but the cluster has {num_gpus:g}: choose one with CUDA_VISIBLE_DEVICES"
         )
     sharings = [sharing for training in sweep.trainings for sharing in _sharings(capacity, training, sweep)]
     runs = [sharing for sharing in sharings for _ in range(sweep.repetitions)]
@@ -262,4 +262,4 @@ def _check(sharing: Sharing, trials: Sequence[Any]) -> None:
         used = trial.last_result.get(GPU_MEMORY_KEY, {})
         if sharing.isolation and used.get("isolation") != sharing.isolation:
             why = "; ".join(used.get("warnings", "").splitlines())
-            raise FailedRunError(f"{sharing.isolation} did not hold the trials: {why}")
+            raise FailedRunError(f"{sharing.isolation} did not limit the trials: {why}")

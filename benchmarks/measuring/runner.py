@@ -238,8 +238,7 @@ def _measure_to_file(session: Session) -> RunSet:
         settings = settings_of(before)
     elif session.output.exists():
         raise InvalidResourcesError(
-            f"{session.output} exists already, and a new run would replace it: name another file, or continue it with "
-            f"--resume {session.output}"
+            f"{session.output} already exists: choose another file, or continue the run with --resume {session.output}"
         )
     with ray_of_a_run(session.address, session.timeout_s):
         capacity = probe_cluster(timeout_s=session.timeout_s)
@@ -273,7 +272,7 @@ def ray_of_a_run(address: str | None, timeout_s: float) -> Iterator[None]:
         # The dashboard would use CPU time during the measurement.
         ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     except Exception as error:  # Ray raises a plain `Exception` if it does not start
-        raise ProbeError(f"cannot start a Ray: {error}") from error
+        raise ProbeError(f"cannot start a Ray instance: {error}") from error
     try:
         yield
     finally:

@@ -73,9 +73,9 @@ class Environment(Value):
         if self.host_memory_bytes is not None:
             limit = self.cgroup_memory_bytes
             of = f"{format_bytes(limit)} of " if limit is not None else ""
-            parts.append(f"{of}{format_bytes(self.host_memory_bytes)} host memory")
+            parts.append(f"{of}{format_bytes(self.host_memory_bytes)} of host memory")
         gpus = Counter(map(str, self.gpus))
-        parts += [f"{number} {gpu}" for gpu, number in gpus.items()] or ["no GPU that NVML knows"]
+        parts += [f"{number} {gpu}" for gpu, number in gpus.items()] or ["no NVIDIA GPU"]
         versions = [f"Python {self.python}"] if self.python else []
         versions += [f"{name} {version}" for name, version in self.versions.items()]
         lines = (", ".join(parts), self.platform, ", ".join(versions))
@@ -359,10 +359,10 @@ class RunSet(Value):
         """Yield what was not measured and why, a sentence each."""
         for device in self.devices:
             if device.why_missing is not None:
-                yield f"{device.device} is not there: {device.why_missing}"
+                yield f"the cluster has no {device.device}: {device.why_missing}"
         yield from map(str, self.failed())
         if not self.is_complete:
-            yield "the run was ended before all was measured: --resume goes on with it"
+            yield "the run was stopped before it was complete: continue it with --resume"
 
     def failed(self) -> tuple[Incident, ...]:
         """Return the failures; equal ones of several rounds are one."""

@@ -198,7 +198,7 @@ def build_content(
         _conditions(run_set),
         *([] if run_set.is_redacted else [Section("Run it again", (again,), commands=commands)]),
     )
-    gpus = ", ".join(dict.fromkeys(each.name for each in run_set.environment.gpus)) or "no GPU that NVML knows"
+    gpus = ", ".join(dict.fromkeys(each.name for each in run_set.environment.gpus)) or "no NVIDIA GPU"
     details = (
         f"Measured on {run_set.created_at:%Y-%m-%d %H:%M %Z}: {run_set.environment.cpu_model}, {gpus}; "
         f"{counted(run_set.num_rounds, 'round')} of fresh processes in random order, seed {run_set.seed}."
@@ -210,16 +210,16 @@ def _missing(run_set: RunSet) -> Iterator[str]:
     for each in run_set.devices:
         if each.slot is None:
             why = each.why_missing or "not found"
-            yield sentence(f"{in_words(each.device)} is not there, so the report says nothing about it: {why}")
+            yield sentence(f"the cluster has no {in_words(each.device)}, so the report does not cover it: {why}")
     if not run_set.is_complete:
-        yield "The run was ended before all was measured."
+        yield "The run was stopped before it was complete."
     if (num_workloads := len(run_set.workloads)) * len(_PHASES) > _MOST_FIGURES:
         yield f"Each section shows its first {_MOST_FIGURES} figures. The tables have all {num_workloads} workloads."
 
 
 def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
     if decision.measured_at != run_set.created_at:
-        gpu = decision.accelerator_type or "a GPU of a type that is not known"
+        gpu = decision.accelerator_type or "a GPU of unknown type"
         yield (
             f"The decision is from another run, of {decision.measured_at:%Y-%m-%d %H:%M %Z} on {decision.cpu_model} "
             f"and {gpu}: whole trials and their cost are from that run."
