@@ -40,7 +40,7 @@ def run(
     resume: Annotated[Path | None, typer.Option(help="Continue the run of this file, with its settings.")] = None,
     process_timeout_s: Annotated[
         float | None,
-        typer.Option(min=0.1, help="The longest that a process works, in seconds.  [default: 60; quick: 15]"),
+        typer.Option(min=0.1, help="The longest time that a process runs, in seconds.  [default: 60; quick: 15]"),
     ] = None,
     control: Annotated[
         bool, typer.Option(help="Measure a second, equal configuration, which shows how noisy the machine is.")
@@ -146,7 +146,7 @@ def packing(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Count trials per hour on one GPU: one at a time, several at once, and as a measured plan says."""
+    """Count trials per hour on one GPU: one at a time, several at once, and under a measured plan."""
     from ..measuring.packing import Sweep, default_trainings, find_training, measure_throughput
 
     trainings = [find_training(name, size, steps) for name in workload or ()] or default_trainings()

@@ -131,7 +131,7 @@ def _log_ratios(first: Times, second: Times) -> dict[int, float]:
     if not medians:
         raise InvalidResourcesError("no round has times of both, so there is nothing to compare. Run both first")
     if wrong := [each for pair in medians.values() for each in pair if not each > 0]:
-        raise InvalidResourcesError(f"a step must take more than 0 s, got {wrong[0]} s: the file was changed by hand?")
+        raise InvalidResourcesError(f"a step must take more than 0 s, got {wrong[0]} s: was the file edited by hand?")
     return {number: log(one) - log(other) for number, (one, other) in medians.items()}
 
 

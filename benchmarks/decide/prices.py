@@ -49,7 +49,7 @@ class Instance(Value):
 
 
 class Price(NamedTuple):
-    """The price of an hour, and in words what it is the price of."""
+    """A price per hour, and a description of what it pays for."""
 
     per_hour: float
     of: str

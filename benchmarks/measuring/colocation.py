@@ -1,4 +1,4 @@
-"""Plans what a trial on each device reserves, and whether the processes of a group fit on the cluster at once."""
+"""Plans the resources of a trial on each device, and checks whether the processes of a group fit at once."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -87,7 +87,7 @@ def parse_devices(texts: Iterable[str]) -> tuple[Device, ...]:
 
 
 def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> PlannedDevice:
-    """Return what a trial with ``cpus`` CPUs reserves for a device, or why the cluster lacks it."""
+    """Return the plan of a trial with ``cpus`` CPUs on a device, or the reason why the cluster lacks the device."""
     try:
         plan = device.policy(cpus).plan(capacity)
     except InfeasibleRequestError as error:

@@ -1,4 +1,4 @@
-"""Determines what is measured and when: groups of configurations, their random turns, and what a resumed run lacks.
+"""Determines the order of measurements: groups of configurations, random turns, and the missing part of a resumed run.
 
 Configurations take random turns, so that drift of the machine affects all of them alike. The order depends only on the
 seed, the round and the group, so that a resumed run has the same order.
@@ -42,7 +42,7 @@ def groups_of(settings: Settings, devices: Sequence[str]) -> tuple[Group, ...]:
 
 
 def given_up(run_set: RunSet) -> frozenset[Configuration]:
-    """Return the configurations that are not tried again."""
+    """Return the configurations that are not retried."""
     return frozenset(failure.configuration for failure in run_set.failures if failure.kind in GIVEN_UP)
 
 

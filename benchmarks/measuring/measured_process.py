@@ -33,7 +33,7 @@ class Round:
 
 
 class NoTimesError(Exception):
-    """A process gives no more times."""
+    """A process failed, so it gives no more times."""
 
     def __init__(self, kind: Literal["raised", "timed_out", "died"], message: str) -> None:
         super().__init__(kind, message)
@@ -45,7 +45,7 @@ _ENDS_WITHIN_S: Final = 10
 """How long to wait for a process to end, so that it does not disturb the next one."""
 
 _LONG_STEP_S: Final = 0.5
-"""From here on the first epoch is enough warm-up, and warm-up blocks would only cost time."""
+"""If a step takes this long, the first epoch is enough warm-up."""
 
 _NUM_WARMUPS: Final = 2
 """Blocks of each phase that do not count."""

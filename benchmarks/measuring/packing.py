@@ -56,7 +56,7 @@ def find_training(workload: str, size: int | None, num_steps: int | None) -> Tra
     """Return a training; ``size`` and ``num_steps`` may be ``None`` for workloads with defaults.
 
     Raises:
-        InvalidResourcesError: There is no such workload, or its size or number of steps is missing.
+        InvalidResourcesError: The workload does not exist, or its size or number of steps is missing.
     """
     check_workload(workload)
     if size is None and workload in _DEFAULTS:
@@ -71,7 +71,7 @@ def find_training(workload: str, size: int | None, num_steps: int | None) -> Tra
 
 
 def default_trainings() -> list[Training]:
-    """Return the trainings that run if the user names none."""
+    """Return the trainings that run by default."""
     return [find_training(name, None, None) for name in _DEFAULTS]
 
 
@@ -141,7 +141,7 @@ class Sharing(NamedTuple):
 
     @property
     def isolation(self) -> Literal["mps"] | None:
-        """What holds trials to their share of the GPU."""
+        """The mechanism that limits trials to their fraction of the GPU."""
         return "mps" if self.mode.uses_mps else None
 
 
@@ -191,7 +191,7 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
         try:
             record = record.with_sample(run_trials(sharing))
         except FailedRunError as error:
-            tell(f"left out: {error}")
+            tell(f"omitted: {error}")
             record = record.with_failure(f"{name}: {error}")
         yield record
 
@@ -223,7 +223,7 @@ def run_trials(sharing: Sharing) -> ThroughputSample:
     """Run two rounds of trials, and return how long they took.
 
     Raises:
-        FailedRunError: A trial failed, or had more than its share of the GPU.
+        FailedRunError: A trial failed, or had more than its fraction of the GPU.
     """
     num_trials = ROUNDS * sharing.trials_per_gpu
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:

@@ -124,7 +124,7 @@ GPU_USE_UNKNOWN: Final = (
 
 
 def has_used_gpu(counters: Mapping[str, Any], imported: Container[str]) -> bool:
-    """Return whether a framework surely used a GPU, by its memory counters and the imported modules.
+    """Return whether a framework certainly used a GPU, judging by memory counters and imported modules.
 
     Raises:
         ProbeError: All imported frameworks report their use, and none used a GPU.

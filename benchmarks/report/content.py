@@ -114,7 +114,7 @@ def _answer(verdicts: list[Verdict], phase: Phase, said: Collection[str]) -> Fin
         sentences += [sentence(reason) for reason in reasons if reason not in named]
         named |= reasons.keys()
     if phase is not Phase.TRANSFERS:
-        sentences.append(f"It has no times with transfers; these are of the phase {phase}.")
+        sentences.append(f"It has no times with transfers, so these are of the phase {phase}.")
     kind, badge = _badge(stretches, first, second)
     return Finding(verdicts[0].workload, kind, badge, tuple(sentences), verdicts[0].second)
 
@@ -222,7 +222,7 @@ def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
         gpu = decision.accelerator_type or "a GPU of unknown type"
         yield (
             f"The decision is from another run, of {decision.measured_at:%Y-%m-%d %H:%M %Z} on {decision.cpu_model} "
-            f"and {gpu}: whole trials and their cost are from that run."
+            f"and {gpu}: the times and costs of whole trials are from that run."
         )
 
 
@@ -277,7 +277,7 @@ def _cost(decision: Decision) -> Section:
     if decision.price_date or decision.price_source:
         texts.append(f"Prices of {decision.price_date or 'no date'}, from {decision.price_source or 'no source'}.")
     if not pictures:
-        texts.append("No prices were given, so the report says nothing about the cost.")
+        texts.append("No prices were given, so the report does not cover the cost.")
     return Section("Time and cost of a trial", tuple(texts), pictures=pictures, tables=decision_tables(decision))
 
 

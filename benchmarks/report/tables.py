@@ -1,4 +1,4 @@
-"""Builds the tables of the shell and of reports, and prints them with the facts that qualify them."""
+"""Builds the tables of the command line and of reports, and prints them with notes."""
 
 import os
 from collections import defaultdict
@@ -268,7 +268,11 @@ def throughput_lines(record: ThroughputRecord) -> Iterator[str]:
     """Yield for each workload how many trials on a GPU pay, and the runs that do not count."""
     for workload in record.workloads:
         end = record.stops_paying_at(workload)
-        where = "more trials paid up to the most that ran" if end is None else f"stops paying at {end} trials per GPU"
+        where = (
+            "more trials paid up to the largest number that ran"
+            if end is None
+            else f"stops paying at {end} trials per GPU"
+        )
         apart = record.largest_difference_of_losses(workload)
         yield f"{workload}: {where}; losses of trials differ by at most {apart:.2%}"
     for failure in record.failures:

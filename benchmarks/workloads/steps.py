@@ -1,4 +1,4 @@
-"""The interface of workloads: a function that prepares steps of work on a device, and checks of what it returns."""
+"""The interface of workloads: a function that prepares steps of work on a device, and checks of its result."""
 
 import math
 from collections.abc import Callable
@@ -137,7 +137,7 @@ def _built_for(torch: Any) -> str:
 
 
 def unseen(library: str, device: str, why: str = "") -> ProbeError:
-    """Return the error for a library that sees no such device, so that the CPU is not measured by mistake."""
+    """Return the error for a library that does not see a device, so that the CPU is not measured by mistake."""
     return ProbeError(
         f"{library} sees no {device} in this process, and the benchmarks never measure the CPU instead"
         f"{f' ({why})' if why else ''}: install a build of {library} for the device, check its driver, or leave the "

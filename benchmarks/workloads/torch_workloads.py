@@ -197,7 +197,7 @@ def _trainer(model: Model, where: torch.device, precision: Precision) -> Any:
 
     def train(batch: Sequence[Tensor]) -> Tensor:
         samples, labels = batch
-        # PyTorch knows no autocast for some devices, not even a disabled one.
+        # For some devices, PyTorch has no autocast, not even a disabled one.
         context = torch.autocast(where.type, dtype=torch.float16) if is_mixed else nullcontext()
         with context:
             loss = nn.functional.cross_entropy(trained(samples), labels)

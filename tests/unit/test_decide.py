@@ -287,13 +287,13 @@ def test_the_nodes_are_those_of_the_cluster_without_gpus():
     cluster = ClusterCapacity.of(NODE, gpu_node("b", gpus=0, cpus=8), gpu_node("c", gpus=0, cpus=4))
 
     assert asked_for_nodes(cluster, node_cpus=None).gpu_or_nodes.node_cpus == 8
-    with pytest.raises(InvalidResourcesError, match=r"no node without GPUs, .* give --node-cpus"):
+    with pytest.raises(InvalidResourcesError, match=r"no node without GPUs, .* pass --node-cpus"):
         asked_for_nodes(node_cpus=None)
 
 
 def test_a_node_must_have_room_for_a_trial():
     with pytest.raises(
-        InvalidResourcesError, match=r"a node of 2 CPUs has no room .* measured with 4: give --node-cpus 4"
+        InvalidResourcesError, match=r"a node of 2 CPUs has no room .* measured with 4: pass --node-cpus 4"
     ):
         asked_for_nodes(node_cpus=2)
 
