@@ -158,7 +158,7 @@ def test_the_same_run_gives_the_same_page():
         (small(sizes=(4096,)), "GPU at size 4096"),
         (without_runs(), "Nothing was measured: every process failed."),
         (without_runs(failures=(), devices=(), noise=()), "Nothing was measured."),
-        (without_blocks(), "It has no times with transfers; these are of the phase first-epoch."),
+        (without_blocks(), "It has no times with transfers, so these are of the phase first-epoch."),
         (with_times_that_lie_far_apart(), "All measurements"),
         (small(is_complete=False), "The run was stopped before it was complete."),
         (small(has_control=False, is_interleaved=False), "process by process"),
