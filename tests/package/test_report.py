@@ -161,7 +161,7 @@ def test_the_same_run_gives_the_same_page():
         (without_blocks(), "It has no times with transfers, so these are of the phase first-epoch."),
         (with_times_that_lie_far_apart(), "All measurements"),
         (small(is_complete=False), "The run was stopped before it was complete."),
-        (small(has_control=False, is_interleaved=False), "process by process"),
+        (small(has_control=False, is_interleaved=False), "interleaved by process"),
     ],
     ids=[
         *("one device", "no GPU", "one round", "one size", "only failures", "nothing", "only first epochs"),
