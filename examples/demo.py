@@ -1,6 +1,6 @@
-"""The main job, end to end: probe, plan, tune and train, in PyTorch and in TensorFlow.
+"""Probe, plan, tune and train, end to end, in PyTorch and in TensorFlow.
 
-Each part is one short file beside this one, made to be copied.
+Each part is a short file in this folder that you can copy.
 """
 
 import subprocess
@@ -25,7 +25,7 @@ PARTS = {
 def describe(trial):
     config = ", ".join(f"{key}={value}" for key, value in trial.config.items())
     result = trial.last_result
-    had = result["slot"].partition(";")[0]  # what drivers of Train hold comes after it
+    had = result["slot"].partition(";")[0]  # the rest describes the resources of Train drivers
     memory = result.get("gpu_memory", {})
     used = memory.get("peak_reserved_bytes") or memory.get("peak_allocated_bytes")
     return config, f"{result['accuracy']:.3f}", had, format_bytes(used) if used else "no GPU"
@@ -36,7 +36,7 @@ def main():
     console.rule("What the cluster offers")
     probe = subprocess.run([sys.executable, "-m", "tune_policies", "probe"], check=False)
     if probe.returncode != 0:
-        sys.exit(probe.returncode)  # it has said why
+        sys.exit(probe.returncode)  # the probe has printed the error
     ray.init(logging_level="ERROR", log_to_driver=False)
     table = Table(title="Handwritten digits: every trial")
     for heading in ("Part", "Config", "Accuracy", "Each trial had", "GPU memory used"):

@@ -1,4 +1,4 @@
-"""Train with JAX on two GPUs if there are, else on one, else on two CPUs: the workers together are one JAX."""
+"""Train with JAX on two GPUs if available, else on one, else on two CPUs; the workers form one JAX process group."""
 
 import tempfile
 
@@ -11,7 +11,7 @@ POLICY = GpuPolicy(num_workers=2) | GpuPolicy(num_workers=1) | CpuPolicy(num_wor
 
 
 def train_on_worker(config):
-    import jax  # here, not above: the worker's share must be set before
+    import jax  # imported here, after the worker's GPU fraction has been set
     import jax.numpy as jnp
     from jax.experimental.multihost_utils import process_allgather
 

@@ -1,6 +1,6 @@
-"""Train LightGBM on two GPUs if there are, else on one, else on two CPUs, with as many threads as CPUs.
+"""Train LightGBM on two GPUs if available, else on one, else on two CPUs, with as many threads as CPUs.
 
-Its wheels use a GPU by OpenCL, which the driver must offer: if `clinfo` shows no GPU, leave the GPU policies out.
+Its wheels use a GPU through OpenCL, which the driver must support: if `clinfo` shows no GPU, omit the GPU policies.
 """
 
 import lightgbm
@@ -28,7 +28,7 @@ def train_on_worker(config):
             "learning_rate": config["learning_rate"],
             "tree_learner": "data_parallel",
             "pre_partition": True,
-            **get_network_params(),  # how the workers find each other
+            **get_network_params(),  # the addresses of the other workers
         },
         data,
         num_boost_round=10,

@@ -1,4 +1,4 @@
-"""Train Keras on two GPUs if there are, else on one, else on two CPUs: with two, `model.fit` needs tf_keras."""
+"""Train Keras on two GPUs if available, else on one, else on two CPUs: with two, `model.fit` needs tf_keras."""
 
 import ray.train
 from sklearn.datasets import load_digits

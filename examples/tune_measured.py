@@ -1,6 +1,6 @@
-"""Measure first, plan then: short trials on a GPU say how much memory a config needs, and each gets a share that fits.
+"""Measure first, then plan: short trials measure the GPU memory of each config, which gets a GPU fraction that fits.
 
-Without a GPU nothing is measured, and the trials use CPUs.
+Without a GPU, nothing is measured and the trials use CPUs.
 """
 
 import torch

@@ -1,6 +1,6 @@
-"""Several policies side by side: trials on shares of the GPUs, and more of them on the CPUs that are left.
+"""Several policies in one run: trials on GPU fractions, and more trials on the remaining CPUs.
 
-Without a GPU all of them use CPUs.
+Without a GPU, all trials use CPUs.
 """
 
 import torch

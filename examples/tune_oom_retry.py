@@ -1,6 +1,6 @@
-"""A trial that runs out of GPU memory comes back with a larger share, and goes on from its checkpoint.
+"""A trial that runs out of GPU memory is retried with a larger GPU fraction, from its last checkpoint.
 
-The large batch needs more than the share that the policy gives. On CPUs nothing runs out.
+The large batch needs more memory than the policy's GPU fraction has. On CPUs, no trial runs out of memory.
 """
 
 import tempfile

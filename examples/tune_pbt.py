@@ -1,6 +1,6 @@
-"""Population based training with checkpoints: the population divides what there is among itself.
+"""Population based training with checkpoints: the trials share the cluster equally.
 
-On four GPUs each of the four trials has one, on one GPU a quarter of it, and on CPUs its part of those.
+Each of the four trials has one of four GPUs, a quarter of one GPU, or a quarter of the CPUs.
 """
 
 import tempfile

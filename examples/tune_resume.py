@@ -1,4 +1,4 @@
-"""Go on under another policy: what had too little runs again with more, what has finished keeps its results."""
+"""Resume a run under another policy: failed trials run again with more resources, finished ones keep their results."""
 
 import os
 

@@ -24,7 +24,7 @@ def main(storage_path=None):
         metric="env_runners/episode_return_mean",
         mode="max",
         storage_path=storage_path,
-        verbose=0,  # else Tune prints the whole config of the algorithm
+        verbose=0,  # otherwise Tune prints the whole config of the algorithm
     )
 
 

@@ -10,7 +10,7 @@ POLICY = GpuMemoryPolicy(gpu_memory="4GiB") | CpuPolicy(cpus=1)
 
 
 def train_digits(config):
-    import tensorflow as tf  # here, not above: a driver has no use for it
+    import tensorflow as tf  # imported here, because the driver does not need it
 
     images, labels = load_digits(return_X_y=True)
     x, x_test, y, y_test = train_test_split(images.astype("float32") / 16, labels, random_state=0)

@@ -1,4 +1,4 @@
-"""Whatever Tune takes as a trainable, `run` and `tuner` take too: a GPU for each trial if there is one, else a CPU."""
+"""`run` and `tuner` accept every trainable that Tune accepts: a GPU for each trial if there is one, else a CPU."""
 
 import functools
 

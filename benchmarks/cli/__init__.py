@@ -1,6 +1,6 @@
 """The commands ``tune-policies bench`` and ``python -m tune_policies.benchmarks``.
 
-Results go to stdout, everything else to stderr. The exit status is 0 on success, 1 if the request cannot be met or
+Results go to stdout, everything else to stderr. The exit status is 0 on success, 1 if the request is infeasible or
 nothing is decided, 2 for invalid usage, and 130 after Ctrl-C.
 """
 
@@ -18,7 +18,7 @@ _EXTRAS: Final = {**dict.fromkeys(("jinja2", "matplotlib", "psutil", "scipy"), "
 
 
 class Commands(GuardedCommands):
-    """Commands that name the extra of a missing package, and that end with status 130 after Ctrl-C."""
+    """Commands whose error for a missing package contains its extra, and that exit with status 130 after Ctrl-C."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _MOST_NOTES: Final = 20
-"""More notes would push the table out of sight."""
+"""With more notes, the table would scroll out of view."""
 
 
 @app.command()
@@ -29,23 +29,25 @@ def decide(
     steps_per_trial: Annotated[int, typer.Option(min=1, help="Steps of a trial.")],
     prices: Annotated[Path | None, typer.Option(help="Prices: YAML or JSON, or SkyPilot's vms.csv.")] = None,
     region: Annotated[str | None, typer.Option(help="Region of the prices; by default the cheapest.")] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Take the spot prices of vms.csv.")] = False,
+    spot: Annotated[bool, typer.Option("--spot", help="Use the spot prices of vms.csv.")] = False,
     gpu: Annotated[
-        str | None, typer.Option(help="Which GPU of the run: gpu, or a share such as gpu@0.25; by default the first.")
+        str | None, typer.Option(help="The measured GPU: gpu, or a fraction such as gpu@0.25; by default the first.")
     ] = None,
     gpu_type: Annotated[str | None, typer.Option(help="The GPU's name in the prices; by default Ray's.")] = None,
     cluster: Cluster = None,
     address: Address = None,
     timeout_s: TimeoutS = 30.0,
     packing: Annotated[
-        Path | None, typer.Option(help="The file of `packing --output`: what sharing a GPU brings.")
+        Path | None, typer.Option(help="The file of `packing --output`: the throughput with shared GPUs.")
     ] = None,
     same_within: Annotated[
         float, typer.Option(help="Trials that differ by less than this part count as the same.")
     ] = 0.05,
     num_trials: Annotated[
         int | None,
-        typer.Option(min=1, help="Trials of the whole run: how many CPU nodes finish them as soon as one GPU?"),
+        typer.Option(
+            min=1, help="Trials of the whole run: also compute how many CPU nodes finish them as soon as one GPU."
+        ),
     ] = None,
     node_cpus: Annotated[
         int | None,
@@ -57,7 +59,7 @@ def decide(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Say from which size on the GPU is worth it: time and cost of a trial, and trials an hour on this cluster."""
+    """Decide from which size the GPU is worth it: time and cost of a trial, and trials per hour on this cluster."""
     from tune_policies.kuberay.reading.load_cluster import load_capacity
 
     from ..decide.cpu_nodes import NodesQuestion
@@ -86,7 +88,7 @@ def decide(
     if output is not None:
         write_new(output, f"{decided.decision.to_json()}\n", force=force)
     if not decided.is_decided:
-        print("nothing is decided: every answer is ambiguous. Run more rounds, on a quiet machine", file=sys.stderr)
+        print("nothing is decided: every answer is ambiguous. Run more rounds, on an idle machine", file=sys.stderr)
         raise typer.Exit(1)
 
 
@@ -96,7 +98,7 @@ def _gpu_named(text: str) -> str:
 
     device = parse_device(text)
     if device.resource != "GPU":
-        raise InvalidResourcesError(f"--gpu names a GPU, such as gpu or gpu@0.25, got {text!r}")
+        raise InvalidResourcesError(f"--gpu must be a GPU, such as gpu or gpu@0.25, got {text!r}")
     return str(device)
 
 

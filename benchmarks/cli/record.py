@@ -38,7 +38,7 @@ def print_measured(run_set: RunSet, *, as_json: bool) -> None:
 
 @app.command()
 def show(file: File, *, json: Json = False) -> None:
-    """Show what a run measured, a row for each configuration, and what was missing, failed or disturbed it."""
+    """Show the results of a run, with a row for each configuration, and its failures and disturbances."""
     print_measured(read_run_set(file), as_json=json)
 
 
@@ -54,9 +54,7 @@ def export(
     file: File,
     *,
     format_: Annotated[Format, typer.Option("--format", help="csv: all blocks; json: everything, as `run` writes it.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to this file, and not to stdout.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")] = None,
     redact: Redact = False,
     force: Force = False,
 ) -> None:
@@ -76,7 +74,9 @@ def export(
 def plot(
     file: File,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The picture's file; its suffix says which kind.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The picture's file; its suffix determines the format.")
+    ],
     phase: Annotated[Phase, typer.Option(help="Phase to draw.")] = Phase.TRANSFERS,
     force: Force = False,
 ) -> None:
@@ -105,7 +105,7 @@ def compare(
     ] = 0.05,
     as_json: Json = False,
 ) -> None:
-    """Say which device of a run is faster in a step, and how sure that is."""
+    """Compare the devices of a run: which is faster in a step, and with what confidence."""
     from ..compare.verdicts import verdicts
     from ..report.tables import print_verdicts
 
@@ -115,8 +115,8 @@ def compare(
     if not found:
         measured = ", ".join(run_set.measured_devices) or "no device"
         raise InvalidResourcesError(
-            f"nothing to compare: the run measured {measured}, and two devices must have times of one workload and "
-            f"size. {' '.join(problems)}".rstrip()
+            f"nothing to compare: the run measured {measured}, but a comparison needs two devices with "
+            f"times of the same workload and size. {' '.join(problems)}".rstrip()
         )
     for problem in problems:
         tell(problem)
@@ -136,7 +136,7 @@ def report(
     redact: Redact = False,
     force: Force = False,
 ) -> None:
-    """Write an HTML page for whoever decides: the verdict first, then curves, costs, all times and the machine."""
+    """Write the results as an HTML page: the verdict first, then curves, costs, all times and the machine."""
     from ..report.page import write_report
 
     write_report(file, output, decision=decision, packing=packing, redact=redact, force=force)

@@ -40,7 +40,7 @@ def run(
     resume: Annotated[Path | None, typer.Option(help="Continue the run of this file, with its settings.")] = None,
     process_timeout_s: Annotated[
         float | None,
-        typer.Option(min=0.1, help="The longest that a process works, in seconds.  [default: 60; quick: 15]"),
+        typer.Option(min=0.1, help="The longest time that a process runs, in seconds.  [default: 60; quick: 15]"),
     ] = None,
     control: Annotated[
         bool, typer.Option(help="Measure a second, equal configuration, which shows how noisy the machine is.")
@@ -94,7 +94,7 @@ def _check_resume(context: typer.Context) -> None:
         is_given = source is not None and source.name == "COMMANDLINE"
         if is_given and name not in ("resume", "address", "timeout_s", "json"):
             given = "WORKLOAD" if name == "workload" else f"--{name.replace('_', '-')}"
-            raise InvalidResourcesError(f"--resume continues with the settings of the file: leave {given} out")
+            raise InvalidResourcesError(f"--resume uses the settings of the file: omit {given}")
 
 
 def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, tuple[int, ...]]:
@@ -102,13 +102,13 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
     from ..workloads.registry import BUILT_IN, check_workload
 
     if not workloads:
-        raise InvalidResourcesError(f"name what to run: {', '.join(BUILT_IN)}, or your own as module:function")
+        raise InvalidResourcesError(f"choose a workload: {', '.join(BUILT_IN)}, or your own as module:function")
     found = {}
     for name in workloads:
         built_in = check_workload(name)
         own = () if built_in is None else built_in.sizes
         if built_in is None and not sizes:
-            raise InvalidResourcesError(f"{name}: its sizes are not known, so give them, such as --size 64 --size 256")
+            raise InvalidResourcesError(f"{name} has no default sizes: pass them, such as --size 64 --size 256")
         # A quick run has no time for a sweep.
         found[name] = tuple(dict.fromkeys(sizes)) or (own[len(own) // 2 :][:1] if quick else own)
     return found
@@ -125,7 +125,9 @@ def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:
     from .record import print_measured
 
     print_measured(run_set, as_json=as_json)
-    print(f"written to {output}, with host names and the command: `export --redact` leaves them out", file=sys.stderr)
+    print(
+        f"wrote {output}. It contains host names and the command; `bench export --redact` omits them", file=sys.stderr
+    )
 
 
 @app.command()
@@ -144,7 +146,7 @@ def packing(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Count trials per hour on one GPU: one at a time, several at once, and as a measured plan says."""
+    """Count trials per hour on one GPU: one at a time, several at once, and under a measured plan."""
     from ..measuring.packing import Sweep, default_trainings, find_training, measure_throughput
 
     trainings = [find_training(name, size, steps) for name in workload or ()] or default_trainings()

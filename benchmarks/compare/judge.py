@@ -131,7 +131,7 @@ def _log_ratios(first: Times, second: Times) -> dict[int, float]:
     if not medians:
         raise InvalidResourcesError("no round has times of both, so there is nothing to compare. Run both first")
     if wrong := [each for pair in medians.values() for each in pair if not each > 0]:
-        raise InvalidResourcesError(f"a step must take more than 0 s, got {wrong[0]} s: the file was changed by hand?")
+        raise InvalidResourcesError(f"a step must take more than 0 s, got {wrong[0]} s: was the file edited by hand?")
     return {number: log(one) - log(other) for number, (one, other) in medians.items()}
 
 
@@ -182,13 +182,13 @@ def compare_times(first: Times, second: Times, *, same_within: float = 0.05, dou
         outcome = Outcome.AMBIGUOUS
         reasons.append(
             f"the times within processes scatter so much that the ratio may be off by {exp(by_chance) - 1:.1%}: run"
-            " more rounds, or wait until the machine is quiet"
+            " more rounds, or measure on an idle machine"
         )
     if interval.num_rounds < FEWEST_ROUNDS:
         count = "one round" if interval.num_rounds == 1 else "two rounds"
         reasons.append(
-            f"{count} cannot tell how much processes differ, so a factor of {FACTOR_OF_PROCESSES:g} is allowed for:"
-            f" run {FEWEST_ROUNDS} or more"
+            f"{count} cannot show how much processes differ, so the interval allows for a factor of"
+            f" {FACTOR_OF_PROCESSES:g}: run {FEWEST_ROUNDS} or more"
         )
     if outcome is Outcome.AMBIGUOUS and not reasons:
         reasons.append(_why_ambiguous(interval, same_within))

@@ -1,7 +1,7 @@
-"""Compares the devices of a run for each workload, size and phase that was measured on both.
+"""Compares the devices of a run for each workload, size and phase that both have.
 
-A doubt, such as other load, makes a verdict ambiguous rather than wrong. The limits of doubts, and what to do about
-them, are here.
+A doubt, such as load of other processes, makes a verdict ambiguous rather than wrong. This module defines the limits
+from which a disturbance is a doubt.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,20 +23,18 @@ MOST_PART_OF_CPUS: Final = 0.05
 MOST_THROTTLED_S: Final = 0.1
 """Seconds for which the cgroup may be throttled in all rounds together: one period of its quota."""
 OF_THE_WORK: Final = {"dtype": "dtype", "samples_per_step": "samples a step", "num_threads": "CPU threads"}
-"""The fields, with their names in messages, in which processes that do the same work agree."""
+"""The fields that agree if processes do the same work, with their names in messages."""
 
 
 def problems_of_readings(noise: Sequence[NoiseReading], num_cpus: int) -> Iterator[str]:
-    """Yield what disturbed the rounds on a machine with ``num_cpus`` CPUs, a sentence each."""
+    """Yield a sentence for each disturbance of the rounds on a machine with ``num_cpus`` CPUs."""
     most_load = max(MOST_LOAD, MOST_PART_OF_CPUS * num_cpus)
     if noise and (load := fmean(each.load for each in noise)) > most_load:
-        yield (
-            f"other processes used {load:.2f} CPUs, more than {most_load:g}: end them, or run when the machine is quiet"
-        )
+        yield (f"other processes used {load:.2f} CPUs (limit: {most_load:g}): stop them, or measure on an idle machine")
     if (throttled_s := sum(each.throttled_s or 0 for each in noise)) > MOST_THROTTLED_S:
         yield f"the cgroup's quota stopped the processes for {throttled_s:.1f} s: use fewer CPUs, or raise the quota"
     if causes := sorted({cause for each in noise for cause in each.gpu_throttled}):
-        yield f"a GPU's clock was held down ({', '.join(causes)}): cool it, or fix its clocks"
+        yield f"a GPU's clock was throttled ({', '.join(causes)}): cool the GPU, or fix its clocks"
 
 
 def control_problem(run_set: RunSet, configuration: Configuration, phase: Phase, same_within: float) -> str | None:
@@ -56,7 +54,7 @@ def control_problem(run_set: RunSet, configuration: Configuration, phase: Phase,
         return None
     return (
         f"two equal configurations on {configuration.device} seem to differ by {exp(apart) - 1:.1%}"
-        f" ({found.low:.3f} to {found.high:.3f}): run more rounds, or wait until the machine is quiet"
+        f" ({found.low:.3f} to {found.high:.3f}): run more rounds, or measure on an idle machine"
     )
 
 
@@ -77,7 +75,7 @@ def doubts_about(
 
 
 def _disagreements(run_set: RunSet, configuration: Configuration) -> list[str]:
-    """Return how the results of the workload and size differ between devices: the first message, or none."""
+    """Return the first message about results of the workload and size that differ between devices, or no message."""
     of_it = [
         each
         for each in run_set.failures

@@ -1,4 +1,4 @@
-"""One GPU, or more nodes without GPUs: which number of nodes finishes some trials as soon, or for no more money.
+"""Compares one GPU with nodes without GPUs: how many nodes finish the trials as soon, or cost no more.
 
 The GPU runs the trials one after the other. A node runs as many at once as its CPUs allow, and all nodes are paid for
 until the last trial has ended. A trial on a full node counts as fast as it was measured.
@@ -15,10 +15,10 @@ from tune_policies.values.resources import PositiveCount
 from tune_policies.values.value import Value
 
 MOST_TRIALS: Final = 100_000
-"""The most trials of a question, because every number of nodes up to that is looked at."""
+"""The largest number of trials, because every number of nodes up to it is evaluated."""
 
 _ROUNDING: Final = 1e-9
-"""A time that is longer by this part counts as the same."""
+"""Times whose relative difference is smaller count as equal."""
 
 
 class NodesQuestion(Value):
@@ -40,7 +40,7 @@ class Nodes(NamedTuple):
         num_trials: The number of trials of the whole run.
         node_cpus: CPUs of a node.
         trial_cpus: CPUs of a trial.
-        price: The price of a node for an hour; ``None``: not known.
+        price: The price of a node per hour, or ``None`` if unknown.
     """
 
     num_trials: int
@@ -62,7 +62,7 @@ class Nodes(NamedTuple):
             cpu_trial_s: The time of a trial on the CPU, in seconds.
             gpu_trial_s: The time in which the GPU finishes one trial of many, in seconds.
             speedups: The ends of the confidence interval of ``cpu_trial_s / gpu_trial_s``.
-            gpu_price: The price of the GPU with a trial's CPUs for an hour; ``None``: not known.
+            gpu_price: The price of the GPU with a trial's CPUs per hour, or ``None`` if unknown.
 
         Raises:
             InvalidResourcesError: A node has no room for a trial.
@@ -70,7 +70,7 @@ class Nodes(NamedTuple):
         if not self.trials_per_node:
             raise InvalidResourcesError(
                 f"a node of {self.node_cpus} CPUs has no room for a trial, which was measured with {self.trial_cpus}: "
-                f"give --node-cpus {self.trial_cpus} or more"
+                f"pass --node-cpus {self.trial_cpus} or more"
             )
         gpu_s = self.num_trials * gpu_trial_s
         number = self._fewest(cpu_trial_s, gpu_s)

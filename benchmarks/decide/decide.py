@@ -1,8 +1,8 @@
 """Decides which device is better for trials of each size, by time and by cost.
 
 Whole trials are compared, round by round, not steps alone: on a GPU a trial starts later, and a short one may not make
-up for it. Several trials on one GPU finish no more an hour than one after the other, unless a record of
-``tune-policies bench packing`` shows that they do.
+up for it. Sharing a GPU does not raise the trials per hour, unless a record of
+``tune-policies bench packing`` shows that it does.
 """
 
 import statistics
@@ -21,6 +21,7 @@ from tune_policies.values.value import Value, shorten, shorten_names, suggest
 from ..compare.judge import Comparison, Outcome, compare_times
 from ..compare.verdicts import doubts_about
 from ..measuring.colocation import parse_device
+from ..record.machine import FRAMEWORKS
 from ..record.packing_record import PackingMode, ThroughputRecord
 from ..record.run_set import Configuration, Phase, RunSet
 from .cpu_nodes import Nodes, NodesQuestion
@@ -28,7 +29,7 @@ from .crossover import crossover
 from .prices import Prices
 
 PHASE = Phase.TRANSFERS
-"""A trial's data begin in host memory."""
+"""The phase of a trial's steps, because its data start in host memory."""
 
 
 def starts_s(run_set: RunSet, configuration: Configuration) -> dict[int, float]:
@@ -46,7 +47,7 @@ def trials_s(
 ) -> dict[int, tuple[float, ...]]:
     """Return the seconds of a trial, times the price of a second, by round and by block of timed steps.
 
-    Rounds without a known start are left out.
+    Rounds without a known start are omitted.
     """
     times = run_set.times_s(configuration, PHASE)
     return {
@@ -58,7 +59,7 @@ def trials_s(
 def both_configurations(
     run_set: RunSet, workload: str, size: int, gpu: str
 ) -> tuple[Configuration, Configuration] | None:
-    """Return the configurations on the CPU and on the device ``gpu``, or ``None`` if no round has the times of both."""
+    """Return the configurations on the CPU and on the device ``gpu``, or ``None`` if no round has times of both."""
     configurations = (
         Configuration(workload=workload, size=size, device="cpu"),
         Configuration(workload=workload, size=size, device=gpu),
@@ -84,11 +85,8 @@ def compare_trials(
     return compare_times(first, second, same_within=same_within, doubts=doubts)
 
 
-FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "numba", "cupy", "numpy", "xgboost", "lightgbm")
-"""Packages whose version decides how fast a workload is."""
-
 _OUTSIDE_ALLOCATORS_BYTES: Final = int(1.8 * GIB)
-"""The most GPU memory that a framework uses beside what it counts: TensorFlow's figure, which is the largest."""
+"""The GPU memory that a framework uses without counting it: TensorFlow's figure, which is the largest."""
 
 _WORDS: Final[dict[Outcome, Answer]] = {
     Outcome.FIRST: "CPU",
@@ -187,7 +185,9 @@ def _gpu_of(run_set: RunSet, wanted: str | None) -> str:
             f"nothing was measured on {wanted!r}{suggest(wanted, gpus)} (GPUs measured: {', '.join(gpus) or 'none'})"
         )
     if not gpus or "cpu" not in measured:
-        missing = [f"; {each.device} is not there: {each.why_missing}" for each in run_set.devices if each.why_missing]
+        missing = [
+            f"; the cluster has no {each.device}: {each.why_missing}" for each in run_set.devices if each.why_missing
+        ]
         raise UndecidedError(
             f"a decision needs times of cpu and gpu, but the run measured {', '.join(measured) or 'nothing'}"
             f"{''.join(missing)}. Run it with --device cpu --device gpu, on a cluster that has both"
@@ -211,7 +211,7 @@ class _Case(NamedTuple):
         if self.packing is not None and measured_on is not None and not self.packing.may_be_of(measured_on):
             raise InvalidResourcesError(
                 f"the record of packing is of {shorten(self.packing.gpu)}, but the run was on {measured_on}: "
-                f"run `tune-policies bench packing` on {measured_on}, or leave the record out"
+                f"run `tune-policies bench packing` on {measured_on}, or omit the record"
             )
 
     def decision(self, workloads: list[WorkloadDecision]) -> Decision:
@@ -229,7 +229,7 @@ class _Case(NamedTuple):
         )
 
     def decide(self, configurations: tuple[Configuration, Configuration]) -> tuple[SizeDecision, tuple[str, ...]]:
-        """Return which device is better and what trials cost on each, and what is doubtful."""
+        """Return which device is better, the cost of a trial on each, and the doubts about this result."""
         steps, same_within = self.terms.steps_per_trial, self.terms.same_within
         (cpu, _), (gpu, gain) = (self._times(configuration) for configuration in configurations)
         by_time = compare_trials(self.run_set, configurations, steps, same_within=same_within)
@@ -260,7 +260,7 @@ class _Case(NamedTuple):
         )
         if not node_cpus:
             raise InvalidResourcesError(
-                "the cluster has no node without GPUs, so the size of more such nodes is unknown: give --node-cpus"
+                "the cluster has no node without GPUs, so the CPUs of such a node are unknown: pass --node-cpus"
             )
         price = None if self.prices is None else self.prices.per_hour(cpus=node_cpus).per_hour
         gpu_cost = size.gpu.cost_per_trial
@@ -272,7 +272,7 @@ class _Case(NamedTuple):
         )
 
     def _times(self, configuration: Configuration) -> tuple[DeviceTimes, float]:
-        """Return what trials take and cost on a device, and how many times the throughput grows by sharing it."""
+        """Return the time and cost of trials on a device, and the factor that sharing it adds to the throughput."""
         runs = self.run_set.of(configuration)
         cpus = max(run.num_threads for run in runs)
         peak = max((run.peak_gpu_bytes for run in runs if run.peak_gpu_bytes), default=None)

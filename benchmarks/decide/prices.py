@@ -49,7 +49,7 @@ class Instance(Value):
 
 
 class Price(NamedTuple):
-    """The price of an hour, and in words what it is the price of."""
+    """A price per hour, and a description of what it pays for."""
 
     per_hour: float
     of: str
@@ -98,13 +98,13 @@ class Prices(Value):
         known = {_plain(each): each for each in types}
         if accelerator_type is None:
             raise InvalidResourcesError(
-                "the type of the GPUs is not known, so neither is their price: give their name in the price file with "
-                f"--gpu-type (known: {shorten_names(types) or 'none'})"
+                "the type of the GPUs is unknown, so their price is unknown too: pass their name in the price file "
+                f"with --gpu-type (known: {shorten_names(types) or 'none'})"
             )
         if _plain(accelerator_type) not in known:
             raise InvalidResourcesError(
                 f"there is no price for {accelerator_type!r}{suggest(accelerator_type, types)} "
-                f"(known: {shorten_names(types) or 'no GPU'}): add it, or name the GPU with --gpu-type"
+                f"(known: {shorten_names(types) or 'no GPU'}): add it, or choose another name with --gpu-type"
             )
         return known[_plain(accelerator_type)]
 
@@ -127,7 +127,7 @@ class Prices(Value):
 
     def _none(self, cpus: float, gpus: float, name: str | None) -> str:
         what = amount_of(cpus, "CPU") + (f" with {gpus:g} {name}" if name is not None else " without a GPU")
-        return f"there is no price for {what}: add an instance that has as much, or the price of one CPU as `cpu`"
+        return f"there is no price for {what}: add an instance that is large enough, or the price of one CPU as `cpu`"
 
 
 def _plain(name: str) -> str:
@@ -161,7 +161,7 @@ def load_prices(path: str | Path, *, region: str | None = None, use_spot: bool =
             day = f"{datetime.fromtimestamp(path.stat().st_mtime, tz=UTC):%Y-%m-%d}"
             return _of_skypilot(text, f"{path.name}{', spot' if use_spot else ''}", day, region, use_spot=use_spot)
         if use_spot:
-            raise InvalidResourcesError("it has one price for each instance: --spot is for vms.csv of SkyPilot")
+            raise InvalidResourcesError("this file has one price for each instance: --spot needs SkyPilot's vms.csv")
         return _own(read_data(path, what="price file"), path.name, region)
     except (UnreadableFileError, DocumentError):  # their messages contain the path
         raise

@@ -1,4 +1,4 @@
-"""Plans what a trial on each device reserves, and whether the processes of a group fit on the cluster at once."""
+"""Plans the resources of a trial on each device, and checks whether the processes of a group fit at once."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -66,14 +66,14 @@ def parse_device(text: str) -> Device:
     if not at:
         return Device(resource)
     if resource == "CPU":
-        raise InvalidResourcesError(f"device {text!r}: write cpu, and say with --cpus how many CPUs a trial has")
+        raise InvalidResourcesError(f"device {text!r}: write cpu, and set the CPUs of a trial with --cpus")
     try:
         number = float(amount)
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
         raise InvalidResourcesError(
-            f"device {text!r}: after the @ write how much a trial has, a number above 0 such as 0.25"
+            f"device {text!r}: after the @, write the amount for a trial: a number above 0, such as 0.25"
         )
     return Device(resource, check_device_amount(number, resource))
 
@@ -82,12 +82,12 @@ def parse_devices(texts: Iterable[str]) -> tuple[Device, ...]:
     """Return the devices, each once, and at least one; see :func:`parse_device` for the errors."""
     devices = tuple(dict.fromkeys(map(parse_device, texts)))
     if not devices:
-        raise InvalidResourcesError("no device is named: --device cpu --device gpu compares the two")
+        raise InvalidResourcesError("no device is given: --device cpu --device gpu compares the two")
     return devices
 
 
 def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> PlannedDevice:
-    """Return what a trial with ``cpus`` CPUs reserves for a device, or why the cluster lacks it."""
+    """Return the plan of a trial with ``cpus`` CPUs on a device, or the reason why the cluster lacks the device."""
     try:
         plan = device.policy(cpus).plan(capacity)
     except InfeasibleRequestError as error:

@@ -1,4 +1,4 @@
-"""Determines what is measured and when: groups of configurations, their random turns, and what a resumed run lacks.
+"""Determines the order of measurements: groups of configurations, random turns, and the missing part of a resumed run.
 
 Configurations take random turns, so that drift of the machine affects all of them alike. The order depends only on the
 seed, the round and the group, so that a resumed run has the same order.
@@ -42,7 +42,7 @@ def groups_of(settings: Settings, devices: Sequence[str]) -> tuple[Group, ...]:
 
 
 def given_up(run_set: RunSet) -> frozenset[Configuration]:
-    """Return the configurations that are not tried again."""
+    """Return the configurations that are not retried."""
     return frozenset(failure.configuration for failure in run_set.failures if failure.kind in GIVEN_UP)
 
 
@@ -89,7 +89,7 @@ def settings_of(run_set: RunSet) -> Settings:
     """Return what was requested, or raise ``InvalidResourcesError`` if the record does not contain it."""
     if run_set.settings is None:
         raise InvalidResourcesError(
-            "the record does not say what was requested, so it cannot continue: start a new one"
+            "the record does not contain the requested settings, so it cannot continue: start a new one"
         )
     return run_set.settings
 
@@ -104,7 +104,7 @@ def check_same(before: RunSet, now: RunSet) -> None:
     ]
     if differ:
         raise InvalidResourcesError(
-            f"the run cannot continue, as old and new times could not be compared: {'; '.join(differ)}. "
+            f"the run cannot continue, because old and new times would not be comparable: {'; '.join(differ)}. "
             "Continue it on the same machine, or start a new file"
         )
 

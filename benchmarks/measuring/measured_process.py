@@ -33,7 +33,7 @@ class Round:
 
 
 class NoTimesError(Exception):
-    """A process gives no more times."""
+    """A process failed, so it gives no more times."""
 
     def __init__(self, kind: Literal["raised", "timed_out", "died"], message: str) -> None:
         super().__init__(kind, message)
@@ -45,7 +45,7 @@ _ENDS_WITHIN_S: Final = 10
 """How long to wait for a process to end, so that it does not disturb the next one."""
 
 _LONG_STEP_S: Final = 0.5
-"""From here on the first epoch is enough warm-up, and warm-up blocks would only cost time."""
+"""If a step takes this long, the first epoch is enough warm-up."""
 
 _NUM_WARMUPS: Final = 2
 """Blocks of each phase that do not count."""
@@ -97,7 +97,7 @@ class MeasuredProcess:
         self._record["started_at"] = datetime.now(UTC)
         options = {**reserved, "max_restarts": 0, "max_task_retries": 0, "runtime_env": _of_its_own()}
         self._actor = _actor_class().options(**options).remote()
-        busy = "its resources are not free: end what else runs on the cluster"
+        busy = "its resources are in use: stop other work on the cluster"
         pid, node = self._ask(self._actor.begin, late=f"no process was started for it, perhaps as {busy}")
         self._record |= {"pid": pid, "node": node}
         task = Task(
@@ -200,7 +200,7 @@ class MeasuredProcess:
         try:
             answer = ray.get(method.remote(*args), timeout=max(0.0, left_s))
         except GetTimeoutError:
-            what = late or "it had not ended: raise --process-timeout-s, or find what it waits for"
+            what = late or "it was still running: raise --process-timeout-s, or find out what it waits for"
             raise NoTimesError("timed_out", f"after {self._settings.process_timeout_s:g} s {what}") from None
         except RayActorError as error:
             raise NoTimesError("died", _DIED.format(_reason(error))) from error

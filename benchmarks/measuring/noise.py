@@ -1,4 +1,4 @@
-"""Reads how quiet the machine is: counters before and after, and what other processes used in between.
+"""Reads the load of the machine: counters before and after, and the CPU use of other processes in between.
 
 Each process reads its own host, so that the right hosts of a cluster are read.
 """
@@ -25,7 +25,7 @@ class NoiseCounters(NamedTuple):
         busy_s: CPU time of all processes since the host started, with what its hypervisor took, in seconds.
         own_s: CPU time of this process and its children, by process number, in seconds.
         throttled_s: For how long the container's cgroup was throttled, in seconds; ``None`` if unknown.
-        gpu_throttled: The reasons why a GPU's clock is held down.
+        gpu_throttled: The reasons why a GPU's clock is throttled.
     """
 
     host: str
@@ -60,7 +60,7 @@ def read_noise() -> NoiseCounters:
 
 
 def noise_between(number: int, before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> NoiseReading:
-    """Return how quiet the hosts were between the first and the last readings. The noisiest host counts."""
+    """Return the load of the noisiest host between the first and the last readings."""
     hosts = {each.host for each in before} & {each.host for each in after}
     pairs = [([b for b in before if b.host == host], [a for a in after if a.host == host]) for host in sorted(hosts)]
     throttled = [

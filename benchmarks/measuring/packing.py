@@ -56,7 +56,7 @@ def find_training(workload: str, size: int | None, num_steps: int | None) -> Tra
     """Return a training; ``size`` and ``num_steps`` may be ``None`` for workloads with defaults.
 
     Raises:
-        InvalidResourcesError: There is no such workload, or its size or number of steps is missing.
+        InvalidResourcesError: The workload does not exist, or its size or number of steps is missing.
     """
     check_workload(workload)
     if size is None and workload in _DEFAULTS:
@@ -65,13 +65,13 @@ def find_training(workload: str, size: int | None, num_steps: int | None) -> Tra
     if size is None or num_steps is None:
         missing = " and ".join(name for name, given in (("--size", size), ("--steps", num_steps)) if given is None)
         raise InvalidResourcesError(
-            f"{workload}: give {missing}, so that a trial lasts some seconds; a shorter one would mostly be its start"
+            f"{workload}: pass {missing}, so that a trial takes some seconds: a shorter one mostly measures its start"
         )
     return Training(f"{workload}[{size}]", workload, size, num_steps)
 
 
 def default_trainings() -> list[Training]:
-    """Return the trainings that run if the user names none."""
+    """Return the trainings that run by default."""
     return [find_training(name, None, None) for name in _DEFAULTS]
 
 
@@ -141,7 +141,7 @@ class Sharing(NamedTuple):
 
     @property
     def isolation(self) -> Literal["mps"] | None:
-        """What holds trials to their share of the GPU."""
+        """The mechanism that limits trials to their fraction of the GPU."""
         return "mps" if self.mode.uses_mps else None
 
 
@@ -171,7 +171,7 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
     num_gpus = sum(node.resources.gpus for node in capacity.nodes)
     if num_gpus > 1:
         raise InvalidResourcesError(
-            f"packing counts trials on one GPU, but the cluster has {num_gpus:g}: name one in CUDA_VISIBLE_DEVICES"
+            f"packing counts trials on one GPU, but the cluster has {num_gpus:g}: choose one with CUDA_VISIBLE_DEVICES"
         )
     sharings = [sharing for training in sweep.trainings for sharing in _sharings(capacity, training, sweep)]
     runs = [sharing for sharing in sharings for _ in range(sweep.repetitions)]
@@ -191,7 +191,7 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
         try:
             record = record.with_sample(run_trials(sharing))
         except FailedRunError as error:
-            tell(f"left out: {error}")
+            tell(f"omitted: {error}")
             record = record.with_failure(f"{name}: {error}")
         yield record
 
@@ -223,7 +223,7 @@ def run_trials(sharing: Sharing) -> ThroughputSample:
     """Run two rounds of trials, and return how long they took.
 
     Raises:
-        FailedRunError: A trial failed, or had more than its share of the GPU.
+        FailedRunError: A trial failed, or had more than its fraction of the GPU.
     """
     num_trials = ROUNDS * sharing.trials_per_gpu
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -262,4 +262,4 @@ def _check(sharing: Sharing, trials: Sequence[Any]) -> None:
         used = trial.last_result.get(GPU_MEMORY_KEY, {})
         if sharing.isolation and used.get("isolation") != sharing.isolation:
             why = "; ".join(used.get("warnings", "").splitlines())
-            raise FailedRunError(f"{sharing.isolation} did not hold the trials: {why}")
+            raise FailedRunError(f"{sharing.isolation} did not limit the trials: {why}")

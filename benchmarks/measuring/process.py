@@ -117,13 +117,14 @@ _UNCOUNTED: Final = ("numba.cuda", "xgboost", "lightgbm")
 """Frameworks that may use a GPU without reporting it."""
 
 GPU_USE_UNKNOWN: Final = (
-    "none of its libraries tells whether it used the GPU, and its times may be the CPU's: look at nvidia-smi as it runs"
+    "its libraries do not report whether they used the GPU, so its times may be the CPU's: watch "
+    "nvidia-smi during the run"
 )
 """The warning for a user's own workload that was called for a GPU."""
 
 
 def has_used_gpu(counters: Mapping[str, Any], imported: Container[str]) -> bool:
-    """Return whether a framework surely used a GPU, by its memory counters and the imported modules.
+    """Return whether a framework certainly used a GPU, judging by memory counters and imported modules.
 
     Raises:
         ProbeError: All imported frameworks report their use, and none used a GPU.
@@ -135,8 +136,8 @@ def has_used_gpu(counters: Mapping[str, Any], imported: Container[str]) -> bool:
     if not any(name in imported for name in _COUNTED) or any(name in imported for name in _UNCOUNTED):
         return False
     raise ProbeError(
-        "the workload was requested gpu, but used none: get its device from torch_device(device) or its like in "
-        "tune_policies.benchmarks.workloads.steps, which say why there is none, or leave the device out"
+        "the workload was called for a GPU, but used none: get its device from torch_device(device) or a similar "
+        "function in tune_policies.benchmarks.workloads.steps, which raise an error without a GPU, or omit the device"
     )
 
 

@@ -84,7 +84,7 @@ class GroupRun:
     _failures: dict[Configuration, Failure] = field(default_factory=dict)
 
     def measure(self) -> None:
-        """Measure, one process after the other if they cannot run together. No process is left behind."""
+        """Measure the group, one process after the other if they do not fit together. All end before it returns."""
         ordered = order_of_processes(self.group, self.settings.seed, self.current.number)
         for together in [ordered] if self.colocation.is_together else [[each] for each in ordered]:
             self._measure_together(together)
@@ -172,7 +172,7 @@ def new_run_set(settings: Settings, capacity: ClusterCapacity, environment: Envi
 
 
 def measure(run_set: RunSet, capacity: ClusterCapacity) -> Iterator[RunSet]:
-    """Measure what a record lacks, and yield the record after each group of each round.
+    """Measure the missing part of a record, and yield the record after each group of each round.
 
     The program must be connected to Ray. Ctrl-C ends the processes, and the group that they measured is not recorded.
 
@@ -202,12 +202,12 @@ def _planned(settings: Settings, capacity: ClusterCapacity) -> list[PlannedDevic
 
 
 class Session(NamedTuple):
-    """What to measure, and the file of the record.
+    """The settings of a run, and the file of its record.
 
     Attributes:
         settings: ``None`` to continue the run in ``output``.
         address: Ray's address, as for ``ray.init``.
-        timeout_s: Deadline for Ray to answer, in seconds.
+        timeout_s: Deadline for Ray's response, in seconds.
     """
 
     settings: Settings | None
@@ -223,7 +223,7 @@ def measure_to_file(session: Session) -> RunSet:
     Raises:
         InvalidResourcesError: The file exists already, cannot be resumed, or is being written by another process; or
             a device or a size is not valid.
-        ProbeError: Ray does not answer.
+        ProbeError: Ray does not respond.
     """
     with locked(session.output):  # otherwise two processes could resume the same run, and lose each other's times
         return _measure_to_file(session)
@@ -238,8 +238,7 @@ def _measure_to_file(session: Session) -> RunSet:
         settings = settings_of(before)
     elif session.output.exists():
         raise InvalidResourcesError(
-            f"{session.output} exists already, and a new run would replace it: name another file, or continue it with "
-            f"--resume {session.output}"
+            f"{session.output} already exists: choose another file, or continue the run with --resume {session.output}"
         )
     with ray_of_a_run(session.address, session.timeout_s):
         capacity = probe_cluster(timeout_s=session.timeout_s)
@@ -264,7 +263,7 @@ def _write_all(growing: Iterator[RunSet], run_set: RunSet, output: Path) -> RunS
 
 @contextmanager
 def ray_of_a_run(address: str | None, timeout_s: float) -> Iterator[None]:
-    """Connect to the Ray that is named or found, or start one for the run; raise ``ProbeError`` if that fails."""
+    """Connect to the given or running Ray cluster, or start one for the run; raise ``ProbeError`` on failure."""
     if ray.is_initialized() or find_ray(address) is not None:
         with connection(address, timeout_s, local="starts a Ray instance for the run"):
             yield
@@ -273,7 +272,7 @@ def ray_of_a_run(address: str | None, timeout_s: float) -> Iterator[None]:
         # The dashboard would use CPU time during the measurement.
         ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     except Exception as error:  # Ray raises a plain `Exception` if it does not start
-        raise ProbeError(f"cannot start a Ray: {error}") from error
+        raise ProbeError(f"cannot start a Ray instance: {error}") from error
     try:
         yield
     finally:

@@ -19,24 +19,14 @@ from tune_policies.values.sanitize import redacted
 
 from .run_set import Environment, GpuFacts
 
-PACKAGES: Final = (
-    "tune-policies",
-    "ray",
-    "torch",
-    "tensorflow",
-    "jax",
-    "numba",
-    "numpy",
-    "xgboost",
-    "lightgbm",
-)
-"""The packages that decide how fast a workload is."""
+FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "numba", "numpy", "xgboost", "lightgbm")
+"""Packages whose version decides how fast a workload is."""
 
 _OTHER_BUILDS: Final = {"tensorflow": "tensorflow-cpu", "xgboost": "xgboost-cpu"}
 """Distributions that contain the same package under another name."""
 
 
-def read_environment(packages: Iterable[str] = PACKAGES) -> Environment:
+def read_environment(packages: Iterable[str] = ("tune-policies", "ray", *FRAMEWORKS)) -> Environment:
     """Return the machine, and the versions of the ``packages`` that are installed."""
     installed = installed_versions()
     versions = {name: installed.get(name) or installed.get(_OTHER_BUILDS.get(name, "")) for name in packages}

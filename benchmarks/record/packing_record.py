@@ -19,7 +19,7 @@ from .run_set import Seconds
 from .summary import Spread, spread
 
 PAYS: Final = 1.1
-"""Twice the trials on a GPU pay if throughput grows by at least a tenth."""
+"""Doubling the trials on a GPU pays if throughput grows by at least a tenth."""
 
 UNREAD_GPU: Final = "GPU that was not read"
 
@@ -35,7 +35,7 @@ class PackingMode(StrEnum):
 
     @property
     def uses_mps(self) -> bool:
-        """Whether MPS enforces the shares."""
+        """Whether MPS enforces the GPU fractions."""
         return self in (PackingMode.PACKED_WITH_MPS, PackingMode.PLAN_WITH_MPS)
 
     @property

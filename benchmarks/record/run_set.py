@@ -1,4 +1,4 @@
-"""What a run of the benchmarks measured: raw times by process, with the machine and all that disturbed them."""
+"""The record of a benchmark run: raw times by process, the machine, and disturbances."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ def ignoring_fields(*names: str) -> Any:
 
 
 class GpuFacts(Value):
-    """One GPU as its driver describes it; ``None`` stands for what the driver does not report."""
+    """One GPU as its driver describes it. Fields that the driver does not report are ``None``."""
 
     name: str
     memory_bytes: Bytes | None = None
@@ -46,7 +46,7 @@ class GpuFacts(Value):
 
 
 class Environment(Value):
-    """The machine and the software with which something was measured; ``None`` stands for what could not be read.
+    """The machine and the software of a measurement. Fields that could not be read are ``None``.
 
     Attributes:
         num_cpus: Logical CPUs of the machine.
@@ -73,9 +73,9 @@ class Environment(Value):
         if self.host_memory_bytes is not None:
             limit = self.cgroup_memory_bytes
             of = f"{format_bytes(limit)} of " if limit is not None else ""
-            parts.append(f"{of}{format_bytes(self.host_memory_bytes)} host memory")
+            parts.append(f"{of}{format_bytes(self.host_memory_bytes)} of host memory")
         gpus = Counter(map(str, self.gpus))
-        parts += [f"{number} {gpu}" for gpu, number in gpus.items()] or ["no GPU that NVML knows"]
+        parts += [f"{number} {gpu}" for gpu, number in gpus.items()] or ["no NVIDIA GPU"]
         versions = [f"Python {self.python}"] if self.python else []
         versions += [f"{name} {version}" for name, version in self.versions.items()]
         lines = (", ".join(parts), self.platform, ", ".join(versions))
@@ -158,7 +158,7 @@ class Block(Value):
         order: Its place among the blocks of all configurations in its round.
         at_s: When it began, in seconds since the start of the round.
         seconds: How long all its steps took together.
-        is_warmup: Whether it does not count.
+        is_warmup: Whether the block is a warm-up, which does not count.
     """
 
     phase: Phase
@@ -179,7 +179,7 @@ Measured = Annotated[Configuration, Field(validation_alias=AliasChoices("configu
 
 
 class ProcessRun(Value):
-    """What one fresh process measured; ``None`` stands for what is unknown.
+    """The measurements of one fresh process. Unknown fields are ``None``.
 
     ``dtype``, ``samples_per_step``, ``steps_per_epoch`` and ``tolerance`` are those of the workload's ``Steps``.
 
@@ -190,9 +190,9 @@ class ProcessRun(Value):
         started_at: When it was requested.
         first_epoch_s: Seconds from the request to the end of its first epoch; ``None`` if that was cut.
         losses: Losses of the steps of the first epoch; empty if the workload returns none.
-        peak_host_bytes: The most host memory that the process used.
-        peak_gpu_bytes: The most GPU memory that its frameworks used.
-        num_threads: CPU threads that it was set to use.
+        peak_host_bytes: The peak host memory of the process.
+        peak_gpu_bytes: The peak GPU memory of its frameworks.
+        num_threads: The number of CPU threads that it was configured to use.
     """
 
     configuration: Measured
@@ -226,7 +226,7 @@ class DeviceFound(Value):
     """A device that was requested, and whether the cluster has it.
 
     Attributes:
-        slot: What a trial reserves there, in words; ``None`` if the cluster lacks the device.
+        slot: The resources that a trial reserves, as text; ``None`` if the cluster lacks the device.
         at_once: How many such trials the cluster runs at once.
         accelerator_type: Ray's name of the device type; ``None`` if unknown, or for a CPU.
     """
@@ -253,12 +253,12 @@ class Failure(Value):
 
 
 class NoiseReading(Value):
-    """How quiet the machine was while some processes took turns.
+    """The load and throttling of the machine while some processes took turns.
 
     Attributes:
         load: How many CPUs other processes used.
         throttled_s: For how long the cgroup was throttled, in seconds; ``None`` if unknown.
-        gpu_throttled: NVML's reasons why a GPU's clock was held down.
+        gpu_throttled: NVML's reasons why a GPU's clock was throttled.
     """
 
     round: Count
@@ -356,13 +356,13 @@ class RunSet(Value):
         return tuple(dict.fromkeys(configuration.workload for configuration in self.configurations))
 
     def problems(self) -> Iterator[str]:
-        """Yield what was not measured and why, a sentence each."""
+        """Yield a sentence for each measurement that is missing, with the reason."""
         for device in self.devices:
             if device.why_missing is not None:
-                yield f"{device.device} is not there: {device.why_missing}"
+                yield f"the cluster has no {device.device}: {device.why_missing}"
         yield from map(str, self.failed())
         if not self.is_complete:
-            yield "the run was ended before all was measured: --resume goes on with it"
+            yield "the run was stopped before it was complete: continue it with --resume"
 
     def failed(self) -> tuple[Incident, ...]:
         """Return the failures; equal ones of several rounds are one."""

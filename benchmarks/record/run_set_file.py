@@ -39,7 +39,7 @@ def write_run_set(run_set: RunSet, path: Path) -> None:
         pass
     except InvalidResourcesError as error:
         raise InvalidResourcesError(
-            f"{path} exists and is not a run set of these benchmarks: name another file, or delete this one"
+            f"{path} exists and is not a run set of these benchmarks: choose another file, or delete this one"
         ) from error
     replace_file(path, file_text(run_set))
 
@@ -63,7 +63,9 @@ def read_run_set(path: Path) -> RunSet:
     try:
         data = parse_json(content)
     except ValueError as error:
-        raise InvalidResourcesError(f"{path} is not JSON, or is cut off ({error}); {_MEASURE}") from error
+        raise InvalidResourcesError(
+            f"{path} is not a run set: it is not valid JSON, or truncated ({error}); {_MEASURE}"
+        ) from error
     if not isinstance(data, dict) or KEY not in data:
         raise InvalidResourcesError(f"{path} is JSON, but not a run set: it has no {KEY!r} at its top; {_MEASURE}")
     own = data[KEY]
@@ -113,18 +115,9 @@ def _cell(value: object) -> object:
 
 
 def _rows(run: ProcessRun) -> list[tuple[object, ...]]:
-    configuration = run.configuration
     process = (
-        *(
-            configuration.workload,
-            configuration.size,
-            configuration.device,
-            configuration.is_control,
-            run.round,
-            run.order,
-            run.pid,
-            run.node,
-        ),
+        *(value for _, value in run.configuration),
+        *(run.round, run.order, run.pid, run.node),
         *(run.started_at.isoformat(), run.num_threads, run.dtype or ""),
     )
     rows: list[tuple[object, ...]] = [

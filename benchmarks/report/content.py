@@ -114,7 +114,7 @@ def _answer(verdicts: list[Verdict], phase: Phase, said: Collection[str]) -> Fin
         sentences += [sentence(reason) for reason in reasons if reason not in named]
         named |= reasons.keys()
     if phase is not Phase.TRANSFERS:
-        sentences.append(f"It has no times with transfers; these are of the phase {phase}.")
+        sentences.append(f"It has no times with transfers, so these are of the phase {phase}.")
     kind, badge = _badge(stretches, first, second)
     return Finding(verdicts[0].workload, kind, badge, tuple(sentences), verdicts[0].second)
 
@@ -198,7 +198,7 @@ def build_content(
         _conditions(run_set),
         *([] if run_set.is_redacted else [Section("Run it again", (again,), commands=commands)]),
     )
-    gpus = ", ".join(dict.fromkeys(each.name for each in run_set.environment.gpus)) or "no GPU that NVML knows"
+    gpus = ", ".join(dict.fromkeys(each.name for each in run_set.environment.gpus)) or "no NVIDIA GPU"
     details = (
         f"Measured on {run_set.created_at:%Y-%m-%d %H:%M %Z}: {run_set.environment.cpu_model}, {gpus}; "
         f"{counted(run_set.num_rounds, 'round')} of fresh processes in random order, seed {run_set.seed}."
@@ -210,19 +210,19 @@ def _missing(run_set: RunSet) -> Iterator[str]:
     for each in run_set.devices:
         if each.slot is None:
             why = each.why_missing or "not found"
-            yield sentence(f"{in_words(each.device)} is not there, so the report says nothing about it: {why}")
+            yield sentence(f"the cluster has no {in_words(each.device)}, so the report does not cover it: {why}")
     if not run_set.is_complete:
-        yield "The run was ended before all was measured."
+        yield "The run was stopped before it was complete."
     if (num_workloads := len(run_set.workloads)) * len(_PHASES) > _MOST_FIGURES:
         yield f"Each section shows its first {_MOST_FIGURES} figures. The tables have all {num_workloads} workloads."
 
 
 def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
     if decision.measured_at != run_set.created_at:
-        gpu = decision.accelerator_type or "a GPU of a type that is not known"
+        gpu = decision.accelerator_type or "a GPU of unknown type"
         yield (
             f"The decision is from another run, of {decision.measured_at:%Y-%m-%d %H:%M %Z} on {decision.cpu_model} "
-            f"and {gpu}: whole trials and their cost are from that run."
+            f"and {gpu}: the times and costs of whole trials are from that run."
         )
 
 
@@ -277,7 +277,7 @@ def _cost(decision: Decision) -> Section:
     if decision.price_date or decision.price_source:
         texts.append(f"Prices of {decision.price_date or 'no date'}, from {decision.price_source or 'no source'}.")
     if not pictures:
-        texts.append("No prices were given, so the report says nothing about the cost.")
+        texts.append("No prices were given, so the report does not cover the cost.")
     return Section("Time and cost of a trial", tuple(texts), pictures=pictures, tables=decision_tables(decision))
 
 

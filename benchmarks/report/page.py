@@ -129,7 +129,7 @@ def check_ending(path: Path) -> str:
     ending = path.suffix.removeprefix(".").lower()
     if ending not in known:
         raise InvalidResourcesError(
-            f"nothing can be drawn to {path}: unknown ending {path.suffix!r}{suggest(ending, known)} "
+            f"cannot write {path}: unknown file type {path.suffix!r}{suggest(ending, known)} "
             f"(known: {', '.join(sorted(known))})"
         )
     return ending

@@ -1,4 +1,4 @@
-"""Builds the tables of the shell and of reports, and prints them with the facts that qualify them."""
+"""Builds the tables of the command line and of reports, and prints them with notes."""
 
 import os
 from collections import defaultdict
@@ -40,7 +40,7 @@ def configurations_table(run_set: RunSet) -> Table:
         used = (cell(each) for cell in _MEASURED.values())
         rows.append((each.configuration.workload, device, str(each.configuration.size), *times, *used))
     missing = [each.device for each in run_set.devices if each.why_missing is not None]
-    rows += [("all", device, "not there", *[""] * (len(columns) - 3)) for device in missing]
+    rows += [("all", device, "missing", *[""] * (len(columns) - 3)) for device in missing]
     caption = "Time of a step, and of the first epoch: median of the processes ± half the interquartile range"
     return Table(caption, columns, tuple(rows), num_texts=2).without_columns()
 
@@ -181,12 +181,12 @@ def _lines(run_set: RunSet) -> Iterator[str]:
     rounds = len({run.round for run in run_set.runs})
     yield f"{rounds} of {run_set.num_rounds} rounds, {turns(run_set)}, seed {run_set.seed}"
     yield from machine_lines(run_set)
-    yield f"Measured from {run_set.created_at:%Y-%m-%d %H:%M %Z} by: {run_set.command}"
+    yield f"Measured on {run_set.created_at:%Y-%m-%d %H:%M %Z} with: {run_set.command}"
 
 
 def turns(run_set: RunSet) -> str:
-    """Return how the configurations of a round took turns."""
-    return f"configurations in turns {'block by block' if run_set.is_interleaved else 'process by process'}"
+    """Return how the configurations of a round were interleaved."""
+    return f"configurations interleaved by {'block' if run_set.is_interleaved else 'process'}"
 
 
 def machine_lines(run_set: RunSet) -> Iterator[str]:
@@ -241,11 +241,11 @@ def _at_once(times: Sequence[DeviceTimes]) -> str:
 
 
 def _paid_for(times: Sequence[DeviceTimes]) -> str:
-    return ", ".join(dict.fromkeys(each.price_of or "what is not told" for each in times))
+    return ", ".join(dict.fromkeys(each.price_of or "an unknown price" for each in times))
 
 
 def _where_it_holds(decision: Decision) -> Iterator[str]:
-    gpu = decision.accelerator_type or "a GPU of a type that is not known"
+    gpu = decision.accelerator_type or "a GPU of unknown type"
     yield f"measured on {decision.measured_at:%Y-%m-%d} on {decision.cpu_model} and {gpu}"
     if decision.price_date is not None:
         yield (
@@ -268,7 +268,11 @@ def throughput_lines(record: ThroughputRecord) -> Iterator[str]:
     """Yield for each workload how many trials on a GPU pay, and the runs that do not count."""
     for workload in record.workloads:
         end = record.stops_paying_at(workload)
-        where = "more trials paid up to the most that ran" if end is None else f"stops paying at {end} trials per GPU"
+        where = (
+            "more trials paid up to the largest number that ran"
+            if end is None
+            else f"stops paying at {end} trials per GPU"
+        )
         apart = record.largest_difference_of_losses(workload)
         yield f"{workload}: {where}; losses of trials differ by at most {apart:.2%}"
     for failure in record.failures:

@@ -1,4 +1,4 @@
-"""Kernels in numba for CUDA, and their twins for the CPU's threads.
+"""Kernels in numba for CUDA, and the same kernels for CPU threads.
 
 ``doubling`` does little work for each number that is moved, so the copies dominate, as in the first example of many GPU
 guides. ``branching`` runs small interpreters, each on a path of its own, so a GPU runs their branches one after the
@@ -106,7 +106,7 @@ def _double_on_gpu(values: Any, doubled: Any) -> None:
 
 
 def _interpreted(number: int, num_instructions: int) -> int:
-    """Return what so many instructions make of a number of 32 bits."""
+    """Run instructions on a 32-bit number, and return the result."""
     for _ in range(num_instructions):
         instruction = (number >> 7) & 7
         if instruction == 0:

@@ -1,9 +1,11 @@
-"""Finds workloads by name: the built-in ones, and the user's own as ``module:function``."""
+"""Finds built-in workloads by name, and the user's own as ``module:function``."""
 
+import ast
 import importlib
 import importlib.util
 import sys
 import time
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
@@ -75,7 +77,7 @@ def find_workload(name: str) -> BuiltIn:
     if found is None:
         raise InvalidResourcesError(
             f"unknown workload {name!r}{suggest(name, BUILT_IN)} (known: {', '.join(BUILT_IN)}; "
-            "one of your own is named module:function)"
+            "write module:function for your own)"
         )
     return found
 
@@ -86,29 +88,51 @@ def check_needs(workload: BuiltIn) -> None:
         if importlib.util.find_spec(package) is None:
             raise InvalidResourcesError(
                 f"workload {workload.name!r} needs {package}, which is not installed: "
-                f"pip install 'tune-policies[{package}]', or leave it out"
+                f"pip install 'tune-policies[{package}]', or omit the workload"
             )
 
 
 def check_workload(name: str) -> BuiltIn | None:
     """Check that a workload exists, and return it, or ``None`` if it is the user's own.
 
-    The user's module is found, but not imported: that could take seconds, or use the GPU that the measured processes
-    need.
+    The user's module is parsed, but not imported: an import could take seconds, or use the GPU that the measured
+    processes need.
 
     Raises:
-        InvalidResourcesError: There is no such workload, or a package that it needs is not installed.
+        InvalidResourcesError: The workload does not exist, its source is invalid, or a package that it needs is not
+            installed.
     """
     if ":" not in name:
         built_in = find_workload(name)
         check_needs(built_in)
         return built_in
-    module, _ = _parts_of(name)
-    package = module.partition(".")[0]
-    if importlib.util.find_spec(package) is None:
-        near = suggest(package, (each.stem for each in Path.cwd().glob("*.py")))
-        raise InvalidResourcesError(f"workload {name!r}: there is no module {package!r} in {Path.cwd()}{near}")
+    module, function = _parts_of(name)
+    package, *submodules = module.split(".")
+    spec = importlib.util.find_spec(package)
+    for part in submodules:  # importlib.util.find_spec would import the package
+        spec = spec and PathFinder.find_spec(part, spec.submodule_search_locations or ())
+    if spec is None:
+        near = suggest(module, (each.stem for each in Path.cwd().glob("*.py")))
+        raise InvalidResourcesError(f"workload {name!r}: there is no module {module!r} in {Path.cwd()}{near}")
+    if spec.origin is not None and spec.origin.endswith(".py"):
+        _check_defines(function, Path(spec.origin), name)
     return None
+
+
+def _check_defines(function: str, path: Path, name: str) -> None:
+    """Raise ``InvalidResourcesError`` if a source file is not valid Python, or surely does not define a function."""
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InvalidResourcesError(f"workload {name!r}: {path} is not valid Python: {error}") from error
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
+    # Code can also define names that the source does not show.
+    if not names & {function, "*", "__getattr__"} and not any(
+        isinstance(node, ast.Name) and node.id in ("globals", "setattr", "exec") for node in nodes
+    ):
+        raise InvalidResourcesError(f"workload {name!r}: {path} has no {function!r}{suggest(function, sorted(names))}")
 
 
 def _parts_of(name: str) -> tuple[str, str]:
@@ -116,7 +140,7 @@ def _parts_of(name: str) -> tuple[str, str]:
     if not module or not function:
         raise InvalidResourcesError(f"workload {name!r} must be module:function, such as my_benchmarks:train")
     folder = str(Path.cwd())
-    if folder not in sys.path:  # only `python -m` puts it there
+    if folder not in sys.path:  # only `python -m` adds it
         sys.path.append(folder)
     return module, function
 
@@ -125,7 +149,7 @@ def load_workload(name: str) -> Workload:
     """Import a built-in workload, or ``module:function`` from the working directory.
 
     Raises:
-        InvalidResourcesError: There is no such workload, it cannot be imported, or it cannot be called.
+        InvalidResourcesError: The workload does not exist, cannot be imported, or cannot be called.
     """
     if ":" in name:
         return _load_from_working_directory(name)

@@ -1,4 +1,4 @@
-"""The interface of workloads: a function that prepares steps of work on a device, and checks of what it returns."""
+"""The interface of workloads: a function that prepares steps of work on a device, and checks of its result."""
 
 import math
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def checked_loss(result: Any, workload: str, step: int) -> float:
         ) from error
     if not math.isfinite(number):
         raise InvalidResourcesError(
-            f"step {step} of {workload} returned {number}: what a device makes of such numbers says nothing of its "
+            f"step {step} of {workload} returned {number}: the time of such a step does not show the device's "
             "speed; lower the learning rate, or check the data"
         )
     return number
@@ -127,7 +127,7 @@ def jax_device(device: str) -> Any:
     try:
         return jax.devices(device.lower())[0]
     except RuntimeError as error:
-        raise unseen("JAX", device, f"JAX {jax.__version__} says: {error}") from error
+        raise unseen("JAX", device, f"JAX {jax.__version__}: {error}") from error
 
 
 def _built_for(torch: Any) -> str:
@@ -137,9 +137,9 @@ def _built_for(torch: Any) -> str:
 
 
 def unseen(library: str, device: str, why: str = "") -> ProbeError:
-    """Return the error for a library that sees no such device, so that the CPU is not measured by mistake."""
+    """Return the error for a library that does not see a device, so that the CPU is not measured by mistake."""
     return ProbeError(
-        f"{library} sees no {device} in this process, and the CPU is not measured in its place"
+        f"{library} sees no {device} in this process, and the benchmarks never measure the CPU instead"
         f"{f' ({why})' if why else ''}: install a build of {library} for the device, check its driver, or leave the "
         "device out"
     )

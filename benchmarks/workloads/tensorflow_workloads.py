@@ -65,9 +65,9 @@ def _training(layers: list[Any], batch_size: int, device: str) -> Steps:
 
 
 def _trainer(layers: list[Any], rng: np.random.Generator) -> Any:
-    """Return a function that trains one step, and returns its loss as a tensor."""
+    """Return a function that does one training step and returns its loss as a tensor."""
     model = tf.keras.Sequential([tf.keras.Input((28, 28, 1)), *layers])
-    # Keras draws the first weights on the device, and each device draws others.
+    # Keras draws the initial weights on the device, so they would differ between devices.
     model.set_weights([_first_weights(rng, weights.shape) for weights in model.get_weights()])
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     variables = model.trainable_variables

@@ -197,7 +197,7 @@ def _trainer(model: Model, where: torch.device, precision: Precision) -> Any:
 
     def train(batch: Sequence[Tensor]) -> Tensor:
         samples, labels = batch
-        # PyTorch knows no autocast for some devices, not even a disabled one.
+        # For some devices, PyTorch has no autocast, not even a disabled one.
         context = torch.autocast(where.type, dtype=torch.float16) if is_mixed else nullcontext()
         with context:
             loss = nn.functional.cross_entropy(trained(samples), labels)
@@ -231,9 +231,9 @@ resnet50_fp16 = partial(resnet50, precision="float16")
 
 def iterative_tasks(size: int, device: str) -> Steps:
     """Iterate on ``size`` numbers that pass through Ray's object store each time, and return the first."""
-    if not ray.is_initialized():  # otherwise ray.put would start a Ray
+    if not ray.is_initialized():  # otherwise ray.put would start Ray
         raise ProbeError(
-            "iterative-tasks copies through Ray's object store, and no Ray runs: call ray.init() before it"
+            "iterative-tasks copies through Ray's object store, but Ray is not running: call ray.init() first"
         )
     where = torch_device(device)
     # Arrays from the store are read-only, which is fine because they are only read.

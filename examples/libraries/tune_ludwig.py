@@ -24,7 +24,7 @@ CONFIG = {
 
 
 def main():
-    ray.init(address="local", include_dashboard=False)  # Ludwig would connect to any Ray that it finds
+    ray.init(address="local", include_dashboard=False)  # otherwise Ludwig connects to any running Ray cluster
     x = np.linspace(0, 1, 200)
     table = pd.DataFrame({"x": x, "y": 2 * x})
     with applied(POLICY):

@@ -1,4 +1,4 @@
-"""Tune a YOLO model with Ultralytics: trials on shares of the GPUs, and more of them on the CPUs that are left."""
+"""Tune a YOLO model with Ultralytics: trials on GPU fractions, and more trials on the remaining CPUs."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def write_squares(folder):
 def main():
     data = write_squares(Path("squares").resolve())
     small = {"epochs": 2, "imgsz": 64, "batch": 4, "workers": 0, "plots": False, "save": False}
-    folder = str(Path("runs").resolve())  # the default is a folder of the user
+    folder = str(Path("runs").resolve())  # otherwise a folder from the user's settings
     with applied(POLICY):
         results = YOLO("yolo11n.yaml").tune(
             data=data, project=folder, use_ray=True, iterations=2, space={"lr0": tune.loguniform(1e-4, 1e-2)}, **small

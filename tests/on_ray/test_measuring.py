@@ -253,4 +253,4 @@ def test_ctrl_c_keeps_what_was_measured_and_ends_with_130(tmp_path, environment_
     assert program.returncode == 130, stderr
     assert kept.runs
     assert not kept.is_complete
-    assert f"written to {output}" in stderr
+    assert f"wrote {output}" in stderr

@@ -51,7 +51,7 @@ def test_a_command_ends_with_a_message_and_its_status(error, status, told):
     assert (done.exit_code, done.stdout, done.stderr) == (status, "", told)
 
 
-def test_a_command_is_written_down_as_it_was_typed(tmp_path):
+def test_a_command_is_recorded_as_typed(tmp_path):
     """Beside a figure it can be typed again: with its program, and its arguments quoted."""
     (tmp_path / "named.py").write_text(
         "from tune_policies.benchmarks.record.machine import own_command\nprint(own_command())\n"
@@ -72,7 +72,7 @@ def test_a_command_is_written_down_as_it_was_typed(tmp_path):
 @pytest.mark.parametrize(
     "program", [["tune_policies", "bench"], ["tune_policies.benchmarks"], ["benchmarks"]], ids=" ".join
 )
-def test_the_commands_are_the_same_by_every_way_in(program):
+def test_the_commands_are_the_same_from_every_entry_point(program):
     """That is, as tune-policies bench, and as python -m with the long name or, in a checkout, with the short one."""
     command = [sys.executable, "-m", *program, "show", "missing.json"]
 

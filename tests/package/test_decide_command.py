@@ -83,7 +83,7 @@ def test_it_prints_how_many_cpu_nodes_are_as_fast_as_one_gpu(decide):
             "none/decision.json cannot be written: there is no",
         ),
         (("run.json", "--output", "run.json"), 2, "run.json is an input of this command"),
-        (("run.json", "--gpu", "TPU"), 2, "--gpu names a GPU, such as gpu or gpu@0.25, got 'TPU'"),
+        (("run.json", "--gpu", "TPU"), 2, "--gpu must be a GPU, such as gpu or gpu@0.25, got 'TPU'"),
     ],
 )
 def test_an_impossible_decision_is_explained(decide, arguments, status, told):

@@ -48,7 +48,7 @@ def read_in_a_process(folder, **environment):
     return Environment.from_json(done.stdout)
 
 
-def test_gpus_are_read_without_importing_a_framework_and_without_what_their_driver_does_not_tell(tmp_path):
+def test_gpus_are_read_without_importing_a_framework_and_unreported_values_are_none(tmp_path):
     counts = write_stand_ins(tmp_path)
     state_counts(counts, total=2**34, free=2**33, devices=2)
 
@@ -71,7 +71,7 @@ def test_without_a_driver_there_is_no_gpu(tmp_path):
     assert read_in_a_process(tmp_path, STAND_IN_NVML=str(tmp_path / "none")).gpus == ()
 
 
-def test_a_figure_names_the_machine_and_what_is_not_installed():
+def test_the_description_of_the_machine_lists_missing_packages():
     line = describe_machine("nonsense")
 
     assert line.endswith("nonsense not installed")

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from tune_policies.benchmarks.cli import app
 
 
-def test_a_record_that_is_there_is_not_written_over(tmp_path):
+def test_an_existing_record_is_not_overwritten(tmp_path):
     output = tmp_path / "packing.json"
     output.write_text("mine")
 
@@ -18,16 +18,16 @@ def test_a_record_that_is_there_is_not_written_over(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--workload", "mpl"], "unknown workload 'mpl'; did you mean 'mlp'?"),
-        (["--workload", "tf-mlp"], "tf-mlp: give --size and --steps"),
-        (["--workload", "tests.models:mlp", "--size", "64"], "tests.models:mlp: give --steps"),
+        (["--workload", "tf-mlp"], "tf-mlp: pass --size and --steps"),
+        (["--workload", "tests.models:mlp", "--size", "64"], "tests.models:mlp: pass --steps"),
     ],
     ids=["an unknown workload", "one without its size", "one without its steps"],
 )
-def test_what_a_trial_cannot_do_is_refused_before_anything_starts(arguments, says):
+def test_an_invalid_training_is_refused_before_anything_starts(arguments, message):
     done = CliRunner().invoke(app, ["packing", *arguments])
 
     assert done.exit_code == 2
-    assert says in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())

@@ -69,7 +69,7 @@ VIEWS = {
 
 @pytest.mark.parametrize(("option", "has_private"), [((), True), (("--redact",), False)], ids=["all", "redacted"])
 @pytest.mark.parametrize("line", VIEWS)
-def test_what_is_published_has_the_mode_of_other_files_and_redacted_no_host_or_command(
+def test_published_files_have_default_permissions_and_redacted_ones_no_host_or_command(
     folder, line, option, has_private
 ):
     (folder / "other").touch()
@@ -96,7 +96,7 @@ def test_a_redacted_run_is_the_same_measurement(run, folder):
     assert read_run_set(folder / "redacted.json").is_redacted
 
 
-def test_the_page_of_a_run_of_tune_tells_no_errors_where_it_is_redacted(folder):
+def test_the_redacted_page_of_a_tune_run_contains_no_errors(folder):
     span = TrialSpan(trial="t", slot="1 GPU", place=0, began_s=0, ended_s=5, end="failed", error=PRIVATE[1])
     (folder / "run" / "t").mkdir(parents=True)
     result = {
@@ -115,7 +115,7 @@ def test_the_page_of_a_run_of_tune_tells_no_errors_where_it_is_redacted(folder):
     assert mode(folder / "all.html") == mode(folder / "other")
 
 
-def test_a_redacted_record_of_a_run_names_nothing_of_the_cluster_and_keeps_its_slot_types_apart():
+def test_a_redacted_record_contains_no_cluster_names_and_keeps_slot_types_distinct():
     host = PRIVATE[0]
     slots = [f"2 CPUs, 1 GPU on A100 on nodes with host={each}" for each in (host, "other-host")] + ["1 CPU"]
     idle = (
@@ -149,7 +149,7 @@ def test_a_redacted_record_of_a_run_names_nothing_of_the_cluster_and_keeps_its_s
     assert public.plans[0].text == "2 trials at once, limited by (left out)\n  each trial: 1 CPU"
 
 
-def test_what_a_doctor_found_is_told_without_addresses_and_errors():
+def test_redacted_doctor_findings_contain_no_addresses_or_errors():
     host, _, said, _ = PRIVATE
     hidden = NodeFacts(name="other-host", visible_devices=PRIVATE[1], ray=RayCounts(cpus=1, gpus=2), gpus=(GPU, GPU))
     nodes = (NodeFacts(name=host, failure=f"no route to {host}: {said}"), hidden)
@@ -162,7 +162,7 @@ def test_what_a_doctor_found_is_told_without_addresses_and_errors():
     assert len(diagnosis.redacted().findings) == len(diagnosis.findings) > 0
 
 
-def test_a_node_whose_name_begins_with_another_ones_keeps_its_own_number():
+def test_a_node_whose_name_begins_with_that_of_another_has_its_own_number():
     nodes = tuple(NodeFacts(name=name) for name in ("10.0.0.1", "10.0.0.12"))
     found = Finding(severity="note", what="10.0.0.12 differs", hint="Look at 10.0.0.1.", nodes=("10.0.0.12",))
 

@@ -86,12 +86,12 @@ def looks(tmp_path_factory, hostile_content):
 
 @needs_chromium
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_a_reader_meets_no_problem_on_any_screen(looks, problem):
+def test_the_page_has_no_problem_on_any_screen(looks, problem):
     assert {screen: look[problem] for screen, look in looks.items() if look[problem]} == {}
 
 
 @needs_chromium
-def test_a_page_is_dark_where_the_reader_wants_it_dark_and_has_every_kind_of_figure(looks):
+def test_a_page_supports_dark_mode_and_has_every_kind_of_figure(looks):
     assert {screen[2] for screen, look in looks.items() if look["dark"]} == {"dark"}
     assert {screen[2] for screen, look in looks.items() if not look["dark"]} == {"light"}
     # Of each of two workloads, three times and a speed-up; of one, also the cost and the packing.
@@ -129,7 +129,7 @@ class Elements(HTMLParser):
         self.attributes.update(name for name, _ in attrs)
 
 
-def test_names_become_no_elements_of_a_page(hostile_content):
+def test_names_are_escaped_in_a_page(hostile_content):
     page = html_page(hostile_content)
 
     assert "script" not in Elements(page).names
@@ -153,26 +153,26 @@ def test_the_same_run_gives_the_same_page():
     ("run_set", "said"),
     [
         (small(devices=("cpu",), missing=()), "Only CPU was measured"),
-        (small(devices=("cpu",), missing=("gpu",)), "GPU is not there, so the report says nothing about it"),
+        (small(devices=("cpu",), missing=("gpu",)), "The cluster has no GPU, so the report does not cover it"),
         (small(num_rounds=1), "CPU"),
         (small(sizes=(4096,)), "GPU at size 4096"),
         (without_runs(), "Nothing was measured: every process failed."),
         (without_runs(failures=(), devices=(), noise=()), "Nothing was measured."),
-        (without_blocks(), "It has no times with transfers; these are of the phase first-epoch."),
+        (without_blocks(), "It has no times with transfers, so these are of the phase first-epoch."),
         (with_times_that_lie_far_apart(), "All measurements"),
-        (small(is_complete=False), "The run was ended before all was measured."),
-        (small(has_control=False, is_interleaved=False), "process by process"),
+        (small(is_complete=False), "The run was stopped before it was complete."),
+        (small(has_control=False, is_interleaved=False), "interleaved by process"),
     ],
     ids=[
         *("one device", "no GPU", "one round", "one size", "only failures", "nothing", "only first epochs"),
         *("outliers", "ended early", "not interleaved"),
     ],
 )
-def test_an_odd_run_has_a_page_that_says_what_is_known(run_set, said):
+def test_an_unusual_run_has_a_page_with_its_known_facts(run_set, said):
     assert said in html_page(build_content(run_set))
 
 
-def test_of_many_workloads_each_section_has_its_first_figures_and_says_so():
+def test_a_section_shows_its_first_figures_if_there_are_many_workloads():
     many = a_run_set(workloads=[f"w{number}" for number in range(10)], sizes=(16, 64), num_rounds=2)
 
     content = build_content(many)
@@ -181,7 +181,7 @@ def test_of_many_workloads_each_section_has_its_first_figures_and_says_so():
     assert "Each section shows its first 18 figures." in " ".join(content.sections[0].texts)
 
 
-def test_a_decision_of_another_run_is_named():
+def test_a_decision_of_another_run_is_mentioned():
     decision = a_decision().model_copy(update={"measured_at": datetime(2025, 12, 1, tzinfo=UTC)})
 
     verdict, *_ = build_content(small(), decision).sections
@@ -200,13 +200,13 @@ def contrast(color, ground):
     return (high + 0.05) / (low + 0.05)
 
 
-def test_every_line_stands_out_from_its_ground_in_light_and_in_dark():
+def test_every_line_contrasts_with_its_background_in_light_and_dark_mode():
     assert {stroke.color for stroke in STROKES} == set(ON_DARK)
     assert min(contrast(light, "#f6f7f9") for light in ON_DARK) > 3
     assert min(contrast(dark, "#1b2129") for dark in ON_DARK.values()) > 3
 
 
-def test_every_log_axis_has_a_label_that_says_so():
+def test_every_log_axis_is_labeled_as_such():
     run_set, decision = small(), a_decision()
     figures = [
         crossover_figure(run_set, ["mlp"], Phase.COMPUTE),
@@ -220,7 +220,7 @@ def test_every_log_axis_has_a_label_that_says_so():
 
 
 @pytest.mark.parametrize("sizes", [[4**power for power in range(13)], [2**20, 2**20 + 2**16, 2**21, 2**22]])
-def test_each_workload_has_a_panel_whose_sizes_stand_clear_of_each_other(sizes):
+def test_each_workload_has_a_panel_whose_tick_labels_do_not_overlap(sizes):
     names = ["a", "b", "c", "d"]
     figure = crossover_figure(a_run_set(workloads=names, sizes=sizes, num_rounds=1), names, Phase.COMPUTE)
 
@@ -243,7 +243,7 @@ def report(*arguments):
     return CliRunner().invoke(app, ["report", *map(str, arguments)])
 
 
-def test_the_command_names_the_file_that_it_wrote(run_file, tmp_path):
+def test_the_command_prints_the_file_that_it_wrote(run_file, tmp_path):
     (tmp_path / "decision.json").write_text(a_decision().to_json())
     (tmp_path / "packing.json").write_text(a_packing_record().to_json())
     beside = ("--decision", tmp_path / "decision.json", "--packing", tmp_path / "packing.json")
@@ -254,7 +254,7 @@ def test_the_command_names_the_file_that_it_wrote(run_file, tmp_path):
     assert "Trials per GPU" in (tmp_path / "report.html").read_text()
 
 
-def test_the_command_refuses_what_it_cannot_do_with_a_hint(run_file, tmp_path):
+def test_the_command_refuses_invalid_arguments_with_a_hint(run_file, tmp_path):
     wrong, other, loop, link, page = (
         tmp_path / name for name in ("wrong.json", "other.json", "loop.json", "link.json", "report.html")
     )

@@ -19,18 +19,19 @@ def run(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param((), "name what to run: matmul", id="no workload"),
+        pytest.param((), "choose a workload: matmul", id="no workload"),
         pytest.param(("matmull",), "did you mean 'matmul'?", id="an unknown workload"),
-        pytest.param(("mywork:net",), "give them, such as --size 64", id="a size is missing"),
+        pytest.param(("mywork:net",), "pass them, such as --size 64", id="a size is missing"),
         pytest.param(("mywrok:net", "--size", 64), "no module 'mywrok'", id="an unknown module"),
+        pytest.param(
+            ("mywork:nat", "--size", 64), "mywork.py has no 'nat'; did you mean 'net'?", id="an unknown function"
+        ),
         pytest.param(("affine", "--device", "gpus"), "did you mean 'gpu'?", id="an unknown device"),
         pytest.param(("affine", "--device", "gpu@7/8"), "a number above 0", id="a share that is none"),
         pytest.param(("affine", "--cpus", "-1"), "cpus", id="fewer CPUs than none"),
     ],
 )
-def test_a_run_that_cannot_be_is_refused_before_ray_starts_and_writes_nothing(
-    arguments, message, tmp_path, monkeypatch
-):
+def test_an_invalid_run_is_refused_before_ray_starts_and_writes_nothing(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "mywork.py").write_text("def net(size, device): ...\n")
@@ -44,7 +45,7 @@ def test_a_run_that_cannot_be_is_refused_before_ray_starts_and_writes_nothing(
     assert [each.name for each in tmp_path.iterdir()] == ["mywork.py"]
 
 
-def test_a_file_that_is_there_is_not_written_over(tmp_path):
+def test_an_existing_file_is_not_overwritten(tmp_path):
     output = tmp_path / "run.json"
     output.write_text("mine")
 
@@ -65,10 +66,10 @@ def test_a_resumed_run_has_the_settings_of_its_file_and_refuses_others(option, t
 
     assert done.exit_code == 2
     given = "WORKLOAD" if option == ("affine",) else option[0].replace("no-", "")
-    assert f"leave {given} out" in done.stderr
+    assert f"omit {given}" in done.stderr
 
 
-def test_a_file_that_is_no_record_cannot_be_gone_on_with(tmp_path):
+def test_only_a_record_can_be_resumed(tmp_path):
     (tmp_path / "run.json").write_text("{}")
 
     done = run("--resume", tmp_path / "run.json")
@@ -77,7 +78,7 @@ def test_a_file_that_is_no_record_cannot_be_gone_on_with(tmp_path):
     assert "not a run set" in done.stderr
 
 
-def test_a_whole_run_is_shown_and_not_run_again(tmp_path):
+def test_a_complete_run_is_shown_and_not_repeated(tmp_path):
     file = tmp_path / "run.json"
     write_run_set(a_run_set(sizes=(16,), settings=Settings(sizes={"mlp": (16,)}, devices=("cpu",))), file)
 
@@ -87,7 +88,7 @@ def test_a_whole_run_is_shown_and_not_run_again(tmp_path):
     assert "mlp" in done.stdout
 
 
-def test_without_the_packages_for_benchmarks_it_says_what_to_install(monkeypatch):
+def test_without_the_packages_for_benchmarks_the_error_contains_the_pip_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "psutil", None)
     for name in [name for name in sys.modules if name.startswith("tune_policies.benchmarks.measuring")]:
         monkeypatch.delitem(sys.modules, name)

@@ -27,7 +27,7 @@ def test_show_prints_the_table_on_stdout_and_json_for_programs(benchmarks):
     assert (table.exit_code, table.stderr) == (0, "")
     assert table.stdout.splitlines()[1].split()[:4] == ["Workload", "Device", "Size", "Compute"]
     assert [each["configuration"]["device"] for each in found["configurations"]] == ["cpu", "cpu", "gpu"] * 2
-    assert found["problems"][0] == "TPU is not there: no node has a TPU"
+    assert found["problems"][0] == "the cluster has no TPU: no node has a TPU"
 
 
 def test_export_writes_csv_or_the_file_of_the_run(benchmarks, tmp_path):
@@ -72,9 +72,9 @@ def test_an_existing_file_is_replaced_only_with_force(arguments, mine, benchmark
             ("export", "a.json", "--format", "csv", "--output", "b.json", "--force"),
             "b.json is another kind of file",
         ),
-        (("plot", "a.json", "--output", "plot.svgx"), "unknown ending '.svgx'; did you mean 'svg'? (known: "),
+        (("plot", "a.json", "--output", "plot.svgx"), "unknown file type '.svgx'; did you mean 'svg'? (known: "),
     ],
-    ids=["no file", "a record", "a record by force", "an unknown ending"],
+    ids=["no file", "a record", "a record by force", "an unknown file type"],
 )
 def test_wrong_usage_is_explained_on_stderr(arguments, message, benchmarks):
     done = benchmarks(*arguments)

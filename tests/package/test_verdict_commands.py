@@ -39,8 +39,8 @@ def test_json_has_the_word_beside_the_numbers(compare):
     ("arguments", "message"),
     [
         (["run.json", "--same-within", "5"], "same_within must be between 0 and 1"),
-        (["run.json", "--phase", "with-transfers"], "two devices must have times of one workload and size"),
-        (["cpu.json"], "the run measured cpu, and two devices must have times of one workload and size. gpu is not"),
+        (["run.json", "--phase", "with-transfers"], "needs two devices with times of the same workload and size"),
+        (["cpu.json"], "the run measured cpu, but a comparison needs two devices"),
         (["missing.json"], "missing.json"),
     ],
     ids=["a percentage", "a phase without times", "one device", "no file"],

@@ -70,7 +70,7 @@ def test_two_preparations_do_the_same_work(name):
 
 
 @pytest.mark.parametrize("name", [name for name in QUICK if name != "iterative-actor"])
-def test_a_step_on_the_device_gives_the_same_as_one_from_host_memory(name):
+def test_a_step_from_device_memory_returns_the_result_of_one_from_host_memory(name):
     assert facts_of(name)["kept"] == pytest.approx(facts_of(name)["first"], rel=1e-5)
 
 
@@ -80,7 +80,7 @@ def test_a_training_learns_its_batches(name):
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_workload_refuses_a_gpu_that_is_not_seen(name):
+def test_a_workload_raises_an_error_if_its_library_sees_no_gpu(name):
     import torch
 
     if torch.cuda.is_available():
@@ -90,13 +90,13 @@ def test_a_workload_refuses_a_gpu_that_is_not_seen(name):
 
 
 @pytest.mark.parametrize(("framework", "device_of"), [("torch", torch_device), ("jax", jax_device)])
-def test_a_framework_names_the_family_that_it_does_not_see(framework, device_of):
+def test_the_error_contains_the_device_family_that_a_framework_does_not_see(framework, device_of):
     pytest.importorskip(framework)
 
     assert "sees no TPU in this process" in refusal(lambda: device_of("TPU"))
 
 
-def test_a_matrix_product_is_one():
+def test_matmul_multiplies_matrices():
     import torch
 
     torch.manual_seed(0)
@@ -110,7 +110,7 @@ def test_doubling_doubles():
     assert facts_of("doubling")["first"] == [2 * np.random.default_rng(0).random(SIZE, dtype=np.float32)[-1]]
 
 
-def test_doubling_uses_the_threads_that_its_process_was_set_to(monkeypatch):
+def test_doubling_uses_the_threads_of_its_process(monkeypatch):
     numba = pytest.importorskip("numba")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
@@ -128,14 +128,14 @@ assert float(there.compute()) == float(there.with_transfers()) == float(here.com
 
 
 @pytest.mark.parametrize("name", ["doubling", *further("branching")])
-def test_the_kernel_for_cuda_gives_what_its_twin_gives(name):
+def test_the_cuda_kernel_returns_the_result_of_the_cpu_kernel(name):
     pytest.importorskip("numba")
 
     run("-c", ON_A_SIMULATED_GPU, name, NUMBA_ENABLE_CUDASIM="1")
 
 
 @pytest.mark.parametrize(("name", "num_dimensions"), [("heat-2d", 2), ("heat-3d", 3)])
-def test_heat_of_one_wave_decays_as_the_scheme_has_it(name, num_dimensions):
+def test_the_heat_of_one_wave_decays_as_in_the_numerical_scheme(name, num_dimensions):
     """A cosine is an eigenvector of the periodic stencil, with a known eigenvalue."""
     import torch
 
@@ -173,7 +173,7 @@ def test_the_ray_tracer_draws_sky_lit_spheres_and_shadows():
 
 # As torchvision has them, the smaller one for 10 classes: its first convolution is another, for images of 32 x 32.
 @pytest.mark.parametrize(("name", "number"), [("resnet18", 11_181_642), ("resnet50", 25_557_032)])
-def test_a_residual_network_has_as_many_weights_as_the_one_of_its_name(name, number):
+def test_a_residual_network_has_the_published_number_of_weights(name, number):
     from tune_policies.benchmarks.workloads.torch_workloads import MODELS
 
     assert sum(weight.numel() for weight in MODELS[name].build().parameters()) == pytest.approx(number, rel=0.002)
@@ -197,7 +197,7 @@ def reports(monkeypatch, training):
 @pytest.mark.parametrize(
     "training", [default_trainings()[0], *further(*default_trainings()[1:])], ids=lambda training: training.name
 )
-def test_two_trials_of_a_training_do_the_same(training, monkeypatch):
+def test_two_trials_of_a_training_do_the_same_work(training, monkeypatch):
     first, second = (reports(monkeypatch, training) for _ in range(2))
 
     assert first == second

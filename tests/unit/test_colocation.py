@@ -26,7 +26,7 @@ def colocated(capacity, cpus, *devices, has_control=True):
         pytest.param([(4, 1)], 1, ("gpu@0.25", "cpu", "cpu"), id="fractions of a GPU"),
     ],
 )
-def test_processes_that_the_cluster_holds_have_all_that_trials_have(shapes, cpus, devices):
+def test_processes_that_fit_at_once_reserve_the_resources_of_trials(shapes, cpus, devices):
     colocation, options = colocated(nodes(*shapes), cpus, *devices)
 
     assert (colocation.is_together, colocation.shares_cpus_on) == (True, None)
@@ -41,7 +41,7 @@ def test_processes_that_the_cluster_holds_have_all_that_trials_have(shapes, cpus
         (("gpu@0.5", "cpu"), [(16, 0.5), (0, 0), (0, 0.5)]),
     ],
 )
-def test_where_cpus_are_short_all_take_turns_on_those_that_one_of_them_holds(devices, reserved):
+def test_if_cpus_are_short_all_processes_share_the_cpus_of_one(devices, reserved):
     colocation, options = colocated(nodes((16, 1)), 16, *devices)
 
     assert colocation.is_together
@@ -55,7 +55,7 @@ def test_where_cpus_are_short_all_take_turns_on_those_that_one_of_them_holds(dev
         pytest.param(("cpu", "gpu", "gpu@0.5"), id="a GPU and half of the same"),
     ],
 )
-def test_where_devices_are_short_one_process_comes_after_the_other(devices):
+def test_if_devices_are_short_the_processes_run_one_after_the_other(devices):
     colocation, _ = colocated(nodes((16, 1)), 1, *devices)
 
     assert not colocation.is_together

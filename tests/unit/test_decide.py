@@ -45,7 +45,7 @@ def test_a_trial_is_its_start_and_its_steps():
     assert found[256].speedup == pytest.approx(26.6 / 6.256, rel=0.01)
 
 
-def test_the_answer_is_of_trials_and_not_of_steps():
+def test_the_answer_compares_trials_and_not_steps():
     # A step of size 16 is 1.6 ms on the CPU and 1.016 ms on the GPU, where a trial starts 4 s later.
     short, long = (
         sizes_of(decide(a_run(), Terms(steps_per_trial=steps), CLUSTER))[16].answer for steps in (1000, 100_000)
@@ -54,7 +54,7 @@ def test_the_answer_is_of_trials_and_not_of_steps():
     assert (short, long) == ("CPU", "GPU")
 
 
-def test_trials_an_hour_are_those_of_all_cpus_and_of_each_gpu_in_turn():
+def test_trials_per_hour_count_all_cpus_and_all_gpus():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER))[256]
 
     assert (found.cpu.at_once, found.cpu.trials_per_hour) == (4, pytest.approx(4 * 3600 / found.cpu.trial_s))
@@ -74,7 +74,7 @@ def packed_on(gpu, workload="mlp"):
 
 
 @pytest.mark.parametrize("gpu", ["NVIDIA A10G", "NVIDIA L4, NVIDIA A10G", UNREAD_GPU])
-def test_sharing_a_gpu_brings_what_a_record_of_packing_says(gpu):
+def test_sharing_a_gpu_raises_the_throughput_as_measured_by_packing(gpu):
     found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES, packed_on(gpu)))[256]
 
     assert found.gpu.trials_per_hour == pytest.approx(1.5 * 2 * 3600 / found.gpu.trial_s)
@@ -82,18 +82,18 @@ def test_sharing_a_gpu_brings_what_a_record_of_packing_says(gpu):
     assert found.flips_at == pytest.approx(1.5 * found.speedup)
 
 
-def test_a_record_of_packing_of_one_size_is_of_that_size():
+def test_a_packing_record_of_one_size_applies_to_that_size():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES, packed_on(UNREAD_GPU, "mlp[256]")))
 
     assert [found[size].flips_at / found[size].speedup for size in (16, 256)] == pytest.approx([1, 1.5])
 
 
-def test_a_record_of_packing_on_another_gpu_is_refused():
+def test_a_packing_record_of_another_gpu_is_refused():
     with pytest.raises(InvalidResourcesError, match="is of 'NVIDIA H200', but the run was on A10G: run `tune-policies"):
         decide(a_run(), TERMS, CLUSTER, PRICES, packed_on("NVIDIA H200"))
 
 
-def test_a_trial_costs_its_part_of_the_cheapest_machine_and_the_faster_device_may_be_the_dearer():
+def test_a_trial_costs_its_part_of_the_cheapest_machine_and_the_faster_device_may_cost_more():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES))[256]
 
     assert found.cpu.cost_per_trial == pytest.approx(0.2 * found.cpu.trial_s / 3600)
@@ -103,14 +103,14 @@ def test_a_trial_costs_its_part_of_the_cheapest_machine_and_the_faster_device_ma
     assert found.flips_at == found.speedup
 
 
-def test_a_cluster_without_room_runs_no_trial_an_hour():
+def test_a_cluster_without_room_runs_no_trials_per_hour():
     found = sizes_of(decide(a_run(), TERMS, ClusterCapacity.of(gpu_node("a", gpus=0, cpus=16))))[256]
 
     assert (found.gpu.at_once, found.gpu.trials_per_hour) == (0, 0)
     assert found.answer == "GPU"
 
 
-def test_a_share_of_a_gpu_is_decided_for_where_it_is_named():
+def test_a_decision_can_be_about_a_gpu_fraction():
     run_set = a_run(("cpu", "gpu", "gpu@0.25"))
 
     found = sizes_of(decide(run_set, Terms(steps_per_trial=1000, gpu="gpu@0.25"), CLUSTER))[256]
@@ -135,7 +135,7 @@ def test_a_trial_on_two_gpus_pays_for_both_and_has_them_to_itself():
     assert found.price_of == "2 A10G and 4 CPUs"
 
 
-def test_why_it_is_not_known_which_costs_less_is_told():
+def test_an_ambiguous_comparison_of_costs_has_a_reason():
     # As dear for an hour as trials are faster, so a trial costs the same, nearly.
     faster = sizes_of(decide(a_run(), TERMS, CLUSTER))[256].speedup
     prices = Prices(date="2026-05-01", currency="USD", cpu=0.05, gpus={"A10G": 0.2 * faster * 1.05 - 0.2})
@@ -146,7 +146,7 @@ def test_why_it_is_not_known_which_costs_less_is_told():
     assert any(note.startswith("mlp at 256: by cost, the interval from") for note in decided.notes)
 
 
-def test_the_decision_says_where_it_holds():
+def test_the_decision_contains_the_machine_and_the_versions():
     decision = decide(a_run(), TERMS, CLUSTER, PRICES).decision
 
     assert (decision.cpu_model, decision.accelerator_type) == ("a CPU", "A10G")
@@ -154,7 +154,7 @@ def test_the_decision_says_where_it_holds():
     assert (decision.price_date, decision.currency) == ("2026-05-01", "USD")
 
 
-def test_noise_makes_a_small_difference_ambiguous_and_no_large_one():
+def test_noise_makes_a_small_difference_ambiguous_but_not_a_large_one():
     noisy = a_run(sizes=(32, 1024), noise=tuple(NoiseReading(round=number, load=2.0) for number in range(5)))
     terms = Terms(steps_per_trial=1500)
 
@@ -165,7 +165,7 @@ def test_noise_makes_a_small_difference_ambiguous_and_no_large_one():
     assert any("mlp at 32, 1024: other processes used 2.00 CPUs" in note for note in found.notes)
 
 
-def test_a_size_that_was_measured_on_one_of_them_only_is_left_out_and_named():
+def test_a_size_measured_on_only_one_device_is_omitted_and_reported():
     run_set = a_run()
     run_set = run_set.model_copy(update={"runs": (*run_set.runs, process("mlp", 4096, "cpu", 0))})
 
@@ -181,7 +181,7 @@ def test_a_size_that_was_measured_on_one_of_them_only_is_left_out_and_named():
         (a_run(("cpu",)), "a decision needs times of cpu and gpu, but the run measured cpu. Run it with"),
         (
             a_run(("cpu",), devices=(DeviceFound(device="gpu", why_missing="no node has a GPU"),)),
-            "but the run measured cpu; gpu is not there: no node has a GPU",
+            "but the run measured cpu; the cluster has no gpu: no node has a GPU",
         ),
         (a_run(runs=()), "but the run measured nothing"),
         (
@@ -211,7 +211,7 @@ def test_a_gpu_that_was_not_measured_is_refused():
         decide(a_run(), Terms(steps_per_trial=1, gpu="gpu@0.5"), CLUSTER)
 
 
-def test_the_table_has_the_verdict_the_times_the_costs_and_what_they_hold_for():
+def test_the_table_has_the_verdict_the_times_the_costs_and_their_conditions():
     console = Console(width=200)
     with console.capture() as captured:
         print_decision(decide(a_run(), TERMS, CLUSTER, PRICES).decision, console)
@@ -256,7 +256,7 @@ def asked_for_nodes(capacity=CLUSTER, prices=PRICES, packing=None, **fields):
     return sizes_of(decide(a_run(), terms, capacity, prices, packing))[256]
 
 
-def test_so_many_cpu_nodes_end_as_soon_as_one_gpu():
+def test_the_number_of_cpu_nodes_that_finish_as_soon_as_one_gpu():
     size = asked_for_nodes()
     found = size.gpu_or_nodes
 
@@ -287,13 +287,13 @@ def test_the_nodes_are_those_of_the_cluster_without_gpus():
     cluster = ClusterCapacity.of(NODE, gpu_node("b", gpus=0, cpus=8), gpu_node("c", gpus=0, cpus=4))
 
     assert asked_for_nodes(cluster, node_cpus=None).gpu_or_nodes.node_cpus == 8
-    with pytest.raises(InvalidResourcesError, match=r"no node without GPUs, .* give --node-cpus"):
+    with pytest.raises(InvalidResourcesError, match=r"no node without GPUs, .* pass --node-cpus"):
         asked_for_nodes(node_cpus=None)
 
 
 def test_a_node_must_have_room_for_a_trial():
     with pytest.raises(
-        InvalidResourcesError, match=r"a node of 2 CPUs has no room .* measured with 4: give --node-cpus 4"
+        InvalidResourcesError, match=r"a node of 2 CPUs has no room .* measured with 4: pass --node-cpus 4"
     ):
         asked_for_nodes(node_cpus=2)
 

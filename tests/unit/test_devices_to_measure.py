@@ -19,12 +19,12 @@ from tune_policies.benchmarks.measuring.colocation import Device, parse_device, 
         ("neuron_cores", Device("neuron_cores")),
     ],
 )
-def test_a_device_is_a_family_by_rays_name_with_how_much_of_it(text, device):
+def test_a_device_is_a_family_with_an_amount(text, device):
     assert parse_device(text) == device
 
 
 @pytest.mark.parametrize("text", ["cpu", "gpu", "gpu@0.25", "TPU", "TPU@4"])
-def test_a_device_is_written_as_it_is_read(text):
+def test_the_text_of_a_device_can_be_parsed_again(text):
     assert str(parse_device(text)) == text
 
 
@@ -33,24 +33,24 @@ def test_a_device_is_written_as_it_is_read(text):
     [
         ("gpus", "unknown device 'gpus'; did you mean 'gpu'?"),
         ("quantum", "unknown device 'quantum'; known: cpu, FURIOSA, gpu"),
-        ("cpu@2", "say with --cpus"),
-        ("gpu@", "a number above 0 such as 0.25"),
-        ("gpu@nan", "a number above 0 such as 0.25"),
+        ("cpu@2", "with --cpus"),
+        ("gpu@", "a number above 0, such as 0.25"),
+        ("gpu@nan", "a number above 0, such as 0.25"),
         ("gpu@1.5", "Request 1 or 2"),
         ("TPU@0.5", "a worker gets 1, 2, 4 or 8"),
         ("HPU@0.5", "a worker gets whole numbers"),
     ],
 )
-def test_what_is_no_device_is_refused_with_the_way_out(text, message):
+def test_an_invalid_device_is_refused_with_a_suggestion(text, message):
     with pytest.raises(InvalidResourcesError, match=message.replace("?", r"\?")):
         parse_device(text)
 
 
-def test_a_device_that_is_named_twice_is_measured_once():
+def test_a_device_given_twice_is_measured_once():
     assert parse_devices(["gpu", "cpu", "gpu@1"]) == (Device("GPU"), Device("CPU"))
 
 
-def test_a_trial_has_the_same_cpus_on_whatever_device():
+def test_a_trial_has_the_same_cpus_on_every_device():
     capacity = nodes((16, 1))
 
     workers = [plan_device(parse_device(text), capacity, 4).plan.worker for text in ("cpu", "gpu", "gpu@0.25")]
@@ -66,7 +66,7 @@ def test_another_family_is_planned_by_its_own_policy():
     assert planned.plan.worker == Resources(cpus=1, custom={"TPU": 4})
 
 
-def test_a_device_that_the_cluster_does_not_have_is_shown_as_such():
+def test_a_device_that_the_cluster_lacks_is_recorded_as_missing():
     planned = plan_device(parse_device("gpu"), ClusterCapacity.of(Resources(cpus=8)), 1)
 
     assert planned.plan is None

@@ -85,7 +85,7 @@ def test_the_same_seed_gives_the_same_order_again():
     assert all(first != second for first, second in zip(orders(1), orders(2), strict=True))
 
 
-def test_what_was_measured_on_all_configurations_is_not_measured_again():
+def test_a_group_with_all_measurements_is_not_measured_again():
     run_set = a_run(*map(process_of, GROUP.configurations))
 
     assert is_done(run_set, GROUP, 0)
@@ -111,7 +111,7 @@ def test_a_configuration_whose_process_died_is_tried_again_in_the_next_round():
     assert not is_done(run_set, GROUP.without([each for each in GROUP.configurations if each != configuration]), 1)
 
 
-def test_missing_are_all_groups_in_all_rounds_less_those_that_are_done():
+def test_the_missing_groups_are_those_of_all_rounds_without_the_completed_ones():
     assert num_missing(a_run(*map(process_of, GROUP.configurations))) == 3 * 2 - 1
 
 
@@ -126,10 +126,10 @@ def test_missing_are_all_groups_in_all_rounds_less_those_that_are_done():
     ],
     ids=["a version", "the devices", "a device's type", "the GPUs", "the quota of CPUs"],
 )
-def test_a_run_is_not_gone_on_with_where_something_has_changed(now, message):
+def test_a_run_cannot_be_resumed_if_the_machine_has_changed(now, message):
     with pytest.raises(InvalidResourcesError, match=message):
         check_same(a_run(), now)
 
 
-def test_a_run_is_gone_on_with_where_nothing_has_changed():
+def test_a_run_can_be_resumed_if_nothing_has_changed():
     check_same(a_run(process_of(Configuration(workload="mlp", size=16, device="cpu"))), a_run())

@@ -37,7 +37,7 @@ def rounds(*by_round):
 
 
 @pytest.mark.parametrize("num_rounds", [4, 5, 8, 15])
-def test_the_interval_holds_the_truth_in_95_of_100_runs_on_a_machine_that_drifts(num_rounds):
+def test_the_interval_contains_the_true_ratio_in_95_of_100_runs_on_a_machine_that_drifts(num_rounds):
     first, second = log_medians(1.3, num_draws=1000, num_rounds=num_rounds)
 
     _, low, high = paired_bounds(first - second)
@@ -69,13 +69,13 @@ def test_a_process_counts_by_the_median_of_its_blocks():
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_fewer_than_three_processes_tell_no_more_than_that_processes_differ_by_a_quarter(number):
+def test_with_fewer_than_three_processes_the_interval_allows_for_a_factor_of_1_25(number):
     found = ratio_interval(rounds(*[3.0] * number), rounds(*[1.0] * number))
 
     assert (found.ratio, found.low, found.high) == pytest.approx((3, 2.4, 3.75))
 
 
-def test_a_round_that_one_configuration_lacks_is_left_out():
+def test_a_round_without_times_of_both_configurations_is_omitted():
     first = {0: (9.0,), 1: (2.0,), 2: (2.0,), 3: (2.0,)}
 
     found = ratio_interval(first, {1: (1.0,), 2: (1.0,), 3: (1.0,), 4: (7.0,)})
@@ -127,14 +127,14 @@ def test_without_times_nothing_is_compared(first, message):
         pytest.param(0.30, 0.40, Outcome.FIRST, Outcome.FIRST, id="less than half as fast"),
     ],
 )
-def test_the_place_of_the_interval_decides(low, high, expected, in_doubt):
+def test_the_outcome_follows_from_the_position_of_the_interval(low, high, expected, in_doubt):
     interval = Interval((low * high) ** 0.5, low, high, num_rounds=31)
 
     assert outcome_of(interval, 0.05, is_doubtful=False) is expected
     assert outcome_of(interval, 0.05, is_doubtful=True) is in_doubt
 
 
-def test_rounds_that_agree_by_chance_say_less_than_the_blocks_that_scatter_within_them():
+def test_rounds_that_agree_by_chance_do_not_hide_the_scatter_of_the_blocks():
     scattered = np.array([0.90, 0.94, 0.98, 0.99, 1.01, 1.02, 1.06, 1.10])
     first = {number: tuple(1.04 * scattered) for number in range(5)}
     second = {number: tuple(scattered) for number in range(5)}
@@ -145,7 +145,7 @@ def test_rounds_that_agree_by_chance_say_less_than_the_blocks_that_scatter_withi
     assert found.reasons[0].startswith("the times within processes scatter so much that the ratio may be off by ")
 
 
-def test_of_equal_times_at_most_one_in_100_pairs_passes_for_different_however_noisy_the_machine():
+def test_at_most_one_of_100_pairs_of_equal_times_counts_as_different_on_a_noisy_machine():
     wrong = 0
     for noise in (Noise(0.02, 0.01), Noise(0.1, 0.05), Noise(1.0, 0.5)):
         first, second = log_medians(1, num_draws=200, num_rounds=5, noise=noise)
@@ -157,7 +157,7 @@ def test_of_equal_times_at_most_one_in_100_pairs_passes_for_different_however_no
     assert wrong <= 6
 
 
-def test_five_percent_are_found_where_processes_differ_by_one_and_a_half():
+def test_a_difference_of_five_percent_is_found_if_processes_differ_by_one_and_a_half():
     first, second = log_medians(1.05, num_draws=1000, num_rounds=8, noise=Noise(0.01, 0.01))
     _, low, _ = paired_bounds(first - second)
 
@@ -171,10 +171,10 @@ DRIFTING = [1.04**number for number in range(8)]
     ("first", "second", "outcome", "reason"),
     [
         ([1.0, 1.1, 1.0, 1.1], [1.0] * 4, Outcome.AMBIGUOUS, "partly within 0.952 to 1.050"),
-        ([1.0], [1.0], Outcome.AMBIGUOUS, "one round cannot tell"),
-        ([1.3], [1.0], Outcome.AMBIGUOUS, "one round cannot tell"),
-        ([1.4], [1.0], Outcome.SECOND, "one round cannot tell"),
-        ([0.7], [1.0], Outcome.FIRST, "one round cannot tell"),
+        ([1.0], [1.0], Outcome.AMBIGUOUS, "one round cannot show"),
+        ([1.3], [1.0], Outcome.AMBIGUOUS, "one round cannot show"),
+        ([1.4], [1.0], Outcome.SECOND, "one round cannot show"),
+        ([0.7], [1.0], Outcome.FIRST, "one round cannot show"),
         ([1.5 * each for each in DRIFTING], [1.0] * 8, Outcome.AMBIGUOUS, "drifted by 31.6%"),
         ([1.5 * each for each in DRIFTING], DRIFTING, Outcome.SECOND, None),
     ],
@@ -191,7 +191,7 @@ def test_a_verdict_has_its_reason(first, second, outcome, reason):
 
 
 @pytest.mark.parametrize(("ratio", "outcome"), [(2, Outcome.AMBIGUOUS), (9, Outcome.SECOND)])
-def test_a_doubt_is_named_and_hides_what_a_factor_of_two_could_make(ratio, outcome):
+def test_a_doubt_is_reported_and_allows_for_a_factor_of_two(ratio, outcome):
     found = compare_times(rounds(*[ratio] * 4), rounds(1, 1, 1, 1), doubts=["other processes used 1.00 CPUs"])
 
     assert (found.outcome, found.reasons) == (outcome, ("other processes used 1.00 CPUs",))
@@ -216,6 +216,6 @@ def test_a_verdict_agrees_with_its_interval_and_swapped_times_give_the_opposite(
     assert compare_times(second, first, same_within=same_within).outcome is OPPOSITE[found.outcome]
 
 
-def test_a_percentage_is_no_part():
+def test_same_within_must_be_a_fraction():
     with pytest.raises(InvalidResourcesError, match="same_within must be between 0 and 1"):
         compare_times(rounds(1), rounds(1), same_within=5)

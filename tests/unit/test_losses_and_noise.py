@@ -47,21 +47,21 @@ def counters(at_s, busy_s, own_s, host="a", **fields):
     return NoiseCounters(host=host, at_s=at_s, busy_s=busy_s, own_s=own_s, **fields)
 
 
-def test_load_is_what_others_used_of_the_cpus():
+def test_the_load_is_the_cpu_use_of_other_processes():
     before = [counters(0, 100, {1: 5.0}), counters(0.1, 100, {2: 1.0})]
     after = [counters(9.9, 120, {1: 7.0}), counters(10, 120, {2: 1.0, 3: 3.0})]
 
     assert noise_between(0, before, after).load == pytest.approx((20 - 2 - 3) / 10)
 
 
-def test_a_process_that_two_others_count_counts_once():
+def test_a_process_counted_by_two_others_counts_once():
     before = [counters(0, 0, {1: 0.0}), counters(0, 0, {1: 0.0, 2: 0.0})]
     after = [counters(10, 10, {1: 6.0}), counters(10, 10, {1: 6.0, 2: 4.0})]
 
     assert noise_between(0, before, after).load == 0
 
 
-def test_of_several_hosts_the_busiest_counts():
+def test_the_busiest_of_several_hosts_counts():
     before = [counters(0, 0, {}), counters(0, 0, {}, host="b")]
     after = [counters(10, 1, {}), counters(10, 5, {}, host="b")]
 
@@ -76,7 +76,7 @@ def test_throttling_is_read():
     assert noise_between(2, before, after) == expected
 
 
-def test_what_this_process_used_is_known_of_it_and_of_the_host():
+def test_the_cpu_time_of_this_process_is_read_for_it_and_the_host():
     before = read_noise()
     until = time.process_time() + 0.1
     while time.process_time() < until:

@@ -58,11 +58,11 @@ def test_without_the_run_of_one_trial_at_a_time_there_is_no_comparison():
         "one number says nothing",
     ],
 )
-def test_where_more_trials_stop_paying(rates, expected):
+def test_the_number_of_trials_from_which_more_do_not_pay(rates, expected):
     assert stops_paying_at(rates) == expected
 
 
-def test_runs_under_mps_do_not_say_where_time_slicing_stops_paying():
+def test_runs_under_mps_do_not_affect_where_time_slicing_stops_paying():
     runs = record(sample("alone", 1, 100), sample("packed", 2, 101), sample("packed with mps", 4, 400))
 
     assert runs.stops_paying_at("mlp") == 1
@@ -74,13 +74,13 @@ def test_losses_are_compared_seed_by_seed():
     assert runs.largest_difference_of_losses("mlp") == pytest.approx(0.4 / 4.2)
 
 
-def test_a_run_that_does_not_count_is_kept_apart():
+def test_a_failed_run_is_recorded_separately():
     runs = record(sample("alone", 1, 50)).with_failure("mlp, plan, 8 at once: a trial failed")
 
     assert (len(runs.samples), runs.failures) == (1, ("mlp, plan, 8 at once: a trial failed",))
 
 
-def test_a_record_survives_json_also_as_earlier_versions_wrote_it():
+def test_a_record_survives_json_including_that_of_earlier_versions():
     runs = record(sample("alone", 1, 50, losses=(2.0,)))
 
     assert ThroughputRecord.from_json(runs.to_json()) == runs

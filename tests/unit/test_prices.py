@@ -46,13 +46,13 @@ def test_a_trial_pays_for_the_larger_part_of_the_cheapest_machine(written):
     assert (prices.date, prices.currency, prices.source) == ("2026-11-01", "EUR", "prices.yaml")
 
 
-def test_a_region_that_is_chosen_is_the_only_one(written):
+def test_only_the_chosen_region_is_used(written):
     prices = load_prices(written(OWN, "prices.yaml"), region="eu")
 
     assert prices.per_hour(cpus=2, gpus=1, accelerator_type="A100") == (1.0, "0.25 of g in eu")
 
 
-def test_cpus_and_gpus_may_have_prices_by_themselves():
+def test_cpus_and_gpus_can_have_separate_prices():
     prices = Prices(date="2026-11-01", currency="EUR", cpu=0.05, gpus={"L4": 0.5})
 
     assert prices.per_hour(cpus=4, gpus=1, accelerator_type="L4").per_hour == pytest.approx(0.7)
@@ -68,7 +68,7 @@ def test_cpus_and_gpus_may_have_prices_by_themselves():
     ],
     ids=["the cheapest region", "one region", "spot"],
 )
-def test_a_catalogue_of_skypilot_has_machines_and_gpus_that_are_added_to_one(written, options, cpu, a100, v100):
+def test_a_skypilot_catalog_has_machines_and_gpus_that_can_be_added_to_a_machine(written, options, cpu, a100, v100):
     prices = load_prices(written(VMS), **options)
 
     assert prices.per_hour(cpus=1).per_hour == pytest.approx(cpu)
@@ -76,7 +76,7 @@ def test_a_catalogue_of_skypilot_has_machines_and_gpus_that_are_added_to_one(wri
     assert prices.per_hour(cpus=1, gpus=1, accelerator_type="V100").per_hour == pytest.approx(v100)
 
 
-def test_the_day_of_a_catalogue_is_that_of_its_file(written):
+def test_the_date_of_a_catalog_is_that_of_its_file(written):
     path = written(VMS)
     os.utime(path, (0, 0))
 
@@ -98,7 +98,7 @@ def test_the_day_of_a_catalogue_is_that_of_its_file(written):
         ("", "line 1: the column InstanceType is missing"),
     ],
 )
-def test_a_wrong_catalogue_is_refused_with_the_place(written, text, told):
+def test_an_invalid_catalog_is_refused_with_line_and_column(written, text, told):
     with pytest.raises(InvalidResourcesError, match=told):
         load_prices(written(text))
 
@@ -116,7 +116,7 @@ def test_a_wrong_catalogue_is_refused_with_the_place(written, text, told):
         ("{", "line 1: neither JSON .EOF"),
     ],
 )
-def test_a_wrong_file_of_ones_own_is_refused_with_the_field(written, text, told):
+def test_an_invalid_price_file_is_refused_with_the_field(written, text, told):
     with pytest.raises(InvalidResourcesError, match=told):
         load_prices(written(text, "prices.yaml"))
 
@@ -125,17 +125,17 @@ def test_a_wrong_file_of_ones_own_is_refused_with_the_field(written, text, told)
     ("options", "told"),
     [
         ({"region": "us-east-2"}, r"no prices of the region 'us-east-2'; did you mean 'us-east-1'\?"),
-        ({"name": "prices.yaml", "use_spot": True}, "--spot is for vms.csv"),
+        ({"name": "prices.yaml", "use_spot": True}, "--spot needs SkyPilot's vms.csv"),
     ],
 )
-def test_a_wrong_option_is_explained(written, options, told):
+def test_an_invalid_option_is_explained(written, options, told):
     name = options.pop("name", "vms.csv")
 
     with pytest.raises(InvalidResourcesError, match=told):
         load_prices(written(VMS if name == "vms.csv" else OWN, name), **options)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_the_error_for_a_missing_price_file_contains_its_path(tmp_path):
     with pytest.raises(InvalidResourcesError, match=r"cannot read the price file .*none\.csv"):
         load_prices(tmp_path / "none.csv")
 
@@ -154,11 +154,11 @@ GPUS = Prices(
             {"cpus": 1, "gpus": 1, "accelerator_type": "A10"},
             r"no price for 'A10'; did you mean 'A10G'\? \(known: A10G\)",
         ),
-        ({"cpus": 1, "gpus": 1}, r"the type of the GPUs is not known.* with --gpu-type \(known: A10G\)"),
+        ({"cpus": 1, "gpus": 1}, r"the type of the GPUs is unknown.* with --gpu-type \(known: A10G\)"),
         ({"cpus": 16, "gpus": 1, "accelerator_type": "A10G"}, "no price for 16 CPUs with 1 A10G: add an instance"),
-        ({"cpus": 1}, "no price for 1 CPU without a GPU: add an instance that has as much, or the price of one CPU"),
+        ({"cpus": 1}, "no price for 1 CPU without a GPU: add an instance that is large enough, or the price"),
     ],
 )
-def test_what_has_no_price_is_named(wanted, told):
+def test_resources_without_a_price_are_reported(wanted, told):
     with pytest.raises(InvalidResourcesError, match=told):
         GPUS.per_hour(**wanted)

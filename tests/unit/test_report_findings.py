@@ -45,13 +45,13 @@ def finding(*answers, decision=None, **fields):
         (["gpu"], "gain", "GPU"),
     ],
 )
-def test_a_badge_says_from_which_size_on_which_device_is_faster(answers, kind, badge):
+def test_a_badge_contains_the_faster_device_and_the_size_from_which_it_is_faster(answers, kind, badge):
     found = finding(*answers)
 
     assert (found.kind, found.badge) == (kind, badge)
 
 
-def test_a_finding_names_the_factor_its_interval_and_the_largest_size_that_was_measured():
+def test_a_finding_contains_the_factor_its_interval_and_the_largest_measured_size():
     assert finding("cpu", "unsure", "gpu", "gpu").sentences == (
         "GPU at sizes 256 to 1024: 3.0\N{MULTIPLICATION SIGN} (2.8 to 3.2) as fast as CPU at 256, "
         "3.0\N{MULTIPLICATION SIGN} (2.8 to 3.2) at 1024.",
@@ -60,14 +60,14 @@ def test_a_finding_names_the_factor_its_interval_and_the_largest_size_that_was_m
     )
 
 
-def test_an_ambiguous_finding_says_why():
+def test_an_ambiguous_finding_has_a_reason():
     verdicts = {Phase.TRANSFERS: [verdict(16, "gpu"), verdict(64, "unsure", reasons=("two rounds are too few",))]}
 
     (found,) = find(a_run_set(workloads=("mlp",), sizes=SIZES, num_rounds=1), verdicts)
     assert found.sentences[1] == "Two rounds are too few."
 
 
-def test_a_reason_that_several_sizes_have_is_given_once():
+def test_a_reason_shared_by_several_sizes_is_given_once():
     unsure = [verdict(size, answer, reasons=("it was loud",)) for size, answer in ((64, "unsure"), (256, "gpu"))]
     verdicts = {Phase.TRANSFERS: [verdict(16, "cpu"), *unsure]}
 
@@ -75,7 +75,7 @@ def test_a_reason_that_several_sizes_have_is_given_once():
     assert found.sentences.count("It was loud.") == 1
 
 
-def test_what_is_said_of_every_comparison_is_said_once_for_all():
+def test_a_reason_shared_by_all_comparisons_is_given_once_for_the_run():
     verdicts = {Phase.COMPUTE: [verdict(size, "gpu", reasons=("it was loud", f"at {size}")) for size in SIZES]}
 
     assert doubts_of_all(verdicts) == ("it was loud",)
@@ -83,9 +83,9 @@ def test_what_is_said_of_every_comparison_is_said_once_for_all():
     assert "It was loud." not in found.sentences
 
 
-def test_a_workload_without_transfers_is_told_by_another_phase():
+def test_a_workload_without_transfers_is_reported_by_another_phase():
     assert finding("gpu", phase=Phase.COMPUTE).sentences[-1] == (
-        "It has no times with transfers; these are of the phase compute."
+        "It has no times with transfers, so these are of the phase compute."
     )
 
 
@@ -99,7 +99,7 @@ def test_each_further_device_has_a_finding_of_its_own():
     ]
 
 
-def test_a_decision_adds_what_holds_for_a_whole_trial_and_what_is_cheapest():
+def test_a_decision_adds_the_results_for_whole_trials_and_their_cost():
     assert finding("gpu", "gpu", decision=a_decision()).sentences[-2:] == (
         "Over a whole trial of 1,000 steps: from 1024 on the GPU is faster, and at 256 not surely; "
         "measured from 16 to 4096.",
@@ -108,14 +108,14 @@ def test_a_decision_adds_what_holds_for_a_whole_trial_and_what_is_cheapest():
     )
 
 
-def test_what_a_decision_adds_stands_beside_the_gpu_that_it_is_about():
+def test_the_decision_is_added_to_the_finding_of_its_gpu():
     verdicts = {Phase.TRANSFERS: [verdict(16, "gpu", device="TPU"), verdict(16, "gpu")]}
 
     tpu, gpu = find(a_run_set(workloads=("mlp",), sizes=SIZES, num_rounds=1), verdicts, a_decision())
     assert ["whole trial" in " ".join(each.sentences) for each in (tpu, gpu)] == [False, True]
 
 
-def test_where_one_device_failed_altogether_that_is_said_in_the_verdict():
+def test_a_device_whose_processes_all_failed_is_mentioned_in_the_verdict():
     whole = a_run_set(workloads=("mlp",), num_rounds=2)
     on_cpu = tuple(run for run in whole.runs if run.configuration.device == "cpu")
 
@@ -123,7 +123,7 @@ def test_where_one_device_failed_altogether_that_is_said_in_the_verdict():
     assert found.sentences[1:] == ("On GPU: ValueError: <no> data.",)
 
 
-def test_one_device_alone_is_compared_with_nothing():
+def test_a_single_device_is_not_compared():
     (found,) = find(a_run_set(workloads=("mlp",), devices=("cpu",), num_rounds=1, has_failure=False), {})
 
     assert found.sentences == ("Only CPU was measured, so there is nothing to compare it with.",)
@@ -137,7 +137,7 @@ def test_devices_of_different_sizes_are_not_compared():
     assert found.sentences == ("CPU and GPU have no size in common, so nothing can be compared.",)
 
 
-def test_a_workload_that_only_failed_is_named_with_its_error():
+def test_a_workload_whose_processes_all_failed_is_reported_with_its_error():
     whole = a_run_set(workloads=("mlp",))
     run_set = whole.model_copy(update={"runs": ()})
 
@@ -146,19 +146,19 @@ def test_a_workload_that_only_failed_is_named_with_its_error():
     assert summarise(run_set, [found]) == "Nothing was measured: every process failed."
 
 
-def test_a_run_without_anything_says_so():
+def test_an_empty_run_is_reported_as_empty():
     run_set = a_run_set().model_copy(update={"runs": (), "failures": ()})
 
     assert summarise(run_set, find(run_set, {})) == "Nothing was measured."
 
 
-def test_the_summary_names_few_workloads_and_counts_many():
+def test_the_summary_lists_few_workloads_and_counts_many():
     few = [finding("gpu"), finding("cpu")._replace(workload="cnn")]
 
     assert summarise(a_run_set(num_rounds=1), few) == "mlp: GPU; cnn: CPU."
     assert summarise(a_run_set(num_rounds=1), few * 3) == ("GPU: 3 of 6; CPU: 3 of 6.")
 
 
-def test_the_cpu_is_what_others_are_compared_with_wherever_it_stands():
+def test_other_devices_are_compared_with_the_cpu_in_any_order():
     assert a_run_set(devices=("gpu", "cpu"), num_rounds=1).measured_devices == ("cpu", "gpu")
     assert a_run_set(devices=("gpu",), num_rounds=1).measured_devices == ("gpu",)

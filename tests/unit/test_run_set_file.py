@@ -38,7 +38,7 @@ def changed(path, run_set, change):
         pytest.param(a_run_set(num_rounds=1).model_copy(update={"runs": ()}), id="nothing was measured"),
     ],
 )
-def test_what_is_written_is_read_again_and_nothing_else_is_left_in_the_folder(written, path):
+def test_a_written_run_set_can_be_read_and_no_other_file_remains(written, path):
     write_run_set(written, path)
 
     assert read_run_set(path) == written
@@ -84,7 +84,7 @@ def test_only_a_run_set_is_replaced(existing, path, run_set):
 def test_a_file_of_another_kind_is_not_overwritten(content, path, run_set):
     path.write_text(content)
 
-    with pytest.raises(InvalidResourcesError, match=r"run\.json exists and is not a run set.*: name another file"):
+    with pytest.raises(InvalidResourcesError, match=r"run\.json exists and is not a run set.*: choose another file"):
         write_run_set(run_set, path)
 
     assert path.read_text() == content
@@ -93,11 +93,11 @@ def test_a_file_of_another_kind_is_not_overwritten(content, path, run_set):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", r"run\.json is not JSON, or is cut off \(EOF .*line 1"),
-        (b"\x89PNG\r\n", "is not JSON"),
-        (b"\x1f\x8b\x08", "is not JSON"),
-        (b"[" * 100_000, "is not JSON.*recursion limit exceeded"),
-        (b"[NaN]", "is not JSON"),
+        (b"", r"run\.json is not a run set: it is not valid JSON, or truncated \(EOF .*line 1"),
+        (b"\x89PNG\r\n", "is not valid JSON"),
+        (b"\x1f\x8b\x08", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON.*recursion limit exceeded"),
+        (b"[NaN]", "is not valid JSON"),
         (b"[1, 2]", "is JSON, but not a run set: it has no 'tune_policies' at its top"),
         (b'{"version": "1.0", "benchmarks": []}', "is JSON, but not a run set"),
         (b'{"tune_policies": 3}', "RunSet must be a mapping of field names to values, got a value of type int"),
@@ -105,14 +105,14 @@ def test_a_file_of_another_kind_is_not_overwritten(content, path, run_set):
         (b'{"tune_policies": {}}', "the required field 'command' of RunSet is missing"),
     ],
 )
-def test_a_file_that_is_no_run_set_is_explained(content, message, path):
+def test_a_file_without_a_run_set_is_refused_with_the_reason(content, message, path):
     path.write_bytes(content)
 
     with pytest.raises(InvalidResourcesError, match=message):
         read_run_set(path)
 
 
-def test_a_wrong_field_is_named_with_its_place(path, run_set):
+def test_the_error_for_an_invalid_field_contains_its_path(path, run_set):
     def negative(data):
         data[KEY]["runs"][1]["blocks"][2]["seconds"] = -1
 
@@ -125,7 +125,7 @@ def test_a_wrong_field_is_named_with_its_place(path, run_set):
         read_run_set(changed(path, run_set, unprintable))
 
 
-def test_of_many_wrong_fields_three_are_named(path, run_set):
+def test_at_most_three_invalid_fields_are_reported(path, run_set):
     wrong = dict.fromkeys(("seed", "num_rounds", "created_at", "environment"), "?")
 
     with pytest.raises(InvalidResourcesError) as caught:
@@ -135,7 +135,7 @@ def test_of_many_wrong_fields_three_are_named(path, run_set):
     assert str(caught.value).endswith("and more")
 
 
-def test_a_missing_file_says_what_writes_one(path):
+def test_the_error_for_a_missing_file_contains_the_command_that_writes_one(path):
     with pytest.raises(InvalidResourcesError, match=r"cannot read the run set .*run\.json: No such file.*bench run"):
         read_run_set(path)
 

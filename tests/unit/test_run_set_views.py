@@ -74,7 +74,7 @@ def test_a_summary_has_the_most_memory_and_the_samples_with_transfers():
     assert (found.peak_host_bytes, found.peak_gpu_bytes, found.samples_per_s) == (3, 5, 128)
 
 
-def test_summaries_come_by_workload_size_and_device_with_the_control_behind_its_twin(run_set):
+def test_summaries_are_sorted_by_workload_size_and_device_and_a_control_follows_its_twin(run_set):
     names = [str(summary.configuration) for summary in summarize(run_set)]
 
     assert names[:4] == ["matmul[16] on cpu", "matmul[16] on cpu (control)", "matmul[16] on gpu", "matmul[64] on cpu"]
@@ -113,10 +113,10 @@ def test_the_table_has_a_row_for_each_configuration_and_each_missing_device(run_
     rows = [line.split() for line in shown(run_set).splitlines()]
 
     assert sum(row[:1] in (["mlp"], ["matmul"]) for row in rows) == len(run_set.configurations)
-    assert ["all", "TPU", "not", "there"] in rows
+    assert ["all", "TPU", "missing"] in rows
 
 
-def test_columns_of_which_nothing_is_known_are_left_out():
+def test_empty_columns_are_omitted():
     heading = shown(of(process(0, 1))).splitlines()[1]
 
     assert heading.split() == ["Workload", "Device", "Size", "Compute"]
@@ -125,13 +125,13 @@ def test_columns_of_which_nothing_is_known_are_left_out():
 @pytest.mark.parametrize(
     ("run_set", "line"),
     [
-        (a_run_set(sizes=(16,), num_rounds=1), "- TPU is not there: no node has a TPU"),
+        (a_run_set(sizes=(16,), num_rounds=1), "- the cluster has no TPU: no node has a TPU"),
         (
             of(failures=[Failure(configuration=MLP, round=n, kind="raised", message="no") for n in (0, 1, 4)]),
             "- mlp[64] on cpu, rounds 0, 1, 4: no",
         ),
         (of(*(process(n, 1, warnings=("it was cut",)) for n in (0, 2))), "- mlp[64] on cpu, rounds 0, 2: it was cut"),
-        (of(is_complete=False), "- the run was ended before all was measured: --resume goes on with it"),
+        (of(is_complete=False), "- the run was stopped before it was complete: continue it with --resume"),
         (
             of(failures=[Failure(configuration=MLP, round=0, kind="raised", message="[red]a\x1b[2Jb")]),
             r"- mlp[64] on cpu, round 0: [red]a\u001b[2Jb",
@@ -142,7 +142,7 @@ def test_columns_of_which_nothing_is_known_are_left_out():
         ),
         (
             of(noise=[NoiseReading(round=1, load=0, gpu_throttled=("hot",))]),
-            "a GPU's clock was held down (hot): cool it, or fix its clocks",
+            "a GPU's clock was throttled (hot): cool the GPU, or fix its clocks",
         ),
     ],
     ids=[
@@ -150,7 +150,7 @@ def test_columns_of_which_nothing_is_known_are_left_out():
         *("no escape sequences", "noise", "a disturbance"),
     ],
 )
-def test_below_the_table_stands_what_qualifies_it(run_set, line):
+def test_the_lines_below_the_table_qualify_it(run_set, line):
     assert line in shown(run_set).splitlines()
 
 
@@ -167,7 +167,7 @@ def test_the_machine_is_written_in_a_line():
     )
 
     assert str(machine) == (
-        "EPYC, 2.5 of 16 CPUs, 8 GiB of 64 GiB host memory, 2 H200 (128 GiB, driver 550.1); Python 3.12, ray 2.60"
+        "EPYC, 2.5 of 16 CPUs, 8 GiB of 64 GiB of host memory, 2 H200 (128 GiB, driver 550.1); Python 3.12, ray 2.60"
     )
 
 
@@ -184,7 +184,7 @@ def test_a_csv_has_a_row_for_each_block_and_each_first_epoch(run_set):
     ("text", "cell"),
     [*((f"{start}cmd|x", f"'{start}cmd|x") for start in "=+-@\uff1d"), ("\t=x", r"\t=x"), ("a\r\n=x", r"a\r\n=x")],
 )
-def test_no_text_in_a_csv_is_a_formula_and_a_number_stays_one(text, cell):
+def test_a_csv_contains_no_formulas_and_numbers_stay_numbers(text, cell):
     *_, row = csv.DictReader(io.StringIO(csv_text(of(process(0, 1, node=text)))))
 
     assert (row["node"], row["at_s"]) == (cell, "-1.5")

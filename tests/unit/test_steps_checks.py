@@ -11,7 +11,7 @@ def step():
     return 1.0
 
 
-def test_what_steps_say_of_themselves_becomes_plain():
+def test_the_fields_of_steps_are_converted_to_plain_values():
     steps = Steps(step, steps_per_epoch=np.int64(4), dtype=np.float32(0).dtype, samples_per_step=np.int32(8))
 
     assert checked_steps(steps, "mine:train") == Steps(step, steps_per_epoch=4, dtype="float32", samples_per_step=8)
@@ -29,7 +29,7 @@ def test_what_steps_say_of_themselves_becomes_plain():
         (Steps(step, tolerance=None), "tolerance must be a finite part of the loss, such as 0.02, got None"),
     ],
 )
-def test_steps_that_make_no_sense_are_refused(steps, message):
+def test_invalid_steps_are_refused(steps, message):
     with pytest.raises(InvalidResourcesError, match=message):
         checked_steps(steps, "mine:train")
 
@@ -46,6 +46,6 @@ def test_a_loss_may_be_an_array_of_one_number():
         (float("nan"), "step 7 of mine:train returned nan"),
     ],
 )
-def test_what_is_no_finite_number_is_no_loss(result, message):
+def test_a_loss_must_be_a_finite_number(result, message):
     with pytest.raises(InvalidResourcesError, match=message):
         checked_loss(result, "mine:train", 7)

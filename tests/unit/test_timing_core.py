@@ -17,13 +17,13 @@ def steps_of(step_s, *, known=None):
 
 
 @pytest.mark.parametrize("step_s", [1e-6, 3e-4, 2e-3, 0.02])
-def test_a_block_of_short_steps_lasts_as_long_as_a_block_should(step_s):
+def test_a_block_of_short_steps_takes_the_intended_time(step_s):
     number, _ = steps_of(step_s)
 
     assert number * step_s == pytest.approx(BLOCK_S, rel=0.5)
 
 
-def test_to_find_that_takes_no_longer_than_a_few_blocks():
+def test_finding_the_number_of_steps_takes_no_longer_than_a_few_blocks():
     _, run = steps_of(1e-6)
 
     assert run * 1e-6 < 3 * BLOCK_S
@@ -33,11 +33,11 @@ def test_a_long_step_is_a_block_by_itself():
     assert steps_of(2.0) == (1, 1)
 
 
-def test_a_step_that_is_known_to_be_long_is_not_tried_out():
+def test_a_step_that_is_known_to_be_long_is_not_tried():
     assert steps_of(2.0, known=2.0) == (1, 0)
 
 
-def test_the_device_is_waited_for_before_and_after_a_block():
+def test_the_device_is_synchronized_before_and_after_a_block():
     done = []
     timer = BlockTimer(lambda: done.append("step"), lambda: done.append("wait"))
 
@@ -55,7 +55,7 @@ def test_a_step_that_is_a_block_by_itself_is_run_once():
     assert done == ["wait", "step", "wait"]
 
 
-def test_what_was_timed_is_the_time_of_the_steps():
+def test_the_measured_time_is_that_of_the_steps():
     clock = iter([10.0, 10.5])
     timer = BlockTimer(lambda: None, lambda: None)
     with pytest.MonkeyPatch.context() as patch:

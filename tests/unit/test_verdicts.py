@@ -25,15 +25,15 @@ def test_each_device_is_compared_with_the_cpu_at_each_size():
     assert words(runs) == {("cpu", "gpu", 1): "CPU", ("cpu", "gpu", 8): "GPU", ("cpu", "gpu@0.25", 8): "same"}
 
 
-def test_the_faster_device_is_called_by_its_name():
+def test_the_verdict_is_the_name_of_the_faster_device():
     assert words(run_set(processes("cpu", 3), processes("gpu@0.25", 1))) == {("cpu", "gpu@0.25", 1): "gpu@0.25"}
 
 
-def test_without_a_cpu_the_first_device_is_what_others_are_compared_with():
+def test_without_a_cpu_the_others_are_compared_with_the_first_device():
     assert words(run_set(processes("gpu", 1), processes("TPU", 3))) == {("gpu", "TPU", 1): "GPU"}
 
 
-def test_a_phase_of_which_nothing_was_measured_has_no_verdict():
+def test_a_phase_without_measurements_has_no_verdict():
     runs = run_set(processes("cpu", 9), processes("gpu", 1))
 
     assert verdicts(runs, Phase.TRANSFERS) == ()
@@ -44,7 +44,7 @@ def test_a_phase_of_which_nothing_was_measured_has_no_verdict():
     [
         ({"load": 1.0}, "other processes used 1.00 CPUs"),
         ({"load": 0.0, "throttled_s": 0.3}, "quota stopped the processes for 1.5 s"),
-        ({"load": 0.0, "gpu_throttled": ("power",)}, "clock was held down (power)"),
+        ({"load": 0.0, "gpu_throttled": ("power",)}, "clock was throttled (power)"),
     ],
 )
 def test_a_disturbed_run_hides_a_tenth_and_not_a_factor_of_ten(noise, reason):
@@ -58,13 +58,13 @@ def test_a_disturbed_run_hides_a_tenth_and_not_a_factor_of_ten(noise, reason):
 
 
 @pytest.mark.parametrize(("control_s", "expected"), [(1.001, "GPU"), (1.06, "ambiguous"), (1.04, "ambiguous")])
-def test_where_equal_configurations_differ_by_half_of_what_counts_a_tenth_is_ambiguous(control_s, expected):
+def test_if_equal_configurations_differ_a_difference_of_a_tenth_is_ambiguous(control_s, expected):
     runs = run_set(processes("cpu", 1), processes("cpu", control_s, is_control=True), processes("gpu", 0.9))
 
     assert words(runs) == {("cpu", "gpu", 1): expected}
 
 
-def test_the_control_of_another_size_says_nothing():
+def test_the_control_of_another_size_has_no_effect():
     runs = run_set(
         processes("cpu", 1, size=2),
         processes("cpu", 1.2, size=2, is_control=True),
@@ -94,7 +94,7 @@ def test_the_control_of_another_size_says_nothing():
     ],
     ids=["results that disagree", "other dtypes"],
 )
-def test_other_work_is_not_compared_closely(failures, dtypes, reason):
+def test_different_work_makes_a_comparison_doubtful(failures, dtypes, reason):
     cpu, gpu = (
         [run.model_copy(update={"dtype": dtype}) for run in processes(device, 1)]
         for device, dtype in zip(("cpu", "gpu"), dtypes, strict=True)
@@ -106,7 +106,7 @@ def test_other_work_is_not_compared_closely(failures, dtypes, reason):
     assert found.comparison.reasons == (f"the configurations did not do the same work: {reason}",)
 
 
-def test_the_table_names_reasons_with_what_they_are_about(capsys, monkeypatch):
+def test_the_table_lists_reasons_with_the_configurations_that_they_concern(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")  # so that no cell is folded
     runs = run_set(processes("cpu", 1), processes("gpu", 1.05, wobble=0.03), processes("[red]gpu[/blue]", 3))
 

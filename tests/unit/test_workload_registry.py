@@ -1,4 +1,4 @@
-"""Which workloads there are, and how one is found: by its name, or in the working directory."""
+"""Tests how workloads are found: by name, or in the working directory."""
 
 import sys
 
@@ -17,7 +17,7 @@ from tune_policies.benchmarks.workloads.registry import (
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working directory, whose modules are forgotten afterwards."""
+    """A working directory whose modules are removed from ``sys.modules`` afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
@@ -33,12 +33,12 @@ def test_sizes_are_ascending_powers_of_two(name):
     assert all(size.bit_count() == 1 for size in sizes)
 
 
-def test_an_unknown_name_is_met_with_the_nearest_and_all_others():
+def test_the_error_for_an_unknown_name_suggests_the_nearest_and_lists_all():
     with pytest.raises(InvalidResourcesError, match=r"'matmull'; did you mean 'matmul'\? \(known: matmul, mlp, .*\)"):
         load_workload("matmull")
 
 
-def test_a_package_that_is_missing_is_named_with_what_to_install():
+def test_the_error_for_a_missing_package_contains_the_pip_command():
     lacking = find_workload("doubling")._replace(needs=("numba_of_nobody",))
 
     with pytest.raises(InvalidResourcesError, match=r"'doubling' needs numba_of_nobody.*pip install 'tune-policies\["):
@@ -64,7 +64,7 @@ def test_a_users_workload_comes_from_the_working_directory(folder):
     ],
     ids=lambda text: text[:30] or "nothing",
 )
-def test_what_is_wrong_with_a_users_workload_is_said(folder, name, source, message):
+def test_an_invalid_user_workload_is_refused_with_the_reason(folder, name, source, message):
     (folder / "mine_b.py").write_text(source)
 
     with pytest.raises(InvalidResourcesError, match=message):
@@ -77,6 +77,9 @@ def test_what_is_wrong_with_a_users_workload_is_said(folder, name, source, messa
         ("matmull", "", "did you mean 'matmul'"),
         ("mine_c:", "", "must be module:function"),
         ("mine_cc:train", "", r"there is no module 'mine_cc' in /.*; did you mean 'mine_c'\?"),
+        ("mine_c.part:train", "", r"there is no module 'mine_c.part' in /"),
+        ("mine_c:train", "def train(", r"mine_c\.py is not valid Python: '\(' was never closed"),
+        ("mine_c:train", "def trains(): pass", r"mine_c\.py has no 'train'; did you mean 'trains'\?"),
     ],
 )
 def test_a_workload_that_does_not_exist_is_refused_before_anything_starts(folder, name, source, message):
@@ -86,11 +89,25 @@ def test_a_workload_that_does_not_exist_is_refused_before_anything_starts(folder
         check_workload(name)
 
 
-def test_a_users_workload_is_accepted_without_an_import(folder):
-    (folder / "mine_d.py").write_text("raise RuntimeError('imported')")
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def train(size, device): pass",
+        "train = print",
+        "from other import train",
+        "from other import *",
+        "def __getattr__(name): pass",
+        "globals()['train'] = print",
+    ],
+)
+@pytest.mark.parametrize("module", ["mine_d", "mine_e.part"])
+def test_a_users_workload_is_accepted_without_an_import(folder, module, source):
+    path = folder / f"{module.replace('.', '/')}.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"raise RuntimeError('imported')\n{source}")
 
-    assert check_workload("mine_d:train") is None
-    assert "mine_d" not in sys.modules
+    assert check_workload(f"{module}:train") is None
+    assert not sys.modules.keys() & {"mine_d", "mine_e"}
 
 
 def test_the_synthetic_device_costs_the_same_as_the_cpu_at_a_thousand():
