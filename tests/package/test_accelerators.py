@@ -127,4 +127,4 @@ def test_version_1_of_ray_train_is_refused_for_tpus_with_the_way_out():
         [sys.executable, "-c", PLAN_FOR_TPUS], capture_output=True, text=True, env=environment, check=False
     )
 
-    assert "does not know: set RAY_TRAIN_V2_ENABLED=1 in the environment" in done.stderr
+    assert "lacks: set RAY_TRAIN_V2_ENABLED=1 in the environment" in done.stderr

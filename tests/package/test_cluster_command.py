@@ -129,7 +129,7 @@ def test_a_file_that_exists_is_overwritten_only_with_force(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        pytest.param(("--size", "16"), 2, "--size needs --decision", id="a size without a decision"),
+        pytest.param(("--size", "16"), 2, "--size requires --decision", id="a size without a decision"),
         pytest.param(("--nodes", "policy.yaml"), 2, "not a list of nodes", id="a file that is no catalogue"),
         pytest.param(("--name", "My_Cluster"), 2, "at most 53", id="a name that Kubernetes refuses"),
         pytest.param(("--format", "helm"), 2, "cluster-yaml", id="a format that there is not"),

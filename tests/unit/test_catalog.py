@@ -59,7 +59,9 @@ def test_a_catalog_round_trips_through_json(tmp_path):
         ),
         pytest.param({"gpus": 0.5}, "gpus must be a whole number", id="half a GPU"),
         pytest.param({"cpus": 0.5}, "cpus must be a whole number", id="half a CPU"),
-        pytest.param({"custom": {"license": 1.5}}, "whole numbers of license, got 1.5", id="parts of a resource"),
+        pytest.param(
+            {"custom": {"license": 1.5}}, "'license' must be a whole number, got 1.5", id="parts of a resource"
+        ),
         pytest.param({"custom": {"TPU": 3}}, "Request 2 or 4", id="chips that no host has"),
         pytest.param({"custom": {"gpu": 1}}, "use gpus", id="Tune's name of GPUs"),
         pytest.param({"custom": {"accelerator_type:L4": 1}}, "use accelerator_type", id="Ray's way to tell types"),

@@ -367,7 +367,7 @@ def test_a_plan_uses_slices_of_the_minimum_nodes():
 
 
 def test_a_trial_that_fits_no_node_is_rejected_with_the_resources_of_the_nodes():
-    with pytest.raises(InfeasibleRequestError, match="with every node that can be had, the largest node has 16 CPUs"):
+    with pytest.raises(InfeasibleRequestError, match="with all nodes of the catalog, the largest node has 16 CPUs"):
         design_cluster(CpuPolicy(cpus=32), catalog(CPU), 4)
 
 
@@ -471,9 +471,9 @@ def test_a_plan_explains_itself():
         "room for 64 of 64 trials at once, no worker nodes at first",
         "  l4: 0 to 16 nodes with 4 CPUs, 1 GPU, 16 GiB of host memory (L4), for 64 trials",
         "  each trial: 1 CPU, 0.25 GPU, 5.6 GiB of GPU memory",
-        "at most 11.20 USD an hour, without the head, whose price is not known",
-        "  - 64 trials on 16 l4 nodes: the cheapest that hold them",
-        "  - on full nodes, an hour of such a trial costs 0.175 on l4, 0.25 on l4-4",
+        "at most 11.20 USD an hour, without the head, whose price is unknown",
+        "  - 64 trials on 16 l4 nodes: the cheapest choice with room for them",
+        "  - a trial hour costs 0.175 on l4, 0.25 on l4-4, if all slots of the nodes are in use",
         "  - 5.6 GiB of GPU memory per worker: its fraction of the smallest GPU that the plan uses",
     ]
 

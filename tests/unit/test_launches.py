@@ -24,7 +24,9 @@ def verdicts(*reports, before=BEFORE, node_types=None):
 
 
 def test_a_refused_request_ends_the_wait_immediately():
-    assert verdicts(report(2, refused=True)) == ["the autoscaler says that no node which it may add meets this"]
+    assert verdicts(report(2, refused=True)) == [
+        "the autoscaler reports that no node that it may add satisfies the request"
+    ]
 
 
 def test_a_report_that_does_not_answer_the_request_is_ignored():
@@ -37,7 +39,7 @@ def test_a_pending_launch_continues_the_wait():
 
 
 def test_three_reports_without_a_launch_end_the_wait():
-    silence = "the autoscaler launches nothing more for it"
+    silence = "the autoscaler launches no further nodes for it"
 
     assert verdicts(report(2), report(3), report(4)) == [None, None, silence]
     assert verdicts(report(2), report(2), report(2), report(3)) == [None] * 4

@@ -221,7 +221,9 @@ def _in_the_way(path: Path) -> InvalidResourcesError:
 
 def _unwritable(path: Path, reason: object) -> InvalidResourcesError:
     text = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
-    return InvalidResourcesError(f"{path} cannot be written: {text}. Choose a file in an existing, writable folder")
+    return InvalidResourcesError(
+        f"{path} cannot be written: {text}. Choose a file in an existing folder that is writable and has room"
+    )
 
 
 class BusyFileError(InvalidResourcesError):
