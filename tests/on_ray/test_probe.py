@@ -320,13 +320,13 @@ def closed_port():
 
 
 def test_a_port_where_nothing_listens_is_an_error_at_once(closed_port):
-    with pytest.raises(ProbeError, match=r"no Ray answers at '127.0.0.1:\d+' \(.*refused\): check that Ray runs there"):
+    with pytest.raises(ProbeError, match=r"no Ray answers at '127.0.0.1:\d+' \(.*refused\): start Ray there"):
         probe_cluster(f"127.0.0.1:{closed_port}")
 
 
 def test_a_port_that_never_answers_is_an_error_at_the_deadline(silent_port):
     """Ray's own client would retry for minutes, and then end the process."""
-    with pytest.raises(ProbeError, match=r"within 2 s: give it longer \(--timeout-s.*\), or check that Ray runs there"):
+    with pytest.raises(ProbeError, match=r"within 2 s: wait longer \(--timeout-s.*\), or start Ray there"):
         probe_cluster(f"127.0.0.1:{silent_port}", timeout_s=2)
 
 
@@ -337,7 +337,7 @@ def test_the_address_of_a_cluster_that_died_is_an_error_at_once(closed_port, tmp
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text(f"127.0.0.1:{closed_port}")
 
-    with pytest.raises(ProbeError, match=rf"no Ray answers at '127.0.0.1:{closed_port}' .* in ray_current_cluster"):
+    with pytest.raises(ProbeError, match=rf"no Ray answers at '127.0.0.1:{closed_port}' .* to ray_current_cluster"):
         probe_cluster()
 
 

@@ -92,7 +92,7 @@ REASONS = {
     "unknown types of nodes": (nodes((8, 0)).model_copy(update={"node_types": None}), AutoscalingPolicy(CPU),
                                "the node types of the autoscaler are unknown, so the plan adds no nodes"),
     "nothing left beside":
-        (nodes((8, 2)), MixedPolicy(QUARTERS, CpuPolicy(cpus=2)), "no slots of CpuPolicy on what earlier"),
+        (nodes((8, 2)), MixedPolicy(QUARTERS, CpuPolicy(cpus=2)), "no slots of CpuPolicy in addition"),
     "other shares beside": (nodes((16, 2)), MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 1), QUARTERS),
                             "earlier policies split the same GPUs into different fractions"),
     "a cap": (nodes((16, 2)), CappedPolicy(QUARTERS, 4), "8 trials would fit, but max_concurrent_trials=4 limits them"),

@@ -93,9 +93,9 @@ class MixedPolicy(ResourcePolicy):
                 given = _next_slots(policy, left)
             except InfeasibleRequestError as error:
                 errors.append(error)
-                notes.append(
-                    f"no slots of {type(policy).__name__}{' on what earlier policies leave' if found else ''}: {error}"
-                )
+                # The suggestion of the error concerns a whole cluster, not the remaining resources.
+                why = f" in addition to those of earlier policies: {error.offered}" if found else f": {error}"
+                notes.append(f"no slots of {type(policy).__name__}{why}")
             else:
                 found.append(given if speed is None else given.with_speed(speed))
                 notes += given.without_place

@@ -152,9 +152,9 @@ def _check_reachable(address: str, timeout_s: float, local: str) -> None:
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     hint = (
-        f"check that Ray runs there (`ray start --head`), or name another address; 'local' {local}. "
-        "Without an address, RAY_ADDRESS counts, and then what the last `ray start` on this machine left in "
-        "ray_current_cluster"
+        f"start Ray there (`ray start --head`), or pass another address; 'local' {local}. "
+        "Without an address, RAY_ADDRESS is used, and then the address that the last `ray start` on this machine wrote "
+        "to ray_current_cluster"
     )
     if not (_is_host(host) and port.isascii() and port.isdigit() and len(port) <= len("65535")):
         raise InvalidResourcesError(
@@ -170,7 +170,7 @@ def _check_reachable(address: str, timeout_s: float, local: str) -> None:
         raise ProbeError(f"no Ray answers at {address!r} ({error}): {hint}") from error
     except subprocess.TimeoutExpired as error:
         raise ProbeError(
-            f"no answer from Ray at {address!r} within {timeout_s:g} s: give it longer (--timeout-s, or timeout_s in a "
+            f"no answer from Ray at {address!r} within {timeout_s:g} s: wait longer (--timeout-s, or timeout_s in a "
             f"program), or {hint}"
         ) from error
     except subprocess.CalledProcessError as error:
