@@ -51,7 +51,7 @@ def test_an_error_of_the_program_has_its_traceback_and_status_1(folder):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["missing.py"], "there is no program 'missing.py'"), (["-m"], "-m needs the name of a module")],
+    [(["missing.py"], "no such program 'missing.py'"), (["-m"], "-m requires the name of a module")],
 )
 def test_a_program_that_is_not_there_is_refused(folder, arguments, message):
     done = executed(folder, *arguments)
