@@ -41,7 +41,7 @@ def decide(
         Path | None, typer.Option(help="The file of `packing --output`: the throughput with shared GPUs.")
     ] = None,
     same_within: Annotated[
-        float, typer.Option(help="Trials that differ by less than this part count as the same.")
+        float, typer.Option(help="Relative difference below which trials count as the same.")
     ] = 0.05,
     num_trials: Annotated[
         int | None,

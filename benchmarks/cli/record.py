@@ -75,7 +75,7 @@ def plot(
     file: File,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The picture's file; its suffix determines the format.")
+        Path, typer.Option("--output", "-o", help="File of the picture; its suffix determines the format.")
     ],
     phase: Annotated[Phase, typer.Option(help="Phase to draw.")] = Phase.TRANSFERS,
     force: Force = False,
@@ -100,9 +100,7 @@ def compare(
     file: File,
     *,
     phase: Annotated[list[Phase] | None, typer.Option(help="Phase to compare; may be repeated.")] = None,
-    same_within: Annotated[
-        float, typer.Option(help="Times that differ by less than this part count as the same.")
-    ] = 0.05,
+    same_within: Annotated[float, typer.Option(help="Relative difference below which times count as the same.")] = 0.05,
     as_json: Json = False,
 ) -> None:
     """Compare the devices of a run: which is faster in a step, and with what confidence."""

@@ -1,8 +1,7 @@
 """Decides which device is better for trials of each size, by time and by cost.
 
-Whole trials are compared, round by round, not steps alone: on a GPU a trial starts later, and a short one may not make
-up for it. Sharing a GPU does not raise the trials per hour, unless a record of
-``tune-policies bench packing`` shows that it does.
+Whole trials are compared, round by round, and not steps: a trial starts later on a GPU, and a short one may not make up
+for it. Sharing a GPU raises the trials per hour only if a record of ``tune-policies bench packing`` shows it.
 """
 
 import statistics
@@ -86,7 +85,7 @@ def compare_trials(
 
 
 _OUTSIDE_ALLOCATORS_BYTES: Final = int(1.8 * GIB)
-"""The GPU memory that a framework uses without counting it: TensorFlow's figure, which is the largest."""
+"""GPU memory that frameworks use outside their allocators: the largest overhead, which is TensorFlow's."""
 
 _WORDS: Final[dict[Outcome, Answer]] = {
     Outcome.FIRST: "CPU",
@@ -104,10 +103,10 @@ class Terms(Value):
     """The terms of a decision.
 
     Attributes:
-        gpu: The measured device that is the GPU: ``"gpu"``, or a share such as ``"gpu@0.25"``. By default the first.
-        gpu_type: The GPU's name in the prices. By default Ray's name.
+        gpu: The measured device that is the GPU: ``"gpu"``, or a fraction such as ``"gpu@0.25"``. Default: the first.
+        gpu_type: The GPU's name in the prices. Default: Ray's name.
         same_within: Relative difference of times, or costs, up to which they count as the same.
-        nodes: Compare one GPU with more nodes without GPUs for a number of trials; ``None``: do not.
+        nodes: The trials and nodes for a comparison of one GPU with CPU nodes, or ``None`` for no comparison.
     """
 
     steps_per_trial: PositiveCount
@@ -196,7 +195,7 @@ def _gpu_of(run_set: RunSet, wanted: str | None) -> str:
 
 
 class _Case(NamedTuple):
-    """Everything that a decision depends on."""
+    """The inputs of a decision."""
 
     run_set: RunSet
     terms: Terms
@@ -272,7 +271,7 @@ class _Case(NamedTuple):
         )
 
     def _times(self, configuration: Configuration) -> tuple[DeviceTimes, float]:
-        """Return the time and cost of trials on a device, and the factor that sharing it adds to the throughput."""
+        """Return the time and cost of trials on a device, and the factor by which sharing raises the throughput."""
         runs = self.run_set.of(configuration)
         cpus = max(run.num_threads for run in runs)
         peak = max((run.peak_gpu_bytes for run in runs if run.peak_gpu_bytes), default=None)

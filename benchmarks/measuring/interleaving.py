@@ -1,7 +1,7 @@
 """Determines the order of measurements: groups of configurations, random turns, and the missing part of a resumed run.
 
-Configurations take random turns, so that drift of the machine affects all of them alike. The order depends only on the
-seed, the round and the group, so that a resumed run has the same order.
+Configurations take random turns, so that drift of the machine affects all of them equally. The order depends only on
+the seed, the round and the group, so a resumed run continues in the same order.
 """
 
 import random
@@ -47,7 +47,7 @@ def given_up(run_set: RunSet) -> frozenset[Configuration]:
 
 
 def is_done(run_set: RunSet, group: Group, number: int) -> bool:
-    """Return whether a round of a group was measured, as far as possible."""
+    """Return whether nothing of this round of a group remains to be measured."""
     measured = {run.configuration for run in run_set.runs if run.round == number}
     failed = {failure.configuration for failure in run_set.failures if failure.round == number}
     return measured | failed | given_up(run_set) >= set(group.configurations)

@@ -63,7 +63,7 @@ def disagreements(runs: Iterable[ProcessRun]) -> Iterator[Failure]:
 
 
 _THREADS_REST_AFTER_S: Final = 0.05
-"""Pause if processes share CPUs: OpenBLAS's threads spin for 2^26 clock ticks, 20 to 30 ms, before they sleep."""
+"""Pause between turns on shared CPUs: OpenBLAS's threads spin for 2^26 clock ticks, 20 to 30 ms, before they sleep."""
 
 
 @dataclass
@@ -117,8 +117,8 @@ class GroupRun:
             for process in self._sound(processes):
                 with self._noting_failure(process):
                     process.finish()
-                if not process.has_times:  # it stopped in good order before anything was timed
-                    why = NoTimesError("timed_out", "; ".join(process.warnings) or "nothing of it was timed")
+                if not process.has_times:  # it stopped before anything was timed
+                    why = NoTimesError("timed_out", "; ".join(process.warnings) or "nothing was timed")
                     self._failures.setdefault(process.configuration, process.failure(why))
         finally:
             self._processes += processes
@@ -225,7 +225,7 @@ def measure_to_file(session: Session) -> RunSet:
             a device or a size is not valid.
         ProbeError: Ray does not respond.
     """
-    with locked(session.output):  # otherwise two processes could resume the same run, and lose each other's times
+    with locked(session.output):  # otherwise two processes could resume the same run and overwrite each other's times
         return _measure_to_file(session)
 
 

@@ -85,7 +85,7 @@ def test_a_reason_shared_by_all_comparisons_is_given_once_for_the_run():
 
 def test_a_workload_without_transfers_is_reported_by_another_phase():
     assert finding("gpu", phase=Phase.COMPUTE).sentences[-1] == (
-        "It has no times with transfers, so these are of the phase compute."
+        "No times with transfers were measured, so these are times of the phase compute."
     )
 
 
