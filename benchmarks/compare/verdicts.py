@@ -63,25 +63,21 @@ def doubts_about(
 ) -> list[str]:
     """Return the doubts about the times of two configurations of one workload and size, a sentence each."""
     # Only one device has a control. If it differs from its twin, the times of the other devices are doubtful too.
-    controlled = (each for each in run_set.configurations if (each.workload, each.size) == (first.workload, first.size))
+    group = (first.workload, first.size)
+    controlled = (each for each in run_set.configurations if (each.workload, each.size) == group)
+    disagreements = [
+        each.message
+        for each in run_set.failures
+        if each.kind == "disagreed" and (each.configuration.workload, each.configuration.size) == group
+    ]
     return [
         *problems_of_readings(run_set.noise, run_set.environment.num_cpus),
         *filter(None, (control_problem(run_set, each, phase, same_within) for each in controlled)),
         *(
             f"the configurations did not do the same work: {difference}"
-            for difference in (*_disagreements(run_set, first), *_other_work(run_set.of(first), run_set.of(second)))
+            for difference in (*disagreements[:1], *_other_work(run_set.of(first), run_set.of(second)))
         ),
     ]
-
-
-def _disagreements(run_set: RunSet, configuration: Configuration) -> list[str]:
-    """Return the first message about results of the workload and size that differ between devices, or no message."""
-    of_it = [
-        each
-        for each in run_set.failures
-        if (each.configuration.workload, each.configuration.size) == (configuration.workload, configuration.size)
-    ]
-    return [each.message for each in of_it if each.kind == "disagreed"][:1]
 
 
 def _other_work(first: Sequence[ProcessRun], second: Sequence[ProcessRun]) -> Iterator[str]:

@@ -55,18 +55,6 @@ def trials_s(
     }
 
 
-def both_configurations(
-    run_set: RunSet, workload: str, size: int, gpu: str
-) -> tuple[Configuration, Configuration] | None:
-    """Return the configurations on the CPU and on the device ``gpu``, or ``None`` if no round has times of both."""
-    configurations = (
-        Configuration(workload=workload, size=size, device="cpu"),
-        Configuration(workload=workload, size=size, device=gpu),
-    )
-    first, second = (starts_s(run_set, configuration) for configuration in configurations)
-    return configurations if first.keys() & second.keys() else None
-
-
 def compare_trials(
     run_set: RunSet,
     configurations: tuple[Configuration, Configuration],
@@ -151,7 +139,12 @@ def decide(
     for workload in run_set.workloads:
         sizes = []
         for size in run_set.sizes(workload):
-            if (configurations := both_configurations(run_set, workload, size, case.gpu)) is None:
+            configurations = (
+                Configuration(workload=workload, size=size, device="cpu"),
+                Configuration(workload=workload, size=size, device=case.gpu),
+            )
+            on_cpu, on_gpu = (starts_s(run_set, configuration) for configuration in configurations)
+            if not on_cpu.keys() & on_gpu.keys():
                 doubts.setdefault((workload, "no times of both, so nothing is decided"), []).append(str(size))
                 continue
             decided, reasons = case.decide(configurations)

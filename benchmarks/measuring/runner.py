@@ -225,28 +225,24 @@ def measure_to_file(session: Session) -> RunSet:
             a device or a size is not valid.
         ProbeError: Ray does not respond.
     """
-    with locked(session.output):  # otherwise two processes could resume the same run and overwrite each other's times
-        return _measure_to_file(session)
-
-
-def _measure_to_file(session: Session) -> RunSet:
-    before, settings = None, session.settings
-    if settings is None:
-        before = read_run_set(session.output)
-        if before.is_complete:
-            return before
-        settings = settings_of(before)
-    elif session.output.exists():
-        raise InvalidResourcesError(
-            f"{session.output} already exists: choose another file, or continue the run with --resume {session.output}"
-        )
-    with ray_of_a_run(session.address, session.timeout_s):
-        capacity = probe_cluster(timeout_s=session.timeout_s)
-        run_set = new_run_set(settings, capacity, read_environment(), session.command)
-        if before is not None:
-            check_same(before, run_set)
-            run_set = before
-        return _write_all(measure(run_set, capacity), run_set, session.output)
+    output, settings, before = session.output, session.settings, None
+    with locked(output):  # otherwise two processes could resume the same run and overwrite each other's times
+        if settings is None:
+            before = read_run_set(output)
+            if before.is_complete:
+                return before
+            settings = settings_of(before)
+        elif output.exists():
+            raise InvalidResourcesError(
+                f"{output} already exists: choose another file, or continue the run with --resume {output}"
+            )
+        with ray_of_a_run(session.address, session.timeout_s):
+            capacity = probe_cluster(timeout_s=session.timeout_s)
+            run_set = new_run_set(settings, capacity, read_environment(), session.command)
+            if before is not None:
+                check_same(before, run_set)
+                run_set = before
+            return _write_all(measure(run_set, capacity), run_set, output)
 
 
 def _write_all(growing: Iterator[RunSet], run_set: RunSet, output: Path) -> RunSet:

@@ -1,4 +1,4 @@
-"""From a run to a decision: whole trials are compared, on a cluster and at prices."""
+"""Decisions from a run: whole trials are compared, for a cluster and prices."""
 
 import pytest
 from hypothesis import given, settings
@@ -98,7 +98,7 @@ def test_a_trial_costs_its_part_of_the_cheapest_machine_and_the_faster_device_ma
 
     assert found.cpu.cost_per_trial == pytest.approx(0.2 * found.cpu.trial_s / 3600)
     assert found.gpu.cost_per_trial == pytest.approx(2.0 * found.gpu.trial_s / 3600)
-    # 4 times as fast, and 10 times as dear.
+    # The GPU is 4 times as fast, and 10 times as expensive.
     assert (found.answer, found.cheapest) == ("GPU", "CPU")
     assert found.flips_at == found.speedup
 
@@ -136,7 +136,7 @@ def test_a_trial_on_two_gpus_pays_for_both_and_has_them_to_itself():
 
 
 def test_an_ambiguous_comparison_of_costs_has_a_reason():
-    # As dear for an hour as trials are faster, so a trial costs the same, nearly.
+    # The price ratio is nearly the speed-up, so a trial costs nearly the same on both.
     faster = sizes_of(decide(a_run(), TERMS, CLUSTER))[256].speedup
     prices = Prices(date="2026-05-01", currency="USD", cpu=0.05, gpus={"A10G": 0.2 * faster * 1.05 - 0.2})
 

@@ -1,4 +1,4 @@
-"""What is measured, in which order, and what a run that was ended still lacks."""
+"""The order of measurements, and the missing measurements of a stopped run."""
 
 import pytest
 

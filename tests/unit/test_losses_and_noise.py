@@ -1,4 +1,4 @@
-"""Whether devices did the same work, and how quiet it was meanwhile."""
+"""Comparison of losses between devices, and readings of other load on the machine."""
 
 import os
 import time

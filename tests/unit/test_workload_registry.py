@@ -1,4 +1,4 @@
-"""Tests how workloads are found: by name, or in the working directory."""
+"""Workloads are found by name or in the working directory."""
 
 import sys
 
