@@ -31,7 +31,8 @@ def decide(
     region: Annotated[str | None, typer.Option(help="Region of the prices; by default the cheapest.")] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Use the spot prices of vms.csv.")] = False,
     gpu: Annotated[
-        str | None, typer.Option(help="The measured GPU: gpu, or a fraction such as gpu@0.25; by default the first.")
+        str | None,
+        typer.Option(help="The measured GPU: gpu, or a fraction such as gpu@0.25; by default the first measured one."),
     ] = None,
     gpu_type: Annotated[str | None, typer.Option(help="The GPU's name in the prices; by default Ray's.")] = None,
     cluster: Cluster = None,
@@ -46,12 +47,12 @@ def decide(
     num_trials: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Trials of the whole run: also compute how many CPU nodes finish them as soon as one GPU."
+            min=1, help="Number of trials in the run: also compute how many CPU nodes are as fast as one GPU."
         ),
     ] = None,
     node_cpus: Annotated[
         int | None,
-        typer.Option(min=1, help="CPUs of such a node; by default those of the cluster's largest node without GPUs."),
+        typer.Option(min=1, help="CPUs of a CPU node; by default those of the cluster's largest node without GPUs."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the decision here, for BenchmarkedPolicy.")

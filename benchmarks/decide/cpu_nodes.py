@@ -1,4 +1,4 @@
-"""Compares one GPU with nodes without GPUs: how many nodes finish the trials as soon, or cost no more.
+"""Compares one GPU with nodes without GPUs: how many nodes finish the trials as early, or cost no more.
 
 The GPU runs the trials one after the other. A node runs as many at once as its CPUs allow. All nodes are paid for until
 the last trial ends. The comparison assumes that a trial on a full node is as fast as the measured one.

@@ -49,7 +49,7 @@ class Instance(Value):
 
 
 class Price(NamedTuple):
-    """A price per hour, and a description of what it pays for."""
+    """A price per hour, and a description of the machine or resources."""
 
     per_hour: float
     of: str

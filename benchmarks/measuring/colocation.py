@@ -126,7 +126,7 @@ class Colocation(NamedTuple):
         """Return the options of the actor that runs the process of a configuration."""
         if self.shares_cpus_on is None:
             return plan.remote_options()
-        # One process reserves the CPUs that all share: the first that also needs a device.
+        # The first process that needs a device reserves the CPUs that all processes share.
         holder = next((each for each in group.configurations if each.device != "cpu"), group.configurations[0])
         own = {} if configuration == holder else {"num_cpus": 0}
         return plan.on_nodes({NODE_ID: self.shares_cpus_on}).remote_options() | own

@@ -86,7 +86,7 @@ def _shuffled(items: Sequence[_Item], seed: str) -> list[_Item]:
 
 
 def settings_of(run_set: RunSet) -> Settings:
-    """Return what was requested, or raise ``InvalidResourcesError`` if the record does not contain it."""
+    """Return the settings of a record, or raise ``InvalidResourcesError`` if it contains none."""
     if run_set.settings is None:
         raise InvalidResourcesError(
             "the record does not contain the requested settings, so it cannot continue: start a new one"
@@ -110,7 +110,7 @@ def check_same(before: RunSet, now: RunSet) -> None:
 
 
 def _comparable(run_set: RunSet) -> dict[str, object]:
-    """Return what must stay the same, by its name in messages."""
+    """Return the facts that must not change in a resumed run, by their names in messages."""
     machine = run_set.environment
     return {
         **machine.model_dump(include={"cpu_model", "num_cpus", "usable_cpus", "python"}),

@@ -216,7 +216,7 @@ class MeasuredProcess:
 def _unique_runtime_env() -> dict[str, Any]:
     """Return a runtime environment that no other process has.
 
-    Otherwise Ray could give the actor a process that it started in advance, or one that has run tasks.
+    Otherwise, Ray could run the actor in a prestarted process, or in a process that has run tasks.
     """
     return {"env_vars": {"TUNE_POLICIES_MEASURED_PROCESS": uuid.uuid4().hex}}
 

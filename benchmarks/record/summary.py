@@ -49,7 +49,7 @@ def time_of(run_set: RunSet, configuration: Configuration, phase: Phase) -> Spre
 
 
 class ConfigurationSummary(Value):
-    """The measurements of a configuration, over its processes; ``None`` stands for what is unknown.
+    """The measurements of a configuration, over its processes. Unknown fields are ``None``.
 
     Attributes:
         times_s: Times by phase; see :func:`time_of`.

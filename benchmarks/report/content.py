@@ -69,7 +69,7 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
 
 
 def doubts_of_all(verdicts: Verdicts) -> tuple[str, ...]:
-    """Return the reasons that all comparisons share, and which therefore concern the whole run."""
+    """Return the reasons that all comparisons share and that therefore concern the whole run."""
     named = [each.comparison.reasons for found in verdicts.values() for each in found]
     if len(named) < 2:
         return ()
@@ -169,7 +169,7 @@ def _trial_sentences(decided: WorkloadDecision, decision: Decision) -> Iterator[
 
 
 def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
-    """Return all findings in one sentence."""
+    """Return a summary of all findings in one sentence."""
     if not run_set.workloads:
         return "Nothing was measured: every process failed." if run_set.failures else "Nothing was measured."
     if len(findings) <= _MOST_NAMED:
@@ -181,7 +181,7 @@ def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
 def build_content(
     run_set: RunSet, decision: Decision | None = None, packing: ThroughputRecord | None = None
 ) -> Content:
-    """Return the content of the report on a run, including what was not measured."""
+    """Return the content of the report on a run, including its missing measurements."""
     compared = {phase: verdicts(run_set, phase) for phase in Phase}
     findings = find(run_set, compared, decision)
     doubts = (sentence(f"This affects all results: {doubt}") for doubt in doubts_of_all(compared))

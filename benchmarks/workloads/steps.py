@@ -74,7 +74,7 @@ def checked_loss(result: Any, workload: str, step: int) -> float:
         ) from error
     if not math.isfinite(number):
         raise InvalidResourcesError(
-            f"step {step} of {workload} returned {number}: the time of such a step does not show the device's "
+            f"step {step} of {workload} returned {number}: the time of this step does not show the device's "
             "speed; lower the learning rate, or check the data"
         )
     return number
