@@ -67,19 +67,24 @@ def decide(
     from ..decide.decide import Terms
     from ..decide.decide import decide as decide_from
     from ..decide.prices import load_prices
+    from ..measuring.colocation import parse_device
     from ..record.packing_record import read_throughput
     from ..record.run_set_file import read_run_set
 
     if output is not None:
         example = json.dumps(dict.fromkeys(Decision.model_fields))
         check_new(output, force=force, inputs=(run, prices, cluster, packing), example=example)
-    named = None if gpu is None else _gpu_named(gpu)
+    if gpu is not None:
+        device = parse_device(gpu)
+        if device.resource != "GPU":
+            raise InvalidResourcesError(f"--gpu must be a GPU, such as gpu or gpu@0.25, got {gpu!r}")
+        gpu = str(device)
     if num_trials is None and node_cpus is not None:
         raise InvalidResourcesError(
             "--node-cpus needs --num-trials: the number of trials for which one GPU is compared with CPU nodes"
         )
     nodes = None if num_trials is None else NodesQuestion(num_trials=num_trials, node_cpus=node_cpus)
-    terms = Terms(steps_per_trial=steps_per_trial, gpu=named, gpu_type=gpu_type, same_within=same_within, nodes=nodes)
+    terms = Terms(steps_per_trial=steps_per_trial, gpu=gpu, gpu_type=gpu_type, same_within=same_within, nodes=nodes)
     found_prices = None if prices is None else load_prices(prices, region=region, use_spot=spot)
     record = None if packing is None else read_throughput(packing)
     run_set = read_run_set(run)
@@ -91,16 +96,6 @@ def decide(
     if not decided.is_decided:
         print("nothing is decided: every answer is ambiguous. Run more rounds, on an idle machine", file=sys.stderr)
         raise typer.Exit(1)
-
-
-def _gpu_named(text: str) -> str:
-    """Return the name of a GPU in runs."""
-    from ..measuring.colocation import parse_device
-
-    device = parse_device(text)
-    if device.resource != "GPU":
-        raise InvalidResourcesError(f"--gpu must be a GPU, such as gpu or gpu@0.25, got {text!r}")
-    return str(device)
 
 
 def _show(decided: "Decided", *, as_json: bool) -> None:

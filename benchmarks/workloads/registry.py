@@ -121,9 +121,12 @@ def check_workload(name: str) -> BuiltIn | None:
 
 def _check_defines(function: str, path: Path, name: str) -> None:
     """Raise ``InvalidResourcesError`` if a source file is not valid Python, or cannot define the function."""
+    from tune_policies.files.reading import read_bytes  # here, because measured processes do not need it
+
+    source = read_bytes(path, what=f"module of the workload {name!r}")
     try:
-        nodes = list(ast.walk(ast.parse(path.read_bytes())))
-    except (OSError, SyntaxError, ValueError) as error:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError) as error:
         raise InvalidResourcesError(f"workload {name!r}: {path} is not valid Python: {error}") from error
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}

@@ -139,6 +139,6 @@ def _built_for(torch: Any) -> str:
 def unseen(library: str, device: str, why: str = "") -> ProbeError:
     """Return the error for a library that does not see a device, so that the CPU is not measured by mistake."""
     return ProbeError(
-        f"{library} sees no {device} in this process{f' ({why})' if why else ''}, and the CPU is not measured instead: "
+        f"{library} sees no {device} in this process, and the CPU is not measured instead{f' ({why})' if why else ''}: "
         f"install a build of {library} for the device, check its driver, or omit the device"
     )

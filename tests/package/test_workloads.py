@@ -4,7 +4,6 @@ import functools
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 
@@ -87,7 +86,7 @@ def test_a_workload_raises_an_error_if_its_library_sees_no_gpu(name):
     if torch.cuda.is_available():
         pytest.skip("a GPU is seen here")
 
-    assert re.search("sees no gpu in this process.*, and the CPU is not measured instead", facts_of(name)["refusal"])
+    assert "sees no gpu in this process, and the CPU is not measured instead" in facts_of(name)["refusal"]
 
 
 @pytest.mark.parametrize(("framework", "device_of"), [("torch", torch_device), ("jax", jax_device)])
