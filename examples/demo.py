@@ -1,4 +1,4 @@
-"""Probe, plan, tune and train, end to end, in PyTorch and in TensorFlow.
+"""Probe the cluster, then tune and train in PyTorch and TensorFlow.
 
 Each part is a short file in this folder that you can copy.
 """
@@ -25,21 +25,21 @@ PARTS = {
 def describe(trial):
     config = ", ".join(f"{key}={value}" for key, value in trial.config.items())
     result = trial.last_result
-    had = result["slot"].partition(";")[0]  # the rest describes the resources of Train drivers
+    slot = result["slot"].partition(";")[0]  # the rest describes the resources of Train drivers
     memory = result.get("gpu_memory", {})
     used = memory.get("peak_reserved_bytes") or memory.get("peak_allocated_bytes")
-    return config, f"{result['accuracy']:.3f}", had, format_bytes(used) if used else "no GPU"
+    return config, f"{result['accuracy']:.3f}", slot, format_bytes(used) if used else "no GPU"
 
 
 def main():
     console = Console()
-    console.rule("What the cluster offers")
+    console.rule("Resources of the cluster")
     probe = subprocess.run([sys.executable, "-m", "tune_policies", "probe"], check=False)
     if probe.returncode != 0:
         sys.exit(probe.returncode)  # the probe has printed the error
     ray.init(logging_level="ERROR", log_to_driver=False)
     table = Table(title="Handwritten digits: every trial")
-    for heading in ("Part", "Config", "Accuracy", "Each trial had", "GPU memory used"):
+    for heading in ("Part", "Config", "Accuracy", "Slot", "GPU memory used"):
         table.add_column(heading)
     for name, part in PARTS.items():
         console.rule(name)

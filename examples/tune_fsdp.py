@@ -1,6 +1,6 @@
-"""FSDP with two workers per trial, each with a part of the model: on two GPUs, or one, or on CPUs by gloo.
+"""Shard a model with FSDP over two workers per trial: on two GPUs, or one worker on one GPU, or on CPUs with gloo.
 
-It needs PyTorch 2.6 or newer.
+The example needs PyTorch 2.6 or newer.
 """
 
 import ray.train

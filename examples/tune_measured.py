@@ -1,4 +1,4 @@
-"""Measure first, then plan: short trials measure the GPU memory of each config, which gets a GPU fraction that fits.
+"""Measure the GPU memory of each config in short trials, and give it a GPU fraction that fits.
 
 Without a GPU, nothing is measured and the trials use CPUs.
 """

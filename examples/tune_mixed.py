@@ -1,4 +1,4 @@
-"""Several policies in one run: trials on GPU fractions, and more trials on the remaining CPUs.
+"""Combine policies in one run: trials on GPU fractions, and more trials on the remaining CPUs.
 
 Without a GPU, all trials use CPUs.
 """
@@ -11,7 +11,7 @@ from tune_policies import CpuPolicy, GpuMemoryPolicy, MixedPolicy, run
 POLICY = MixedPolicy(
     GpuMemoryPolicy(gpu_memory="4GiB", cpus=1, max_trials_per_gpu=2),
     CpuPolicy(cpus=1),
-    speeds=(5, 1),  # a trial on a GPU takes a fifth of the time: a CPU stays idle where that ends the run sooner
+    speeds=(5, 1),  # a trial on a GPU is five times as fast, so a CPU stays idle when this ends the run sooner
 )
 
 

@@ -1,4 +1,4 @@
-"""A model that needs two GPUs: each trial gets two of one node and puts half of the layers on each; or it uses CPUs."""
+"""Split a model over two GPUs: each trial gets two GPUs of one node, with half of the layers on each, or uses CPUs."""
 
 import torch
 from ray import tune
@@ -11,7 +11,7 @@ POLICY = GpuPolicy(gpus=2) | CpuPolicy(cpus=1)
 class Halves(torch.nn.Module):
     def __init__(self, width):
         super().__init__()
-        has_two = torch.cuda.device_count() >= 2  # a trial sees the GPUs that it was given, and no others
+        has_two = torch.cuda.device_count() >= 2  # a trial sees only its own GPUs
         self.devices = ("cuda:0", "cuda:1") if has_two else ("cpu", "cpu")
         self.first = torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.ReLU()).to(self.devices[0])
         self.second = torch.nn.Linear(width, 1).to(self.devices[1])

@@ -1,4 +1,4 @@
-"""Optuna suggests configs, ASHA stops those that fall behind: on fractions of a GPU if there is one, else on CPUs."""
+"""Tune with Optuna and ASHA, which stops bad trials early: on GPU fractions if there is a GPU, else on CPUs."""
 
 import torch
 from ray import tune

@@ -1,4 +1,4 @@
-"""Population based training with checkpoints: the trials share the cluster equally.
+"""Population-based training with checkpoints, in which the trials share the cluster equally.
 
 Each of the four trials has one of four GPUs, a quarter of one GPU, or a quarter of the CPUs.
 """
@@ -23,7 +23,7 @@ def train(config):
     model = torch.nn.Linear(8, 1).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"])
     start = 0
-    if checkpoint := tune.get_checkpoint():  # this trial's own, or that of a better one
+    if checkpoint := tune.get_checkpoint():  # from this trial or from a better one
         with checkpoint.as_directory() as folder:
             state = torch.load(Path(folder, "state.pt"), map_location=device)
         start = state["step"] + 1
@@ -49,7 +49,7 @@ def main(storage_path=None):
         scheduler=PopulationBasedTraining(
             perturbation_interval=2, hyperparam_mutations={"lr": tune.loguniform(1e-3, 0.3)}
         ),
-        reuse_actors=True,  # a trial that takes over another's config keeps its process
+        reuse_actors=True,  # a trial that gets another config keeps its process
         storage_path=storage_path,
         verbose=1,
     )

@@ -13,7 +13,7 @@ LARGE = GpuPolicy(gpus=1, cpus=2) | CpuPolicy(cpus=2)
 def train(config):
     threads = int(os.environ["OMP_NUM_THREADS"])
     if threads < config["needs_threads"]:
-        raise RuntimeError("too slow like this")
+        raise RuntimeError("too few threads")
     tune.report({"threads": threads})
 
 

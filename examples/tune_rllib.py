@@ -1,4 +1,4 @@
-"""Tune PPO of RLlib on CartPole: each trial has a GPU for its learner if there is one, and env runners on its CPUs."""
+"""Tune RLlib's PPO on CartPole: each trial has a GPU for its learner, if available, and env runners on its CPUs."""
 
 from ray import tune
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -19,7 +19,7 @@ def main(storage_path=None):
     return run(
         "PPO",
         POLICY,
-        config=size_algorithm(config, POLICY),  # how many env runners and learners
+        config=size_algorithm(config, POLICY),  # sets the numbers of env runners and learners
         stop={"training_iteration": 4},
         metric="env_runners/episode_return_mean",
         mode="max",

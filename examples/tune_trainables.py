@@ -30,7 +30,7 @@ class Training(tune.Trainable):
 
 
 TRAINABLES = {
-    "large data, kept out of the config": tune.with_parameters(train, target=0.1),
+    "large data outside the config": tune.with_parameters(train, target=0.1),
     "functools.partial": functools.partial(train, target=0.1),
     "a method": Study(target=0.1).train,
     "a callable object": Study(target=0.1),

@@ -18,7 +18,7 @@ _EXTRAS: Final = {**dict.fromkeys(("jinja2", "matplotlib", "psutil", "scipy"), "
 
 
 class Commands(GuardedCommands):
-    """Commands whose error for a missing package contains its extra, and that exit with status 130 after Ctrl-C."""
+    """Reports a missing package with the extra that installs it, and exits with status 130 after Ctrl-C."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""

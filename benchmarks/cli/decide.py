@@ -31,7 +31,8 @@ def decide(
     region: Annotated[str | None, typer.Option(help="Region of the prices; by default the cheapest.")] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Use the spot prices of vms.csv.")] = False,
     gpu: Annotated[
-        str | None, typer.Option(help="The measured GPU: gpu, or a fraction such as gpu@0.25; by default the first.")
+        str | None,
+        typer.Option(help="The measured GPU: gpu, or a fraction such as gpu@0.25; by default the first measured one."),
     ] = None,
     gpu_type: Annotated[str | None, typer.Option(help="The GPU's name in the prices; by default Ray's.")] = None,
     cluster: Cluster = None,
@@ -41,17 +42,17 @@ def decide(
         Path | None, typer.Option(help="The file of `packing --output`: the throughput with shared GPUs.")
     ] = None,
     same_within: Annotated[
-        float, typer.Option(help="Trials that differ by less than this part count as the same.")
+        float, typer.Option(help="Relative difference below which trials count as the same.")
     ] = 0.05,
     num_trials: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Trials of the whole run: also compute how many CPU nodes finish them as soon as one GPU."
+            min=1, help="Number of trials in the run: also compute how many CPU nodes are as fast as one GPU."
         ),
     ] = None,
     node_cpus: Annotated[
         int | None,
-        typer.Option(min=1, help="CPUs of such a node; by default those of the cluster's largest node without GPUs."),
+        typer.Option(min=1, help="CPUs of a CPU node; by default those of the cluster's largest node without GPUs."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the decision here, for BenchmarkedPolicy.")
@@ -66,19 +67,24 @@ def decide(
     from ..decide.decide import Terms
     from ..decide.decide import decide as decide_from
     from ..decide.prices import load_prices
+    from ..measuring.colocation import parse_device
     from ..record.packing_record import read_throughput
     from ..record.run_set_file import read_run_set
 
     if output is not None:
         example = json.dumps(dict.fromkeys(Decision.model_fields))
         check_new(output, force=force, inputs=(run, prices, cluster, packing), example=example)
-    named = None if gpu is None else _gpu_named(gpu)
+    if gpu is not None:
+        device = parse_device(gpu)
+        if device.resource != "GPU":
+            raise InvalidResourcesError(f"--gpu must be a GPU, such as gpu or gpu@0.25, got {gpu!r}")
+        gpu = str(device)
     if num_trials is None and node_cpus is not None:
         raise InvalidResourcesError(
             "--node-cpus needs --num-trials: the number of trials for which one GPU is compared with CPU nodes"
         )
     nodes = None if num_trials is None else NodesQuestion(num_trials=num_trials, node_cpus=node_cpus)
-    terms = Terms(steps_per_trial=steps_per_trial, gpu=named, gpu_type=gpu_type, same_within=same_within, nodes=nodes)
+    terms = Terms(steps_per_trial=steps_per_trial, gpu=gpu, gpu_type=gpu_type, same_within=same_within, nodes=nodes)
     found_prices = None if prices is None else load_prices(prices, region=region, use_spot=spot)
     record = None if packing is None else read_throughput(packing)
     run_set = read_run_set(run)
@@ -90,16 +96,6 @@ def decide(
     if not decided.is_decided:
         print("nothing is decided: every answer is ambiguous. Run more rounds, on an idle machine", file=sys.stderr)
         raise typer.Exit(1)
-
-
-def _gpu_named(text: str) -> str:
-    """Return the name of a GPU in runs."""
-    from ..measuring.colocation import parse_device
-
-    device = parse_device(text)
-    if device.resource != "GPU":
-        raise InvalidResourcesError(f"--gpu must be a GPU, such as gpu or gpu@0.25, got {text!r}")
-    return str(device)
 
 
 def _show(decided: "Decided", *, as_json: bool) -> None:

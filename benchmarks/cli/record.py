@@ -8,9 +8,12 @@ from typing import Annotated
 import typer
 
 from tune_policies.cli.options import Force, Json, Redact
+from tune_policies.files.reading import read_value
 from tune_policies.files.terminal import tell
 from tune_policies.files.writing import check_new, write_new
+from tune_policies.plan.decision import Decision
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.sanitize import LEFT_OUT
 
 from ..record.run_set import Phase, RunSet
 from ..record.run_set_file import csv_text, file_text, read_run_set
@@ -75,7 +78,7 @@ def plot(
     file: File,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The picture's file; its suffix determines the format.")
+        Path, typer.Option("--output", "-o", help="File of the picture; its suffix determines the format.")
     ],
     phase: Annotated[Phase, typer.Option(help="Phase to draw.")] = Phase.TRANSFERS,
     force: Force = False,
@@ -100,9 +103,7 @@ def compare(
     file: File,
     *,
     phase: Annotated[list[Phase] | None, typer.Option(help="Phase to compare; may be repeated.")] = None,
-    same_within: Annotated[
-        float, typer.Option(help="Times that differ by less than this part count as the same.")
-    ] = 0.05,
+    same_within: Annotated[float, typer.Option(help="Relative difference below which times count as the same.")] = 0.05,
     as_json: Json = False,
 ) -> None:
     """Compare the devices of a run: which is faster in a step, and with what confidence."""
@@ -137,7 +138,16 @@ def report(
     force: Force = False,
 ) -> None:
     """Write the results as an HTML page: the verdict first, then curves, costs, all times and the machine."""
-    from ..report.page import write_report
+    from ..record.packing_record import read_throughput
+    from ..report.content import build_content
+    from ..report.page import html_page
 
-    write_report(file, output, decision=decision, packing=packing, redact=redact, force=force)
+    check_new(output, force=force, inputs=(file, decision, packing))
+    hint = "`tune-policies bench decide` writes one"
+    run, throughput = read_run_set(file), read_throughput(packing) if packing else None
+    decided = read_value(decision, Decision, "decision", hint=hint) if decision else None
+    if redact:
+        run, throughput = run.redacted(), throughput and throughput.redacted()
+        decided = decided and decided.model_copy(update={"price_source": LEFT_OUT if decided.price_source else None})
+    write_new(output, html_page(build_content(run, decided, throughput)), force=force)
     print(output)

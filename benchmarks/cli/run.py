@@ -50,6 +50,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Time the steps, transfers and start of workloads on devices, in fresh processes and random order."""
+    from ..measuring.colocation import parse_devices
     from ..measuring.runner import Session, measure_to_file
     from ..record.machine import own_command
     from ..record.run_set import Settings
@@ -61,7 +62,7 @@ def run(
     else:
         settings = Settings(
             sizes=_sizes(workload or [], size or [], quick=quick),
-            devices=_devices(device or ["cpu", "gpu"]),
+            devices=tuple(map(str, parse_devices(device or ["cpu", "gpu"]))),
             cpus=cpus,
             num_rounds=rounds or (3 if quick else 5),
             num_blocks=5 if quick else 10,
@@ -112,12 +113,6 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
         # A quick run has no time for a sweep.
         found[name] = tuple(dict.fromkeys(sizes)) or (own[len(own) // 2 :][:1] if quick else own)
     return found
-
-
-def _devices(texts: list[str]) -> tuple[str, ...]:
-    from ..measuring.colocation import parse_devices
-
-    return tuple(map(str, parse_devices(texts)))
 
 
 def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:

@@ -1,18 +1,18 @@
-"""Compares two configurations: the ratio of their times with a 95 % interval, and the outcome that follows from it.
+"""Compares two configurations: the ratio of their times with a 95 % interval, and the outcome.
 
-Fresh processes differ (where their memory lies, what was warm), and more steps in one process do not show by how much.
-So each process counts once, by the median of its blocks. The processes of all configurations take turns within a round,
-so that the machine affects them alike: only the ratio within a round counts. The interval is Student's t interval of
-the mean logarithm of these ratios, so that swapped configurations give the inverse ratio.
+Fresh processes differ in memory layout and caches, and more steps in one process do not show how much. Therefore, each
+process counts once, by the median of its blocks. The processes of all configurations take turns within a round, so the
+machine affects them alike, and only the ratio within a round counts. The interval is Student's t interval of the mean
+logarithm of these ratios, so swapped configurations give the inverse ratio.
 
-A configuration is faster if the 95 % interval lies wholly beyond the band that counts as the same, and that of 99.5 %
-excludes equality: then equal configurations pass for different in about one of 100 comparisons at most. Because a few
-rounds may agree by chance, the ratio must also differ from 1 by more than the scatter of the blocks within processes
-explains at 99.5 %. Configurations are the same if the interval lies wholly within the band. Everything else is
-ambiguous.
+A configuration is faster if the 95 % interval lies outside the band that counts as the same, and the 99.5 % interval
+excludes equality. With these rules, equal configurations are called different in at most about one of 100 comparisons.
+Because a few rounds may agree by chance, the ratio must also differ from 1 by more than the scatter of the blocks
+within processes explains at 99.5 %. Configurations are the same if the interval lies within the band. Everything else
+is ambiguous.
 
-Doubts about the times, such as other load, do not widen the interval. If there is a doubt, configurations are never the
-same, and one is faster only if it would still be so with the ratio wrong by ``FACTOR_IN_DOUBT``.
+Doubts about the times, such as other load, do not widen the interval. With a doubt, configurations are never the same,
+and one is faster only if that remains true when the ratio is wrong by ``FACTOR_IN_DOUBT``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,11 +37,11 @@ SURE: Final = 0.99
 """Confidence at which a difference of equal configurations, or a drift, counts as real."""
 SURER: Final = 0.995
 FEWEST_ROUNDS: Final = 3
-"""With fewer rounds, the run itself does not show how much processes differ."""
+"""With fewer rounds, the run does not show how much processes differ."""
 FACTOR_OF_PROCESSES: Final = 1.25
-"""By how much fewer rounds may be wrong. On an idle machine, fresh processes differ by less."""
+"""The assumed error with fewer rounds, as a factor. On an idle machine, fresh processes differ by less."""
 FACTOR_IN_DOUBT: Final = 2.0
-"""By how much times in doubt may be wrong, at worst: one of two equal processes shares its CPU with another one."""
+"""The largest error of doubtful times, as a factor: one of two equal processes shares its CPU with another process."""
 
 _NORMAL_SCALE: Final = 1.4826
 """The standard deviation of normal values divided by their median absolute deviation."""
@@ -60,7 +60,7 @@ class Interval(NamedTuple):
     num_rounds: int
 
     def at_confidence(self, wanted: float) -> "Interval":
-        """Return the interval at another confidence. With fewer than ``FEWEST_ROUNDS`` rounds it stays as it is."""
+        """Return the interval at another confidence. With fewer than ``FEWEST_ROUNDS`` rounds, it does not change."""
         if self.num_rounds < FEWEST_ROUNDS:
             return self
         freedom = self.num_rounds - 1
@@ -102,18 +102,18 @@ def paired_bounds(differences: Floats) -> tuple[Floats, Floats, Floats]:
 
 @cache
 def student_quantile(confidence: float, freedom: float = inf) -> float:
-    """Return the half width of the middle part of Student's t distribution that has this probability.
+    """Return the half width of the central interval of Student's t distribution with this probability.
 
-    Without ``freedom``, the degrees of freedom, it is that of the normal distribution.
+    ``freedom`` are the degrees of freedom. The default is the normal distribution.
     """
     return float(stats.t.ppf((1 + confidence) / 2, freedom))
 
 
 def error_of_blocks(first: Times, second: Times) -> float:
-    """Return the standard error of the ratio's logarithm, as far as the scatter of blocks within processes explains it.
+    """Return the part of the standard error of the ratio's logarithm that comes from scatter within processes.
 
-    The true error is no smaller, because processes differ as well. The scatter is the median absolute deviation, so
-    that a few disturbed blocks do not count.
+    The true error is no smaller, because processes differ as well. The scatter is the median absolute deviation, so a
+    few disturbed blocks do not count.
     """
     variance = 0.0
     for times in (first, second):
@@ -136,7 +136,7 @@ def _log_ratios(first: Times, second: Times) -> dict[int, float]:
 
 
 class Outcome(StrEnum):
-    """Which configuration is faster by more than counts as the same; ``AMBIGUOUS`` if the times do not show it."""
+    """The faster configuration, ``SAME``, or ``AMBIGUOUS`` if the times do not decide."""
 
     FIRST = "first"
     SECOND = "second"
@@ -151,8 +151,8 @@ class Comparison(Value):
         ratio: The first configuration's time divided by the second's: above 1, the second is faster.
         low: The lower end of the interval that contains the ratio with ``confidence``; ``high`` is the upper end.
         same_within: Relative difference up to which the configurations count as the same.
-        num_rounds: How many pairs of processes were compared.
-        reasons: Why the outcome is ambiguous, or what casts doubt on it, a sentence each.
+        num_rounds: The number of pairs of processes that were compared.
+        reasons: Why the outcome is ambiguous or doubtful, a sentence each.
     """
 
     ratio: float = Field(gt=0)
@@ -196,7 +196,7 @@ def compare_times(first: Times, second: Times, *, same_within: float = 0.05, dou
 
 
 def outcome_of(interval: Interval, same_within: float, *, is_doubtful: bool) -> Outcome:
-    """Return the outcome that follows from an interval alone."""
+    """Return the outcome for an interval."""
     band = log(1 + same_within)
     if not is_doubtful and -band <= log(interval.low) and log(interval.high) <= band:
         return Outcome.SAME
@@ -210,7 +210,7 @@ def outcome_of(interval: Interval, same_within: float, *, is_doubtful: bool) -> 
 
 
 def drift_of_ratio(first: Times, second: Times, same_within: float) -> str | None:
-    """Return how the ratio changed from the first to the last common round, if the change is sure and matters.
+    """Describe the drift of the ratio over the rounds, or return ``None`` if it is small or not significant.
 
     Both configurations of a round may become slower together; their ratio should not.
     """

@@ -1,7 +1,7 @@
 """Compares the devices of a run for each workload, size and phase that both have.
 
-A doubt, such as load of other processes, makes a verdict ambiguous rather than wrong. This module defines the limits
-from which a disturbance is a doubt.
+Doubts, such as load of other processes, make a verdict ambiguous rather than wrong. This module defines the limits
+above which a disturbance is a doubt.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,20 +17,20 @@ from ..record.summary import in_words
 from .judge import SURE, Comparison, Outcome, common_rounds, compare_times, ratio_interval
 
 MOST_LOAD: Final = 0.2
-"""CPUs that other processes may use, mean over rounds. An idle machine uses a few hundredths…"""
+"""CPUs that other processes may use, as the mean over rounds. On an idle machine, they use a few hundredths."""
 MOST_PART_OF_CPUS: Final = 0.05
-"""…or this part of all CPUs, if that is more: on a large machine, other processes run on other CPUs."""
+"""The limit as a part of all CPUs. The larger limit counts: on a large machine, others run on other CPUs."""
 MOST_THROTTLED_S: Final = 0.1
-"""Seconds for which the cgroup may be throttled in all rounds together: one period of its quota."""
+"""Seconds for which the cgroup may be throttled over all rounds: one period of its quota."""
 OF_THE_WORK: Final = {"dtype": "dtype", "samples_per_step": "samples a step", "num_threads": "CPU threads"}
-"""The fields that agree if processes do the same work, with their names in messages."""
+"""Fields that must agree between configurations, with their names in messages."""
 
 
 def problems_of_readings(noise: Sequence[NoiseReading], num_cpus: int) -> Iterator[str]:
     """Yield a sentence for each disturbance of the rounds on a machine with ``num_cpus`` CPUs."""
     most_load = max(MOST_LOAD, MOST_PART_OF_CPUS * num_cpus)
     if noise and (load := fmean(each.load for each in noise)) > most_load:
-        yield (f"other processes used {load:.2f} CPUs (limit: {most_load:g}): stop them, or measure on an idle machine")
+        yield f"other processes used {load:.2f} CPUs (limit: {most_load:g}): stop them, or measure on an idle machine"
     if (throttled_s := sum(each.throttled_s or 0 for each in noise)) > MOST_THROTTLED_S:
         yield f"the cgroup's quota stopped the processes for {throttled_s:.1f} s: use fewer CPUs, or raise the quota"
     if causes := sorted({cause for each in noise for cause in each.gpu_throttled}):
@@ -38,9 +38,9 @@ def problems_of_readings(noise: Sequence[NoiseReading], num_cpus: int) -> Iterat
 
 
 def control_problem(run_set: RunSet, configuration: Configuration, phase: Phase, same_within: float) -> str | None:
-    """Return by how much a configuration seems to differ from its control, or ``None`` without control or difference.
+    """Describe the difference between a configuration and its control; ``None`` if it is small or unknown.
 
-    The difference matters if it exceeds what counts as the same, or half of that if the difference is sure.
+    The limit is ``same_within``, or half of it if the difference is significant.
     """
     twin = configuration.model_copy(update={"is_control": True})
     first, second = run_set.times_s(configuration, phase), run_set.times_s(twin, phase)
@@ -62,30 +62,26 @@ def doubts_about(
     run_set: RunSet, first: Configuration, second: Configuration, phase: Phase, same_within: float
 ) -> list[str]:
     """Return the doubts about the times of two configurations of one workload and size, a sentence each."""
-    # Only one device has a control. If it differs from its twin, the times of the others are no more certain.
-    controlled = (each for each in run_set.configurations if (each.workload, each.size) == (first.workload, first.size))
+    # Only one device has a control. If it differs from its twin, the times of the other devices are doubtful too.
+    group = (first.workload, first.size)
+    controlled = (each for each in run_set.configurations if (each.workload, each.size) == group)
+    disagreements = [
+        each.message
+        for each in run_set.failures
+        if each.kind == "disagreed" and (each.configuration.workload, each.configuration.size) == group
+    ]
     return [
         *problems_of_readings(run_set.noise, run_set.environment.num_cpus),
         *filter(None, (control_problem(run_set, each, phase, same_within) for each in controlled)),
         *(
             f"the configurations did not do the same work: {difference}"
-            for difference in (*_disagreements(run_set, first), *_other_work(run_set.of(first), run_set.of(second)))
+            for difference in (*disagreements[:1], *_other_work(run_set.of(first), run_set.of(second)))
         ),
     ]
 
 
-def _disagreements(run_set: RunSet, configuration: Configuration) -> list[str]:
-    """Return the first message about results of the workload and size that differ between devices, or no message."""
-    of_it = [
-        each
-        for each in run_set.failures
-        if (each.configuration.workload, each.configuration.size) == (configuration.workload, configuration.size)
-    ]
-    return [each.message for each in of_it if each.kind == "disagreed"][:1]
-
-
 def _other_work(first: Sequence[ProcessRun], second: Sequence[ProcessRun]) -> Iterator[str]:
-    """Yield how the work of two configurations differs, as far as their processes describe it."""
+    """Describe the recorded differences between the work of two configurations, if there are any."""
     differ = []
     for field, name in OF_THE_WORK.items():
         one, other = (sorted({str(getattr(run, field)) for run in runs} - {"None"}) for runs in (first, second))

@@ -1,7 +1,7 @@
-"""Compares one GPU with nodes without GPUs: how many nodes finish the trials as soon, or cost no more.
+"""Compares one GPU with nodes without GPUs: how many nodes finish the trials as early, or cost no more.
 
-The GPU runs the trials one after the other. A node runs as many at once as its CPUs allow, and all nodes are paid for
-until the last trial has ended. A trial on a full node counts as fast as it was measured.
+The GPU runs the trials one after the other. A node runs as many at once as its CPUs allow. All nodes are paid for until
+the last trial ends. The comparison assumes that a trial on a full node is as fast as the measured one.
 """
 
 import math
@@ -26,7 +26,7 @@ class NodesQuestion(Value):
 
     Attributes:
         num_trials: The number of trials of the whole run.
-        node_cpus: CPUs of a node; ``None``: those of the cluster's largest node without GPUs.
+        node_cpus: CPUs of a node. Default: those of the cluster's largest node without GPUs.
     """
 
     num_trials: PositiveCount = Field(le=MOST_TRIALS)

@@ -35,11 +35,11 @@ def describe(answers: Mapping[int, Answer], better: str = "faster") -> str:
     found = crossover(answers)
     ranks = [_RANKS[answers[size]] for size in sizes]
     if "GPU" not in answers.values():
-        text = "no crossover: for no size is the GPU surely " + better
+        text = f"no crossover: the GPU is not clearly {better} at any size"
     elif found.above is None:
-        text = f"no crossover: for all sizes the GPU is {better}"
+        text = f"no crossover: the GPU is {better} at all sizes"
     elif ranks == sorted(ranks):
-        text = f"from {found.at} on the GPU is {better}, and at {found.above} not surely"
+        text = f"the GPU is {better} from size {found.at} on, but not clearly at {found.above}"
     else:
         changes = ", ".join(f"{next(group)}: {answer}" for answer, group in groupby(sizes, key=lambda s: answers[s]))
         text = f"no single crossover, because the answer changes back ({changes})"

@@ -1,8 +1,7 @@
 """Decides which device is better for trials of each size, by time and by cost.
 
-Whole trials are compared, round by round, not steps alone: on a GPU a trial starts later, and a short one may not make
-up for it. Sharing a GPU does not raise the trials per hour, unless a record of
-``tune-policies bench packing`` shows that it does.
+Whole trials are compared, round by round, and not steps: a trial starts later on a GPU, and a short one may not make up
+for it. Sharing a GPU raises the trials per hour only if a record of ``tune-policies bench packing`` shows it.
 """
 
 import statistics
@@ -56,18 +55,6 @@ def trials_s(
     }
 
 
-def both_configurations(
-    run_set: RunSet, workload: str, size: int, gpu: str
-) -> tuple[Configuration, Configuration] | None:
-    """Return the configurations on the CPU and on the device ``gpu``, or ``None`` if no round has times of both."""
-    configurations = (
-        Configuration(workload=workload, size=size, device="cpu"),
-        Configuration(workload=workload, size=size, device=gpu),
-    )
-    first, second = (starts_s(run_set, configuration) for configuration in configurations)
-    return configurations if first.keys() & second.keys() else None
-
-
 def compare_trials(
     run_set: RunSet,
     configurations: tuple[Configuration, Configuration],
@@ -86,7 +73,7 @@ def compare_trials(
 
 
 _OUTSIDE_ALLOCATORS_BYTES: Final = int(1.8 * GIB)
-"""The GPU memory that a framework uses without counting it: TensorFlow's figure, which is the largest."""
+"""GPU memory that frameworks use outside their allocators: the largest overhead, which is TensorFlow's."""
 
 _WORDS: Final[dict[Outcome, Answer]] = {
     Outcome.FIRST: "CPU",
@@ -104,10 +91,10 @@ class Terms(Value):
     """The terms of a decision.
 
     Attributes:
-        gpu: The measured device that is the GPU: ``"gpu"``, or a share such as ``"gpu@0.25"``. By default the first.
-        gpu_type: The GPU's name in the prices. By default Ray's name.
+        gpu: The measured device that is the GPU: ``"gpu"``, or a fraction such as ``"gpu@0.25"``. Default: the first.
+        gpu_type: The GPU's name in the prices. Default: Ray's name.
         same_within: Relative difference of times, or costs, up to which they count as the same.
-        nodes: Compare one GPU with more nodes without GPUs for a number of trials; ``None``: do not.
+        nodes: The trials and nodes for a comparison of one GPU with CPU nodes, or ``None`` for no comparison.
     """
 
     steps_per_trial: PositiveCount
@@ -152,7 +139,12 @@ def decide(
     for workload in run_set.workloads:
         sizes = []
         for size in run_set.sizes(workload):
-            if (configurations := both_configurations(run_set, workload, size, case.gpu)) is None:
+            configurations = (
+                Configuration(workload=workload, size=size, device="cpu"),
+                Configuration(workload=workload, size=size, device=case.gpu),
+            )
+            on_cpu, on_gpu = (starts_s(run_set, configuration) for configuration in configurations)
+            if not on_cpu.keys() & on_gpu.keys():
                 doubts.setdefault((workload, "no times of both, so nothing is decided"), []).append(str(size))
                 continue
             decided, reasons = case.decide(configurations)
@@ -196,7 +188,7 @@ def _gpu_of(run_set: RunSet, wanted: str | None) -> str:
 
 
 class _Case(NamedTuple):
-    """Everything that a decision depends on."""
+    """The inputs of a decision."""
 
     run_set: RunSet
     terms: Terms
@@ -272,7 +264,7 @@ class _Case(NamedTuple):
         )
 
     def _times(self, configuration: Configuration) -> tuple[DeviceTimes, float]:
-        """Return the time and cost of trials on a device, and the factor that sharing it adds to the throughput."""
+        """Return the time and cost of trials on a device, and the factor by which sharing raises the throughput."""
         runs = self.run_set.of(configuration)
         cpus = max(run.num_threads for run in runs)
         peak = max((run.peak_gpu_bytes for run in runs if run.peak_gpu_bytes), default=None)

@@ -1,7 +1,7 @@
 """Prices of an hour of CPUs and GPUs, and of the resources of a trial.
 
-A trial on a rented machine pays for the part that it reserves: of 16 CPUs and 4 GPUs, one GPU with 2 CPUs is a quarter.
-If CPUs and GPUs have prices of their own, it pays for each.
+A trial on a rented machine costs the part that it reserves: of 16 CPUs and 4 GPUs, one GPU with 2 CPUs is a quarter. If
+CPUs and GPUs have separate prices, it costs their sum.
 """
 
 import csv
@@ -39,17 +39,17 @@ class Instance(Value):
         if (self.gpus > 0) != (self.accelerator_type is not None):
             raise InvalidResourcesError(
                 f"the instance {self.name!r} has gpus={self.gpus:g} and accelerator_type={self.accelerator_type!r}: "
-                "give both, or neither"
+                "set both or neither"
             )
         return self
 
     def part(self, cpus: float, gpus: float) -> float:
-        """Return the part of the machine that these resources are: the larger of the parts of its CPUs and GPUs."""
+        """Return which part of the machine these resources take: of its CPUs or its GPUs, whichever is larger."""
         return max(cpus / self.cpus, gpus / self.gpus if gpus else 0.0)
 
 
 class Price(NamedTuple):
-    """A price per hour, and a description of what it pays for."""
+    """A price per hour, and a description of the machine or resources."""
 
     per_hour: float
     of: str
@@ -73,7 +73,7 @@ class Prices(Value):
     @model_validator(mode="after")
     def _something_must_have_a_price(self) -> Self:
         if not self.instances and self.cpu is None and not self.gpus:
-            raise InvalidResourcesError("the file has no price: give instances, or cpu and gpus")
+            raise InvalidResourcesError("the file contains no price: set instances, or cpu and gpus")
         return self
 
     @property
@@ -84,7 +84,7 @@ class Prices(Value):
     def per_hour(self, *, cpus: float, gpus: float = 0, accelerator_type: str | None = None) -> Price:
         """Return the lowest price of a trial's resources, or raise ``InvalidResourcesError``.
 
-        ``accelerator_type`` is the prices' or Ray's name.
+        ``accelerator_type`` is the name in these prices, or Ray's name.
         """
         name = self._named(accelerator_type) if gpus else None
         found = sorted((*self._of_instances(cpus, gpus, name), *self._of_parts(cpus, gpus, name)))
@@ -93,7 +93,7 @@ class Prices(Value):
         return found[0]
 
     def _named(self, accelerator_type: str | None) -> str:
-        """Return these prices' name of a type of GPU: others call Ray's A100-80G A100-80GB."""
+        """Return the name of a GPU type in these prices, such as A100-80GB for Ray's A100-80G."""
         types = self.accelerator_types
         known = {_plain(each): each for each in types}
         if accelerator_type is None:
@@ -135,21 +135,21 @@ def _plain(name: str) -> str:
 
 
 COLUMNS: Final = ("InstanceType", "AcceleratorName", "AcceleratorCount", "vCPUs", "Price", "SpotPrice", "Region")
-"""The columns of SkyPilot's catalogues, versions 5 to 9, that are read; their prices are in US dollars."""
+"""The columns of SkyPilot's catalogs, versions 5 to 9, that are read; their prices are in US dollars."""
 
 _MAX_CSV_BYTES: Final = 64 * MIB
-"""The largest catalogue of SkyPilot has a sixth of it."""
+"""Six times the size of SkyPilot's largest catalog."""
 
 
 def load_prices(path: str | Path, *, region: str | None = None, use_spot: bool = False) -> Prices:
     """Read a price file: SkyPilot's ``vms.csv`` if it ends in ``.csv``, else this project's own, in YAML or JSON.
 
-    The prices of a CSV file are of the day on which the file was written.
+    The date of the prices in a CSV file is the file's modification date.
 
     Args:
         path: The file.
         region: The region of the prices. By default the lowest prices of all regions.
-        use_spot: Whether to take the spot prices of a CSV file.
+        use_spot: Whether to use the spot prices of a CSV file.
 
     Raises:
         InvalidResourcesError: The file cannot be read, or something in it is missing or invalid.
@@ -213,7 +213,7 @@ def _of_skypilot(text: str, source: str, day: str, region: str | None, *, use_sp
             row.number(each) for each in ("SpotPrice" if use_spot else "Price", "vCPUs", "AcceleratorCount")
         )
         name, machine = row.cells["AcceleratorName"] or None, row.cells["InstanceType"]
-        if not price or (name and not count):  # the catalogue has no price in this region
+        if not price or (name and not count):  # the catalog has no price in this region
             continue
         if machine and cpus:
             fields = {"gpus": count, "accelerator_type": name} if name else {}

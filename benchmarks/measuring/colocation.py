@@ -21,7 +21,7 @@ _RESOURCES: Final = {resource.lower(): resource for resource in ("CPU", *sorted(
 
 
 class Device(NamedTuple):
-    """A device to measure: Ray's name of the resource, and how many a trial has, or which fraction of one."""
+    """A device to measure: Ray's name of the resource, and the amount for a trial."""
 
     resource: str
     amount: float = 1
@@ -52,7 +52,7 @@ class PlannedDevice(NamedTuple):
 
 
 def parse_device(text: str) -> Device:
-    """Return the device that ``text`` names: ``cpu``, ``gpu``, ``gpu@0.25``, or another family by Ray's name.
+    """Parse a device: ``cpu``, ``gpu``, ``gpu@0.25``, or another family by Ray's name.
 
     Raises:
         InvalidResourcesError: The family is unknown, or a trial cannot have this amount of it.
@@ -126,7 +126,7 @@ class Colocation(NamedTuple):
         """Return the options of the actor that runs the process of a configuration."""
         if self.shares_cpus_on is None:
             return plan.remote_options()
-        # One process reserves the CPUs that all share: the first that also needs a device.
+        # The first process that needs a device reserves the CPUs that all processes share.
         holder = next((each for each in group.configurations if each.device != "cpu"), group.configurations[0])
         own = {} if configuration == holder else {"num_cpus": 0}
         return plan.on_nodes({NODE_ID: self.shares_cpus_on}).remote_options() | own
@@ -141,7 +141,7 @@ def colocate(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapa
     if _holds(slots, capacity):
         return Colocation(is_together=True)
     cpus = max(slot.worker.cpus for slot in slots)
-    # Without CPUs of their own, processes without a device reserve nothing.
+    # If processes share CPUs, those without a device reserve nothing.
     sharing = [slot.model_copy(update={"trial": slot.trial.replaced(cpus=0)}) for slot in slots if _has_device(slot)]
     for node in sorted(capacity.nodes, key=lambda node: node.node_id):
         if node.resources.cpus >= cpus and _holds(sharing, capacity.with_nodes([node])):

@@ -1,7 +1,7 @@
 """Determines the order of measurements: groups of configurations, random turns, and the missing part of a resumed run.
 
-Configurations take random turns, so that drift of the machine affects all of them alike. The order depends only on the
-seed, the round and the group, so that a resumed run has the same order.
+Configurations take random turns, so that drift of the machine affects all of them equally. The order depends only on
+the seed, the round and the group, so a resumed run continues in the same order.
 """
 
 import random
@@ -47,7 +47,7 @@ def given_up(run_set: RunSet) -> frozenset[Configuration]:
 
 
 def is_done(run_set: RunSet, group: Group, number: int) -> bool:
-    """Return whether a round of a group was measured, as far as possible."""
+    """Return whether nothing of this round of a group remains to be measured."""
     measured = {run.configuration for run in run_set.runs if run.round == number}
     failed = {failure.configuration for failure in run_set.failures if failure.round == number}
     return measured | failed | given_up(run_set) >= set(group.configurations)
@@ -86,7 +86,7 @@ def _shuffled(items: Sequence[_Item], seed: str) -> list[_Item]:
 
 
 def settings_of(run_set: RunSet) -> Settings:
-    """Return what was requested, or raise ``InvalidResourcesError`` if the record does not contain it."""
+    """Return the settings of a record, or raise ``InvalidResourcesError`` if it contains none."""
     if run_set.settings is None:
         raise InvalidResourcesError(
             "the record does not contain the requested settings, so it cannot continue: start a new one"
@@ -110,7 +110,7 @@ def check_same(before: RunSet, now: RunSet) -> None:
 
 
 def _comparable(run_set: RunSet) -> dict[str, object]:
-    """Return what must stay the same, by its name in messages."""
+    """Return the facts that must not change in a resumed run, by their names in messages."""
     machine = run_set.environment
     return {
         **machine.model_dump(include={"cpu_model", "num_cpus", "usable_cpus", "python"}),

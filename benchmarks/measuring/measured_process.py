@@ -1,4 +1,4 @@
-"""The driver's side of a measured process: starts it on a trial's slot, calls it with a deadline, and ends it."""
+"""The driver's side of a measured process: starts it in a trial's slot, calls it with deadlines, and ends it."""
 
 import functools
 import os
@@ -33,7 +33,7 @@ class Round:
 
 
 class NoTimesError(Exception):
-    """A process failed, so it gives no more times."""
+    """A process failed, so it cannot be timed any further."""
 
     def __init__(self, kind: Literal["raised", "timed_out", "died"], message: str) -> None:
         super().__init__(kind, message)
@@ -95,16 +95,16 @@ class MeasuredProcess:
         """
         asked = time.monotonic()
         self._record["started_at"] = datetime.now(UTC)
-        options = {**reserved, "max_restarts": 0, "max_task_retries": 0, "runtime_env": _of_its_own()}
+        options = {**reserved, "max_restarts": 0, "max_task_retries": 0, "runtime_env": _unique_runtime_env()}
         self._actor = _actor_class().options(**options).remote()
-        busy = "its resources are in use: stop other work on the cluster"
-        pid, node = self._ask(self._actor.begin, late=f"no process was started for it, perhaps as {busy}")
+        late = "its process had not started. If its resources are in use, stop other work on the cluster"
+        pid, node = self._ask(self._actor.begin, late=late)
         self._record |= {"pid": pid, "node": node}
         task = Task(
             workload=self.configuration.workload,
             size=self.configuration.size,
             device=device,
-            folder=os.getcwd(),  # noqa: PTH109  # a text, because the node may have another system
+            folder=os.getcwd(),  # noqa: PTH109  # a string, because the node may have another operating system
             setup=ProcessSetup.for_trial(plan.common_slot, limit_options(None, "raise")),
             epoch_s=self._settings.process_timeout_s / 2,
         )
@@ -126,7 +126,7 @@ class MeasuredProcess:
             self.num_steps[phase] = self._ask(self._actor.steps_of_block, phase, self._step_s)
 
     def _is_too_long(self, seconds: float) -> bool:
-        """Return whether ``seconds`` of work may exceed the remaining time, and if so, stop in good order."""
+        """Return whether ``seconds`` of work may exceed the remaining time. If so, time no more blocks."""
         if seconds <= (self._settings.process_timeout_s - self._spent_s) * 0.8:
             return False
         self.num_steps.clear()
@@ -158,7 +158,7 @@ class MeasuredProcess:
         )
 
     def finish(self) -> None:
-        """Get the process's last report."""
+        """Request the last report of the process."""
         facts, warnings = self._ask(self._actor.finish, at_least_s=_ENDS_WITHIN_S)
         self._record |= facts
         self.warnings += warnings
@@ -200,7 +200,7 @@ class MeasuredProcess:
         try:
             answer = ray.get(method.remote(*args), timeout=max(0.0, left_s))
         except GetTimeoutError:
-            what = late or "it was still running: raise --process-timeout-s, or find out what it waits for"
+            what = late or "it was still running: raise --process-timeout-s, or find out why the workload blocks"
             raise NoTimesError("timed_out", f"after {self._settings.process_timeout_s:g} s {what}") from None
         except RayActorError as error:
             raise NoTimesError("died", _DIED.format(_reason(error))) from error
@@ -213,10 +213,10 @@ class MeasuredProcess:
         return answer
 
 
-def _of_its_own() -> dict[str, Any]:
+def _unique_runtime_env() -> dict[str, Any]:
     """Return a runtime environment that no other process has.
 
-    Otherwise Ray could give the actor a process that it started in advance, or one that has run tasks.
+    Otherwise, Ray could run the actor in a prestarted process, or in a process that has run tasks.
     """
     return {"env_vars": {"TUNE_POLICIES_MEASURED_PROCESS": uuid.uuid4().hex}}
 

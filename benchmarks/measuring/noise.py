@@ -1,6 +1,6 @@
 """Reads the load of the machine: counters before and after, and the CPU use of other processes in between.
 
-Each process reads its own host, so that the right hosts of a cluster are read.
+Each process reads its own host, so the hosts of the measured processes are read.
 """
 
 import platform
@@ -22,9 +22,9 @@ class NoiseCounters(NamedTuple):
 
     Attributes:
         at_s: The time by the host's clock, in seconds.
-        busy_s: CPU time of all processes since the host started, with what its hypervisor took, in seconds.
+        busy_s: CPU time of all processes and of the hypervisor since the host started, in seconds.
         own_s: CPU time of this process and its children, by process number, in seconds.
-        throttled_s: For how long the container's cgroup was throttled, in seconds; ``None`` if unknown.
+        throttled_s: How long the container's cgroup was throttled, in seconds; ``None`` if unknown.
         gpu_throttled: The reasons why a GPU's clock is throttled.
     """
 
@@ -38,7 +38,7 @@ class NoiseCounters(NamedTuple):
 
 def read_noise() -> NoiseCounters:
     """Read the counters of this host, and of this process with its children."""
-    # Of all CPUs, even if this process may use only some: load on the others slows it down, too, because they share
+    # Count all CPUs, even if this process may use only some: load on the others slows it down too, because they share
     # caches, memory and often cores.
     times = psutil.cpu_times()
     names = ("user", "nice", "system", "irq", "softirq", "steal")
@@ -87,7 +87,7 @@ def _load(before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> fl
 
 
 def _throttled_s() -> float | None:
-    """Return for how long the cgroup of this container was throttled, or ``None`` if no cgroup counts it."""
+    """Return how long the cgroup of this container was throttled, in seconds, or ``None`` if unknown."""
     # A container sees its own cgroup as the root. Version 1 has a folder for each controller.
     for file in ("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu/cpu.stat"):
         with suppress(OSError, ValueError):

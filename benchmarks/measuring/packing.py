@@ -49,7 +49,7 @@ _DEFAULTS: Final = {
         *(("resnet18", 64, 1_000), ("transformer", 32, 4_000)),
     )
 }
-"""Trainings that take some seconds on a GPU."""
+"""Trainings that take a few seconds on a GPU."""
 
 
 def find_training(workload: str, size: int | None, num_steps: int | None) -> Training:
@@ -111,11 +111,11 @@ ROUNDS: Final = 2
 
 
 class Sweep(NamedTuple):
-    """The runs to make.
+    """The runs to perform.
 
     Attributes:
         trials_per_gpu: Numbers of trials that share the GPU, besides 1 and that of the plan.
-        repetitions: Runs of each sharing.
+        repetitions: Runs of each way to share the GPU.
         cpus_per_trial: CPUs of a trial under the measured plan.
         use_mps: Whether several trials also run under MPS.
     """
@@ -128,7 +128,7 @@ class Sweep(NamedTuple):
 
 
 class FailedRunError(Exception):
-    """A run does not count."""
+    """A run is not valid."""
 
 
 class Sharing(NamedTuple):

@@ -1,10 +1,10 @@
 """Runs in a fresh process: prepares a workload as a trial would, runs its first epoch, and times blocks of steps.
 
-The class becomes a Ray actor with a process of its own. It returns what a workload raises, because the driver may not
+The class becomes a Ray actor with its own process. It returns errors of a workload as text, because the driver may not
 be able to unpickle the exception.
 
-Blocks are timed by ``timeit``, in the way of ``torch.utils.benchmark``. Only frameworks that the
-process has imported are asked to wait for their devices: to import another one would change what is measured.
+Blocks are timed by ``timeit``, as in ``torch.utils.benchmark``. Only frameworks that the process has imported wait for
+their devices, because importing another one would change the measurement.
 """
 
 import functools
@@ -33,11 +33,11 @@ from ..workloads.steps import Steps, checked_loss, checked_steps
 from .noise import NoiseCounters, read_noise
 
 BLOCK_S: Final = 0.03
-"""Long enough to make the cost of clock and synchronisation negligible, and short enough for many turns."""
+"""The duration of a block: the cost of clock and synchronization is negligible, and there is time for many turns."""
 
 _CALLED_BEFORE: Final = 2
-"""Untimed steps before a block, because another process has used the caches since; or 1 % of the block, if that is
-more, as in PyTorch's timer."""
+"""The fewest untimed steps before a block, because another process has used the caches. As in PyTorch's timer, it is
+1 % of the block if that is more."""
 
 
 class BlockTimer:
@@ -56,7 +56,7 @@ class BlockTimer:
         return timeit.Timer(self._keep_result, timer=self._synchronized_clock).timeit(num_steps)
 
     def _keep_result(self) -> None:
-        self._result = self._step()  # to wait for JAX takes its result
+        self._result = self._step()  # waiting for JAX needs its result
 
     def _synchronized_clock(self) -> float:
         if self._synchronize is None:
@@ -107,7 +107,7 @@ _WAITS: Final[dict[str, Callable[[Any, Any], object]]] = {
     "cupy": lambda cupy, _: cupy.cuda.is_available() and cupy.cuda.Device().synchronize(),
     "numba.cuda": lambda cuda, _: cuda.is_available() and cuda.synchronize(),
 }
-"""By module of a framework, how to wait for its work, given the module and the result of the last step."""
+"""Functions that wait for a framework's work, by its module name. They get the module and the last step's result."""
 
 
 _COUNTED: Final = ("torch", "tensorflow", "jax", "cupy")
@@ -117,7 +117,7 @@ _UNCOUNTED: Final = ("numba.cuda", "xgboost", "lightgbm")
 """Frameworks that may use a GPU without reporting it."""
 
 GPU_USE_UNKNOWN: Final = (
-    "its libraries do not report whether they used the GPU, so its times may be the CPU's: watch "
+    "its libraries do not report whether they used the GPU, so its times may be those of the CPU: watch "
     "nvidia-smi during the run"
 )
 """The warning for a user's own workload that was called for a GPU."""
@@ -145,10 +145,10 @@ _Answer = TypeVar("_Answer")
 _Given = ParamSpec("_Given")
 
 _MOST_LOSSES: Final = 100
-"""How many losses are kept: devices that agree on these did the same work."""
+"""The most losses in the record. Devices that agree on them did the same work."""
 
 _MOST_CHARACTERS: Final = 500
-"""The longest message: some frameworks append pages to theirs."""
+"""The longest message. Some frameworks append pages of text."""
 
 
 class Task(NamedTuple):
@@ -158,7 +158,7 @@ class Task(NamedTuple):
         workload: Its name, or ``module:function``.
         device: The argument of the workload: ``"cpu"``, ``"gpu"``, or a family by Ray's name.
         folder: The driver's working directory, from which modules can be imported.
-        epoch_s: The first epoch is cut after this number of seconds.
+        epoch_s: The first epoch stops after this number of seconds.
     """
 
     workload: str
@@ -173,10 +173,10 @@ class FirstEpoch(NamedTuple):
     """A process's report on its first epoch.
 
     Attributes:
-        epoch_s: How long the epoch took; ``None`` if it was cut.
+        epoch_s: The duration of the epoch; ``None`` if it was stopped.
         phases: The phases that can be timed.
         step_s: The time of the shortest step; ``None`` if unknown.
-        facts: Further fields of the record.
+        facts: Other fields of the record.
     """
 
     epoch_s: float | None
@@ -209,7 +209,7 @@ def _line(error: BaseException) -> str:
     """Return the last line of the error's traceback, and the user's line that raised it."""
     last = " ".join(traceback.format_exception_only(error)[-1].split())
     last = last if len(last) <= _MOST_CHARACTERS else f"{last[:_MOST_CHARACTERS]}..."
-    # If a framework sees no device, the user must change his line, not that of `torch_device`.
+    # If a framework sees no device, the user must change the line that calls `torch_device`.
     own = (str(Path(__file__).parent), steps_module.__file__)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     return f"{last} ({frames[-1].filename}:{frames[-1].lineno})" if frames else last
@@ -248,7 +248,7 @@ class WorkloadProcess:
         """Set up the process, prepare the workload, and run its first epoch."""
         self._task = task
         task.setup.apply()
-        # A process that shares its CPUs with another in turn reserves none in Ray, but may use all of them.
+        # Processes that use the same CPUs in turn may reserve none in Ray, but each may use all of them.
         CURRENT.set_num_threads(max(1, int(task.setup.resources.cpus)))
         if task.folder not in sys.path:
             sys.path.insert(0, task.folder)

@@ -63,7 +63,7 @@ def disagreements(runs: Iterable[ProcessRun]) -> Iterator[Failure]:
 
 
 _THREADS_REST_AFTER_S: Final = 0.05
-"""Pause if processes share CPUs: OpenBLAS's threads spin for 2^26 clock ticks, 20 to 30 ms, before they sleep."""
+"""Pause between turns on shared CPUs: OpenBLAS's threads spin for 2^26 clock ticks, 20 to 30 ms, before they sleep."""
 
 
 @dataclass
@@ -117,8 +117,8 @@ class GroupRun:
             for process in self._sound(processes):
                 with self._noting_failure(process):
                     process.finish()
-                if not process.has_times:  # it stopped in good order before anything was timed
-                    why = NoTimesError("timed_out", "; ".join(process.warnings) or "nothing of it was timed")
+                if not process.has_times:  # it stopped before anything was timed
+                    why = NoTimesError("timed_out", "; ".join(process.warnings) or "nothing was timed")
                     self._failures.setdefault(process.configuration, process.failure(why))
         finally:
             self._processes += processes
@@ -225,28 +225,24 @@ def measure_to_file(session: Session) -> RunSet:
             a device or a size is not valid.
         ProbeError: Ray does not respond.
     """
-    with locked(session.output):  # otherwise two processes could resume the same run, and lose each other's times
-        return _measure_to_file(session)
-
-
-def _measure_to_file(session: Session) -> RunSet:
-    before, settings = None, session.settings
-    if settings is None:
-        before = read_run_set(session.output)
-        if before.is_complete:
-            return before
-        settings = settings_of(before)
-    elif session.output.exists():
-        raise InvalidResourcesError(
-            f"{session.output} already exists: choose another file, or continue the run with --resume {session.output}"
-        )
-    with ray_of_a_run(session.address, session.timeout_s):
-        capacity = probe_cluster(timeout_s=session.timeout_s)
-        run_set = new_run_set(settings, capacity, read_environment(), session.command)
-        if before is not None:
-            check_same(before, run_set)
-            run_set = before
-        return _write_all(measure(run_set, capacity), run_set, session.output)
+    output, settings, before = session.output, session.settings, None
+    with locked(output):  # otherwise two processes could resume the same run and overwrite each other's times
+        if settings is None:
+            before = read_run_set(output)
+            if before.is_complete:
+                return before
+            settings = settings_of(before)
+        elif output.exists():
+            raise InvalidResourcesError(
+                f"{output} already exists: choose another file, or continue the run with --resume {output}"
+            )
+        with ray_of_a_run(session.address, session.timeout_s):
+            capacity = probe_cluster(timeout_s=session.timeout_s)
+            run_set = new_run_set(settings, capacity, read_environment(), session.command)
+            if before is not None:
+                check_same(before, run_set)
+                run_set = before
+            return _write_all(measure(run_set, capacity), run_set, output)
 
 
 def _write_all(growing: Iterator[RunSet], run_set: RunSet, output: Path) -> RunSet:

@@ -20,7 +20,7 @@ from tune_policies.values.sanitize import redacted
 from .run_set import Environment, GpuFacts
 
 FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "numba", "numpy", "xgboost", "lightgbm")
-"""Packages whose version decides how fast a workload is."""
+"""Packages whose version affects the speed of workloads."""
 
 _OTHER_BUILDS: Final = {"tensorflow": "tensorflow-cpu", "xgboost": "xgboost-cpu"}
 """Distributions that contain the same package under another name."""
@@ -64,7 +64,7 @@ def _gpus() -> tuple[GpuFacts, ...]:
 
 
 def describe_machine(*packages: str) -> str:
-    """Return CPU, cores, Python and versions in one line: of ``packages``, and of those that every figure needs."""
+    """Return CPU, cores, Python and versions in one line: of tune-policies, pydantic, Ray and ``packages``."""
     named = ("tune-policies", "pydantic", "ray", *packages)
     machine = read_environment(named)
     versions = ", ".join(f"{name} {machine.versions.get(name, 'not installed')}" for name in named)
@@ -72,7 +72,7 @@ def describe_machine(*packages: str) -> str:
 
 
 def own_command() -> str:
-    """Return the running command as it can be typed again, without its secrets."""
+    """Return the command line of this process without secrets."""
     package = sys.modules["__main__"].__package__  # None in a script, such as the command ``tune-policies``
     program = f"python -m {package}" if package else Path(sys.argv[0]).name
     return redacted(f"{program} {shlex.join(sys.argv[1:])}")

@@ -19,7 +19,7 @@ from .run_set import Seconds
 from .summary import Spread, spread
 
 PAYS: Final = 1.1
-"""Doubling the trials on a GPU pays if throughput grows by at least a tenth."""
+"""Doubling the trials on a GPU pays if it multiplies the throughput by this factor."""
 
 UNREAD_GPU: Final = "GPU that was not read"
 
@@ -49,7 +49,7 @@ class ThroughputSample(Value):
 
     Attributes:
         seconds: From the start of the Tune run to its end, including the start of processes.
-        trial_seconds: Time of each trial after the start of its process, by seed.
+        trial_seconds: Time of each trial after the start of its process, by seed, in seconds.
         losses: The last loss of each trial, by seed.
     """
 
@@ -74,7 +74,7 @@ class ThroughputRecord(Value):
         gpu: The model of the GPU, or ``UNREAD_GPU``.
         machine: CPU, cores and versions.
         plans: The explanation of the plan from the measured profile, by workload.
-        failures: Runs that do not count, and why.
+        failures: Why runs were omitted.
     """
 
     gpu: str
@@ -89,7 +89,7 @@ class ThroughputRecord(Value):
         return self.model_copy(update={"samples": (*self.samples, sample)})
 
     def with_failure(self, failure: str) -> "ThroughputRecord":
-        """Return the record with another run that does not count."""
+        """Return the record with the reason why another run was omitted."""
         return self.model_copy(update={"failures": (*self.failures, redacted(failure))})
 
     def redacted(self) -> "ThroughputRecord":
@@ -99,9 +99,9 @@ class ThroughputRecord(Value):
         return self.model_copy(update={"command": LEFT_OUT, "plans": plans, "failures": failures})
 
     def may_be_of(self, accelerator_type: str) -> bool:
-        """Return whether the GPU can be of this type of Ray's, whose names are parts of the vendors' names."""
+        """Return whether the GPU may have this accelerator type. Ray's names are parts of the vendors' names."""
         part = re.escape(accelerator_type.partition("-")[0])
-        # Ray's name may end within a word: it calls a GeForce "G".
+        # Ray's name may end within a word, such as "G" for a GeForce.
         return self.gpu == UNREAD_GPU or re.search(rf"\b{part}(?!\d)", self.gpu, re.IGNORECASE) is not None
 
     @property

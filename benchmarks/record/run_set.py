@@ -17,7 +17,7 @@ from tune_policies.values.value import Many, Value, counted, shorten
 
 
 def ignoring_fields(*names: str) -> Any:
-    """Return a validator that ignores fields which earlier versions wrote, so that their files still load."""
+    """Return a validator that ignores fields of earlier versions, so that their files still load."""
 
     def without_them(data: Any) -> Any:
         return {key: value for key, value in data.items() if key not in names} if isinstance(data, dict) else data
@@ -110,7 +110,7 @@ class Settings(Value):
 
 def _one_line(name: str) -> str:
     if not name or name != name.strip() or not name.isprintable():
-        raise ValueError(f"a name is one line of printed text, got {shorten(name)}")
+        raise ValueError(f"a name must be one line of printable text, got {shorten(name)}")
     return name
 
 
@@ -122,7 +122,7 @@ Seconds = Annotated[float, Field(ge=1e-12, le=1e12)]
 
 
 class Phase(StrEnum):
-    """What is timed: a step on data on the device, a step from data in host memory, or the first epoch.
+    """The timed work: a step from data on the device, a step from data in host memory, or the first epoch.
 
     The first epoch includes everything before it: start of the process, imports, data and compilation.
     """
@@ -155,9 +155,9 @@ class Block(Value):
     """Steps that were timed together, synchronised with the device before and after.
 
     Attributes:
-        order: Its place among the blocks of all configurations in its round.
-        at_s: When it began, in seconds since the start of the round.
-        seconds: How long all its steps took together.
+        order: Its position among the blocks of all configurations in its round.
+        at_s: Its start, in seconds since the start of the round.
+        seconds: The time of all its steps together.
         is_warmup: Whether the block is a warm-up, which does not count.
     """
 
@@ -175,7 +175,7 @@ class Block(Value):
 
 
 Measured = Annotated[Configuration, Field(validation_alias=AliasChoices("configuration", "arm"))]
-"""What was measured. Files of earlier versions call it ``arm``."""
+"""The measured configuration. Files of earlier versions call it ``arm``."""
 
 
 class ProcessRun(Value):
@@ -185,7 +185,7 @@ class ProcessRun(Value):
 
     Attributes:
         round: In each round, every configuration of a group has one process.
-        order: Its place among the processes of its round.
+        order: Its position among the processes of its round.
         node: The host on which it ran.
         started_at: When it was requested.
         first_epoch_s: Seconds from the request to the end of its first epoch; ``None`` if that was cut.
@@ -227,7 +227,7 @@ class DeviceFound(Value):
 
     Attributes:
         slot: The resources that a trial reserves, as text; ``None`` if the cluster lacks the device.
-        at_once: How many such trials the cluster runs at once.
+        at_once: The number of these trials that the cluster runs at once.
         accelerator_type: Ray's name of the device type; ``None`` if unknown, or for a CPU.
     """
 
@@ -256,8 +256,8 @@ class NoiseReading(Value):
     """The load and throttling of the machine while some processes took turns.
 
     Attributes:
-        load: How many CPUs other processes used.
-        throttled_s: For how long the cgroup was throttled, in seconds; ``None`` if unknown.
+        load: The number of CPUs that other processes used.
+        throttled_s: How long the cgroup was throttled, in seconds; ``None`` if unknown.
         gpu_throttled: NVML's reasons why a GPU's clock was throttled.
     """
 
@@ -282,16 +282,16 @@ class Incident(NamedTuple):
 
 
 class RunSet(Value):
-    """Everything that one run of the benchmarks measured. It grows by copies, and is written after each round.
+    """All measurements of a run of the benchmarks. The file is written again after each group of each round.
 
     Attributes:
         devices: The devices that were requested.
-        num_rounds: How many rounds were requested.
+        num_rounds: The number of requested rounds.
         is_interleaved: Whether the processes of a round took turns block by block. Otherwise they ran one after the
             other, because the cluster cannot run them at once.
-        is_complete: Whether everything that was requested was run.
-        settings: What was requested; ``None`` if unknown, so that the run cannot be resumed.
-        is_redacted: Whether host names, process numbers, the command and messages are left out.
+        is_complete: Whether all requested measurements were made.
+        settings: The requested settings; ``None`` if unknown, so that the run cannot be resumed.
+        is_redacted: Whether host names, process numbers, the command and messages are omitted.
     """
 
     schema_version: Literal[1] = 1

@@ -24,9 +24,9 @@ _MEASURE: Final = "`tune-policies bench run … --output FILE` writes one"
 
 
 def write_run_set(run_set: RunSet, path: Path) -> None:
-    """Write ``run_set`` to ``path``, as a whole or not at all. An older run set there is replaced, and keeps its mode.
+    """Write ``run_set`` to ``path`` atomically. It replaces an older run set, and keeps its file mode.
 
-    The file contains host names and the command; ``RunSet.redacted`` leaves both out.
+    The file contains host names and the command; ``RunSet.redacted`` omits both.
 
     Raises:
         InvalidResourcesError: ``path`` is a file of another kind, or cannot be written.
@@ -67,13 +67,13 @@ def read_run_set(path: Path) -> RunSet:
             f"{path} is not a run set: it is not valid JSON, or truncated ({error}); {_MEASURE}"
         ) from error
     if not isinstance(data, dict) or KEY not in data:
-        raise InvalidResourcesError(f"{path} is JSON, but not a run set: it has no {KEY!r} at its top; {_MEASURE}")
+        raise InvalidResourcesError(f"{path} is JSON, but not a run set: it has no top-level key {KEY!r}; {_MEASURE}")
     own = data[KEY]
     version = own.get("schema_version") if isinstance(own, dict) else None
     if isinstance(version, int) and version > _VERSION:
         raise InvalidResourcesError(
-            f"{path} is a run set of version {version}, and this tune-policies reads version {_VERSION}: "
-            "read it with a newer one"
+            f"{path} is a run set of version {version}, but this tune-policies reads version {_VERSION}: "
+            "upgrade tune-policies"
         )
     try:
         return RunSet.from_dict(own)
@@ -107,7 +107,7 @@ _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def _cell(value: object) -> object:
-    """Return a cell: a text is one line, after an apostrophe if a spreadsheet would run it as a formula."""
+    """Return a cell. Text becomes one line, with an apostrophe if a spreadsheet would read it as a formula."""
     if not isinstance(value, str):
         return value
     text = one_line(value)

@@ -13,7 +13,7 @@ from tune_policies.values.value import Value
 from .run_set import Configuration, Phase, RunSet
 
 _LONG: Final = ((7200, 3600, "h"), (600, 60, "min"))
-"""From how many seconds on a unit is used, the unit in seconds, and its name."""
+"""Units of time: the shortest time for which each is used, in seconds; the unit in seconds; its name."""
 _SHORT: Final = ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
@@ -34,7 +34,7 @@ class Spread(Value):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return the median and the quartiles of one value or more."""
+    """Return the median and the quartiles of one or more values."""
     low, median, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
     return Spread(median=median, low=low, high=high)
 
@@ -49,7 +49,7 @@ def time_of(run_set: RunSet, configuration: Configuration, phase: Phase) -> Spre
 
 
 class ConfigurationSummary(Value):
-    """The measurements of a configuration, over its processes; ``None`` stands for what is unknown.
+    """The measurements of a configuration, over its processes. Unknown fields are ``None``.
 
     Attributes:
         times_s: Times by phase; see :func:`time_of`.

@@ -31,13 +31,13 @@ _PHASES: Final = (Phase.TRANSFERS, Phase.COMPUTE, Phase.FIRST_EPOCH)
 """In order of preference, because a trial's data start in host memory."""
 
 _MOST_NAMED: Final = 4
-"""The most findings that the summary names. Of more, it counts equal answers."""
+"""The most findings that the summary lists. If there are more, it counts equal answers."""
 
 _MOST_FIGURES: Final = 18
 """The most figures of a section: each takes a tenth of a second to draw."""
 
 _RANKS: Final = {Outcome.FIRST: 0, Outcome.SAME: 1, Outcome.SECOND: 2}
-"""Outcomes from the first device to the second. Ambiguous ones support neither."""
+"""The order of outcomes, from the first device to the second. Ambiguous ones are omitted."""
 
 Verdicts = Mapping[Phase, Sequence[Verdict]]
 
@@ -69,7 +69,7 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
 
 
 def doubts_of_all(verdicts: Verdicts) -> tuple[str, ...]:
-    """Return the reasons that all comparisons share, and which therefore concern the whole run."""
+    """Return the reasons that all comparisons share and that therefore concern the whole run."""
     named = [each.comparison.reasons for found in verdicts.values() for each in found]
     if len(named) < 2:
         return ()
@@ -114,7 +114,7 @@ def _answer(verdicts: list[Verdict], phase: Phase, said: Collection[str]) -> Fin
         sentences += [sentence(reason) for reason in reasons if reason not in named]
         named |= reasons.keys()
     if phase is not Phase.TRANSFERS:
-        sentences.append(f"It has no times with transfers, so these are of the phase {phase}.")
+        sentences.append(f"No times with transfers were measured, so these are times of the phase {phase}.")
     kind, badge = _badge(stretches, first, second)
     return Finding(verdicts[0].workload, kind, badge, tuple(sentences), verdicts[0].second)
 
@@ -169,7 +169,7 @@ def _trial_sentences(decided: WorkloadDecision, decision: Decision) -> Iterator[
 
 
 def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
-    """Return all findings in one sentence."""
+    """Return a summary of all findings in one sentence."""
     if not run_set.workloads:
         return "Nothing was measured: every process failed." if run_set.failures else "Nothing was measured."
     if len(findings) <= _MOST_NAMED:
@@ -181,10 +181,10 @@ def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
 def build_content(
     run_set: RunSet, decision: Decision | None = None, packing: ThroughputRecord | None = None
 ) -> Content:
-    """Return the content of the report on a run, including what was not measured."""
+    """Return the content of the report on a run, including its missing measurements."""
     compared = {phase: verdicts(run_set, phase) for phase in Phase}
     findings = find(run_set, compared, decision)
-    doubts = (sentence(f"For all that follows: {doubt}") for doubt in doubts_of_all(compared))
+    doubts = (sentence(f"This affects all results: {doubt}") for doubt in doubts_of_all(compared))
     other_run = _other_run(run_set, decision) if decision else ()
     commands = (run_set.command, *([packing.command] if packing and packing.command else []))
     again = "In the same working directory, with the versions above:"
@@ -243,7 +243,7 @@ def _times(run_set: RunSet) -> Section:
     )
     text = (
         "Where the lines cross, the other device becomes the faster one. With transfers: from data in host memory. "
-        "Compute only: on data that lie on the device. First epoch: with the start of the process and compilation. "
+        "Compute only: from data on the device. First epoch: including the start of the process and compilation. "
         "A point is the median over processes, and its bar the interquartile range."
     )
     return Section("Time by size", (text if pictures else "No time was measured.",), pictures=pictures)
@@ -258,8 +258,8 @@ def _speedups(compared: list[Verdict]) -> Section:
         for at, ((workload, other), found) in enumerate(sorted(by_pair.items()), 1)
     )
     text = (
-        "Above the grey band the device pays, below it does not. A bar is the 95 % interval over processes; "
-        "where it reaches into the band, the verdict is ambiguous."
+        "Above the gray band, the device is faster; below it, slower. A bar is the 95 % interval over processes. "
+        "If it reaches into the band, the verdict is ambiguous."
     )
     return Section("Speed-up", (text if pictures else "There are no two devices to compare.",), pictures=pictures)
 
@@ -273,7 +273,7 @@ def _cost(decision: Decision) -> Section:
         )
         for at, each in enumerate(decision.workloads, 1)
     )
-    texts = ["A trial has its start and all its steps; trials per hour are those of the whole cluster."]
+    texts = ["A trial includes its start and all its steps. Trials per hour are those of the whole cluster."]
     if decision.price_date or decision.price_source:
         texts.append(f"Prices of {decision.price_date or 'no date'}, from {decision.price_source or 'no source'}.")
     if not pictures:

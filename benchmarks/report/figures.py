@@ -1,8 +1,8 @@
 """Draws figures of measurements, without files and without the state of pyplot.
 
-All figures have one width, at which their text is readable. The colours are after Okabe and Ito, for colour-blind
+All figures have the same width, at which their text is readable. The colors are those of Okabe and Ito for color-blind
 readers, but darker on white and lighter on near black, for a contrast of 3 (WCAG 2, 1.4.11). Each line also has its own
-marker and dash.
+marker and dash pattern.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -28,19 +28,19 @@ PHASE_TITLES: Final = {
 }
 
 WIDTH: Final = 420 / 72
-"""Width of a figure in inches: 420 px if an SVG is shown in its own size."""
+"""Width of a figure in inches: 420 px for an SVG at its original size."""
 
 _TITLE: Final = 40
-"""Characters of a title that fit into this width."""
+"""The most characters of a title."""
 
 _CHARACTERS_OF_TICKS: Final = 44
-"""Characters of tick labels that fit below the x axis."""
+"""The most characters of all tick labels of an x axis."""
 
 INK: Final = "#24292f"
-"""Colour of text, axes and grids. In a page it becomes the colour of the surrounding text."""
+"""Color of text, axes and grids. In a page, it becomes the color of the surrounding text."""
 
 SMALL: Final = 11.5
-"""Font size of the many small texts. On a screen of 400 px, where a figure has 340, it is still more than 9 px."""
+"""Font size of small texts. On a screen of 400 px, where a figure is 340 px wide, it is still more than 9 px."""
 
 LOOK: Final[Any] = {
     "svg.fonttype": "none",
@@ -80,12 +80,12 @@ STROKES: Final = tuple(map(Stroke, ON_DARK, "os^DvP", ("-", "--", "-.", ":", "-"
 
 
 def strokes(names: Iterable[Any]) -> dict[Any, Stroke]:
-    """Return a stroke for each name, from the beginning again after the sixth."""
+    """Return a stroke for each name. The strokes repeat after the sixth name."""
     return {name: STROKES[index % len(STROKES)] for index, name in enumerate(names)}
 
 
 def put_sizes(axes: Any, sizes: Collection[int], what: str = "size") -> None:
-    """Make the x axis logarithmic, with a label, and with as many powers of two as tick labels as do not overlap."""
+    """Make the x axis logarithmic, with a label, and with powers of two as tick labels that do not overlap."""
     low, high = min(sizes) / 1.5, max(sizes) * 1.5
     axes.set_xscale("log", base=2)
     most_ticks = max(2, _CHARACTERS_OF_TICKS // (len(_whole(high)) + 2))
@@ -106,7 +106,7 @@ def put_log_amounts(axis: Any, values: Iterable[float], label: str, write: Calla
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     if low == high:
         axis.axes.set(**{f"{axis.axis_name}lim": (low / 1.5, high * 1.5)})
-    # Below a factor of five, the places of a decade are too few.
+    # Below a factor of five, ticks by decade are too few.
     places = next((subs for most, subs in _LOG_TICKS.items() if high / low < most), (1,))
     axis.set_major_locator(AutoLocator() if high / low < 5 else LogLocator(subs=places, numticks=9))
     axis.set_minor_locator(NullLocator())
@@ -115,7 +115,7 @@ def put_log_amounts(axis: Any, values: Iterable[float], label: str, write: Calla
 
 
 _LOG_TICKS: Final = {100: (1, 2, 5), 10_000: (1, 3)}
-"""The places of ticks in a decade, up to each ratio of the largest value to the smallest."""
+"""The ticks in a decade, by the ratio of the largest to the smallest value below which they are used."""
 
 
 def put_legend(figure: Any, axes: Iterable[Any]) -> None:
@@ -161,7 +161,7 @@ def crossover_figure(run_set: RunSet, workloads: Iterable[str], phase: Phase) ->
     if not shown:
         return None
     figure, panels = _panels(len(shown))
-    looks = strokes(run_set.devices_in_order)  # also of missing devices, so that all figures have the same colours
+    looks = strokes(run_set.devices_in_order)  # also of missing devices, so that all figures have the same colors
     for axes, workload in zip(panels, shown, strict=True):
         points = {device: line for device, line in times[workload].items() if line}
         for device, line in points.items():
@@ -266,7 +266,7 @@ def _panels(count: int) -> tuple[Figure, list[Any]]:
 
 
 def _line(axes: Any, points: dict[int, tuple[float, float, float]], look: Stroke, label: str) -> None:
-    """Draw a line with its intervals; a point is the value, the lower end and the upper end."""
+    """Draw a line with intervals. A point consists of the value and the lower and upper ends of its interval."""
     values = [value for value, _, _ in points.values()]
     below = [max(value - low, 0) for value, low, _ in points.values()]
     above = [max(high - value, 0) for value, _, high in points.values()]

@@ -1,4 +1,4 @@
-"""Writes a report as one HTML page, and figures as files."""
+"""Draws a report as one HTML page, and writes figures to files."""
 
 import io
 import re
@@ -13,46 +13,16 @@ from matplotlib.figure import Figure
 
 from tune_policies.files.html_page import ON_DARK, Content, Picture, colour_variable
 from tune_policies.files.html_page import html_page as html_page_of
-from tune_policies.files.reading import read_value
-from tune_policies.files.writing import check_new, write_new
-from tune_policies.plan.decision import Decision
+from tune_policies.files.writing import write_new
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.sanitize import LEFT_OUT
 from tune_policies.values.value import suggest
 
-from ..record.packing_record import read_throughput
-from ..record.run_set_file import read_run_set
-from .content import build_content
 from .figures import INK, LOOK
 
 
 def html_page(content: Content) -> str:
     """Return the report as one HTML page."""
     return html_page_of(content, _inline)
-
-
-def write_report(
-    file: Path,
-    output: Path,
-    *,
-    decision: Path | None = None,
-    packing: Path | None = None,
-    redact: bool = False,
-    force: bool = False,
-) -> None:
-    """Write the report on the run in ``file`` as one HTML page.
-
-    Raises:
-        InvalidResourcesError: A file cannot be read, or ``output`` cannot be written or is an input.
-    """
-    check_new(output, force=force, inputs=(file, decision, packing))
-    hint = "`tune-policies bench decide` writes one"
-    run, throughput = read_run_set(file), read_throughput(packing) if packing else None
-    decided = read_value(decision, Decision, "decision", hint=hint) if decision else None
-    if redact:
-        run, throughput = run.redacted(), throughput and throughput.redacted()
-        decided = decided and decided.model_copy(update={"price_source": LEFT_OUT if decided.price_source else None})
-    write_new(output, html_page(build_content(run, decided, throughput)), force=force)
 
 
 _SVG: Final = "http://www.w3.org/2000/svg"

@@ -171,7 +171,7 @@ def _in_rich(table: Table) -> RichTable:
 
 
 def print_run_set(run_set: RunSet, console: Console | None = None) -> None:
-    """Print a row for each configuration, what is missing and why, the noise, the machine, and the command."""
+    """Print a row for each configuration, the missing measurements, the noise, the machine, and the command."""
     _show([configurations_table(run_set)] if run_set.runs else [], _lines(run_set), console)
 
 
@@ -190,7 +190,7 @@ def turns(run_set: RunSet) -> str:
 
 
 def machine_lines(run_set: RunSet) -> Iterator[str]:
-    """Yield the machine, how quiet it was, and what disturbed the run."""
+    """Yield the machine, the load by other processes, and the disturbances of the run."""
     yield f"Machine: {run_set.environment}"
     if run_set.noise:
         yield f"Noise: other processes used {_range([each.load for each in run_set.noise])} CPUs"
@@ -221,7 +221,7 @@ def print_verdicts(found: Sequence[Verdict]) -> None:
 
 
 def print_decision(decision: Decision, console: Console | None = None) -> None:
-    """Print the times and, with prices, the costs of each workload and size, and below the conclusions."""
+    """Print the times, the costs if there are prices, and the conclusions."""
     lines = [text for decided in decision.workloads for text in _below(decided)]
     _show(decision_tables(decision), [*lines, *_where_it_holds(decision)], console)
 
@@ -249,13 +249,13 @@ def _where_it_holds(decision: Decision) -> Iterator[str]:
     yield f"measured on {decision.measured_at:%Y-%m-%d} on {decision.cpu_model} and {gpu}"
     if decision.price_date is not None:
         yield (
-            f"prices of {decision.price_date}, from {decision.price_source}; where the GPU's price is as many times "
-            "the CPU's as the price ratio says, a trial costs the same on both"
+            f"prices of {decision.price_date}, from {decision.price_source}; a trial costs the same on both devices if "
+            "the GPU's price divided by the CPU's equals the price ratio"
         )
 
 
 def print_throughput(record: ThroughputRecord) -> None:
-    """Print the table, the number from which on trials do not pay, the plans, and the machine."""
+    """Print the table, the number of trials above which more do not pay, the plans, and the machine."""
     console = result_console()
     _show([packing_table(record)], throughput_lines(record), console)
     for workload, plan in record.plans.items():
@@ -265,7 +265,7 @@ def print_throughput(record: ThroughputRecord) -> None:
 
 
 def throughput_lines(record: ThroughputRecord) -> Iterator[str]:
-    """Yield for each workload how many trials on a GPU pay, and the runs that do not count."""
+    """Yield for each workload how many trials per GPU pay, and the omitted runs."""
     for workload in record.workloads:
         end = record.stops_paying_at(workload)
         where = (
@@ -276,4 +276,4 @@ def throughput_lines(record: ThroughputRecord) -> Iterator[str]:
         apart = record.largest_difference_of_losses(workload)
         yield f"{workload}: {where}; losses of trials differ by at most {apart:.2%}"
     for failure in record.failures:
-        yield f"does not count: {failure}"
+        yield f"omitted: {failure}"

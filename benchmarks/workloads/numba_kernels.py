@@ -1,8 +1,7 @@
 """Kernels in numba for CUDA, and the same kernels for CPU threads.
 
-``doubling`` does little work for each number that is moved, so the copies dominate, as in the first example of many GPU
-guides. ``branching`` runs small interpreters, each on a path of its own, so a GPU runs their branches one after the
-other.
+``doubling`` does little work for each number that is copied, so the copies dominate, as in the first example of many
+GPU guides. ``branching`` runs small interpreters that take different branches, which a GPU runs one after the other.
 """
 
 import os
@@ -17,7 +16,7 @@ SEED: Final = 0
 _THREADS_PER_BLOCK: Final = 256
 
 NUM_LANES: Final = 32
-"""Interpreters of a step of ``branching``: the threads of a warp, which run together."""
+"""Interpreters in a step of ``branching``: as many as a warp has threads, which run together."""
 
 
 def doubling(size: int, device: str) -> Steps:
@@ -29,8 +28,8 @@ def doubling(size: int, device: str) -> Steps:
 def branching(size: int, device: str) -> Steps:
     """Run 32 interpreters for ``size`` instructions each, and return the last one's number.
 
-    Each instruction is one of eight and depends on the number so far, so neither its branch nor its data can be known
-    ahead. The numbers are whole, so all devices get the same.
+    Each instruction is one of eight and depends on the current number, so its branch and data are unpredictable. All
+    devices give the same result, because the numbers are integers.
     """
     seeds = np.random.default_rng(SEED).integers(1, 2**32, NUM_LANES)
     return _kernel_steps(seeds, _branch, _branch_on_gpu, device, size)._replace(tolerance=0.0)
@@ -88,7 +87,7 @@ class _LastElement:
 
 
 def _num_threads() -> int:
-    """Return the number of threads of the process, as OpenMP has it. By default, numba uses all CPUs."""
+    """Return OpenMP's number of threads for the process. By default, numba would use all CPUs."""
     return min(int(os.environ.get("OMP_NUM_THREADS") or get_num_threads()), int(config.NUMBA_NUM_THREADS))
 
 

@@ -9,7 +9,6 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
-from tune_policies.files.reading import read_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import suggest
 
@@ -32,7 +31,7 @@ class BuiltIn(NamedTuple):
 
 
 def _every_fourth(first: int, last: int) -> tuple[int, ...]:
-    """Return the powers of two from 2 ** first to 2 ** last, each four times the one before."""
+    """Return every second power of two, from 2 ** first to 2 ** last."""
     return tuple(2**exponent for exponent in range(first, last + 1, 2))
 
 
@@ -121,9 +120,12 @@ def check_workload(name: str) -> BuiltIn | None:
 
 
 def _check_defines(function: str, path: Path, name: str) -> None:
-    """Raise ``InvalidResourcesError`` if a source file is not valid Python, or surely does not define a function."""
+    """Raise ``InvalidResourcesError`` if a source file is not valid Python, or cannot define the function."""
+    from tune_policies.files.reading import read_bytes  # here, because measured processes do not need it
+
+    source = read_bytes(path, what=f"module of the workload {name!r}")
     try:
-        nodes = list(ast.walk(ast.parse(read_bytes(path))))
+        nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError) as error:
         raise InvalidResourcesError(f"workload {name!r}: {path} is not valid Python: {error}") from error
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
@@ -152,15 +154,11 @@ def load_workload(name: str) -> Workload:
     Raises:
         InvalidResourcesError: The workload does not exist, cannot be imported, or cannot be called.
     """
-    if ":" in name:
-        return _load_from_working_directory(name)
-    workload = find_workload(name)
-    check_needs(workload)
-    module, _, function = workload.path.partition(":")
-    return cast(Workload, getattr(importlib.import_module(f".{module}", __package__), function))
-
-
-def _load_from_working_directory(name: str) -> Workload:
+    if ":" not in name:
+        workload = find_workload(name)
+        check_needs(workload)
+        module, _, function = workload.path.partition(":")
+        return cast(Workload, getattr(importlib.import_module(f".{module}", __package__), function))
     module, function = _parts_of(name)
     try:
         imported = importlib.import_module(module)
@@ -182,11 +180,11 @@ CPU_COST: Final = (0.05e-3, 1e-6)
 """Seconds of a step on the CPU, and seconds more for each unit of its size."""
 
 OTHER_COST: Final = (1e-3, 0.05e-6)
-"""The same on any other device. The two cost the same at size 1,000."""
+"""The same on any other device. At size 1,000, a step takes equally long on both."""
 
 
 def affine(size: int, device: str) -> Steps:
-    """Wait ``a + b * size`` seconds in a loop. They depend only on the name of the device, which need not exist."""
+    """Wait ``a + b * size`` seconds in a loop. ``a`` and ``b`` depend on the name of the device."""
     fixed_s, per_unit_s = CPU_COST if device == "cpu" else OTHER_COST
     seconds = fixed_s + per_unit_s * size
 

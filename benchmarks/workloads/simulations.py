@@ -23,10 +23,10 @@ _DIFFUSION: Final = 0.1
 
 _TIME_STEP: Final = 0.01
 _SOFTENING: Final = 0.1
-"""Keeps the force of two bodies finite, however near they are."""
+"""Keeps the force between two bodies finite at any distance."""
 
 _SPHERES: Final = (
-    # Centre (x, y, z) and radius. The eye is at the origin and looks along z; the last sphere is the floor.
+    # Center (x, y, z) and radius. The eye is at the origin and looks along z. The last sphere is the floor.
     (0.0, 0.0, 4.0, 1.0),
     (-1.6, 0.3, 5.0, 1.0),
     (1.4, -0.5, 3.0, 0.5),
@@ -37,8 +37,10 @@ _LIGHT: Final = (0.5, 0.7, -0.5)
 """The direction to the light."""
 
 _AMBIENT: Final = 0.1
+"""The brightness of a point in the shadow."""
+
 _SKY: Final = 0.3
-"""The brightness of a point in the shadow, and of a ray that meets nothing."""
+"""The brightness of a ray that hits nothing."""
 
 
 def raytracing(size: int, device: str) -> Steps:
@@ -47,7 +49,7 @@ def raytracing(size: int, device: str) -> Steps:
 
 
 def _rays(size: int) -> Tensor:
-    """Return the directions of the rays through the pixels, one a row."""
+    """Return the directions of the rays through the pixels, one per row."""
     pixels = (torch.arange(size) + 0.5) / size * 2 - 1
     y, x = torch.meshgrid(-pixels, pixels, indexing="ij")
     return normalize(torch.stack((x, y, torch.full_like(x, 1.5)), -1).reshape(-1, 3), dim=-1)
@@ -60,14 +62,14 @@ def _rendered(rays: Tensor) -> Tensor:
     distance, hit = _distances(torch.zeros_like(rays), rays, spheres).min(0)
     points = rays * distance.nan_to_num(posinf=0.0)[:, None]
     normals = normalize(points - spheres[hit, :3], dim=-1)
-    # Slightly above its sphere, a point is not in its own shadow.
+    # The points are moved slightly off their spheres, so that a sphere does not shadow itself.
     is_lit = _distances(points + 1e-3 * normals, light.expand_as(rays), spheres).min(0).values.isinf()
     diffuse = (normals @ light).clamp(min=0) * is_lit
     return torch.where(distance.isinf(), _SKY, _AMBIENT + (1 - _AMBIENT) * diffuse)
 
 
 def _distances(origins: Tensor, directions: Tensor, spheres: Tensor) -> Tensor:
-    """Return the distance of each ray to each sphere in front of it, a sphere a row, or infinity."""
+    """Return the distance of each ray to each sphere in front of it, or infinity. Each row is for one sphere."""
     found = []
     for sphere in spheres:
         to_centre = sphere[:3] - origins
@@ -117,7 +119,7 @@ def _accelerations(positions: Tensor) -> Tensor:
 
 
 def _from_one_state(work: Callable[[Tensor], Tensor], host: Tensor, device: str) -> Steps:
-    """Return steps that do ``work`` on a state in host memory, or on the device, and copy the result back or not."""
+    """Return steps that do ``work`` on one state: with transfers from and to host memory, and without."""
     where = torch_device(device)
     there = host.to(where)
 

@@ -17,9 +17,9 @@ class Steps(NamedTuple):
     so that each device does the same work.
 
     Attributes:
-        with_transfers: Does one step from data in host memory. It returns the loss, or another number by which the
+        with_transfers: Does one step from data in host memory. It returns the loss or another number, by which the
             results of two devices are compared, or ``None``.
-        compute: Does the same on data that are on the device already; ``None`` if the two cannot be separated.
+        compute: Does one step from data on the device; ``None`` if it cannot be separated from the transfers.
         steps_per_epoch: Steps of an epoch. The first epoch is timed with everything before it.
         synchronize: Waits until the device has finished its work. By default the framework's function is used.
         dtype: The type of the numbers, such as ``"float32"``.
@@ -40,10 +40,10 @@ Workload = Callable[[int, str], Steps]
 
 
 def checked_steps(steps: Any, workload: str) -> Steps:
-    """Return what a workload returned as ``Steps`` with plain numbers and texts.
+    """Check the result of a workload, and return it with plain numbers and texts.
 
     Raises:
-        InvalidResourcesError: It is not ``Steps``, or a field is not valid.
+        InvalidResourcesError: The result is not ``Steps``, or a field is not valid.
     """
     if not isinstance(steps, Steps) or not callable(steps.with_transfers):
         raise InvalidResourcesError(
@@ -74,7 +74,7 @@ def checked_loss(result: Any, workload: str, step: int) -> float:
         ) from error
     if not math.isfinite(number):
         raise InvalidResourcesError(
-            f"step {step} of {workload} returned {number}: the time of such a step does not show the device's "
+            f"step {step} of {workload} returned {number}: the time of this step does not show the device's "
             "speed; lower the learning rate, or check the data"
         )
     return number
@@ -139,7 +139,6 @@ def _built_for(torch: Any) -> str:
 def unseen(library: str, device: str, why: str = "") -> ProbeError:
     """Return the error for a library that does not see a device, so that the CPU is not measured by mistake."""
     return ProbeError(
-        f"{library} sees no {device} in this process, and the benchmarks never measure the CPU instead"
-        f"{f' ({why})' if why else ''}: install a build of {library} for the device, check its driver, or leave the "
-        "device out"
+        f"{library} sees no {device} in this process, and the CPU is not measured instead{f' ({why})' if why else ''}: "
+        f"install a build of {library} for the device, check its driver, or omit the device"
     )

@@ -1,6 +1,6 @@
-"""Serve an image model on a part of a GPU, tune it on the rest of that GPU, and serve the best trial at the end.
+"""Serve an image model on a GPU fraction, tune it on the rest of that GPU, and then serve the best trial.
 
-Without a GPU, the replica and the trials run on CPUs. Needs ``ray[serve]`` and ``torch``.
+Without a GPU, the replica and the trials run on CPUs. The example needs ``ray[serve]`` and ``torch``.
 """
 
 import tempfile
@@ -26,7 +26,7 @@ def build_model():
 
 
 def draw_images(count, seed):
-    """Return noisy images of 16 x 16 pixels, and in which half of each a square is: 0 left, 1 right."""
+    """Return noisy images of 16 x 16 pixels with a square, and its half of each image: 0 is left, 1 is right."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(count, 1, 16, 16, generator=generator)
     halves = torch.randint(2, (count,), generator=generator)
@@ -37,7 +37,7 @@ def draw_images(count, seed):
 
 @serve.deployment
 class Classifier:
-    """Answers in which half of each image the square is."""
+    """Returns the half of each image that contains the square."""
 
     def __init__(self, weights):
         self.device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -23,7 +23,7 @@ def main():
         train_dataset=data,
         eval_dataset=data,
     )
-    del trainer.args._setup_devices  # the driver's device: each trial finds its own
+    del trainer.args._setup_devices  # remove the driver's device, so that each trial finds its own
     best = trainer.hyperparameter_search(
         hp_space=lambda _: {"learning_rate": tune.loguniform(1e-3, 1e-1)},
         backend="ray",

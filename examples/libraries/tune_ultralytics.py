@@ -13,7 +13,7 @@ POLICY = MixedPolicy(GpuMemoryPolicy(gpu_memory="8GiB", cpus=1), CpuPolicy(cpus=
 
 
 def write_squares(folder):
-    """Write images with a white square each, and return the file that names them."""
+    """Write images of white squares, and return the path of their dataset file."""
     for number in range(8):
         image = np.zeros((64, 64, 3), np.uint8)
         image[16:48, number : number + 32] = 255
@@ -28,7 +28,7 @@ def write_squares(folder):
 def main():
     data = write_squares(Path("squares").resolve())
     small = {"epochs": 2, "imgsz": 64, "batch": 4, "workers": 0, "plots": False, "save": False}
-    folder = str(Path("runs").resolve())  # otherwise a folder from the user's settings
+    folder = str(Path("runs").resolve())  # the default is a folder from the user's settings
     with applied(POLICY):
         results = YOLO("yolo11n.yaml").tune(
             data=data, project=folder, use_ray=True, iterations=2, space={"lr0": tune.loguniform(1e-4, 1e-2)}, **small

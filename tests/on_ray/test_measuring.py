@@ -181,7 +181,7 @@ def test_a_process_has_the_cpus_of_a_trial_and_sees_a_gpu_only_where_it_has_one(
     [
         ("raises", "raised", "LookupError: no batch of 300"),
         ("exits", "raised", "SystemExit: enough"),
-        ("never_ends", "timed_out", "after 6 s it had not ended"),
+        ("never_ends", "timed_out", "after 6 s it was still running"),
         ("returns_nothing", "raised", "a workload must return Steps"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the command ``packing`` refuses before it starts a Ray."""
+"""The command ``bench packing`` reports invalid usage before Ray starts."""
 
 import pytest
 from typer.testing import CliRunner
@@ -24,7 +24,7 @@ def test_an_existing_record_is_not_overwritten(tmp_path):
         (["--workload", "tf-mlp"], "tf-mlp: pass --size and --steps"),
         (["--workload", "tests.models:mlp", "--size", "64"], "tests.models:mlp: pass --steps"),
     ],
-    ids=["an unknown workload", "one without its size", "one without its steps"],
+    ids=["an unknown workload", "no size", "no steps"],
 )
 def test_an_invalid_training_is_refused_before_anything_starts(arguments, message):
     done = CliRunner().invoke(app, ["packing", *arguments])

@@ -1,4 +1,4 @@
-"""What has host names or commands is made for its owner alone, and ``--redact`` leaves both out."""
+"""``--redact`` omits host names, commands and error texts from files and pages."""
 
 import json
 import stat
@@ -29,7 +29,7 @@ GPU = Gpu(index=0, name="A100", uuid="GPU-1")
 
 @pytest.fixture
 def run():
-    """A run whose host, command, error and warning are nobody else's concern."""
+    """A run whose host, command, error and warning are private."""
     host, command, said, number = PRIVATE
     runs = [
         process("mlp", 16, device, round_, node=host, pid=int(number), warnings=(said,))
@@ -49,7 +49,7 @@ def run():
 
 @pytest.fixture
 def folder(run, tmp_path, monkeypatch):
-    """A folder with the file of the run, and of throughput."""
+    """A folder with the file of the run and a packing record."""
     monkeypatch.chdir(tmp_path)
     write_run_set(run, tmp_path / "run.json")
     (tmp_path / "packing.json").write_text(a_packing_record().model_copy(update={"command": PRIVATE[1]}).to_json())

@@ -1,4 +1,4 @@
-"""A report as people see it: in a real browser, narrow and wide, light and dark."""
+"""Reports in a real browser, narrow and wide, light and dark, and the command that writes them."""
 
 import itertools
 from datetime import UTC, datetime
@@ -158,7 +158,7 @@ def test_the_same_run_gives_the_same_page():
         (small(sizes=(4096,)), "GPU at size 4096"),
         (without_runs(), "Nothing was measured: every process failed."),
         (without_runs(failures=(), devices=(), noise=()), "Nothing was measured."),
-        (without_blocks(), "It has no times with transfers, so these are of the phase first-epoch."),
+        (without_blocks(), "No times with transfers were measured, so these are times of the phase first-epoch."),
         (with_times_that_lie_far_apart(), "All measurements"),
         (small(is_complete=False), "The run was stopped before it was complete."),
         (small(has_control=False, is_interleaved=False), "interleaved by process"),

@@ -1,4 +1,4 @@
-"""What the command ``run`` refuses before it starts a Ray."""
+"""The command ``bench run`` reports invalid usage before Ray starts."""
 
 import sys
 
@@ -27,8 +27,8 @@ def run(*arguments):
             ("mywork:nat", "--size", 64), "mywork.py has no 'nat'; did you mean 'net'?", id="an unknown function"
         ),
         pytest.param(("affine", "--device", "gpus"), "did you mean 'gpu'?", id="an unknown device"),
-        pytest.param(("affine", "--device", "gpu@7/8"), "a number above 0", id="a share that is none"),
-        pytest.param(("affine", "--cpus", "-1"), "cpus", id="fewer CPUs than none"),
+        pytest.param(("affine", "--device", "gpu@7/8"), "a number above 0", id="an invalid amount"),
+        pytest.param(("affine", "--cpus", "-1"), "cpus", id="negative CPUs"),
     ],
 )
 def test_an_invalid_run_is_refused_before_ray_starts_and_writes_nothing(arguments, message, tmp_path, monkeypatch):

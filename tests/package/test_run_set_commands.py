@@ -1,4 +1,4 @@
-"""`tune-policies bench show`, `export` and `plot` as a user types them."""
+"""The commands `tune-policies bench show`, `export` and `plot`."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The command ``compare`` as a user meets it: what it prints, and how it ends."""
+"""The output and the exit status of the command ``bench compare``."""
 
 import json
 
@@ -21,7 +21,7 @@ def compare(tmp_path, monkeypatch):
     return lambda *arguments: CliRunner().invoke(app, ["compare", *arguments])
 
 
-def test_it_prints_a_row_for_each_other_device(compare):
+def test_compare_prints_a_row_for_each_device_other_than_the_cpu(compare):
     done = compare("run.json")
 
     assert done.exit_code == 0
@@ -29,7 +29,7 @@ def test_it_prints_a_row_for_each_other_device(compare):
     assert "GPU" in done.stdout
 
 
-def test_json_has_the_word_beside_the_numbers(compare):
+def test_the_json_contains_the_verdict_in_a_word(compare):
     found = json.loads(compare("run.json", "--json").stdout)
 
     assert [(each["second"], each["word"]) for each in found] == [("gpu", "GPU"), ("gpu@0.5", "same")]
@@ -45,7 +45,7 @@ def test_json_has_the_word_beside_the_numbers(compare):
     ],
     ids=["a percentage", "a phase without times", "one device", "no file"],
 )
-def test_it_ends_with_2_if_nothing_can_be_compared(arguments, message, compare):
+def test_the_exit_status_is_2_if_nothing_can_be_compared(arguments, message, compare):
     done = compare(*arguments)
 
     assert done.exit_code == 2

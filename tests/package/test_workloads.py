@@ -1,4 +1,4 @@
-"""The workloads that come with the benchmarks, on the CPU: their work is the same each time."""
+"""Each built-in workload does the same work every time, on the CPU."""
 
 import functools
 import json
@@ -21,7 +21,7 @@ from tune_policies.benchmarks.workloads.steps import jax_device, torch_device
 
 IN_TENSORFLOW = ["tf-mlp", "tf-cnn"]
 TRAINING = ["mlp", "cnn", "transformer", *further(*IN_TENSORFLOW)]
-# What needs a Ray is in tests/on_ray/test_iterative_workload.py; a step of ResNet-50 takes a second.
+# Workloads that need Ray are in tests/on_ray/test_iterative_workload.py; a step of ResNet-50 takes a second.
 SIMULATIONS = ["raytracing", "heat-2d", "heat-3d", "n-body"]
 QUICK = [*TRAINING, *SIMULATIONS, "matmul", "doubling", "branching", "boosting", "iterative-actor"]
 SIZE = 8
@@ -29,7 +29,7 @@ SIZE = 8
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """More of them wait for each other longer than so small steps take."""
+    """With more threads, such small steps would mostly wait."""
     import torch
 
     before = torch.get_num_threads()
@@ -49,7 +49,7 @@ def facts_of(name):
 
 @functools.cache
 def _facts_in_tensorflow():
-    """In a process of their own: TensorFlow and OR-tools, which other tests import, cannot share one."""
+    """Run in a separate process, because TensorFlow cannot share one with OR-Tools, which other tests import."""
     return json.loads(run("-m", "tests.workload_facts", str(SIZE), *IN_TENSORFLOW).splitlines()[-1])
 
 
@@ -86,7 +86,7 @@ def test_a_workload_raises_an_error_if_its_library_sees_no_gpu(name):
     if torch.cuda.is_available():
         pytest.skip("a GPU is seen here")
 
-    assert "sees no gpu in this process, and the benchmarks never measure the CPU instead" in facts_of(name)["refusal"]
+    assert "sees no gpu in this process, and the CPU is not measured instead" in facts_of(name)["refusal"]
 
 
 @pytest.mark.parametrize(("framework", "device_of"), [("torch", torch_device), ("jax", jax_device)])
@@ -171,7 +171,7 @@ def test_the_ray_tracer_draws_sky_lit_spheres_and_shadows():
     assert 10 < (image == _AMBIENT).sum() < 64 * 64 / 2
 
 
-# As torchvision has them, the smaller one for 10 classes: its first convolution is another, for images of 32 x 32.
+# The numbers of torchvision's networks. ResNet-18 is for 10 classes, and its first convolution for images of 32 x 32.
 @pytest.mark.parametrize(("name", "number"), [("resnet18", 11_181_642), ("resnet50", 25_557_032)])
 def test_a_residual_network_has_the_published_number_of_weights(name, number):
     from tune_policies.benchmarks.workloads.torch_workloads import MODELS
@@ -207,5 +207,5 @@ def test_two_trials_of_a_training_do_the_same_work(training, monkeypatch):
 def test_a_process_in_which_tensorflow_runs_sessions_is_measured():
     tensorflow = pytest.importorskip("tensorflow")
 
-    with tensorflow.Graph().as_default():  # as in all of a process that imports RLlib, which calls disable_v2_behavior
+    with tensorflow.Graph().as_default():  # as after the import of RLlib, which calls disable_v2_behavior
         wait_for_devices(None)

@@ -1,4 +1,4 @@
-"""Whether the processes that are compared are there together, and what each reserves."""
+"""Whether the processes of a group run at once, and which resources each reserves."""
 
 import pytest
 

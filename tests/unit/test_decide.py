@@ -1,4 +1,4 @@
-"""From a run to a decision: whole trials are compared, on a cluster and at prices."""
+"""Decisions from a run: whole trials are compared, for a cluster and prices."""
 
 import pytest
 from hypothesis import given, settings
@@ -98,7 +98,7 @@ def test_a_trial_costs_its_part_of_the_cheapest_machine_and_the_faster_device_ma
 
     assert found.cpu.cost_per_trial == pytest.approx(0.2 * found.cpu.trial_s / 3600)
     assert found.gpu.cost_per_trial == pytest.approx(2.0 * found.gpu.trial_s / 3600)
-    # 4 times as fast, and 10 times as dear.
+    # The GPU is 4 times as fast, and 10 times as expensive.
     assert (found.answer, found.cheapest) == ("GPU", "CPU")
     assert found.flips_at == found.speedup
 
@@ -136,7 +136,7 @@ def test_a_trial_on_two_gpus_pays_for_both_and_has_them_to_itself():
 
 
 def test_an_ambiguous_comparison_of_costs_has_a_reason():
-    # As dear for an hour as trials are faster, so a trial costs the same, nearly.
+    # The price ratio is nearly the speed-up, so a trial costs nearly the same on both.
     faster = sizes_of(decide(a_run(), TERMS, CLUSTER))[256].speedup
     prices = Prices(date="2026-05-01", currency="USD", cpu=0.05, gpus={"A10G": 0.2 * faster * 1.05 - 0.2})
 
@@ -218,10 +218,10 @@ def test_the_table_has_the_verdict_the_times_the_costs_and_their_conditions():
     text = captured.get()
 
     assert (
-        "mlp, in trials of 1,000 steps: from 256 on the GPU is faster, and at 16 not surely; measured from 1 to 256"
-        in text
+        "mlp, in trials of 1,000 steps: the GPU is faster from size 256 on, but not clearly at 16; "
+        "measured from 1 to 256" in text
     )
-    assert "mlp, by cost: no crossover: for no size is the GPU surely cheaper; measured from 1 to 256" in text
+    assert "mlp, by cost: no crossover: the GPU is not clearly cheaper at any size; measured from 1 to 256" in text
     assert "measured on 2026-06-01 on a CPU and A10G" in text
     assert "prices of 2026-05-01, from by hand" in text
     assert "trials at once: 4 on CPUs, 4 on GPUs" in text
@@ -231,10 +231,10 @@ def test_the_table_has_the_verdict_the_times_the_costs_and_their_conditions():
 @pytest.mark.parametrize(
     ("answers", "above", "at", "text"),
     [
-        (["CPU", "CPU"], 2, None, "no crossover: for no size is the GPU surely faster; measured from 1 to 2"),
-        (["GPU", "GPU"], None, 1, "no crossover: for all sizes the GPU is faster; measured from 1 to 2"),
-        (["GPU"], None, 1, "no crossover: for all sizes the GPU is faster; measured at 1 only"),
-        (["CPU", "same", "GPU"], 2, 4, "from 4 on the GPU is faster, and at 2 not surely; measured from 1 to 4"),
+        (["CPU", "CPU"], 2, None, "no crossover: the GPU is not clearly faster at any size; measured from 1 to 2"),
+        (["GPU", "GPU"], None, 1, "no crossover: the GPU is faster at all sizes; measured from 1 to 2"),
+        (["GPU"], None, 1, "no crossover: the GPU is faster at all sizes; measured at 1 only"),
+        (["CPU", "same", "GPU"], 2, 4, "the GPU is faster from size 4 on, but not clearly at 2; measured from 1 to 4"),
         (
             ["CPU", "GPU", "GPU", "ambiguous", "GPU"],
             *(8, 16),

@@ -1,4 +1,4 @@
-"""What a user may call a device to measure, and what a trial there reserves."""
+"""Names of devices to measure, and the resources that a trial reserves on each."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whether a workload that was requested a GPU is known to have used one."""
+"""Whether a workload that was called for a GPU has used one."""
 
 import pytest
 
@@ -20,13 +20,17 @@ def test_without_a_peak_the_current_use_shows_that_the_gpu_was_used():
 
 
 @pytest.mark.parametrize(
-    "counters", [{}, {"torch": memory(0)}, {"jax": memory(0, held_bytes=4)}], ids=["not begun", "waited for", "a pool"]
+    "counters",
+    [{}, {"torch": memory(0)}, {"jax": memory(0, held_bytes=4)}],
+    ids=["not initialized", "only initialized", "a memory pool"],
 )
 def test_a_framework_without_allocations_on_the_gpu_is_refused(counters):
     with pytest.raises(ProbeError, match="was called for a GPU, but used none"):
         has_used_gpu(counters, {"torch", "numpy"})
 
 
-@pytest.mark.parametrize("imported", [{"numpy"}, {"torch", "xgboost"}], ids=["none that tells", "one that does not"])
+@pytest.mark.parametrize(
+    "imported", [{"numpy"}, {"torch", "xgboost"}], ids=["no framework", "a library without counters"]
+)
 def test_the_gpu_use_of_a_library_without_counters_is_unknown(imported):
     assert not has_used_gpu({}, imported)

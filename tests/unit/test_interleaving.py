@@ -1,4 +1,4 @@
-"""What is measured, in which order, and what a run that was ended still lacks."""
+"""The order of measurements, and the missing measurements of a stopped run."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def failure_of(configuration, kind, number=0):
     return Failure(configuration=configuration, round=number, kind=kind, message="why")
 
 
-def test_a_group_has_a_configuration_on_each_device_and_a_second_one_on_the_first():
+def test_a_group_has_a_configuration_on_each_device_and_a_control_on_the_first():
     assert [str(configuration) for configuration in GROUP.configurations] == [
         "mlp[16] on cpu",
         "mlp[16] on gpu",
@@ -92,23 +92,14 @@ def test_a_group_with_all_measurements_is_not_measured_again():
     assert not is_done(run_set, GROUP, 1)
 
 
-@pytest.mark.parametrize("kind", ["raised", "timed_out"])
-def test_a_configuration_that_would_fail_again_is_not_tried_again(kind):
+@pytest.mark.parametrize(("kind", "is_given_up"), [("raised", True), ("timed_out", True), ("died", False)])
+def test_only_a_configuration_whose_process_died_is_retried_in_the_next_round(kind, is_given_up):
     broken = GROUP.configurations[1]
 
     run_set = a_run(failures=(failure_of(broken, kind),))
 
-    assert given_up(run_set) == {broken}
-    assert is_done(run_set, GROUP.without([each for each in GROUP.configurations if each != broken]), 1)
-
-
-def test_a_configuration_whose_process_died_is_tried_again_in_the_next_round():
-    configuration = GROUP.configurations[1]
-
-    run_set = a_run(failures=(failure_of(configuration, "died"),))
-
-    assert not given_up(run_set)
-    assert not is_done(run_set, GROUP.without([each for each in GROUP.configurations if each != configuration]), 1)
+    assert given_up(run_set) == ({broken} if is_given_up else set())
+    assert is_done(run_set, GROUP._replace(configurations=(broken,)), 1) is is_given_up
 
 
 def test_the_missing_groups_are_those_of_all_rounds_without_the_completed_ones():

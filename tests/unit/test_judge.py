@@ -1,4 +1,4 @@
-"""The interval of a ratio of times, what follows from it, and what is said against it."""
+"""The interval of a ratio of times, the outcome, and its reasons."""
 
 from itertools import pairwise
 from math import inf, log
@@ -117,11 +117,11 @@ def test_without_times_nothing_is_compared(first, message):
         pytest.param(0.98, 1.03, Outcome.SAME, Outcome.AMBIGUOUS, id="within the band"),
         pytest.param(1.06, 1.09, Outcome.SECOND, Outcome.AMBIGUOUS, id="beyond it: the second takes less time"),
         pytest.param(0.90, 0.94, Outcome.FIRST, Outcome.AMBIGUOUS, id="below it: the first does"),
-        pytest.param(1.01, 1.04, Outcome.SAME, Outcome.AMBIGUOUS, id="surely different, by less than counts"),
+        pytest.param(1.01, 1.04, Outcome.SAME, Outcome.AMBIGUOUS, id="significant, but within the band"),
         pytest.param(1.04, 1.20, Outcome.AMBIGUOUS, Outcome.AMBIGUOUS, id="across the edge of the band"),
         pytest.param(0.90, 0.97, Outcome.AMBIGUOUS, Outcome.AMBIGUOUS, id="across its other edge"),
         pytest.param(1.25, 2.00, Outcome.SECOND, Outcome.AMBIGUOUS, id="wide, and beyond the band"),
-        pytest.param(1.06, 2.50, Outcome.AMBIGUOUS, Outcome.AMBIGUOUS, id="99.5 % would hold equality"),
+        pytest.param(1.06, 2.50, Outcome.AMBIGUOUS, Outcome.AMBIGUOUS, id="the 99.5 % interval contains equality"),
         pytest.param(2.00, 2.30, Outcome.SECOND, Outcome.AMBIGUOUS, id="nearly twice as fast"),
         pytest.param(2.20, 2.30, Outcome.SECOND, Outcome.SECOND, id="more than twice as fast"),
         pytest.param(0.30, 0.40, Outcome.FIRST, Outcome.FIRST, id="less than half as fast"),

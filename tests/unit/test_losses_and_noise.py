@@ -1,4 +1,4 @@
-"""Whether devices did the same work, and how quiet it was meanwhile."""
+"""Comparison of losses between devices, and readings of other load on the machine."""
 
 import os
 import time
@@ -47,25 +47,31 @@ def counters(at_s, busy_s, own_s, host="a", **fields):
     return NoiseCounters(host=host, at_s=at_s, busy_s=busy_s, own_s=own_s, **fields)
 
 
-def test_the_load_is_the_cpu_use_of_other_processes():
-    before = [counters(0, 100, {1: 5.0}), counters(0.1, 100, {2: 1.0})]
-    after = [counters(9.9, 120, {1: 7.0}), counters(10, 120, {2: 1.0, 3: 3.0})]
-
-    assert noise_between(0, before, after).load == pytest.approx((20 - 2 - 3) / 10)
-
-
-def test_a_process_counted_by_two_others_counts_once():
-    before = [counters(0, 0, {1: 0.0}), counters(0, 0, {1: 0.0, 2: 0.0})]
-    after = [counters(10, 10, {1: 6.0}), counters(10, 10, {1: 6.0, 2: 4.0})]
-
-    assert noise_between(0, before, after).load == 0
-
-
-def test_the_busiest_of_several_hosts_counts():
-    before = [counters(0, 0, {}), counters(0, 0, {}, host="b")]
-    after = [counters(10, 1, {}), counters(10, 5, {}, host="b")]
-
-    assert noise_between(0, before, after).load == 0.5
+@pytest.mark.parametrize(
+    ("before", "after", "load"),
+    [
+        pytest.param(
+            [counters(0, 100, {1: 5.0}), counters(0.1, 100, {2: 1.0})],
+            [counters(9.9, 120, {1: 7.0}), counters(10, 120, {2: 1.0, 3: 3.0})],
+            (20 - 2 - 3) / 10,
+            id="measured processes are subtracted",
+        ),
+        pytest.param(
+            [counters(0, 0, {1: 0.0}), counters(0, 0, {1: 0.0, 2: 0.0})],
+            [counters(10, 10, {1: 6.0}), counters(10, 10, {1: 6.0, 2: 4.0})],
+            0,
+            id="a process that two others read is subtracted once",
+        ),
+        pytest.param(
+            [counters(0, 0, {}), counters(0, 0, {}, host="b")],
+            [counters(10, 1, {}), counters(10, 5, {}, host="b")],
+            0.5,
+            id="the busiest host counts",
+        ),
+    ],
+)
+def test_the_load_is_the_cpu_use_of_other_processes(before, after, load):
+    assert noise_between(0, before, after).load == pytest.approx(load)
 
 
 def test_throttling_is_read():

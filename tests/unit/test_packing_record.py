@@ -50,12 +50,12 @@ def test_without_the_run_of_one_trial_at_a_time_there_is_no_comparison():
     ],
     ids=[
         "from 2 on no doubling brings a tenth",
-        "the most that was run still pays",
+        "the largest number still pays",
         "a dip before the top is no end",
         "a second trial brings less than a tenth",
         "two doublings bring a tenth each",
         "two doublings bring less",
-        "one number says nothing",
+        "a single number",
     ],
 )
 def test_the_number_of_trials_from_which_more_do_not_pay(rates, expected):

@@ -1,4 +1,4 @@
-"""Prices from a file of the project's own and from SkyPilot's, and the price of what a trial takes."""
+"""Price files in this project's format and in SkyPilot's, and the price of a trial's resources."""
 
 import os
 
@@ -107,7 +107,7 @@ def test_an_invalid_catalog_is_refused_with_line_and_column(written, text, told)
     ("text", "told"),
     [
         ("currency: EUR\ncpu: 1\n", "required field 'date' of Prices is missing"),
-        ("date: 2026-11-01\ncurrency: EUR\n", "the file has no price: give instances, or cpu and gpus"),
+        ("date: 2026-11-01\ncurrency: EUR\n", "the file contains no price: set instances, or cpu and gpus"),
         ("date: yesterday\ncurrency: EUR\ncpu: 1\n", "date: .* got 'yesterday'"),
         ("date: 2026-11-01\ncurrency: EUR\ncpu: 0\n", "cpu: .* greater than 0, got 0"),
         (OWN.replace("price: 0.8, ", ""), r"instances\.0: the required field 'price' of Instance is missing"),

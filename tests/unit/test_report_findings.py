@@ -85,7 +85,7 @@ def test_a_reason_shared_by_all_comparisons_is_given_once_for_the_run():
 
 def test_a_workload_without_transfers_is_reported_by_another_phase():
     assert finding("gpu", phase=Phase.COMPUTE).sentences[-1] == (
-        "It has no times with transfers, so these are of the phase compute."
+        "No times with transfers were measured, so these are times of the phase compute."
     )
 
 
@@ -101,9 +101,9 @@ def test_each_further_device_has_a_finding_of_its_own():
 
 def test_a_decision_adds_the_results_for_whole_trials_and_their_cost():
     assert finding("gpu", "gpu", decision=a_decision()).sentences[-2:] == (
-        "Over a whole trial of 1,000 steps: from 1024 on the GPU is faster, and at 256 not surely; "
+        "Over a whole trial of 1,000 steps: the GPU is faster from size 1024 on, but not clearly at 256; "
         "measured from 16 to 4096.",
-        "By cost, at prices of 2026-01-01: from 4096 on the GPU is cheaper, and at 1024 not surely; "
+        "By cost, at prices of 2026-01-01: the GPU is cheaper from size 4096 on, but not clearly at 1024; "
         "measured from 16 to 4096.",
     )
 

@@ -1,4 +1,4 @@
-"""The file of a run set: what is written is read again, and another kind of file is explained."""
+"""The file of a run set: it survives writing and reading, and other kinds of files are refused."""
 
 import json
 
@@ -33,7 +33,7 @@ def changed(path, run_set, change):
     "written",
     [
         pytest.param(a_run_set(workloads=("mlp",), sizes=(16, 256), num_rounds=2), id="several sizes"),
-        # Which has 2 ** 16 bytes on the GPU for each unit of its size.
+        # It uses 2 ** 16 bytes on the GPU for each unit of its size.
         pytest.param(a_run_set(sizes=(2**24,), num_rounds=1), id="the memory of the largest devices"),
         pytest.param(a_run_set(num_rounds=1).model_copy(update={"runs": ()}), id="nothing was measured"),
     ],
@@ -98,10 +98,10 @@ def test_a_file_of_another_kind_is_not_overwritten(content, path, run_set):
         (b"\x1f\x8b\x08", "is not valid JSON"),
         (b"[" * 100_000, "is not valid JSON.*recursion limit exceeded"),
         (b"[NaN]", "is not valid JSON"),
-        (b"[1, 2]", "is JSON, but not a run set: it has no 'tune_policies' at its top"),
+        (b"[1, 2]", "is JSON, but not a run set: it has no top-level key 'tune_policies'"),
         (b'{"version": "1.0", "benchmarks": []}', "is JSON, but not a run set"),
         (b'{"tune_policies": 3}', "RunSet must be a mapping of field names to values, got a value of type int"),
-        (b'{"tune_policies": {"schema_version": 2}}', "of version 2, and this tune-policies reads version 1"),
+        (b'{"tune_policies": {"schema_version": 2}}', "of version 2, but this tune-policies reads version 1"),
         (b'{"tune_policies": {}}', "the required field 'command' of RunSet is missing"),
     ],
 )
@@ -121,7 +121,7 @@ def test_the_error_for_an_invalid_field_contains_its_path(path, run_set):
 
     with pytest.raises(InvalidResourcesError, match=r"runs\.1\.blocks\.2\.seconds: .* or equal to 0\.0+1, got -1"):
         read_run_set(changed(path, run_set, negative))
-    with pytest.raises(InvalidResourcesError, match=r"workload: a name is one line of printed text"):
+    with pytest.raises(InvalidResourcesError, match=r"workload: a name must be one line of printable text"):
         read_run_set(changed(path, run_set, unprintable))
 
 

@@ -1,4 +1,4 @@
-"""Views of a run set: summaries, tables and CSV, and how numbers are written."""
+"""Views of a run set: summaries, tables, CSV, and the format of numbers."""
 
 import csv
 import io

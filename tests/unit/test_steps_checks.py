@@ -1,4 +1,4 @@
-"""What a workload may return."""
+"""Checks of the results of workloads."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How steps are timed in blocks, without a framework."""
+"""Timing of steps in blocks, without a framework."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tune_policies.benchmarks.measuring.process import BLOCK_S, BlockTimer, step
 
 
 def steps_of(step_s, *, known=None):
-    """The steps of a block, and how many were run to know, for steps of known length."""
+    """Return the steps of a block, and the steps that ran to find this number, for steps of known length."""
     run = []
 
     def seconds(number):
@@ -33,7 +33,7 @@ def test_a_long_step_is_a_block_by_itself():
     assert steps_of(2.0) == (1, 1)
 
 
-def test_a_step_that_is_known_to_be_long_is_not_tried():
+def test_a_step_with_a_long_known_time_does_not_run_to_size_its_block():
     assert steps_of(2.0, known=2.0) == (1, 0)
 
 

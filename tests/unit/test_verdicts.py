@@ -1,4 +1,4 @@
-"""Verdicts on runs: which pairs there are, and what is said against them."""
+"""Verdicts on runs: the compared pairs of devices, and the doubts about them."""
 
 import pytest
 

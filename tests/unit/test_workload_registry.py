@@ -1,4 +1,4 @@
-"""Tests how workloads are found: by name, or in the working directory."""
+"""Workloads are found by name or in the working directory."""
 
 import sys
 
@@ -7,6 +7,8 @@ import pytest
 from tune_policies import InvalidResourcesError
 from tune_policies.benchmarks.workloads.registry import (
     BUILT_IN,
+    CPU_COST,
+    OTHER_COST,
     SYNTHETIC,
     check_needs,
     check_workload,
@@ -74,8 +76,6 @@ def test_an_invalid_user_workload_is_refused_with_the_reason(folder, name, sourc
 @pytest.mark.parametrize(
     ("name", "source", "message"),
     [
-        ("matmull", "", "did you mean 'matmul'"),
-        ("mine_c:", "", "must be module:function"),
         ("mine_cc:train", "", r"there is no module 'mine_cc' in /.*; did you mean 'mine_c'\?"),
         ("mine_c.part:train", "", r"there is no module 'mine_c.part' in /"),
         ("mine_c:train", "def train(", r"mine_c\.py is not valid Python: '\(' was never closed"),
@@ -111,8 +111,6 @@ def test_a_users_workload_is_accepted_without_an_import(folder, module, source):
 
 
 def test_the_synthetic_device_costs_the_same_as_the_cpu_at_a_thousand():
-    from tune_policies.benchmarks.workloads.registry import CPU_COST, OTHER_COST
-
     (cpu_fixed, cpu_each), (other_fixed, other_each) = CPU_COST, OTHER_COST
 
     assert (other_fixed - cpu_fixed) / (cpu_each - other_each) == pytest.approx(1_000)
