@@ -9,7 +9,7 @@ from packaging.version import Version
 from ray._private.accelerators import get_accelerator_manager_for_resource
 
 from tests.marks import further
-from tests.on_ray.devices import VARIABLES, all_of, devices_of_each_trial
+from tests.on_ray.devices import VARIABLES, all_devices, devices_of_each_trial
 from tests.on_ray.rays import local_ray
 from tune_policies import AcceleratorPolicy, ProbeWarning, probe_cluster
 from tune_policies.cluster.accelerators import GPU_VISIBILITY_VARIABLES
@@ -55,7 +55,7 @@ def test_trials_side_by_side_see_their_own_gpus_and_together_all(vendor, tmp_pat
     seen = devices_of_each_trial(plan, VARIABLES[vendor], tmp_path)
 
     assert [len(devices) for devices in seen] == [2, 2]
-    assert all_of(seen) == ["0", "1", "2", "3"]
+    assert all_devices(seen) == ["0", "1", "2", "3"]
 
 
 @pytest.mark.rest

@@ -21,7 +21,7 @@ from ray._raylet import GcsClient
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 from ray.util import placement_group
 
-from tests.on_ray.rays import cluster_of, local_ray, run_where_this_package_is_not
+from tests.on_ray.rays import cluster_of, local_ray, run_without_this_package
 from tune_policies import (
     CpuPolicy,
     InvalidResourcesError,
@@ -400,7 +400,7 @@ def test_an_address_of_no_known_form_is_refused(address):
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
-def test_a_deadline_must_be_above_zero(timeout_s):
+def test_the_timeout_must_be_above_zero(timeout_s):
     with pytest.raises(InvalidResourcesError, match="timeout_s must be above 0 seconds"):
         probe_cluster(timeout_s=timeout_s)
 
@@ -409,7 +409,7 @@ def test_a_node_needs_nothing_but_ray_to_be_read(tmp_path):
     """The task travels by value: a node without this package gets as far as NVML."""
     code = "print(task(with_gpus=True, session='none'))"
 
-    facts = ast.literal_eval(run_where_this_package_is_not(node_facts.read_node, node_facts, code, tmp_path))
+    facts = ast.literal_eval(run_without_this_package(node_facts.read_node, node_facts, code, tmp_path))
 
     assert facts["usable_cpus"] >= 1
     assert facts["gpus"] or "NVML" in facts["gpu_error"]

@@ -9,7 +9,7 @@ import yaml
 from tests.marks import further
 from tests.on_ray.autoscaling import autoscaling_cluster, node_type
 from tests.on_ray.launching import LAUNCHED
-from tests.on_ray.rays import no_workers_ahead, wait_until
+from tests.on_ray.rays import wait_until, without_prestarted_workers
 from tune_policies import NodeTypeCapacity, Resources, probe_cluster
 
 GPU_NODE = {**node_type(3, CPU=2, GPU=1, **{"accelerator_type:A100": 1}), "labels": {"zone": "a"}}
@@ -37,7 +37,7 @@ def gpu_nodes_to_add(expected):
 @pytest.fixture(scope="module", params=[*further(False), True], ids=["autoscaler-v1", "autoscaler-v2"])
 def autoscaled(request):
     types = {"gpu-node": GPU_NODE, "cpu-node": CPU_NODE}
-    with no_workers_ahead(), autoscaling_cluster(types, v2=request.param) as cluster:
+    with without_prestarted_workers(), autoscaling_cluster(types, v2=request.param) as cluster:
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
         yield cluster
 

@@ -14,7 +14,7 @@ import ray
 
 from tests.clusters import nodes
 from tests.on_ray.autoscaling import autoscaling_cluster, node_type
-from tests.on_ray.rays import cluster_of, local_ray, no_workers_ahead, wait_until
+from tests.on_ray.rays import cluster_of, local_ray, wait_until, without_prestarted_workers
 from tune_policies import (
     CpuPolicy,
     FirstFeasiblePolicy,
@@ -52,7 +52,7 @@ TYPES = {
 
 @pytest.fixture(scope="module")
 def started():
-    with no_workers_ahead(), autoscaling_cluster(TYPES, v2=True) as cluster:
+    with without_prestarted_workers(), autoscaling_cluster(TYPES, v2=True) as cluster:
         yield cluster
 
 
@@ -79,7 +79,7 @@ def without_types():
     return probe_cluster().model_copy(update={"node_types": None, "max_nodes_to_add": None})
 
 
-def asked_for():
+def requested_nodes():
     return dict(find_autoscaler().requested())
 
 
@@ -89,7 +89,7 @@ def test_a_gpu_node_that_can_be_added_is_waited_for():
     plan, _ = timed(gpu_or_cpu("T4"))
 
     assert (plan.use_gpu, plan.max_concurrent_trials) == (True, 1)
-    assert asked_for() == {}
+    assert requested_nodes() == {}
 
 
 @pytest.mark.usefixtures("cluster")
@@ -107,7 +107,7 @@ def test_a_gpu_that_no_node_type_has_is_given_up_within_seconds(probe, why):
     assert not plan.use_gpu
     assert why in plan.reasons[0]
     assert seconds < 5
-    assert asked_for() == {}
+    assert requested_nodes() == {}
 
 
 @pytest.mark.ray_border
@@ -181,7 +181,7 @@ def test_ctrl_c_releases_what_was_asked_for(cluster):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         # Ray may print that tasks of other tests are infeasible.
         line = next(each for each in iter(child.stdout.readline, "") if each.startswith("GpuPolicy"))
-        wait_until(lambda: any("H100" in bundle for bundle in asked_for()))
+        wait_until(lambda: any("H100" in bundle for bundle in requested_nodes()))
         child.send_signal(signal.SIGINT)
         rest = child.communicate(timeout=60)[0]
 
@@ -189,7 +189,7 @@ def test_ctrl_c_releases_what_was_asked_for(cluster):
         "GpuPolicy does not fit the alive nodes: requesting 1 CPU, 1 GPU, 0.001 accelerator_type:H100"
     )
     assert "interrupted" in rest
-    assert asked_for() == {}
+    assert requested_nodes() == {}
 
 
 @pytest.mark.usefixtures("cluster")
@@ -198,11 +198,11 @@ def test_nodes_are_asked_for_ahead_of_a_run_and_let_go_after_it():
     plan = CpuPolicy(cpus=3).plan(nodes((3, 0)))
 
     with request_capacity(plan):
-        during = asked_for()
+        during = requested_nodes()
         wait_until(lambda: any(node["Alive"] and node["Resources"].get("CPU") == 3 for node in ray.nodes()))
 
     assert during == {'{"CPU": 3.0}': 1}
-    assert asked_for() == {}
+    assert requested_nodes() == {}
 
 
 @pytest.mark.usefixtures("cluster")
@@ -210,7 +210,7 @@ def test_an_error_in_the_run_lets_them_go_too():
     with pytest.raises(ZeroDivisionError), request_capacity(CpuPolicy().plan(nodes((1, 0)))):
         raise ZeroDivisionError
 
-    assert asked_for() == {}
+    assert requested_nodes() == {}
 
 
 @pytest.mark.usefixtures("cluster")
@@ -220,11 +220,11 @@ def test_the_request_of_another_is_not_released():
     request = request_capacity(plan)
     request_capacity(plan, num_trials=2)
     request.release()
-    others = asked_for()
+    others = requested_nodes()
     release_capacity()
 
     assert others == {'{"CPU": 1.0}': 2}
-    assert asked_for() == {}
+    assert requested_nodes() == {}
 
 
 @pytest.mark.usefixtures("cluster")
@@ -248,7 +248,7 @@ def test_node_types_that_are_known_to_be_too_small_are_not_asked_for():
 @pytest.fixture(scope="module")
 def cluster_v1():
     types = {name: TYPES[name] for name in ("starts", "fails")}
-    with no_workers_ahead(), autoscaling_cluster(types, v2=False) as started:
+    with without_prestarted_workers(), autoscaling_cluster(types, v2=False) as started:
         yield started
 
 
@@ -266,7 +266,7 @@ def test_v1_adds_a_gpu_node_too(connected_to_v1):
     plan, _ = timed(gpu_or_cpu("T4"))
 
     assert plan.use_gpu
-    assert asked_for() == {}
+    assert requested_nodes() == {}
 
 
 @pytest.mark.rest
