@@ -103,7 +103,7 @@ def run_out(config):
     torch.empty(100 * config["share"], dtype=torch.uint8, device=held.device)
 
 
-def test_a_trial_that_ran_out_leaves_its_record_in_its_error_file(plan, tmp_path):
+def test_the_error_file_of_an_out_of_memory_trial_contains_its_usage(plan, tmp_path):
     (trial,) = run(run_out, plan, tmp_path, config={"share": plan.gpu_memory_bytes})
 
     lines = [line for line in Path(trial.error_file).read_text().splitlines() if "gpu_memory: " in line]

@@ -1,7 +1,7 @@
 """A cluster with Ray's real autoscaler on one machine.
 
-``ray.cluster_utils.AutoscalingCluster`` needs a file that Ray's wheel does not contain, so the tests start the head node
-with ``ray start``.
+``ray.cluster_utils.AutoscalingCluster`` needs a file that Ray's wheel does not contain, so the tests start the head
+node with ``ray start``.
 """
 
 import json

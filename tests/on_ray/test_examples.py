@@ -119,5 +119,5 @@ def test_the_demo_finds_good_classifiers_and_prints_the_resources_of_each_trial(
     assert max(float(row[2]) for row in rows) > 0.95
 
 
-def test_every_example_is_run():
+def test_every_example_is_tested():
     assert {*EXPECTED_METRICS, "train_in_tune", "tune_tensorflow"} == {*NAMES}
