@@ -74,8 +74,8 @@ def leave_processes(config):
     child = subprocess.Popen(["sleep", "100"]).pid
     orphan = int(subprocess.check_output(["sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!"]))
     counts = Path(os.environ["STAND_IN_NVML"]).with_name("with_processes.json")
-    holding = dict.fromkeys([child, orphan, config["bystander"]], GIB)
-    state_counts(counts, total=16 * GIB, free=15 * GIB, processes=holding)
+    memory_in_use = dict.fromkeys([child, orphan, config["bystander"]], GIB)
+    state_counts(counts, total=16 * GIB, free=15 * GIB, processes=memory_in_use)
     os.environ["STAND_IN_NVML"] = str(counts)
     tune.report({"child": child, "orphan": orphan})
 

@@ -228,7 +228,10 @@ class RunsOut(Counting):
 @pytest.mark.rest
 @pytest.mark.parametrize(
     "policy_is_outer",
-    [pytest.param(True, id="inner scheduler"), pytest.param(False, id="outer scheduler", marks=pytest.mark.slow)],
+    [
+        pytest.param(True, id="PolicyScheduler around OomRetryScheduler"),
+        pytest.param(False, id="OomRetryScheduler around PolicyScheduler", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.ray_border
 def test_a_trial_that_ran_out_of_memory_gets_twice_the_gpu_fraction(tmp_path, policy_is_outer):

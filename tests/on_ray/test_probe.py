@@ -43,7 +43,7 @@ from tune_policies.ray_compat.connection import find_ray, last_error
 
 @pytest.fixture
 def no_ray_address_file(monkeypatch):
-    """Use a new temporary folder without the address of a cluster. Its path is short because Ray creates sockets there."""
+    """Use a temporary folder without a cluster's address. Its path is short because Ray creates sockets there."""
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
         monkeypatch.setenv("RAY_TMPDIR", folder)
         yield

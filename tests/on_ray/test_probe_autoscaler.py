@@ -23,7 +23,7 @@ class OnGpu:
 
 
 def gpu_nodes_to_add(expected):
-    """Wait for the expected number of GPU nodes that can still be added, and return it with the number for all types."""
+    """Wait for the expected number of addable GPU nodes, and return it with the number for all types."""
     deadline = time.monotonic() + 30
     while True:
         capacity = probe_cluster()

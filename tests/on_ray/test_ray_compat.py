@@ -236,7 +236,7 @@ def private_members_used(module, names):
 
 
 def test_all_private_members_of_tunes_controller_that_are_used_are_checked_at_the_start():
-    """What is looked for as a run begins is all that is private_members_used."""
+    """A run checks ``MEMBERS`` at its start, so this tuple must be complete."""
     names = {"controller", "self._controller", "state.controller", "unwrapped(tune_controller)"}
     found = {
         *private_members_used(tune_controller, names),

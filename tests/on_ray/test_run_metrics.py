@@ -28,7 +28,7 @@ def train(config):
 
 
 class ReadMetrics(tune.Callback):
-    """ReadMetrics what is exported while the run goes on, until it has what is looked for."""
+    """Reads the exported metrics during the run until they contain the GPU memory."""
 
     def __init__(self, port):
         self.port, self.exported, self.next_s = port, {}, 0.0
