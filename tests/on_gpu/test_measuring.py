@@ -42,7 +42,7 @@ def stays_on_cpu(size, device):
     return Steps(lambda: (matrix @ matrix)[0, 0])
 
 
-def of(run_set, device):
+def run_on(run_set, device):
     (run,) = run_set.of(Configuration(workload="matmul", size=SIZE, device=device))
     return run
 
@@ -53,25 +53,25 @@ def test_all_requested_devices_are_measured(run_set):
 
 
 def test_a_large_matrix_product_is_faster_on_a_gpu(run_set):
-    cpu, gpu = (min(of(run_set, device).times_s(Phase.COMPUTE)) for device in ("cpu", "gpu"))
+    cpu, gpu = (min(run_on(run_set, device).times_s(Phase.COMPUTE)) for device in ("cpu", "gpu"))
 
     assert gpu < cpu / 5
 
 
 def test_steps_with_transfers_take_longer(run_set):
-    run = of(run_set, "gpu")
+    run = run_on(run_set, "gpu")
 
     assert min(run.times_s(Phase.TRANSFERS)) > min(run.times_s(Phase.COMPUTE))
 
 
 def test_times_include_the_execution_of_queued_gpu_work(run_set):
     """Without synchronization, the time would imply over 10^16 FP32 operations per second, which no GPU reaches."""
-    assert min(of(run_set, "gpu").times_s(Phase.COMPUTE)) > 2 * SIZE**3 / 1e16
+    assert min(run_on(run_set, "gpu").times_s(Phase.COMPUTE)) > 2 * SIZE**3 / 1e16
 
 
 def test_only_a_process_on_a_gpu_uses_gpu_memory(run_set):
-    assert of(run_set, "cpu").peak_gpu_bytes is None
-    assert of(run_set, "gpu").peak_gpu_bytes >= 3 * 4 * SIZE**2
+    assert run_on(run_set, "cpu").peak_gpu_bytes is None
+    assert run_on(run_set, "gpu").peak_gpu_bytes >= 3 * 4 * SIZE**2
 
 
 def test_a_gpu_workload_that_computes_on_the_cpu_is_a_failure(on_cpu):

@@ -17,7 +17,7 @@ GIB = 2**30
 
 
 @pytest.fixture(scope="package", autouse=True)
-def no_gpu_was_chosen():
+def no_visible_devices_variable():
     """Unset CUDA_VISIBLE_DEVICES, because Ray rejects more simulated GPUs than this variable lists."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -26,7 +26,7 @@ def no_gpu_was_chosen():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def shared_ray(request, no_gpu_was_chosen):
+def shared_ray(request, no_visible_devices_variable):
     if resources := getattr(request.module, "RAY", None):
         share_ray(**resources)
     else:
@@ -44,12 +44,12 @@ def nvml(tmp_path_factory):
 def pytest_collection_modifyitems(items):
     places = [place for place, item in enumerate(items) if HERE in item.path.parents]
     # The sort is stable. Modules with their own Ray instances come first.
-    for place, item in zip(places, sorted((items[place] for place in places), key=_needs), strict=True):
+    for place, item in zip(places, sorted((items[place] for place in places), key=_required_resources), strict=True):
         item.add_marker(pytest.mark.ray)
         items[place] = item
 
 
-def _needs(item):
+def _required_resources(item):
     return sorted(getattr(item.module, "RAY", {}).items())
 
 

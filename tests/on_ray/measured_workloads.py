@@ -27,13 +27,13 @@ def _wait(microseconds):
     return 1.0
 
 
-def sees(size, device):
+def environment(size, device):
     """The loss encodes the number of threads of the process, and whether GPUs are hidden."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     return Steps(with_transfers=lambda: int(os.environ["OMP_NUM_THREADS"]) + 100 * hidden, tolerance=1e9)
 
 
-def began(size, device):
+def start_time(size, device):
     """The loss is the start time of the process, in seconds since the machine booted."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return Steps(with_transfers=lambda: ticks / os.sysconf("SC_CLK_TCK"))

@@ -52,14 +52,14 @@ def run(loop, tmp_path, space=None, *, policy=POLICY, trainer_config=None, stop=
             storage_path=str(tmp_path),
             stop=stop,
             verbose=0,
-            callbacks=[SeenResults(tmp_path / "seen")],
+            callbacks=[RecordResults(tmp_path / "seen")],
             checkpoint_config=checkpoint_config or tune.CheckpointConfig(),
             failure_config=tune.FailureConfig(max_failures=failures),
         ),
     ).fit()
 
 
-class SeenResults(tune.Callback):
+class RecordResults(tune.Callback):
     """Records every result that Tune receives. Tune's own files lose results when a trial is retried."""
 
     def __init__(self, path):
@@ -184,7 +184,7 @@ def test_a_policy_without_train_workers_fails_the_trial(tmp_path):
     assert "Set num_workers=1 or more" in str(results[0].error)
 
 
-class KillsItsProgram(tune.Callback):
+class KillProgram(tune.Callback):
     """Kills the original program after four steps, but not the program that restores the run."""
 
     def __init__(self):
@@ -195,7 +195,7 @@ class KillsItsProgram(tune.Callback):
             os.kill(self.pid, signal.SIGKILL)
 
 
-def count_the_steps(config):
+def record_steps(config):
     for step in range(step_of(ray.train.get_checkpoint()) + 1, 7):
         with Path(config["folder"], "taken").open("a") as file:
             file.write(f"{step} ")
@@ -220,10 +220,10 @@ def unrepeatable_config(folder):
 def run_until_killed(address, folder):
     ray.init(address=address, logging_level="ERROR")
     tuner(
-        as_trainable(trainer_of(count_the_steps)),
+        as_trainable(trainer_of(record_steps)),
         POLICY,
         param_space=unrepeatable_config(folder),
-        run_config=tune.RunConfig(name="run", storage_path=str(folder), callbacks=[KillsItsProgram()], verbose=0),
+        run_config=tune.RunConfig(name="run", storage_path=str(folder), callbacks=[KillProgram()], verbose=0),
     ).fit()
 
 
@@ -238,7 +238,7 @@ def test_a_trial_resumes_from_its_latest_checkpoint_after_its_program_was_killed
     program = subprocess.run([sys.executable, "-c", command], cwd=ROOT, env=variables, timeout=150, check=False)
     assert program.returncode == -signal.SIGKILL
 
-    restored = tune.Tuner.restore(str(tmp_path / "run"), as_trainable(trainer_of(count_the_steps)))
+    restored = tune.Tuner.restore(str(tmp_path / "run"), as_trainable(trainer_of(record_steps)))
     [result] = restored.fit()
 
     taken = (tmp_path / "taken").read_text().split()

@@ -42,7 +42,7 @@ def other_torch(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def examined(other_torch, environment_of_its_own):
+def examined(other_torch, isolated_environment):
     """The diagnosis of two nodes, and the output of the command.
 
     One node declares more resources than the machine has. The other has a different version of torch and a hidden
@@ -57,7 +57,7 @@ def examined(other_torch, environment_of_its_own):
         patch.setattr(cluster_reader, "_AT_ONCE", 1)
         diagnosis = examine(cluster.address)
         assert not ray.is_initialized()
-        return diagnosis, doctor(environment_of_its_own, "--address", cluster.address)
+        return diagnosis, doctor(isolated_environment, "--address", cluster.address)
 
 
 @pytest.fixture(scope="module")
@@ -147,8 +147,8 @@ def test_a_node_that_does_not_respond_in_time_is_a_problem(one_gpu_reserved):
 
 
 @pytest.mark.rest
-def test_without_a_ray_cluster_only_this_machine_is_checked_and_ray_is_not_started(environment_of_its_own, tmp_path):
-    done = doctor({**environment_of_its_own, "RAY_TMPDIR": str(tmp_path)})
+def test_without_a_ray_cluster_only_this_machine_is_checked_and_ray_is_not_started(isolated_environment, tmp_path):
+    done = doctor({**isolated_environment, "RAY_TMPDIR": str(tmp_path)})
 
     assert done.stdout.startswith("Ray does not run here, so only this machine was checked.\n")
     assert done.stderr == ""
@@ -156,18 +156,18 @@ def test_without_a_ray_cluster_only_this_machine_is_checked_and_ray_is_not_start
 
 
 @pytest.mark.rest
-def test_output_of_sitecustomize_is_not_parsed_as_a_result(environment_of_its_own, tmp_path):
+def test_output_of_sitecustomize_is_not_parsed_as_a_result(isolated_environment, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('hello')")
-    paths = os.pathsep.join([str(tmp_path), environment_of_its_own.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(tmp_path), isolated_environment.get("PYTHONPATH", "")])
 
-    done = doctor({**environment_of_its_own, "RAY_TMPDIR": str(tmp_path), "PYTHONPATH": paths})
+    done = doctor({**isolated_environment, "RAY_TMPDIR": str(tmp_path), "PYTHONPATH": paths})
 
     assert "only this machine was checked" in done.stdout
 
 
 @pytest.mark.rest
-def test_without_a_ray_cluster_the_exit_status_reports_problems(environment_of_its_own, tmp_path):
-    done = doctor({**environment_of_its_own, "RAY_TMPDIR": str(tmp_path)}, "--json")
+def test_without_a_ray_cluster_the_exit_status_reports_problems(isolated_environment, tmp_path):
+    done = doctor({**isolated_environment, "RAY_TMPDIR": str(tmp_path)}, "--json")
 
     problems = [found for found in json.loads(done.stdout)["findings"] if found["severity"] == "problem"]
     assert done.returncode == (1 if problems else 0)

@@ -99,7 +99,7 @@ def test_the_policy_of_an_example_uses_gpus_if_available_and_otherwise_cpus(name
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_demo_finds_good_classifiers_and_prints_the_resources_of_each_trial(tmp_path, environment_of_its_own):
+def test_the_demo_finds_good_classifiers_and_prints_the_resources_of_each_trial(tmp_path, isolated_environment):
     done = subprocess.run(
         [sys.executable, EXAMPLES / "demo.py"],
         capture_output=True,
@@ -107,7 +107,7 @@ def test_the_demo_finds_good_classifiers_and_prints_the_resources_of_each_trial(
         timeout=380,
         check=False,
         cwd=tmp_path,
-        env={**environment_of_its_own, "COLUMNS": "140"},
+        env={**isolated_environment, "COLUMNS": "140"},
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

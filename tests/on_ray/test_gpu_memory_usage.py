@@ -83,7 +83,7 @@ def leave_processes(config):
 FUNCTIONS = {function.__name__: function for function in (use_two_gib, report_own_key, run_out, leave_processes)}
 
 
-def do(config):
+def run_function(config):
     FUNCTIONS[config["what"]](config)
 
 
@@ -92,7 +92,7 @@ def trials(nvml, tmp_path_factory):
     """One trial of each function, by name."""
     with subprocess.Popen(["sleep", "100"]) as bystander:
         config = {"what": tune.grid_search(list(FUNCTIONS)), "bystander": bystander.pid}
-        trials = run(do, tmp_path_factory.mktemp("results"), config=config)
+        trials = run(run_function, tmp_path_factory.mktemp("results"), config=config)
         by_function = {trial.config["what"]: trial for trial in trials}
         yield by_function | {"bystander": bystander}
         bystander.kill()
@@ -245,7 +245,7 @@ def keep(config):
 
 
 @pytest.fixture(scope="module")
-def one_after_the_other(nvml, tmp_path_factory):
+def sequential_trials(nvml, tmp_path_factory):
     """Trials that share a process if possible. The third trial leaks a large amount of memory."""
     space = {"take_and_keep": tune.grid_search([[3 * GIB, 0], [GIB, MIB], [2 * GIB, GIB], [GIB, 0]])}
     folder = tmp_path_factory.mktemp("results")
@@ -254,8 +254,8 @@ def one_after_the_other(nvml, tmp_path_factory):
 
 
 @pytest.mark.rest
-def test_peak_memory_is_reset_for_each_trial_in_a_reused_process(one_after_the_other):
-    assert [usage["peak_reserved_bytes"] for _, _, usage in one_after_the_other] == [
+def test_peak_memory_is_reset_for_each_trial_in_a_reused_process(sequential_trials):
+    assert [usage["peak_reserved_bytes"] for _, _, usage in sequential_trials] == [
         3 * GIB,
         GIB + MIB,
         3 * GIB,
@@ -264,8 +264,8 @@ def test_peak_memory_is_reset_for_each_trial_in_a_reused_process(one_after_the_o
 
 
 @pytest.mark.rest
-def test_a_small_memory_leak_is_reported_by_the_next_trial(one_after_the_other):
-    (_, first, _), (_, second, _), (_, third, usage), _ = one_after_the_other
+def test_a_small_memory_leak_is_reported_by_the_next_trial(sequential_trials):
+    (_, first, _), (_, second, _), (_, third, usage), _ = sequential_trials
 
     assert first == second == third
     assert usage["left_over_bytes"] == MIB
@@ -273,8 +273,8 @@ def test_a_small_memory_leak_is_reported_by_the_next_trial(one_after_the_other):
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_a_process_with_a_large_memory_leak_is_replaced_without_a_failed_trial(one_after_the_other):
-    (_, keeping, _), (trial, other, usage) = one_after_the_other[-2:]
+def test_a_process_with_a_large_memory_leak_is_replaced_without_a_failed_trial(sequential_trials):
+    (_, keeping, _), (trial, other, usage) = sequential_trials[-2:]
 
     assert (trial.status, trial.num_failures, usage["left_over_bytes"]) == ("TERMINATED", 0, 0)
     assert other != keeping

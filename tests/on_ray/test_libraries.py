@@ -25,9 +25,9 @@ LIBRARIES = {  # the required module, and the number of trials in the example
 
 
 @pytest.fixture
-def environment(environment_of_its_own, tmp_path):
+def environment(isolated_environment, tmp_path):
     # Ultralytics saves its runs elsewhere if it sees pytest.
-    without_pytest = {name: value for name, value in environment_of_its_own.items() if not name.startswith("PYTEST_")}
+    without_pytest = {name: value for name, value in isolated_environment.items() if not name.startswith("PYTEST_")}
     offline = {"HF_HUB_OFFLINE": "1", "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
     return {**without_pytest, **offline, "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
 

@@ -76,7 +76,7 @@ def test_each_configuration_has_a_new_process_in_each_round(steps):
 
 @pytest.mark.rest
 def test_a_measurement_never_uses_a_prestarted_process(capacity):
-    run_set = measured(capacity, "began", devices=("cpu",), has_control=False, num_blocks=1)
+    run_set = measured(capacity, "start_time", devices=("cpu",), has_control=False, num_blocks=1)
 
     (run,) = run_set.runs
     requested_at = time.clock_gettime(time.CLOCK_BOOTTIME) - (time.time() - run.started_at.timestamp())
@@ -160,7 +160,7 @@ def test_processes_run_sequentially_if_there_are_too_few_gpus(capacity):
 
 @pytest.mark.rest
 def test_processes_are_interleaved_on_the_same_cpus_if_there_are_too_few(capacity):
-    run_set = measured(capacity, "sees", cpus=4, num_blocks=2)
+    run_set = measured(capacity, "environment", cpus=4, num_blocks=2)
 
     assert run_set.is_interleaved
     assert {run.configuration.device: run.losses[0] for run in run_set.runs} == {"cpu": 104, "gpu": 4}
@@ -169,7 +169,7 @@ def test_processes_are_interleaved_on_the_same_cpus_if_there_are_too_few(capacit
 
 @pytest.mark.rest
 def test_a_process_uses_the_cpus_of_its_slot_and_sees_only_its_own_gpu(capacity):
-    run_set = measured(capacity, "sees", cpus=2, has_control=False, num_blocks=1)
+    run_set = measured(capacity, "environment", cpus=2, has_control=False, num_blocks=1)
 
     losses = {run.configuration.device: run.losses[0] for run in run_set.runs}
     assert losses == {"cpu": 102, "gpu": 2}
@@ -230,13 +230,13 @@ def test_different_losses_on_two_devices_are_recorded_as_a_failure(capacity):
 
 
 @pytest.mark.rest
-def test_ctrl_c_keeps_the_measurements_and_exits_with_130(tmp_path, environment_of_its_own):
+def test_ctrl_c_keeps_the_measurements_and_exits_with_130(tmp_path, isolated_environment):
     output = tmp_path / "run.json"
     command = ["run", f"{HERE}:spin", "--size", "300", "--device", "cpu", "--rounds", "999", "--output", str(output)]
     with subprocess.Popen(
         [sys.executable, "-m", "tune_policies", "bench", *command],
         cwd=ROOT,
-        env=environment_of_its_own,
+        env=isolated_environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -16,7 +16,7 @@ SMALL = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
 
 
 @pytest.fixture
-def ray_that_kills(monkeypatch):
+def ray_with_low_memory_threshold(monkeypatch):
     """A Ray instance whose memory monitor kills every worker, because its threshold is 0.01 % of the memory."""
     monkeypatch.setenv("RAY_memory_usage_threshold", "0.0001")
     monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
@@ -58,7 +58,7 @@ def test_a_memory_error_is_classified_as_host_memory_in_a_task_and_a_trial(tmp_p
     assert classifications(allocate_too_much, tmp_path) == [refused, refused, refused]
 
 
-@pytest.mark.usefixtures("ray_that_kills")
+@pytest.mark.usefixtures("ray_with_low_memory_threshold")
 def test_a_kill_by_rays_memory_monitor_is_classified_as_host_memory(tmp_path):
     found = classifications(sleep, tmp_path)
 

@@ -145,7 +145,7 @@ def half_a_cpu_from_the_second_step_on(tune_controller, trial, result, scheduler
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_an_inner_resource_changing_scheduler_keeps_the_raised_memory(tmp_path):
+def test_an_inner_resource_changing_scheduler_changes_a_requeued_trial_once(tmp_path):
     inner = ResourceChangingScheduler(None, half_a_cpu_from_the_second_step_on)
 
     trials = run(
@@ -385,11 +385,11 @@ def test_retries_after_out_of_memory_and_other_errors_are_counted_separately(tmp
 
 
 @pytest.mark.slow  # importing TensorFlow takes ten seconds, here and in its trial
-def test_the_out_of_memory_error_of_each_framework_requeues_a_trial(environment_of_its_own):
+def test_the_out_of_memory_error_of_each_framework_requeues_a_trial(isolated_environment):
     done = subprocess.run(
         [sys.executable, "-m", "tests.on_ray.real_errors"],
         cwd=Path(__file__).parents[2],
-        env=environment_of_its_own,
+        env=isolated_environment,
         capture_output=True,
         text=True,
         timeout=200,

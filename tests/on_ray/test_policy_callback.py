@@ -158,7 +158,7 @@ RECORD = GpuMemoryUsage(
 )
 
 
-def records(config):
+def report_usage_record(config):
     for _ in range(2):
         tune.report({"gpu_memory": RECORD.to_result()})
 
@@ -172,7 +172,9 @@ def test_every_logger_accepts_the_gpu_memory_usage_in_results(tmp_path, monkeypa
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = (tmp_path / "mlruns").as_uri()
 
-    (trial,) = run(records, tmp_path, MLflowLoggerCallback(tracking_uri=uri, experiment_name="tried")).trials
+    (trial,) = run(
+        report_usage_record, tmp_path, MLflowLoggerCallback(tracking_uri=uri, experiment_name="tried")
+    ).trials
 
     with (Path(trial.local_path) / "progress.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -242,7 +244,7 @@ def test_paused_time_counts_as_idle(tmp_path, reuse_actors):
     assert slot.trial_hours * 3600 < usage.elapsed_s - 3
 
 
-def runs_out(config):
+def run_out_of_memory(config):
     from ray import tune
 
     if tune.get_context().get_trial_resources().required_resources["GPU"] < 1:
@@ -253,7 +255,7 @@ def runs_out(config):
 
 @pytest.mark.rest
 def test_out_of_memory_errors_and_retries_are_counted(tmp_path):
-    run(runs_out, tmp_path, PolicyCallback(), scheduler=PolicyScheduler(PLAN, OomRetryScheduler()))
+    run(run_out_of_memory, tmp_path, PolicyCallback(), scheduler=PolicyScheduler(PLAN, OomRetryScheduler()))
 
     usage = usage_of(tmp_path)
     assert usage.out_of_memory.model_dump(exclude_defaults=True) == {
@@ -265,7 +267,7 @@ def test_out_of_memory_errors_and_retries_are_counted(tmp_path):
     assert [(span.end, span.out_of_memory) for span in usage.spans] == [("tried_again", True), ("finished", False)]
 
 
-def fails_once(config):
+def fail_once(config):
     time.sleep(0.5)
     flag = Path(config["flag"])
     if not flag.exists():
@@ -277,11 +279,11 @@ def fails_once(config):
 @pytest.mark.rest
 def test_a_restored_run_prints_its_plan_once_and_continues_its_usage(tmp_path, capfd):
     run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback()])
-    tuner(fails_once, PLAN, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()
+    tuner(fail_once, PLAN, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()
     before = usage_of(tmp_path)
     capfd.readouterr()
 
-    tune.Tuner.restore(str(tmp_path / "run"), fails_once, restart_errored=True).fit()
+    tune.Tuner.restore(str(tmp_path / "run"), fail_once, restart_errored=True).fit()
 
     after = usage_of(tmp_path)
     assert capfd.readouterr().out.count(PLAN.explain()) == 1
@@ -298,10 +300,10 @@ def test_a_run_restored_under_another_plan_records_both_plans(tmp_path):
     other = PLAN.capped(1, limited_by="the test")
     run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback()])
     space = {"flag": str(tmp_path / "flag")}
-    tuner(fails_once, PLAN, param_space=space, run_config=run_config).fit()
+    tuner(fail_once, PLAN, param_space=space, run_config=run_config).fit()
 
     with applied(other):
-        tune.Tuner.restore(str(tmp_path / "run"), fails_once, restart_errored=True).fit()
+        tune.Tuner.restore(str(tmp_path / "run"), fail_once, restart_errored=True).fit()
 
     assert [plan.text for plan in usage_of(tmp_path).plans] == [PLAN.explain(), other.explain()]
 
@@ -309,7 +311,7 @@ def test_a_run_restored_under_another_plan_records_both_plans(tmp_path):
 @pytest.mark.rest
 def test_a_restored_run_continues_from_the_usage_file_if_it_is_newer_than_tunes_state(tmp_path):
     run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback()])
-    tuner(fails_once, PLAN, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()
+    tuner(fail_once, PLAN, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()
     saved = usage_of(tmp_path)
     later = {
         "elapsed_s": saved.elapsed_s + 100,
@@ -318,7 +320,7 @@ def test_a_restored_run_continues_from_the_usage_file_if_it_is_newer_than_tunes_
     }
     (tmp_path / "run" / USAGE_FILE).write_text(saved.model_copy(update=later).to_json())
 
-    tune.Tuner.restore(str(tmp_path / "run"), fails_once, restart_errored=True).fit()
+    tune.Tuner.restore(str(tmp_path / "run"), fail_once, restart_errored=True).fit()
 
     usage = usage_of(tmp_path)
     assert usage.elapsed_s > saved.elapsed_s + 100
@@ -326,7 +328,7 @@ def test_a_restored_run_continues_from_the_usage_file_if_it_is_newer_than_tunes_
     assert usage.out_of_memory.num_gpu_errors == 3
 
 
-def climbs(config):
+def report_scores(config):
     for step in range(9):
         tune.report({"score": config["level"] * step})
 
@@ -337,7 +339,7 @@ def test_a_trial_that_a_scheduler_stops_at_max_t_counts_as_finished(tmp_path):
     halving = AsyncHyperBandScheduler(metric="score", mode="max", max_t=4, grace_period=2, reduction_factor=2)
 
     trials = run(
-        climbs,
+        report_scores,
         tmp_path,
         PolicyCallback(),
         scheduler=PolicyScheduler(one_by_one, halving),
@@ -383,7 +385,7 @@ def test_the_resources_of_train_workers_count_as_used(tmp_path):
     assert usage.resources[0].used_hours == slot.hours["CPU"] > 2 / 3600
 
 
-class Breaks(PolicyScheduler):
+class FailingScheduler(PolicyScheduler):
     """A scheduler whose methods raise errors when the callback calls them."""
 
     def slot_of(self, trial):
@@ -398,7 +400,7 @@ def test_errors_in_the_callback_are_logged_once_and_do_not_stop_the_run(tmp_path
     config = {"file": "none", "fails": tune.grid_search([False, False])}
 
     with caplog.at_level(logging.ERROR, logger="tune_policies"):
-        analysis = run(sleep, tmp_path, PolicyCallback(), scheduler=Breaks(PLAN), config=config)
+        analysis = run(sleep, tmp_path, PolicyCallback(), scheduler=FailingScheduler(PLAN), config=config)
 
     assert [trial.status for trial in analysis.trials] == ["TERMINATED"] * 2
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
@@ -427,4 +429,4 @@ def test_a_plan_of_another_type_is_rejected(wrong):
 @pytest.mark.rest
 def test_a_run_without_a_policy_and_a_plan_raises_an_error(tmp_path):
     with pytest.raises(InvalidResourcesError, match="PolicyCallback has no plan"):
-        run(climbs, tmp_path, PolicyCallback(), config={"level": 1})
+        run(report_scores, tmp_path, PolicyCallback(), config={"level": 1})

@@ -120,7 +120,7 @@ class Counting(tune.Trainable):
         self.done = json.loads(Path(checkpoint_dir, "done.json").read_text())
 
 
-def kinds(folder):
+def device_types(folder):
     """Return the device type of each step, by trial."""
     found = {}
     for line in notes(folder):
@@ -152,7 +152,7 @@ class PausesAfterEachStep(FIFOScheduler):
         return TrialScheduler.PAUSE
 
 
-class FirstEndsSoon(Counting):
+class WaitForGpuTrial(Counting):
     """The trial on the CPU finishes its first step after the trial on the GPU has ended."""
 
     def before_step_ends(self, has_gpu):
@@ -172,12 +172,12 @@ class FirstEndsSoon(Counting):
 def test_a_paused_trial_keeps_its_device_type_unless_it_may_move(tmp_path, may_move, then):
     scheduler = PolicyScheduler(plan_of(1, 1), PausesAfterEachStep(), may_move=may_move)
 
-    run(tmp_path, scheduler, FirstEndsSoon, 2)
+    run(tmp_path, scheduler, WaitForGpuTrial, 2)
 
-    assert sorted(kinds(tmp_path).values()) == [["CPU", then, then], ["GPU", "GPU", "GPU"]]
+    assert sorted(device_types(tmp_path).values()) == [["CPU", then, then], ["GPU", "GPU", "GPU"]]
 
 
-class LastOnes(Counting):
+class SlowCpuTrials(Counting):
     """A trial on the CPU takes as long as eight on the GPU. The first waits for its start, the ninth for its end."""
 
     def before_step_ends(self, has_gpu):
@@ -210,10 +210,10 @@ def test_a_slow_slot_is_left_idle_near_the_end_of_a_run(tmp_path):
     scheduler = PolicyScheduler(plan_of(1, 1))
     recorder = RecordIdleSlots(scheduler)
 
-    trials = run(tmp_path, scheduler, LastOnes, 12, reuse_actors=True, callbacks=[recorder])
+    trials = run(tmp_path, scheduler, SlowCpuTrials, 12, reuse_actors=True, callbacks=[recorder])
 
     assert {trial.status for trial in trials} == {"TERMINATED"}
-    assert Counter(each[0] for each in kinds(tmp_path).values()) == {"GPU": 11, "CPU": 1}
+    assert Counter(each[0] for each in device_types(tmp_path).values()) == {"GPU": 11, "CPU": 1}
     assert {1: 1} in recorder.seen
     assert not any(0 in idle for idle in recorder.seen)
 
@@ -363,7 +363,7 @@ def test_restored_trials_keep_their_device_type_with_the_slots_of_the_new_plan(t
     assert notes(tmp_path)[2:] == ["again on a CPU"]
 
 
-class GetsMore(tune.Trainable):
+class ReportCpus(tune.Trainable):
     """Reports the CPUs of its process in each step."""
 
     def setup(self, config):
@@ -385,7 +385,7 @@ def three_cpus_after_two_steps(tune_controller, trial, result, scheduler):
     return tune.PlacementGroupFactory([{"CPU": 3}]) if result["training_iteration"] >= 2 else None
 
 
-class NotesResults(tune.Callback):
+class RecordResults(tune.Callback):
     def __init__(self):
         self.results = []
 
@@ -397,10 +397,10 @@ class NotesResults(tune.Callback):
 @pytest.mark.ray_border
 def test_an_inner_resource_changing_scheduler_can_give_a_trial_more(tmp_path):
     scheduler = PolicyScheduler(CpuPolicy(cpus=1), ResourceChangingScheduler(None, three_cpus_after_two_steps))
-    recorder = NotesResults()
+    recorder = RecordResults()
     checkpoints = tune.CheckpointConfig(checkpoint_frequency=1)
 
-    [trial] = run(tmp_path, scheduler, GetsMore, 1, checkpoint_config=checkpoints, callbacks=[recorder])
+    [trial] = run(tmp_path, scheduler, ReportCpus, 1, checkpoint_config=checkpoints, callbacks=[recorder])
 
     assert (trial.status, trial.last_result["training_iteration"]) == ("TERMINATED", 6)
     assert recorder.results[0] == (1, "1", "1 CPU")

@@ -422,7 +422,7 @@ HOSTILE = "a[bold]b[/red]\x1b[31m\n::add-mask::c\u202e"
 @pytest.mark.parametrize("command", ["probe", "doctor"])
 @pytest.mark.ray_border
 def test_modules_in_the_working_folder_are_not_imported_and_names_are_escaped(
-    tmp_path, environment_of_its_own, hostile_cluster, command
+    tmp_path, isolated_environment, hostile_cluster, command
 ):
     """Ray would add the working folder, with its numpy.py, to the import path of the workers."""
     for name in ("random", "json", "numpy", "pydantic", "pynvml"):
@@ -430,7 +430,7 @@ def test_modules_in_the_working_folder_are_not_imported_and_names_are_escaped(
     program = [sys.executable, "-P", "-m", "tune_policies", command, "--address", hostile_cluster.address]
 
     done = subprocess.run(
-        program, cwd=tmp_path, env=environment_of_its_own, capture_output=True, text=True, check=False, timeout=120
+        program, cwd=tmp_path, env=isolated_environment, capture_output=True, text=True, check=False, timeout=120
     )
 
     assert list(tmp_path.glob("*-ran")) == []

@@ -333,12 +333,12 @@ def test_the_function_of_a_trainable_can_be_wrapped(tmp_path):
     assert wrapped.__name__ == tune_trial.class_of_function(function).__name__
 
 
-class FailsWaiting(FIFOScheduler):
+class FailPendingTrials(FIFOScheduler):
     """Fails trials with ``fails`` in their config before they start."""
 
     def on_trial_add(self, tune_controller_, trial):
         super().on_trial_add(tune_controller_, trial)
-        tune_controller.install_hook(trial, NotesFailures(), tune_controller_)
+        tune_controller.install_hook(trial, RecordFailures(), tune_controller_)
         self.to_fail = getattr(self, "to_fail", [])
         if trial.config["fails"]:
             self.to_fail.append(trial)
@@ -353,7 +353,7 @@ def test_a_pending_trial_can_fail_without_affecting_others(tmp_path):
     trials = tune.run(
         report_once,
         config={"fails": tune.grid_search([True, False])},
-        scheduler=FailsWaiting(),
+        scheduler=FailPendingTrials(),
         storage_path=str(tmp_path),
         raise_on_failed_trial=False,
         verbose=0,
@@ -499,7 +499,7 @@ class FailsAt(tune.Trainable):
         raise ValueError("failed while saving")
 
 
-class NotesFailures(FIFOScheduler):
+class RecordFailures(FIFOScheduler):
     """Records whether each failed trial was saving. As a failure hook, it requeues no trial."""
 
     def __init__(self):
@@ -523,7 +523,7 @@ class NotesFailures(FIFOScheduler):
 
 @pytest.fixture(scope="module")
 def failed(own_ray, tmp_path_factory):
-    scheduler = NotesFailures()
+    scheduler = RecordFailures()
     trials = tune.run(
         FailsAt,
         config={"at": tune.grid_search(["step", "save"])},

@@ -43,7 +43,7 @@ def test_a_lost_placement_group_is_requested_again(tmp_path, caplog):
     holders = [Holder.remote() for _ in range(2)]
     ray.get([each.ready.remote() for each in holders])
 
-    def lose_and_make_room():
+    def remove_groups_and_release():
         wait_until(lambda: any(group.is_pending for group in placement_groups()))
         time.sleep(3)  # until the run has registered the groups
         for group in placement_groups():
@@ -53,7 +53,7 @@ def test_a_lost_placement_group_is_requested_again(tmp_path, caplog):
         for each in holders:
             ray.kill(each)
 
-    losing = threading.Thread(target=lose_and_make_room)
+    losing = threading.Thread(target=remove_groups_and_release)
     losing.start()
     trials = run(report, CpuPolicy(cpus=1), num_samples=2, storage_path=str(tmp_path), verbose=0).trials
     losing.join()
@@ -67,12 +67,12 @@ def test_a_run_logs_which_actors_and_groups_reserve_the_resources_of_pending_tri
     group = ray.util.placement_group([{"CPU": 1}], name="reserved")
     ray.get([named.ready.remote(), group.ready()])
 
-    def make_room():
+    def release_resources():
         wait_until(lambda: "plan on free resources" in caplog.text)
         ray.kill(named)
         ray.util.remove_placement_group(group)
 
-    releasing = threading.Thread(target=make_room)
+    releasing = threading.Thread(target=release_resources)
     releasing.start()
     run(report, CpuPolicy(cpus=1), num_samples=2, storage_path=str(tmp_path), verbose=0)
     releasing.join()

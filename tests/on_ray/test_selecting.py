@@ -9,7 +9,7 @@ from tests.on_ray.rays import cluster_of
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, Resources, SelectingPolicy, probe_cluster
 
 
-def where_it_runs(config):
+def report_node(config):
     tune.report({"node_id": ray.get_runtime_context().get_node_id()})
 
 
@@ -31,7 +31,7 @@ def test_trials_of_tune_run_use_only_selected_nodes(nodes, tmp_path):
     plan = plan_on(SelectingPolicy(CpuPolicy(), label_selector={"zone": "in(us, asia)"}))
 
     done = tune.run(
-        where_it_runs,
+        report_node,
         resources_per_trial=plan.resources_per_trial,
         num_samples=4,
         storage_path=str(tmp_path),

@@ -37,12 +37,12 @@ def trainer(tmp_path):
     )
 
 
-class StartsElsewhere(train_run.WorkerCallback):
+class StartFromCheckpoint(train_run.WorkerCallback):
     def after_init_train_context(self):
         train_run.start_from_checkpoint(ray.train.Checkpoint("/of/another/run"))
 
 
-class SendsController(train_run.ControllerCallback):
+class SendController(train_run.ControllerCallback):
     def __init__(self, queue):
         self.queue = queue
 
@@ -65,7 +65,7 @@ def error_of_worker(own_ray, tmp_path_factory):
         raise ValueError(f"began with {ray.train.get_checkpoint().path}")
 
     with pytest.raises(WorkerGroupError) as caught:
-        trainer_with(StartsElsewhere(), loop, tmp_path_factory.mktemp("error")).fit()
+        trainer_with(StartFromCheckpoint(), loop, tmp_path_factory.mktemp("error")).fit()
     return train_run.error_in_worker(caught.value.worker_failures[0])
 
 
@@ -75,7 +75,6 @@ def test_the_error_of_a_training_loop_is_found_in_the_error_of_the_run(error_of_
 
 
 def test_a_worker_group_error_is_a_training_failed_error():
-    """In Ray 2.50 and earlier, it is one of two classes. Later, it is their base class."""
     assert isinstance(WorkerGroupError("rank 0", {0: ValueError()}), train_run.TrainingFailedError)
 
 
@@ -85,7 +84,7 @@ def test_a_worker_starts_from_the_given_checkpoint(error_of_worker):
 
 def test_aborting_a_controller_ends_the_run_and_its_workers(tmp_path):
     queue = Queue(actor_options={"num_cpus": 0})
-    trainer = trainer_with(SendsController(queue), lambda: time.sleep(600), tmp_path)
+    trainer = trainer_with(SendController(queue), lambda: time.sleep(600), tmp_path)
     with ThreadPoolExecutor() as pool:
         run = pool.submit(trainer.fit)
         controller = queue.get(timeout=60)

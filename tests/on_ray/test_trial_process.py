@@ -337,7 +337,7 @@ class WithChildren(tune.Trainable):
 @pytest.mark.ray_border
 def test_a_trainable_keeps_its_own_placement_group_bundles(tmp_path):
     """Two of these trials fit on four CPUs, although the policy plans four trials."""
-    trials = run(MeetsAnother, CpuPolicy(cpus=1), tmp_path, num_samples=3, config={"folder": str(tmp_path)})
+    trials = run(WaitsForAnother, CpuPolicy(cpus=1), tmp_path, num_samples=3, config={"folder": str(tmp_path)})
 
     results = [trial.last_result for trial in trials]
     assert [trial.status for trial in trials] == ["TERMINATED"] * 3
@@ -352,7 +352,7 @@ def most_at_once(results):
     return max(accumulate(change for _, change in changes))
 
 
-class MeetsAnother(WithChildren):
+class WaitsForAnother(WithChildren):
     """Waits until two trials have started."""
 
     def step(self):

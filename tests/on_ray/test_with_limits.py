@@ -32,7 +32,7 @@ def states():
     yield state()
 
 
-def held(gib):
+def allocate(gib):
     import cupy
 
     return cupy.empty(gib * GIB).size
@@ -63,7 +63,7 @@ class Model(Base):
         import_and_ignore_errors()
 
     def too_much(self):
-        return held(5)
+        return allocate(5)
 
     @ray.method(num_returns=2)
     def two(self):
@@ -100,7 +100,7 @@ def result_of(reference):
 def test_the_gpu_memory_of_a_task_is_limited(nvml):
     assert result_of(remote(state).remote()) == LIMITED
     with pytest.raises(MemoryError, match="Out of memory allocating 5,368,709,120 bytes"):
-        result_of(remote(held).remote(5))
+        result_of(remote(allocate).remote(5))
     with pytest.raises(ray.exceptions.RayTaskError, match=r'MemoryLimitError: .*Pass on_unenforced_limit="warn"'):
         result_of(remote(import_and_ignore_errors).remote())
 
@@ -119,7 +119,7 @@ def test_the_gpu_memory_of_an_actor_is_limited_and_its_class_is_kept(nvml):
 
 
 @pytest.mark.rest
-def test_an_actor_that_ignored_an_unenforced_limit_raises_it_after_the_method(nvml):
+def test_an_actor_method_that_ignores_an_unenforced_limit_still_fails(nvml):
     actor = remote(Model).remote(1, second=2)
 
     with pytest.raises(ray.exceptions.RayTaskError, match=r'MemoryLimitError: .*Pass on_unenforced_limit="warn"'):
