@@ -202,7 +202,7 @@ class Training(tune.Trainable):
 
 @pytest.mark.rest
 @pytest.mark.parametrize(
-    "reuse_actors", [pytest.param(False, marks=pytest.mark.slow), True], ids=["new process", "used process"]
+    "reuse_actors", [pytest.param(False, marks=pytest.mark.slow), True], ids=["new process", "reused process"]
 )
 def test_a_trial_that_exploits_a_large_config_gets_its_gpu_fraction(tmp_path, reuse_actors):
     """Population-based training replaces the small config, which performs worse, by the large one with its state."""
