@@ -9,6 +9,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
+from tune_policies.files.reading import read_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import suggest
 
@@ -122,8 +123,8 @@ def check_workload(name: str) -> BuiltIn | None:
 def _check_defines(function: str, path: Path, name: str) -> None:
     """Raise ``InvalidResourcesError`` if a source file is not valid Python, or surely does not define a function."""
     try:
-        nodes = list(ast.walk(ast.parse(path.read_bytes())))
-    except (OSError, SyntaxError, ValueError) as error:
+        nodes = list(ast.walk(ast.parse(read_bytes(path))))
+    except (SyntaxError, ValueError) as error:
         raise InvalidResourcesError(f"workload {name!r}: {path} is not valid Python: {error}") from error
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}

@@ -106,7 +106,7 @@ def test_a_cpu_that_an_actor_uses_is_not_free_for_tasks(tmp_path):
     ray.kill(replica)
 
     [text] = MESSAGES
-    assert "Leave room for them, and for the actors, which hold 1 CPU" in text
+    assert "Leave room for them, and for the actors, which use 1 CPU" in text
     assert "ReservingPolicy(policy, cpus=2)" in text
 
 

@@ -278,7 +278,7 @@ def test_a_scaling_config_accepts_only_options_that_the_plan_does_not_set(capaci
 
     assert (config.num_workers, config.use_gpu, config.placement_strategy) == (2, True, "SPREAD")
     assert config.resources_per_worker == {"CPU": 2, "GPU": 1}
-    with pytest.raises(InvalidResourcesError, match="num_workers comes from the plan"):
+    with pytest.raises(InvalidResourcesError, match="the plan sets num_workers"):
         plan.scaling_config(num_workers=4)
 
 
