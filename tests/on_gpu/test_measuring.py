@@ -76,4 +76,4 @@ def test_only_a_process_on_a_gpu_uses_gpu_memory(run_set):
 
 def test_a_gpu_workload_that_computes_on_the_cpu_is_a_failure(on_cpu):
     assert not on_cpu.runs
-    assert "was requested gpu, but used none" in on_cpu.failures[0].message
+    assert "was called for a GPU, but used none" in on_cpu.failures[0].message

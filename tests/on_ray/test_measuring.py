@@ -181,7 +181,7 @@ def test_a_process_uses_the_cpus_of_its_slot_and_sees_only_its_own_gpu(capacity)
     [
         ("raises", "raised", "LookupError: no batch of 300"),
         ("exits", "raised", "SystemExit: enough"),
-        ("never_ends", "timed_out", "after 6 s it had not ended"),
+        ("never_ends", "timed_out", "after 6 s it was still running"),
         ("returns_nothing", "raised", "a workload must return Steps"),
     ],
 )

@@ -117,4 +117,4 @@ def test_a_users_package_named_benchmarks_does_not_hide_the_benchmarks(project):
     ours = run(project, "-m", "tune_policies.benchmarks", "show", "--help")
 
     assert theirs.stdout == "the user's own\n"
-    assert "Show what a run measured" in ours.stdout, ours.stderr
+    assert "Show the results of a run" in ours.stdout, ours.stderr

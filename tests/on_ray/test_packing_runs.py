@@ -52,5 +52,5 @@ def test_a_trial_runs_a_workload_from_the_working_directory(capacity, tmp_path, 
 def test_a_run_without_active_mps_raises_an_error(capacity):
     plan = CpuPolicy().plan(capacity)
 
-    with pytest.raises(FailedRunError, match="mps did not hold the trials"):
+    with pytest.raises(FailedRunError, match="mps did not limit the trials"):
         run_trials(Sharing(PackingMode.PACKED_WITH_MPS, Training("mlp", "mlp", 8, 4), 1, plan))
