@@ -35,7 +35,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 @pytest.fixture(scope="session")
-def environment_of_its_own():
+def isolated_environment():
     """An environment for programs that start Ray, with a separate folder for Ray."""
     # The path must be short, because it contains sockets.
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:

@@ -1,4 +1,4 @@
-"""What these tests ask of the GPU. The process of the tests themselves never opens a context on it."""
+"""Helpers that use the GPU in other processes, so that the test process never creates a CUDA context."""
 
 import json
 import subprocess
@@ -15,15 +15,15 @@ time.sleep(600)
 """
 
 
-def torch_says(expression):
-    """Return what torch says of the device in a process of its own."""
+def evaluate_with_torch(expression):
+    """Evaluate an expression in a new process with torch."""
     code = f"import json, torch; print(json.dumps({expression}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def sees_a_gpu(framework):
-    """Return whether TensorFlow, or JAX, is installed and sees the device, asked in a process of its own."""
+    """Return whether TensorFlow or JAX is installed and finds a GPU, by running it in a new process."""
     code = {
         "tensorflow": "import tensorflow as t; print(bool(t.config.list_physical_devices('GPU')))",
         "jax": "import jax; print(jax.default_backend() == 'gpu')",
@@ -33,13 +33,13 @@ def sees_a_gpu(framework):
 
 
 def used_bytes():
-    """Return what is used of this process's devices by the driver's count, whoever uses it."""
+    """Return the memory in use on the visible devices, by all processes, as the driver reports it."""
     return sum(device.used_bytes for device in read_device_use())
 
 
 @contextmanager
-def holding(amount):
-    """Let another process hold so many bytes of the device."""
+def memory_in_use(amount):
+    """Start a process that allocates this many bytes of GPU memory."""
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(amount)], stdout=subprocess.PIPE)
     try:
         assert process.stdout.readline() == b"held\n"

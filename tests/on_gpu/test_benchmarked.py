@@ -1,4 +1,4 @@
-"""A decision on a real GPU: small trials do not see it, large ones train on it. Run by `make test-gpu`."""
+"""With a decision on a real GPU, small trials run on CPUs and large ones on the GPU. `make test-gpu` runs it."""
 
 import pytest
 from ray import tune
@@ -17,7 +17,7 @@ def train(config):
     tune.report({"device": torch.ones(8, device=device).sum().device.type})
 
 
-def test_small_trials_do_not_see_the_gpu_and_large_ones_use_it(tmp_path):
+def test_small_trials_run_on_cpus_and_large_trials_on_the_gpu(tmp_path):
     with local_ray(num_cpus=4):
         policy = BenchmarkedPolicy(
             a_decision(),

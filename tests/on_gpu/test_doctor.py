@@ -1,15 +1,15 @@
-"""What the doctor reads of real GPUs."""
+"""The doctor reads real GPUs."""
 
 import pytest
 
-from tests.on_gpu.device import torch_says
+from tests.on_gpu.device import evaluate_with_torch
 from tune_policies.probe.doctor.cluster_reader import examine
 
 pytestmark = pytest.mark.gpu
 
 
 def test_the_gpus_and_their_driver_are_read():
-    model = torch_says("torch.cuda.get_device_name(0)")
+    model = evaluate_with_torch("torch.cuda.get_device_name(0)")
 
     (node,) = examine("local").nodes
 
@@ -19,7 +19,7 @@ def test_the_gpus_and_their_driver_are_read():
     assert node.cuda_version
 
 
-def test_a_gpu_that_torch_can_use_needs_no_other_driver_or_build():
+def test_a_gpu_that_torch_can_use_causes_no_finding_about_driver_or_build():
     findings = [found.what for found in examine("local").findings]
 
     assert not [what for what in findings if what.startswith("torch ") or "driver does not answer" in what]

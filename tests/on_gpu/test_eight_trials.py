@@ -1,4 +1,4 @@
-"""Eight trials share one GPU: each keeps its share by the driver's own count, and one that runs out fails alone."""
+"""Eight trials share one GPU. The driver's counts stay within each limit, and one OOM error affects no other trial."""
 
 import threading
 import warnings
@@ -29,8 +29,8 @@ def plan():
 
 
 @contextmanager
-def watched():
-    """Collect what the driver counts on the GPU beyond what was there before, twice a second."""
+def recorded_usage():
+    """Sample the additional memory use of the GPU twice per second, as the driver reports it."""
     before, there_before = used_bytes(), processes().keys()
     samples, is_over = [], threading.Event()
 
@@ -58,7 +58,7 @@ class Sample(NamedTuple):
 
 
 def fill_and_free(config):
-    """Work, and take as much as there is, again and again, in tensors of random sizes."""
+    """Repeatedly compute and fill the GPU memory with tensors of random sizes."""
     import random
     import time
 
@@ -82,8 +82,8 @@ def fill_and_free(config):
     tune.report({"refused": refused})
 
 
-def test_every_process_keeps_its_share_for_two_minutes(plan, tmp_path):
-    with watched() as samples:
+def test_every_process_stays_within_its_memory_limit_for_two_minutes(plan, tmp_path):
+    with recorded_usage() as samples:
         trials = tune.run(
             fill_and_free,
             scheduler=PolicyScheduler(plan),
@@ -95,19 +95,19 @@ def test_every_process_keeps_its_share_for_two_minutes(plan, tmp_path):
     assert [trial.status for trial in trials] == ["TERMINATED"] * NUM_TRIALS
     assert all(trial.last_result["refused"] > 0 for trial in trials)
     share = plan.gpu_memory_bytes
-    # All shares together leave some of the device free, which trials without limits would take.
+    # The limits leave some memory of the device free, which trials without limits would use.
     assert 0.5 * NUM_TRIALS * share < max(sample.taken_bytes for sample in samples) <= NUM_TRIALS * share
     known = [[amount for amount in sample.of_processes if amount is not None] for sample in samples]
     most = max((max(each, default=0) for each in known), default=0)
     if max(map(len, known)) >= NUM_TRIALS:
-        print(f"each process, by the driver: at most {most / share:.1%} of its share in {len(samples)} samples")
+        print(f"highest use of a process, by the driver: {most / share:.1%} of its limit in {len(samples)} samples")
     else:
-        print("the driver does not count by process here: only the sum of the trials is known to be within the shares")
+        print("the driver does not report memory by process here, so only the sum of all trials was checked")
     assert most <= share
 
 
 def count_steps(config):
-    """Take what the config wants, in small steps, with a checkpoint after each."""
+    """Allocate the memory of the config in ten steps, with a checkpoint after each."""
     import json
     import tempfile
     from pathlib import Path
@@ -126,7 +126,7 @@ def count_steps(config):
             tune.report({"step": step, "began_at": first}, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
-def test_the_one_that_asks_for_twice_its_share_fails_alone_and_comes_back(plan, tmp_path):
+def test_a_trial_that_exceeds_its_limit_is_requeued_without_affecting_others(plan, tmp_path):
     share = plan.gpu_memory_bytes
     wanted = [int(1.5 * share), *[share // 4] * (NUM_TRIALS - 1)]
 
@@ -141,11 +141,11 @@ def test_the_one_that_asks_for_twice_its_share_fails_alone_and_comes_back(plan, 
     assert [trial.status for trial in trials] == ["TERMINATED"] * NUM_TRIALS
     greedy, *others = trials
     assert [trial.run_metadata.num_failures for trial in others] == [0] * (NUM_TRIALS - 1)
-    assert greedy.last_result["began_at"] > 0  # from its checkpoint
+    assert greedy.last_result["began_at"] > 0  # it resumed from its checkpoint
     assert greedy.placement_group_factory.required_resources["GPU"] == pytest.approx(2 * SHARE)
 
 
-def ask_for_twice_the_share(config):
+def allocate_twice_the_limit(config):
     import torch
 
     total = torch.cuda.get_device_properties(0).total_memory
@@ -156,9 +156,9 @@ def ask_for_twice_the_share(config):
         tune.report({"kind": found.kind, "cause": found.cause, "framework": found.framework})
 
 
-def test_an_error_at_the_own_limit_is_told_from_a_full_device(plan, tmp_path):
+def test_an_oom_error_at_the_limit_is_distinguished_from_a_full_device(plan, tmp_path):
     scheduler = PolicyScheduler(plan)
-    (trial,) = tune.run(ask_for_twice_the_share, scheduler=scheduler, storage_path=str(tmp_path), verbose=0).trials
+    (trial,) = tune.run(allocate_twice_the_limit, scheduler=scheduler, storage_path=str(tmp_path), verbose=0).trials
 
     found = {key: trial.last_result[key] for key in ("kind", "cause", "framework")}
     assert found == {"kind": "accelerator", "cause": "own_limit", "framework": "torch"}

@@ -5,7 +5,7 @@ from tune_policies.benchmarks.record.machine import read_environment
 pytestmark = pytest.mark.gpu
 
 
-def test_a_gpu_is_read_with_its_memory_driver_clock_and_power_limit():
+def test_the_memory_driver_clock_and_power_limit_of_a_gpu_are_read():
     import torch
 
     gpus = read_environment(()).gpus

@@ -1,4 +1,4 @@
-"""The examples on a real GPU, each run as it is written. Run by `make test-gpu`."""
+"""Runs the unchanged examples on a real GPU. `make test-gpu` runs these tests."""
 
 from pathlib import Path
 
@@ -28,20 +28,20 @@ def ray():
         yield
 
 
-def skip_without_what_it_needs(name):
+def skip_without_requirements(name):
     pytest.importorskip("sklearn")
     if package := PACKAGES.get(name):
         pytest.importorskip(package)
     if name == "train_lightgbm" and not any(Path("/etc/OpenCL/vendors").glob("*.icd")):
-        pytest.skip("no driver offers OpenCL here")
+        pytest.skip("this machine has no OpenCL driver")
     for framework in ("tensorflow", "jax"):
         if framework in name and not sees_a_gpu(framework):
-            pytest.skip(f"this {framework} sees no GPU")
+            pytest.skip(f"{framework} finds no GPU")
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("tune_model_parallel", "tune_oom_retry")])
-def test_every_trial_of_an_example_has_a_gpu_if_there_is_one(name, tmp_path):
-    skip_without_what_it_needs(name)
+def test_every_trial_of_an_example_uses_the_gpu(name, tmp_path):
+    skip_without_requirements(name)
 
     results = run_example(name, tmp_path)
 
@@ -50,7 +50,7 @@ def test_every_trial_of_an_example_has_a_gpu_if_there_is_one(name, tmp_path):
     assert on_gpus
 
 
-def test_the_trial_that_runs_out_goes_on_with_more_from_its_checkpoint(tmp_path):
+def test_the_trial_that_runs_out_of_memory_resumes_from_its_checkpoint_with_more(tmp_path):
     small, large = run_example("tune_oom_retry", tmp_path)
 
     assert (small["started_at"], large["started_at"]) == (0, 1)

@@ -1,4 +1,4 @@
-"""What only a real GPU can show of the limits: they hold, and overheads can be measured. Run by `make test-gpu`."""
+"""On a real GPU, memory limits are enforced and overheads can be measured. `make test-gpu` runs these tests."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import textwrap
 import pytest
 from ray import tune
 
-from tests.on_gpu.device import torch_says
+from tests.on_gpu.device import evaluate_with_torch
 from tests.on_ray.rays import local_ray
 from tune_policies import GpuPolicy, PolicyScheduler, probe_cluster
 from tune_policies.oom import classify_oom
@@ -18,7 +18,7 @@ from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 pytestmark = pytest.mark.gpu
 
 GIB = 2**30
-CHUNK = 2**28  # numbers of 4 bytes: arrays of JAX with more than 2**31 elements are a matter of their own
+CHUNK = 2**28  # elements of 4 bytes; JAX treats arrays with more than 2**31 elements differently
 NEEDS = {"torch": "torch", "jax": "jax_plugins", "cupy": "cupy"}
 
 ENFORCE = """
@@ -26,7 +26,7 @@ from tune_policies.trainers.current_process import CURRENT
 from tune_policies.trainers.gpu_memory.share import GpuShare, LimitOptions
 CURRENT.begin_trial(1, GpuShare(fraction=0.25, memory_bytes=8 * 2**30), LimitOptions())
 """
-ASK = {
+ALLOCATE = {
     "torch": """
         import torch
         held = torch.empty(6 * 2**30, dtype=torch.uint8, device="cuda")
@@ -61,44 +61,44 @@ def run(code, **environ):
 
 
 @pytest.mark.parametrize("framework", NEEDS)
-def test_a_process_is_refused_what_is_above_its_share(framework):
+def test_an_allocation_above_the_limit_fails(framework):
     pytest.importorskip(NEEDS[framework])
 
-    assert run(ENFORCE + textwrap.dedent(ASK[framework])) == ["refused"]
+    assert run(ENFORCE + textwrap.dedent(ALLOCATE[framework])) == ["refused"]
 
 
 LIFT = {
     "torch": "torch.cuda.set_per_process_memory_fraction(1.0)",
     "cupy": "cupy.get_default_memory_pool().set_limit(size=2**40)",
 }
-SAY = """
+PRINT_LIMITS = """
 print(*CURRENT.gpu_memory_usage().limit_bytes)
 """
 
 
 @pytest.mark.parametrize("framework", NEEDS)
-def test_a_limit_still_holds_after_work(framework):
+def test_a_limit_is_still_in_force_after_allocations(framework):
     pytest.importorskip(NEEDS[framework])
 
-    assert run(ENFORCE + textwrap.dedent(ASK[framework]) + SAY) == ["refused", framework]
+    assert run(ENFORCE + textwrap.dedent(ALLOCATE[framework]) + PRINT_LIMITS) == ["refused", framework]
 
 
 @pytest.mark.parametrize("framework", LIFT)
-def test_a_limit_that_was_lifted_is_seen(framework):
+def test_a_limit_that_was_removed_is_not_reported(framework):
     pytest.importorskip(framework)
 
-    assert run(ENFORCE + textwrap.dedent(ASK[framework]) + LIFT[framework] + SAY) == ["refused"]
+    assert run(ENFORCE + textwrap.dedent(ALLOCATE[framework]) + LIFT[framework] + PRINT_LIMITS) == ["refused"]
 
 
-def test_torchs_asynchronous_allocator_refuses_what_is_above_the_share_too():
-    code = ENFORCE + textwrap.dedent(ASK["torch"])
+def test_torchs_asynchronous_allocator_respects_the_limit():
+    code = ENFORCE + textwrap.dedent(ALLOCATE["torch"])
 
     assert run(code, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync") == ["refused"]
 
 
 def test_the_overhead_of_torch_is_measured_on_this_gpu(plan, tmp_path, monkeypatch):
     monkeypatch.setenv("TUNE_POLICIES_CACHE", str(tmp_path))
-    model, version = torch_says("[torch.cuda.get_device_name(0), torch.__version__]")
+    model, version = evaluate_with_torch("[torch.cuda.get_device_name(0), torch.__version__]")
 
     measured = calibrate_gpu_overhead(["torch"], timeout_s=200)
 
@@ -108,7 +108,7 @@ def test_the_overhead_of_torch_is_measured_on_this_gpu(plan, tmp_path, monkeypat
     assert 0.1 * GIB < overhead < 1.5 * GIB
 
 
-def ask_jax_for_twice_the_share(config):
+def allocate_twice_the_limit_with_jax(config):
     import jax
     import jax.numpy as jnp
 
@@ -123,7 +123,7 @@ def ask_jax_for_twice_the_share(config):
     tune.report({"taken": len(held) * 4 * CHUNK})
 
 
-def take_and_let_go(config):
+def allocate_and_release(config):
     import jax.numpy as jnp
 
     taken = jnp.zeros(config["take"] // 4, jnp.float32).block_until_ready()
@@ -147,25 +147,25 @@ def run_trials(trainable, plan, tmp_path, **kwargs):
     ).trials
 
 
-def test_a_trial_with_jax_is_refused_what_is_above_its_share(plan, tmp_path):
+def test_the_memory_of_a_jax_trial_is_limited(plan, tmp_path):
     pytest.importorskip("jax_plugins")
     share = plan.gpu_memory_bytes
 
-    (trial,) = run_trials(ask_jax_for_twice_the_share, plan, tmp_path, config={"share": share})
+    (trial,) = run_trials(allocate_twice_the_limit_with_jax, plan, tmp_path, config={"share": share})
 
     result = trial.last_result
     assert (result.get("kind"), result.get("framework")) == ("accelerator", "jax")
     assert 0.5 * share < result["taken"] < share
 
 
-def test_a_process_that_ran_jax_serves_the_next_trial_or_is_replaced_without_a_failure(plan, tmp_path):
+def test_a_process_that_ran_jax_is_reused_or_replaced_without_a_failure(plan, tmp_path):
     pytest.importorskip("jax_plugins")
     space = {"take": tune.grid_search([2 * GIB, GIB])}
 
-    trials = run_trials(take_and_let_go, plan, tmp_path, config=space, reuse_actors=True, max_concurrent_trials=1)
+    trials = run_trials(allocate_and_release, plan, tmp_path, config=space, reuse_actors=True, max_concurrent_trials=1)
 
     usages = [GpuMemoryUsage.from_dict(trial.last_result["gpu_memory"]) for trial in trials]
     assert [(trial.status, trial.num_failures) for trial in trials] == [("TERMINATED", 0)] * 2
     assert [usage.share_bytes for usage in usages] == [plan.gpu_memory_bytes] * 2
-    # JAX's peak is that of its process.
+    # JAX reports the peak of the whole process.
     assert usages[1].pid == usages[0].pid or usages[1].peak_allocated_bytes < 2 * GIB

@@ -1,4 +1,4 @@
-"""Workloads measured on a real GPU."""
+"""Measures workloads on a real GPU."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def run_set():
 
 @pytest.fixture(scope="module")
 def on_cpu():
-    """What a workload leaves that was requested a GPU, and works on the CPU."""
+    """The run set of a workload on the device gpu that computes on the CPU."""
     sizes = {f"{__name__}:stays_on_cpu": (64,)}
     return measured(Settings(sizes=sizes, devices=("gpu",), num_rounds=1, has_control=False))
 
@@ -42,38 +42,38 @@ def stays_on_cpu(size, device):
     return Steps(lambda: (matrix @ matrix)[0, 0])
 
 
-def of(run_set, device):
+def run_on(run_set, device):
     (run,) = run_set.of(Configuration(workload="matmul", size=SIZE, device=device))
     return run
 
 
-def test_all_that_was_asked_for_is_measured(run_set):
+def test_all_requested_devices_are_measured(run_set):
     assert not run_set.failures
     assert {configuration.device for configuration in run_set.configurations} == {"cpu", "gpu", "gpu@0.5"}
 
 
-def test_a_large_product_of_matrices_is_faster_on_a_gpu(run_set):
-    cpu, gpu = (min(of(run_set, device).times_s(Phase.COMPUTE)) for device in ("cpu", "gpu"))
+def test_a_large_matrix_product_is_faster_on_a_gpu(run_set):
+    cpu, gpu = (min(run_on(run_set, device).times_s(Phase.COMPUTE)) for device in ("cpu", "gpu"))
 
     assert gpu < cpu / 5
 
 
-def test_copies_take_time(run_set):
-    run = of(run_set, "gpu")
+def test_steps_with_transfers_take_longer(run_set):
+    run = run_on(run_set, "gpu")
 
     assert min(run.times_s(Phase.TRANSFERS)) > min(run.times_s(Phase.COMPUTE))
 
 
-def test_steps_are_waited_for(run_set):
-    """Work that is only queued would seem to take no time: no GPU does 10^16 operations a second in FP32."""
-    assert min(of(run_set, "gpu").times_s(Phase.COMPUTE)) > 2 * SIZE**3 / 1e16
+def test_times_include_the_execution_of_queued_gpu_work(run_set):
+    """Without synchronization, the time would imply over 10^16 FP32 operations per second, which no GPU reaches."""
+    assert min(run_on(run_set, "gpu").times_s(Phase.COMPUTE)) > 2 * SIZE**3 / 1e16
 
 
 def test_only_a_process_on_a_gpu_uses_gpu_memory(run_set):
-    assert of(run_set, "cpu").peak_gpu_bytes is None
-    assert of(run_set, "gpu").peak_gpu_bytes >= 3 * 4 * SIZE**2
+    assert run_on(run_set, "cpu").peak_gpu_bytes is None
+    assert run_on(run_set, "gpu").peak_gpu_bytes >= 3 * 4 * SIZE**2
 
 
-def test_a_workload_that_stays_on_the_cpu_is_not_measured_in_the_place_of_a_gpu(on_cpu):
+def test_a_gpu_workload_that_computes_on_the_cpu_is_a_failure(on_cpu):
     assert not on_cpu.runs
-    assert "was requested gpu, but used none" in on_cpu.failures[0].message
+    assert "was called for a GPU, but used none" in on_cpu.failures[0].message

@@ -1,4 +1,4 @@
-"""What only a real GPU can show: the probe reads it, and a share of it holds. Run by `make test-gpu`."""
+"""The probe reads a real GPU, and trials stay within their GPU fraction. `make test-gpu` runs these tests."""
 
 import warnings
 from pathlib import Path
@@ -8,7 +8,7 @@ import ray
 import ray.train
 from ray import tune
 
-from tests.on_gpu.device import sees_a_gpu, torch_says
+from tests.on_gpu.device import evaluate_with_torch, sees_a_gpu
 from tests.on_ray.rays import local_ray
 from tune_policies import CpuPolicy, GpuMemoryPolicy, GpuPolicy, PolicyScheduler, ProbeWarning, probe_cluster
 from tune_policies.trainers import peak_gpu_memory_bytes
@@ -35,15 +35,17 @@ def run(trainable, plan, tmp_path):
     ).trials
 
 
-def take(config, gib):
+def allocate(config, gib):
     import torch
 
     held = torch.empty(int(gib * GIB), dtype=torch.uint8, device="cuda")
     tune.report({"bytes": held.numel(), "peak": peak_gpu_memory_bytes(), "visible": torch.cuda.device_count()})
 
 
-def test_the_probe_reads_model_memory_and_uuid(capacity):
-    model, total = torch_says("[torch.cuda.get_device_name(0), torch.cuda.get_device_properties(0).total_memory]")
+def test_the_probe_reads_the_model_memory_and_uuid_of_a_gpu(capacity):
+    model, total = evaluate_with_torch(
+        "[torch.cuda.get_device_name(0), torch.cuda.get_device_properties(0).total_memory]"
+    )
 
     device = next(capacity.gpu_nodes()).devices[0]
 
@@ -52,7 +54,7 @@ def test_the_probe_reads_model_memory_and_uuid(capacity):
     assert device.uuid.startswith("GPU-")
 
 
-def test_a_plan_by_memory_fits_the_device(capacity):
+def test_a_plan_by_gpu_memory_fits_the_device(capacity):
     plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(capacity)
     node = next(capacity.gpu_nodes())
 
@@ -60,22 +62,22 @@ def test_a_plan_by_memory_fits_the_device(capacity):
     assert workers_per_gpu == node.smallest_gpu_memory_bytes // (6 * GIB)
 
 
-def test_a_trial_within_its_share_runs_and_reports_what_it_used(capacity, tmp_path):
+def test_a_trial_within_its_limit_reports_its_peak_memory(capacity, tmp_path):
     plan = GpuPolicy(gpus=0.25).plan(capacity)
 
-    (trial,) = run(lambda config: take(config, 2), plan, tmp_path)
+    (trial,) = run(lambda config: allocate(config, 2), plan, tmp_path)
 
     assert trial.last_result["bytes"] == 2 * GIB
     assert 2 * GIB <= trial.last_result["peak"] < 2.5 * GIB
     assert trial.last_result["visible"] == 1
 
 
-def test_a_trial_that_takes_more_than_its_share_fails_alone(capacity, tmp_path):
+def test_a_trial_that_exceeds_its_limit_fails_without_affecting_others(capacity, tmp_path):
     plan = GpuPolicy(gpus=0.25).plan(capacity)
     share = plan.gpu_memory_bytes / GIB
 
     def train(config):
-        take(config, 2 * share if config["greedy"] else 2)
+        allocate(config, 2 * share if config["greedy"] else 2)
 
     trials = tune.run(
         train,
@@ -101,7 +103,7 @@ def test_a_cpu_trial_sees_no_gpu(capacity, tmp_path):
     assert (trial.last_result["cuda"], trial.last_result["peak"]) == (False, None)
 
 
-def test_two_train_workers_share_a_gpu_through_gloo_and_keep_their_limit(capacity, tmp_path):
+def test_two_train_workers_share_a_gpu_with_gloo_and_enforced_limits(capacity, tmp_path):
     from tune_policies.trainers import build_torch_trainer
 
     plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=2).plan(capacity)
@@ -124,9 +126,9 @@ def test_two_train_workers_share_a_gpu_through_gloo_and_keep_their_limit(capacit
     assert result.error is None
 
 
-def test_tensorflow_is_held_to_its_share(capacity, tmp_path):
+def test_the_memory_of_a_tensorflow_trial_is_limited(capacity, tmp_path):
     if not sees_a_gpu("tensorflow"):
-        pytest.skip("this tensorflow sees no GPU, or is not installed")
+        pytest.skip("tensorflow is not installed or finds no GPU")
     plan = GpuPolicy(gpus=0.25).plan(capacity)
     share = plan.gpu_memory_bytes
 

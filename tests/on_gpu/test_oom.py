@@ -1,15 +1,15 @@
-"""PyTorch's own error on a real GPU: who had taken the memory, by the numbers that the error has."""
+"""Finds the cause of PyTorch's out-of-memory error on a real GPU from the numbers in its message."""
 
 import subprocess
 import sys
 
 import pytest
 
-from tests.on_gpu.device import holding, torch_says
+from tests.on_gpu.device import evaluate_with_torch, memory_in_use
 
 pytestmark = pytest.mark.gpu
 
-ASK = """
+ALLOCATE = """
 import sys, torch
 from tune_policies.oom import classify_oom
 
@@ -26,14 +26,14 @@ except Exception as error:
 """
 
 
-def ask(fraction, held, asked):
-    """Return what is said when a process holds one part of the device and asks for another."""
-    command = [sys.executable, "-c", ASK, str(fraction), str(held), str(asked)]
+def cause_of_oom(fraction, held, asked):
+    """Classify the error of a process that uses one part of the device and allocates another."""
+    command = [sys.executable, "-c", ALLOCATE, str(fraction), str(held), str(asked)]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
 
 
-def test_a_process_that_reached_its_share_is_told_from_one_whose_neighbour_filled_the_device():
-    assert ask(0.25, 0.1, 0.2) == "accelerator torch 0.2 0.25 own_limit"
+def test_an_oom_error_at_the_limit_is_distinguished_from_a_device_filled_by_others():
+    assert cause_of_oom(0.25, 0.1, 0.2) == "accelerator torch 0.2 0.25 own_limit"
 
-    with holding(int(0.8 * torch_says("torch.cuda.get_device_properties(0).total_memory"))):
-        assert ask(0.5, 0.05, 0.2) == "accelerator torch 0.2 0.5 neighbour"
+    with memory_in_use(int(0.8 * evaluate_with_torch("torch.cuda.get_device_properties(0).total_memory"))):
+        assert cause_of_oom(0.5, 0.05, 0.2) == "accelerator torch 0.2 0.5 neighbour"

@@ -1,4 +1,4 @@
-"""Estimates and measurements beside what a real GPU says. Run by `make test-gpu`."""
+"""Compares memory estimates and measurements with a real GPU. `make test-gpu` runs these tests."""
 
 import multiprocessing
 import warnings
@@ -12,12 +12,12 @@ from tune_policies.probe.nvml import bytes_of_process, read_device_use
 from tune_policies.trainers import estimate_gpu_memory, measure_gpu_memory, plan_by_measuring
 
 torch = pytest.importorskip("torch")
-from tests import models  # noqa: E402 (of torch)
+from tests import models  # noqa: E402 (needs torch)
 
 pytestmark = pytest.mark.gpu
 
 GIB = 2**30
-# Large enough that what cuBLAS takes for itself, some 10 MiB, does not decide.
+# Large enough that the workspace of cuBLAS, about 10 MiB, is negligible.
 TRAININGS = {
     "mlp": models.mlp(batch=4096, width=4096),
     "resnet": models.resnet(batch=128, size=128),
@@ -27,9 +27,9 @@ of_each_kind = pytest.mark.parametrize("kind", TRAININGS)
 
 
 def train(kind):
-    """Train for some steps; return the allocator's peaks, and what was taken of the device in all.
+    """Train for some steps, and return the allocator's peaks and the total memory use.
 
-    The allocator keeps what it has once reserved, so at the end the driver counts the most.
+    The allocator keeps its reserved memory, so the driver reports the peak at the end.
     """
     before = used_bytes()
     TRAININGS[kind].train(torch.optim.AdamW, 5, "cuda")
@@ -39,8 +39,8 @@ def train(kind):
     return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), taken, is_listed
 
 
-def in_a_process_of_its_own(kind):
-    """The GPU must be otherwise idle: what is taken of it is counted for the whole device."""
+def train_in_new_process(kind):
+    """Run ``train`` in a new process. The GPU must be idle, because the memory use of the whole device is counted."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(train, (kind,))
 
@@ -48,7 +48,7 @@ def in_a_process_of_its_own(kind):
 @of_each_kind
 def test_the_estimate_is_within_15_percent_of_the_real_peak(kind):
     training = TRAININGS[kind]
-    allocated, *_ = in_a_process_of_its_own(kind)
+    allocated, *_ = train_in_new_process(kind)
 
     estimate = estimate_gpu_memory(training.build, training.batch, torch.optim.AdamW, training.loss_fn)
 
@@ -78,7 +78,7 @@ def profile(capacity):
 
 @of_each_kind
 def test_the_measurement_is_within_5_percent_of_the_real_peak(kind, profile):
-    _, reserved, taken, is_listed = in_a_process_of_its_own(kind)
+    _, reserved, taken, is_listed = train_in_new_process(kind)
     (measured,) = [each for each in profile.measurements if each.config["kind"] == kind]
 
     peak = measured.peak_bytes["torch"]
@@ -86,11 +86,11 @@ def test_the_measurement_is_within_5_percent_of_the_real_peak(kind, profile):
     assert peak == pytest.approx(reserved, rel=0.05)
     if is_listed:
         assert measured.total_bytes == pytest.approx(taken, rel=0.05)
-    else:  # the driver does not count by process here: what is outside the allocator is a safe figure
+    else:  # the driver does not report memory by process here, so the measured total is an upper bound
         assert peak < taken <= 1.05 * measured.total_bytes
 
 
-def test_trials_run_in_the_shares_that_were_measured(capacity, tmp_path):
+def test_trials_run_within_the_measured_gpu_fractions(capacity, tmp_path):
     from ray import tune
 
     configs = [{"kind": kind} for kind in TRAININGS]
@@ -110,11 +110,11 @@ def test_trials_run_in_the_shares_that_were_measured(capacity, tmp_path):
     assert all(trial.last_result["gpu_memory"]["share_kept"] for trial in trials)
 
 
-def test_a_trial_that_needs_more_than_the_device_is_recorded_as_such(capacity):
-    def take_too_much(config):
+def test_a_config_that_needs_more_than_the_device_is_recorded_as_out_of_memory(capacity):
+    def allocate_too_much(config):
         total = torch.cuda.get_device_properties(0).total_memory
         torch.empty(2 * total, dtype=torch.uint8, device="cuda")
 
-    profile = measure_gpu_memory(take_too_much, [{"size": 2}], capacity=capacity, policy=GpuPolicy(cpus=1))
+    profile = measure_gpu_memory(allocate_too_much, [{"size": 2}], capacity=capacity, policy=GpuPolicy(cpus=1))
 
     assert profile.measurements[0].ran_out

@@ -1,6 +1,6 @@
-"""What workers of each framework have on a real GPU: their share, and the devices they see. Run by `make test-gpu`.
+"""The memory limits and visible devices of workers of each framework on a real GPU. `make test-gpu` runs these tests.
 
-Each test imports its own trainer: a machine that lacks one framework runs the tests of the others.
+Each test imports its own trainer, so that a machine without one framework can run the tests of the others.
 """
 
 import json
@@ -26,7 +26,7 @@ def capacity():
 
 
 def seen_by_worker(build, loop, plan, folder):
-    """What the one worker of a run wrote down."""
+    """Run one worker, and return what it recorded."""
     build(
         loop,
         plan=plan,
@@ -40,12 +40,12 @@ def write_down(config, **seen):
     Path(config["folder"], "seen.json").write_text(json.dumps(seen))
 
 
-def on_a_share(capacity):
+def plan_with_gpu_fraction(capacity):
     return GpuPolicy(gpus=SHARE, cpus=1, num_workers=1).plan(capacity)
 
 
-def bytes_torch_takes(most):
-    """Return how much it holds when it is refused more, or ``most``."""
+def allocated_with_torch(most):
+    """Allocate memory until it fails or reaches ``most`` bytes, and return the allocated bytes."""
     import torch
 
     held = []
@@ -70,11 +70,11 @@ def fill_with_jax(config):
     write_down(config, taken=len(held) * 2**28, devices=len(jax.devices()), platform=jax.default_backend())
 
 
-def test_a_jax_worker_is_held_to_its_share_of_the_one_gpu_it_sees(capacity, tmp_path):
+def test_a_jax_worker_sees_one_gpu_and_its_memory_is_limited(capacity, tmp_path):
     pytest.importorskip("jax_plugins")
     from tune_policies.trainers import build_jax_trainer
 
-    plan = on_a_share(capacity)
+    plan = plan_with_gpu_fraction(capacity)
 
     seen = seen_by_worker(build_jax_trainer, fill_with_jax, plan, tmp_path)
 
@@ -82,19 +82,19 @@ def test_a_jax_worker_is_held_to_its_share_of_the_one_gpu_it_sees(capacity, tmp_
     assert seen == {"devices": 1, "platform": "gpu"}
 
 
-def say_what_jax_sees(config):
+def record_jax_backend(config):
     import jax
 
     write_down(config, platform=jax.default_backend())
 
 
-def test_a_jax_worker_without_gpus_computes_on_the_cpu(capacity, tmp_path):
+def test_a_jax_worker_without_gpus_uses_the_cpu(capacity, tmp_path):
     pytest.importorskip("jax_plugins")
     from tune_policies.trainers import build_jax_trainer
 
     plan = CpuPolicy(num_workers=1).plan(capacity)
 
-    assert seen_by_worker(build_jax_trainer, say_what_jax_sees, plan, tmp_path) == {"platform": "cpu"}
+    assert seen_by_worker(build_jax_trainer, record_jax_backend, plan, tmp_path) == {"platform": "cpu"}
 
 
 def boost_with_xgboost(config):
@@ -109,13 +109,13 @@ def boost_with_xgboost(config):
     write_down(config, device=device, not_enforceable=gpu_memory_usage().not_enforceable)
 
 
-def test_an_xgboost_worker_boosts_on_its_share_and_says_that_nothing_holds_it(capacity, tmp_path):
+def test_an_xgboost_worker_trains_on_the_gpu_and_reports_an_unenforced_limit(capacity, tmp_path):
     xgboost = pytest.importorskip("xgboost")
     if not xgboost.build_info().get("USE_CUDA"):
         pytest.skip("this xgboost is built for the CPU")
     from tune_policies.trainers import build_xgboost_trainer
 
-    seen = seen_by_worker(build_xgboost_trainer, boost_with_xgboost, on_a_share(capacity), tmp_path)
+    seen = seen_by_worker(build_xgboost_trainer, boost_with_xgboost, plan_with_gpu_fraction(capacity), tmp_path)
 
     assert seen == {"device": "cuda:0", "not_enforceable": ["xgboost"]}
 
@@ -127,15 +127,15 @@ def boost_with_lightgbm(config):
     from tune_policies.trainers import gpu_memory_usage
 
     x = np.arange(64.0).reshape(-1, 1)
-    lightgbm.train({"verbose": -1}, lightgbm.Dataset(x, label=x[:, 0]), 1)  # its wheels are built for the CPU
+    lightgbm.train({"verbose": -1}, lightgbm.Dataset(x, label=x[:, 0]), 1)  # LightGBM's wheels are built for CPUs
     write_down(config, not_enforceable=gpu_memory_usage().not_enforceable)
 
 
-def test_a_lightgbm_worker_on_a_share_says_that_nothing_holds_it(capacity, tmp_path):
+def test_a_lightgbm_worker_with_a_gpu_fraction_reports_an_unenforced_limit(capacity, tmp_path):
     pytest.importorskip("lightgbm")
     from tune_policies.trainers import build_lightgbm_trainer
 
-    seen = seen_by_worker(build_lightgbm_trainer, boost_with_lightgbm, on_a_share(capacity), tmp_path)
+    seen = seen_by_worker(build_lightgbm_trainer, boost_with_lightgbm, plan_with_gpu_fraction(capacity), tmp_path)
 
     assert seen == {"not_enforceable": ["lightgbm"]}
 
@@ -151,7 +151,7 @@ def fit_with_lightning(config):
             self.layer = torch.nn.Linear(2, 1)
 
         def training_step(self, batch):
-            taken = bytes_torch_takes(2 * config["share"])
+            taken = allocated_with_torch(2 * config["share"])
             write_down(config, taken=taken, device=self.device.type, devices=torch.cuda.device_count())
             torch.cuda.empty_cache()
             return self.layer(batch[0]).mean()
@@ -181,7 +181,7 @@ def fit_with_hugging_face(config):
             self.layer = torch.nn.Linear(2, 1)
 
         def forward(self, x):
-            taken = bytes_torch_takes(2 * config["share"])
+            taken = allocated_with_torch(2 * config["share"])
             write_down(config, taken=taken, device=x.device.type, devices=torch.cuda.device_count())
             torch.cuda.empty_cache()
             return {"loss": self.layer(x).mean()}
@@ -195,11 +195,11 @@ def fit_with_hugging_face(config):
 @pytest.mark.parametrize(
     ("package", "loop"), [("lightning", fit_with_lightning), ("transformers", fit_with_hugging_face)]
 )
-def test_a_trainer_of_others_in_a_torch_loop_is_held_to_its_share(capacity, tmp_path, package, loop):
+def test_the_memory_of_lightning_and_hugging_face_trainers_is_limited(capacity, tmp_path, package, loop):
     pytest.importorskip(package)
     from tune_policies.trainers import build_torch_trainer
 
-    plan = on_a_share(capacity)
+    plan = plan_with_gpu_fraction(capacity)
 
     seen = seen_by_worker(build_torch_trainer, loop, plan, tmp_path)
 

@@ -1,4 +1,4 @@
-"""What only a real GPU can show of the records: counters of frameworks and of NVML, and leaks. By `make test-gpu`."""
+"""The usage records on a real GPU: counters of frameworks and NVML, and leaks. `make test-gpu` runs these tests."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ray import tune
 
-from tests.on_gpu.device import HOLD, holding, sees_a_gpu, used_bytes
+from tests.on_gpu.device import HOLD, memory_in_use, sees_a_gpu, used_bytes
 from tests.on_ray.rays import local_ray
 from tune_policies import GpuPolicy, MemoryLimitError, PolicyScheduler, ProbeWarning, probe_cluster
 from tune_policies.probe.nvml import read_device_use
@@ -47,7 +47,7 @@ def usage_of(trial):
     return GpuMemoryUsage.from_dict(trial.last_result["gpu_memory"])
 
 
-def take_by_torch(config):
+def allocate_with_torch(config):
     import torch
 
     before = used_bytes()
@@ -58,38 +58,38 @@ def take_by_torch(config):
     tune.report({"taken_of_the_device": used_bytes() - before, "allocated": held.numel()})
 
 
-def test_what_torch_takes_of_the_device_is_its_peak_and_its_overhead(plan, tmp_path):
-    (trial,) = run(take_by_torch, plan, tmp_path)
+def test_the_memory_use_of_torch_is_its_peak_plus_its_overhead(plan, tmp_path):
+    (trial,) = run(allocate_with_torch, plan, tmp_path)
 
     usage, taken = usage_of(trial), trial.last_result["taken_of_the_device"]
     print(f"taken {taken / GIB:.3f} GiB, reserved {usage.peak_reserved_bytes / GIB:.3f}, {usage.sources}")
     assert 2 * GIB <= usage.peak_allocated_bytes < 2 * GIB + 256 * MIB
     assert usage.share_kept is True
-    if usage.process_bytes is None:  # in some containers: then what is assumed must be enough
+    if usage.process_bytes is None:  # in some containers; the assumed overhead must then be sufficient
         assert usage.sources["process_bytes"].startswith("not known")
         assert 100 * MIB < taken - usage.peak_reserved_bytes <= usage.overhead_bytes
     else:
         assert usage.process_bytes == pytest.approx(taken, abs=64 * MIB)
 
 
-def take_by_tensorflow(config):
+def allocate_with_tensorflow(config):
     import tensorflow as tf
 
     held = tf.zeros((GIB,), tf.uint8)
     tune.report({"held": int(held.shape[0])})
 
 
-def take_by_jax(config):
+def allocate_with_jax(config):
     import jax.numpy as jnp
 
     held = jnp.zeros((GIB,), jnp.uint8).block_until_ready()
     tune.report({"held": held.nbytes})
 
 
-@pytest.mark.parametrize(("framework", "take"), [("tensorflow", take_by_tensorflow), ("jax", take_by_jax)])
-def test_other_frameworks_tell_their_peak(plan, tmp_path, framework, take):
+@pytest.mark.parametrize(("framework", "take"), [("tensorflow", allocate_with_tensorflow), ("jax", allocate_with_jax)])
+def test_tensorflow_and_jax_report_their_peak_memory(plan, tmp_path, framework, take):
     if not sees_a_gpu(framework):
-        pytest.skip(f"this {framework} sees no GPU, or is not installed")
+        pytest.skip(f"{framework} is not installed or finds no GPU")
 
     (trial,) = run(take, plan, tmp_path)
 
@@ -103,7 +103,7 @@ def run_out(config):
     torch.empty(100 * config["share"], dtype=torch.uint8, device=held.device)
 
 
-def test_a_trial_that_ran_out_leaves_its_record_in_its_error_file(plan, tmp_path):
+def test_the_error_file_of_an_out_of_memory_trial_contains_its_usage(plan, tmp_path):
     (trial,) = run(run_out, plan, tmp_path, config={"share": plan.gpu_memory_bytes})
 
     lines = [line for line in Path(trial.error_file).read_text().splitlines() if "gpu_memory: " in line]
@@ -119,7 +119,7 @@ def keep(config):
     tune.report({"loss": 1})
 
 
-def test_a_process_that_keeps_much_is_replaced_and_no_trial_fails_of_it(plan, tmp_path):
+def test_a_process_with_a_large_leak_is_replaced_without_a_failed_trial(plan, tmp_path):
     space = {"keep": tune.grid_search([int(plan.gpu_memory_bytes * 0.5), MIB, MIB])}
 
     trials = run(keep, plan, tmp_path, config=space, reuse_actors=True, max_concurrent_trials=1)
@@ -137,7 +137,7 @@ def leave_a_child(config):
     tune.report({"child": child.pid, "listed": listed})
 
 
-def test_a_child_that_outlives_its_trial_is_ended(plan, tmp_path):
+def test_a_child_process_that_is_still_running_after_its_trial_is_terminated(plan, tmp_path):
     (trial,) = run(leave_a_child, plan, tmp_path)
 
     if not trial.last_result["listed"]:
@@ -150,10 +150,10 @@ def test_a_child_that_outlives_its_trial_is_ended(plan, tmp_path):
         time.sleep(0.1)
 
 
-def test_a_device_that_others_hold_is_not_started_on(plan):
+def test_a_trial_does_not_start_on_a_device_without_enough_free_memory(plan):
     total = read_device_use()[0].total_bytes
 
-    with holding(2 * plan.gpu_memory_bytes):
+    with memory_in_use(2 * plan.gpu_memory_bytes):
         with pytest.raises(MemoryLimitError, match=r"less than the .* of this trial"):
             wait_for_free_memory(GpuShare(fraction=0.75, memory_bytes=int(total * 0.75)), timeout_s=1)
         with pytest.raises(MemoryLimitError, match="less than the 80%"):

@@ -1,6 +1,6 @@
-"""The workloads on a real GPU do the CPU's work, and ResNet-50 about as fast as others have measured it.
+"""The workloads give the same losses on GPU and CPU, and ResNet-50 is about as fast as published results.
 
-Each runs in a process of its own, as it does in a benchmark.
+Each workload runs in a new process, as in a benchmark.
 """
 
 import json
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.on_gpu.device import torch_says
+from tests.on_gpu.device import evaluate_with_torch
 from tune_policies.benchmarks.workloads.registry import BUILT_IN
 
 pytestmark = pytest.mark.gpu
@@ -62,10 +62,10 @@ def run(code, *arguments):
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_a_gpu_does_the_work_that_the_cpu_does(name):
+def test_a_workload_has_the_same_losses_on_gpu_and_cpu(name):
     on_gpu = run(EPOCH, name, SIZES[name], "gpu")
     if on_gpu["tolerance"] is None:
-        pytest.skip(f"what {name} needs sees no GPU here")
+        pytest.skip(f"the framework of {name} finds no GPU here")
     on_cpu = run(EPOCH, name, SIZES[name], "cpu")
 
     close = {phase: losses and pytest.approx(losses, rel=on_cpu["tolerance"]) for phase, losses in phases(on_cpu)}
@@ -76,11 +76,11 @@ def phases(found):
     return [(phase, found[phase]) for phase in ("with_transfers", "compute")]
 
 
-# Published for one H200, "FP32" and "FP16". With 24.6 GFLOP an image the first is 56 TFLOP/s, near the 67 that the
-# device has without its tensor cores: so it is what PyTorch does in float32 by default, TF32 in convolutions.
+# Published for one H200 as "FP32" and "FP16". With 24.6 GFLOP per image, the first equals 56 TFLOP/s. This is close to
+# the 67 TFLOP/s without tensor cores, so the figure is for PyTorch's float32 default, which uses TF32 in convolutions.
 @pytest.mark.parametrize(("name", "images_per_s"), [("resnet50-tf32", 2_259), ("resnet50-fp16", 3_079)])
-def test_resnet_50_on_an_h200_is_in_the_range_of_published_figures(name, images_per_s):
-    if "H200" not in torch_says("torch.cuda.get_device_name(0)"):
-        pytest.skip("the published figures are of an H200")
+def test_resnet_50_on_an_h200_is_about_as_fast_as_published(name, images_per_s):
+    if "H200" not in evaluate_with_torch("torch.cuda.get_device_name(0)"):
+        pytest.skip("the published figures are for an H200")
 
     assert 0.3 * images_per_s < run(THROUGHPUT, name, 256) < 1.5 * images_per_s

@@ -1,7 +1,7 @@
-"""A real autoscaler on one machine.
+"""A cluster with Ray's real autoscaler on one machine.
 
-``ray.cluster_utils.AutoscalingCluster`` needs a file that Ray's wheel does not contain, so the head is started by its
-command, as a user would.
+``ray.cluster_utils.AutoscalingCluster`` needs a file that Ray's wheel does not contain, so the tests start the head
+node with ``ray start``.
 """
 
 import json
@@ -20,52 +20,52 @@ import yaml
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
 from tests.on_ray.marked_processes import end_processes
-from tests.on_ray.rays import no_workers_ahead, wait_until
+from tests.on_ray.rays import wait_until, without_prestarted_workers
 from tune_policies.files.child_python import child_python
 from tune_policies.ray_compat.autoscaler import find_autoscaler
 
 ROOT = Path(__file__).parents[2]
-HEAD_ID = "f" * 51 + "00000"  # by which Ray's fake provider knows its head
+HEAD_ID = "f" * 51 + "00000"  # the ID of the head node in Ray's fake provider
 HEAD_TYPE = "ray.head.default"
 COMMANDS = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
 
 
 class AutoscalingCluster:
-    """A running cluster: its address for ``ray.init``, and the folder that decides how launches go."""
+    """A running cluster: its address for ``ray.init``, and the folder of files that control launches."""
 
     def __init__(self, address, modes):
         self.address, self.modes = address, modes
         modes.mkdir()
 
     def launches(self, **modes):
-        """Let the launches of each node type ``start``, come with ``less``, ``fail`` or ``hang`` from now on."""
+        """Set the mode of launches for each node type: ``start``, ``less``, ``fail`` or ``hang``."""
         for name, mode in modes.items():
-            # In one step, as the autoscaler may be reading.
+            # An atomic replacement, because the autoscaler may read the file at the same time.
             (self.modes / f".{name}").write_text(mode)
             (self.modes / f".{name}").replace(self.modes / name)
 
     def end_launches(self):
-        """Let the launches that hang fail: each holds one of the two threads in which the autoscaler launches."""
+        """Make hanging launches fail, because each blocks one of the autoscaler's two launch threads."""
         self.launches(**{file.name: "fail" for file in self.modes.iterdir() if file.read_text() == "hang"})
 
 
 def node_type(max_workers=1, **resources):
-    """A node type as the configuration of a cluster describes it; ``resources`` by Ray's names."""
+    """Return the configuration of a node type. ``resources`` uses Ray's names."""
     return {"resources": resources, "labels": {}, "node_config": {}, "min_workers": 0, "max_workers": max_workers}
 
 
 @contextmanager
 def autoscaling_cluster(node_types, *, v2, cpus=1, max_workers=None, idle_timeout_minutes=5):
-    """A cluster of one head node, with an autoscaler that can add ``node_types``; it is disconnected from at the end.
+    """Start a head node with an autoscaler that can add ``node_types``, and disconnect at the end.
 
     Args:
-        node_types: The types by name, each as :func:`node_type` makes it.
-        v2: Whether it is autoscaler v2.
+        node_types: The node types by name, made by :func:`node_type`.
+        v2: Whether to use autoscaler v2.
         cpus: CPUs of the head node.
-        max_workers: The most nodes of all types together; ``None``: as many as of each.
-        idle_timeout_minutes: After this time, an idle node is removed.
+        max_workers: The maximum number of worker nodes of all types. Defaults to the sum over the types.
+        idle_timeout_minutes: The time after which the autoscaler removes an idle node.
     """
-    # Short, as Ray puts sockets there.
+    # The path is short because Ray creates sockets in this folder, and their paths are limited.
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder, port = Path(name), _free_port()
         cluster = AutoscalingCluster(f"127.0.0.1:{port}", folder / "modes")
@@ -87,7 +87,7 @@ def autoscaling_cluster(node_types, *, v2, cpus=1, max_workers=None, idle_timeou
             head.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 head.wait(20)
-            # The nodes that the autoscaler has launched outlive the head.
+            # Nodes that the autoscaler launched keep running after the head node ends.
             end_processes("RAY_TMPDIR", str(folder))
             head.wait()
 
@@ -102,7 +102,7 @@ def _config(cluster, node_types, cpus):
             "head_node_id": HEAD_ID,
             "gcs_address": cluster.address,
             "launch_multiple": True,
-            # All nodes share the machine's address, and have Ray already.
+            # All nodes share the machine's IP address, and Ray is already installed on them.
             "use_node_id_as_ip": True,
             "disable_node_updaters": True,
             "modes": str(cluster.modes),
@@ -130,7 +130,7 @@ def _environment(folder, *, v2):
         "RAY_enable_autoscaler_v2": "1" if v2 else "0",
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
-        # Where the autoscaler finds the provider.
+        # The autoscaler imports the provider from this path.
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     }
     return environment | ({"RAY_CLOUD_INSTANCE_ID": HEAD_ID} if v2 else {})
@@ -144,40 +144,43 @@ def _free_port():
 
 @contextmanager
 def cluster_of_yaml(text, *, v2):
-    """The cluster that a cluster YAML describes, with nodes of this machine in place of a cloud's; connected to it."""
+    """Start and connect to the cluster that a cluster YAML describes, with raylets of this machine as nodes."""
     config = yaml.safe_load(text)
     types = dict(config["available_node_types"])
     head = types.pop(config["head_node_type"])
     limits = {name: config[name] for name in ("max_workers", "idle_timeout_minutes")}
-    with no_workers_ahead(), autoscaling_cluster(types, v2=v2, cpus=head["resources"]["CPU"], **limits) as cluster:
+    with (
+        without_prestarted_workers(),
+        autoscaling_cluster(types, v2=v2, cpus=head["resources"]["CPU"], **limits) as cluster,
+    ):
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
         yield cluster
 
 
 def cluster_status():
-    """What the GCS knows of the cluster, and what autoscaler v2 has reported to it."""
+    """Return the GCS's state of the cluster, which includes the reports of autoscaler v2."""
     reply = GetClusterStatusReply()
     reply.ParseFromString(ray._private.worker.global_worker.gcs_client.get_cluster_status(timeout_s=10))
     return reply
 
 
 def alive_workers():
-    """How many worker nodes of each type are alive."""
+    """Count the alive worker nodes of each type."""
     nodes = cluster_status().cluster_resource_state.node_states
-    # The head was started by hand, and has no type.
+    # The head node has no type, because the autoscaler did not launch it.
     return Counter(
         node.ray_node_type_name for node in nodes if node.ray_node_type_name and node.status != NodeStatus.DEAD
     )
 
 
 def workers_when(expected, timeout_s=60):
-    """The worker nodes as soon as they are what is expected, or those after the deadline."""
+    """Return the worker nodes once they equal ``expected``, or the nodes at the deadline."""
     deadline = time.monotonic() + timeout_s
     while (found := dict(alive_workers())) != expected and time.monotonic() < deadline:
         time.sleep(0.2)
     return found
 
 
-def asked_for():
-    """What the autoscaler is asked for."""
+def requested_nodes():
+    """Return the resources that were requested from the autoscaler."""
     return dict(find_autoscaler().requested())

@@ -1,7 +1,7 @@
-"""Every test here starts a real Ray; the folder is marked as a whole.
+"""Every test in this folder uses a real Ray cluster and gets the mark ``ray``.
 
-A module that says which ``RAY`` it needs shares it with the others that say the same, and they run one after the other.
-All others have Rays of their own.
+Modules with equal ``RAY`` resources share one Ray instance and run one after the other. All other modules start their
+own Ray instances.
 """
 
 from pathlib import Path
@@ -17,8 +17,8 @@ GIB = 2**30
 
 
 @pytest.fixture(scope="package", autouse=True)
-def no_gpu_was_chosen():
-    """Ray refuses more logical GPUs than CUDA_VISIBLE_DEVICES names."""
+def no_visible_devices_variable():
+    """Unset CUDA_VISIBLE_DEVICES, because Ray rejects more simulated GPUs than this variable lists."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         yield
@@ -26,7 +26,7 @@ def no_gpu_was_chosen():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def shared_ray(request, no_gpu_was_chosen):
+def shared_ray(request, no_visible_devices_variable):
     if resources := getattr(request.module, "RAY", None):
         share_ray(**resources)
     else:
@@ -35,7 +35,7 @@ def shared_ray(request, no_gpu_was_chosen):
 
 @pytest.fixture(scope="module")
 def nvml(tmp_path_factory):
-    """A Ray whose workers find the stand-ins for CuPy and NVML; the file that states NVML's counts."""
+    """Start a Ray instance whose workers import stand-ins for CuPy and NVML, and yield the file of NVML's values."""
     with ray_with_stand_ins(tmp_path_factory.mktemp("packages"), num_cpus=4, num_gpus=1) as counts:
         state_counts(counts, total=16 * GIB, free=15 * GIB, processes={"self": 3 * GIB})
         yield counts
@@ -43,18 +43,18 @@ def nvml(tmp_path_factory):
 
 def pytest_collection_modifyitems(items):
     places = [place for place, item in enumerate(items) if HERE in item.path.parents]
-    # Sorting keeps the order of what needs the same Ray, and of what has one of its own, which comes first.
-    for place, item in zip(places, sorted((items[place] for place in places), key=_needs), strict=True):
+    # The sort is stable. Modules with their own Ray instances come first.
+    for place, item in zip(places, sorted((items[place] for place in places), key=_required_resources), strict=True):
         item.add_marker(pytest.mark.ray)
         items[place] = item
 
 
-def _needs(item):
+def _required_resources(item):
     return sorted(getattr(item.module, "RAY", {}).items())
 
 
 @pytest.fixture
 def memory_group():
-    """A cgroup in which the kernel kills what takes too much host memory."""
+    """A cgroup in which the kernel kills processes that use too much host memory."""
     with small_group() as group:
         yield group

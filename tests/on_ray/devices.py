@@ -1,4 +1,4 @@
-"""Real trials that report which devices they see."""
+"""Real trials that report their visible devices."""
 
 import os
 import time
@@ -14,18 +14,18 @@ VARIABLES = {str(family): family.visibility_variable for family in FAMILIES}
 
 
 def report_devices(config):
-    """Report what the variable shows, once as many trials as planned are at it."""
+    """Wait until all planned trials run at the same time, then report the value of the visibility variable."""
     folder = Path(config["folder"])
     (folder / uuid.uuid4().hex).touch()
     deadline = time.monotonic() + 200
     while len(list(folder.iterdir())) < config["at_once"]:
-        assert time.monotonic() < deadline, "not as many trials run at once as planned"
+        assert time.monotonic() < deadline, "fewer trials than planned run at once"
         time.sleep(0.02)
     tune.report({"shown": os.environ.get(config["variable"])})
 
 
 def devices_of_each_trial(plan, variable, tmp_path):
-    """Run as many trials as planned, all at once, and return what each sees."""
+    """Run all planned trials at the same time, and return the visible devices of each."""
     folder = tmp_path / "running"
     folder.mkdir()
     results = tune.run(
@@ -39,5 +39,5 @@ def devices_of_each_trial(plan, variable, tmp_path):
     return [trial.last_result["shown"].split(",") for trial in results.trials]
 
 
-def all_of(seen):
+def all_devices(seen):
     return sorted(device for devices in seen for device in devices)

@@ -1,4 +1,4 @@
-"""Loads and runs the examples, as they are written, in the Ray of the test."""
+"""Loads and runs the unchanged examples in the Ray instance of the test."""
 
 import importlib.util
 from pathlib import Path
@@ -8,7 +8,7 @@ NAMES = sorted(path.stem for path in EXAMPLES.glob("t*_*.py"))
 
 
 def load_example(name):
-    """Not as a module that the trials could import: their processes do not know the folder."""
+    """Load an example without adding it to ``sys.modules``, because the trials cannot import it from its folder."""
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
@@ -16,7 +16,7 @@ def load_example(name):
 
 
 def run_example(name, folder):
-    """Return what each trial, or the run of Ray Train, reported last."""
+    """Return the last result of each trial or Train run."""
     outcome = load_example(name).main(storage_path=str(folder))
     runs = outcome.values() if isinstance(outcome, dict) else [outcome]
     return [result for run in runs for result in last_results(run)]

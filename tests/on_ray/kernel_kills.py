@@ -1,4 +1,4 @@
-"""Processes that the kernel kills for want of host memory: in a cgroup that is smaller than what they take."""
+"""Processes that the kernel kills because they use more host memory than their cgroup allows."""
 
 import os
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ _MIB = 2**20
 
 @contextmanager
 def small_group():
-    """A cgroup of 200 MiB for :func:`be_killed`; skips the test where this user cannot make one."""
+    """Create a cgroup of 200 MiB for :func:`be_killed`, or skip the test if this user may not create cgroups."""
     group = Path("/sys/fs/cgroup/memory", f"tune-policies-{os.getpid()}")
     try:
         group.mkdir()
@@ -25,6 +25,6 @@ def small_group():
 
 
 def be_killed(group):
-    """Take more than the group has, in this process."""
+    """Allocate more host memory than the cgroup allows, in this process."""
     Path(group, "cgroup.procs").write_text(str(os.getpid()))
     b"x" * (400 * _MIB)

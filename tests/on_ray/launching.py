@@ -1,6 +1,6 @@
-"""A node provider whose launches work, fail or never end, as files say at that moment.
+"""A node provider whose launches succeed, fail or hang, controlled by files.
 
-It starts a real raylet on this machine for each node, with logical GPUs. Ray's autoscaler drives it like any cloud.
+It starts a real raylet on this machine for each node, with simulated GPUs. Ray's autoscaler uses it like any cloud.
 """
 
 import time
@@ -15,10 +15,10 @@ LAUNCHED = ".launched"
 
 
 class LaunchingProvider(FakeMultiNodeProvider):
-    """Ray's fake provider, whose launches depend on the files in the folder ``modes`` of its configuration.
+    """Ray's fake provider, with launches controlled by the files in the folder ``modes`` of its configuration.
 
-    A file has the name of a node type. ``start``, or no file: launches work. ``less``: the node has one CPU and nothing
-    else. ``fail``: launches fail at once. ``hang``: they do not end.
+    Each file is named after a node type and contains a mode. With ``start`` (the default), launches succeed. With
+    ``less``, the node has only one CPU. With ``fail``, launches fail immediately. With ``hang``, they never finish.
     """
 
     def create_node_with_resources_and_labels(self, node_config, tags, count, resources, labels):
@@ -28,6 +28,6 @@ class LaunchingProvider(FakeMultiNodeProvider):
             time.sleep(0.2)
         if mode == "fail":
             raise NodeLaunchException("OutOfStock", "no such machine is left", None)
-        # Ray's fake takes no host memory: its nodes have as much as the machine.
+        # Ray's fake provider does not accept host memory. Its nodes have the memory of the machine.
         promised = {"CPU": 1} if mode == "less" else {name: resources[name] for name in resources if name != "memory"}
         super().create_node_with_resources_and_labels(node_config, tags, count, promised, labels)

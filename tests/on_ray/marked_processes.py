@@ -1,4 +1,4 @@
-"""Processes that are found by a variable in their environment, which their children inherit."""
+"""Finds and ends processes by an environment variable, which their children inherit."""
 
 import os
 import signal
@@ -8,11 +8,11 @@ from pathlib import Path
 
 
 def processes_with(variable, value):
-    """The processes that were started with this value of an environment variable."""
+    """Return the IDs of the processes that were started with this value of an environment variable."""
     mark = f"{variable}={value}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
-        # A process that has ended, or belongs to another user, cannot be read. A zombie has no environment left.
+        # Ended processes and processes of other users cannot be read. A zombie has no environment.
         with suppress(OSError):
             if mark in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
@@ -20,7 +20,7 @@ def processes_with(variable, value):
 
 
 def end_processes(variable, value, timeout_s=20):
-    """Kill the processes that were started with this value, until there is none."""
+    """Kill processes that were started with this value until none remains."""
     deadline = time.monotonic() + timeout_s
     while processes := processes_with(variable, value):
         for process in processes:

@@ -1,4 +1,4 @@
-"""Workloads of plain Python and of known cost, for tests of what measures them."""
+"""Workloads in plain Python with known run times, for tests of the measurement."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from tune_policies.benchmarks.workloads.steps import Steps
 
 
 def spin(size, device):
-    """A step takes ``size`` microseconds, and 20 times as long with transfers, on every device."""
+    """A step takes ``size`` microseconds on every device, and 20 times as long with transfers."""
     return Steps(
         with_transfers=lambda: _wait(20 * size),
         compute=lambda: _wait(size),
@@ -27,14 +27,14 @@ def _wait(microseconds):
     return 1.0
 
 
-def sees(size, device):
-    """Its loss says what the process sees: its threads, and whether GPUs are hidden."""
+def environment(size, device):
+    """The loss encodes the number of threads of the process, and whether GPUs are hidden."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     return Steps(with_transfers=lambda: int(os.environ["OMP_NUM_THREADS"]) + 100 * hidden, tolerance=1e9)
 
 
-def began(size, device):
-    """Its loss is when its process began, in seconds since the machine did."""
+def start_time(size, device):
+    """The loss is the start time of the process, in seconds since the machine booted."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return Steps(with_transfers=lambda: ticks / os.sysconf("SC_CLK_TCK"))
 
@@ -67,7 +67,7 @@ def has_long_epochs(size, device):
 
 
 def has_one_long_step(size, device):
-    """Half of the time that a process has in the test of it, so that not even a second one fits in."""
+    """One step takes half of the time limit in its test, so that no second step fits."""
     return Steps(with_transfers=lambda: _wait(4e6), steps_per_epoch=1)
 
 

@@ -1,4 +1,4 @@
-"""Real Rays for tests. GPUs are logical: real to Ray's scheduler, without a device behind them."""
+"""Real Ray instances for tests. Their GPUs are simulated: Ray schedules them, but no devices exist."""
 
 import os
 import subprocess
@@ -16,11 +16,11 @@ from tests.stand_ins import write_stand_ins
 from tune_policies.probe import nvml
 
 _shared = {}
-"""The resources of the Ray that modules share; none where there is no such Ray."""
+"""The resources of the shared Ray instance, or an empty dictionary if none is running."""
 
 
 def share_ray(**resources):
-    """The Ray that the module before has used, if it has these resources and nothing is left on it; else a new one."""
+    """Use the shared Ray instance if it has these resources and is idle. Otherwise, start a new instance."""
     if not (_shared == resources and ray.is_initialized() and _is_idle()):
         end_shared_ray()
         _start(resources)
@@ -34,7 +34,7 @@ def end_shared_ray():
 
 
 def _is_idle(within_s=5):
-    """Nothing holds CPUs or GPUs, though the trials of the module before may be ending still."""
+    """Return whether all CPUs and GPUs become free in time. Trials of the previous module may still be ending."""
     deadline = time.monotonic() + within_s
     while any(ray.available_resources().get(name) != ray.cluster_resources().get(name) for name in ("CPU", "GPU")):
         if time.monotonic() > deadline:
@@ -44,20 +44,20 @@ def _is_idle(within_s=5):
 
 
 def _start(resources):
-    """On this machine, and never one that runs already."""
+    """Start a new Ray instance on this machine, even if another one is running."""
     ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False, **resources)
 
 
-def wait_until(holds, timeout_s=100):
+def wait_until(condition, timeout_s=100):
     deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline, "what was waited for did not come"
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition was not true within {timeout_s} s"
         time.sleep(0.05)
 
 
 @contextmanager
 def local_ray(**resources):
-    """A Ray of its own."""
+    """Start a Ray instance that is not shared."""
     _start(resources)
     try:
         yield
@@ -67,7 +67,7 @@ def local_ray(**resources):
 
 @contextmanager
 def ray_with_stand_ins(folder, **resources):
-    """A Ray whose workers find stand-ins for CuPy and NVML, and no measured overheads; the file of NVML's counts."""
+    """Start Ray with stand-ins for CuPy and NVML and without measured overheads. Yield the file of NVML's values."""
     counts = write_stand_ins(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
@@ -78,8 +78,8 @@ def ray_with_stand_ins(folder, **resources):
 
 
 @contextmanager
-def no_workers_ahead():
-    """Raylets that start no processes ahead of work: to most nodes it never comes, and the machine would be busy."""
+def without_prestarted_workers():
+    """Stop raylets from starting worker processes in advance, which most nodes never use."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_prestart_worker_first_driver", "0")
         patch.setenv("RAY_enable_worker_prestart", "0")
@@ -88,10 +88,10 @@ def no_workers_ahead():
 
 @contextmanager
 def cluster_of(*nodes):
-    """A cluster with one raylet for each dict of ``add_node`` arguments."""
+    """Start a cluster with one raylet for each dictionary of ``add_node`` arguments."""
     cluster = Cluster()
     try:
-        with no_workers_ahead():
+        with without_prestarted_workers():
             for node in nodes:
                 cluster.add_node(**node)
         yield cluster
@@ -100,8 +100,8 @@ def cluster_of(*nodes):
         cluster.shutdown()
 
 
-def run_where_this_package_is_not(function, module, code, folder):
-    """Run ``code`` in a process that has Ray, not this package, and ``function``, sent by value, as ``task``."""
+def run_without_this_package(function, module, code, folder):
+    """Run ``code`` in a process without this package. ``function`` is pickled by value and available as ``task``."""
     for each in (nvml, module):
         ray.cloudpickle.register_pickle_by_value(each)
     try:
@@ -113,7 +113,7 @@ def run_where_this_package_is_not(function, module, code, folder):
         "import importlib.util, pickle, sys; assert importlib.util.find_spec('tune_policies') is None\n"
         "task = pickle.load(open(sys.argv[1], 'rb'))\n"
     )
-    # Without `site` an editable install is not found, but what lies in site-packages is.
+    # With -S, Python does not find an editable install. PYTHONPATH adds site-packages.
     done = subprocess.run(
         [sys.executable, "-S", "-c", head + code, folder / "task"],
         env={"PYTHONPATH": sysconfig.get_path("purelib"), "PATH": os.environ["PATH"]},

@@ -1,6 +1,6 @@
-"""A Tune run in which each trial runs out of memory with the real error class of one framework, once.
+"""A Tune run in which each trial raises the real out-of-memory error of one framework once.
 
-It is a program of its own, as a driver that gets an error imports the framework of its class.
+It runs in a separate process, because unpickling an error imports its framework into the driver.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A run under a policy does what the same run does under plain Tune: resets, processes, results and final states."""
+"""A run under a policy has the same resets, processes, results and final states as under plain Tune."""
 
 import os
 import tempfile
@@ -15,7 +15,7 @@ RAY = {"num_cpus": 2}
 
 @pytest.fixture(autouse=True)
 def without_loggers(monkeypatch):
-    """Tune's loggers do not close the files of trials that are paused."""
+    """Disable Tune's loggers, which do not close the files of paused trials."""
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 
 
@@ -71,7 +71,7 @@ def report_steps(config):
 
 
 class PauseEach(FIFOScheduler):
-    """Pauses a trial after each result, and resumes the one that has waited longest."""
+    """Pauses a trial after each result, and resumes the trial with the fewest results."""
 
     def on_trial_result(self, tune_controller, trial, result):
         return TrialScheduler.CONTINUE if result.get("done") else TrialScheduler.PAUSE
@@ -83,7 +83,7 @@ class PauseEach(FIFOScheduler):
         )
 
 
-class Noting(tune.Callback):
+class RecordResults(tune.Callback):
     def __init__(self):
         self.results = []
 
@@ -91,15 +91,15 @@ class Noting(tune.Callback):
         self.results.append((trial.config["x"], result["number"], result["process"], result.get("num_resets")))
 
 
-def what_happens(trainable, folder, scheduler, xs, **kwargs):
-    noting = Noting()
-    with_failures = tempfile.mkdtemp(dir=folder)
-    config = {"x": tune.grid_search(xs), "folder": with_failures, **kwargs.pop("config", {})}
+def outcome_of(trainable, folder, scheduler, xs, **kwargs):
+    recorder = RecordResults()
+    failure_folder = tempfile.mkdtemp(dir=folder)
+    config = {"x": tune.grid_search(xs), "folder": failure_folder, **kwargs.pop("config", {})}
     found = tune.run(
         trainable,
         config=config,
         scheduler=scheduler,
-        callbacks=[noting],
+        callbacks=[recorder],
         storage_path=str(folder),
         raise_on_failed_trial=False,
         verbose=0,
@@ -109,9 +109,9 @@ def what_happens(trainable, folder, scheduler, xs, **kwargs):
     )
     return {
         "states": [(trial.status, trial.last_result["number"], trial.num_failures) for trial in found.trials],
-        "results": [result[:2] for result in noting.results],
-        "processes": len({result[2] for result in noting.results}),
-        "resets": max((result[3] or 0 for result in noting.results), default=0),
+        "results": [result[:2] for result in recorder.results],
+        "processes": len({result[2] for result in recorder.results}),
+        "resets": max((result[3] or 0 for result in recorder.results), default=0),
     }
 
 
@@ -130,26 +130,26 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", CASES)
-def test_one_trial_at_a_time_does_the_same_as_under_plain_tune(case, tmp_path):
+def test_sequential_trials_behave_as_under_plain_tune(case, tmp_path):
     trainable, scheduler, kwargs = CASES[case]
 
-    plain = what_happens(trainable, tmp_path, scheduler(), [1.0, 2.0, 3.0], **ONE_AT_A_TIME, **kwargs)
-    under_policy = what_happens(
+    plain = outcome_of(trainable, tmp_path, scheduler(), [1.0, 2.0, 3.0], **ONE_AT_A_TIME, **kwargs)
+    under_policy = outcome_of(
         trainable, tmp_path, PolicyScheduler(CpuPolicy(cpus=2), scheduler()), [1.0, 2.0, 3.0], **kwargs
     )
 
     if case == "a class that fails, paused and reused":
-        # Plain Tune has chosen the next trial before a trial fails; a policy asks the scheduler when a slot is free.
+        # Plain Tune chooses the next trial before a trial fails. PolicyScheduler chooses it when a slot becomes free.
         plain, under_policy = (
             {**each, "results": sorted(each["results"]), "processes": None} for each in (plain, under_policy)
         )
     assert under_policy == plain
 
 
-def test_paused_trials_take_over_a_process(tmp_path):
+def test_paused_trials_reuse_one_process(tmp_path):
     scheduler = PolicyScheduler(CpuPolicy(cpus=2), PauseEach())
 
-    found = what_happens(Stepping, tmp_path, scheduler, [1.0, 2.0], reuse_actors=True)
+    found = outcome_of(Stepping, tmp_path, scheduler, [1.0, 2.0], reuse_actors=True)
 
     assert found["processes"] == 1
     assert found["resets"] == 2 * NUM_STEPS - 1

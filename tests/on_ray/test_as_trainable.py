@@ -1,4 +1,4 @@
-"""Train runs as Tune's trials, on a real Ray: results, checkpoints, errors and the end of workers."""
+"""Train runs as Tune trials on a real Ray cluster: results, checkpoints, errors and clean-up of workers."""
 
 import os
 import random
@@ -30,7 +30,7 @@ RAY = {"num_cpus": 2}
 
 
 def trainer_of(loop, run_config=None):
-    """Builds Ray's own trainer without a framework, whose workers start in a second."""
+    """Return a builder of Ray's trainer without a framework, whose workers start within a second."""
 
     def build(config):
         return DataParallelTrainer(
@@ -52,15 +52,15 @@ def run(loop, tmp_path, space=None, *, policy=POLICY, trainer_config=None, stop=
             storage_path=str(tmp_path),
             stop=stop,
             verbose=0,
-            callbacks=[SeenResults(tmp_path / "seen")],
+            callbacks=[RecordResults(tmp_path / "seen")],
             checkpoint_config=checkpoint_config or tune.CheckpointConfig(),
             failure_config=tune.FailureConfig(max_failures=failures),
         ),
     ).fit()
 
 
-class SeenResults(tune.Callback):
-    """Writes down every result as Tune sees it: its files lose some when a trial is retried."""
+class RecordResults(tune.Callback):
+    """Records every result that Tune receives. Tune's own files lose results when a trial is retried."""
 
     def __init__(self, path):
         self.path = path
@@ -95,7 +95,7 @@ def is_alive(pid):
 
 
 @pytest.mark.ray_border
-def test_every_report_is_a_result_in_its_order_and_checkpoints_are_tunes(tmp_path):
+def test_train_reports_become_ordered_tune_results_and_tune_manages_the_checkpoints(tmp_path):
     def loop():
         for step in range(20):
             report_step(step, with_checkpoint=step % 5 == 0)
@@ -107,24 +107,24 @@ def test_every_report_is_a_result_in_its_order_and_checkpoints_are_tunes(tmp_pat
     assert results.errors == []
     assert [f"{step}:{step + 1}" for step in range(20)] == seen[:20]
     assert step_of(best.checkpoint) == 15
-    # Where Train has put it, in the trial's folder, and no second copy.
+    # The checkpoint exists only once, in the trial's folder.
     assert [path.parent.parent.name for path in tmp_path.rglob("step")] == [Path(best.path).name]
 
 
 @pytest.mark.slow
-def test_a_failed_trial_goes_on_from_its_checkpoint_and_ends_with_the_users_error(tmp_path):
+def test_a_retried_trial_resumes_from_its_checkpoint_and_raises_the_users_error(tmp_path):
     def loop():
         start = step_of(ray.train.get_checkpoint()) + 1
         report_step(start)
         if start < 2:
-            raise ValueError(f"lost at {start}")
+            raise ValueError(f"failed at {start}")
 
     results = run(loop, tmp_path, max_failures=1)
 
     error = results[0].error
     assert (tmp_path / "seen").read_text().split() == ["0:1", "1:2"]
     assert isinstance(error, ValueError)
-    assert "ValueError: lost at 1" in str(error)
+    assert "ValueError: failed at 1" in str(error)
 
 
 def living_actors():
@@ -133,7 +133,7 @@ def living_actors():
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_a_trial_that_tune_stops_ends_its_workers_at_once_and_leaves_nothing_behind(tmp_path):
+def test_stopping_a_trial_ends_its_workers_and_releases_its_resources(tmp_path):
     def loop():
         (tmp_path / "pid").write_text(str(os.getpid()))
         for step in range(100_000):
@@ -149,7 +149,7 @@ def test_a_trial_that_tune_stops_ends_its_workers_at_once_and_leaves_nothing_beh
 
 
 @pytest.mark.slow
-def test_a_name_of_the_users_is_a_folder_in_each_trials_own(tmp_path):
+def test_the_name_of_a_train_run_becomes_a_subfolder_of_each_trial(tmp_path):
     def loop():
         report_step(0)
 
@@ -167,7 +167,7 @@ def test_a_name_of_the_users_is_a_folder_in_each_trials_own(tmp_path):
 
 
 @pytest.mark.rest
-def test_a_trainer_that_deletes_checkpoints_itself_is_refused(tmp_path):
+def test_num_to_keep_in_the_trainer_is_rejected(tmp_path):
     keep_one = RunConfig(checkpoint_config=ray.train.CheckpointConfig(num_to_keep=1))
 
     results = run(lambda: None, tmp_path, trainer_config=keep_one)
@@ -177,15 +177,15 @@ def test_a_trainer_that_deletes_checkpoints_itself_is_refused(tmp_path):
 
 
 @pytest.mark.rest
-def test_a_policy_without_workers_fails_the_trial(tmp_path):
+def test_a_policy_without_train_workers_fails_the_trial(tmp_path):
     results = run(lambda: None, tmp_path, policy=CpuPolicy())
 
     assert isinstance(results[0].error, InvalidResourcesError)
     assert "Set num_workers=1 or more" in str(results[0].error)
 
 
-class KillsItsProgram(tune.Callback):
-    """Ends the program by SIGKILL after a while. The program that restores the run has it too."""
+class KillProgram(tune.Callback):
+    """Kills the original program after four steps, but not the program that restores the run."""
 
     def __init__(self):
         self.pid = os.getpid()
@@ -195,7 +195,7 @@ class KillsItsProgram(tune.Callback):
             os.kill(self.pid, signal.SIGKILL)
 
 
-def count_the_steps(config):
+def record_steps(config):
     for step in range(step_of(ray.train.get_checkpoint()) + 1, 7):
         with Path(config["folder"], "taken").open("a") as file:
             file.write(f"{step} ")
@@ -207,7 +207,7 @@ class Data:
 
 
 def unrepeatable_config(folder):
-    """Return a config of which Tune keeps neither the ``repr`` nor every value when it restores the trial."""
+    """Return a config whose ``repr`` and some values change when Tune restores the trial."""
     return {
         "folder": str(folder),
         "loss": lambda x: x,
@@ -220,28 +220,28 @@ def unrepeatable_config(folder):
 def run_until_killed(address, folder):
     ray.init(address=address, logging_level="ERROR")
     tuner(
-        as_trainable(trainer_of(count_the_steps)),
+        as_trainable(trainer_of(record_steps)),
         POLICY,
         param_space=unrepeatable_config(folder),
-        run_config=tune.RunConfig(name="run", storage_path=str(folder), callbacks=[KillsItsProgram()], verbose=0),
+        run_config=tune.RunConfig(name="run", storage_path=str(folder), callbacks=[KillProgram()], verbose=0),
     ).fit()
 
 
 @pytest.mark.slow
 @pytest.mark.ray_border
-@pytest.mark.skipif(Version(ray.__version__) < Version("2.54"), reason="Train's account does not number the reports")
-def test_a_trial_of_a_program_that_was_killed_goes_on_from_all_that_it_has_saved(tmp_path):
-    """Tune has saved the state of the run only as it began."""
+@pytest.mark.skipif(Version(ray.__version__) < Version("2.54"), reason="Train does not number its reports")
+def test_a_trial_resumes_from_its_latest_checkpoint_after_its_program_was_killed(tmp_path):
+    """Tune saved the state of the run only at its start."""
     address = ray.get_runtime_context().gcs_address
     command = f"from {__name__} import run_until_killed; run_until_killed({address!r}, {str(tmp_path)!r})"
     variables = os.environ | {"TUNE_GLOBAL_CHECKPOINT_S": "1000"}
     program = subprocess.run([sys.executable, "-c", command], cwd=ROOT, env=variables, timeout=150, check=False)
     assert program.returncode == -signal.SIGKILL
 
-    restored = tune.Tuner.restore(str(tmp_path / "run"), as_trainable(trainer_of(count_the_steps)))
+    restored = tune.Tuner.restore(str(tmp_path / "run"), as_trainable(trainer_of(record_steps)))
     [result] = restored.fit()
 
     taken = (tmp_path / "taken").read_text().split()
     assert sorted({*taken}) == [*"0123456"]
-    assert [taken.count(step) for step in "01234"] == [1] * 5  # the worker is ahead of Train by a step or two
+    assert [taken.count(step) for step in "01234"] == [1] * 5  # the worker can be one or two steps ahead of Train
     assert (result.metrics["step"], result.metrics["training_iteration"]) == (6, 7)

@@ -1,4 +1,4 @@
-"""Trials on a real Ray run where a decision says: those of small configs on CPUs, those of large ones on GPUs."""
+"""A decision places trials with small configs on CPUs, and trials with large configs on GPUs."""
 
 import os
 from importlib.metadata import version
@@ -18,7 +18,7 @@ from tune_policies import (
     probe_cluster,
 )
 
-# The GPUs are logical, so there is nothing to read of them.
+# The GPUs are simulated, so their memory cannot be read.
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 
 
@@ -59,7 +59,7 @@ def results(capacity, tmp_path_factory):
 
 
 @pytest.mark.rest
-def test_each_trial_has_the_device_of_its_size(results):
+def test_each_trial_runs_on_the_device_that_the_decision_chose(results):
     found = {size: (result["gpus"], result["sees_gpus"]) for size, result in results.items()}
 
     on_cpu, on_gpu = (0, False), (1, True)
@@ -67,17 +67,17 @@ def test_each_trial_has_the_device_of_its_size(results):
 
 
 @pytest.mark.rest
-def test_each_trial_has_the_threads_of_its_slot_and_says_which_that_is(results):
+def test_each_trial_uses_the_threads_of_its_slot_and_reports_the_slot(results):
     assert [(results[size]["threads"], results[size]["slot"]) for size in (8, 64)] == [
         (2, "2 CPUs"),
         (1, "1 CPU, 1 GPU"),
     ]
 
 
-def test_another_cpu_than_was_measured_is_found_by_the_probe_and_refused(capacity):
+def test_a_cluster_with_a_different_cpu_than_the_measured_one_is_rejected(capacity):
     (node,) = capacity.nodes
     if node.cpu_model is None:
-        pytest.skip("this machine does not say what its CPU is")
+        pytest.skip("the CPU model of this machine cannot be read")
 
     with pytest.raises(
         InfeasibleRequestError, match="this one was measured on a CPU: short of a decision for this CPU"
@@ -85,7 +85,7 @@ def test_another_cpu_than_was_measured_is_found_by_the_probe_and_refused(capacit
         policy_of(accept_other_hardware=False).plan(capacity)
 
 
-def test_other_versions_are_refused_before_anything_starts(tmp_path):
+def test_a_decision_of_other_package_versions_is_rejected_before_the_run_starts(tmp_path):
     measured_with = a_decision(versions={"ray": version("ray"), "pydantic": "0.1"})
 
     with pytest.raises(InvalidResourcesError, match=r"measured with pydantic 0\.1"):

@@ -1,7 +1,6 @@
-"""An overhead is measured by a task on the node that has the GPU, and kept.
+"""A task on the GPU's node measures the memory overhead, which is then saved.
 
-No GPU is here: on the node, a stand-in for NVML lists one, and a stand-in for CuPy makes its use go up. The rest is
-real.
+There is no real GPU. A stand-in for NVML lists one, and a stand-in for CuPy increases its memory use.
 """
 
 import os
@@ -51,7 +50,7 @@ def get_default_memory_pool(): return SimpleNamespace(total_bytes=lambda: {40 * 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
-    """The folder of a node's stand-ins, on a Ray of one GPU."""
+    """Start Ray with one simulated GPU, and yield the folder of the stand-ins."""
     packages = tmp_path_factory.mktemp("packages")
     for name, text in {"pynvml.py": PYNVML, "cupy.py": CUPY, "gpus": "1", "used": str(100 * MIB)}.items():
         (packages / name).write_text(text)
@@ -63,7 +62,7 @@ def node(tmp_path_factory):
 
 
 @pytest.mark.rest
-def test_a_measurement_is_kept_for_the_next_plan(node):
+def test_measured_overheads_are_saved_for_later_plans(node):
     measured = calibrate_gpu_overhead(["cupy"], timeout_s=60)
 
     assert load_overheads() == measured
@@ -73,26 +72,26 @@ def test_a_measurement_is_kept_for_the_next_plan(node):
 
 
 @pytest.mark.rest
-def test_a_gpu_that_is_not_free_in_time_is_an_error_with_a_way_out(node):
+def test_a_gpu_that_stays_in_use_raises_an_error_with_advice(node):
     @ray.remote(num_gpus=1, num_cpus=0)
     class Busy:
-        def is_there(self):
+        def ready(self):
             return True
 
     busy = Busy.remote()
-    ray.get(busy.is_there.remote(), timeout=60)
+    ray.get(busy.ready.remote(), timeout=60)
 
     with pytest.raises(ProbeError, match=r"no Stand-in GPU was measured within 0\.5 s. Wait until a whole one is free"):
         calibrate_gpu_overhead(["cupy"], timeout_s=0.5)
     ray.kill(busy)
 
 
-def test_a_framework_that_cannot_be_measured_is_an_error_that_names_the_others(node):
+def test_an_unknown_framework_raises_an_error_with_a_suggestion(node):
     with pytest.raises(InvalidResourcesError, match=r"cannot measure 'torhc'; did you mean 'torch'\?"):
         calibrate_gpu_overhead(["torhc"])
 
 
-def test_one_framework_is_given_in_a_list(node):
+def test_frameworks_must_be_a_list(node):
     with pytest.raises(
         InvalidResourcesError, match=r"frameworks must be a list of names, got 'torch'\. Use \['torch'\]"
     ):
@@ -100,7 +99,7 @@ def test_one_framework_is_given_in_a_list(node):
 
 
 @pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
-def test_a_cluster_without_a_gpu_cannot_be_measured(node):
+def test_measuring_without_a_gpu_raises_an_error(node):
     (node / "gpus").write_text("0")
 
     with pytest.raises(InfeasibleRequestError, match="no node has a GPU of a known model"):

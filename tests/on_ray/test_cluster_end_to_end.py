@@ -1,4 +1,4 @@
-"""A generated cluster YAML on a real autoscaler: nodes come for a request, trials run on them, and they go again."""
+"""With a generated cluster YAML, a real autoscaler adds the requested nodes, runs trials on them, and removes them."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from ray import tune
 from ray.train import RunConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-from tests.on_ray.autoscaling import asked_for, cluster_of_yaml, workers_when
+from tests.on_ray.autoscaling import cluster_of_yaml, requested_nodes, workers_when
 from tune_policies import (
     AcceleratorPolicy,
     CpuPolicy,
@@ -24,7 +24,7 @@ from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.kuberay.writing import write_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
 
-# Logical GPUs have no NVML.
+# Simulated GPUs have no NVML.
 pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")]
 
 GIB = 2**30
@@ -37,7 +37,7 @@ QUARTER = GpuPolicy(gpus=0.25, cpus=1)
 
 
 class Case(NamedTuple):
-    """A cluster that is planned for ``num_trials`` trials; the groups that come for ``asked`` of them."""
+    """A cluster designed for ``num_trials`` trials, and the nodes that start for ``requested`` trials."""
 
     policy: ResourcePolicy
     node_types: tuple[NodeType, ...]
@@ -45,31 +45,31 @@ class Case(NamedTuple):
     nodes: dict[str, int]
     v2: bool = True
     min_nodes: int = 0
-    asked: int | None = None
+    requested: int | None = None
 
 
 CASES = {
     "quarter GPUs": Case(QUARTER, (CPUS, GPU), 5, {"gpu": 2}),
-    "quarter GPUs under v1": Case(QUARTER, (CPUS, GPU), 5, {"gpu": 2}, v2=False),
-    "GPUs of a type": Case(GpuPolicy(gpus=0.5, accelerator_type="L4"), (GPU, L4), 3, {"l4": 2}),
-    "two kinds": Case(MixedPolicy(GpuPolicy(), CpuPolicy(cpus=4)), (CPUS, GPU), 3, {"cpus": 1, "gpu": 2}),
-    "a node that is always there": Case(CpuPolicy(cpus=2), (CPUS,), 3, {"cpus": 2}, min_nodes=1),
+    "quarter GPUs under autoscaler v1": Case(QUARTER, (CPUS, GPU), 5, {"gpu": 2}, v2=False),
+    "GPUs of one accelerator type": Case(GpuPolicy(gpus=0.5, accelerator_type="L4"), (GPU, L4), 3, {"l4": 2}),
+    "two slot types": Case(MixedPolicy(GpuPolicy(), CpuPolicy(cpus=4)), (CPUS, GPU), 3, {"cpus": 1, "gpu": 2}),
+    "one permanent node": Case(CpuPolicy(cpus=2), (CPUS,), 3, {"cpus": 2}, min_nodes=1),
     "labels": Case(SelectingPolicy(CpuPolicy(cpus=2), label_selector={"zone": "eu"}), (CPUS, IN_EU), 3, {"in-eu": 2}),
     "NPUs": Case(AcceleratorPolicy(resource="NPU", amount=1), (CPUS, NPUS), 3, {"npus": 2}),
     "Train workers with GPUs": Case(GpuPolicy(gpus=0.5, num_workers=2), (GPU,), 2, {"gpu": 2}),
-    "fewer asked for than planned": Case(QUARTER, (GPU,), 12, {"gpu": 1}, asked=3),
+    "fewer trials requested than planned": Case(QUARTER, (GPU,), 12, {"gpu": 1}, requested=3),
 }
 EVERY_DAY = ("quarter GPUs",)
 
 
 def planned(case):
     plan = design_cluster(case.policy, NodeCatalog(nodes=case.node_types), case.num_trials)
-    always = tuple(group.model_copy(update={"min_nodes": case.min_nodes}) for group in plan.groups)
-    return plan.model_copy(update={"groups": always, "idle_timeout_s": 2})
+    groups = tuple(group.model_copy(update={"min_nodes": case.min_nodes}) for group in plan.groups)
+    return plan.model_copy(update={"groups": groups, "idle_timeout_s": 2})
 
 
 def run(plan, number, folder):
-    """Run so many trials under the plan; what each reported."""
+    """Run trials under the plan, and return their results."""
 
     def on_worker():
         ray.train.report({})
@@ -98,19 +98,19 @@ def run(plan, number, folder):
     "case",
     [pytest.param(CASES[name], id=name, marks=() if name in EVERY_DAY else pytest.mark.slow) for name in CASES],
 )
-def test_nodes_come_for_a_request_run_the_trials_and_go_again(case, tmp_path):
+def test_requested_nodes_start_run_the_trials_and_are_removed(case, tmp_path):
     plan = planned(case)
     text = write_cluster(plan, WriteOptions(format="cluster-yaml"))
-    number = case.asked or plan.trials.max_concurrent_trials
+    number = case.requested or plan.trials.max_concurrent_trials
 
     with cluster_of_yaml(text, v2=case.v2):
         with request_capacity(plan.trials, number):
-            came = workers_when(case.nodes)
+            started = workers_when(case.nodes)
             squares = run(plan.trials, number, tmp_path)
-        still_asked_for = asked_for()
-        stayed = workers_when({name: case.min_nodes for name in case.nodes if case.min_nodes})
+        still_requested = requested_nodes()
+        remaining = workers_when({name: case.min_nodes for name in case.nodes if case.min_nodes})
 
-    assert came == case.nodes
+    assert started == case.nodes
     assert squares == [x**2 for x in range(number)]
-    assert still_asked_for == {}
-    assert stayed == {name: case.min_nodes for name in case.nodes if case.min_nodes}
+    assert still_requested == {}
+    assert remaining == {name: case.min_nodes for name in case.nodes if case.min_nodes}

@@ -1,4 +1,4 @@
-"""The doctor on real clusters, whose GPUs are logical: real to Ray, without a device behind them."""
+"""The doctor on real clusters with simulated GPUs."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import ray
 import ray.cloudpickle
 import torch
 
-from tests.on_ray.rays import cluster_of, local_ray, run_where_this_package_is_not
+from tests.on_ray.rays import cluster_of, local_ray, run_without_this_package
 from tune_policies import InvalidResourcesError, ProbeError
 from tune_policies.probe import node_facts
 from tune_policies.probe.doctor import cluster_reader
@@ -20,7 +20,7 @@ from tune_policies.probe.doctor.cluster_reader import examine
 # More than any machine has.
 MANY_GPUS, MANY_CPUS = 64, 4096
 
-SHOW_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"  # Ray 2.50 hides the GPUs from a task that asks for none
+SHOW_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"  # Ray 2.50 hides the GPUs from tasks that request none
 
 on_a_cpu_build = pytest.mark.skipif(torch.version.cuda is not None, reason="needs a build of torch for CPUs")
 
@@ -33,7 +33,7 @@ def doctor(environment, *arguments):
 
 @pytest.fixture(scope="module")
 def other_torch(tmp_path_factory):
-    """A folder in which Python finds the metadata of another torch than the one that is installed."""
+    """A folder with the metadata of a torch version that is not installed."""
     folder = tmp_path_factory.mktemp("path")
     metadata = folder / "torch-0.1.dist-info"
     metadata.mkdir()
@@ -42,11 +42,11 @@ def other_torch(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def looked_at(other_torch, environment_of_its_own):
-    """The diagnosis of two nodes, and what the command prints of them.
+def examined(other_torch, isolated_environment):
+    """The diagnosis of two nodes, and the output of the command.
 
-    One node has more of everything than there is, the other another torch and a hidden GPU. They are read one after the
-    other, as more nodes are than may be read at once.
+    One node declares more resources than the machine has. The other has a different version of torch and a hidden
+    GPU. The nodes are read one after the other, because only one may be read at a time.
     """
     path = os.pathsep.join([str(other_torch), os.environ.get("PYTHONPATH", "")])
     two_nodes = (
@@ -57,12 +57,12 @@ def looked_at(other_torch, environment_of_its_own):
         patch.setattr(cluster_reader, "_AT_ONCE", 1)
         diagnosis = examine(cluster.address)
         assert not ray.is_initialized()
-        return diagnosis, doctor(environment_of_its_own, "--address", cluster.address)
+        return diagnosis, doctor(isolated_environment, "--address", cluster.address)
 
 
 @pytest.fixture(scope="module")
-def diagnosis(looked_at):
-    return looked_at[0]
+def diagnosis(examined):
+    return examined[0]
 
 
 def findings(diagnosis):
@@ -74,25 +74,25 @@ def node_with(diagnosis, gpus):
     return node
 
 
-def test_gpus_that_do_not_exist_are_a_problem_of_the_node_that_declares_them(diagnosis):
+def test_declared_gpus_that_do_not_exist_are_a_problem_of_their_node(diagnosis):
     (found,) = [finding for what, finding in findings(diagnosis).items() if what.startswith("Ray counts 64 GPUs")]
 
     assert (found.severity, found.nodes) == ("problem", (node_with(diagnosis, MANY_GPUS).name,))
 
 
 @on_a_cpu_build
-def test_a_cpu_build_of_torch_is_a_problem_where_gpus_are_declared(diagnosis):
+def test_a_cpu_build_of_torch_is_a_problem_on_a_node_with_gpus(diagnosis):
     torch_build = f"torch {torch.__version__} is a CPU build on a node"
     (found,) = [finding for what, finding in findings(diagnosis).items() if what.startswith(torch_build)]
 
     assert found.nodes == (node_with(diagnosis, MANY_GPUS).name,)
 
 
-def test_cpus_that_the_machine_does_not_have_are_a_problem(diagnosis):
+def test_declared_cpus_that_do_not_exist_are_a_problem(diagnosis):
     assert any(what.startswith(f"Ray counts {MANY_CPUS} CPUs, but the ") for what in findings(diagnosis))
 
 
-def test_packages_of_different_versions_are_a_problem_of_the_node_that_differs(diagnosis):
+def test_a_different_package_version_is_a_problem_of_the_deviating_node(diagnosis):
     odd, usual = node_with(diagnosis, 0).name, node_with(diagnosis, MANY_GPUS).name
     (found,) = [finding for what, finding in findings(diagnosis).items() if what.startswith("torch differs")]
 
@@ -101,17 +101,17 @@ def test_packages_of_different_versions_are_a_problem_of_the_node_that_differs(d
     assert f"{torch.__version__} on {usual}" in found.what
 
 
-def test_the_nodes_own_environment_is_read(diagnosis):
+def test_the_environment_of_each_node_is_read(diagnosis):
     assert (node_with(diagnosis, 0).visible_devices, node_with(diagnosis, MANY_GPUS).visible_devices) == ("0", None)
 
 
-def test_every_node_is_read_and_has_a_name_of_its_own(diagnosis):
+def test_every_node_is_read_and_has_a_unique_name(diagnosis):
     assert not any(node.failure for node in diagnosis.nodes)
     assert len({node.name for node in diagnosis.nodes}) == 2
 
 
-def test_the_command_ends_with_1_where_there_are_problems_and_fits_80_columns(looked_at):
-    diagnosis, done = looked_at
+def test_the_command_exits_with_1_if_there_are_problems_and_fits_80_columns(examined):
+    diagnosis, done = examined
 
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith(f"Checked 2 nodes of the Ray cluster at {diagnosis.address}.\n")
@@ -132,14 +132,14 @@ def one_gpu_reserved():
 
 
 @pytest.mark.rest
-def test_what_is_reserved_is_counted_by_node(one_gpu_reserved):
+def test_reserved_resources_are_counted_per_node(one_gpu_reserved):
     (node,) = one_gpu_reserved[0].nodes
 
     assert (node.ray.gpus, node.ray.gpus_in_use) == (4, 1)
 
 
 @pytest.mark.rest
-def test_a_node_that_does_not_answer_in_time_is_a_problem(one_gpu_reserved):
+def test_a_node_that_does_not_respond_in_time_is_a_problem(one_gpu_reserved):
     late = one_gpu_reserved[1]
 
     assert [node.failure for node in late.nodes] == ["no answer within 0.001 s"]
@@ -147,8 +147,8 @@ def test_a_node_that_does_not_answer_in_time_is_a_problem(one_gpu_reserved):
 
 
 @pytest.mark.rest
-def test_without_a_ray_this_machine_alone_is_looked_at_and_no_ray_started(environment_of_its_own, tmp_path):
-    done = doctor({**environment_of_its_own, "RAY_TMPDIR": str(tmp_path)})
+def test_without_a_ray_cluster_only_this_machine_is_checked_and_ray_is_not_started(isolated_environment, tmp_path):
+    done = doctor({**isolated_environment, "RAY_TMPDIR": str(tmp_path)})
 
     assert done.stdout.startswith("Ray does not run here, so only this machine was checked.\n")
     assert done.stderr == ""
@@ -156,40 +156,40 @@ def test_without_a_ray_this_machine_alone_is_looked_at_and_no_ray_started(enviro
 
 
 @pytest.mark.rest
-def test_what_python_prints_as_it_starts_is_no_answer(environment_of_its_own, tmp_path):
+def test_output_of_sitecustomize_is_not_parsed_as_a_result(isolated_environment, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('hello')")
-    paths = os.pathsep.join([str(tmp_path), environment_of_its_own.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(tmp_path), isolated_environment.get("PYTHONPATH", "")])
 
-    done = doctor({**environment_of_its_own, "RAY_TMPDIR": str(tmp_path), "PYTHONPATH": paths})
+    done = doctor({**isolated_environment, "RAY_TMPDIR": str(tmp_path), "PYTHONPATH": paths})
 
     assert "only this machine was checked" in done.stdout
 
 
 @pytest.mark.rest
-def test_without_a_ray_the_status_says_whether_there_are_problems(environment_of_its_own, tmp_path):
-    done = doctor({**environment_of_its_own, "RAY_TMPDIR": str(tmp_path)}, "--json")
+def test_without_a_ray_cluster_the_exit_status_reports_problems(isolated_environment, tmp_path):
+    done = doctor({**isolated_environment, "RAY_TMPDIR": str(tmp_path)}, "--json")
 
     problems = [found for found in json.loads(done.stdout)["findings"] if found["severity"] == "problem"]
     assert done.returncode == (1 if problems else 0)
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has GPUs")
-def test_a_machine_without_gpus_is_told_so():
+def test_a_machine_without_gpus_has_a_finding_that_trials_run_on_cpus():
     assert "no GPU found: trials run on CPUs" in [finding.what for finding in examine("local").findings]
 
 
-def test_a_ray_that_does_not_answer_is_an_error():
+def test_an_address_without_a_ray_cluster_raises_an_error():
     with pytest.raises(ProbeError, match=r"no Ray answers at '127.0.0.1:1'"):
         examine("127.0.0.1:1")
 
 
-def test_a_deadline_must_be_above_zero():
+def test_the_timeout_must_be_above_zero():
     with pytest.raises(InvalidResourcesError, match="timeout_s must be above 0 seconds"):
         examine(timeout_s=0)
 
 
-def test_a_node_needs_nothing_but_ray_to_be_read_and_imports_no_framework(tmp_path):
-    """The task travels by value, so a node without this package reads itself as well."""
+def test_a_node_without_this_package_is_read_without_importing_a_framework(tmp_path):
+    """The task is pickled by value, so it does not need this package."""
     code = (
         "facts = task()\n"
         "assert not {'torch', 'tensorflow', 'jax'} & sys.modules.keys()\n"
@@ -197,6 +197,6 @@ def test_a_node_needs_nothing_but_ray_to_be_read_and_imports_no_framework(tmp_pa
         "print(facts['versions']['torch'])"
     )
 
-    told = run_where_this_package_is_not(node_facts.read_machine, node_facts, code, tmp_path)
+    printed = run_without_this_package(node_facts.read_machine, node_facts, code, tmp_path)
 
-    assert told.strip() == torch.__version__
+    assert printed.strip() == torch.__version__

@@ -1,4 +1,4 @@
-"""Train runs that grow under a plan, on a real Ray."""
+"""Elastic Train runs under a plan, on a real Ray cluster."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +19,8 @@ from tune_policies.trainers import with_deadlock_check
 ALONE = 1
 
 
-def note_the_world_size(config):
-    """Write down how many workers there are, until they are enough."""
+def record_world_size(config):
+    """Record the number of workers until there are enough."""
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
         size = ray.train.get_context().get_world_size()
@@ -33,7 +33,7 @@ def note_the_world_size(config):
 
 def fit(plan, folder, *, enough):
     DataParallelTrainer(
-        note_the_world_size,
+        record_world_size,
         train_loop_config={"folder": str(folder), "enough": enough},
         scaling_config=plan.scaling_config(elastic_resize_monitor_interval_s=1),
         run_config=RunConfig(storage_path=str(folder / "results")),
@@ -52,8 +52,8 @@ def cluster():
 
 
 @pytest.mark.slow
-def test_as_many_shares_of_a_gpu_start_as_fit_it(cluster, tmp_path):
-    """In floats, as Ray counts, five times 0.2 holds 0.2 four times only."""
+def test_five_workers_with_a_fifth_of_a_gpu_start_on_one_gpu(cluster, tmp_path):
+    """With the floats that Ray uses, 0.2 would fit only four times into five times 0.2."""
     policy = GpuPolicy(gpus=0.2, cpus=0.1, num_workers=(2, 9))
     plan = CappedPolicy(policy, ALONE).plan(nodes((1, 1)))
 
@@ -63,15 +63,15 @@ def test_as_many_shares_of_a_gpu_start_as_fit_it(cluster, tmp_path):
     assert sizes_seen(tmp_path) == [5]
 
 
-def note_the_world_size_for_a_while(config):
+def record_world_size_and_sleep(config):
     Path(config["folder"], str(ray.train.get_context().get_world_size())).touch()
     time.sleep(10)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-def test_a_run_waits_while_others_have_grown_into_its_room_and_is_not_ended(cluster, tmp_path):
-    """Ray gives the room to grow to whoever asks first."""
+def test_a_run_waits_while_elastic_runs_use_its_resources(cluster, tmp_path):
+    """Ray assigns free resources to the first run that requests them."""
     plan = CappedPolicy(CpuPolicy(cpus=0.25, num_workers=(1, 9)), 3).plan(nodes((1, 0)))
     folders = [tmp_path / str(number) for number in range(3)]
 
@@ -80,7 +80,7 @@ def test_a_run_waits_while_others_have_grown_into_its_room_and_is_not_ended(clus
         loop_config = {"folder": str(folder)}
         run_config = RunConfig(storage_path=str(folder / "results"))
         trainer = DataParallelTrainer(
-            note_the_world_size_for_a_while,
+            record_world_size_and_sleep,
             train_loop_config=loop_config,
             scaling_config=plan.scaling_config(),
             run_config=run_config,
@@ -95,21 +95,21 @@ def test_a_run_waits_while_others_have_grown_into_its_room_and_is_not_ended(clus
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_a_run_starts_with_what_is_there_and_grows_when_a_node_is_added(cluster, tmp_path):
+def test_a_run_starts_on_the_existing_nodes_and_grows_when_a_node_is_added(cluster, tmp_path):
     plan = CappedPolicy(CpuPolicy(num_workers=(1, 9)), ALONE).plan(nodes((1, 0), (1, 0)))
 
     with ThreadPoolExecutor() as pool:
         run = pool.submit(fit, plan, tmp_path, enough=2)
         while not (tmp_path / "1").exists() and not run.done():
             time.sleep(0.1)
-        cluster.add_node(num_cpus=1)  # in the main thread, which alone may handle signals
+        cluster.add_node(num_cpus=1)  # in the main thread, because only it can handle signals
         run.result()
 
     assert plan.common_slot.max_workers == 2
     assert sizes_seen(tmp_path) == [1, 2]
 
 
-def test_ray_gets_a_pair_only_where_there_is_room_to_grow():
+def test_num_workers_is_a_range_only_if_the_run_has_room_to_grow():
     policy = CpuPolicy(num_workers=(2, 8))
 
     full, alone = policy.plan(nodes((8, 0))), CappedPolicy(policy, ALONE).plan(nodes((8, 0)))
@@ -117,7 +117,7 @@ def test_ray_gets_a_pair_only_where_there_is_room_to_grow():
     assert (full.scaling_config().num_workers, alone.scaling_config().num_workers) == (2, (2, 8))
 
 
-def test_a_ray_without_elastic_workers_is_an_error_that_says_so(monkeypatch):
+def test_a_ray_version_without_elastic_workers_raises_an_error(monkeypatch):
     known = [field for field in trial_plan.fields_of(ScalingConfig) if "elastic" not in field.name]
     monkeypatch.setattr(trial_plan, "fields_of", lambda _: known)
 

@@ -1,4 +1,4 @@
-"""However a run ends, its usage is written and it holds nothing on the cluster any more."""
+"""A run that ends early writes its usage and releases its resources."""
 
 import signal
 import time
@@ -17,11 +17,11 @@ RAY = {"num_cpus": 2}
 
 @pytest.fixture(autouse=True)
 def without_loggers(monkeypatch):
-    """Where a run is stopped, Tune's loggers do not close their files."""
+    """Disable Tune's loggers, which do not close their files if a run is stopped."""
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 
 
-def run_for_ever(config):
+def run_indefinitely(config):
     while True:
         time.sleep(0.2)
         tune.report({"loss": 1})
@@ -33,7 +33,7 @@ def fail(config):
 
 
 class Interrupt(tune.Callback):
-    """Ctrl-C, once a trial has reported."""
+    """Sends Ctrl-C after the first result."""
 
     def on_trial_result(self, iteration, trials, trial, result, **info):
         signal.raise_signal(signal.SIGINT)
@@ -42,10 +42,10 @@ class Interrupt(tune.Callback):
 @pytest.mark.parametrize(
     ("trainable", "kwargs", "error"),
     [
-        pytest.param(run_for_ever, {"callbacks": [Interrupt()]}, None, id="Ctrl-C"),
-        pytest.param(run_for_ever, {"time_budget_s": 5}, None, id="a time budget", marks=pytest.mark.rest),
+        pytest.param(run_indefinitely, {"callbacks": [Interrupt()]}, None, id="Ctrl-C"),
+        pytest.param(run_indefinitely, {"time_budget_s": 5}, None, id="a time budget", marks=pytest.mark.rest),
         pytest.param(fail, {"fail_fast": True}, tune.TuneError, id="fail_fast"),
-        # A second failure while Tune cleans up would be raised from there, before it calls any callback.
+        # A second failure during Tune's clean-up would be raised before Tune calls any callback.
         pytest.param(
             fail,
             {"fail_fast": "raise", "num_samples": 1},
@@ -56,7 +56,7 @@ class Interrupt(tune.Callback):
     ],
 )
 @pytest.mark.filterwarnings("ignore:fail_fast='raise' detected:UserWarning")
-def test_a_run_that_ends_early_writes_its_usage_and_holds_nothing(trainable, kwargs, error, tmp_path):
+def test_a_run_that_ends_early_writes_its_usage_and_releases_its_resources(trainable, kwargs, error, tmp_path):
     kwargs = kwargs | {"callbacks": [PolicyCallback(), *kwargs.get("callbacks", [])]}
     kwargs = {"num_samples": 3, "storage_path": str(tmp_path), "name": "run", "verbose": 0, **kwargs}
 

@@ -1,4 +1,4 @@
-"""The examples on CPUs, each run as it is written; and what each of their policies gives on every kind of machine."""
+"""Runs the unchanged examples on CPUs, and checks their policies on machines with and without GPUs."""
 
 import functools
 import re
@@ -14,7 +14,7 @@ from tune_policies import ClusterCapacity, NodeCapacity, Resources
 
 RAY = {"num_cpus": 2}
 
-LEARNT = {  # the metric of each example, and between which values its best trial ends; the demo has the others
+EXPECTED_METRICS = {  # the metric of each example, and the range of its best value; the demo runs the others
     "train_huggingface": ("loss", 0, 0.5),
     "train_jax": ("loss", 0, 0.01),
     "train_lightgbm": ("train-binary_error", 0, 0.1),
@@ -33,26 +33,27 @@ LEARNT = {  # the metric of each example, and between which values its best tria
     "tune_rllib": ("env_runners/episode_return_mean", 30, 500),
     "tune_trainables": ("loss", 0, 0.02),
 }
-# What they show, the tests of trainers and policies run every day.
+# Tests of trainers and policies, which always run, cover the same features.
 SLOW = {
     *("train_huggingface", "train_lightgbm", "train_lightning", "train_tensorflow", "train_xgboost", "tune_fsdp"),
     *("tune_measured", "tune_mixed", "tune_model_parallel", "tune_optuna_asha", "tune_pytorch", "tune_rllib"),
 }
-HOW_MANY = {"tune_trainables": 6, "tune_pbt": 4, "tune_optuna_asha": 4, "tune_pytorch": 4, "tune_mixed": 4}
+NUM_RESULTS = {"tune_trainables": 6, "tune_pbt": 4, "tune_optuna_asha": 4, "tune_pytorch": 4, "tune_mixed": 4}
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:gymnasium")  # of the spaces of RLlib's CartPole
+@pytest.mark.filterwarnings("ignore::UserWarning:gymnasium")  # from the spaces of RLlib's CartPole
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else pytest.mark.rest) for name in LEARNT]
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else pytest.mark.rest) for name in EXPECTED_METRICS],
 )
-def test_an_example_learns_on_cpus(name, tmp_path):
-    metric, least, most = LEARNT[name]
+def test_an_example_reaches_its_metric_on_cpus(name, tmp_path):
+    metric, least, most = EXPECTED_METRICS[name]
 
     results = run_example(name, tmp_path)
 
     best = min if "loss" in metric or "error" in metric else max
     assert least <= best(functools.reduce(getitem, metric.split("/"), result) for result in results) <= most
-    assert len(results) == HOW_MANY.get(name, len(results))
+    assert len(results) == NUM_RESULTS.get(name, len(results))
 
 
 WITH_MEMORY = {"accelerator_type": "H100"}
@@ -88,7 +89,7 @@ def gpus_of_a_trial(policy, node):
         *further(*(name for name in GPUS_OF_A_TRIAL if name.startswith(SLOW_TO_IMPORT))),
     ],
 )
-def test_an_example_takes_a_gpu_if_there_is_one_and_else_cpus(name):
+def test_the_policy_of_an_example_uses_gpus_if_available_and_otherwise_cpus(name):
     policy = load_example(name).POLICY
 
     gpus = tuple(gpus_of_a_trial(policy, node) for node in (CPUS, ONE_GPU, FOUR_GPUS))
@@ -98,7 +99,7 @@ def test_an_example_takes_a_gpu_if_there_is_one_and_else_cpus(name):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_demo_finds_good_classifiers_and_says_what_each_trial_had(tmp_path, environment_of_its_own):
+def test_the_demo_finds_good_classifiers_and_prints_the_resources_of_each_trial(tmp_path, isolated_environment):
     done = subprocess.run(
         [sys.executable, EXAMPLES / "demo.py"],
         capture_output=True,
@@ -106,7 +107,7 @@ def test_the_demo_finds_good_classifiers_and_says_what_each_trial_had(tmp_path, 
         timeout=380,
         check=False,
         cwd=tmp_path,
-        env={**environment_of_its_own, "COLUMNS": "140"},
+        env={**isolated_environment, "COLUMNS": "140"},
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -118,5 +119,5 @@ def test_the_demo_finds_good_classifiers_and_says_what_each_trial_had(tmp_path, 
     assert max(float(row[2]) for row in rows) > 0.95
 
 
-def test_every_example_is_run():
-    assert {*LEARNT, "train_in_tune", "tune_tensorflow"} == {*NAMES}
+def test_every_example_is_tested():
+    assert {*EXPECTED_METRICS, "train_in_tune", "tune_tensorflow"} == {*NAMES}

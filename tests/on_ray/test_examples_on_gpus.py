@@ -1,4 +1,4 @@
-"""The examples in their GPU form, on logical GPUs: those whose trials do not notice that no device is behind them."""
+"""The examples that also run on simulated GPUs, because their trials do not use the devices."""
 
 import pytest
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.rest, pytest.mark.filterwarnings("ignore::tune_policie
         pytest.param("tune_trainables", {1}, marks=pytest.mark.slow),
     ],
 )
-def test_each_trial_of_an_example_has_the_gpus_that_suit_it(name, gpus, tmp_path):
+def test_each_trial_of_an_example_gets_the_expected_gpus(name, gpus, tmp_path):
     results = run_example(name, tmp_path)
 
     assert {result["gpu_memory"]["gpus"] for result in results} == gpus

@@ -1,4 +1,4 @@
-"""``tune-policies exec`` runs a program as Python would, with its Tune runs under a policy."""
+"""``tune-policies exec`` runs a program like Python, and applies a policy to its Tune runs."""
 
 import subprocess
 import sys
@@ -14,36 +14,36 @@ def folder(tmp_path):
     return tmp_path
 
 
-def executed(folder, *arguments):
+def execute(folder, *arguments):
     command = [*COMMAND, "policy.yaml", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=folder, check=False)
 
 
-def test_a_script_has_its_arguments_its_streams_and_its_exit_status(folder):
+def test_a_script_keeps_its_arguments_output_streams_and_exit_status(folder):
     lines = ["import sys", "print(sys.argv)", "print('problem', file=sys.stderr)", "sys.exit(3)"]
     (folder / "script.py").write_text("\n".join(lines))
 
-    done = executed(folder, "script.py", "--policy", "x", "--help")
+    done = execute(folder, "script.py", "--policy", "x", "--help")
 
     assert (done.returncode, done.stdout) == (3, "['script.py', '--policy', 'x', '--help']\n")
     assert done.stderr == "problem\n"
 
 
 @pytest.mark.rest
-def test_a_module_is_run_by_its_name(folder):
+def test_a_module_runs_with_the_option_m(folder):
     (folder / "own").mkdir()
     (folder / "own" / "__main__.py").write_text("import sys\nprint(__name__, sys.argv[1:])\n")
 
-    done = executed(folder, "-m", "own", "--fast")
+    done = execute(folder, "-m", "own", "--fast")
 
     assert (done.returncode, done.stdout) == (0, "__main__ ['--fast']\n")
 
 
 @pytest.mark.rest
-def test_an_error_of_the_program_has_its_traceback_and_status_1(folder):
+def test_an_error_in_the_program_prints_its_traceback_and_exits_with_1(folder):
     (folder / "script.py").write_text("def own():\n    raise LookupError('mine')\n\n\nown()\n")
 
-    done = executed(folder, "script.py")
+    done = execute(folder, "script.py")
 
     assert done.returncode == 1
     assert done.stderr.endswith("in own\n    raise LookupError('mine')\nLookupError: mine\n")
@@ -53,14 +53,14 @@ def test_an_error_of_the_program_has_its_traceback_and_status_1(folder):
     ("arguments", "message"),
     [(["missing.py"], "no such program 'missing.py'"), (["-m"], "-m requires the name of a module")],
 )
-def test_a_program_that_is_not_there_is_refused(folder, arguments, message):
-    done = executed(folder, *arguments)
+def test_a_missing_program_is_an_error(folder, arguments, message):
+    done = execute(folder, *arguments)
 
     assert done.returncode == 2
     assert message in done.stderr
 
 
-TUNES = """
+TUNE_SCRIPT = """
 import ray
 from ray import tune
 
@@ -71,10 +71,10 @@ print([trial.last_result["slot"] for trial in found.trials])
 
 
 @pytest.mark.rest
-def test_the_runs_of_a_program_are_under_the_policy(folder):
-    (folder / "script.py").write_text(TUNES.replace('"."', repr(str(folder))))
+def test_the_policy_applies_to_the_runs_of_a_program(folder):
+    (folder / "script.py").write_text(TUNE_SCRIPT.replace('"."', repr(str(folder))))
 
-    done = executed(folder, "script.py")
+    done = execute(folder, "script.py")
 
     assert done.returncode == 0, done.stderr
     assert "['2 CPUs', '2 CPUs']" in done.stdout

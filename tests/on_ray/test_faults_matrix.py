@@ -1,4 +1,4 @@
-"""A few cells of the fault matrix on a real Ray; ``python -m tests.evidence faults`` runs all."""
+"""Some cells of the fault matrix on a real Ray cluster. ``python -m tests.evidence faults`` runs all."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def strike(*faults, way="policy-scheduler"):
+def inject(*faults, way="policy-scheduler"):
     named = [word for fault in faults for word in ("--fault", fault)]
     command = [sys.executable, "-m", "tests.evidence", "faults", *named, "--way", way, "--number", "1"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -17,23 +17,23 @@ def strike(*faults, way="policy-scheduler"):
 
 @pytest.mark.rest
 @pytest.mark.timeout(300)
-def test_kills_of_workers_and_nodes_lose_no_trial_and_disturb_no_neighbour():
-    done = strike("worker-killed", "node-killed-no-failure-allowed")
+def test_killed_workers_and_nodes_lose_no_trial_and_do_not_affect_other_trials():
+    done = inject("worker-killed", "node-killed-no-failure-allowed")
 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_trial_that_rays_memory_monitor_ends_goes_on_and_does_not_end_the_run():
-    done = strike("memory-monitor")
+def test_a_trial_killed_by_rays_memory_monitor_is_retried():
+    done = inject("memory-monitor")
 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_trial_that_loses_the_node_of_its_train_workers_goes_on_though_no_failure_is_allowed():
-    done = strike("node-killed-no-failure-allowed", way="as_trainable")
+def test_a_trial_that_loses_the_node_of_its_train_workers_is_requeued_with_max_failures_0():
+    done = inject("node-killed-no-failure-allowed", way="as_trainable")
 
     assert done.returncode == 0, done.stdout + done.stderr

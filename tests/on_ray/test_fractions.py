@@ -1,6 +1,6 @@
-"""Fractions of GPUs on a real autoscaler v2, which adds up the fractions on a node, although each must fit one device.
+"""GPU fractions with a real autoscaler v2, which adds up the fractions on a node although each must fit on one device.
 
-For six placement groups of 0.6 GPU, it counts three to a node of 2 GPUs and launches two nodes. Each holds two groups.
+For six placement groups of 0.6 GPU, it counts three per node of 2 GPUs and launches two nodes. Only two fit on each.
 """
 
 import pytest
@@ -9,7 +9,7 @@ from ray.util.placement_group import placement_group_table, remove_placement_gro
 
 from tests.evidence.plans.trials_on_ray import trial_groups
 from tests.on_ray.autoscaling import alive_workers, autoscaling_cluster, node_type, workers_when
-from tests.on_ray.rays import no_workers_ahead, wait_until
+from tests.on_ray.rays import wait_until, without_prestarted_workers
 from tune_policies import (
     AutoscalingPolicy,
     CappedPolicy,
@@ -29,14 +29,17 @@ TWO_GPUS = NodeTypeCapacity(name="two-gpus", resources=Resources(cpus=8, gpus=2)
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     types = {TWO_GPUS.name: node_type(TWO_GPUS.max_nodes_to_add, CPU=8, GPU=2)}
-    with no_workers_ahead(), autoscaling_cluster(types, v2=True, cpus=0, idle_timeout_minutes=0.05) as started:
+    with (
+        without_prestarted_workers(),
+        autoscaling_cluster(types, v2=True, cpus=0, idle_timeout_minutes=0.05) as started,
+    ):
         ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
         yield started
 
 
 @pytest.fixture
 def groups():
-    """Placement groups; they are removed afterwards, so that the next test begins without nodes."""
+    """A list of placement groups, which are removed afterwards so that the next test starts without nodes."""
     reserved = []
     yield reserved
     for group in reserved:
@@ -45,7 +48,7 @@ def groups():
 
 
 @pytest.mark.parametrize(("gpus", "num_nodes"), [(0.6, 3), (0.3, 1)])
-def test_all_trials_of_a_plan_for_such_a_wish_run(groups, gpus, num_nodes):
+def test_all_trials_with_gpu_fractions_start_on_autoscaled_nodes(groups, gpus, num_nodes):
     policy = AutoscalingPolicy(CappedPolicy(GpuPolicy(gpus=gpus, cpus=1), NUM_TRIALS))
     plan = policy.plan(ClusterCapacity(node_types=(TWO_GPUS,)))
 

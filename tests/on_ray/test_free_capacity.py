@@ -1,4 +1,4 @@
-"""Where others use the GPUs, a policy plans on what is free, waits for their release, or falls back to CPUs."""
+"""If other programs use the GPUs, a policy plans with the free ones, waits for their release, or falls back to CPUs."""
 
 import threading
 import time
@@ -27,12 +27,12 @@ GPU_OR_CPU = GpuPolicy(cpus=1) | CpuPolicy(cpus=1)
 
 @ray.remote(num_cpus=0, num_gpus=1)
 class Server:
-    def is_there(self):
+    def ready(self):
         return True
 
 
 def wait_for_free_gpus(number=2):
-    """Wait until a probe sees that so many GPUs are free, which Ray reports with a delay."""
+    """Wait until a probe reports this number of free GPUs, because Ray updates it with a delay."""
 
     def are_free():
         (node,) = probe_cluster().nodes
@@ -43,12 +43,12 @@ def wait_for_free_gpus(number=2):
 
 @pytest.fixture
 def serve():
-    """Start actors that use a GPU each until the test ends."""
+    """Start actors that each use one GPU until the test ends."""
     started = []
 
     def start(count):
         started.extend(Server.remote() for _ in range(count))
-        ray.get([each.is_there.remote() for each in started])
+        ray.get([each.ready.remote() for each in started])
         wait_for_free_gpus(2 - len(started))
         return started
 
@@ -60,7 +60,7 @@ def serve():
 @pytest.mark.parametrize(
     ("num_servers", "slot", "at_once"), [(0, "1 CPU, 1 GPU", 2), (1, "1 CPU, 1 GPU", 1), (2, "1 CPU", 4)]
 )
-def test_the_plan_has_what_is_free(serve, num_servers, slot, at_once):
+def test_the_plan_uses_only_free_resources(serve, num_servers, slot, at_once):
     wait_for_free_gpus()
     serve(num_servers)
 
@@ -69,7 +69,7 @@ def test_the_plan_has_what_is_free(serve, num_servers, slot, at_once):
     assert (str(plan.common_slot), plan.max_concurrent_trials) == (slot, at_once)
 
 
-def test_who_uses_the_gpus_is_in_the_plan_and_in_the_error(serve):
+def test_the_plan_and_the_error_name_the_actors_that_use_the_gpus(serve):
     wait_for_free_gpus()
     serve(2)
     holder = "its resources were not released within 1 s: actor Server of this program holds 2 GPUs"
@@ -81,7 +81,7 @@ def test_who_uses_the_gpus_is_in_the_plan_and_in_the_error(serve):
 
     assert holder in plan.explain()
     assert holder in str(error.value)
-    assert time.monotonic() - began_s > 2  # both wait as long as they say
+    assert time.monotonic() - began_s > 2  # both calls waited for the timeout
 
 
 @pytest.mark.rest
@@ -99,7 +99,7 @@ def test_gpus_that_are_released_before_the_deadline_are_used(serve):
 
 
 @pytest.mark.rest
-def test_train_workers_need_free_gpus_too(serve):
+def test_train_workers_are_placed_only_on_free_gpus(serve):
     wait_for_free_gpus()
     serve(1)
 
@@ -109,7 +109,7 @@ def test_train_workers_need_free_gpus_too(serve):
 
 
 @pytest.mark.rest
-def test_without_a_gpu_in_the_cluster_nothing_is_waited_for(serve):
+def test_planning_does_not_wait_for_gpus_that_the_cluster_does_not_have(serve):
     began_s = time.monotonic()
 
     plan = plan_when_ready(GpuPolicy(gpus=3) | CpuPolicy(cpus=1), only_free=True, timeout_s=60)
@@ -122,7 +122,7 @@ def report(config):
     tune.report({"loss": 1})
 
 
-def test_a_run_uses_cpus_where_others_use_all_gpus(serve, tmp_path, capsys):
+def test_a_run_falls_back_to_cpus_if_all_gpus_are_in_use(serve, tmp_path, capsys):
     wait_for_free_gpus()
     serve(2)
     policy = FreeCapacityPolicy(GpuPolicy(cpus=1)) | CpuPolicy(cpus=2)

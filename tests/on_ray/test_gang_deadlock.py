@@ -1,4 +1,4 @@
-"""Train runs whose workers can never start end with the sum, on a real Ray; those that can start are left alone."""
+"""Train runs whose workers can never start fail with the missing resources. Other runs continue."""
 
 import re
 import subprocess
@@ -19,17 +19,17 @@ from tune_policies import InfeasibleRequestError
 from tune_policies.trainers import with_deadlock_check
 from tune_policies.trainers.occupancy import remove_abandoned_groups
 
-# Older ones wrap whatever ends the controller.
+# Older versions of Ray wrap every error that ends the controller.
 PASSED_ON = InfeasibleRequestError if hasattr(TrainController, "_run_controller_hook") else ControllerError
 SOON_S = 30 if PASSED_ON is InfeasibleRequestError else 60
-"""For a run that Ray would retry indefinitely; processes take most of it to start. Older ones hear nothing for 30 s."""
+"""The deadline for a run that Ray would retry indefinitely. Older versions of Ray detect the failure 30 s later."""
 
 
 RAY = {"num_cpus": 2}
 
 
 def trainer_for(tmp_path, loop, num_workers=1, **scaling):
-    """Ray's own trainer without a framework, whose workers would start in a second."""
+    """Return Ray's trainer without a framework, whose workers start within a second."""
     return DataParallelTrainer(
         loop,
         scaling_config=ScalingConfig(num_workers=num_workers, **scaling),
@@ -43,7 +43,7 @@ def report_once():
 
 @pytest.mark.rest
 @pytest.mark.timeout(120)
-def test_a_trainer_that_is_too_large_for_the_cluster_fails_within_seconds_with_the_sum(tmp_path):
+def test_a_train_run_that_is_too_large_for_the_cluster_fails_within_seconds(tmp_path):
     trainer = with_deadlock_check(trainer_for(tmp_path, report_once, num_workers=3))
 
     start = time.monotonic()
@@ -59,7 +59,7 @@ def test_a_trainer_that_is_too_large_for_the_cluster_fails_within_seconds_with_t
 
 @pytest.mark.rest
 @pytest.mark.timeout(120)
-def test_an_actor_that_holds_on_is_named_in_the_sum(tmp_path):
+def test_the_error_names_an_actor_that_reserves_resources(tmp_path):
     @ray.remote(num_cpus=1)
     class Server:
         def ready(self):
@@ -76,7 +76,7 @@ def test_an_actor_that_holds_on_is_named_in_the_sum(tmp_path):
 
 @pytest.mark.timeout(180)
 @pytest.mark.ray_border
-def test_of_two_drivers_that_starve_each_other_one_fails_with_the_sum_and_the_other_trains(tmp_path):
+def test_one_of_two_deadlocked_trial_drivers_fails_and_the_other_trains(tmp_path):
     def trial(config):
         with_deadlock_check(trainer_for(tmp_path / str(config["x"]), report_once)).fit()
         tune.report({"trained": 1})
@@ -98,7 +98,7 @@ def test_of_two_drivers_that_starve_each_other_one_fails_with_the_sum_and_the_ot
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_the_room_of_a_run_whose_controller_was_killed_is_free_again():
+def test_resources_of_a_run_whose_controller_was_killed_are_released():
     def reserve(self):
         self.group = ray.util.placement_group([{"CPU": 2}])
         return self.group.wait(10)
@@ -127,7 +127,7 @@ time.sleep(float(sys.argv[2]))
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_run_waits_for_the_actors_of_another_program(tmp_path):
+def test_a_run_waits_for_actors_of_another_program(tmp_path):
     command = [sys.executable, "-c", OTHER_PROGRAM, ray.get_runtime_context().gcs_address, "25"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "ready\n"
@@ -139,9 +139,9 @@ def test_a_run_waits_for_the_actors_of_another_program(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_run_waits_for_the_workers_of_another_however_long_they_train(tmp_path):
+def test_a_run_waits_for_the_workers_of_another_run_until_they_finish(tmp_path):
     def train_for_long():
-        time.sleep(12)  # longer than the patience with runs that are stuck
+        time.sleep(12)  # longer than the timeout for blocked runs
 
     first = with_deadlock_check(trainer_for(tmp_path / "1", train_for_long, num_workers=2))
     second = with_deadlock_check(trainer_for(tmp_path / "2", report_once, num_workers=2))

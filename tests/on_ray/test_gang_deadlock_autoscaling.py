@@ -1,4 +1,4 @@
-"""A Train run waits for nodes that an autoscaler may add, of whatever type, and fails where no mix of them would do."""
+"""A Train run waits for nodes that an autoscaler can add, and fails if no combination of them is sufficient."""
 
 from threading import Timer
 
@@ -9,7 +9,7 @@ from ray.train import RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.on_ray.autoscaling import autoscaling_cluster, node_type
-from tests.on_ray.rays import no_workers_ahead
+from tests.on_ray.rays import without_prestarted_workers
 from tests.on_ray.test_gang_deadlock import PASSED_ON
 from tune_policies.trainers import with_deadlock_check
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.rest
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     types = {"cpu": node_type(2, CPU=2), "gpu": node_type(2, CPU=2, GPU=1)}
-    with no_workers_ahead(), autoscaling_cluster(types, v2=True, max_workers=2) as started:
+    with without_prestarted_workers(), autoscaling_cluster(types, v2=True, max_workers=2) as started:
         ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
         yield started
 
@@ -33,7 +33,7 @@ def trainer_for(tmp_path, num_workers):
 
 
 @pytest.mark.timeout(120)
-def test_a_run_that_no_mix_of_nodes_would_start_fails(tmp_path):
+def test_a_run_fails_if_no_combination_of_new_nodes_is_sufficient(tmp_path):
     with pytest.raises(
         PASSED_ON, match="nodes that can be added: 2 cpu with 2 CPUs, 0 GPUs, 2 gpu with 2 CPUs, 1 GPU, at most 2"
     ):
@@ -41,9 +41,9 @@ def test_a_run_that_no_mix_of_nodes_would_start_fails(tmp_path):
 
 
 @pytest.mark.timeout(180)
-def test_a_run_that_nodes_of_one_type_would_start_waits_for_them(tmp_path, cluster):
+def test_a_run_waits_for_new_nodes_of_one_sufficient_type(tmp_path, cluster):
     cluster.launches(gpu="hang")
-    launched = Timer(10, cluster.launches, kwargs={"gpu": "start"})  # longer than the patience with runs that are stuck
+    launched = Timer(10, cluster.launches, kwargs={"gpu": "start"})  # longer than the timeout for blocked runs
     launched.start()
 
     result = with_deadlock_check(trainer_for(tmp_path, num_workers=2)).fit()

@@ -1,4 +1,4 @@
-"""What trials say they used, on a real Ray with a logical GPU; CuPy and NVML are stand-ins (tests/stand_ins.py)."""
+"""The GPU memory usage that trials report, with a simulated GPU and stand-ins for CuPy and NVML."""
 
 import csv
 import logging
@@ -63,7 +63,7 @@ def run_out(config):
     cupy.empty(20 * GIB - held.size)
 
 
-def use_what_knows_no_limit(config):
+def use_xgboost(config):
     import xgboost
 
     tune.report({"loss": 1, "name": xgboost.__name__})
@@ -74,8 +74,8 @@ def leave_processes(config):
     child = subprocess.Popen(["sleep", "100"]).pid
     orphan = int(subprocess.check_output(["sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!"]))
     counts = Path(os.environ["STAND_IN_NVML"]).with_name("with_processes.json")
-    holding = dict.fromkeys([child, orphan, config["bystander"]], GIB)
-    state_counts(counts, total=16 * GIB, free=15 * GIB, processes=holding)
+    memory_in_use = dict.fromkeys([child, orphan, config["bystander"]], GIB)
+    state_counts(counts, total=16 * GIB, free=15 * GIB, processes=memory_in_use)
     os.environ["STAND_IN_NVML"] = str(counts)
     tune.report({"child": child, "orphan": orphan})
 
@@ -83,22 +83,22 @@ def leave_processes(config):
 FUNCTIONS = {function.__name__: function for function in (use_two_gib, report_own_key, run_out, leave_processes)}
 
 
-def do(config):
+def run_function(config):
     FUNCTIONS[config["what"]](config)
 
 
 @pytest.fixture(scope="module")
 def trials(nvml, tmp_path_factory):
-    """One trial of each function, under its name."""
+    """One trial of each function, by name."""
     with subprocess.Popen(["sleep", "100"]) as bystander:
         config = {"what": tune.grid_search(list(FUNCTIONS)), "bystander": bystander.pid}
-        trials = run(do, tmp_path_factory.mktemp("results"), config=config)
+        trials = run(run_function, tmp_path_factory.mktemp("results"), config=config)
         by_function = {trial.config["what"]: trial for trial in trials}
         yield by_function | {"bystander": bystander}
         bystander.kill()
 
 
-def test_a_result_says_what_the_trial_used_of_its_share(trials):
+def test_a_result_contains_the_gpu_memory_usage_of_the_trial(trials):
     result = trials["use_two_gib"].last_result
     usage = GpuMemoryUsage.from_dict(result["gpu_memory"])
 
@@ -111,7 +111,7 @@ def test_a_result_says_what_the_trial_used_of_its_share(trials):
 
 
 @pytest.mark.rest
-def test_tunes_own_loggers_take_all_that_is_added_to_results(nvml, tmp_path, monkeypatch):
+def test_tunes_loggers_accept_the_keys_that_are_added_to_results(nvml, tmp_path, monkeypatch):
     class Raising(logging.Handler):
         def emit(self, record):
             raise AssertionError(record.getMessage())
@@ -119,10 +119,10 @@ def test_tunes_own_loggers_take_all_that_is_added_to_results(nvml, tmp_path, mon
     loggers = logging.getLogger("ray.tune.logger")
     monkeypatch.setattr(loggers, "handlers", [Raising(logging.WARNING)])
     monkeypatch.setattr(loggers, "level", logging.WARNING)
-    monkeypatch.setattr("ray.util.debug._logged", set())  # or it would be said once in a process
+    monkeypatch.setattr("ray.util.debug._logged", set())  # because Ray logs such a warning only once per process
 
     callbacks = [CSVLoggerCallback(), JsonLoggerCallback(), TBXLoggerCallback()]
-    [trial] = run(use_what_knows_no_limit, tmp_path, callbacks=callbacks)
+    [trial] = run(use_xgboost, tmp_path, callbacks=callbacks)
 
     folder = Path(trial.storage.trial_fs_path)
     with (folder / "progress.csv").open() as file:
@@ -134,41 +134,41 @@ def test_tunes_own_loggers_take_all_that_is_added_to_results(nvml, tmp_path, mon
     assert list(folder.glob("events.out.tfevents.*"))
 
 
-def test_a_users_own_metric_of_that_name_stays(trials):
+def test_a_users_metric_named_gpu_memory_is_not_overwritten(trials):
     result = trials["report_own_key"].last_result
 
     assert (result["gpu_memory"], result["other"]) == ("mine", 0.25)
 
 
-def noted(trial):
+def usages_in_error_file(trial):
     lines = [line for line in Path(trial.error_file).read_text().splitlines() if "gpu_memory: " in line]
     return [GpuMemoryUsage.from_json(line.partition("gpu_memory: ")[2]) for line in lines]
 
 
-def test_a_trial_that_ran_out_leaves_its_record_in_its_error_file(trials):
-    usages = noted(trials["run_out"])
+def test_the_error_file_of_an_out_of_memory_trial_contains_its_usage(trials):
+    usages = usages_in_error_file(trials["run_out"])
 
     assert trials["run_out"].status == "ERROR"
     assert {(usage.num_ooms, usage.peak_reserved_bytes) for usage in usages} == {(1, GIB)}
 
 
 @pytest.mark.parametrize("which", ["child", "orphan"])
-def test_a_process_that_outlives_its_trial_with_gpu_memory_is_ended(trials, which):
+def test_a_process_that_still_uses_gpu_memory_after_its_trial_is_terminated(trials, which):
     assert not is_alive(trials["leave_processes"].last_result[which])
 
 
-def test_what_was_ended_is_said_in_the_record_of_the_trial(trials):
+def test_the_usage_record_lists_the_terminated_processes(trials):
     trial = trials["leave_processes"]
     ended = sorted(trial.last_result[which] for which in ("child", "orphan"))
 
-    (told,) = read_usage(Path(trial.path)).trials
+    (recorded,) = read_usage(Path(trial.path)).trials
 
-    assert told.usage.warnings == tuple(
+    assert recorded.usage.warnings == tuple(
         f"process {pid} of the trial still used 1 GiB of GPU memory after its end, and is terminated" for pid in ended
     )
 
 
-def test_a_process_that_no_trial_has_started_is_let_be(trials):
+def test_a_process_that_no_trial_started_is_not_terminated(trials):
     assert trials["bystander"].poll() is None
 
 
@@ -183,16 +183,14 @@ def leave_a_child(config):
 
 @pytest.mark.rest
 @pytest.mark.parametrize("reuse_actors", [False, True])
-def test_what_was_ended_of_a_function_that_is_stopped_is_said_in_the_record_of_its_own_trial(
-    nvml, tmp_path, reuse_actors
-):
+def test_processes_of_a_stopped_function_are_recorded_with_its_own_trial(nvml, tmp_path, reuse_actors):
     space = {"trial": tune.grid_search([1, 2])}
     stop = {"training_iteration": 1}
     trials = run(leave_a_child, tmp_path, config=space, stop=stop, reuse_actors=reuse_actors, max_concurrent_trials=1)
 
-    told = [read_usage(Path(trial.path)).trials[0].usage for trial in trials]
+    recorded = [read_usage(Path(trial.path)).trials[0].usage for trial in trials]
 
-    assert [usage.warnings for usage in told] == [
+    assert [usage.warnings for usage in recorded] == [
         (
             f"process {trial.last_result['child']} of the trial still used 1 GiB of GPU memory after its end, "
             "and is terminated",
@@ -227,12 +225,14 @@ class RunningOutAsItSaves(tune.Trainable):
 
 @pytest.mark.rest
 @pytest.mark.parametrize(("trainable", "frequency"), [(RunningOut, 0), (RunningOutAsItSaves, 1)])
-def test_a_class_that_runs_out_in_a_step_or_as_it_saves_leaves_its_record(nvml, tmp_path, trainable, frequency):
+def test_the_usage_of_a_class_that_runs_out_of_memory_in_a_step_or_save_is_recorded(
+    nvml, tmp_path, trainable, frequency
+):
     checkpoints = tune.CheckpointConfig(checkpoint_frequency=frequency)
 
     (trial,) = run(trainable, tmp_path, checkpoint_config=checkpoints)
 
-    assert {usage.num_ooms for usage in noted(trial)} == {1}
+    assert {usage.num_ooms for usage in usages_in_error_file(trial)} == {1}
 
 
 def keep(config):
@@ -245,8 +245,8 @@ def keep(config):
 
 
 @pytest.fixture(scope="module")
-def one_after_the_other(nvml, tmp_path_factory):
-    """Trials that would all run in one process; the last but one keeps much."""
+def sequential_trials(nvml, tmp_path_factory):
+    """Trials that share a process if possible. The third trial leaks a large amount of memory."""
     space = {"take_and_keep": tune.grid_search([[3 * GIB, 0], [GIB, MIB], [2 * GIB, GIB], [GIB, 0]])}
     folder = tmp_path_factory.mktemp("results")
     trials = run(keep, folder, config=space, reuse_actors=True, max_concurrent_trials=1)
@@ -254,8 +254,8 @@ def one_after_the_other(nvml, tmp_path_factory):
 
 
 @pytest.mark.rest
-def test_peaks_begin_anew_for_each_trial_of_a_process(one_after_the_other):
-    assert [usage["peak_reserved_bytes"] for _, _, usage in one_after_the_other] == [
+def test_peak_memory_is_reset_for_each_trial_in_a_reused_process(sequential_trials):
+    assert [usage["peak_reserved_bytes"] for _, _, usage in sequential_trials] == [
         3 * GIB,
         GIB + MIB,
         3 * GIB,
@@ -264,8 +264,8 @@ def test_peaks_begin_anew_for_each_trial_of_a_process(one_after_the_other):
 
 
 @pytest.mark.rest
-def test_a_little_that_is_left_is_said_in_the_next_result(one_after_the_other):
-    (_, first, _), (_, second, _), (_, third, usage), _ = one_after_the_other
+def test_a_small_memory_leak_is_reported_by_the_next_trial(sequential_trials):
+    (_, first, _), (_, second, _), (_, third, usage), _ = sequential_trials
 
     assert first == second == third
     assert usage["left_over_bytes"] == MIB
@@ -273,8 +273,8 @@ def test_a_little_that_is_left_is_said_in_the_next_result(one_after_the_other):
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_a_process_that_keeps_much_is_ended_and_no_trial_fails_of_it(one_after_the_other):
-    (_, keeping, _), (trial, other, usage) = one_after_the_other[-2:]
+def test_a_process_with_a_large_memory_leak_is_replaced_without_a_failed_trial(sequential_trials):
+    (_, keeping, _), (trial, other, usage) = sequential_trials[-2:]
 
     assert (trial.status, trial.num_failures, usage["left_over_bytes"]) == ("TERMINATED", 0, 0)
     assert other != keeping
@@ -282,7 +282,7 @@ def test_a_process_that_keeps_much_is_ended_and_no_trial_fails_of_it(one_after_t
 
 
 class Resetting(tune.Trainable):
-    """Keeps its device memory until it is reset, as a class does; for the last config there is not enough."""
+    """Releases its device memory when it is reset. The last config runs out of memory."""
 
     def setup(self, config):
         import cupy
@@ -307,7 +307,7 @@ def resets(nvml, tmp_path_factory):
 
 
 @pytest.mark.rest
-def test_a_class_that_resets_itself_leaves_nothing_and_has_peaks_of_its_own_for_each_trial(resets):
+def test_a_class_with_reset_config_leaks_nothing_and_has_its_own_peak_in_each_trial(resets):
     usages = [GpuMemoryUsage.from_dict(trial.last_result["gpu_memory"]) for trial in resets[:2]]
 
     assert len({usage.pid for usage in usages}) == 1
@@ -315,8 +315,8 @@ def test_a_class_that_resets_itself_leaves_nothing_and_has_peaks_of_its_own_for_
 
 
 @pytest.mark.rest
-def test_a_class_that_runs_out_as_it_is_reset_leaves_its_record(resets):
-    usage = noted(resets[2])[-1]
+def test_the_usage_of_a_class_that_runs_out_of_memory_in_reset_config_is_recorded(resets):
+    usage = usages_in_error_file(resets[2])[-1]
 
     assert (usage.num_ooms, usage.left_over_bytes) == (1, 0)
 
@@ -337,9 +337,9 @@ def train_loop(config):
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_train_workers_say_it_in_their_reports_and_each_in_the_runs_folder(nvml, tmp_path):
+def test_train_workers_report_their_usage_and_save_it_in_the_folder_of_the_run(nvml, tmp_path):
     plan = GpuMemoryPolicy(gpu_memory="4GiB", num_workers=2, cpus=1).plan(CAPACITY)
-    # Ray's trainer for any framework: the builders' own would import theirs, which see no GPU here.
+    # Ray's trainer without a framework, because the frameworks would not find a GPU here.
     run_config = ray.train.RunConfig(storage_path=str(tmp_path))
     trainer = build_trainer(DataParallelTrainer, train_loop, plan, {}, LimitOptions(), {"run_config": run_config})
 

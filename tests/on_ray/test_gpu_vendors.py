@@ -1,4 +1,6 @@
-"""Trials see their GPUs in the variable of the vendor. Each vendor has a Ray of its own, as Ray decides once."""
+"""Trials see their GPUs in the vendor's visibility variable.
+
+Each vendor needs its own Ray instance, because Ray detects the vendor only once."""
 
 import os
 import warnings
@@ -9,13 +11,13 @@ from packaging.version import Version
 from ray._private.accelerators import get_accelerator_manager_for_resource
 
 from tests.marks import further
-from tests.on_ray.devices import VARIABLES, all_of, devices_of_each_trial
+from tests.on_ray.devices import VARIABLES, all_devices, devices_of_each_trial
 from tests.on_ray.rays import local_ray
 from tune_policies import AcceleratorPolicy, ProbeWarning, probe_cluster
 from tune_policies.cluster.accelerators import GPU_VISIBILITY_VARIABLES
 
-# Ray decides which vendor's GPUs a machine has by what these packages say. Those of the vendors need the hardware, so
-# packages that only count stand in for them here; all that follows, in Ray and in the trial, is real.
+# Ray uses these packages to detect the vendor of a machine's GPUs. The real packages need the hardware, so stand-ins
+# replace them here. Everything else, in Ray and in the trial, is real.
 AMDSMI = """
 class AmdSmiInitFlags: INIT_AMD_GPUS = 2
 class AmdSmiMemoryType: VRAM = 0
@@ -33,11 +35,11 @@ PACKAGES = {"NVIDIA GPU": {}, "AMD GPU": {"amdsmi.py": AMDSMI}, "Intel GPU": {"d
 
 @pytest.fixture(scope="module")
 def vendor(request, tmp_path_factory):
-    """A Ray with four GPUs of one vendor."""
+    """A Ray instance with four simulated GPUs of one vendor."""
     packages = tmp_path_factory.mktemp("packages")
     for name, source in PACKAGES[request.param].items():
         if Version(ray.__version__) < Version("2.60"):
-            pytest.skip("the table is of Ray 2.60; older ones ask AMD's C library, and have another variable for Intel")
+            pytest.skip("needs Ray 2.60: older versions use AMD's C library and another variable for Intel")
         (packages / name).write_text(source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(packages), prepend=os.pathsep)
@@ -47,7 +49,7 @@ def vendor(request, tmp_path_factory):
 
 @pytest.mark.rest
 @pytest.mark.parametrize("vendor", ["AMD GPU", *further("Intel GPU", "NVIDIA GPU")], indirect=True, scope="module")
-def test_trials_side_by_side_see_their_own_gpus_and_together_all(vendor, tmp_path):
+def test_concurrent_trials_see_disjoint_gpus_that_cover_the_node(vendor, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ProbeWarning)
         plan = AcceleratorPolicy(resource="GPU", amount=2).plan(probe_cluster())
@@ -55,13 +57,13 @@ def test_trials_side_by_side_see_their_own_gpus_and_together_all(vendor, tmp_pat
     seen = devices_of_each_trial(plan, VARIABLES[vendor], tmp_path)
 
     assert [len(devices) for devices in seen] == [2, 2]
-    assert all_of(seen) == ["0", "1", "2", "3"]
+    assert all_devices(seen) == ["0", "1", "2", "3"]
 
 
 @pytest.mark.rest
 @pytest.mark.parametrize("vendor", ["NVIDIA GPU"], indirect=True, scope="module")
-def test_ray_may_show_a_task_without_gpus_every_gpu_of_its_node(vendor):
-    """Why a CPU trial has to hide them. The setting is the default of newer Rays; 2.50 still had the other one."""
+def test_ray_may_expose_all_gpus_of_a_node_to_a_task_without_gpus(vendor):
+    """A CPU trial must hide the GPUs for this reason. The setting is the default in Ray versions after 2.50."""
 
     @ray.remote(num_cpus=1, runtime_env={"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}})
     def visible():
@@ -70,5 +72,5 @@ def test_ray_may_show_a_task_without_gpus_every_gpu_of_its_node(vendor):
     assert ray.get(visible.remote(), timeout=60) != ""
 
 
-def test_the_variable_by_which_ray_shows_gpus_is_one_that_hides_them():
+def test_rays_visibility_variable_for_gpus_is_among_those_that_hide_gpus():
     assert get_accelerator_manager_for_resource("GPU").get_visible_accelerator_ids_env_var() in GPU_VISIBILITY_VARIABLES

@@ -1,4 +1,4 @@
-"""The iterative workload whose data go through Ray's object store, against the one that keeps them."""
+"""The iterative workload gives the same losses with Ray tasks as with an actor that keeps its data."""
 
 import pytest
 
@@ -14,11 +14,11 @@ def losses(name):
     return [float(steps.with_transfers()) for _ in range(steps.steps_per_epoch)]
 
 
-def test_without_a_ray_it_refuses_to_start_one():
+def test_the_workload_raises_an_error_if_ray_is_not_running():
     with pytest.raises(ProbeError, match="no Ray runs"):
         losses("iterative-tasks")
 
 
-def test_tasks_and_an_actor_come_to_the_same_numbers():
+def test_tasks_and_an_actor_compute_the_same_losses():
     with local_ray(num_cpus=1):
         assert losses("iterative-tasks") == losses("iterative-actor")

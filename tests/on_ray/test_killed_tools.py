@@ -1,4 +1,4 @@
-"""A measurement that is killed in the middle of its work leaves no process behind."""
+"""A benchmark that is killed during a measurement leaves no processes behind."""
 
 import os
 import subprocess
@@ -18,18 +18,18 @@ COMMAND = "tune_policies.benchmarks run matmul --device cpu --rounds 50"
 
 
 def programs_of(mark):
-    """The command lines of the processes that the tool has started, and its own."""
+    """Return the command lines of the tool and of the processes that it started."""
     lines = []
     for process in processes_with(MARK, mark):
         try:
             lines.append(Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
     return lines
 
 
 @pytest.mark.rest
-def test_a_measurement_that_is_killed_leaves_no_process_behind(tmp_path):
+def test_a_killed_benchmark_leaves_no_process_behind(tmp_path):
     mark = uuid.uuid4().hex
     environment = {**os.environ, "PYTHONPATH": str(ROOT), MARK: mark, "RAY_AUTH_MODE": "disabled"}
     with (tmp_path / "log").open("wb") as log, tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
@@ -47,7 +47,7 @@ def test_a_measurement_that_is_killed_leaves_no_process_behind(tmp_path):
             tool.wait()
 
             assert ended_before is None, (tmp_path / "log").read_text()
-            # Ray's agents of a node look for their raylet only now and then.
+            # The agents of a Ray node check only occasionally whether their raylet is alive.
             wait_until(lambda: not programs_of(mark), timeout_s=150)
         finally:
             end_processes(MARK, mark)

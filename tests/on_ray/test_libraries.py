@@ -1,6 +1,6 @@
-"""Libraries that call Tune, and Ray Serve beside it, run under a policy: each example, as it is written.
+"""Runs the unchanged examples of libraries that call Tune, and of Ray Serve next to Tune, under a policy.
 
-`make test-libraries` makes an environment for each library and runs its test there.
+`make test-libraries` creates an environment for each library and runs its test there.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ from ray.tune import ExperimentAnalysis
 
 from tests.on_ray.examples import EXAMPLES
 
-LIBRARIES = {  # the module that must be there, and how many trials the example runs
+LIBRARIES = {  # the required module, and the number of trials in the example
     "huggingface": ("transformers", 3),
     "flaml": ("flaml", 4 + 4),
     "neuralforecast": ("neuralforecast", 3),
@@ -25,9 +25,9 @@ LIBRARIES = {  # the module that must be there, and how many trials the example 
 
 
 @pytest.fixture
-def environment(environment_of_its_own, tmp_path):
+def environment(isolated_environment, tmp_path):
     # Ultralytics saves its runs elsewhere if it sees pytest.
-    without_pytest = {name: value for name, value in environment_of_its_own.items() if not name.startswith("PYTEST_")}
+    without_pytest = {name: value for name, value in isolated_environment.items() if not name.startswith("PYTEST_")}
     offline = {"HF_HUB_OFFLINE": "1", "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
     return {**without_pytest, **offline, "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
 
@@ -54,9 +54,9 @@ def trials_in(folder):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.filterwarnings("default")  # of a library's own releases
+@pytest.mark.filterwarnings("default")  # warnings depend on the version of the library
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_the_trials_of_a_library_get_the_slots_and_resources_of_the_policy(name, tmp_path, environment):
+def test_trials_of_a_library_get_the_slots_of_the_policy(name, tmp_path, environment):
     module, num_trials = LIBRARIES[name]
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed: make test-libraries LIBRARY={name}")
@@ -69,5 +69,5 @@ def test_the_trials_of_a_library_get_the_slots_and_resources_of_the_policy(name,
     ] == [("1 CPU", {"CPU": 1})] * num_trials
 
 
-def test_every_example_of_a_library_is_run():
+def test_every_library_example_is_tested():
     assert {path.stem for path in (EXAMPLES / "libraries").glob("*.py")} == {f"tune_{name}" for name in LIBRARIES}

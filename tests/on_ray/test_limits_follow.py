@@ -1,4 +1,4 @@
-"""The limit follows what Ray gave a trial, and what the user said; CuPy and NVML are stand-ins (tests/stand_ins.py)."""
+"""Memory limits follow the trial's GPU fraction and the user's options, with stand-ins for CuPy and NVML."""
 
 import os
 from pathlib import Path
@@ -43,7 +43,7 @@ def use_six_gib(config):
     tune.report({"held": held.size})
 
 
-def test_a_trial_that_comes_back_with_more_has_the_limit_of_its_new_share(nvml, tmp_path):
+def test_a_requeued_trial_gets_the_memory_limit_of_its_larger_gpu_fraction(nvml, tmp_path):
     measured = GpuMemoryMeasurement(config={"width": 1}, total_bytes=3 * GIB, overhead_bytes=GIB // 2)
     profile = GpuMemoryProfile(measurements=(measured,))
     plan = GpuMemoryPolicy(profile=profile).plan(ClusterCapacity.of(NODE))
@@ -57,20 +57,20 @@ def test_a_trial_that_comes_back_with_more_has_the_limit_of_its_new_share(nvml, 
     assert '"share_bytes": 4294967296' in Path(trial.error_file).read_text()
 
 
-def take_another_allocator(config):
+def use_another_allocator(config):
     os.environ["STAND_IN_ALLOCATOR"] = "another"
     import cupy
 
     tune.report({"held": cupy.empty(GIB).size})
 
 
-@pytest.mark.parametrize("insists", [False, True])
-def test_a_setting_that_voids_the_limit_fails_the_trial_unless_the_user_insists(nvml, tmp_path, insists):
+@pytest.mark.parametrize("only_warns", [False, True])
+def test_an_unenforced_limit_fails_the_trial_unless_on_unenforced_limit_is_warn(nvml, tmp_path, only_warns):
     plan = GpuMemoryPolicy(gpu_memory="4GiB").plan(ClusterCapacity.of(NODE))
 
-    trial = run(take_another_allocator, plan, tmp_path, **({"on_unenforced_limit": "warn"} if insists else {}))
+    trial = run(use_another_allocator, plan, tmp_path, **({"on_unenforced_limit": "warn"} if only_warns else {}))
 
-    if insists:
+    if only_warns:
         used = trial.last_result["gpu_memory"]
         assert (trial.status, used["limit_bytes"], used["isolation"]) == ("TERMINATED", "", None)
         assert "allocator" in used["warnings"]
@@ -91,7 +91,7 @@ class Widening(tune.Trainable):
 
 
 class WidenOnce(FIFOScheduler):
-    """Pauses each trial after its first result; the one of width 2 then resumes with a width that ran out before."""
+    """Pauses each trial after its first result, and resumes the trial of width 2 with a width that is too large."""
 
     def on_trial_result(self, tune_controller, trial, result):
         if result["training_iteration"] > 1:
@@ -101,8 +101,10 @@ class WidenOnce(FIFOScheduler):
         return TrialScheduler.PAUSE
 
 
-def test_a_paused_trial_whose_new_config_is_infeasible_fails_alone(nvml, tmp_path, monkeypatch):
-    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # they do not close the files of paused trials
+def test_a_paused_trial_with_an_infeasible_new_config_fails_without_affecting_others(nvml, tmp_path, monkeypatch):
+    monkeypatch.setenv(
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1"
+    )  # Tune's loggers do not close the files of paused trials
     measured = [
         GpuMemoryMeasurement(config={"width": width}, total_bytes=width * GIB, overhead_bytes=GIB // 2)
         for width in (1, 2)

@@ -1,7 +1,7 @@
-"""Measuring trials, and planning from it, on a real Ray with logical GPUs; CuPy and NVML are stand-ins.
+"""Measures the memory of trials and plans with it, with simulated GPUs and stand-ins for CuPy and NVML.
 
-The stand-ins (tests/stand_ins.py) hand out memory that is not there and state how much is held; that the real
-frameworks and the real driver say the same is shown on a GPU.
+The stand-ins (tests/stand_ins.py) simulate allocations and their counters. The tests in tests/on_gpu use real
+frameworks and a real driver.
 """
 
 import io
@@ -54,7 +54,7 @@ CAPACITY = ClusterCapacity.of(NODE)
 
 
 def use(config):
-    if config.get("how") == "is silent":  # and slow to import: others meet a half of it in the meantime
+    if config.get("how") == "is silent":  # A slow import: other threads see a partly imported module.
         sys.modules["cupy"] = ModuleType("cupy")
         time.sleep(0.5)
         del sys.modules["cupy"]
@@ -82,13 +82,13 @@ class Using(tune.Trainable):
 
 @pytest.fixture(scope="module")
 def on_stderr():
-    """What was printed there while it was measured."""
+    """The text that the measurement printed to stderr."""
     return io.StringIO()
 
 
 @pytest.fixture(scope="module")
 def measured(cluster, on_stderr):
-    """One measurement of a config of each kind, and the error that it raises for the one that fails."""
+    """Measure one config of each kind, and return the error and the measurements by config."""
     configs = [
         {"batch": 8},
         {"batch": 16},
@@ -100,7 +100,7 @@ def measured(cluster, on_stderr):
     return caught.value, {tuple(each.config.values()): each for each in caught.value.profile.measurements}
 
 
-def test_each_config_is_measured_on_a_whole_gpu_with_the_overhead(measured):
+def test_each_config_is_measured_on_a_whole_gpu_including_the_overhead(measured):
     error, by_config = measured
 
     assert [by_config[8,].total_bytes, by_config[16,].total_bytes] == [2 * GIB + OVERHEAD, 3 * GIB + OVERHEAD]
@@ -109,7 +109,7 @@ def test_each_config_is_measured_on_a_whole_gpu_with_the_overhead(measured):
     assert error.profile.versions.keys() == {"ray", "cupy"}
 
 
-def test_the_host_memory_of_each_config_is_measured_and_the_most_of_it_is_reserved(measured):
+def test_the_largest_measured_host_memory_is_reserved_for_each_trial(measured):
     error, by_config = measured
     plan = GpuMemoryPolicy(profile=error.profile, headroom=0).plan(CAPACITY)
 
@@ -136,50 +136,50 @@ with multiprocessing.get_context("fork").Pool(2) as children:
 """
 
 
-def test_what_children_hold_counts_and_what_they_share_with_their_parent_counts_once():
-    """One of two forked children takes half as much as the parent holds."""
-    told = subprocess.run([sys.executable, "-c", WITH_CHILDREN], capture_output=True, text=True, check=True).stdout
+def test_host_memory_of_child_processes_counts_and_shared_memory_counts_once():
+    """One of two forked children allocates half as much memory as the parent."""
+    output = subprocess.run([sys.executable, "-c", WITH_CHILDREN], capture_output=True, text=True, check=True).stdout
 
-    shared, own = (int(each) / HOST_BYTES for each in told.split())
+    shared, own = (int(each) / HOST_BYTES for each in output.split())
     assert shared < 0.2
-    assert 0.3 < own < 0.7  # less what other processes share with both of its libraries
+    assert 0.3 < own < 0.7  # minus library pages that other processes share
 
 
-def test_a_line_for_each_config_says_which_it_is(measured, on_stderr):
+def test_a_progress_line_is_printed_for_each_config(measured, on_stderr):
     lines = [line for line in on_stderr.getvalue().splitlines() if line.startswith("measuring GPU memory")]
 
-    # Two are measured at a time, and Ray says of neither which starts or ends first.
-    told = re.compile(r"measuring GPU memory: config (\d) of 5, {'batch': .*}")
-    assert sorted(told.fullmatch(line)[1] for line in lines) == ["1", "2", "3", "4", "5"]
+    # Two configs are measured at a time, in no fixed order.
+    progress = re.compile(r"measuring GPU memory: config (\d) of 5, {'batch': .*}")
+    assert sorted(progress.fullmatch(line)[1] for line in lines) == ["1", "2", "3", "4", "5"]
 
 
-def test_a_trial_ends_at_the_cap_of_steps(measured):
+def test_a_measurement_ends_after_max_steps(measured):
     _, by_config = measured
 
     assert (by_config[8,].num_steps, by_config[8,].ended_by) == (3, "max_steps")
 
 
-def test_a_trial_that_reports_nothing_ends_at_the_cap_of_seconds_and_is_measured(measured):
+def test_a_trial_that_reports_nothing_is_measured_until_the_timeout(measured):
     _, by_config = measured
     silent = by_config[8, "is silent"]
 
     assert (silent.num_steps, silent.ended_by, silent.total_bytes) == (0, "timeout", 2 * GIB + OVERHEAD)
 
 
-def test_a_trial_that_runs_out_needs_more_than_the_device_has(measured):
+def test_a_measured_trial_that_runs_out_of_memory_needs_at_least_the_whole_device(measured):
     _, by_config = measured
 
     assert (by_config[400,].ended_by, by_config[400,].total_bytes) == ("out_of_memory", 16 * GIB)
 
 
-def test_a_trial_that_fails_is_named_and_nothing_that_was_measured_is_lost(measured):
+def test_the_error_names_a_failed_config_and_keeps_all_measurements(measured):
     error, by_config = measured
 
     assert "1 of 5 configs could not be measured: {'batch': 8, 'how': 'fails'}: KeyError: 'a mistake'" in str(error)
     assert len(by_config) == 4
 
 
-def test_each_trial_gets_the_share_that_its_config_needs(measured, tmp_path):
+def test_each_trial_gets_the_gpu_fraction_that_its_config_needs(measured, tmp_path):
     error, _ = measured
     plan = GpuMemoryPolicy(profile=GpuMemoryProfile.from_json(error.profile.to_json()), cpus=0.5).plan(CAPACITY)
 
@@ -199,15 +199,15 @@ def test_each_trial_gets_the_share_that_its_config_needs(measured, tmp_path):
             raise_on_failed_trial=False,
         ).trials
 
-    # 2.85, 3.85 and between them 3.35 GiB, with a tenth more, of 16 GiB.
+    # 2.85 GiB, 3.85 GiB and the interpolated 3.35 GiB, plus a headroom of 10 %, on a device with 16 GiB.
     assert [trial.last_result.get("gpu") for trial in trials] == [0.2, 0.3333, 0.25, None]
-    # 51.85 GiB, of which the last bit is that of a fit to measurements.
-    told = r"one trial needs 51\.[89] GiB of GPU memory with the config \{'batch': 400\}"
-    assert re.search(told, Path(trials[3].error_file).read_text())
+    # About 51.85 GiB: the fit to the measurements is not exact.
+    message = r"one trial needs 51\.[89] GiB of GPU memory with the config \{'batch': 400\}"
+    assert re.search(message, Path(trials[3].error_file).read_text())
 
 
 @pytest.mark.rest
-def test_one_call_measures_a_class_in_samples_of_a_space_and_plans(cluster):
+def test_plan_by_measuring_samples_a_search_space_and_measures_a_class(cluster):
     plan = plan_by_measuring(
         Using, {"batch": tune.choice([8, 16, 32])}, num_samples=3, seed=1, cpus=1, capacity=CAPACITY
     )
@@ -217,7 +217,7 @@ def test_one_call_measures_a_class_in_samples_of_a_space_and_plans(cluster):
     assert plan.slot_for({"batch": 8}).trial.gpus < plan.slot_for({"net": "other"}).trial.gpus == 1
 
 
-def test_a_config_of_which_nothing_was_measured_is_named_in_the_log(measured, caplog):
+def test_a_config_without_a_similar_measurement_is_logged(measured, caplog):
     error, _ = measured
     plan = GpuMemoryPolicy(profile=error.profile).plan(CAPACITY)
 
@@ -231,7 +231,7 @@ def test_a_config_of_which_nothing_was_measured_is_named_in_the_log(measured, ca
 
 
 @pytest.mark.rest
-def test_a_train_run_gets_what_its_config_needs(measured):
+def test_a_train_run_gets_the_gpu_fraction_that_its_config_needs(measured):
     error, _ = measured
     plan = GpuMemoryPolicy(profile=error.profile, num_workers=2).plan(CAPACITY)
 
@@ -241,12 +241,12 @@ def test_a_train_run_gets_what_its_config_needs(measured):
     assert of_any.scaling_config().resources_per_worker["GPU"] == 0.3333
 
 
-def test_without_a_gpu_nothing_starts(cluster):
+def test_measuring_on_a_cluster_without_gpus_raises_an_error(cluster):
     with pytest.raises(InfeasibleRequestError, match="short of GPU"):
         measure_gpu_memory(use, [{"batch": 8}], capacity=ClusterCapacity.of(Resources(cpus=4)))
 
 
-def test_where_a_gpus_memory_is_not_known_nothing_is_measured_for_a_plan(cluster):
+def test_plan_by_measuring_raises_an_error_if_the_gpu_memory_was_not_read(cluster):
     not_read = ClusterCapacity.of(Resources(cpus=4, gpus=4))
 
     with pytest.raises(InfeasibleRequestError, match="the GPU memory of the GPU node was not read"):
@@ -268,6 +268,6 @@ def test_where_a_gpus_memory_is_not_known_nothing_is_measured_for_a_plan(cluster
         ({"policy": GpuPolicy(gpus=0.5)}, "memory is measured on one whole GPU"),
     ],
 )
-def test_what_makes_no_sense_is_refused(kwargs, message):
+def test_invalid_arguments_are_rejected(kwargs, message):
     with pytest.raises(InvalidResourcesError, match=message):
         measure_gpu_memory(**{"trainable": use, "configs": [{"batch": 8}], "capacity": CAPACITY, **kwargs})

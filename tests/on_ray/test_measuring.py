@@ -1,4 +1,4 @@
-"""Workloads measured on a real Ray, with a GPU that is logical: plain Python takes the same time there."""
+"""Measures workloads in plain Python, whose speed does not depend on the simulated GPU."""
 
 import itertools
 import os
@@ -29,11 +29,11 @@ RAY = {"num_cpus": 4, "num_gpus": 1}
 @pytest.fixture(scope="module")
 def capacity():
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ProbeWarning)  # the memory of a GPU that is logical cannot be read
+        warnings.simplefilter("ignore", ProbeWarning)  # the memory of a simulated GPU cannot be read
         return probe_cluster()
 
 
-def growing(capacity, *workloads, **fields):
+def measure_steps(capacity, *workloads, **fields):
     sizes = {f"{HERE}:{name}": (300,) for name in workloads}
     fields = {"devices": ("cpu", "gpu"), "num_rounds": 1, "num_blocks": 4, "process_timeout_s": 20, **fields}
     settings = Settings(sizes=sizes, **fields)
@@ -42,19 +42,19 @@ def growing(capacity, *workloads, **fields):
 
 
 def measured(capacity, *workloads, **fields):
-    *_, run_set = growing(capacity, *workloads, **fields)
+    *_, run_set = measure_steps(capacity, *workloads, **fields)
     return run_set
 
 
 @pytest.fixture(scope="module")
 def steps(capacity):
-    """What two rounds of a step of 300 us leave."""
-    return list(growing(capacity, "spin", devices=("cpu", "gpu", "TPU"), num_rounds=2))
+    """The run sets after each step of a measurement with two rounds and steps of 300 µs."""
+    return list(measure_steps(capacity, "spin", devices=("cpu", "gpu", "TPU"), num_rounds=2))
 
 
 @pytest.fixture(scope="module")
 def faults(capacity):
-    """What workloads leave with which something is wrong."""
+    """The run set of workloads that fail in different ways."""
     names = ("raises", "exits", "never_ends", "dies", "returns_nothing")
     return measured(capacity, *names, devices=("cpu",), has_control=False, process_timeout_s=6, num_rounds=2)
 
@@ -63,7 +63,7 @@ def failure_of(run_set, name):
     return [failure for failure in run_set.failures if failure.configuration.workload == f"{HERE}:{name}"]
 
 
-def test_each_configuration_has_a_fresh_process_in_each_round(steps):
+def test_each_configuration_has_a_new_process_in_each_round(steps):
     runs = steps[-1].runs
 
     assert sorted(str(run.configuration).partition(" on ")[2] for run in runs if run.round == 0) == [
@@ -75,35 +75,35 @@ def test_each_configuration_has_a_fresh_process_in_each_round(steps):
 
 
 @pytest.mark.rest
-def test_a_process_is_none_that_ray_had_ready(capacity):
-    run_set = measured(capacity, "began", devices=("cpu",), has_control=False, num_blocks=1)
+def test_a_measurement_never_uses_a_prestarted_process(capacity):
+    run_set = measured(capacity, "start_time", devices=("cpu",), has_control=False, num_blocks=1)
 
     (run,) = run_set.runs
-    asked_for = time.clock_gettime(time.CLOCK_BOOTTIME) - (time.time() - run.started_at.timestamp())
-    assert run.losses[0] > asked_for - 0.05
+    requested_at = time.clock_gettime(time.CLOCK_BOOTTIME) - (time.time() - run.started_at.timestamp())
+    assert run.losses[0] > requested_at - 0.05
 
 
-def test_the_record_grows_by_each_group_of_each_round(steps):
+def test_the_run_set_is_updated_after_each_round(steps):
     assert [(len(each.runs), each.is_complete) for each in steps] == [(0, False), (3, False), (6, False), (6, True)]
 
 
-def test_steps_are_timed_without_and_with_transfers_and_warm_ups_are_kept_apart(steps):
+def test_steps_are_timed_with_and_without_transfers_and_warm_ups_are_marked(steps):
     run = steps[-1].runs[0]
     compute, transfers = (run.times_s(phase) for phase in (Phase.COMPUTE, Phase.TRANSFERS))
     warmups = [block.is_warmup for block in run.blocks if block.phase is Phase.COMPUTE]
 
-    # Other processes can only lengthen a step.
+    # Other processes can only slow a step down.
     assert 300e-6 <= min(compute) < 6e-3 <= min(transfers)
     assert len(compute) == len(transfers) == 4
     assert warmups == [True] * 2 + [False] * 4
 
 
-def test_the_first_epoch_is_timed_from_when_its_process_was_asked_for(steps):
+def test_the_time_of_the_first_epoch_includes_the_start_of_its_process(steps):
     for run in steps[-1].runs:
-        assert run.first_epoch_s >= 0.2 + run.steps_per_epoch * 6e-3  # a process takes longer to start
+        assert run.first_epoch_s >= 0.2 + run.steps_per_epoch * 6e-3  # starting a process takes at least 0.2 s
 
 
-def test_configurations_take_turns_at_random(steps):
+def test_configurations_are_interleaved_in_random_order(steps):
     for number in (0, 1):
         blocks = sorted(
             (block.order, run.order) for run in steps[-1].runs if run.round == number for block in run.blocks
@@ -114,7 +114,7 @@ def test_configurations_take_turns_at_random(steps):
         assert sum(first != second for first, second in itertools.pairwise(turns)) > len(turns) / 4
 
 
-def test_what_a_process_is_and_uses_is_in_the_record(steps):
+def test_the_dtype_losses_and_peak_memory_of_a_process_are_recorded(steps):
     run = steps[-1].runs[0]
 
     assert (run.dtype, run.samples_per_step, run.losses) == ("float64", 8, (1.0,) * 4)
@@ -122,13 +122,13 @@ def test_what_a_process_is_and_uses_is_in_the_record(steps):
     assert run.peak_gpu_bytes is None
 
 
-def test_the_noise_and_an_unknown_use_of_the_gpu_are_in_the_record(steps):
+def test_system_load_and_a_warning_about_unknown_gpu_usage_are_recorded(steps):
     assert {run.configuration.device: run.warnings for run in steps[-1].runs} == {"cpu": (), "gpu": (GPU_USE_UNKNOWN,)}
     assert [reading.round for reading in steps[-1].noise] == [0, 1]
     assert all(0 <= reading.load <= os.cpu_count() for reading in steps[-1].noise)
 
 
-def test_a_device_that_is_missing_is_told_and_the_others_are_measured(steps):
+def test_a_missing_device_is_recorded_and_the_others_are_measured(steps):
     missing = steps[-1].devices[2]
 
     assert (missing.device, missing.slot) == ("TPU", None)
@@ -137,7 +137,7 @@ def test_a_device_that_is_missing_is_told_and_the_others_are_measured(steps):
 
 
 @pytest.mark.slow
-def test_a_run_is_gone_on_with_by_what_is_missing(steps, capacity):
+def test_a_resumed_run_measures_only_the_missing_configurations(steps, capacity):
     half = steps[-1].model_copy(update={"runs": steps[1].runs, "is_complete": False})
     other = [run for run in steps[-1].runs if run not in steps[1].runs]
 
@@ -151,7 +151,7 @@ def test_a_run_is_gone_on_with_by_what_is_missing(steps, capacity):
 
 
 @pytest.mark.rest
-def test_where_gpus_are_short_one_process_comes_after_the_other(capacity):
+def test_processes_run_sequentially_if_there_are_too_few_gpus(capacity):
     run_set = measured(capacity, "spin", devices=("gpu",), num_blocks=2)
 
     assert not run_set.is_interleaved
@@ -159,8 +159,8 @@ def test_where_gpus_are_short_one_process_comes_after_the_other(capacity):
 
 
 @pytest.mark.rest
-def test_processes_for_which_there_are_too_few_cpus_take_turns_on_the_same_ones(capacity):
-    run_set = measured(capacity, "sees", cpus=4, num_blocks=2)
+def test_processes_are_interleaved_on_the_same_cpus_if_there_are_too_few(capacity):
+    run_set = measured(capacity, "environment", cpus=4, num_blocks=2)
 
     assert run_set.is_interleaved
     assert {run.configuration.device: run.losses[0] for run in run_set.runs} == {"cpu": 104, "gpu": 4}
@@ -168,8 +168,8 @@ def test_processes_for_which_there_are_too_few_cpus_take_turns_on_the_same_ones(
 
 
 @pytest.mark.rest
-def test_a_process_has_the_cpus_of_a_trial_and_sees_a_gpu_only_where_it_has_one(capacity):
-    run_set = measured(capacity, "sees", cpus=2, has_control=False, num_blocks=1)
+def test_a_process_uses_the_cpus_of_its_slot_and_sees_only_its_own_gpu(capacity):
+    run_set = measured(capacity, "environment", cpus=2, has_control=False, num_blocks=1)
 
     losses = {run.configuration.device: run.losses[0] for run in run_set.runs}
     assert losses == {"cpu": 102, "gpu": 2}
@@ -185,7 +185,7 @@ def test_a_process_has_the_cpus_of_a_trial_and_sees_a_gpu_only_where_it_has_one(
         ("returns_nothing", "raised", "a workload must return Steps"),
     ],
 )
-def test_a_workload_with_which_something_is_wrong_is_told_once_and_not_tried_again(faults, name, kind, message):
+def test_a_failed_workload_is_recorded_once_and_not_retried(faults, name, kind, message):
     (failure,) = failure_of(faults, name)
 
     assert failure.kind == kind
@@ -193,13 +193,13 @@ def test_a_workload_with_which_something_is_wrong_is_told_once_and_not_tried_aga
 
 
 @pytest.mark.rest
-def test_a_process_that_dies_is_told_and_tried_again(faults):
+def test_a_crashed_process_is_recorded_and_retried_in_the_next_round(faults):
     assert [(each.kind, each.round) for each in failure_of(faults, "dies")] == [("died", 0), ("died", 1)]
     assert faults.is_complete
 
 
 @pytest.mark.rest
-def test_an_epoch_that_is_too_long_is_cut_and_its_steps_are_timed(capacity):
+def test_a_long_epoch_is_cut_short_and_its_steps_are_timed(capacity):
     run_set = measured(
         capacity, "has_long_epochs", devices=("cpu",), has_control=False, num_blocks=1, process_timeout_s=8
     )
@@ -211,7 +211,7 @@ def test_an_epoch_that_is_too_long_is_cut_and_its_steps_are_timed(capacity):
 
 
 @pytest.mark.slow
-def test_where_no_second_step_fits_in_the_time_of_the_first_epoch_is_kept(capacity):
+def test_the_time_of_the_first_epoch_is_kept_if_no_further_step_fits(capacity):
     run_set = measured(capacity, "has_one_long_step", devices=("cpu",), has_control=False, process_timeout_s=8)
 
     (run,) = run_set.runs
@@ -221,7 +221,7 @@ def test_where_no_second_step_fits_in_the_time_of_the_first_epoch_is_kept(capaci
 
 
 @pytest.mark.rest
-def test_devices_whose_results_differ_are_told(capacity):
+def test_different_losses_on_two_devices_are_recorded_as_a_failure(capacity):
     run_set = measured(capacity, "disagrees", has_control=False, num_blocks=1)
 
     (failure,) = run_set.failures
@@ -230,13 +230,13 @@ def test_devices_whose_results_differ_are_told(capacity):
 
 
 @pytest.mark.rest
-def test_ctrl_c_keeps_what_was_measured_and_ends_with_130(tmp_path, environment_of_its_own):
+def test_ctrl_c_keeps_the_measurements_and_exits_with_130(tmp_path, isolated_environment):
     output = tmp_path / "run.json"
     command = ["run", f"{HERE}:spin", "--size", "300", "--device", "cpu", "--rounds", "999", "--output", str(output)]
     with subprocess.Popen(
         [sys.executable, "-m", "tune_policies", "bench", *command],
         cwd=ROOT,
-        env=environment_of_its_own,
+        env=isolated_environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

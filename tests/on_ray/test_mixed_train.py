@@ -1,4 +1,4 @@
-"""Train workers beside slots of other types on the same nodes: all that a plan promises runs side by side."""
+"""Train workers and slots of other types run on the same nodes at the same time."""
 
 import time
 from collections import Counter
@@ -15,24 +15,24 @@ from tune_policies import CappedPolicy, CpuPolicy, MixedPolicy, PolicyScheduler
 from tune_policies.trainers.trial_process import plan_of_trial
 
 NUM_PROCESSES = 5
-"""One trial that trains itself, and two with two Train workers each."""
+"""One trial without Train workers, and two trials with two Train workers each."""
 
 
 def meet(config):
-    """Wait until all that train are there, and note on which node."""
+    """Record the node of this process, and wait until all training processes run."""
     notes = Path(config["folder"], "notes")
     with notes.open("a") as file:
         file.write(f"{ray.get_runtime_context().get_node_id()} {config['trial']}\n")
     deadline = time.monotonic() + 100
     while len(notes.read_text().splitlines()) < NUM_PROCESSES:
-        assert time.monotonic() < deadline, "some worker never found room"
+        assert time.monotonic() < deadline, "a worker did not start"
         time.sleep(0.05)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_train_workers_start_on_what_other_slots_leave_of_each_node(tmp_path):
-    """A trial's two workers are on two nodes, on which the others have all the rest."""
+def test_train_workers_start_on_the_resources_that_other_slots_leave_free(tmp_path):
+    """The two workers of a trial run on different nodes, and other slots use all remaining resources."""
     policy = MixedPolicy(CappedPolicy(CpuPolicy(cpus=2), 1), CpuPolicy(cpus=1, num_workers=2))
 
     def trial(config):

@@ -1,4 +1,4 @@
-"""A user's project may have its own ``trainers`` and ``benchmarks``, here and where Ray ships this one."""
+"""A project may have its own packages ``trainers`` and ``benchmarks``, locally and on Ray's workers."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ from tune_policies import CpuPolicy, PolicyScheduler
 assert trainers.OWNER == "user", trainers.__file__
 
 def train_fn(config):
-    import trainers, tune_policies  # the user's own, and this project's
+    import trainers, tune_policies  # the user's package, and this project
     tune.report({"owner": trainers.OWNER, "from": tune_policies.__file__, "gpus": os.environ["CUDA_VISIBLE_DEVICES"]})
 
 if __name__ == "__main__":
@@ -49,7 +49,7 @@ def project(tmp_path):
 
 
 def run(project, *arguments):
-    # The project's own folder is on the path, as it is for a script or `python -m` there; ours is installed.
+    # The path starts with the user's project, as for a script there. This project is also installed.
     environment = {**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{INSTALLED}"}
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(
@@ -62,9 +62,7 @@ def run(project, *arguments):
     [("None", str(INSTALLED)), (SHIPPED, "py_modules")],
     ids=["installed", "shipped by Ray"],
 )
-def test_a_users_trainers_and_these_work_side_by_side_in_the_program_and_in_its_trials(
-    project, tmp_path, runtime_env, found_in
-):
+def test_a_users_package_named_trainers_works_in_the_driver_and_in_trials(project, tmp_path, runtime_env, found_in):
     (project / "tune_it.py").write_text(SCRIPT.replace("RUNTIME_ENV", runtime_env))
 
     done = run(project, "tune_it.py", tmp_path / "results")
@@ -75,7 +73,7 @@ def test_a_users_trainers_and_these_work_side_by_side_in_the_program_and_in_its_
 
 
 @pytest.mark.slow
-def test_a_wheel_is_shipped_by_ray_as_the_package_is(project, tmp_path):
+def test_ray_can_ship_a_wheel_of_this_project_to_workers(project, tmp_path):
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, INSTALLED]
     subprocess.run(command, capture_output=True, check=True)
     (wheel,) = tmp_path.glob("*.whl")
@@ -106,7 +104,7 @@ if __name__ == "__main__":
 """
 
 
-def test_short_and_long_name_are_one_module_in_the_program_in_rays_workers_and_on_the_way_between(tmp_path):
+def test_trainers_and_tune_policies_trainers_are_the_same_module_in_driver_and_workers(tmp_path):
     (tmp_path / "one_copy.py").write_text(ONE_COPY)
 
     done = run(tmp_path, "one_copy.py")
@@ -114,9 +112,9 @@ def test_short_and_long_name_are_one_module_in_the_program_in_rays_workers_and_o
     assert done.stdout == "True True True True\n", done.stderr
 
 
-def test_the_benchmarks_run_beside_a_users_own(project):
+def test_a_users_package_named_benchmarks_does_not_hide_the_benchmarks(project):
     theirs = run(project, "-m", "benchmarks")
     ours = run(project, "-m", "tune_policies.benchmarks", "show", "--help")
 
     assert theirs.stdout == "the user's own\n"
-    assert "Show what a run measured" in ours.stdout, ours.stderr
+    assert "Show the results of a run" in ours.stdout, ours.stderr

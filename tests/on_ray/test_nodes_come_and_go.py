@@ -1,4 +1,4 @@
-"""Nodes come and go while trials run: more run at once, or they go back and finish elsewhere; none has failed."""
+"""Nodes are added and lost while trials run. More trials start, or lost trials are requeued without a failure."""
 
 import tempfile
 from pathlib import Path
@@ -24,7 +24,7 @@ INTERVAL_S = 0.5
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A head without room for trials, which counts a node as dead sooner than after the usual 14 s."""
+    """A head node without CPUs, which detects dead nodes faster than after the default of 14 s."""
     health = {
         "health_check_initial_delay_ms": 1000,
         "health_check_period_ms": 500,
@@ -56,33 +56,33 @@ def add_node(cluster):
     wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 1)
 
 
-def note(config, text):
-    with Path(config["folder"], "notes").open("a") as file:
+def record(config, text):
+    with Path(config["folder"], "records").open("a") as file:
         file.write(f"{text}\n")
 
 
-def notes(folder):
-    return (Path(folder) / "notes").read_text().splitlines() if (Path(folder) / "notes").exists() else []
+def records(folder):
+    return (Path(folder) / "records").read_text().splitlines() if (Path(folder) / "records").exists() else []
 
 
-class When(tune.Callback):
-    """Does something to the cluster, once, when something is so."""
+class DoOnce(tune.Callback):
+    """Calls ``action`` once when ``condition`` is true."""
 
-    def __init__(self, is_so, action):
-        self.is_so, self.action, self.is_done = is_so, action, False
+    def __init__(self, condition, action):
+        self.condition, self.action, self.is_done = condition, action, False
 
     def on_step_end(self, iteration, trials, **info):
-        if not self.is_done and self.is_so(trials):
+        if not self.is_done and self.condition(trials):
             self.is_done = True
             self.action()
 
 
-class GoOnAfterALoss(tune.Callback):
+class ContinueAfterALoss(tune.Callback):
     def __init__(self, folder):
         self.folder = folder
 
     def on_trial_recover(self, iteration, trials, trial, **info):
-        note({"folder": self.folder}, "go on")
+        record({"folder": self.folder}, "continue")
 
 
 def run(folder, scheduler, trainable, num_samples, **kwargs):
@@ -98,17 +98,17 @@ def run(folder, scheduler, trainable, num_samples, **kwargs):
 
 
 def meet(config):
-    note(config, ray.get_runtime_context().get_node_id())
-    wait_until(lambda: len(notes(config["folder"])) >= config["number"])
+    record(config, ray.get_runtime_context().get_node_id())
+    wait_until(lambda: len(records(config["folder"])) >= config["number"])
     tune.report({"score": 1})
 
 
 @pytest.mark.rest
-def test_when_a_node_comes_more_trials_run_at_once(tmp_path, add_node):
+def test_more_trials_start_when_a_node_is_added(tmp_path, add_node):
     add_node(num_cpus=2)
     policy = CpuPolicy(cpus=1)
     scheduler = PolicyScheduler(policy, replan_interval_s=INTERVAL_S)
-    when_two_run = When(lambda _: len(notes(tmp_path)) == 2, lambda: add_node(num_cpus=2))
+    when_two_run = DoOnce(lambda _: len(records(tmp_path)) == 2, lambda: add_node(num_cpus=2))
 
     trials = run(tmp_path, scheduler, meet, 4, callbacks=[when_two_run])
 
@@ -117,7 +117,7 @@ def test_when_a_node_comes_more_trials_run_at_once(tmp_path, add_node):
 
 
 @pytest.mark.slow
-def test_trials_that_were_started_on_any_node_keep_the_slots_of_their_own_node_when_others_come(tmp_path, add_node):
+def test_running_trials_keep_their_slots_when_a_node_of_another_type_is_added(tmp_path, add_node):
     first = add_node(num_cpus=4, num_gpus=1)
     gpu = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=2)
     cpu = TrialSlot(trial=Resources(cpus=1), max_concurrent_trials=4)
@@ -129,39 +129,39 @@ def test_trials_that_were_started_on_any_node_keep_the_slots_of_their_own_node_w
         add_node(num_cpus=2)
         scheduler.replan(TrialPlan(slots=(gpu, cpu), limited_by="CPU"))
 
-    when_two_run = When(lambda _: len(notes(tmp_path)) == 2, add_one_without_a_gpu)
+    when_two_run = DoOnce(lambda _: len(records(tmp_path)) == 2, add_one_without_a_gpu)
 
     run(tmp_path, scheduler, meet, 6, callbacks=[when_two_run])
 
-    assert notes(tmp_path).count(first.node_id) == 4
+    assert records(tmp_path).count(first.node_id) == 4
 
 
 class StartsSlowly(tune.Trainable):
-    """Has started only when the plan has changed."""
+    """Finishes its set-up only after the plan has changed."""
 
     def setup(self, config):
-        note(config, "starts")
-        wait_until(lambda: "the plan changed" in notes(config["folder"]))
+        record(config, "starts")
+        wait_until(lambda: "the plan changed" in records(config["folder"]))
 
     def step(self):
         return {"done": True}
 
 
 @pytest.mark.rest
-def test_a_trial_that_is_starting_does_not_begin_anew_when_a_node_comes(tmp_path, add_node):
+def test_adding_a_node_does_not_restart_a_trial_that_is_starting(tmp_path, add_node):
     add_node(num_cpus=1)
     policy = CpuPolicy(cpus=1)
     scheduler = PolicyScheduler(policy, replan_interval_s=INTERVAL_S)
-    when_it_starts = When(lambda _: "starts" in notes(tmp_path), lambda: add_node(num_cpus=1))
-    when_replanned = When(lambda _: scheduler.changes, lambda: note({"folder": tmp_path}, "the plan changed"))
+    when_it_starts = DoOnce(lambda _: "starts" in records(tmp_path), lambda: add_node(num_cpus=1))
+    when_replanned = DoOnce(lambda _: scheduler.changes, lambda: record({"folder": tmp_path}, "the plan changed"))
 
     run(tmp_path, scheduler, StartsSlowly, 1, callbacks=[when_it_starts, when_replanned])
 
-    assert notes(tmp_path) == ["starts", "the plan changed"]
+    assert records(tmp_path) == ["starts", "the plan changed"]
 
 
 @pytest.mark.rest
-def test_on_several_nodes_each_kind_has_its_nodes(tmp_path, add_node):
+def test_each_slot_type_runs_on_its_own_node_type(tmp_path, add_node):
     with_gpu = add_node(num_cpus=2, num_gpus=1)
     without = add_node(num_cpus=2)
     gpu = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=2)
@@ -170,56 +170,58 @@ def test_on_several_nodes_each_kind_has_its_nodes(tmp_path, add_node):
 
     trials = run(tmp_path, scheduler, meet, 4)
 
-    assert sorted(notes(tmp_path)) == sorted([with_gpu.node_id] * 2 + [without.node_id] * 2)
+    assert sorted(records(tmp_path)) == sorted([with_gpu.node_id] * 2 + [without.node_id] * 2)
     assert sorted(trial.last_result["slot"] for trial in trials) == ["1 CPU"] * 2 + ["1 CPU, 0.5 GPU"] * 2
 
 
-def go_on(config):
-    """Take two steps, and between them wait for what the test does."""
+def report_twice(config):
+    """Report two results, and wait for the test between them."""
     checkpoint = tune.get_checkpoint()
-    note(config, f"{ray.get_runtime_context().get_node_id()} {'first' if checkpoint is None else 'again'}")
+    record(config, f"{ray.get_runtime_context().get_node_id()} {'first' if checkpoint is None else 'again'}")
     if checkpoint is None:
         with tempfile.TemporaryDirectory() as folder:
             tune.report({"score": 1}, checkpoint=tune.Checkpoint.from_directory(folder))
-        note(config, "waits")
-        wait_until(lambda: "go on" in notes(config["folder"]))
+        record(config, "waits")
+        wait_until(lambda: "continue" in records(config["folder"]))
     tune.report({"score": 2})
 
 
 @pytest.mark.ray_border
-def test_when_a_node_dies_its_trials_finish_elsewhere_and_have_not_failed(tmp_path, cluster, add_node):
+def test_trials_of_a_lost_node_finish_on_another_node_without_a_failure(tmp_path, cluster, add_node):
     stays, dies = add_node(num_cpus=1), add_node(num_cpus=1)
     policy = CpuPolicy(cpus=1)
     scheduler = PolicyScheduler(policy, replan_interval_s=INTERVAL_S)
 
-    when_both_have_checkpoints = When(
+    when_both_have_checkpoints = DoOnce(
         lambda trials: all(trial.latest_checkpoint_result for trial in trials) and len(trials) == 2,
         lambda: cluster.remove_node(dies, allow_graceful=False),
     )
 
-    trials = run(tmp_path, scheduler, go_on, 2, callbacks=[when_both_have_checkpoints, GoOnAfterALoss(tmp_path)])
+    trials = run(
+        tmp_path, scheduler, report_twice, 2, callbacks=[when_both_have_checkpoints, ContinueAfterALoss(tmp_path)]
+    )
 
     assert [(trial.status, trial.num_failures) for trial in trials] == [("TERMINATED", 0)] * 2
-    assert f"{stays.node_id} again" in notes(tmp_path)
+    assert f"{stays.node_id} again" in records(tmp_path)
     assert [change.plan.max_concurrent_trials for change in scheduler.changes] == [1]
 
 
 @pytest.mark.rest
-@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # a logical GPU has no memory to read
-def test_where_no_plan_is_left_the_run_ends_with_why_and_keeps_what_it_has(tmp_path, cluster, add_node, monkeypatch):
-    # Where a run ends with an error, Tune's loggers do not close their files.
+@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # the memory of a simulated GPU cannot be read
+def test_a_run_without_a_feasible_plan_raises_an_error_and_keeps_its_results(tmp_path, cluster, add_node, monkeypatch):
+    # Tune's loggers do not close their files if a run ends with an error.
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
     dies = add_node(num_cpus=1, num_gpus=1)
     add_node(num_cpus=1)
     policy = GpuPolicy(gpus=1)
     scheduler = PolicyScheduler(policy, replan_interval_s=INTERVAL_S, wait_for_nodes_s=1)
-    when_one_has_a_checkpoint = When(
+    when_one_has_a_checkpoint = DoOnce(
         lambda trials: any(trial.latest_checkpoint_result for trial in trials),
         lambda: cluster.remove_node(dies, allow_graceful=False),
     )
 
     with pytest.raises(InfeasibleRequestError, match="short of GPU"):
-        run(tmp_path, scheduler, go_on, 2, callbacks=[when_one_has_a_checkpoint])
+        run(tmp_path, scheduler, report_twice, 2, callbacks=[when_one_has_a_checkpoint])
 
     left = tune.ResultGrid(tune.ExperimentAnalysis(str(tmp_path / "results" / "run")))
     assert {(result.metrics or {}).get("score") for result in left} == {1, None}

@@ -1,4 +1,4 @@
-"""Running out of memory for real: as it arrives through a real Ray, and as Tune leaves it behind."""
+"""Real out-of-memory errors, as raised by Ray and as saved by Tune."""
 
 import time
 
@@ -16,8 +16,8 @@ SMALL = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
 
 
 @pytest.fixture
-def ray_that_kills(monkeypatch):
-    """A Ray whose memory monitor takes the node for full at 0.01 % of its memory: it kills whatever runs."""
+def ray_with_low_memory_threshold(monkeypatch):
+    """A Ray instance whose memory monitor kills every worker, because its threshold is 0.01 % of the memory."""
     monkeypatch.setenv("RAY_memory_usage_threshold", "0.0001")
     monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
     with local_ray(**SMALL):
@@ -30,7 +30,7 @@ def ordinary_ray():
         yield
 
 
-def ask_for_too_much(config=None):
+def allocate_too_much(config=None):
     try:
         np.empty(2**47)
     except MemoryError as error:
@@ -41,9 +41,9 @@ def sleep(config=None):
     time.sleep(60)
 
 
-def answers(function, folder):
-    """Return what is said of ``function`` in a task, and of its trial: by Tune's error, and by its text on disk."""
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - which one it is, is what the answer tells
+def classifications(function, folder):
+    """Classify the errors of ``function`` in a task and in a trial, and the text of the trial's error file."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the class of the error differs
         ray.get(ray.remote(function).options(max_retries=0).remote(), timeout=60)
     run_config = tune.RunConfig(storage_path=folder, verbose=0)
     (result,) = tune.Tuner(function, run_config=run_config).fit()
@@ -52,15 +52,15 @@ def answers(function, folder):
 
 
 @pytest.mark.usefixtures("ordinary_ray")
-def test_memory_that_the_machine_refused_is_host_memory_in_a_task_and_in_a_trial(tmp_path):
+def test_a_memory_error_is_classified_as_host_memory_in_a_task_and_a_trial(tmp_path):
     refused = OutOfMemory(kind="host", framework="python", requested_bytes=2**50)
 
-    assert answers(ask_for_too_much, tmp_path) == [refused, refused, refused]
+    assert classifications(allocate_too_much, tmp_path) == [refused, refused, refused]
 
 
-@pytest.mark.usefixtures("ray_that_kills")
-def test_a_worker_that_the_memory_monitor_killed_ran_out_of_host_memory(tmp_path):
-    said = answers(sleep, tmp_path)
+@pytest.mark.usefixtures("ray_with_low_memory_threshold")
+def test_a_kill_by_rays_memory_monitor_is_classified_as_host_memory(tmp_path):
+    found = classifications(sleep, tmp_path)
 
-    assert [(each.kind, each.framework) for each in said] == [("host", "ray")] * 3
-    assert all(each.requested_bytes for each in said)
+    assert [(each.kind, each.framework) for each in found] == [("host", "ray")] * 3
+    assert all(each.requested_bytes for each in found)

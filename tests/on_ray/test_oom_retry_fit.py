@@ -1,4 +1,4 @@
-"""Train runs whose workers run out of memory go on with more, from their checkpoint."""
+"""Train runs that run out of memory resume from their checkpoint with more memory."""
 
 import json
 import tempfile
@@ -23,13 +23,13 @@ RAY = {"num_cpus": 4, "num_gpus": 2}
 
 
 def train(config):
-    """Take three steps, each once; from the second on they need a share of the GPU."""
+    """Report three steps. From the second on, a step needs the GPU fraction ``needs``."""
     share = ray.get_runtime_context().get_assigned_resources()["GPU"]
     checkpoint = ray.train.get_checkpoint()
     done = json.loads(Path(checkpoint.path, "done.json").read_text()) if checkpoint else 0
     for step in range(done + 1, 4):
         with Path(config["notes"]).open("a") as file:
-            file.write(f"{step} at {share:g}\n")  # Ray Train has a print of its own
+            file.write(f"{step} at {share:g}\n")  # Ray Train replaces print
         if step == 2 and share < config["needs"]:
             raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         with tempfile.TemporaryDirectory() as folder:
@@ -39,7 +39,7 @@ def train(config):
 
 def fit(tmp_path, plan=PLAN, *, loop=train, **config):
     def build(plan):
-        # The builders would hold torch to its share, and here is no GPU on which they could. Nor need it be imported.
+        # Ray's trainer instead of the builders, which would import torch and limit its GPU memory.
         return DataParallelTrainer(
             loop,
             train_loop_config={"notes": str(tmp_path / "notes"), **config},
@@ -55,7 +55,7 @@ def notes(tmp_path):
 
 
 @pytest.mark.rest
-def test_workers_that_run_out_go_on_with_a_larger_share(tmp_path):
+def test_a_train_run_that_ran_out_of_memory_resumes_with_a_larger_gpu_fraction(tmp_path):
     result = fit(tmp_path, needs=0.5)
 
     assert result.metrics["step"] == 3
@@ -63,7 +63,7 @@ def test_workers_that_run_out_go_on_with_a_larger_share(tmp_path):
 
 
 def load_data(config):
-    note_kernel_kills()  # as the builders do before the user's loop
+    note_kernel_kills()  # like the builders before they run the user's loop
     if ray.get_runtime_context().get_assigned_resources()["memory"] < 700 * 2**20:
         be_killed(config["group"])
     with Path(config["notes"]).open("a") as file:
@@ -72,7 +72,7 @@ def load_data(config):
 
 @pytest.mark.slow
 @pytest.mark.ray_border
-def test_a_worker_that_the_kernel_killed_for_want_of_host_memory_goes_on_with_more(tmp_path, memory_group):
+def test_a_worker_that_the_kernel_oom_killed_is_retried_with_more_host_memory(tmp_path, memory_group):
     plan = GpuPolicy(gpus=0.25, cpus=1, memory="400MiB", num_workers=1).plan(nodes((4, 2)))
 
     fit(tmp_path, plan, loop=load_data, group=memory_group)
@@ -81,7 +81,7 @@ def test_a_worker_that_the_kernel_killed_for_want_of_host_memory_goes_on_with_mo
 
 
 @pytest.mark.slow
-def test_where_the_gpu_is_whole_the_run_fails_and_says_so(tmp_path):
+def test_a_run_that_exceeds_a_whole_gpu_fails_with_an_explanation(tmp_path):
     plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=1).plan(nodes((4, 2)))
 
     with pytest.raises(InfeasibleRequestError, match="more GPU memory than 1 GPU, but max_gpus=1") as raised:
@@ -92,14 +92,14 @@ def test_where_the_gpu_is_whole_the_run_fails_and_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("max_failures", [-1, 2])
-def test_a_run_that_ray_train_would_retry_with_the_same_share_is_refused(max_failures):
+def test_max_failures_of_ray_train_is_rejected(max_failures):
     run_config = RunConfig(failure_config=FailureConfig(max_failures=max_failures))
 
     with pytest.raises(InvalidResourcesError, match=rf"max_failures={max_failures}\).*Leave it at 0"):
         fit_with_oom_retry(lambda plan: DataParallelTrainer(train, run_config=run_config), PLAN)
 
 
-def test_a_trainer_of_version_1_which_redoes_steps_is_refused():
+def test_a_trainer_of_ray_train_version_1_is_rejected():
     version_1 = type("TorchTrainer", (), {"__module__": "ray.train.torch.torch_trainer"})
     derived = type("Derived", (version_1,), {})
 
@@ -107,7 +107,7 @@ def test_a_trainer_of_version_1_which_redoes_steps_is_refused():
         fit_with_oom_retry(lambda plan: derived(), PLAN)
 
 
-def test_any_other_failure_is_raised_as_it_was():
+def test_other_errors_are_raised_unchanged():
     class Failing:
         def fit(self):
             raise error
@@ -120,7 +120,7 @@ def test_any_other_failure_is_raised_as_it_was():
     assert raised.value is error
 
 
-def test_a_plan_without_train_workers_is_refused():
+def test_a_plan_without_train_workers_is_rejected():
     plan: TrialPlan = GpuPolicy(gpus=0.25).plan(nodes((4, 2)))
 
     with pytest.raises(InvalidResourcesError, match="num_workers=0"):
@@ -131,6 +131,6 @@ def test_a_plan_without_train_workers_is_refused():
     ("arguments", "message"),
     [({"growth": 1}, "growth must be a number above 1, got 1"), ({"max_gpus": 0}, "max_gpus must be above 0")],
 )
-def test_what_makes_no_sense_is_refused(arguments, message):
+def test_invalid_arguments_are_rejected(arguments, message):
     with pytest.raises(InvalidResourcesError, match=message):
         fit_with_oom_retry(lambda plan: None, PLAN, **arguments)

@@ -1,4 +1,4 @@
-"""Trials that run out of memory come back with more, go on where they stopped, and nobody else notices."""
+"""Trials that run out of memory resume with more memory, without an effect on other trials and schedulers."""
 
 import json
 import os
@@ -34,17 +34,17 @@ OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a tot
 
 @pytest.fixture(scope="module", autouse=True)
 def real_ray():
-    # Trials of 4 CPUs run one at a time, also if Ray has lost one CPU: where a process is used again, Tune may remove a
-    # placement group while Ray prepares it, and Ray may then keep what it asked for, as
-    # docs/evidence/reliability.md explains.
+    # Trials of 4 CPUs run one at a time even if Ray leaks one CPU. When Tune reuses a process, it may remove a
+    # placement group while Ray prepares it, and Ray may not release its resources (see
+    # docs/evidence/reliability.md).
     with pytest.MonkeyPatch.context() as patch, local_ray(num_cpus=5, num_gpus=3):
-        # Where a run is interrupted, Tune's loggers do not close their files.
+        # Tune's loggers do not close their files if a run is interrupted.
         patch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
         yield
 
 
 def train(config):
-    """Take some steps, each once; a large batch needs half a GPU from the second on."""
+    """Report four steps. From the second on, a large batch needs half a GPU."""
     done = steps_done()
     share = ray.get_runtime_context().get_assigned_resources()["GPU"]
     for step in range(done + 1, NUM_STEPS + 1):
@@ -79,7 +79,7 @@ def note(config, text):
 def wait_for_trials(number, folder):
     deadline = time.monotonic() + 100
     while len(list(folder.iterdir())) < number:
-        assert time.monotonic() < deadline, "not as many trials run at once as were to"
+        assert time.monotonic() < deadline, "too few trials run at once"
         time.sleep(0.02)
 
 
@@ -102,26 +102,26 @@ def run(tmp_path, scheduler, configs, trainable=train_one, *, at_once=1, **kwarg
 
 
 def notes(tmp_path):
-    """What each trial noted, and how many noted the same."""
+    """Count the trials by the lines that they recorded."""
     return Counter(tuple(path.read_text().splitlines()) for path in (tmp_path / "notes").iterdir())
 
 
-UNTOUCHED = ("1 at 0.25", "2 at 0.25", "3 at 0.25", "4 at 0.25")
-CAME_BACK = ("1 at 0.25", "2 at 0.25", "out of memory", "2 at 0.5", "3 at 0.5", "4 at 0.5")
+NOT_REQUEUED = ("1 at 0.25", "2 at 0.25", "3 at 0.25", "4 at 0.25")
+REQUEUED = ("1 at 0.25", "2 at 0.25", "out of memory", "2 at 0.5", "3 at 0.5", "4 at 0.5")
 
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_of_12_trials_5_run_out_and_go_on_where_they_stopped(tmp_path):
+def test_trials_that_run_out_of_memory_resume_and_other_trials_do_not_restart(tmp_path):
     inner = ASHAScheduler(metric="loss", mode="min", max_t=9, grace_period=NUM_STEPS)
 
     trials = run(tmp_path, OomRetryScheduler(inner), [SMALL] * 7 + [LARGE] * 5, at_once=12)
 
     assert [trial.status for trial in trials] == ["TERMINATED"] * 12
-    assert notes(tmp_path) == {UNTOUCHED: 7, CAME_BACK: 5}
+    assert notes(tmp_path) == {NOT_REQUEUED: 7, REQUEUED: 5}
 
 
-def test_a_memory_key_that_no_config_contains_is_warned_of_once(tmp_path, caplog):
+def test_a_memory_key_that_no_config_contains_is_logged_once(tmp_path, caplog):
     scheduler = OomRetryScheduler(memory_keys=["trial/batch_size", "trial/bacth_size"])
 
     run(tmp_path, scheduler, [SMALL] * 2, at_once=1)
@@ -145,7 +145,7 @@ def half_a_cpu_from_the_second_step_on(tune_controller, trial, result, scheduler
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_a_scheduler_inside_that_changes_resources_changes_them_once_also_where_memory_was_raised(tmp_path):
+def test_an_inner_resource_changing_scheduler_changes_a_requeued_trial_once(tmp_path):
     inner = ResourceChangingScheduler(None, half_a_cpu_from_the_second_step_on)
 
     trials = run(
@@ -161,17 +161,17 @@ def test_a_scheduler_inside_that_changes_resources_changes_them_once_also_where_
 
 
 @pytest.mark.slow
-def test_the_scheduler_inside_does_not_notice(tmp_path):
+def test_the_inner_scheduler_is_not_affected_by_a_requeued_trial(tmp_path):
     inner = MedianStoppingRule(metric="loss", mode="min", grace_period=NUM_STEPS)
 
     trials = run(tmp_path, OomRetryScheduler(inner), [SMALL, LARGE], at_once=2)
 
     assert [trial.status for trial in trials] == ["TERMINATED"] * 2
-    assert notes(tmp_path) == {UNTOUCHED: 1, CAME_BACK: 1}
+    assert notes(tmp_path) == {NOT_REQUEUED: 1, REQUEUED: 1}
 
 
 class Training(tune.Trainable):
-    """The same as ``train``, in a process that takes one trial after the other."""
+    """The same as ``train``, as a class whose process can be reused."""
 
     def setup(self, config):
         self.done = 0
@@ -202,10 +202,10 @@ class Training(tune.Trainable):
 
 @pytest.mark.rest
 @pytest.mark.parametrize(
-    "reuse_actors", [pytest.param(False, marks=pytest.mark.slow), True], ids=["new process", "used process"]
+    "reuse_actors", [pytest.param(False, marks=pytest.mark.slow), True], ids=["new process", "reused process"]
 )
-def test_a_trial_that_takes_over_anothers_config_gets_the_share_that_this_needs(tmp_path, reuse_actors):
-    """The smaller one does worse, so population-based training gives it the config and the state of the larger one."""
+def test_a_trial_that_exploits_a_large_config_gets_its_gpu_fraction(tmp_path, reuse_actors):
+    """Population-based training replaces the small config, which performs worse, by the large one with its state."""
     (tmp_path / "notes").mkdir()
     inner = PopulationBasedTraining(
         time_attr="training_iteration",
@@ -238,8 +238,8 @@ def test_a_trial_that_takes_over_anothers_config_gets_the_share_that_this_needs(
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_a_trial_that_runs_out_in_a_used_process_goes_back_and_stops_no_run(tmp_path):
-    """Tune has it wait while the process gets its config, and with fail_fast would end the run."""
+def test_a_trial_that_runs_out_of_memory_in_a_reused_process_is_requeued(tmp_path):
+    """The reset fails before the trial runs, and Tune would end the run because of fail_fast."""
     trials = run(
         tmp_path,
         OomRetryScheduler(),
@@ -255,7 +255,7 @@ def test_a_trial_that_runs_out_in_a_used_process_goes_back_and_stops_no_run(tmp_
 
 
 class Saving(tune.Trainable):
-    """Runs out where it saves; the others of its bracket come to the milestone while it waits for its new process."""
+    """Runs out of memory when it saves, while the other trials of its bracket reach the milestone."""
 
     def setup(self, config):
         self.trial, self.done, self.saving = config["trial"], 0, Path(config["folder"], "saving")
@@ -279,8 +279,8 @@ class Saving(tune.Trainable):
 
 
 @pytest.mark.slow
-def test_hyperband_takes_in_anew_a_trial_that_ran_out_at_a_milestone(tmp_path):
-    """Its first bracket takes three trials and no milestone; the second ends the worst trial after three steps."""
+def test_hyperband_accepts_a_requeued_trial_that_ran_out_of_memory_at_a_milestone(tmp_path):
+    """The first bracket has three trials and no milestone. The second stops the worst trial after three steps."""
     inner = HyperBandScheduler(metric="loss", mode="min", max_t=9, reduction_factor=3)
     first = [{"num_steps": 1, "loss": 1}] * 3
     second = [
@@ -297,8 +297,8 @@ def test_hyperband_takes_in_anew_a_trial_that_ran_out_at_a_milestone(tmp_path):
     ]
 
 
-def test_a_config_like_one_that_ran_out_starts_with_the_larger_share(tmp_path):
-    """Also where Tune had requested resources for the waiting trials already."""
+def test_a_config_similar_to_one_that_ran_out_of_memory_starts_with_more(tmp_path):
+    """This includes trials for which Tune had already requested resources."""
     trials = run(
         tmp_path,
         OomRetryScheduler(),
@@ -307,7 +307,7 @@ def test_a_config_like_one_that_ran_out_starts_with_the_larger_share(tmp_path):
     )
 
     assert [trial.status for trial in trials] == ["TERMINATED"] * 3
-    assert notes(tmp_path) == {CAME_BACK: 1, FROM_THE_START: 1, UNTOUCHED: 1}
+    assert notes(tmp_path) == {REQUEUED: 1, FROM_THE_START: 1, NOT_REQUEUED: 1}
 
 
 FROM_THE_START = tuple(f"{step} at 0.5" for step in (1, 2, 3, 4))
@@ -326,7 +326,7 @@ ERRORS = {
 
 
 def fail(config):
-    """Fail each time, in the given order; then finish."""
+    """Raise the given errors, one per attempt, then finish."""
     folder = Path(config["folder"], tune.get_context().get_trial_id())
     with folder.open("a") as file:
         assigned = ray.get_runtime_context().get_assigned_resources()
@@ -339,21 +339,25 @@ def fail(config):
 
 
 FAILURES = {
-    "running out takes none of the retries that the user gave": (
+    "out of memory does not count against max_failures": (
         ["gpu", "other", "gpu"],
         "TERMINATED",
         ["0.25", "0.5", "0.5", "1"],
     ),
-    "running out gives none": (["gpu", "other", "other"], "ERROR", ["0.25", "0.5", "0.5"]),
-    "with a whole GPU it is over": (["gpu"] * 3, "ERROR", ["0.25", "0.5", "1"]),
-    "a neighbour's fault brings the same fraction twice": (["neighbour"] * 3, "TERMINATED", ["0.25"] * 3 + ["0.5"]),
-    "host memory grows too": (["host", "gpu"], "TERMINATED", ["0.25, 0 MiB", "0.25, 4096 MiB", "0.5, 4096 MiB"]),
+    "out of memory adds no retry for other errors": (["gpu", "other", "other"], "ERROR", ["0.25", "0.5", "0.5"]),
+    "a trial on a whole GPU is not requeued": (["gpu"] * 3, "ERROR", ["0.25", "0.5", "1"]),
+    "an error caused by a neighbor first repeats the fraction": (
+        ["neighbour"] * 3,
+        "TERMINATED",
+        ["0.25"] * 3 + ["0.5"],
+    ),
+    "host memory is raised too": (["host", "gpu"], "TERMINATED", ["0.25, 0 MiB", "0.25, 4096 MiB", "0.5, 4096 MiB"]),
 }
 
 
 @pytest.mark.slow
-def test_other_errors_are_left_to_tune(tmp_path, caplog):
-    """Each trial has a config of its own, so that none learns from another."""
+def test_retries_after_out_of_memory_and_other_errors_are_counted_separately(tmp_path, caplog):
+    """Every trial has a different config, so that the scheduler cannot apply the history of one to another."""
     trials = run(
         tmp_path,
         OomRetryScheduler(),
@@ -373,19 +377,19 @@ def test_other_errors_are_left_to_tune(tmp_path, caplog):
         "one trial needs more GPU memory than 1 GPU, but max_gpus=1: short of GPU memory. Raise max_gpus, use "
         "a GPU with more memory, or use less memory with a smaller batch or model"
     )
-    failed = found["with a whole GPU it is over"]
+    failed = found["a trial on a whole GPU is not requeued"]
     assert reason in Path(failed.error_file).read_text()
     assert failed.get_pickled_error().__notes__ == [reason]
     assert f"{failed} ran out of GPU memory and is retried with 0.5 GPU instead of 0.25 GPU" in caplog.messages
     assert f"{failed} is not requeued and fails: {reason}" in caplog.messages
 
 
-@pytest.mark.slow  # TensorFlow's import alone takes ten seconds, here and in its trial
-def test_the_error_class_of_each_framework_brings_a_trial_back(environment_of_its_own):
+@pytest.mark.slow  # importing TensorFlow takes ten seconds, here and in its trial
+def test_the_out_of_memory_error_of_each_framework_requeues_a_trial(isolated_environment):
     done = subprocess.run(
         [sys.executable, "-m", "tests.on_ray.real_errors"],
         cwd=Path(__file__).parents[2],
-        env=environment_of_its_own,
+        env=isolated_environment,
         capture_output=True,
         text=True,
         timeout=200,
@@ -401,7 +405,7 @@ def test_the_error_class_of_each_framework_brings_a_trial_back(environment_of_it
 
 
 class InterruptAt(tune.Callback):
-    """Interrupts the program, once, when a trial has come so far with half a GPU; the marker tells who had ended."""
+    """Interrupts the program once, at the first result with half a GPU. The marker lists the finished trials."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -448,25 +452,25 @@ def run_twice_by_tuner(tmp_path):
     ("run_twice", "cpus_of_ended"),
     [pytest.param(run_twice_by_tune_run, 4, marks=pytest.mark.slow), (run_twice_by_tuner, 3)],
 )
-def test_a_restored_experiment_keeps_what_it_has_learned(tmp_path, run_twice, cpus_of_ended):
-    """Also where it gets new resources, and for trials that had not started yet."""
+def test_a_restored_experiment_keeps_its_out_of_memory_history(tmp_path, run_twice, cpus_of_ended):
+    """This includes a run that gets new resources, and trials that had not started."""
     trials = sorted(run_twice(tmp_path), key=lambda trial: trial.trial_id)
 
     ran_out, alike, small = (Path(tmp_path, "notes", trial.trial_id).read_text().splitlines() for trial in trials)
     assert [trial.status for trial in trials] == ["TERMINATED"] * 3
-    # Ray may start the small one before those that came back, and it interrupts nothing. tune.run gives new resources
-    # to pending trials alone; a Tuner asks the new trainable for those of every trial, also of one that has ended.
+    # Ray may start the small trial before the requeued ones. tune.run gives new resources only to pending trials. A
+    # Tuner requests them for every trial, even for finished trials.
     ended = json.loads((tmp_path / "marker").read_text())
     assert [trial.placement_group_factory.required_resources["CPU"] for trial in trials] == [
         cpus_of_ended if trial.trial_id in ended else 3 for trial in trials
     ]
-    assert ran_out[:3] == list(CAME_BACK[:3])
+    assert ran_out[:3] == list(REQUEUED[:3])
     assert {line.rpartition(" ")[2] for line in ran_out[3:] + alike} == {"0.5"}
     assert {line.rpartition(" ")[2] for line in small} == {"0.25"}
 
 
 def load_data(config):
-    """Load more data than the host memory of the first try allows, and report what is reserved."""
+    """Exceed the host memory of the first attempt, and report the reserved resources of the second."""
     reserved = ray.get_runtime_context().get_assigned_resources()
     if reserved["memory"] < 700 * 2**20:
         if config["ends"] == "by the kernel":
@@ -489,7 +493,7 @@ def load_config(config):
 
 
 @pytest.mark.rest
-def test_a_trial_on_a_gpu_that_ran_out_of_host_memory_reserves_more_of_it_and_as_much_of_the_gpu(tmp_path):
+def test_a_trial_that_ran_out_of_host_memory_keeps_its_gpu_fraction(tmp_path):
     trial = load_under_plan(tmp_path, ends="by itself")
 
     assert (trial.last_result["reserved_mib"], trial.last_result["gpus"]) == (800, 0.25)
@@ -497,7 +501,7 @@ def test_a_trial_on_a_gpu_that_ran_out_of_host_memory_reserves_more_of_it_and_as
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_a_trial_that_the_kernel_killed_for_want_of_host_memory_reserves_more_of_it(tmp_path, memory_group):
+def test_a_trial_that_the_kernel_oom_killed_is_requeued_with_more_host_memory(tmp_path, memory_group):
     trial = load_under_plan(tmp_path, ends="by the kernel", group=memory_group)
 
     assert (trial.status, trial.last_result["reserved_mib"]) == ("TERMINATED", 800)
@@ -505,7 +509,7 @@ def test_a_trial_that_the_kernel_killed_for_want_of_host_memory_reserves_more_of
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_a_trial_that_was_killed_otherwise_is_left_to_tune(tmp_path):
+def test_a_trial_that_was_killed_for_another_reason_fails(tmp_path):
     trial = load_under_plan(tmp_path, ends="by a crash")
 
     assert (trial.status, trial.num_failures) == ("ERROR", 1)

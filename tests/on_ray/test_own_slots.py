@@ -1,4 +1,4 @@
-"""On devices of several sizes a run uses each as its own memory allows, all at the same time."""
+"""A run divides each GPU by its own memory if the GPUs have different sizes."""
 
 import time
 from collections import Counter
@@ -16,7 +16,7 @@ TIMEOUT_S = 120
 
 @pytest.fixture(scope="module", autouse=True)
 def large_and_small():
-    """Logical GPUs of known types: to a plan an A100 has 39.6 GiB, a T4 14.7."""
+    """Simulated GPUs of known types. The planner assumes 39.6 GiB for an A100 and 14.7 GiB for a T4."""
     small_store = {"object_store_memory": 100 * 2**20}
     with cluster_of(
         {"num_cpus": 3, "num_gpus": 1, "resources": {"accelerator_type:A100": 1}, **small_store},
@@ -26,8 +26,8 @@ def large_and_small():
         yield
 
 
-def waits_for_all(config):
-    """Ends when as many trials run as the plan says; fails where they never do."""
+def wait_for_all(config):
+    """Wait until the planned number of trials runs at once, or fail."""
     share = ray.get_runtime_context().get_assigned_resources()["GPU"]
     folder = Path(config["folder"])
     (folder / tune.get_context().get_trial_id()).touch()
@@ -39,14 +39,14 @@ def waits_for_all(config):
 
 
 @pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
-def test_each_size_of_device_runs_as_many_trials_as_it_holds(tmp_path):
+def test_each_gpu_size_runs_as_many_trials_as_fit_its_memory(tmp_path):
     policy = GpuMemoryPolicy(gpu_memory="11GiB", cpus=1)
     at_once = policy.plan(probe_cluster()).max_concurrent_trials
     running = tmp_path / "running"
     running.mkdir()
 
     done = run(
-        waits_for_all,
+        wait_for_all,
         policy,
         config={"folder": str(running), "at_once": at_once},
         num_samples=at_once,

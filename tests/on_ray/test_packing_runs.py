@@ -1,4 +1,4 @@
-"""The runs of the benchmark of throughput, on CPUs: the benchmark itself needs a GPU."""
+"""The runs of the packing benchmark, here on CPUs. The benchmark itself needs a GPU."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def capacity():
 
 
 @pytest.mark.slow
-def test_a_run_counts_its_trials_which_all_do_the_same(capacity):
+def test_a_run_counts_its_trials_and_all_have_the_same_loss(capacity):
     plan = CappedPolicy(CpuPolicy(), 2).plan(capacity)
 
     sample = run_trials(Sharing(PackingMode.PACKED, Training("mlp", "mlp", 8, 20), 2, plan))
@@ -37,7 +37,7 @@ def test_a_run_counts_its_trials_which_all_do_the_same(capacity):
     assert 0 < sample.trials_per_hour < 3600 * 2 * ROUNDS
 
 
-def test_a_trial_does_the_steps_of_a_workload_from_the_working_directory(capacity, tmp_path, monkeypatch):
+def test_a_trial_runs_a_workload_from_the_working_directory(capacity, tmp_path, monkeypatch):
     (tmp_path / "own_work.py").write_text(OWN_WORKLOAD)
     monkeypatch.chdir(tmp_path)
     plan = CpuPolicy().plan(capacity)
@@ -49,8 +49,8 @@ def test_a_trial_does_the_steps_of_a_workload_from_the_working_directory(capacit
 
 
 @pytest.mark.slow
-def test_a_run_in_which_mps_holds_nothing_does_not_count(capacity):
+def test_a_run_without_active_mps_raises_an_error(capacity):
     plan = CpuPolicy().plan(capacity)
 
-    with pytest.raises(FailedRunError, match="mps did not hold the trials"):
+    with pytest.raises(FailedRunError, match="mps did not limit the trials"):
         run_trials(Sharing(PackingMode.PACKED_WITH_MPS, Training("mlp", "mlp", 8, 4), 1, plan))

@@ -1,4 +1,4 @@
-"""What the callback tells of runs of Tune: with each way to start one, and beside Tune's own reporters and loggers."""
+"""The usage that PolicyCallback records, for each way to start a run and next to Tune's reporters and loggers."""
 
 import csv
 import json
@@ -34,7 +34,7 @@ from tune_policies.tune.usage.resource_usage import USAGE_FILE, OutOfMemoryCount
 
 RAY = {"num_cpus": 4, "num_gpus": 1}
 
-# The GPUs are logical, so there is nothing to read of them.
+# The GPUs are simulated, so their memory cannot be read.
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 
 
@@ -48,7 +48,7 @@ def usage_of(tmp_path):
 
 
 def run(trainable, tmp_path, *callbacks, **kwargs):
-    """One experiment, whose processes are used again unless it says otherwise."""
+    """Run one experiment, which reuses processes by default."""
     return tune.run(
         trainable,
         callbacks=[*callbacks],
@@ -67,8 +67,8 @@ def sleep(config):
     tune.report({"is_final": json.loads(file.read_text())["is_final"] if file.exists() else None})
 
 
-def sleep_beside_another(config):
-    """No trial ends before two have started: on a slow machine the first would be over when the second starts."""
+def sleep_with_another(config):
+    """Wait until two trials have started. On a slow machine, the first would otherwise end before the second starts."""
     Path(config["started"], str(uuid4())).touch()
     deadline = time.monotonic() + 60
     while len(list(Path(config["started"]).iterdir())) < 2 and time.monotonic() < deadline:
@@ -76,13 +76,13 @@ def sleep_beside_another(config):
     sleep(config)
 
 
-def test_a_run_says_what_it_used(tmp_path, capfd):
+def test_a_run_records_and_prints_its_usage(tmp_path, capfd):
     started = tmp_path / "started"
     started.mkdir()
     config = {"file": str(tmp_path / "run" / USAGE_FILE), "fails": tune.grid_search([False, True, False])}
 
     analysis = run(
-        sleep_beside_another,
+        sleep_with_another,
         tmp_path,
         PolicyCallback(),
         scheduler=PolicyScheduler(POLICY),
@@ -107,7 +107,7 @@ def test_a_run_says_what_it_used(tmp_path, capfd):
     assert (slot.num_starts, usage.num_rounds_planned) == (3, 2)
 
 
-def counting(config):
+def report_losses(config):
     for step in range(20):
         time.sleep(0.02)
         tune.report({"loss": config["level"] + step})
@@ -115,7 +115,7 @@ def counting(config):
 
 @pytest.mark.rest
 @pytest.mark.parametrize("verbose", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_it_works_beside_reporters_and_loggers_in_a_tuner(tmp_path, capfd, monkeypatch, verbose):
+def test_the_callback_works_with_reporters_and_loggers_in_a_tuner(tmp_path, capfd, monkeypatch, verbose):
     mlflow = pytest.importorskip("mlflow")
     from ray.air.integrations.mlflow import MLflowLoggerCallback
 
@@ -124,7 +124,7 @@ def test_it_works_beside_reporters_and_loggers_in_a_tuner(tmp_path, capfd, monke
     loggers = [TBXLoggerCallback(), MLflowLoggerCallback(tracking_uri=uri, experiment_name="tried")]
     halving = AsyncHyperBandScheduler(metric="loss", mode="min", max_t=20, grace_period=2)
     tuner = tune.Tuner(
-        counting,
+        report_losses,
         param_space={"level": tune.grid_search([1, 2, 3])},
         tune_config=tune.TuneConfig(scheduler=PolicyScheduler(PLAN, halving), reuse_actors=True),
         run_config=tune.RunConfig(
@@ -158,21 +158,23 @@ RECORD = GpuMemoryUsage(
 )
 
 
-def records(config):
+def report_usage_record(config):
     for _ in range(2):
         tune.report({"gpu_memory": RECORD.to_result()})
 
 
 @pytest.mark.rest
-def test_every_logger_takes_what_a_result_says_of_gpu_memory(tmp_path, monkeypatch, capfd):
-    """Those that Tune has by itself (CSV, JSON, TensorBoard), and MLflow's."""
+def test_every_logger_accepts_the_gpu_memory_usage_in_results(tmp_path, monkeypatch, capfd):
+    """These are Tune's default loggers (CSV, JSON and TensorBoard), and MLflow's."""
     mlflow = pytest.importorskip("mlflow")
     from ray.air.integrations.mlflow import MLflowLoggerCallback
 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = (tmp_path / "mlruns").as_uri()
 
-    (trial,) = run(records, tmp_path, MLflowLoggerCallback(tracking_uri=uri, experiment_name="tried")).trials
+    (trial,) = run(
+        report_usage_record, tmp_path, MLflowLoggerCallback(tracking_uri=uri, experiment_name="tried")
+    ).trials
 
     with (Path(trial.local_path) / "progress.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -187,7 +189,7 @@ def test_every_logger_takes_what_a_result_says_of_gpu_memory(tmp_path, monkeypat
 
 
 class PausesOnce(FIFOScheduler):
-    """Pauses each trial at its first result, and lets none go on before a while has passed."""
+    """Pauses each trial at its first result for four seconds."""
 
     def __init__(self):
         super().__init__()
@@ -229,7 +231,7 @@ class Steps(tune.Trainable):
 
 @pytest.mark.rest
 @pytest.mark.parametrize("reuse_actors", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_the_time_for_which_a_trial_is_paused_is_idle(tmp_path, reuse_actors):
+def test_paused_time_counts_as_idle(tmp_path, reuse_actors):
     scheduler = PolicyScheduler(PLAN, PausesOnce())
 
     run(Steps, tmp_path, PolicyCallback(), scheduler=scheduler, reuse_actors=reuse_actors)
@@ -242,7 +244,7 @@ def test_the_time_for_which_a_trial_is_paused_is_idle(tmp_path, reuse_actors):
     assert slot.trial_hours * 3600 < usage.elapsed_s - 3
 
 
-def runs_out(config):
+def run_out_of_memory(config):
     from ray import tune
 
     if tune.get_context().get_trial_resources().required_resources["GPU"] < 1:
@@ -252,8 +254,8 @@ def runs_out(config):
 
 
 @pytest.mark.rest
-def test_memory_that_ran_out_is_told(tmp_path):
-    run(runs_out, tmp_path, PolicyCallback(), scheduler=PolicyScheduler(PLAN, OomRetryScheduler()))
+def test_out_of_memory_errors_and_retries_are_counted(tmp_path):
+    run(run_out_of_memory, tmp_path, PolicyCallback(), scheduler=PolicyScheduler(PLAN, OomRetryScheduler()))
 
     usage = usage_of(tmp_path)
     assert usage.out_of_memory.model_dump(exclude_defaults=True) == {
@@ -265,7 +267,7 @@ def test_memory_that_ran_out_is_told(tmp_path):
     assert [(span.end, span.out_of_memory) for span in usage.spans] == [("tried_again", True), ("finished", False)]
 
 
-def fails_once(config):
+def fail_once(config):
     time.sleep(0.5)
     flag = Path(config["flag"])
     if not flag.exists():
@@ -275,13 +277,13 @@ def fails_once(config):
 
 
 @pytest.mark.rest
-def test_a_restored_run_prints_its_plan_once_and_goes_on_counting(tmp_path, capfd):
+def test_a_restored_run_prints_its_plan_once_and_continues_its_usage(tmp_path, capfd):
     run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback()])
-    tuner(fails_once, PLAN, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()
+    tuner(fail_once, PLAN, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()
     before = usage_of(tmp_path)
     capfd.readouterr()
 
-    tune.Tuner.restore(str(tmp_path / "run"), fails_once, restart_errored=True).fit()
+    tune.Tuner.restore(str(tmp_path / "run"), fail_once, restart_errored=True).fit()
 
     after = usage_of(tmp_path)
     assert capfd.readouterr().out.count(PLAN.explain()) == 1
@@ -294,22 +296,22 @@ def test_a_restored_run_prints_its_plan_once_and_goes_on_counting(tmp_path, capf
 
 
 @pytest.mark.rest
-def test_a_run_that_is_restored_under_another_plan_is_metered_by_that_plan(tmp_path):
+def test_a_run_restored_under_another_plan_records_both_plans(tmp_path):
     other = PLAN.capped(1, limited_by="the test")
     run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback()])
     space = {"flag": str(tmp_path / "flag")}
-    tuner(fails_once, PLAN, param_space=space, run_config=run_config).fit()
+    tuner(fail_once, PLAN, param_space=space, run_config=run_config).fit()
 
     with applied(other):
-        tune.Tuner.restore(str(tmp_path / "run"), fails_once, restart_errored=True).fit()
+        tune.Tuner.restore(str(tmp_path / "run"), fail_once, restart_errored=True).fit()
 
     assert [plan.text for plan in usage_of(tmp_path).plans] == [PLAN.explain(), other.explain()]
 
 
 @pytest.mark.rest
-def test_a_run_that_was_killed_after_tune_saved_its_state_counts_what_the_file_has_since(tmp_path):
+def test_a_restored_run_continues_from_the_usage_file_if_it_is_newer_than_tunes_state(tmp_path):
     run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback()])
-    tuner(fails_once, PLAN, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()
+    tuner(fail_once, PLAN, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()
     saved = usage_of(tmp_path)
     later = {
         "elapsed_s": saved.elapsed_s + 100,
@@ -318,7 +320,7 @@ def test_a_run_that_was_killed_after_tune_saved_its_state_counts_what_the_file_h
     }
     (tmp_path / "run" / USAGE_FILE).write_text(saved.model_copy(update=later).to_json())
 
-    tune.Tuner.restore(str(tmp_path / "run"), fails_once, restart_errored=True).fit()
+    tune.Tuner.restore(str(tmp_path / "run"), fail_once, restart_errored=True).fit()
 
     usage = usage_of(tmp_path)
     assert usage.elapsed_s > saved.elapsed_s + 100
@@ -326,18 +328,18 @@ def test_a_run_that_was_killed_after_tune_saved_its_state_counts_what_the_file_h
     assert usage.out_of_memory.num_gpu_errors == 3
 
 
-def climbs(config):
+def report_scores(config):
     for step in range(9):
         tune.report({"score": config["level"] * step})
 
 
 @pytest.mark.rest
-def test_a_trial_that_a_scheduler_ends_at_its_max_t_has_finished(tmp_path):
+def test_a_trial_that_a_scheduler_stops_at_max_t_counts_as_finished(tmp_path):
     one_by_one = PLAN.capped(1, limited_by="the test")
     halving = AsyncHyperBandScheduler(metric="score", mode="max", max_t=4, grace_period=2, reduction_factor=2)
 
     trials = run(
-        climbs,
+        report_scores,
         tmp_path,
         PolicyCallback(),
         scheduler=PolicyScheduler(one_by_one, halving),
@@ -350,7 +352,7 @@ def test_a_trial_that_a_scheduler_ends_at_its_max_t_has_finished(tmp_path):
 
 
 @pytest.mark.rest
-def test_a_run_without_a_policy_is_metered_by_the_plan_that_the_callback_is_given(tmp_path, capfd):
+def test_a_run_without_a_policy_uses_the_plan_of_the_callback(tmp_path, capfd):
     config = {"file": "none", "fails": tune.grid_search([False, True])}
 
     run(sleep, tmp_path, PolicyCallback(PLAN), config=config, **PLAN.tune_run_kwargs())
@@ -371,7 +373,7 @@ def build_trainer(config):
 
 
 @pytest.mark.slow
-def test_the_workers_of_train_runs_count_as_used(tmp_path):
+def test_the_resources_of_train_workers_count_as_used(tmp_path):
     scheduler = PolicyScheduler(WITH_WORKERS)
     trials = run(as_trainable(build_trainer), tmp_path, PolicyCallback(), scheduler=scheduler).trials
 
@@ -383,8 +385,8 @@ def test_the_workers_of_train_runs_count_as_used(tmp_path):
     assert usage.resources[0].used_hours == slot.hours["CPU"] > 2 / 3600
 
 
-class Breaks(PolicyScheduler):
-    """A scheduler that cannot be asked."""
+class FailingScheduler(PolicyScheduler):
+    """A scheduler whose methods raise errors when the callback calls them."""
 
     def slot_of(self, trial):
         raise RuntimeError("out of order")
@@ -394,11 +396,11 @@ class Breaks(PolicyScheduler):
 
 
 @pytest.mark.rest
-def test_what_goes_wrong_in_it_ends_no_run_and_is_said_once(tmp_path, caplog):
+def test_errors_in_the_callback_are_logged_once_and_do_not_stop_the_run(tmp_path, caplog):
     config = {"file": "none", "fails": tune.grid_search([False, False])}
 
     with caplog.at_level(logging.ERROR, logger="tune_policies"):
-        analysis = run(sleep, tmp_path, PolicyCallback(), scheduler=Breaks(PLAN), config=config)
+        analysis = run(sleep, tmp_path, PolicyCallback(), scheduler=FailingScheduler(PLAN), config=config)
 
     assert [trial.status for trial in analysis.trials] == ["TERMINATED"] * 2
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
@@ -408,7 +410,7 @@ def test_what_goes_wrong_in_it_ends_no_run_and_is_said_once(tmp_path, caplog):
     ]
 
 
-def test_an_error_that_cannot_be_read_back_is_told_by_its_text(tmp_path):
+def test_an_error_that_cannot_be_unpickled_is_classified_by_its_text(tmp_path):
     (tmp_path / "text").write_text(
         "Failure # 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     )
@@ -419,12 +421,12 @@ def test_an_error_that_cannot_be_read_back_is_told_by_its_text(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", ["CpuPolicy", POLICY], ids=["a name", "a policy"])
-def test_what_is_no_plan_is_refused(wrong):
+def test_a_plan_of_another_type_is_rejected(wrong):
     with pytest.raises(InvalidResourcesError, match="plan must be the TrialPlan of a policy"):
         PolicyCallback(wrong)
 
 
 @pytest.mark.rest
-def test_a_callback_without_a_plan_in_a_run_without_a_policy_says_what_is_missing(tmp_path):
+def test_a_run_without_a_policy_and_a_plan_raises_an_error(tmp_path):
     with pytest.raises(InvalidResourcesError, match="PolicyCallback has no plan"):
-        run(climbs, tmp_path, PolicyCallback(), config={"level": 1})
+        run(report_scores, tmp_path, PolicyCallback(), config={"level": 1})

@@ -1,4 +1,4 @@
-"""Trials get the slots of a plan as they become free, keep their kind of devices, and are set up by their slot."""
+"""PolicyScheduler assigns free slots to trials, keeps their device type, and sets up processes for their slots."""
 
 import json
 import os
@@ -36,7 +36,7 @@ GIB = 2**30
 
 RAY = {"num_cpus": 6, "num_gpus": 2}
 
-# The GPUs are logical, so there is nothing to read of them.
+# The GPUs are simulated, so their memory cannot be read.
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 
 
@@ -55,7 +55,7 @@ GPU_SLOT, CPU_SLOT = map(str, plan_of().slots)
 
 
 def run(folder, scheduler, trainable, num_samples, **kwargs):
-    """Run trials that find ``folder`` in their config."""
+    """Run trials whose config contains ``folder``."""
     arguments = {
         "config": {"folder": str(folder)},
         "num_samples": num_samples,
@@ -78,13 +78,13 @@ def notes(folder):
 
 
 def meet(config):
-    """Wait until as many trials run as are to run at once."""
+    """Wait until all ten trials run."""
     note(config, "here")
     wait_until(lambda: len(notes(Path(config["folder"]))) >= 10)
     return {"visible": os.environ["CUDA_VISIBLE_DEVICES"]}
 
 
-def test_all_kinds_run_side_by_side_each_set_up_by_its_slot(tmp_path):
+def test_slots_of_all_types_run_at_once_and_set_up_their_processes(tmp_path):
     policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=0.25), CpuPolicy(cpus=2))
 
     trials = run(tmp_path, PolicyScheduler(policy), meet, 10)
@@ -94,7 +94,7 @@ def test_all_kinds_run_side_by_side_each_set_up_by_its_slot(tmp_path):
 
 
 class Counting(tune.Trainable):
-    """Takes some steps, each noted with the slot that the process has."""
+    """Records the device type and the process of each step."""
 
     def setup(self, config):
         self.done = 0
@@ -120,8 +120,8 @@ class Counting(tune.Trainable):
         self.done = json.loads(Path(checkpoint_dir, "done.json").read_text())
 
 
-def kinds(folder):
-    """On which devices each trial took its steps, in turn."""
+def device_types(folder):
+    """Return the device type of each step, by trial."""
     found = {}
     for line in notes(folder):
         trial_id, _, kind, _ = line.split()
@@ -131,7 +131,7 @@ def kinds(folder):
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_processes_are_reused_within_their_slot(tmp_path):
+def test_processes_are_reused_only_for_the_same_slot_type(tmp_path):
     tuner = tune.Tuner(
         Counting,
         param_space={"folder": str(tmp_path)},
@@ -141,7 +141,7 @@ def test_processes_are_reused_within_their_slot(tmp_path):
     results = tuner.fit()
 
     processes = {(kind, pid) for _, _, kind, pid in map(str.split, notes(tmp_path))}
-    # One that is done soon serves those for which another was still starting.
+    # A process that finishes early may run trials while another process still starts.
     assert {kind for kind, _ in processes} == {"GPU", "CPU"}
     assert len({pid for _, pid in processes}) == len(processes) <= 3
     assert all((result.metrics["slot"] == GPU_SLOT) == result.metrics["has_gpu"] for result in results)
@@ -152,8 +152,8 @@ class PausesAfterEachStep(FIFOScheduler):
         return TrialScheduler.PAUSE
 
 
-class FirstEndsSoon(Counting):
-    """The trial on the GPU ends, then the one on the CPU ends its first step."""
+class WaitForGpuTrial(Counting):
+    """The trial on the CPU finishes its first step after the trial on the GPU has ended."""
 
     def before_step_ends(self, has_gpu):
         if not has_gpu and self.done == 1:
@@ -164,18 +164,21 @@ class FirstEndsSoon(Counting):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("may_move", "then"),
-    [pytest.param(False, "CPU", id="it stays"), pytest.param(True, "GPU", id="it may move", marks=pytest.mark.slow)],
+    [
+        pytest.param(False, "CPU", id="may_move=False"),
+        pytest.param(True, "GPU", id="may_move=True", marks=pytest.mark.slow),
+    ],
 )
-def test_a_trial_that_is_paused_keeps_its_kind_of_devices_unless_it_may_move(tmp_path, may_move, then):
+def test_a_paused_trial_keeps_its_device_type_unless_it_may_move(tmp_path, may_move, then):
     scheduler = PolicyScheduler(plan_of(1, 1), PausesAfterEachStep(), may_move=may_move)
 
-    run(tmp_path, scheduler, FirstEndsSoon, 2)
+    run(tmp_path, scheduler, WaitForGpuTrial, 2)
 
-    assert sorted(kinds(tmp_path).values()) == [["CPU", then, then], ["GPU", "GPU", "GPU"]]
+    assert sorted(device_types(tmp_path).values()) == [["CPU", then, then], ["GPU", "GPU", "GPU"]]
 
 
-class LastOnes(Counting):
-    """A trial on the CPU takes as long as eight on the GPU; the first and the ninth wait for it to begin and end."""
+class SlowCpuTrials(Counting):
+    """A trial on the CPU takes as long as eight on the GPU. The first waits for its start, the ninth for its end."""
 
     def before_step_ends(self, has_gpu):
         if self.done != 1:
@@ -194,7 +197,7 @@ class LastOnes(Counting):
         wait_until(lambda: self.count(text) >= count)
 
 
-class Watching(tune.Callback):
+class RecordIdleSlots(tune.Callback):
     def __init__(self, scheduler):
         self.scheduler = scheduler
         self.seen = []
@@ -203,16 +206,16 @@ class Watching(tune.Callback):
         self.seen.append(self.scheduler.slots_left_idle())
 
 
-def test_near_the_end_a_slow_slot_is_left_idle(tmp_path):
+def test_a_slow_slot_is_left_idle_near_the_end_of_a_run(tmp_path):
     scheduler = PolicyScheduler(plan_of(1, 1))
-    watching = Watching(scheduler)
+    recorder = RecordIdleSlots(scheduler)
 
-    trials = run(tmp_path, scheduler, LastOnes, 12, reuse_actors=True, callbacks=[watching])
+    trials = run(tmp_path, scheduler, SlowCpuTrials, 12, reuse_actors=True, callbacks=[recorder])
 
     assert {trial.status for trial in trials} == {"TERMINATED"}
-    assert Counter(each[0] for each in kinds(tmp_path).values()) == {"GPU": 11, "CPU": 1}
-    assert {1: 1} in watching.seen
-    assert not any(0 in held for held in watching.seen)
+    assert Counter(each[0] for each in device_types(tmp_path).values()) == {"GPU": 11, "CPU": 1}
+    assert {1: 1} in recorder.seen
+    assert not any(0 in idle for idle in recorder.seen)
 
 
 class RunsOut(Counting):
@@ -224,12 +227,18 @@ class RunsOut(Counting):
 
 @pytest.mark.rest
 @pytest.mark.parametrize(
-    "is_outside", [pytest.param(True, id="around it"), pytest.param(False, id="inside it", marks=pytest.mark.slow)]
+    "policy_is_outer",
+    [
+        pytest.param(True, id="PolicyScheduler around OomRetryScheduler"),
+        pytest.param(False, id="OomRetryScheduler around PolicyScheduler", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.ray_border
-def test_a_trial_that_ran_out_of_memory_gets_two_slots(tmp_path, is_outside):
+def test_a_trial_that_ran_out_of_memory_gets_twice_the_gpu_fraction(tmp_path, policy_is_outer):
     plan = TrialPlan(slots=plan_of(4).slots[:1], limited_by="GPU")
-    scheduler = PolicyScheduler(plan, OomRetryScheduler()) if is_outside else OomRetryScheduler(PolicyScheduler(plan))
+    scheduler = (
+        PolicyScheduler(plan, OomRetryScheduler()) if policy_is_outer else OomRetryScheduler(PolicyScheduler(plan))
+    )
 
     checkpoints = tune.CheckpointConfig(checkpoint_frequency=1)
     trials = run(tmp_path, scheduler, RunsOut, 3, checkpoint_config=checkpoints, reuse_actors=True)
@@ -247,7 +256,7 @@ class ReplanWhenOneRuns(tune.Callback):
 
 
 @pytest.mark.rest
-def test_processes_that_are_kept_for_reuse_leave_room_for_the_slots_of_a_new_plan(tmp_path):
+def test_idle_processes_are_ended_if_a_new_plan_needs_their_resources(tmp_path):
     three, one = (
         TrialPlan(slots=(TrialSlot(trial=Resources(cpus=cpus), max_concurrent_trials=6 // cpus),), limited_by="CPU")
         for cpus in (2, 6)
@@ -270,16 +279,16 @@ def exit_once(config):
 
 @pytest.mark.rest
 @pytest.mark.parametrize(
-    ("max_failures", "status"), [(0, "ERROR"), (1, "TERMINATED")], ids=["it is not retried", "it is retried once"]
+    ("max_failures", "status"), [(0, "ERROR"), (1, "TERMINATED")], ids=["max_failures=0", "max_failures=1"]
 )
-def test_a_process_that_ends_by_itself_is_a_failure_as_ever(tmp_path, max_failures, status):
+def test_a_crashed_process_counts_as_a_failure(tmp_path, max_failures, status):
     [trial] = run(tmp_path, PolicyScheduler(plan_of()), exit_once, 1, max_failures=max_failures)
 
     assert (trial.status, trial.num_failures) == (status, 1)
 
 
-class DiesAsItTakesOver(tune.Trainable):
-    """Its process dies once, as it takes over another trial."""
+class DiesOnReset(tune.Trainable):
+    """The process crashes once, when it is reset for another trial."""
 
     def step(self):
         return {"score": 1, "done": True}
@@ -300,13 +309,13 @@ class DiesAsItTakesOver(tune.Trainable):
 @pytest.mark.slow
 @pytest.mark.ray_border
 @pytest.mark.parametrize("scheduler", [PolicyScheduler, OomRetryScheduler])
-def test_a_trial_is_retried_whose_process_dies_as_it_takes_it_over(tmp_path, scheduler):
-    """Tune tells a trial of such a death twice."""
+def test_a_trial_is_retried_once_if_its_reused_process_crashes(tmp_path, scheduler):
+    """Tune reports the crash to the trial twice."""
     plan = CpuPolicy(cpus=6).plan(ClusterCapacity.of(Resources(cpus=6)))
     wrapping = PolicyScheduler(plan) if scheduler is PolicyScheduler else OomRetryScheduler()
     by_hand = {} if scheduler is PolicyScheduler else plan.tune_run_kwargs()
 
-    trials = run(tmp_path, wrapping, DiesAsItTakesOver, 2, **by_hand, reuse_actors=True, max_failures=1)
+    trials = run(tmp_path, wrapping, DiesOnReset, 2, **by_hand, reuse_actors=True, max_failures=1)
 
     assert notes(tmp_path) == ["died"]
     assert [(trial.status, trial.num_failures) for trial in trials] == [("TERMINATED", 0), ("TERMINATED", 1)]
@@ -344,7 +353,7 @@ def restored_by_the_tuner(folder, before, after):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resumed", [pytest.param(resumed_by_tune_run, marks=pytest.mark.slow), restored_by_the_tuner])
-def test_restored_trials_go_on_on_their_kind_of_devices_as_the_new_plan_has_them(tmp_path, resumed):
+def test_restored_trials_keep_their_device_type_with_the_slots_of_the_new_plan(tmp_path, resumed):
     before = plan_of(1, 1)
     two_cpus = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=1)
 
@@ -354,8 +363,8 @@ def test_restored_trials_go_on_on_their_kind_of_devices_as_the_new_plan_has_them
     assert notes(tmp_path)[2:] == ["again on a CPU"]
 
 
-class GetsMore(tune.Trainable):
-    """Notes the CPUs of its process in each step."""
+class ReportCpus(tune.Trainable):
+    """Reports the CPUs of its process in each step."""
 
     def setup(self, config):
         self.done = 0
@@ -376,7 +385,7 @@ def three_cpus_after_two_steps(tune_controller, trial, result, scheduler):
     return tune.PlacementGroupFactory([{"CPU": 3}]) if result["training_iteration"] >= 2 else None
 
 
-class NotesResults(tune.Callback):
+class RecordResults(tune.Callback):
     def __init__(self):
         self.results = []
 
@@ -386,16 +395,16 @@ class NotesResults(tune.Callback):
 
 @pytest.mark.slow
 @pytest.mark.ray_border
-def test_a_scheduler_inside_that_changes_resources_gives_a_trial_more(tmp_path):
+def test_an_inner_resource_changing_scheduler_can_give_a_trial_more(tmp_path):
     scheduler = PolicyScheduler(CpuPolicy(cpus=1), ResourceChangingScheduler(None, three_cpus_after_two_steps))
-    noted = NotesResults()
+    recorder = RecordResults()
     checkpoints = tune.CheckpointConfig(checkpoint_frequency=1)
 
-    [trial] = run(tmp_path, scheduler, GetsMore, 1, checkpoint_config=checkpoints, callbacks=[noted])
+    [trial] = run(tmp_path, scheduler, ReportCpus, 1, checkpoint_config=checkpoints, callbacks=[recorder])
 
     assert (trial.status, trial.last_result["training_iteration"]) == ("TERMINATED", 6)
-    assert noted.results[0] == (1, "1", "1 CPU")
-    assert noted.results[-1] == (3, "3", "3 CPUs")
+    assert recorder.results[0] == (1, "1", "1 CPU")
+    assert recorder.results[-1] == (3, "3", "3 CPUs")
 
 
 @pytest.mark.parametrize(
@@ -403,12 +412,12 @@ def test_a_scheduler_inside_that_changes_resources_gives_a_trial_more(tmp_path):
     [((None,), "policy must be a policy"), ((CpuPolicy(), "fifo"), "inner must be a scheduler")],
     ids=["no policy", "no scheduler"],
 )
-def test_what_is_no_policy_or_no_scheduler_is_refused(arguments, message):
+def test_an_invalid_policy_or_inner_scheduler_is_rejected(arguments, message):
     with pytest.raises(InvalidResourcesError, match=message):
         PolicyScheduler(*arguments)
 
 
-def test_before_the_run_nothing_is_planned():
+def test_a_scheduler_has_no_plan_before_the_run():
     scheduler = PolicyScheduler(GpuPolicy(gpus=1000))
 
     assert (scheduler.plan, scheduler.changes) == (None, ())

@@ -21,7 +21,7 @@ from ray._raylet import GcsClient
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 from ray.util import placement_group
 
-from tests.on_ray.rays import cluster_of, local_ray, run_where_this_package_is_not
+from tests.on_ray.rays import cluster_of, local_ray, run_without_this_package
 from tune_policies import (
     CpuPolicy,
     InvalidResourcesError,
@@ -42,15 +42,15 @@ from tune_policies.ray_compat.connection import find_ray, last_error
 
 
 @pytest.fixture
-def no_other_ray(monkeypatch):
-    """A place where no Ray has left its address; short, as Ray puts sockets there."""
+def no_ray_address_file(monkeypatch):
+    """Use a temporary folder without a cluster's address. Its path is short because Ray creates sockets there."""
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
         monkeypatch.setenv("RAY_TMPDIR", folder)
         yield
 
 
-@pytest.mark.usefixtures("no_other_ray")
-def test_without_a_ray_one_is_started_and_nothing_is_left_behind():
+@pytest.mark.usefixtures("no_ray_address_file")
+def test_probe_starts_and_stops_ray_if_no_cluster_is_running():
     capacity = probe_cluster()
 
     assert len(capacity.nodes) == 1
@@ -60,7 +60,7 @@ def test_without_a_ray_one_is_started_and_nothing_is_left_behind():
 
 
 @pytest.mark.rest
-def test_the_ray_of_the_program_is_used_and_kept():
+def test_probe_uses_the_existing_connection_and_keeps_it():
     with local_ray(num_cpus=3, resources={"accelerator_type:A100": 1, "TPU": 4}):
         (node,) = probe_cluster().nodes
 
@@ -70,8 +70,8 @@ def test_the_ray_of_the_program_is_used_and_kept():
 
 
 @pytest.mark.rest
-def test_no_error_of_rays_own_reaches_the_user(monkeypatch):
-    """Raised by hand: a Ray that dies at this moment ends the whole program after a minute, by itself."""
+def test_errors_of_ray_are_raised_as_probe_errors(monkeypatch):
+    """The error is simulated, because a real crash of Ray would end the whole program after a minute."""
 
     def gone(*_):
         raise ray.exceptions.RaySystemError("connection lost")
@@ -83,31 +83,31 @@ def test_no_error_of_rays_own_reaches_the_user(monkeypatch):
 
 
 @pytest.mark.rest
-def test_another_ray_than_the_programs_cannot_be_named():
+def test_probing_another_cluster_while_connected_raises_an_error():
     with local_ray(num_cpus=1), pytest.raises(ProbeError, match="already connected to a Ray"):
         probe_cluster("127.0.0.1:6379")
 
 
 @pytest.mark.rest
-def test_a_gpu_node_without_nvml_still_counts_even_when_its_cpus_are_taken_and_is_told_of_once():
+def test_a_gpu_node_without_nvml_is_counted_and_warned_about_once():
     @ray.remote(num_cpus=1)
     class Busy:
         def ready(self):
             return True
 
-    # More GPUs than any machine has, so that on none there is a device behind each.
+    # No machine has this many GPUs, so that some of them are always simulated.
     with local_ray(num_cpus=1, num_gpus=64):
         busy = Busy.remote()
         ray.get(busy.ready.remote(), timeout=60)
         with pytest.warns(ProbeWarning, match="GPU memory was not read: .* NVML"):
             (node,) = probe_cluster().nodes
-        probe_cluster()  # a warning would be an error
+        probe_cluster()  # pytest would raise a second warning as an error
 
     assert (node.resources.gpus, node.smallest_gpu_memory_bytes) == (64, None)
 
 
 @pytest.mark.rest
-def test_a_node_that_does_not_answer_in_time_is_not_read_and_named():
+def test_a_warning_names_a_node_that_does_not_respond_in_time():
     with cluster_of({"num_cpus": 1}, {"num_cpus": 2, "num_gpus": 1}) as cluster:
         (silent,) = cluster.worker_nodes
         raylet = silent.all_processes["raylet"][0].process
@@ -127,23 +127,23 @@ def test_a_node_that_does_not_answer_in_time_is_not_read_and_named():
 
 
 def drain(node, reason="DRAIN_NODE_REASON_PREEMPTION"):
-    """As `ray drain-node` does: Ray places nothing new there."""
+    """Drain a node like `ray drain-node`, so that Ray places no new work on it."""
     gcs = GcsClient(address=ray.get_runtime_context().gcs_address)
-    a_minute_on = int(time.time() * 1000) + 60_000
-    accepted, why = gcs.drain_node(node.node_id, DrainNodeReason.Value(reason), "a test", a_minute_on)
+    deadline_ms = int(time.time() * 1000) + 60_000
+    accepted, why = gcs.drain_node(node.node_id, DrainNodeReason.Value(reason), "a test", deadline_ms)
     assert accepted, why
 
 
 @pytest.mark.rest
-# At first the GCS still counts the drained node as one that takes work, and a task there is refused.
+# The GCS first still reports the drained node as schedulable, and rejects a task on it.
 @pytest.mark.filterwarnings("ignore:CPU limits of unread nodes")
 @pytest.mark.ray_border
-def test_a_drained_node_takes_no_work_and_what_is_held_counts_as_in_use():
+def test_draining_nodes_are_separate_and_reserved_resources_count_as_in_use():
     with cluster_of({"num_cpus": 2}, {"num_cpus": 3, "resources": {"old": 1}}, {"num_cpus": 4}) as cluster:
         ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
-        # Its work keeps a drained node alive.
-        held = placement_group([{"CPU": 0.5, "old": 1}])
-        ray.get([held.ready(), placement_group([{"CPU": 4}]).ready()], timeout=60)
+        # A draining node stays alive while its resources are in use.
+        group = placement_group([{"CPU": 0.5, "old": 1}])
+        ray.get([group.ready(), placement_group([{"CPU": 4}]).ready()], timeout=60)
         drain(next(node for node in cluster.worker_nodes if node._ray_params.num_cpus == 3))
 
         capacity = eventually(probe_cluster, lambda found: found.draining and any(n.in_use.cpus for n in found.nodes))
@@ -162,7 +162,7 @@ def port_answers(port):
 
 
 def eventually(read, true):
-    """What is read last: the nodes tell the GCS what they hold only every now and then."""
+    """Read until the condition is true or the deadline is reached, because nodes report to the GCS with a delay."""
     deadline = time.monotonic() + 20
     while not true(found := read()) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -170,7 +170,7 @@ def eventually(read, true):
 
 
 def wait_for_runtime_environments(cluster):
-    """A client's server needs the agent that makes them, which Ray tries for 15 s, however busy the machine is."""
+    """Wait for the runtime environment agent, for which the Ray Client server waits at most 15 s."""
     ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
     ray.get(ray.remote(runtime_env={"env_vars": {"A": "1"}})(lambda: 1).remote(), timeout=100)
     ray.shutdown()
@@ -178,10 +178,10 @@ def wait_for_runtime_environments(cluster):
 
 @pytest.fixture
 def ray_client(monkeypatch):
-    """The program is connected through a Ray Client to a cluster with two CPUs."""
-    # A client's server is a process that imports all of Ray: on a busy machine that takes more than Ray's 30 s.
+    """Connect through Ray Client to a cluster with two CPUs."""
+    # The Ray Client server imports all of Ray. On a busy machine, this takes longer than Ray's timeout of 30 s.
     monkeypatch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "150")
-    # Ray starts it by a fork beside gRPC's threads. With gRPC's handlers of forks in the way it often dies at once.
+    # Ray forks the server process next to gRPC's threads. With gRPC's fork handlers, the process often crashes.
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -189,15 +189,15 @@ def ray_client(monkeypatch):
     with cluster_of({"num_cpus": 2, "ray_client_server_port": port}) as cluster:
         eventually(lambda: port_answers(port), bool)
         wait_for_runtime_environments(cluster)
-        # One connection: each has a server process of its own, and Ray's way of starting several at once may hang.
+        # Only one connection, because each starts a server process, and Ray may hang if it starts several.
         ray.init(f"ray://127.0.0.1:{port}", logging_level="ERROR", log_to_driver=False)
         yield
 
 
 @pytest.mark.rest
-@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray's own
+@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # raised by Ray
 @pytest.mark.ray_border
-def test_a_cluster_is_read_through_the_ray_client_of_the_program(ray_client):
+def test_a_cluster_is_probed_through_ray_client(ray_client):
     (node,) = probe_cluster(timeout_s=60).nodes
 
     assert (node.resources.cpus, node.is_head, node.in_use) == (2, True, Resources())
@@ -206,8 +206,8 @@ def test_a_cluster_is_read_through_the_ray_client_of_the_program(ray_client):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray's own
-def test_tune_runs_under_a_policy_through_the_ray_client_of_the_program(ray_client, tmp_path):
+@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # raised by Ray
+def test_run_works_through_ray_client(ray_client, tmp_path):
     def train(config):
         tune.report({"loss": config["lr"]})
 
@@ -218,8 +218,8 @@ def test_tune_runs_under_a_policy_through_the_ray_client_of_the_program(ray_clie
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray's own
-def test_every_way_into_a_run_works_through_a_ray_client_but_applied_which_refuses(ray_client, tmp_path):
+@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # raised by Ray
+def test_ray_client_works_with_all_entry_points_except_applied(ray_client, tmp_path):
     def train(config):
         tune.report({"loss": 1})
 
@@ -237,7 +237,7 @@ def test_every_way_into_a_run_works_through_a_ray_client_but_applied_which_refus
 
 
 @pytest.mark.rest
-def test_a_gcs_that_answers_no_more_is_an_error_at_the_deadline():
+def test_a_gcs_that_stops_responding_raises_an_error_at_the_timeout():
     with cluster_of({"num_cpus": 1}) as cluster:
         gcs = cluster.head_node.all_processes["gcs_server"][0].process
         ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
@@ -251,7 +251,7 @@ def test_a_gcs_that_answers_no_more_is_an_error_at_the_deadline():
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_a_cluster_is_probed_by_its_address_and_left_again():
+def test_probing_an_address_connects_and_disconnects():
     with cluster_of({"num_cpus": 2}, {"num_cpus": 3}) as cluster:
         capacity = probe_cluster(cluster.address)
 
@@ -261,13 +261,13 @@ def test_a_cluster_is_probed_by_its_address_and_left_again():
 
 @contextmanager
 def errors_of_the_cluster():
-    """What Ray tells every driver, again and again, while the block runs."""
+    """Push errors to every driver while the block runs."""
     done = threading.Event()
 
     def push():
         worker = ray._private.worker.global_worker.core_worker
         while not done.wait(0.1):
-            worker.push_error(ray.JobID.nil(), "test", "an error of somebody else", time.time())
+            worker.push_error(ray.JobID.nil(), "test", "an error of another program", time.time())
 
     pushing = threading.Thread(target=push)
     pushing.start()
@@ -279,7 +279,7 @@ def errors_of_the_cluster():
 
 
 @pytest.mark.rest
-def test_errors_of_the_cluster_do_not_get_into_the_result():
+def test_errors_of_the_cluster_are_not_printed_to_stdout():
     with cluster_of({"num_cpus": 1}) as cluster:
         ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
         program, options = [sys.executable, "-m", "tune_policies"], ["--json", "--address", cluster.address]
@@ -289,12 +289,12 @@ def test_errors_of_the_cluster_do_not_get_into_the_result():
                 for command in ("probe", "doctor")
             ]
 
-    assert all("an error of somebody else" in done.stderr for done in all_done)
+    assert all("an error of another program" in done.stderr for done in all_done)
     assert [len(json.loads(done.stdout)["nodes"]) for done in all_done] == [1, 1]
 
 
 @pytest.mark.rest
-def test_the_address_in_the_environment_is_used(monkeypatch):
+def test_ray_address_in_the_environment_is_used(monkeypatch):
     with cluster_of({"num_cpus": 5}) as cluster:
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
 
@@ -305,7 +305,7 @@ def test_the_address_in_the_environment_is_used(monkeypatch):
 
 @pytest.fixture
 def silent_port():
-    """A port that takes connections and never says a word."""
+    """A port that accepts connections and never responds."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -319,20 +319,20 @@ def closed_port():
         return closed.getsockname()[1]
 
 
-def test_a_port_where_nothing_listens_is_an_error_at_once(closed_port):
+def test_a_closed_port_raises_an_error_immediately(closed_port):
     with pytest.raises(ProbeError, match=r"no Ray answers at '127.0.0.1:\d+' \(.*refused\): start Ray there"):
         probe_cluster(f"127.0.0.1:{closed_port}")
 
 
-def test_a_port_that_never_answers_is_an_error_at_the_deadline(silent_port):
-    """Ray's own client would retry for minutes, and then end the process."""
+def test_a_port_that_never_responds_raises_an_error_at_the_timeout(silent_port):
+    """Ray itself would retry for minutes and then end the process."""
     with pytest.raises(ProbeError, match=r"within 2 s: wait longer \(--timeout-s.*\), or start Ray there"):
         probe_cluster(f"127.0.0.1:{silent_port}", timeout_s=2)
 
 
 @pytest.mark.ray_border
-def test_the_address_of_a_cluster_that_died_is_an_error_at_once(closed_port, tmp_path, monkeypatch):
-    """`ray start` leaves the address in a file, by which Ray goes where no other is named."""
+def test_the_saved_address_of_a_dead_cluster_raises_an_error_immediately(closed_port, tmp_path, monkeypatch):
+    """`ray start` saves the address in a file, which Ray uses if no other address is given."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text(f"127.0.0.1:{closed_port}")
@@ -341,21 +341,21 @@ def test_the_address_of_a_cluster_that_died_is_an_error_at_once(closed_port, tmp
         probe_cluster()
 
 
-def test_a_ray_that_does_not_start_is_an_error_of_this_package(monkeypatch):
-    """Raised by hand: Ray itself waits for half a minute first."""
+def test_an_error_while_ray_starts_is_raised_as_a_probe_error(monkeypatch):
+    """The error is simulated, because Ray would wait for half a minute."""
 
-    def late(**_):
+    def time_out(**_):
         raise Exception("The current node timed out during startup")
 
-    monkeypatch.setattr(ray, "init", late)
+    monkeypatch.setattr(ray, "init", time_out)
 
     with pytest.raises(ProbeError, match="cannot connect to Ray, or start one: The current node timed out"):
         probe_cluster("local")
 
 
 @pytest.mark.rest
-@pytest.mark.usefixtures("no_other_ray")
-def test_a_ray_that_has_left_no_address_in_a_file_is_found_only_by_auto():
+@pytest.mark.usefixtures("no_ray_address_file")
+def test_a_cluster_without_an_address_file_is_found_only_with_auto():
     with cluster_of({"num_cpus": 1}):
         (Path(os.environ["RAY_TMPDIR"]) / "ray" / "ray_current_cluster").unlink()
 
@@ -365,7 +365,7 @@ def test_a_ray_that_has_left_no_address_in_a_file_is_found_only_by_auto():
 
 @pytest.mark.rest
 @pytest.mark.parametrize("command", ["probe", "doctor"])
-def test_an_empty_address_is_wrong_usage(command):
+def test_an_empty_address_is_a_usage_error(command):
     arguments = [sys.executable, "-m", "tune_policies", command, "--address", ""]
 
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
@@ -374,7 +374,7 @@ def test_an_empty_address_is_wrong_usage(command):
     assert done.stderr.startswith("error: the address of Ray is empty")
 
 
-def test_what_local_does_is_told_for_the_command_that_was_called(closed_port):
+def test_the_error_explains_what_local_does_in_each_function(closed_port):
     address = f"127.0.0.1:{closed_port}"
     with pytest.raises(ProbeError, match="'local' starts a temporary Ray instance"):
         probe_cluster(address)
@@ -383,7 +383,7 @@ def test_what_local_does_is_told_for_the_command_that_was_called(closed_port):
         examine(address)
 
 
-def test_the_reason_of_a_refusal_is_told_whole():
+def test_a_multi_line_error_of_ray_is_reported_completely():
     stderr = (
         b"Traceback (most recent call last):\n  File x\nRuntimeError: Version mismatch: the cluster has\n    Ray: 2.1\n"
     )
@@ -394,22 +394,22 @@ def test_the_reason_of_a_refusal_is_told_whole():
 @pytest.mark.parametrize(
     "address", ["cluster", "host:", ":6379", "host:port", "a..b:6379", "a\0b:1", "host:²", "h:99999999"]
 )
-def test_an_address_of_no_known_form_is_refused(address):
+def test_an_invalid_address_is_rejected(address):
     with pytest.raises(InvalidResourcesError, match="is not host:port, ray://host:port, 'auto' or 'local'"):
         probe_cluster(address)
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
-def test_a_deadline_must_be_above_zero(timeout_s):
+def test_the_timeout_must_be_above_zero(timeout_s):
     with pytest.raises(InvalidResourcesError, match="timeout_s must be above 0 seconds"):
         probe_cluster(timeout_s=timeout_s)
 
 
-def test_a_node_needs_nothing_but_ray_to_be_read(tmp_path):
-    """The task travels by value: a node without this package gets as far as NVML."""
+def test_a_node_without_this_package_is_read(tmp_path):
+    """The task is pickled by value, so it does not need this package."""
     code = "print(task(with_gpus=True, session='none'))"
 
-    facts = ast.literal_eval(run_where_this_package_is_not(node_facts.read_node, node_facts, code, tmp_path))
+    facts = ast.literal_eval(run_without_this_package(node_facts.read_node, node_facts, code, tmp_path))
 
     assert facts["usable_cpus"] >= 1
     assert facts["gpus"] or "NVML" in facts["gpu_error"]
@@ -421,16 +421,16 @@ HOSTILE = "a[bold]b[/red]\x1b[31m\n::add-mask::c\u202e"
 @pytest.mark.rest
 @pytest.mark.parametrize("command", ["probe", "doctor"])
 @pytest.mark.ray_border
-def test_nothing_of_the_working_folder_is_run_and_names_are_printed_as_text(
-    tmp_path, environment_of_its_own, hostile_cluster, command
+def test_modules_in_the_working_folder_are_not_imported_and_names_are_escaped(
+    tmp_path, isolated_environment, hostile_cluster, command
 ):
-    """Ray would send the folder to its workers, who find a numpy.py there."""
+    """Ray would add the working folder, with its numpy.py, to the import path of the workers."""
     for name in ("random", "json", "numpy", "pydantic", "pynvml"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / name)!r} + '-ran', 'w')\nraise ImportError\n")
     program = [sys.executable, "-P", "-m", "tune_policies", command, "--address", hostile_cluster.address]
 
     done = subprocess.run(
-        program, cwd=tmp_path, env=environment_of_its_own, capture_output=True, text=True, check=False, timeout=120
+        program, cwd=tmp_path, env=isolated_environment, capture_output=True, text=True, check=False, timeout=120
     )
 
     assert list(tmp_path.glob("*-ran")) == []

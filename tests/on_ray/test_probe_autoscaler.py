@@ -1,4 +1,4 @@
-"""What the autoscaler could still add, read from real ones."""
+"""The probe reads the nodes that a real autoscaler can still add."""
 
 import time
 
@@ -9,7 +9,7 @@ import yaml
 from tests.marks import further
 from tests.on_ray.autoscaling import autoscaling_cluster, node_type
 from tests.on_ray.launching import LAUNCHED
-from tests.on_ray.rays import no_workers_ahead, wait_until
+from tests.on_ray.rays import wait_until, without_prestarted_workers
 from tune_policies import NodeTypeCapacity, Resources, probe_cluster
 
 GPU_NODE = {**node_type(3, CPU=2, GPU=1, **{"accelerator_type:A100": 1}), "labels": {"zone": "a"}}
@@ -23,11 +23,11 @@ class OnGpu:
 
 
 def gpu_nodes_to_add(expected):
-    """Return how many GPU nodes may still come, and how many of all types, as soon as it is what is expected."""
+    """Wait for the expected number of addable GPU nodes, and return it with the number for all types."""
     deadline = time.monotonic() + 30
     while True:
         capacity = probe_cluster()
-        # While a node changes from coming to running it may count as both, so that no more may come: then no row.
+        # A node may briefly count as both starting and running. If no node can be added, there is no row.
         found = {row.name: row.max_nodes_to_add for row in capacity.node_types}.get("gpu-node", 0)
         if found == expected or time.monotonic() > deadline:
             return found, capacity.max_nodes_to_add
@@ -37,13 +37,13 @@ def gpu_nodes_to_add(expected):
 @pytest.fixture(scope="module", params=[*further(False), True], ids=["autoscaler-v1", "autoscaler-v2"])
 def autoscaled(request):
     types = {"gpu-node": GPU_NODE, "cpu-node": CPU_NODE}
-    with no_workers_ahead(), autoscaling_cluster(types, v2=request.param) as cluster:
+    with without_prestarted_workers(), autoscaling_cluster(types, v2=request.param) as cluster:
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
         yield cluster
 
 
 @pytest.mark.usefixtures("autoscaled")
-def test_the_node_types_of_a_running_autoscaler_are_read_at_its_head():
+def test_the_node_types_of_a_running_autoscaler_are_read():
     capacity = probe_cluster()
 
     assert capacity.max_nodes_to_add == 5
@@ -60,7 +60,7 @@ def test_the_node_types_of_a_running_autoscaler_are_read_at_its_head():
 
 
 @pytest.mark.usefixtures("autoscaled")
-def test_a_file_of_the_user_goes_before_what_the_cluster_says(tmp_path):
+def test_a_given_cluster_file_takes_precedence_over_the_autoscaler(tmp_path):
     file = tmp_path / "cluster.yaml"
     file.write_text(yaml.safe_dump({"max_workers": 7, "available_node_types": {"mine": CPU_NODE}}))
 
@@ -69,13 +69,13 @@ def test_a_file_of_the_user_goes_before_what_the_cluster_says(tmp_path):
     assert (capacity.max_nodes_to_add, [row.name for row in capacity.node_types]) == (7, ["mine"])
 
 
-@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # there is no GPU behind the logical one
-def test_a_node_on_its_way_is_still_to_come_and_one_that_runs_is_not(autoscaled):
+@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # the GPU is simulated
+def test_a_starting_node_counts_as_addable_and_a_running_node_does_not(autoscaled):
     autoscaled.launches(**{"gpu-node": "hang"})
     holders = [OnGpu.remote() for _ in range(2)]
     wait_until((autoscaled.modes / f"gpu-node{LAUNCHED}").exists)
-    on_their_way = gpu_nodes_to_add(3)
+    while_starting = gpu_nodes_to_add(3)
     autoscaled.launches(**{"gpu-node": "start"})
     ray.get([holder.ready.remote() for holder in holders], timeout=120)
 
-    assert (on_their_way, gpu_nodes_to_add(1)) == ((3, 5), (1, 3))
+    assert (while_starting, gpu_nodes_to_add(1)) == ((3, 5), (1, 3))

@@ -1,6 +1,6 @@
-"""The test of the planner is Ray: as many trials as the plan says are scheduled at once, and one more is not.
+"""Ray schedules as many trials at once as the plan counts, and not one more.
 
-Each trial is made of the placement groups that Tune and Train would ask for, on real nodes with logical GPUs.
+Each trial consists of the placement groups that Tune and Train would request, on real nodes with simulated GPUs.
 """
 
 import warnings
@@ -51,7 +51,7 @@ CLUSTERS = {
 }
 EVERY_TIME = "labels, types and licenses"
 
-# With these policies as many trials run as fit, so one more must wait.
+# These policies plan as many trials as fit, so one more must wait.
 FILLING = {
     "labels, types and licenses": [
         SelectingPolicy(CpuPolicy(num_workers=2), label_selector={"zone": "!us"}),
@@ -84,7 +84,7 @@ FILLING = {
     "a head without CPUs": [GpuPolicy(gpus=0.3, cpus=0), GpuPolicy(gpus=0.5, num_workers=2)],
 }
 
-# These policies leave room on purpose; all of their trials must fit.
+# These policies leave resources free, so only their planned trials must fit.
 SPARING = {
     "many GPUs": [CappedPolicy(GpuPolicy(), 5), ReservingPolicy(GpuPolicy(), gpus=3, cpus=4)],
     "uneven nodes": [EvenSplitPolicy(num_trials=3, min_gpus=1, num_workers=2)],
@@ -103,7 +103,7 @@ def cluster(request):
     with cluster_of(*CLUSTERS[request.param]) as started:
         ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ProbeWarning)  # logical GPUs have no NVML
+            warnings.simplefilter("ignore", ProbeWarning)  # simulated GPUs have no NVML
             capacity = probe_cluster()
         read = sorted((node.resources.cpus, node.resources.gpus) for node in capacity.nodes)
         assert read == sorted((node["num_cpus"], node["num_gpus"]) for node in CLUSTERS[request.param])
@@ -112,11 +112,11 @@ def cluster(request):
 
 @pytest.mark.parametrize(
     ("cluster", "policy", "fills"),
-    [shape for name in CLUSTERS for shape in shapes(name)],  # by cluster, so that each is started once
+    [shape for name in CLUSTERS for shape in shapes(name)],  # grouped by cluster, so that each starts only once
     indirect=["cluster"],
     scope="module",
 )
-def test_what_is_planned_is_scheduled_at_once_and_one_more_is_not_unless_room_is_left(cluster, policy, fills):
+def test_ray_schedules_all_planned_trials_at_once_and_no_further_trial(cluster, policy, fills):
     plan = policy.plan(cluster.capacity)
     strategies = ("PACK", "SPREAD") if plan.num_workers > 1 else ("PACK",)
 
@@ -126,7 +126,7 @@ def test_what_is_planned_is_scheduled_at_once_and_one_more_is_not_unless_room_is
 
 @pytest.mark.rest
 @pytest.mark.parametrize("cluster", ["many GPUs"], indirect=True, scope="module")
-def test_what_is_left_of_gpus_that_the_driver_does_not_all_list_is_scheduled(cluster):
+def test_trials_fit_if_the_driver_lists_fewer_gpus_than_ray(cluster):
     devices = [GpuDevice(index=i, name="GPU", memory_bytes=16 * GIB) for i in range(7)]
     capacity = cluster.capacity.with_nodes(
         node.model_copy(update={"devices": tuple(devices)}) for node in cluster.capacity.nodes
@@ -142,7 +142,7 @@ def test_what_is_left_of_gpus_that_the_driver_does_not_all_list_is_scheduled(clu
 @pytest.mark.parametrize(
     ("planned", "found"), [(3, "a further one is scheduled"), (5, "1 of 5 groups wait")], ids=["too few", "too many"]
 )
-def test_a_wrong_plan_is_found(cluster, planned, found):
+def test_a_wrong_plan_is_detected(cluster, planned, found):
     plan = CpuPolicy(cpus=4).plan(cluster.capacity)
     slots = tuple(slot.model_copy(update={"max_concurrent_trials": planned}) for slot in plan.slots)
 

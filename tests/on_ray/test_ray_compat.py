@@ -1,4 +1,4 @@
-"""The border with Ray, function by function: what a new Ray changes fails here by its name."""
+"""Tests every function of ray_compat against Ray, so that a change in a new Ray version fails here."""
 
 import ast
 import importlib
@@ -85,7 +85,7 @@ class Holder:
 # The GCS.
 
 
-def test_the_table_of_actors_says_what_each_holds_where_and_who_started_it():
+def test_living_actors_are_read_with_their_resources_node_and_owner():
     outer = Holder.remote()
     inner_id = ray.get(outer.start.remote())
     outer_id = ray.get(outer.own_id.remote())
@@ -106,10 +106,10 @@ def test_the_table_of_actors_says_what_each_holds_where_and_who_started_it():
     wait_until(lambda: free_by_node()[this_node()].get("CPU") == 4)
 
 
-def test_an_error_of_trains_workers_names_the_actors_that_died():
+def test_dead_actors_are_found_in_errors_of_train_workers():
     holder = Holder.remote()
     actor_id = ray.get(holder.own_id.remote())
-    # Ray kills some time after ray.kill returns: a quick call might still end before it.
+    # ray.kill is asynchronous, so that a short call could still finish.
     call = holder.wait.remote()
     ray.kill(holder)
     with pytest.raises(RayActorError) as raised:
@@ -121,7 +121,7 @@ def test_an_error_of_trains_workers_names_the_actors_that_died():
 
 
 @ray.remote(num_cpus=0)
-class Noting:
+class WithKillCounter:
     def note(self):
         note_kernel_kills()
 
@@ -129,8 +129,8 @@ class Noting:
         be_killed(group)
 
 
-def test_an_actor_that_the_kernel_killed_is_told_although_another_began_on_its_node(memory_group):
-    killed, other = Noting.remote(), Noting.remote()
+def test_a_kill_by_the_kernel_is_detected_after_another_actor_started_on_the_node(memory_group):
+    killed, other = WithKillCounter.remote(), WithKillCounter.remote()
     ray.get(killed.note.remote())
     with pytest.raises(RayActorError) as raised:
         ray.get(killed.be_killed.remote(memory_group))
@@ -139,7 +139,7 @@ def test_an_actor_that_the_kernel_killed_is_told_although_another_began_on_its_n
     assert was_killed_by_kernel(raised.value)
 
 
-def test_the_table_of_groups_says_whose_each_is_and_a_group_can_be_removed():
+def test_placement_groups_are_read_with_their_creator_and_can_be_removed():
     owner = Holder.remote()
     group_id = ray.get(owner.reserve.remote())
     waiting = placement_group([{"CPU": 100}])
@@ -158,7 +158,7 @@ def test_the_table_of_groups_says_whose_each_is_and_a_group_can_be_removed():
     ray.kill(owner)
 
 
-def test_the_status_of_the_cluster_says_its_nodes_and_what_waits():
+def test_the_cluster_state_contains_its_nodes_and_pending_demand():
     state = read_cluster_state(10)
     task = ray.remote(num_cpus=90)(lambda: None).remote()
 
@@ -170,27 +170,27 @@ def test_the_status_of_the_cluster_says_its_nodes_and_what_waits():
     ray.cancel(task)
 
 
-def test_a_program_beside_its_cluster_is_no_client():
+def test_a_driver_on_the_cluster_is_not_a_ray_client():
     assert not is_through_client()
 
 
-def test_a_module_that_is_sent_by_value_need_not_be_where_it_runs(tmp_path, monkeypatch):
-    (tmp_path / "here_alone.py").write_text("def answer():\n    return 42\n")
+def test_a_module_that_is_pickled_by_value_need_not_exist_on_the_worker(tmp_path, monkeypatch):
+    (tmp_path / "local_module.py").write_text("def answer():\n    return 42\n")
     monkeypatch.syspath_prepend(tmp_path)
-    import here_alone
+    import local_module
 
-    with sent_by_value(here_alone):
-        sent = ray.remote(here_alone.answer).remote()
+    with sent_by_value(local_module):
+        sent = ray.remote(local_module.answer).remote()
 
     assert ray.get(sent) == 42
-    with pytest.raises(Exception, match="here_alone"):
-        ray.get(ray.remote(num_cpus=0)(here_alone.answer).remote())
+    with pytest.raises(Exception, match="local_module"):
+        ray.get(ray.remote(num_cpus=0)(local_module.answer).remote())
 
 
 FIRST_WITH_COORDINATOR = Version("2.53.0")
 
 
-def test_trains_coordinator_is_started_on_the_node_of_the_program():
+def test_ray_trains_coordinator_starts_on_the_node_of_the_driver():
     start_coordinator_here()
 
     def started():
@@ -203,7 +203,7 @@ def test_trains_coordinator_is_started_on_the_node_of_the_program():
 # Tune.
 
 
-class Watching(FIFOScheduler):
+class RecordController(FIFOScheduler):
     def __init__(self):
         super().__init__()
         self.controller = self.trial = None
@@ -219,13 +219,13 @@ def report_once(config):
 
 @pytest.fixture(scope="module")
 def watched(own_ray, tmp_path_factory):
-    scheduler = Watching()
+    scheduler = RecordController()
     tune.run(report_once, scheduler=scheduler, storage_path=str(tmp_path_factory.mktemp("runs")), verbose=0)
     return scheduler
 
 
-def touched(module, names):
-    """The private members of Tune's objects that a module touches, by the names that its variables have."""
+def private_members_used(module, names):
+    """Return the private attributes that a module uses of the objects with these variable names."""
     return sorted(
         {
             node.attr
@@ -235,29 +235,29 @@ def touched(module, names):
     )
 
 
-def test_a_run_fails_as_it_begins_where_tunes_controller_lacks_what_is_touched():
-    """What is looked for as a run begins is all that is touched."""
+def test_all_private_members_of_tunes_controller_that_are_used_are_checked_at_the_start():
+    """A run checks ``MEMBERS`` at its start, so this tuple must be complete."""
     names = {"controller", "self._controller", "state.controller", "unwrapped(tune_controller)"}
     found = {
-        *touched(tune_controller, names),
-        *touched(tune_queue, names),
-        *touched(tune_queue.GatedController, {"self", "super()"}),
+        *private_members_used(tune_controller, names),
+        *private_members_used(tune_queue, names),
+        *private_members_used(tune_queue.GatedController, {"self", "super()"}),
     }
 
     assert sorted(tune_controller.MEMBERS) == sorted(found)
 
 
 @pytest.mark.parametrize("name", tune_controller.MEMBERS)
-def test_tunes_controller_has_what_is_touched(watched, name):
+def test_tunes_controller_has_the_private_members(watched, name):
     assert hasattr(watched.controller, name)
 
 
 @pytest.mark.parametrize("name", ["resumed", "search_alg", "get_trials", "checkpoint"])
-def test_tunes_controller_has_what_is_asked(watched, name):
+def test_tunes_controller_has_the_public_members(watched, name):
     assert hasattr(watched.controller, name)
 
 
-def test_tunes_trial_can_be_made_one_that_asks_schedulers(watched):
+def test_tunes_trial_has_the_members_that_the_hook_replaces(watched):
     assert type(watched.trial.temporary_state).__name__ == "_TemporaryTrialState"
     assert hasattr(watched.trial, "_default_placement_group_factory")
     asked = {"get_trainable_cls", "handle_error", "should_recover", "update_resources"}
@@ -265,7 +265,7 @@ def test_tunes_trial_can_be_made_one_that_asks_schedulers(watched):
     assert hasattr(watched.trial.run_metadata, "num_failures")
 
 
-def test_a_request_keeps_its_selectors_where_its_bundles_change():
+def test_a_resource_request_keeps_its_label_selectors_when_its_bundles_change():
     asked = tune.PlacementGroupFactory([{"CPU": 1}], bundle_label_selector=[{"zone": "eu"}])
     changed = tune_request.with_bundles(asked, [{"CPU": 2}])
 
@@ -274,7 +274,7 @@ def test_a_request_keeps_its_selectors_where_its_bundles_change():
     assert tune_request.planned_of(changed) is asked
 
 
-def test_the_scheduler_inside_one_that_changes_resources_is_found():
+def test_the_inner_scheduler_of_a_resource_changing_scheduler_is_found():
     inner = FIFOScheduler()
 
     assert tune_controller.scheduler_inside(ResourceChangingScheduler(inner)) is inner
@@ -293,11 +293,11 @@ def test_the_scheduler_inside_one_that_changes_resources_is_found():
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_how_long_a_scheduler_lets_any_trial_run_is_read(scheduler, found):
+def test_the_maximum_training_time_of_a_scheduler_is_read(scheduler, found):
     assert tune_controller.longest_trials(scheduler) == found
 
 
-def test_tune_makes_of_a_function_a_class_that_inherits_from_mixins():
+def test_the_class_that_tune_creates_for_a_function_inherits_from_mixins():
     class First(tune.Trainable):
         pass
 
@@ -312,7 +312,7 @@ def test_tune_makes_of_a_function_a_class_that_inherits_from_mixins():
     assert not tune_trial.is_function_class(First)
 
 
-def test_the_function_of_a_trainable_is_called_within_another(tmp_path):
+def test_the_function_of_a_trainable_can_be_wrapped(tmp_path):
     def function(config):
         tune.report({"seen": seen[:]})
 
@@ -333,12 +333,12 @@ def test_the_function_of_a_trainable_is_called_within_another(tmp_path):
     assert wrapped.__name__ == tune_trial.class_of_function(function).__name__
 
 
-class FailsWaiting(FIFOScheduler):
-    """Fails the trials that ask for it before they start."""
+class FailPendingTrials(FIFOScheduler):
+    """Fails trials with ``fails`` in their config before they start."""
 
     def on_trial_add(self, tune_controller_, trial):
         super().on_trial_add(tune_controller_, trial)
-        tune_controller.install_hook(trial, NotesFailures(), tune_controller_)
+        tune_controller.install_hook(trial, RecordFailures(), tune_controller_)
         self.to_fail = getattr(self, "to_fail", [])
         if trial.config["fails"]:
             self.to_fail.append(trial)
@@ -349,11 +349,11 @@ class FailsWaiting(FIFOScheduler):
         return super().choose_trial_to_run(tune_controller_)
 
 
-def test_a_trial_that_waits_fails_alone_with_an_error_of_ours(tmp_path):
+def test_a_pending_trial_can_fail_without_affecting_others(tmp_path):
     trials = tune.run(
         report_once,
         config={"fails": tune.grid_search([True, False])},
-        scheduler=FailsWaiting(),
+        scheduler=FailPendingTrials(),
         storage_path=str(tmp_path),
         raise_on_failed_trial=False,
         verbose=0,
@@ -363,7 +363,7 @@ def test_a_trial_that_waits_fails_alone_with_an_error_of_ours(tmp_path):
     assert "before it began" in Path(trials[0].error_file).read_text()
 
 
-def test_tunes_warning_of_gpus_is_hidden_and_shown_again():
+def test_tunes_warning_about_unused_gpus_can_be_hidden_and_shown_again():
     assert "logger = logging.getLogger(__name__)" in inspect.getsource(TUNE_RUN)
     assert '"Tune detects GPUs, but no trials are using GPUs. "' in inspect.getsource(TUNE_RUN)
     logger = logging.getLogger(TUNE_RUN.__name__)
@@ -390,10 +390,10 @@ def with_samples(number):
 
 TUNE_RUN, TUNER = (importlib.import_module(name) for name in ("ray.tune.tune", "ray.tune.impl.tuner_internal"))
 NAMES_OF_RUN = (TUNE_RUN, TUNER, ray.tune)
-"""Ray holds the function under these names."""
+"""Ray's modules that contain the function ``run``."""
 
 
-def test_all_names_of_tunes_run_are_replaced_in_a_block_and_restored():
+def test_all_references_to_tune_run_are_replaced_in_a_block_and_restored():
     before = ray.tune.run
     module = ModuleType("of_a_library")
     module.own_name = before
@@ -419,7 +419,7 @@ def num_trials(folder, run=None, **kwargs):
     return len(analysis.trials)
 
 
-def test_the_innermost_block_changes_each_way_to_run_tune(tmp_path):
+def test_the_innermost_block_applies_to_every_way_to_run_tune(tmp_path):
     run_config = tune.RunConfig(storage_path=str(tmp_path / "tuner"), verbose=0)
     experiment = tune.Experiment("experiment", report_once, storage_path=str(tmp_path / "experiments"))
 
@@ -437,7 +437,7 @@ def test_the_innermost_block_changes_each_way_to_run_tune(tmp_path):
     assert num_trials(tmp_path / "after") == 1
 
 
-def test_a_module_that_has_the_function_by_name_runs_it_changed(tmp_path):
+def test_a_module_that_imported_tune_run_uses_the_replacement(tmp_path):
     module = ModuleType("of_a_library")
     module.run = ray.tune.run
     with pytest.MonkeyPatch.context() as patch:
@@ -446,8 +446,8 @@ def test_a_module_that_has_the_function_by_name_runs_it_changed(tmp_path):
             assert num_trials(tmp_path, module.run) == 2
 
 
-def test_other_threads_and_an_error_in_the_block_leave_no_change(tmp_path, monkeypatch):
-    # Tune itself runs in the main thread alone, for its signals.
+def test_tune_run_is_unchanged_in_other_threads_and_restored_after_an_error(tmp_path, monkeypatch):
+    # With its signal handler, Tune runs only in the main thread.
     monkeypatch.setenv("TUNE_DISABLE_SIGINT_HANDLER", "1")
     found = []
 
@@ -466,7 +466,7 @@ def test_other_threads_and_an_error_in_the_block_leave_no_change(tmp_path, monke
     assert ray.tune.run is before
 
 
-def test_a_trial_knows_where_its_files_are_what_it_has_and_that_it_has_ended(tmp_path):
+def test_the_storage_and_resources_of_a_trial_are_read_in_its_process(tmp_path):
     def function(config):
         tune.report({"stored": tune_trial.storage_of_session().trial_fs_path})
 
@@ -492,15 +492,15 @@ def test_a_trial_knows_where_its_files_are_what_it_has_and_that_it_has_ended(tmp
 class FailsAt(tune.Trainable):
     def step(self):
         if self.config["at"] == "step":
-            raise ValueError("lost in a step")
+            raise ValueError("failed in a step")
         return {"loss": 1}
 
     def save_checkpoint(self, folder):
-        raise ValueError("lost at saving")
+        raise ValueError("failed while saving")
 
 
-class NotesFailures(FIFOScheduler):
-    """Notes of each failed trial whether it was saving; as a failure hook it requeues none."""
+class RecordFailures(FIFOScheduler):
+    """Records whether each failed trial was saving. As a failure hook, it requeues no trial."""
 
     def __init__(self):
         super().__init__()
@@ -523,7 +523,7 @@ class NotesFailures(FIFOScheduler):
 
 @pytest.fixture(scope="module")
 def failed(own_ray, tmp_path_factory):
-    scheduler = NotesFailures()
+    scheduler = RecordFailures()
     trials = tune.run(
         FailsAt,
         config={"at": tune.grid_search(["step", "save"])},
@@ -536,19 +536,19 @@ def failed(own_ray, tmp_path_factory):
     return scheduler, {trial.config["at"]: trial for trial in trials}
 
 
-def test_of_a_failed_trial_is_known_whether_it_was_saving(failed):
+def test_a_failure_during_saving_is_distinguished_from_other_failures(failed):
     assert failed[0].was_saving == {"step": False, "save": True}
 
 
-def test_the_error_of_a_trial_is_read_from_what_tune_has_saved(failed):
+def test_the_error_of_a_trial_is_unpickled_from_tunes_file(failed):
     error = tune_trial.unpickled_error(Path(failed[1]["step"].pickled_error_file).read_bytes())
 
     assert isinstance(error, ValueError)
-    assert "lost in a step" in str(error)
+    assert "failed in a step" in str(error)
     assert tune_trial.unpickled_error(b"no pickle") is None
 
 
-def test_a_result_has_a_checkpoint_that_is_stored_already_and_no_copy_of_it(tmp_path):
+def test_a_stored_checkpoint_is_reported_without_a_copy(tmp_path):
     def function(config):
         storage = tune_trial.storage_of_session()
         folder = Path(storage.trial_fs_path, "stored_by_others")
@@ -564,14 +564,14 @@ def test_a_result_has_a_checkpoint_that_is_stored_already_and_no_copy_of_it(tmp_
     assert [path.parent for path in tmp_path.rglob("weights")] == [Path(trial.checkpoint.path)]
 
 
-def test_an_error_that_says_so_has_the_trial_run_in_another_process():
+def test_the_replacement_error_counts_as_a_preemption():
     error = tune_trial.to_be_replaced("it holds too much")
 
     assert error.preempted
     assert "it holds too much" in str(error)
 
 
-def test_configs_are_drawn_and_the_ends_of_a_choice_are_known():
+def test_configs_are_sampled_and_the_extremes_of_domains_are_read():
     import numpy as np
 
     space = {"size": tune.choice([1, 8]), "units": tune.randint(2, 9), "kind": tune.grid_search(["a", "b"])}

@@ -1,6 +1,6 @@
-"""A plan when it can run: with a real autoscaler that adds nodes, refuses, fails, or never comes.
+"""plan_when_ready with a real autoscaler whose launches succeed, fail or hang.
 
-Each test has a type of node of its own on the cluster that they share, so their order means nothing.
+The tests share a cluster, and each test uses its own node type, so that their order does not matter.
 """
 
 import logging
@@ -14,7 +14,7 @@ import ray
 
 from tests.clusters import nodes
 from tests.on_ray.autoscaling import autoscaling_cluster, node_type
-from tests.on_ray.rays import cluster_of, local_ray, no_workers_ahead, wait_until
+from tests.on_ray.rays import cluster_of, local_ray, wait_until, without_prestarted_workers
 from tune_policies import (
     CpuPolicy,
     FirstFeasiblePolicy,
@@ -31,7 +31,7 @@ from tune_policies import (
 )
 from tune_policies.ray_compat.autoscaler import find_autoscaler
 
-# Logical GPUs have no NVML.
+# Simulated GPUs have no NVML.
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 
 
@@ -45,14 +45,14 @@ TYPES = {
     "hangs": gpu_type("H100"),
     "late": gpu_type("L4"),
     "less": gpu_type("V100"),
-    "asked": node_type(CPU=3),
+    "requested": node_type(CPU=3),
     "never": node_type(CPU=64),
 }
 
 
 @pytest.fixture(scope="module")
 def started():
-    with no_workers_ahead(), autoscaling_cluster(TYPES, v2=True) as cluster:
+    with without_prestarted_workers(), autoscaling_cluster(TYPES, v2=True) as cluster:
         yield cluster
 
 
@@ -75,21 +75,21 @@ def timed(policy, **kwargs):
 
 
 def without_types():
-    """What is read where the types of an autoscaler are not known, as KubeRay's are."""
+    """Probe without the autoscaler's node types, like a cluster on KubeRay."""
     return probe_cluster().model_copy(update={"node_types": None, "max_nodes_to_add": None})
 
 
-def asked_for():
+def requested_nodes():
     return dict(find_autoscaler().requested())
 
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.ray_border
-def test_a_gpu_node_that_can_be_added_is_waited_for():
+def test_planning_waits_for_a_gpu_node_that_can_be_added():
     plan, _ = timed(gpu_or_cpu("T4"))
 
     assert (plan.use_gpu, plan.max_concurrent_trials) == (True, 1)
-    assert asked_for() == {}
+    assert requested_nodes() == {}
 
 
 @pytest.mark.usefixtures("cluster")
@@ -99,19 +99,19 @@ def test_a_gpu_node_that_can_be_added_is_waited_for():
         (probe_cluster, "no nodes that can be added would suffice"),
         (without_types, "and the autoscaler reports that no node that it may add satisfies the request"),
     ],
-    ids=["types known", "types not known"],
+    ids=["known node types", "unknown node types"],
 )
-def test_a_gpu_that_no_node_type_has_is_given_up_within_seconds(probe, why):
+def test_a_gpu_that_no_node_type_has_is_skipped_within_seconds(probe, why):
     plan, seconds = timed(gpu_or_cpu("H200"), probe=probe)
 
     assert not plan.use_gpu
     assert why in plan.reasons[0]
     assert seconds < 5
-    assert asked_for() == {}
+    assert requested_nodes() == {}
 
 
 @pytest.mark.ray_border
-def test_a_launch_that_fails_is_given_up_at_once_and_counts_against_no_later_request(cluster):
+def test_a_failed_launch_is_detected_immediately_and_does_not_affect_later_requests(cluster):
     cluster.launches(fails="fail")
     plan, seconds = timed(gpu_or_cpu("A100"))
     cluster.launches(fails="start")
@@ -124,7 +124,7 @@ def test_a_launch_that_fails_is_given_up_at_once_and_counts_against_no_later_req
 
 
 @pytest.mark.rest
-def test_a_launch_that_never_ends_is_given_up_at_the_deadline(cluster):
+def test_a_hanging_launch_is_abandoned_at_the_timeout(cluster):
     cluster.launches(hangs="hang")
 
     plan, seconds = timed(gpu_or_cpu("H100"), timeout_s=3)
@@ -135,7 +135,7 @@ def test_a_launch_that_never_ends_is_given_up_at_the_deadline(cluster):
 
 
 @pytest.mark.rest
-def test_a_better_choice_whose_node_comes_late_is_taken_before_a_later_one(cluster):
+def test_an_earlier_alternative_is_used_if_its_node_starts_late(cluster):
     cluster.launches(late="hang", never="hang")
     lines = []
 
@@ -153,7 +153,7 @@ def test_a_better_choice_whose_node_comes_late_is_taken_before_a_later_one(clust
 
 
 @pytest.mark.rest
-def test_a_node_that_comes_with_less_than_it_promised_is_not_taken_for_it(cluster):
+def test_a_node_with_fewer_resources_than_declared_does_not_fulfill_the_request(cluster):
     cluster.launches(less="less")
 
     plan = plan_when_ready(gpu_or_cpu("V100"), timeout_s=60)
@@ -175,13 +175,13 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.rest
-def test_ctrl_c_releases_what_was_asked_for(cluster):
+def test_ctrl_c_releases_the_requested_nodes(cluster):
     cluster.launches(hangs="hang")
     command = [sys.executable, "-c", INTERRUPTED, cluster.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         # Ray may print that tasks of other tests are infeasible.
         line = next(each for each in iter(child.stdout.readline, "") if each.startswith("GpuPolicy"))
-        wait_until(lambda: any("H100" in bundle for bundle in asked_for()))
+        wait_until(lambda: any("H100" in bundle for bundle in requested_nodes()))
         child.send_signal(signal.SIGINT)
         rest = child.communicate(timeout=60)[0]
 
@@ -189,46 +189,46 @@ def test_ctrl_c_releases_what_was_asked_for(cluster):
         "GpuPolicy does not fit the alive nodes: requesting 1 CPU, 1 GPU, 0.001 accelerator_type:H100"
     )
     assert "interrupted" in rest
-    assert asked_for() == {}
+    assert requested_nodes() == {}
 
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.ray_border
-def test_nodes_are_asked_for_ahead_of_a_run_and_let_go_after_it():
+def test_request_capacity_requests_nodes_and_releases_them_after_the_block():
     plan = CpuPolicy(cpus=3).plan(nodes((3, 0)))
 
     with request_capacity(plan):
-        during = asked_for()
+        during = requested_nodes()
         wait_until(lambda: any(node["Alive"] and node["Resources"].get("CPU") == 3 for node in ray.nodes()))
 
     assert during == {'{"CPU": 3.0}': 1}
-    assert asked_for() == {}
+    assert requested_nodes() == {}
 
 
 @pytest.mark.usefixtures("cluster")
-def test_an_error_in_the_run_lets_them_go_too():
+def test_request_capacity_releases_the_nodes_after_an_error():
     with pytest.raises(ZeroDivisionError), request_capacity(CpuPolicy().plan(nodes((1, 0)))):
         raise ZeroDivisionError
 
-    assert asked_for() == {}
+    assert requested_nodes() == {}
 
 
 @pytest.mark.usefixtures("cluster")
-def test_the_request_of_another_is_not_released():
+def test_releasing_a_replaced_request_keeps_the_newer_one():
     plan = CpuPolicy().plan(nodes((1, 0)))
 
     request = request_capacity(plan)
     request_capacity(plan, num_trials=2)
     request.release()
-    others = asked_for()
+    others = requested_nodes()
     release_capacity()
 
     assert others == {'{"CPU": 1.0}': 2}
-    assert asked_for() == {}
+    assert requested_nodes() == {}
 
 
 @pytest.mark.usefixtures("cluster")
-def test_node_types_that_are_known_to_be_too_small_are_not_asked_for():
+def test_node_types_that_are_too_small_are_not_requested():
     types = (NodeTypeCapacity(name="starts", resources=Resources(cpus=1, gpus=1), max_nodes_to_add=1),)
     lines = []
 
@@ -248,7 +248,7 @@ def test_node_types_that_are_known_to_be_too_small_are_not_asked_for():
 @pytest.fixture(scope="module")
 def cluster_v1():
     types = {name: TYPES[name] for name in ("starts", "fails")}
-    with no_workers_ahead(), autoscaling_cluster(types, v2=False) as started:
+    with without_prestarted_workers(), autoscaling_cluster(types, v2=False) as started:
         yield started
 
 
@@ -262,15 +262,15 @@ def connected_to_v1(cluster_v1):
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_v1_adds_a_gpu_node_too(connected_to_v1):
+def test_autoscaler_v1_adds_a_gpu_node(connected_to_v1):
     plan, _ = timed(gpu_or_cpu("T4"))
 
     assert plan.use_gpu
-    assert asked_for() == {}
+    assert requested_nodes() == {}
 
 
 @pytest.mark.rest
-def test_v1_is_taken_at_its_silence_where_it_can_never_meet_a_request(connected_to_v1):
+def test_an_impossible_request_to_autoscaler_v1_is_abandoned_within_seconds(connected_to_v1):
     plan, seconds = timed(gpu_or_cpu("H200"), probe=without_types)
 
     assert "and the autoscaler launches no further nodes for it" in plan.reasons[0]
@@ -279,7 +279,7 @@ def test_v1_is_taken_at_its_silence_where_it_can_never_meet_a_request(connected_
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_v1_says_why_a_launch_failed(connected_to_v1):
+def test_the_reason_of_a_failed_launch_by_autoscaler_v1_is_reported(connected_to_v1):
     connected_to_v1.launches(fails="fail")
 
     plan, seconds = timed(gpu_or_cpu("A100"))
@@ -295,7 +295,7 @@ def disconnected():
 
 @pytest.mark.rest
 @pytest.mark.usefixtures("disconnected")
-def test_on_a_ray_of_its_own_nobody_is_waited_for(caplog):
+def test_planning_does_not_wait_without_an_autoscaler(caplog):
     caplog.set_level(logging.INFO, logger="tune_policies")
     with local_ray(num_cpus=2):
         plan, seconds = timed(gpu_or_cpu("T4"))
@@ -310,26 +310,26 @@ def test_on_a_ray_of_its_own_nobody_is_waited_for(caplog):
 
 @pytest.mark.rest
 @pytest.mark.usefixtures("disconnected")
-def test_a_young_cluster_is_given_time_to_say_that_nothing_adds_nodes_to_it():
+def test_a_new_cluster_without_an_autoscaler_raises_an_error():
     with cluster_of({"num_cpus": 1}) as cluster:
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
         with pytest.raises(InfeasibleRequestError, match="this cluster has no autoscaler") as caught:
             plan_when_ready(FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=9)), timeout_s=60)
 
     assert [error.short_of for error in caught.value.tried] == ["GPU", "CPU"]
-    assert "plan_when_ready" not in str(caught.value)  # it has been called
+    assert "plan_when_ready" not in str(caught.value)  # the hint is omitted, because the function was called
 
 
 @pytest.mark.usefixtures("disconnected")
-def test_without_a_connection_there_is_nobody_to_ask():
+def test_planning_and_requesting_without_a_connection_raise_an_error():
     plan = CpuPolicy().plan(nodes((1, 0)))
 
-    for ask in (lambda: plan_when_ready(CpuPolicy()), lambda: request_capacity(plan), release_capacity):
+    for call in (lambda: plan_when_ready(CpuPolicy()), lambda: request_capacity(plan), release_capacity):
         with pytest.raises(ProbeError, match=r"not connected to a Ray cluster: call ray.init\(\)"):
-            ask()
+            call()
 
 
 @pytest.mark.parametrize("wrong", [{"timeout_s": 0}, {"timeout_s": float("nan")}, {"num_trials": 0}])
-def test_a_deadline_and_a_number_must_be_above_zero(wrong):
+def test_timeout_s_and_num_trials_must_be_above_zero(wrong):
     with pytest.raises(InvalidResourcesError, match=f"{next(iter(wrong))} must be"):
         plan_when_ready(CpuPolicy(), **wrong)

@@ -1,4 +1,4 @@
-"""``plan.remote_options()`` on a real Ray: as many actors run as planned, and a task gives its process back."""
+"""``plan.remote_options()`` limits the number of actors and controls the reuse of processes."""
 
 import os
 import time
@@ -22,7 +22,7 @@ def capacity():
     ) as started:
         ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ProbeWarning)  # logical GPUs have no NVML
+            warnings.simplefilter("ignore", ProbeWarning)  # simulated GPUs have no NVML
             yield probe_cluster()
 
 
@@ -44,7 +44,7 @@ class Worker:
     ],
     ids=str,
 )
-def test_as_many_actors_run_at_once_as_planned_and_one_more_does_not(capacity, policy):
+def test_exactly_the_planned_number_of_actors_runs_at_once(capacity, policy):
     plan = policy.plan(capacity)
     actor = ray.remote(Worker).options(**plan.remote_options())
 
@@ -61,7 +61,7 @@ def test_as_many_actors_run_at_once_as_planned_and_one_more_does_not(capacity, p
 
 
 @pytest.mark.rest
-def test_a_task_that_releases_gets_a_new_process_for_each_call_and_the_old_one_ends(capacity):
+def test_the_process_of_a_task_with_reuse_release_ends_after_each_call(capacity):
     options = CpuPolicy().plan(capacity).remote_options(reuse="release")
 
     @ray.remote(**options)
@@ -85,7 +85,7 @@ def is_alive(pid, within_s=20):
 
 @pytest.mark.rest
 @pytest.mark.parametrize(("reuse", "num_processes"), [("process", 3), ("release", 3), ("keep", 1)])
-def test_a_task_with_gpus_keeps_its_process_only_if_it_should(capacity, reuse, num_processes):
+def test_a_task_with_gpus_reuses_its_process_only_with_reuse_keep(capacity, reuse, num_processes):
     @ray.remote(**GpuPolicy(gpus=0.5, cpus=0.5).plan(capacity).remote_options(reuse=reuse))
     def task():
         return os.getpid()
@@ -94,7 +94,7 @@ def test_a_task_with_gpus_keeps_its_process_only_if_it_should(capacity, reuse, n
 
 
 @pytest.mark.rest
-def test_an_actor_keeps_its_process(capacity):
+def test_an_actor_keeps_one_process_for_all_calls(capacity):
     actor = ray.remote(Worker).options(**GpuPolicy().plan(capacity).remote_options(reuse="process")).remote()
 
     assert ray.get(actor.pid.remote(), timeout=60) == ray.get(actor.pid.remote(), timeout=60)

@@ -1,4 +1,4 @@
-"""An experiment that goes on under another plan: what is unfinished has the new plan's resources."""
+"""Unfinished trials of an experiment that is resumed under another plan get the resources of the new plan."""
 
 import json
 import os
@@ -24,12 +24,12 @@ RAY = {"num_cpus": 2}
 
 @pytest.fixture(autouse=True)
 def without_loggers(monkeypatch):
-    """Where a run is interrupted, Tune's loggers do not close their files."""
+    """Disable Tune's loggers, which do not close their files if a run is interrupted."""
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 
 
 class InterruptOnce(tune.Callback):
-    """Presses Ctrl-C, once, in the middle of a trial."""
+    """Sends Ctrl-C once, in the middle of a trial."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -51,14 +51,14 @@ def take_step(config, step, first):
 
 
 def wait_for_the_other(folder, fate):
-    """Wait until the two trials that are resumed run side by side."""
+    """Wait until the two resumed trials run at the same time."""
     pair = {BROKEN, INTERRUPTED}
     if fate not in pair:
         return
     (folder / fate).touch()
     deadline = time.monotonic() + 100
     while not all((folder / name).exists() for name in pair):
-        assert time.monotonic() < deadline, "not as many trials run at once as the plan has room for"
+        assert time.monotonic() < deadline, "fewer trials than planned run at once"
         time.sleep(0.02)
 
 
@@ -123,8 +123,8 @@ def resumed_by_tune_run(trainable, folder):
     return tune.run(trainable, scheduler=PolicyScheduler(TWO_AT_ONCE), resume="AUTO+ERRORED", **options).trials
 
 
-def resumed_after_resources_by_hand(trainable, folder):
-    """Tune saves those with each trial, and with those that it has not even made yet."""
+def resumed_after_manual_resources(trainable, folder):
+    """Tune saves manually set resources with each trial, and with trials that it has not created yet."""
     options = options_for_tune_run(trainable, folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1")
@@ -154,29 +154,29 @@ def restored_by_the_tuner(trainable, folder):
     ("trainable", "resumed"),
     [
         (Class, restored_by_the_tuner),
-        pytest.param(function, resumed_after_resources_by_hand, marks=pytest.mark.slow),
+        pytest.param(function, resumed_after_manual_resources, marks=pytest.mark.slow),
         pytest.param(function, resumed_by_tune_run, marks=pytest.mark.slow),
         pytest.param(function, restored_by_the_tuner, marks=pytest.mark.slow),
         pytest.param(Class, resumed_by_tune_run, marks=pytest.mark.slow),
     ],
     ids=[
-        "class by Tuner",
-        "function after resources by hand",
-        "function by tune.run",
-        "function by Tuner",
-        "class by tune.run",
+        "class, Tuner",
+        "function, tune.run after manual resources",
+        "function, tune.run",
+        "function, Tuner",
+        "class, tune.run",
     ],
 )
 @pytest.mark.ray_border
-def test_what_is_unfinished_goes_on_under_the_new_plan(tmp_path, trainable, resumed):
-    """From its checkpoint, with the new plan's resources, and as many at once as it has room for."""
+def test_unfinished_trials_resume_with_the_resources_of_the_new_plan(tmp_path, trainable, resumed):
+    """They resume from their checkpoints, and the planned number runs at once."""
     trials = {trial.config["fate"]: trial for trial in resumed(trainable, tmp_path)}
 
-    had = {
+    found = {
         fate: (trial.last_result["cpus"], trial.last_result["threads"], trial.last_result["first"] > 1)
         for fate, trial in trials.items()
     }
-    assert had == {
+    assert found == {
         FINISHED: (2, "2", False),
         BROKEN: (1, "1", True),
         INTERRUPTED: (1, "1", True),

@@ -1,4 +1,4 @@
-"""What Tune saves of a run opens without this package, and resuming a run changes nothing that it should not."""
+"""Tune's saved state is readable without this package, and resuming a run has no unwanted effects."""
 
 import functools
 import json
@@ -56,7 +56,7 @@ class WithChild(tune.Trainable):
         pass
 
 
-def test_an_experiment_opens_in_an_environment_without_this_package(tmp_path):
+def test_an_experiment_can_be_opened_without_this_package(tmp_path):
     run(report, CpuPolicy(cpus=2), num_samples=2, storage_path=str(tmp_path), name="run", verbose=0)
 
     command = [sys.executable, "-c", WITHOUT_THIS_PACKAGE, str(tmp_path / "run")]
@@ -74,8 +74,8 @@ class Suggesting(Searcher):
 
 
 @pytest.mark.rest
-def test_a_run_with_a_searcher_is_saved_as_tune_saves_it(tmp_path):
-    """It can then be resumed without a policy."""
+def test_the_saved_state_of_a_run_with_a_searcher_is_the_same_as_tunes(tmp_path):
+    """The run can therefore be resumed without a policy."""
 
     def saved(name, scheduler):
         tune.run(
@@ -97,7 +97,7 @@ def test_a_run_with_a_searcher_is_saved_as_tune_saves_it(tmp_path):
 
 
 @pytest.mark.rest
-def test_a_policy_is_applied_beside_another_wrapper_of_tune_run_which_stays(tmp_path, monkeypatch):
+def test_applied_keeps_another_wrapper_of_tune_run(tmp_path, monkeypatch):
     calls = []
     original = tune.run
 
@@ -115,7 +115,7 @@ def test_a_policy_is_applied_beside_another_wrapper_of_tune_run_which_stays(tmp_
     assert tune.run is logged
 
 
-def test_resources_that_a_resumed_run_is_given_do_not_replace_the_policys(tmp_path):
+def test_the_policy_overrides_resources_per_trial_in_a_resumed_run(tmp_path):
     kept = {"storage_path": str(tmp_path), "name": "run", "verbose": 0}
     run(report_and_fail, CpuPolicy(cpus=2), raise_on_failed_trial=False, **kept)
 
@@ -131,14 +131,14 @@ def test_resources_that_a_resumed_run_is_given_do_not_replace_the_policys(tmp_pa
     assert [trial.placement_group_factory.bundles for trial in resumed.trials] == [[{"CPU": 3}]]
 
 
-def test_a_restore_that_fails_leaves_the_results_as_they_were(tmp_path):
+def test_a_failed_restore_does_not_change_the_experiment(tmp_path):
     run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0)
     tune_config = tune.TuneConfig(scheduler=PolicyScheduler(CpuPolicy(cpus=1)))
     space = {"fails": tune.grid_search([True, False])}
     tune.Tuner(WithChild, param_space=space, tune_config=tune_config, run_config=run_config).fit()
     path = str(tmp_path / "run")
 
-    # Tune would only log an error that left the scheduler as it adds the trials, and begin the experiment again.
+    # If the scheduler raised the error while Tune adds trials, Tune would only log it and restart the experiment.
     with pytest.raises(InvalidResourcesError, match="the policy plans trials with a GPU"), applied(GpuPolicy()):
         tune.Tuner.restore(path, WithChild, resume_errored=True).fit()
 
@@ -147,14 +147,14 @@ def test_a_restore_that_fails_leaves_the_results_as_they_were(tmp_path):
     assert len(again) == 2
 
 
-def test_tune_does_not_say_that_no_trial_uses_a_gpu_where_the_policy_gives_one(tmp_path, caplog):
+def test_tune_does_not_warn_about_unused_gpus_if_the_policy_assigns_them(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="ray.tune"):
         run(report, GpuPolicy(), storage_path=str(tmp_path), verbose=0)
 
     assert "Tune detects GPUs" not in caplog.text
 
 
-def test_all_of_tunes_ways_to_call_a_run_take_the_scheduler(tmp_path):
+def test_run_experiments_and_lists_of_experiments_accept_the_scheduler(tmp_path):
     experiments = [
         tune.Experiment(name, run=report, storage_path=str(tmp_path), config={"x": 1}) for name in ("one", "two")
     ]
@@ -166,7 +166,7 @@ def test_all_of_tunes_ways_to_call_a_run_take_the_scheduler(tmp_path):
     assert [trial.last_result["slot"] for trial in listed] == ["3 CPUs"] * 2
 
 
-def test_rays_own_schedulers_run_inside(tmp_path):
+def test_a_tune_scheduler_can_be_the_inner_scheduler(tmp_path):
     inner = MedianStoppingRule(metric="loss", mode="min")
 
     trials = run(

@@ -1,4 +1,4 @@
-"""Algorithms of RLlib run under a policy: they keep the bundles that they place their actors in."""
+"""RLlib algorithms run under a policy and keep the placement group bundles of their actors."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from tune_policies.trainers import size_algorithm
 
 RAY = {"num_cpus": 4, "num_gpus": 2}
 
-# The GPUs are logical, so there is nothing to read of them. RLlib looks at spaces of which Gymnasium warns.
+# The memory of simulated GPUs cannot be read. Gymnasium warns about the spaces that RLlib uses.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning:gymnasium"),
@@ -25,18 +25,18 @@ CPUS = CpuPolicy(cpus=2)
 
 @pytest.fixture(scope="module")
 def ppo():
-    """RLlib, whose import takes seconds."""
+    """Import RLlib, which takes seconds."""
     return pytest.importorskip("ray.rllib.algorithms.ppo", exc_type=ImportError)
 
 
 @pytest.fixture
 def without_loggers(monkeypatch):
-    """Where a run is interrupted, Tune's loggers do not close their files."""
+    """Disable Tune's loggers, which do not close their files if a run is interrupted."""
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 
 
 class InterruptOnce(tune.Callback):
-    """Presses Ctrl-C, once, at a result that has been saved."""
+    """Sends Ctrl-C once, after the first checkpoint."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -61,7 +61,7 @@ def by_applied(space, run_config):
 @pytest.mark.usefixtures("without_loggers")
 @pytest.mark.rest
 @pytest.mark.parametrize("run_and_restore", [by_tuner, pytest.param(by_applied, marks=pytest.mark.slow)])
-def test_an_algorithm_is_restored_and_its_checkpoint_is_one_of_rllib(ppo, tmp_path, run_and_restore):
+def test_an_algorithm_is_restored_and_its_checkpoint_loads_in_rllib(ppo, tmp_path, run_and_restore):
     config = ppo.PPOConfig().environment("CartPole-v1")
     config.training(train_batch_size_per_learner=128, minibatch_size=64, num_epochs=1)
     run_config = tune.RunConfig(
@@ -85,7 +85,7 @@ def test_an_algorithm_is_restored_and_its_checkpoint_is_one_of_rllib(ppo, tmp_pa
 
 
 class LikePPO(tune.Trainable):
-    """Reserves the bundles of an algorithm, without its actors; ends once as many run as it is told."""
+    """Reserves the bundles of an algorithm without its actors, and waits until ``at_once`` trials run."""
 
     @classmethod
     def default_resource_request(cls, config):
@@ -110,18 +110,18 @@ def bundles_of(ppo, policy):
 @pytest.mark.parametrize(
     ("policy", "at_once", "gpus", "slot"),
     [
-        pytest.param(GpuPolicy(cpus=2), 2, 1, "2 CPUs, 1 GPU", id="the main process learns"),
+        pytest.param(GpuPolicy(cpus=2), 2, 1, "2 CPUs, 1 GPU", id="learning in the main process"),
         pytest.param(
             GpuPolicy(cpus=2, num_workers=2),
             1,
             0,
             "4 CPUs, 2 GPUs",
-            id="learners",
+            id="remote learners",
             marks=pytest.mark.rest,
         ),
     ],
 )
-def test_the_main_process_sees_the_gpu_of_its_own_bundle_alone(ppo, tmp_path, policy, at_once, gpus, slot):
+def test_the_main_process_sees_only_the_gpus_of_its_own_bundle(ppo, tmp_path, policy, at_once, gpus, slot):
     folder = tmp_path / "running"
     folder.mkdir()
 
@@ -139,7 +139,7 @@ def test_the_main_process_sees_the_gpu_of_its_own_bundle_alone(ppo, tmp_path, po
     assert most_at_once(results) == at_once
 
 
-def test_a_policy_without_gpus_is_refused_for_learners_with_gpus_before_anything_starts(ppo, tmp_path):
+def test_a_cpu_policy_is_rejected_for_learners_with_gpus_before_the_run_starts(ppo, tmp_path):
     config = {"bundles": bundles_of(ppo, GpuPolicy(cpus=2)), "folder": str(tmp_path), "at_once": 1}
 
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""A policy that goes straight in: one call runs Tune under it, and no way runs more trials than it has room for."""
+"""run, tuner and applied run Tune under a policy, which limits the number of concurrent trials."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def most_at_once(frame):
     return most
 
 
-def test_run_gives_each_trial_what_the_policy_says(tmp_path, capsys):
+def test_run_gives_each_trial_its_planned_slot(tmp_path, capsys):
     found = run(spans, AutoPolicy(), num_samples=3, storage_path=str(tmp_path), verbose=0)
 
     assert set(found.dataframe()["slot"]) == {"2 CPUs, 1 GPU"}
@@ -66,7 +66,7 @@ def test_run_gives_each_trial_what_the_policy_says(tmp_path, capsys):
 @pytest.mark.parametrize(
     "policy", [ONE_AT_ONCE, *further(ReservingPolicy(CpuPolicy(cpus=1), cpus=3))], ids=["capped", "reserving"]
 )
-def test_no_more_trials_run_than_the_policy_lets(policy, tmp_path):
+def test_the_policy_limits_the_number_of_concurrent_trials(policy, tmp_path):
     frame = run(spans, policy, num_samples=3, storage_path=str(tmp_path), verbose=0).dataframe()
 
     assert most_at_once(frame) == 1
@@ -86,16 +86,16 @@ def runs_by_a_tuner(num_samples, max_concurrent_trials, storage_path, verbose):
     return tune.Tuner(spans, tune_config=tune_config, run_config=run_config).fit().get_dataframe()
 
 
-@pytest.mark.parametrize("most", [None, *further(3)], ids=["no limit of the run", "a higher limit"])
+@pytest.mark.parametrize("most", [None, *further(3)], ids=["no limit in the run", "a higher limit in the run"])
 @pytest.mark.parametrize("runs", [runs_by_tune, *further(runs_by_a_tuner)])
-def test_the_scheduler_alone_holds_trials_back(runs, most, tmp_path):
+def test_the_scheduler_limits_concurrent_trials_without_a_limit_in_the_run(runs, most, tmp_path):
     frame = runs(num_samples=3, max_concurrent_trials=most, storage_path=str(tmp_path), verbose=0)
 
     assert most_at_once(frame) == 1
 
 
 @pytest.mark.rest
-def test_a_run_may_lower_the_number_of_trials_at_once(tmp_path):
+def test_max_concurrent_trials_can_lower_the_limit_of_the_policy(tmp_path):
     kwargs = {"num_samples": 3, "max_concurrent_trials": 1, "storage_path": str(tmp_path), "verbose": 0}
 
     assert most_at_once(run(spans, CpuPolicy(cpus=1), **kwargs).dataframe()) == 1
@@ -121,14 +121,14 @@ class Trainer:
         (spans, {"policy": "CpuPolicy"}, "policy must be a policy"),
         (Trainer(), {"policy": CpuPolicy()}, r"Trainer is a trainer, .* pass as_trainable\(function\)"),
     ],
-    ids=["no policy", "a scheduler", "resources given twice", "two policies", "a wrong limit", "a name", "a trainer"],
+    ids=["no policy", "only a scheduler", "resources twice", "two policies", "wrong limit", "text", "trainer"],
 )
-def test_what_cannot_run_says_why(trainable, kwargs, message):
+def test_invalid_arguments_of_run_are_rejected(trainable, kwargs, message):
     with pytest.raises(InvalidResourcesError, match=message):
         run(trainable, **kwargs)
 
 
-def test_a_tuner_plans_when_the_run_begins_and_not_before(tmp_path):
+def test_a_tuner_plans_when_the_run_starts(tmp_path):
     run_config = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
     ready = tuner(spans, CpuPolicy(cpus=100), run_config=run_config)
 
@@ -137,7 +137,7 @@ def test_a_tuner_plans_when_the_run_begins_and_not_before(tmp_path):
 
 
 @pytest.mark.rest
-def test_run_takes_a_scheduler_that_has_the_policy(tmp_path, capsys):
+def test_run_accepts_a_policy_scheduler_instead_of_a_policy(tmp_path, capsys):
     scheduler = PolicyScheduler(ONE_AT_ONCE)
 
     (trial,) = run(spans, scheduler=scheduler, storage_path=str(tmp_path), verbose=0).trials
@@ -148,7 +148,7 @@ def test_run_takes_a_scheduler_that_has_the_policy(tmp_path, capsys):
 
 
 @pytest.mark.rest
-def test_a_plan_is_not_printed_again(tmp_path, capsys):
+def test_run_does_not_print_a_plan_that_the_user_passed(tmp_path, capsys):
     plan = CpuPolicy(cpus=1).plan(ClusterCapacity.of(Resources(cpus=4)))
 
     run(spans, plan, storage_path=str(tmp_path), verbose=0)
@@ -157,7 +157,7 @@ def test_a_plan_is_not_printed_again(tmp_path, capsys):
 
 
 @pytest.mark.rest
-def test_a_callback_without_a_plan_tells_of_the_runs_own(tmp_path, capfd):
+def test_a_callback_without_a_plan_records_the_plan_of_the_run(tmp_path, capfd):
     run_config = tune.RunConfig(callbacks=[PolicyCallback()], storage_path=str(tmp_path), name="tuned", verbose=0)
 
     kept = {"storage_path": str(tmp_path), "name": "run", "verbose": 0}
@@ -172,14 +172,14 @@ def test_a_callback_without_a_plan_tells_of_the_runs_own(tmp_path, capfd):
 
 
 class UnpicklablePolicy(CpuPolicy):
-    """A policy of a user's own that holds what no process can send, as an open connection."""
+    """A user's policy with an attribute that cannot be pickled, such as an open connection."""
 
     def __reduce__(self):
         raise TypeError("cannot pickle a connection")
 
 
 @pytest.mark.rest
-def test_trials_run_by_a_policy_that_cannot_be_pickled(tmp_path):
+def test_trials_run_under_a_policy_that_cannot_be_pickled(tmp_path):
     scheduler = PolicyScheduler(UnpicklablePolicy(cpus=1))
 
     (trial,) = tune.run(spans, scheduler=scheduler, storage_path=str(tmp_path), verbose=0).trials
@@ -187,18 +187,18 @@ def test_trials_run_by_a_policy_that_cannot_be_pickled(tmp_path):
     assert (trial.status, trial.last_result["slot"]) == ("TERMINATED", "1 CPU")
 
 
-class AskedPolicy(CpuPolicy):
-    """Notes in ``folder`` that it was requested a plan."""
+class RecordPlanning(CpuPolicy):
+    """Creates a file in ``folder`` when it plans."""
 
     folder: str
 
     def plan(self, capacity):
-        (Path(self.folder) / "asked").touch()
+        (Path(self.folder) / "planned").touch()
         return super().plan(capacity)
 
 
 class InterruptOnce(tune.Callback):
-    """Presses Ctrl-C at the first result of the first run."""
+    """Sends Ctrl-C at the first result of the first run."""
 
     def __init__(self, restored):
         self.restored = restored
@@ -208,11 +208,11 @@ class InterruptOnce(tune.Callback):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def until_planned_anew(config):
-    """Report until the run is restored, and a policy has planned anew in it."""
+def report_until_replanned(config):
+    """Report until the run is restored and a policy has planned again."""
     start = time.time()
     folder = Path(config["folder"])
-    while not (folder / "restored").exists() or not (folder / "asked").exists():
+    while not (folder / "restored").exists() or not (folder / "planned").exists():
         tune.report({"start": start, "end": time.time()})
         time.sleep(0.05)
     time.sleep(0.3)
@@ -233,7 +233,7 @@ def interrupted(make_tuner, folder, *callbacks):
 
 @pytest.fixture
 def without_loggers(monkeypatch):
-    """Where a run is interrupted, Tune's loggers do not close their files."""
+    """Disable Tune's loggers, which do not close their files if a run is interrupted."""
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 
 
@@ -244,15 +244,17 @@ def at_once(results):
 
 @pytest.mark.rest
 @pytest.mark.usefixtures("without_loggers")
-def test_a_tuner_is_restored_under_the_policy_that_is_applied(tmp_path):
-    """The saved policy is not used again, not even when the scheduler plans again."""
-    policy = AskedPolicy(cpus=2, folder=str(tmp_path))
+def test_a_restored_tuner_uses_the_applied_policy(tmp_path):
+    """The saved policy is not used, even when the scheduler plans again."""
+    policy = RecordPlanning(cpus=2, folder=str(tmp_path))
     tune_config = tune.TuneConfig(num_samples=3, reuse_actors=True)
-    path = interrupted(partial(tuner, until_planned_anew, policy, tune_config=tune_config), tmp_path, PolicyCallback())
-    (tmp_path / "asked").unlink()
+    path = interrupted(
+        partial(tuner, report_until_replanned, policy, tune_config=tune_config), tmp_path, PolicyCallback()
+    )
+    (tmp_path / "planned").unlink()
 
     with applied(ReservingPolicy(policy, cpus=2)):
-        found = tune.Tuner.restore(path, until_planned_anew).fit()
+        found = tune.Tuner.restore(path, report_until_replanned).fit()
 
     *_, last = ResourceUsage.from_json((tmp_path / "run" / USAGE_FILE).read_text()).plans
     assert (len(found), at_once(found)) == (3, 1)
@@ -261,28 +263,28 @@ def test_a_tuner_is_restored_under_the_policy_that_is_applied(tmp_path):
 
 @pytest.mark.rest
 @pytest.mark.usefixtures("without_loggers")
-def test_a_restored_tuner_plans_anew_by_the_policy_that_was_saved(tmp_path, capsys):
-    policy = AskedPolicy(cpus=2, folder=str(tmp_path))
-    path = interrupted(partial(tuner, until_planned_anew, policy), tmp_path)
-    (tmp_path / "asked").unlink()
+def test_a_restored_tuner_plans_again_with_its_saved_policy(tmp_path, capsys):
+    policy = RecordPlanning(cpus=2, folder=str(tmp_path))
+    path = interrupted(partial(tuner, report_until_replanned, policy), tmp_path)
+    (tmp_path / "planned").unlink()
     capsys.readouterr()
 
-    (result,) = tune.Tuner.restore(path, until_planned_anew).fit()
+    (result,) = tune.Tuner.restore(path, report_until_replanned).fit()
 
-    assert (tmp_path / "asked").exists()
+    assert (tmp_path / "planned").exists()
     assert result.metrics["slot"] == "2 CPUs"
     assert capsys.readouterr().out.count("2 trials at once, limited by") == 1
 
 
 @pytest.mark.rest
 @pytest.mark.usefixtures("without_loggers")
-def test_a_run_is_resumed_under_the_policy_that_it_is_given(tmp_path):
-    (tmp_path / "asked").touch()
+def test_a_resumed_run_uses_the_given_policy(tmp_path):
+    (tmp_path / "planned").touch()
     kept = {"config": {"folder": str(tmp_path)}, "storage_path": str(tmp_path), "name": "run", "verbose": 0}
-    run(until_planned_anew, CpuPolicy(cpus=1), callbacks=[InterruptOnce(tmp_path / "restored")], **kept)
+    run(report_until_replanned, CpuPolicy(cpus=1), callbacks=[InterruptOnce(tmp_path / "restored")], **kept)
     (tmp_path / "restored").touch()
 
-    (trial,) = run(until_planned_anew, CpuPolicy(cpus=3), resume=True, **kept).trials
+    (trial,) = run(report_until_replanned, CpuPolicy(cpus=3), resume=True, **kept).trials
 
     assert (trial.status, trial.last_result["slot"]) == ("TERMINATED", "3 CPUs")
 
@@ -299,7 +301,7 @@ def library_by_tuner(folder, **kwargs):
 
 @pytest.mark.rest
 @pytest.mark.parametrize("library", [library_by_run, library_by_tuner])
-def test_a_library_runs_tune_under_the_policy_that_is_applied(library, tmp_path):
+def test_applied_affects_tune_runs_of_a_library_only_in_the_block(library, tmp_path):
     with applied(ONE_AT_ONCE):
         frame = library(str(tmp_path / "in the block"))
     after = library(str(tmp_path / "after"))
@@ -309,7 +311,7 @@ def test_a_library_runs_tune_under_the_policy_that_is_applied(library, tmp_path)
 
 
 @pytest.mark.rest
-def test_a_run_with_a_policy_of_its_own_keeps_it_and_the_innermost_block_counts(tmp_path):
+def test_a_policy_of_the_run_and_the_innermost_block_take_precedence(tmp_path):
     with applied(CpuPolicy(cpus=1)), applied(CpuPolicy(cpus=3)):
         own = library_by_run(str(tmp_path / "own"), scheduler=PolicyScheduler(CpuPolicy(cpus=2)))
         inner = library_by_run(str(tmp_path / "inner"), scheduler="asynchyperband", metric="end", mode="max")
@@ -317,12 +319,12 @@ def test_a_run_with_a_policy_of_its_own_keeps_it_and_the_innermost_block_counts(
     assert (set(own["slot"]), set(inner["slot"])) == ({"2 CPUs"}, {"3 CPUs"})
 
 
-def test_what_cannot_be_applied_is_refused_before_the_block():
+def test_applied_rejects_an_invalid_policy_before_the_block():
     with pytest.raises(InvalidResourcesError), applied("CpuPolicy"):
         pytest.fail("the block was entered")
 
 
-def test_the_options_of_a_scheduler_are_applied_to_each_run(tmp_path):
+def test_applied_uses_the_options_of_a_policy_scheduler(tmp_path):
     with applied(PolicyScheduler(GpuPolicy(gpus=0.5, cpus=1), on_unenforced_limit="warn")):
         found = tune.run(spans, storage_path=str(tmp_path), verbose=0).dataframe()
 

@@ -1,4 +1,4 @@
-"""What Ray's own agent exports of a run, as Prometheus would read it."""
+"""The metrics of a run that Ray's agent exports for Prometheus."""
 
 import re
 import socket
@@ -12,8 +12,8 @@ from ray import tune
 from tests.clusters import nodes
 from tune_policies import GpuPolicy, PolicyCallback, PolicyScheduler
 
-pytest.importorskip("opentelemetry.exporter.prometheus", reason="Ray's agent exports with ray[default] alone")
-pytest.importorskip("opencensus", reason="Ray's agent exports with ray[default] alone")
+pytest.importorskip("opentelemetry.exporter.prometheus", reason="Ray's agent exports metrics only with ray[default]")
+pytest.importorskip("opencensus", reason="Ray's agent exports metrics only with ray[default]")
 
 PLAN = GpuPolicy(gpus=0.5, cpus=1).plan(nodes((2, 1)))
 SLOT = "1 CPU, 0.5 GPU"
@@ -27,8 +27,8 @@ def train(config):
         tune.report({"gpu_memory": usage})
 
 
-class Reads(tune.Callback):
-    """Reads what is exported while the run goes on, until it has what is looked for."""
+class ReadMetrics(tune.Callback):
+    """Reads the exported metrics during the run until they contain the GPU memory."""
 
     def __init__(self, port):
         self.port, self.exported, self.next_s = port, {}, 0.0
@@ -46,13 +46,13 @@ class Reads(tune.Callback):
                 self.exported[name, *kept] = float(value)
 
 
-def test_prometheus_reads_the_figures_of_a_run_from_ray(tmp_path):
+def test_the_metrics_of_a_run_are_exported_by_rays_agent(tmp_path):
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     options = {"_metrics_export_port": port, "_system_config": {"metrics_report_interval_ms": 1000}}
     ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False, **options)
-    reads = Reads(port)
+    reads = ReadMetrics(port)
     try:
         tune.run(
             train,

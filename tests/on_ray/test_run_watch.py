@@ -1,4 +1,4 @@
-"""What Ray waits for silently is found by the run: placement groups that are lost, and workers that cannot start."""
+"""A run detects lost placement groups, and Train workers that can never start."""
 
 import threading
 import time
@@ -19,13 +19,13 @@ RAY = {"num_cpus": 2}
 
 @pytest.fixture(autouse=True)
 def without_loggers(monkeypatch):
-    """Where a run is stopped, Tune's loggers do not close their files."""
+    """Disable Tune's loggers, which do not close their files if a run is stopped."""
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 
 
 @ray.remote(num_cpus=1)
 class Holder:
-    def is_there(self):
+    def ready(self):
         return True
 
 
@@ -33,19 +33,19 @@ def report(config):
     tune.report({"loss": 1})
 
 
-def train_with_rays_own_trainer(config):
+def train_with_a_trainer_of_ray(config):
     DataParallelTrainer(lambda: ray.train.report({"loss": 1}), scaling_config=ScalingConfig(num_workers=1)).fit()
     tune.report({"loss": 1})
 
 
 @pytest.mark.timeout(200)
-def test_a_placement_group_that_is_lost_is_requested_again(tmp_path, caplog):
+def test_a_lost_placement_group_is_requested_again(tmp_path, caplog):
     holders = [Holder.remote() for _ in range(2)]
-    ray.get([each.is_there.remote() for each in holders])
+    ray.get([each.ready.remote() for each in holders])
 
-    def lose_and_make_room():
+    def remove_groups_and_release():
         wait_until(lambda: any(group.is_pending for group in placement_groups()))
-        time.sleep(3)  # the run knows of them
+        time.sleep(3)  # until the run has registered the groups
         for group in placement_groups():
             if group.is_pending:
                 remove_group(group.group_id)
@@ -53,7 +53,7 @@ def test_a_placement_group_that_is_lost_is_requested_again(tmp_path, caplog):
         for each in holders:
             ray.kill(each)
 
-    losing = threading.Thread(target=lose_and_make_room)
+    losing = threading.Thread(target=remove_groups_and_release)
     losing.start()
     trials = run(report, CpuPolicy(cpus=1), num_samples=2, storage_path=str(tmp_path), verbose=0).trials
     losing.join()
@@ -62,17 +62,17 @@ def test_a_placement_group_that_is_lost_is_requested_again(tmp_path, caplog):
 
 
 @pytest.mark.timeout(200)
-def test_a_run_says_who_holds_what_its_trials_wait_for(tmp_path, caplog):
+def test_a_run_logs_which_actors_and_groups_reserve_the_resources_of_pending_trials(tmp_path, caplog):
     named = Holder.options(name="server").remote()
     group = ray.util.placement_group([{"CPU": 1}], name="reserved")
-    ray.get([named.is_there.remote(), group.ready()])
+    ray.get([named.ready.remote(), group.ready()])
 
-    def make_room():
+    def release_resources():
         wait_until(lambda: "plan on free resources" in caplog.text)
         ray.kill(named)
         ray.util.remove_placement_group(group)
 
-    releasing = threading.Thread(target=make_room)
+    releasing = threading.Thread(target=release_resources)
     releasing.start()
     run(report, CpuPolicy(cpus=1), num_samples=2, storage_path=str(tmp_path), verbose=0)
     releasing.join()
@@ -85,19 +85,19 @@ def test_a_run_says_who_holds_what_its_trials_wait_for(tmp_path, caplog):
 
 
 @pytest.mark.timeout(200)
-def test_a_run_in_which_no_trial_can_start_its_workers_ends_and_says_which_policy_makes_room(tmp_path, caplog):
+def test_a_run_whose_train_workers_cannot_start_fails_with_advice(tmp_path, caplog):
     policy = CpuPolicy(cpus=1)
 
     with pytest.raises(InfeasibleRequestError, match="Give the policy num_workers=1"):
-        run(train_with_rays_own_trainer, policy, num_samples=2, storage_path=str(tmp_path), verbose=0)
+        run(train_with_a_trainer_of_ray, policy, num_samples=2, storage_path=str(tmp_path), verbose=0)
 
     assert "waits for workers that cannot start: one trial needs 1 worker with 1 CPU" in caplog.text
 
 
 @pytest.mark.timeout(200)
-def test_rays_own_trainer_needs_nothing_but_num_workers_in_the_policy(tmp_path):
+def test_a_trainer_of_ray_works_in_trials_if_the_policy_sets_num_workers(tmp_path):
     policy = CpuPolicy(cpus=1, num_workers=1)
 
-    found = run(train_with_rays_own_trainer, policy, num_samples=2, storage_path=str(tmp_path), verbose=0)
+    found = run(train_with_a_trainer_of_ray, policy, num_samples=2, storage_path=str(tmp_path), verbose=0)
 
     assert [trial.status for trial in found.trials] == ["TERMINATED"] * 2

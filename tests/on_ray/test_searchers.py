@@ -1,4 +1,4 @@
-"""A plan changes no result: the same seed gives the same trials and metrics as resources set by hand."""
+"""With the same seed, trials and metrics under a plan equal those with manually set resources."""
 
 import json
 import random
@@ -16,8 +16,8 @@ from tune_policies import CpuPolicy, PolicyScheduler, probe_cluster
 
 SEED = 7
 GOAL = {"metric": "loss", "mode": "min"}
-# A searcher learns from results in the order in which they come, so it must not be asked ahead. The limit counts paused
-# trials too, so where a scheduler pauses some, only the resources keep them one at a time.
+# The suggestions of a searcher depend on the order of results, so trials run one at a time. The limit also counts
+# paused trials, so with schedulers that pause trials, the resources enforce this instead.
 ONE_AT_A_TIME = {"max_concurrent_trials": 1}
 
 
@@ -27,7 +27,7 @@ def optuna():
     return {"search_alg": OptunaSearch(seed=SEED, **GOAL), **ONE_AT_A_TIME}
 
 
-WAYS = {
+ALGORITHMS = {
     "random": dict,
     "Optuna": optuna,
     "ASHA": lambda: {"scheduler": ASHAScheduler(grace_period=1, max_t=3, reduction_factor=2, **GOAL)},
@@ -62,9 +62,9 @@ def train(config):
 
 
 def run(trainable, folder, **kwargs):
-    """Return each trial's config and what it reported last, in the order of the trials."""
+    """Return the config and the last result of each trial, in order."""
     random.seed(SEED)
-    np.random.seed(SEED)  # what Tune draws from
+    np.random.seed(SEED)  # Tune samples with this generator
     results = tune.run(
         trainable,
         config={"x": tune.uniform(0, 1)},
@@ -81,11 +81,13 @@ def run(trainable, folder, **kwargs):
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize("way", [pytest.param(way, marks=MARKS.get(way, pytest.mark.slow)) for way in WAYS])
-def test_the_same_seed_gives_the_same_trials_and_results_as_resources_set_by_hand(plan, tmp_path, way):
-    by_hand = run(train, tmp_path / "by_hand", resources_per_trial={"cpu": 2}, **WAYS[way]())
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(algorithm, marks=MARKS.get(algorithm, pytest.mark.slow)) for algorithm in ALGORITHMS]
+)
+def test_the_same_seed_gives_the_same_results_as_manually_set_resources(plan, tmp_path, algorithm):
+    by_hand = run(train, tmp_path / "by_hand", resources_per_trial={"cpu": 2}, **ALGORITHMS[algorithm]())
 
-    own = WAYS[way]()
+    own = ALGORITHMS[algorithm]()
     scheduler = PolicyScheduler(plan, own.pop("scheduler", None))
     under_the_plan = run(train, tmp_path / "under_the_plan", scheduler=scheduler, **own)
 
@@ -95,7 +97,7 @@ def test_the_same_seed_gives_the_same_trials_and_results_as_resources_set_by_han
 def results_seen_by_suggestions(tmp_path, **kwargs):
     from ray.tune.search.optuna import OptunaSearch
 
-    class Noting(OptunaSearch):
+    class RecordingSearch(OptunaSearch):
         num_results, seen = 0, ()
 
         def suggest(self, trial_id):
@@ -111,15 +113,15 @@ def results_seen_by_suggestions(tmp_path, **kwargs):
         time.sleep(0.2 + config["x"])
         tune.report({"loss": config["x"]})
 
-    searcher = Noting(seed=SEED, **GOAL)
+    searcher = RecordingSearch(seed=SEED, **GOAL)
     space = {"x": tune.uniform(0, 0.5)}
     tune.run(train, config=space, search_alg=searcher, num_samples=6, storage_path=str(tmp_path), verbose=0, **kwargs)
     return searcher.seen
 
 
 @pytest.mark.slow
-def test_each_suggestion_has_seen_as_many_results_as_with_a_limit_on_concurrent_trials(plan, tmp_path):
-    """Without such a limit, plain Tune asks for a trial one result earlier."""
+def test_each_suggestion_uses_as_many_results_as_with_max_concurrent_trials(plan, tmp_path):
+    """Without ``max_concurrent_trials``, plain Tune requests each suggestion one result earlier."""
     limited = results_seen_by_suggestions(tmp_path, max_concurrent_trials=2, resources_per_trial={"cpu": 1})
 
     under_policy = results_seen_by_suggestions(tmp_path, scheduler=PolicyScheduler(CpuPolicy(cpus=1)))

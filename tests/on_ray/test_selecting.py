@@ -1,4 +1,4 @@
-"""Trials and workers run on the nodes that a plan selects by label, and on no other."""
+"""Trials and workers run only on the nodes that a plan selects."""
 
 import pytest
 import ray
@@ -9,13 +9,13 @@ from tests.on_ray.rays import cluster_of
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, Resources, SelectingPolicy, probe_cluster
 
 
-def where_it_runs(config):
+def report_node(config):
     tune.report({"node_id": ray.get_runtime_context().get_node_id()})
 
 
 @pytest.fixture(scope="module")
 def nodes():
-    """The node IDs by zone; the head has none."""
+    """The node IDs by zone. The head node has no zone."""
     zones = ({}, {"labels": {"zone": "eu"}}, {"labels": {"zone": "us"}})
     with cluster_of(*({"num_cpus": 2, "object_store_memory": 100 * 2**20, **zone} for zone in zones)) as cluster:
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
@@ -27,11 +27,11 @@ def plan_on(policy):
 
 
 @pytest.mark.rest
-def test_trials_of_tune_run_are_on_selected_nodes_only(nodes, tmp_path):
+def test_trials_of_tune_run_use_only_selected_nodes(nodes, tmp_path):
     plan = plan_on(SelectingPolicy(CpuPolicy(), label_selector={"zone": "in(us, asia)"}))
 
     done = tune.run(
-        where_it_runs,
+        report_node,
         resources_per_trial=plan.resources_per_trial,
         num_samples=4,
         storage_path=str(tmp_path),
@@ -42,21 +42,21 @@ def test_trials_of_tune_run_are_on_selected_nodes_only(nodes, tmp_path):
 
 
 @pytest.mark.rest
-def test_workers_of_a_train_run_run_beside_no_excluded_node(nodes, tmp_path):
+def test_train_workers_do_not_run_on_excluded_nodes(nodes, tmp_path):
     excluded = (nodes[None], nodes["us"])
     plan = plan_on(SelectingPolicy(CpuPolicy(num_workers=2), exclude_nodes=excluded))
 
-    def say_where():
+    def record_node():
         context = ray.get_runtime_context()
         (tmp_path / context.get_worker_id()).write_text(context.get_node_id())
 
-    DataParallelTrainer(say_where, scaling_config=plan.scaling_config()).fit()
+    DataParallelTrainer(record_node, scaling_config=plan.scaling_config()).fit()
 
     assert [path.read_text() for path in tmp_path.iterdir()] == [nodes["eu"]] * 2
 
 
 @pytest.mark.rest
-def test_actors_and_tasks_take_the_options_of_a_plan(nodes):
+def test_actors_with_remote_options_run_on_selected_nodes(nodes):
     plan = plan_on(SelectingPolicy(CpuPolicy(), label_selector={"zone": "!us"}, exclude_head=True))
 
     class Where:
@@ -71,7 +71,7 @@ def test_actors_and_tasks_take_the_options_of_a_plan(nodes):
 
 
 @pytest.mark.rest
-def test_a_task_that_releases_gives_its_process_up_and_one_that_does_not_keeps_it(nodes):
+def test_tasks_reuse_their_process_unless_reuse_is_release(nodes):
     plan = plan_on(CpuPolicy())
 
     def process_id():

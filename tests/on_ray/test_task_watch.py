@@ -1,4 +1,4 @@
-"""A run whose trials wait for tasks that find no CPU beside them says so, and how to leave room."""
+"""A run warns if its trials wait for tasks without free CPUs, and explains how to reserve CPUs for them."""
 
 import logging
 import threading
@@ -16,7 +16,7 @@ from tune_policies.trainers.gpu_memory.share import LimitOptions
 from tune_policies.trainers.train_loop import build_trainer
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=2))
-TOLD = []
+MESSAGES = []
 
 
 RAY = {"num_cpus": 2}
@@ -24,23 +24,23 @@ RAY = {"num_cpus": 2}
 
 @pytest.fixture(autouse=True)
 def without_loggers(monkeypatch):
-    """Where a run is stopped, Tune's loggers do not close their files."""
+    """Disable Tune's loggers, which do not close their files if a run is stopped."""
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 
 
 @pytest.fixture(autouse=True)
-def listening():
-    """Collect what the watch says."""
+def collected_messages():
+    """Collect the messages of the task watch."""
     handler = logging.Handler()
-    handler.emit = lambda record: TOLD.append(record.getMessage())
+    handler.emit = lambda record: MESSAGES.append(record.getMessage())
     logger = logging.getLogger("tune_policies.tune.task_watch")
-    TOLD.clear()
+    MESSAGES.clear()
     logger.addHandler(handler)
     yield
     logger.removeHandler(handler)
 
 
-class UntilTold(tune.Stopper):
+class UntilWarned(tune.Stopper):
     def __init__(self):
         self.deadline = time.monotonic() + 100
 
@@ -48,7 +48,7 @@ class UntilTold(tune.Stopper):
         return False
 
     def stop_all(self):
-        return bool(TOLD) or time.monotonic() > self.deadline
+        return bool(MESSAGES) or time.monotonic() > self.deadline
 
 
 def read_a_dataset(config):
@@ -73,39 +73,39 @@ def run(trainable, plan, folder):
         scheduler=PolicyScheduler(plan),
         num_samples=2,
         storage_path=str(folder),
-        stop=UntilTold(),
+        stop=UntilWarned(),
         verbose=0,
     ).trials
 
 
 @BOTH
 @pytest.mark.ray_border
-def test_trials_that_wait_for_tasks_for_which_they_left_no_cpu_say_so(tmp_path, trainable):
+def test_a_run_warns_if_its_trials_leave_no_cpu_for_their_tasks(tmp_path, trainable):
     run(trainable, CpuPolicy(cpus=1).plan(CAPACITY), tmp_path)
 
-    [text] = TOLD
+    [text] = MESSAGES
     assert text.startswith("tasks that need 1 CPU have waited for ")
     assert "ReservingPolicy(policy, cpus=1)" in text
 
 
 @pytest.mark.rest
 @BOTH
-def test_where_room_was_left_trials_get_their_data(tmp_path, trainable):
+def test_tasks_run_without_a_warning_if_the_plan_reserves_a_cpu(tmp_path, trainable):
     trials = run(trainable, ReservingPolicy(CpuPolicy(cpus=1), cpus=1).plan(CAPACITY), tmp_path)
 
     assert [trial.last_result.get("rows") for trial in trials] == [10, 10]
-    assert TOLD == []
+    assert MESSAGES == []
 
 
-def test_a_cpu_that_an_actor_holds_is_no_room_for_tasks(tmp_path):
-    """As under a plan that leaves room for a replica of Ray Serve, and none for Ray Data."""
+def test_a_cpu_that_an_actor_uses_is_not_free_for_tasks(tmp_path):
+    """An example is a plan that reserves a CPU for Ray Serve, and none for Ray Data."""
     replica = ray.remote(num_cpus=1)(Replica).remote()
     assert ray.get(replica.answer.remote()) == 1
 
     run(start_a_task_anywhere, ReservingPolicy(CpuPolicy(cpus=1), cpus=1).plan(CAPACITY), tmp_path)
     ray.kill(replica)
 
-    [text] = TOLD
+    [text] = MESSAGES
     assert "Leave room for them, and for the actors, which use 1 CPU" in text
     assert "ReservingPolicy(policy, cpus=2)" in text
 
@@ -115,7 +115,7 @@ class Replica:
         return 1
 
 
-def read_the_shard_until_told(config):
+def read_the_shard_until_warned(config):
     shard = ray.train.get_dataset_shard("train")
     threading.Thread(target=lambda: list(shard.iter_rows()), daemon=True).start()
     deadline = time.monotonic() + 100
@@ -124,11 +124,11 @@ def read_the_shard_until_told(config):
 
 
 @pytest.mark.slow
-def test_a_train_run_with_a_dataset_for_which_no_cpu_is_left_says_so(tmp_path):
+def test_a_train_run_warns_if_it_leaves_no_cpu_for_its_dataset(tmp_path):
     plan = CpuPolicy(cpus=1, num_workers=2).plan(CAPACITY)
     trainer = build_trainer(
         DataParallelTrainer,
-        read_the_shard_until_told,
+        read_the_shard_until_warned,
         plan,
         {"told": str(tmp_path / "told")},
         LimitOptions(),
@@ -138,10 +138,10 @@ def test_a_train_run_with_a_dataset_for_which_no_cpu_is_left_says_so(tmp_path):
     run.start()
 
     deadline = time.monotonic() + 100
-    while not TOLD and time.monotonic() < deadline:
+    while not MESSAGES and time.monotonic() < deadline:
         time.sleep(0.1)
     (tmp_path / "told").touch()
     run.join(60)
 
-    assert len(TOLD) == 1
-    assert TOLD[0].startswith("tasks that need 1 CPU have waited for ")
+    assert len(MESSAGES) == 1
+    assert MESSAGES[0].startswith("tasks that need 1 CPU have waited for ")

@@ -1,4 +1,4 @@
-"""Ray Train reserves as many whole TPU slices as planned, and not one more. The hosts are real raylets without TPUs."""
+"""Ray Train reserves exactly the planned number of TPU slices, whose hosts are raylets with simulated TPUs."""
 
 import json
 import os
@@ -21,12 +21,12 @@ POLICY = AcceleratorPolicy(resource="TPU", amount=4, accelerator_type="TPU-V4", 
 
 IS_OLDER = Version(ray.__version__) < Version("2.60")
 
-only_where_train_reserves_slices = pytest.mark.skipif(IS_OLDER, reason="this Ray cannot reserve whole slices")
+only_where_train_reserves_slices = pytest.mark.skipif(IS_OLDER, reason="this Ray version cannot reserve whole slices")
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two slices of two hosts. Ray itself makes the labels and the resources, from what Google's machines set."""
+    """Two slices of two hosts. Ray derives labels and resources from the environment variables of Google's machines."""
     with cluster_of() as started, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TPU_ACCELERATOR_TYPE", "v4-16")
         patch.setenv("TPU_TOPOLOGY", "2x2x2")
@@ -40,7 +40,7 @@ def cluster():
 
 
 def on_worker(config):
-    """Write where the worker is and what it sees, wait for the workers of all trials, and try for one more slice."""
+    """Record the worker's slice and chips, wait for the workers of all trials, and try to reserve another slice."""
     from ray._private.accelerators.tpu import reserve_tpu_slice
 
     folder = Path(config["folder"])
@@ -62,7 +62,7 @@ def on_worker(config):
 @only_where_train_reserves_slices
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_train_runs_as_many_trials_as_planned_each_on_a_slice_of_its_own_and_there_is_no_slice_left(cluster, tmp_path):
+def test_each_planned_trial_runs_on_its_own_tpu_slice_and_no_slice_remains(cluster, tmp_path):
     plan = POLICY.plan(probe_cluster())
     running, stored = tmp_path / "running", str(tmp_path / "results")
     running.mkdir()
@@ -92,7 +92,7 @@ def test_train_runs_as_many_trials_as_planned_each_on_a_slice_of_its_own_and_the
 
 
 @only_where_train_reserves_slices
-def test_the_probe_reads_by_what_ray_knows_a_slice(cluster):
+def test_the_planner_counts_as_many_tpu_slices_as_ray(cluster):
     from ray.util.tpu import get_num_tpu_slices
 
     planned = POLICY.plan(probe_cluster()).max_concurrent_trials
@@ -102,7 +102,7 @@ def test_the_probe_reads_by_what_ray_knows_a_slice(cluster):
 
 @only_where_train_reserves_slices
 @pytest.mark.parametrize("num_workers", [2, 4])
-def test_rays_scaling_config_takes_what_the_plan_says(cluster, num_workers):
+def test_the_scaling_config_of_a_tpu_plan_has_its_topology_and_workers(cluster, num_workers):
     plan = POLICY.model_copy(update={"num_workers": num_workers}).plan(probe_cluster())
 
     config = plan.scaling_config()
@@ -111,8 +111,8 @@ def test_rays_scaling_config_takes_what_the_plan_says(cluster, num_workers):
     assert (config.num_workers, config.num_tpus_per_worker) == (num_workers, 4)
 
 
-@pytest.mark.skipif(not IS_OLDER, reason="this Ray can reserve whole slices")
-def test_an_older_ray_is_refused_with_the_version_that_is_needed():
+@pytest.mark.skipif(not IS_OLDER, reason="this Ray version can reserve whole slices")
+def test_a_ray_version_without_tpu_slices_is_rejected_with_the_required_version():
     plan = POLICY.plan(ClusterCapacity.of(*slice_hosts("a")))
 
     with pytest.raises(InvalidResourcesError, match=r"needs ScalingConfig\(topology=…\), which Ray Train of Ray 2"):

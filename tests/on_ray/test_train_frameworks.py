@@ -1,6 +1,6 @@
-"""What workers of each framework have under a plan: threads, devices, and each other.
+"""Train workers of each framework use the planned threads and devices and train together.
 
-Each test asks for its trainer itself: that imports the framework, and TensorFlow's import takes seconds.
+Each test looks up its trainer itself, because this imports the framework, and importing TensorFlow takes seconds.
 """
 
 import json
@@ -18,7 +18,7 @@ from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InvalidResourcesEr
 pytestmark = pytest.mark.rest
 
 THREADS = os.cpu_count() + 1
-"""More than any library takes by itself."""
+"""More threads than any library uses by default."""
 
 PLAN = CpuPolicy(cpus=THREADS, num_workers=2).plan(nodes((2 * THREADS, 2)))
 GPU_PLAN = GpuPolicy(cpus=1, num_workers=2).plan(nodes((2 * THREADS, 2)))
@@ -91,7 +91,7 @@ def sum_with_jax(config):
         pytest.param("build_jax_trainer", sum_with_jax, id="JAX"),
     ],
 )
-def test_two_workers_train_together_with_the_threads_of_the_plan_and_no_gpu(tmp_path, build, loop):
+def test_two_workers_train_together_with_the_planned_threads_and_no_gpu(tmp_path, build, loop):
     seen = seen_by_workers(getattr(trainers, build), loop, tmp_path)
 
     assert seen == [{"threads": [THREADS], "together": 2, "gpus": ""}] * 2
@@ -113,10 +113,10 @@ def fit_with_keras(config):
 
 
 @pytest.mark.slow
-def test_model_fit_works_on_two_tensorflow_workers_whose_pools_follow_the_plan(tmp_path):
+def test_model_fit_works_on_two_tensorflow_workers_with_the_planned_threads(tmp_path):
     seen = seen_by_workers(trainers.build_tensorflow_trainer, fit_with_keras, tmp_path)
 
-    # A pool within operations, one between them, and a thread of TensorFlow's own.
+    # The intra-op pool, the inter-op pool, and one internal thread of TensorFlow.
     expected = {"keras": "tf_keras", "losses": 1, "threads": 2 * THREADS + 1, "gpus": ""}
     assert seen == [expected] * 2
 
@@ -178,7 +178,7 @@ def fit_with_hugging_face(config):
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize("loop", [fit_with_lightning, fit_with_hugging_face])
-def test_trainers_of_others_in_a_torch_loop_have_the_threads_of_the_plan_and_no_gpu(tmp_path, loop, num_workers):
+def test_lightning_and_hugging_face_use_the_planned_threads_and_no_gpu(tmp_path, loop, num_workers):
     plan = CpuPolicy(cpus=THREADS, num_workers=num_workers).plan(nodes((2 * THREADS, 2)))
 
     seen = seen_by_workers(trainers.build_torch_trainer, loop, tmp_path, plan)
@@ -187,14 +187,14 @@ def test_trainers_of_others_in_a_torch_loop_have_the_threads_of_the_plan_and_no_
 
 
 @pytest.mark.slow
-def test_each_jax_worker_sees_the_gpu_that_ray_gave_it(tmp_path):
-    """Ray's own back end shows both workers of a node the first one."""
+def test_each_jax_worker_sees_its_own_gpu(tmp_path):
+    """With Ray's JAX backend, both workers of a node would see the first GPU."""
     seen = seen_by_workers(trainers.build_jax_trainer, lambda config: write_down(config["folder"]), tmp_path, GPU_PLAN)
 
     assert [each["gpus"] for each in seen] == ["0", "1"]
 
 
-def test_a_jax_worker_on_a_shared_gpu_may_not_become_several():
+def test_elastic_jax_workers_on_a_shared_gpu_are_rejected():
     plan = CappedPolicy(GpuPolicy(gpus=0.5, cpus=1, num_workers=(1, 9)), 1).plan(nodes((8, 2)))
 
     with pytest.raises(InvalidResourcesError, match=r"4 JAX workers with 0\.5 GPU each share a device"):
@@ -205,7 +205,7 @@ def without_tf_keras(monkeypatch):
     monkeypatch.setattr("tune_policies.trainers.builders.find_spec", lambda _: None)
 
 
-def test_a_tensorflow_worker_that_may_become_several_needs_tf_keras_from_the_start(monkeypatch):
+def test_elastic_tensorflow_workers_need_tf_keras_from_the_start(monkeypatch):
     plan = CappedPolicy(CpuPolicy(num_workers=(1, 9)), 1).plan(nodes((8, 0)))
 
     trainer = trainers.build_tensorflow_trainer(lambda: None, plan=plan)
@@ -216,13 +216,13 @@ def test_a_tensorflow_worker_that_may_become_several_needs_tf_keras_from_the_sta
         trainers.build_tensorflow_trainer(lambda: None, plan=plan)
 
 
-def test_a_keras_version_that_does_not_exist_is_refused():
+def test_an_unknown_keras_version_is_rejected():
     with pytest.raises(InvalidResourcesError, match="keras_version must be 2, 3 or None, got '2'"):
         trainers.build_tensorflow_trainer(lambda: None, plan=PLAN, keras_version="2")
 
 
 @pytest.mark.parametrize(("keras_version", "legacy"), [(2, "1"), (3, "0")])
-def test_a_keras_version_that_is_chosen_needs_no_check(monkeypatch, keras_version, legacy):
+def test_an_explicit_keras_version_needs_no_tf_keras(monkeypatch, keras_version, legacy):
     without_tf_keras(monkeypatch)
 
     trainer = trainers.build_tensorflow_trainer(lambda: None, plan=PLAN, keras_version=keras_version)
@@ -230,7 +230,7 @@ def test_a_keras_version_that_is_chosen_needs_no_check(monkeypatch, keras_versio
     assert trainer.run_config.worker_runtime_env == {"env_vars": {"TF_USE_LEGACY_KERAS": legacy}}
 
 
-def test_the_users_own_variables_of_the_workers_are_kept():
+def test_environment_variables_in_the_users_run_config_are_kept():
     run_config = RunConfig(worker_runtime_env={"env_vars": {"TF_USE_LEGACY_KERAS": "0", "MINE": "x"}})
 
     trainer = trainers.build_tensorflow_trainer(lambda: None, plan=PLAN, run_config=run_config)

@@ -1,4 +1,4 @@
-"""Train runs inside Tune trials: under the plan they finish where Ray's defaults starve."""
+"""Train runs inside Tune trials finish under a plan. With Ray's defaults, they would wait indefinitely."""
 
 import pytest
 import ray.train
@@ -11,8 +11,8 @@ from tune_policies import CpuPolicy, PolicyScheduler
 RAY = {"num_cpus": 2}
 
 
-@pytest.mark.slow  # with as_trainable the tutorial runs the same every day
-@pytest.mark.timeout(180)  # with a CPU for each driver they would wait indefinitely
+@pytest.mark.slow  # the tutorial tests the same with as_trainable
+@pytest.mark.timeout(180)  # if each trial driver reserved a CPU, the runs would wait indefinitely
 def test_two_train_runs_on_two_cpus_finish(tmp_path):
     pytest.importorskip("torch")
     from tune_policies.trainers import build_torch_trainer

@@ -1,4 +1,4 @@
-"""Ray's own trainers under a plan."""
+"""Ray's trainers under a plan."""
 
 import json
 import os
@@ -23,7 +23,7 @@ CPU_PLAN = CpuPolicy(cpus=1, num_workers=2).plan(nodes((4, 2)))
 SHARED_GPU_PLAN = GpuPolicy(gpus=0.5, cpus=1, num_workers=2).plan(nodes((4, 2)))
 WHOLE_GPU_PLAN = GpuPolicy(cpus=1, num_workers=2).plan(nodes((4, 2)))
 
-# By name: who asks for one imports its framework, and TensorFlow's import takes seconds.
+# Builders by name, because looking one up imports its framework, and importing TensorFlow takes seconds.
 OF_TORCH, *OF_OTHERS = BUILDERS = [
     f"build_{framework}_trainer" for framework in ("torch", "jax", "lightgbm", "tensorflow", "xgboost")
 ]
@@ -35,7 +35,7 @@ def build(request):
     return getattr(trainers, request.param)
 
 
-def write_what_the_worker_sees(config):
+def record_worker_environment(config):
     rank = ray.train.get_context().get_world_rank()
     seen = {
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
@@ -54,11 +54,11 @@ def write_what_the_worker_sees(config):
     ],
     indirect=["build"],
 )
-def test_rays_own_trainer_runs_the_plans_workers_each_with_its_own(tmp_path, build, num_workers, cls):
+def test_rays_trainer_runs_the_planned_workers_with_their_cpus_and_threads(tmp_path, build, num_workers, cls):
     plan = CpuPolicy(cpus=1, num_workers=num_workers).plan(nodes((4, 2)))
 
     trainer = build(
-        write_what_the_worker_sees,
+        record_worker_environment,
         plan=plan,
         train_loop_config={"folder": str(tmp_path)},
         run_config=RunConfig(storage_path=str(tmp_path / "results")),
@@ -70,28 +70,28 @@ def test_rays_own_trainer_runs_the_plans_workers_each_with_its_own(tmp_path, bui
     assert seen == [{"gpus": "", "threads": "1", "cpus": 1, "workers": num_workers}] * num_workers
 
 
-def test_workers_that_share_a_gpu_never_meet_nccl():
+def test_workers_that_share_a_gpu_use_gloo():
     trainer = build_torch_trainer(lambda: None, plan=SHARED_GPU_PLAN, torch_config=TorchConfig(timeout_s=77))
 
     assert (trainer.backend_config.backend, trainer.backend_config.timeout_s) == ("gloo", 77)
 
 
 @pytest.mark.parametrize("backend", ["nccl", "NCCL", "cpu:gloo,cuda:nccl"])
-def test_nccl_asked_for_on_a_shared_gpu_is_refused(backend):
+def test_nccl_on_a_shared_gpu_is_rejected(backend):
     with pytest.raises(InvalidResourcesError, match=r"0\.5 GPU share a device, which NCCL refuses"):
         build_torch_trainer(lambda: None, plan=SHARED_GPU_PLAN, torch_config=TorchConfig(backend=backend))
 
 
-def test_workers_with_whole_gpus_keep_rays_choice_of_backend():
+def test_workers_with_whole_gpus_use_rays_default_backend():
     trainer = build_torch_trainer(lambda: None, plan=WHOLE_GPU_PLAN)
 
     assert trainer.backend_config.backend == "nccl"
 
 
 @pytest.mark.rest
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the device behind the logical GPU can be limited")
-def test_a_worker_that_cannot_be_held_to_its_share_fails_the_run(tmp_path):
-    """There is no device behind a logical GPU."""
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_an_unenforced_limit_of_a_worker_fails_the_run(tmp_path):
+    """The limit cannot be enforced because the GPU is simulated."""
     plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=1).plan(nodes((4, 2)))
 
     trainer = build_torch_trainer(lambda: None, plan=plan, run_config=RunConfig(storage_path=str(tmp_path)))
@@ -102,9 +102,9 @@ def test_a_worker_that_cannot_be_held_to_its_share_fails_the_run(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.ray_border
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device behind the logical GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 @pytest.mark.parametrize("gpus", [0.5, 1])
-def test_a_loop_of_ray_train_can_be_rehearsed_on_gpus_that_only_ray_counts(tmp_path, gpus):
+def test_a_training_loop_runs_with_simulated_gpus_on_cpus(tmp_path, gpus):
     def loop():
         from ray.train.torch import get_device, prepare_data_loader, prepare_model
         from torch.utils.data import DataLoader, TensorDataset
@@ -124,12 +124,12 @@ def test_a_loop_of_ray_train_can_be_rehearsed_on_gpus_that_only_ray_counts(tmp_p
 
 
 @every_builder
-def test_a_plan_without_workers_is_refused(build):
+def test_a_plan_without_workers_is_rejected(build):
     with pytest.raises(InvalidResourcesError, match="num_workers=1 or more"):
         build(lambda: None, plan=CpuPolicy().plan(nodes((4, 2))))
 
 
 @every_builder
-def test_a_scaling_config_beside_the_plan_is_refused(build):
+def test_a_scaling_config_in_addition_to_the_plan_is_rejected(build):
     with pytest.raises(InvalidResourcesError, match="scaling_config comes from the plan"):
         build(lambda: None, plan=CPU_PLAN, scaling_config=CPU_PLAN.scaling_config())

@@ -1,4 +1,4 @@
-"""A policy in Tune's trials: what they reserve, what they see, and that the user's own trainable stays as it is."""
+"""Tune trials under a policy: reserved resources, visible devices, and the unchanged trainable of the user."""
 
 import functools
 import os
@@ -33,7 +33,7 @@ from tune_policies.tune.usage.resource_usage import ResourceUsage
 
 RAY = {"num_cpus": 4, "num_gpus": 2}
 
-# The GPUs are logical, so there is nothing to read of them.
+# The GPUs are simulated, so their memory cannot be read.
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 
 
@@ -44,7 +44,7 @@ def capacity():
         return probe_cluster()
 
 
-def what_the_trial_sees(config):
+def process_state(config):
     import ray
 
     return {
@@ -57,7 +57,7 @@ def what_the_trial_sees(config):
 
 
 def report(config):
-    tune.report(what_the_trial_sees(config))
+    tune.report(process_state(config))
 
 
 class Reporting(tune.Trainable):
@@ -65,11 +65,11 @@ class Reporting(tune.Trainable):
         self.seen_in_setup = os.environ.get("CUDA_VISIBLE_DEVICES")
 
     def step(self):
-        return {**what_the_trial_sees(self.config), "seen_in_setup": self.seen_in_setup, "done": True}
+        return {**process_state(self.config), "seen_in_setup": self.seen_in_setup, "done": True}
 
 
 def yielding(config):
-    yield what_the_trial_sees(config)
+    yield process_state(config)
 
 
 class Callable:
@@ -98,8 +98,8 @@ def threads_of_torch(config):
     [report, *further(yielding), Reporting, *further(functools.partial(report), Callable())],
     ids=["function", "generator", "class", "partial", "object"],
 )
-def test_a_cpu_trial_sees_no_gpu_and_has_a_thread_for_each_cpu(tmp_path, trainable):
-    """Without a policy Ray shows every GPU of the node to a trial that asked for none."""
+def test_a_cpu_trial_sees_no_gpu_and_uses_one_thread_per_cpu(tmp_path, trainable):
+    """Without a policy, Ray exposes every GPU of the node to a trial without GPUs."""
     (trial,) = run(trainable, CpuPolicy(cpus=2), tmp_path, config={"x": 7})
 
     seen = trial.last_result
@@ -109,21 +109,21 @@ def test_a_cpu_trial_sees_no_gpu_and_has_a_thread_for_each_cpu(tmp_path, trainab
     assert "gpu_memory" not in seen
 
 
-def test_a_trial_on_a_share_sees_its_one_device(tmp_path):
+def test_a_trial_with_a_gpu_fraction_sees_one_device(tmp_path):
     (trial,) = run(report, GpuPolicy(gpus=0.3), tmp_path)
 
     assert trial.last_result["gpus"] in ("0", "1")
-    assert trial.last_result["order"] == "PCI_BUS_ID"  # by which Ray numbers them
+    assert trial.last_result["order"] == "PCI_BUS_ID"  # the order in which Ray numbers devices
     assert trial.last_result["assigned"]["GPU"] == pytest.approx(0.3333)
 
 
 def report_and_change_the_environment(config):
-    seen = what_the_trial_sees(config)
+    seen = process_state(config)
     os.environ |= {"CUDA_VISIBLE_DEVICES": "7", "CUDA_DEVICE_ORDER": "FASTEST_FIRST", "OMP_NUM_THREADS": "9"}
     tune.report(seen | {"pid": os.getpid()})
 
 
-def test_a_trial_in_a_reused_process_sees_its_devices_whatever_the_trial_before_set(tmp_path):
+def test_a_reused_process_resets_environment_variables_that_the_last_trial_changed(tmp_path):
     trials = run(
         report_and_change_the_environment,
         GpuPolicy(cpus=1),
@@ -139,7 +139,7 @@ def test_a_trial_in_a_reused_process_sees_its_devices_whatever_the_trial_before_
 
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_a_plain_run_has_the_resources_and_the_limit_on_trials_of_a_plan(capacity, tmp_path):
+def test_tune_run_kwargs_set_the_resources_and_the_limit_on_concurrent_trials(capacity, tmp_path):
     plan = CappedPolicy(CpuPolicy(cpus=0.5), max_concurrent_trials=1).plan(capacity)
 
     trials = run(spans, plan, tmp_path, scheduler=None, num_samples=3, **plan.tune_run_kwargs())
@@ -158,28 +158,28 @@ def spans(config):
 
 
 @pytest.mark.parametrize("policy", [CpuPolicy(), CappedPolicy(CpuPolicy(), 1)], ids=["policy", "capped"])
-def test_a_policy_for_resources_per_trial_is_refused_with_what_to_write(policy, tmp_path):
+def test_a_policy_as_resources_per_trial_is_rejected_with_a_suggestion(policy, tmp_path):
     with pytest.raises(InvalidResourcesError, match=r"scheduler=PolicyScheduler\(policy\)"):
         tune.run(report, resources_per_trial=policy, storage_path=str(tmp_path), verbose=0)
 
 
 @pytest.mark.rest
 @pytest.mark.parametrize("cpus", [*further(1), 3])
-def test_torch_has_a_thread_for_each_cpu(tmp_path, cpus):
+def test_torch_uses_one_thread_per_cpu(tmp_path, cpus):
     (trial,) = run(threads_of_torch, CpuPolicy(cpus=cpus), tmp_path)
 
     assert trial.last_result["threads"] == cpus
 
 
 class Named(tune.Trainable):
-    """A trainable that says which class and name its own object has."""
+    """A trainable that reports the class of its instance."""
 
     def step(self):
         return {"class": type(self).__name__, "is_own": type(self) is Named, "done": True}
 
 
 @pytest.mark.rest
-def test_a_trainable_keeps_its_class_and_its_name_and_is_left_untouched(tmp_path):
+def test_a_trainable_keeps_its_class_and_name_and_is_not_modified(tmp_path):
     before = dict(vars(report)), dict(vars(Named))
 
     (of_class,) = run(Named, CpuPolicy(), tmp_path)
@@ -190,8 +190,8 @@ def test_a_trainable_keeps_its_class_and_its_name_and_is_left_untouched(tmp_path
     assert (dict(vars(report)), dict(vars(Named))) == before
 
 
-def train_on_what_there_is(config):
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where there is one after all
+def train_on_the_available_device(config):
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # in case this machine has a GPU
     import torch
 
     plan = trial_plan()
@@ -199,7 +199,7 @@ def train_on_what_there_is(config):
     tune.report({"use_gpu": plan.use_gpu, "device": str(torch.zeros(1, device=device).device)})
 
 
-class TrainsOnWhatThereIs(tune.Trainable):
+class TrainsOnTheAvailableDevice(tune.Trainable):
     def setup(self, config):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         import torch
@@ -215,17 +215,17 @@ class TrainsOnWhatThereIs(tune.Trainable):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainable", [train_on_what_there_is, TrainsOnWhatThereIs])
+@pytest.mark.parametrize("trainable", [train_on_the_available_device, TrainsOnTheAvailableDevice])
 @pytest.mark.parametrize(
     ("policy", "slot"),
     [
         (GpuPolicy(gpus=0.5) | CpuPolicy(cpus=2), "2 CPUs"),
-        # The CPUs that the run's own trials use do not count as used by others.
+        # CPUs that trials of this run use count as free.
         (FreeCapacityPolicy(GpuPolicy(gpus=0.5) | CpuPolicy(cpus=4)), "4 CPUs"),
     ],
 )
-def test_a_trial_that_cannot_use_its_gpu_resumes_on_cpus_and_is_counted(tmp_path, capsys, policy, slot, trainable):
-    wait_until(lambda: not any(node.in_use.ticks for node in probe_cluster().nodes))  # an earlier run has ended
+def test_a_trial_that_cannot_use_its_gpu_falls_back_to_cpus_and_is_counted(tmp_path, capsys, policy, slot, trainable):
+    wait_until(lambda: not any(node.in_use.ticks for node in probe_cluster().nodes))  # until an earlier run has ended
     options = {"scheduler": PolicyScheduler(policy, falls_back=True), "callbacks": [PolicyCallback()]}
 
     trials = run(trainable, policy, tmp_path, num_samples=2, **options)
@@ -240,7 +240,7 @@ def test_a_trial_that_cannot_use_its_gpu_resumes_on_cpus_and_is_counted(tmp_path
 
 
 @pytest.mark.parametrize("policy", [GpuPolicy(), GpuPolicy().plan(ClusterCapacity.of(Resources(cpus=1, gpus=1)))])
-def test_a_fallback_needs_a_policy_with_a_second_choice(policy):
+def test_falls_back_needs_a_policy_with_an_alternative(policy):
     with pytest.raises(
         InvalidResourcesError, match=r"needs a policy with a second choice, .*GpuPolicy\(\) \| CpuPolicy"
     ):
@@ -248,11 +248,11 @@ def test_a_fallback_needs_a_policy_with_a_second_choice(policy):
 
 
 @pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.slow)])
-def test_a_framework_that_cannot_be_held_to_its_share_fails_the_trial(tmp_path, framework):
-    """Without a device behind its GPU, nothing could keep the trial within its share."""
+def test_an_unenforced_memory_limit_of_a_framework_fails_the_trial(tmp_path, framework):
+    """The limit cannot be enforced because the GPU is simulated."""
 
     def train(config):
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where there is one after all
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # in case this machine has a GPU
         __import__(framework)
         tune.report({"reached": True})
 
@@ -271,7 +271,7 @@ def test_a_framework_that_cannot_be_held_to_its_share_fails_the_trial(tmp_path, 
 
 
 @pytest.mark.ray_border
-def test_a_scaling_config_takes_what_the_plan_does_not_set(capacity):
+def test_a_scaling_config_accepts_only_options_that_the_plan_does_not_set(capacity):
     plan = GpuPolicy(num_workers=2).plan(capacity)
 
     config = plan.scaling_config(placement_strategy="SPREAD")
@@ -283,7 +283,7 @@ def test_a_scaling_config_takes_what_the_plan_does_not_set(capacity):
 
 
 @pytest.mark.ray_border
-def test_a_scaling_config_names_the_device_type():
+def test_a_scaling_config_contains_the_accelerator_type():
     node = ClusterCapacity.of(Resources(cpus=4, gpus=1)).nodes[0].model_copy(update={"accelerator_type": "A100"})
     plan = GpuPolicy(accelerator_type="A100", num_workers=1).plan(ClusterCapacity.of(node))
 
@@ -298,8 +298,8 @@ class Returning(tune.Trainable):
         return self.config["value"]
 
 
-@pytest.mark.parametrize("value", [None, *further(3, [{"loss": 1}])], ids=["nothing", "a number", "a list"])
-def test_ray_itself_says_what_is_wrong_with_a_step_that_returns_no_dict(tmp_path, value):
+@pytest.mark.parametrize("value", [None, *further(3, [{"loss": 1}])], ids=["None", "a number", "a list"])
+def test_a_step_that_does_not_return_a_dict_fails_with_rays_error(tmp_path, value):
     [trial] = run(Returning, CpuPolicy(cpus=1), tmp_path, config={"value": value})
 
     assert "AssertionError: step() needs to return a dict." in Path(trial.error_file).read_text()
@@ -313,7 +313,7 @@ class Child:
 
 
 class WithChildren(tune.Trainable):
-    """Reserves a bundle for itself and two for its children, which it places by the number of the bundle."""
+    """Reserves one bundle for itself and two for its child actors, which it places by bundle index."""
 
     @classmethod
     def default_resource_request(cls, config):
@@ -335,9 +335,9 @@ class WithChildren(tune.Trainable):
 
 
 @pytest.mark.ray_border
-def test_a_trainable_that_reserves_several_bundles_keeps_them(tmp_path):
-    """Two such trials fit on four CPUs at once, although the policy alone plans four."""
-    trials = run(MeetsAnother, CpuPolicy(cpus=1), tmp_path, num_samples=3, config={"folder": str(tmp_path)})
+def test_a_trainable_keeps_its_own_placement_group_bundles(tmp_path):
+    """Two of these trials fit on four CPUs, although the policy plans four trials."""
+    trials = run(WaitsForAnother, CpuPolicy(cpus=1), tmp_path, num_samples=3, config={"folder": str(tmp_path)})
 
     results = [trial.last_result for trial in trials]
     assert [trial.status for trial in trials] == ["TERMINATED"] * 3
@@ -352,8 +352,8 @@ def most_at_once(results):
     return max(accumulate(change for _, change in changes))
 
 
-class MeetsAnother(WithChildren):
-    """The first two trials wait until both have started."""
+class WaitsForAnother(WithChildren):
+    """Waits until two trials have started."""
 
     def step(self):
         result = super().step()
@@ -374,7 +374,7 @@ class RunsOutOnce(WithChildren):
 
 
 @pytest.mark.rest
-def test_a_trial_with_several_bundles_that_ran_out_of_memory_keeps_them_and_has_more(tmp_path):
+def test_a_requeued_trial_keeps_its_bundles_and_reserves_more_memory(tmp_path):
     folder = tmp_path / "markers"
     folder.mkdir()
     scheduler = PolicyScheduler(CpuPolicy(cpus=1), OomRetryScheduler())
@@ -389,11 +389,11 @@ def test_a_trial_with_several_bundles_that_ran_out_of_memory_keeps_them_and_has_
 
 
 @pytest.mark.rest
-def test_what_a_trainable_requests_in_one_bundle_is_replaced_and_the_run_says_so(tmp_path, capsys):
+def test_the_policy_replaces_a_single_bundle_of_a_trainable_and_prints_this_once(tmp_path, capsys):
     trainable = tune.with_resources(report, {"cpu": 3})
 
     trials = run(trainable, CpuPolicy(cpus=1), tmp_path, num_samples=2)
 
     assert {trial.last_result["assigned"]["CPU"] for trial in trials} == {1}
-    said = "the trainable requests {'CPU': 3.0}, which the policy replaces by {'CPU': 1.0}"
-    assert capsys.readouterr().out.count(said) == 1
+    message = "the trainable requests {'CPU': 3.0}, which the policy replaces by {'CPU': 1.0}"
+    assert capsys.readouterr().out.count(message) == 1

@@ -1,4 +1,4 @@
-"""Every way in which a trainable is given to Tune works under a policy."""
+"""A policy works with every way to pass a trainable to Tune."""
 
 import os
 
@@ -11,13 +11,13 @@ from tune_policies import BenchmarkedPolicy, CpuPolicy, GpuPolicy, PolicySchedul
 
 RAY = {"num_cpus": 4, "num_gpus": 2}
 
-# The GPUs are logical, so there is nothing to read of them.
+# The GPUs are simulated, so their memory cannot be read.
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 
 POLICY = CpuPolicy(cpus=2)
 
 
-def what_the_trial_sees(**more):
+def process_state(**more):
     return {
         "cpus": ray.get_runtime_context().get_assigned_resources()["CPU"],
         "threads": os.environ["OMP_NUM_THREADS"],
@@ -28,7 +28,7 @@ def what_the_trial_sees(**more):
 
 
 def report(config):
-    tune.report(what_the_trial_sees())
+    tune.report(process_state())
 
 
 class Model:
@@ -36,7 +36,7 @@ class Model:
         self.data = data
 
     def fit(self, config):
-        tune.report(what_the_trial_sees(data=self.data))
+        tune.report(process_state(data=self.data))
 
 
 class Reporting(tune.Trainable):
@@ -44,21 +44,21 @@ class Reporting(tune.Trainable):
         self.data = data
 
     def step(self):
-        return what_the_trial_sees(data=self.data, done=True)
+        return process_state(data=self.data, done=True)
 
     def reset_config(self, new_config):
         self.config = new_config
         return True
 
 
-class AsksForTwoBundles(Reporting):
+class RequestsTwoBundles(Reporting):
     @classmethod
     def default_resource_request(cls, config):
         return tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 2}])
 
 
 def named(name, trainable):
-    """Return the same under a name of its own: Tune keeps the trainables of a process by their names."""
+    """Return a copy with a unique name, because Tune registers trainables by name."""
     if isinstance(trainable, type):
         return type(name, (trainable,), {})
 
@@ -78,13 +78,13 @@ EXPERIMENTS = {
     "class_with_parameters": lambda: tune.with_parameters(named("A", Reporting), data="held"),
     "function_with_resources": lambda: tune.with_resources(named("b", report), {"cpu": 1}),
     "class_with_resources_by_config": lambda: tune.with_resources(named("D", Reporting), cpus_by_config),
-    "class_that_asks_for_two_bundles": lambda: named("F", AsksForTwoBundles),
+    "class_with_two_bundles": lambda: named("F", RequestsTwoBundles),
 }
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """What a trial of each experiment saw; all of them are given to one ``tune.run``."""
+    """Run all experiments in one ``tune.run``, and return the last result of each trial."""
     folder = str(tmp_path_factory.mktemp("results"))
     experiments = [
         tune.Experiment(name, run=build(), config={"name": name, "cpus": 3}, storage_path=folder)
@@ -95,30 +95,30 @@ def seen(tmp_path_factory):
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if name != "class_that_asks_for_two_bundles"])
-def test_each_experiment_of_a_list_has_what_the_policy_says(seen, experiment):
-    """Whatever the trainable asks for itself."""
+@pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if name != "class_with_two_bundles"])
+def test_each_experiment_of_a_list_gets_the_resources_of_the_policy(seen, experiment):
+    """The policy overrides the resources that the trainable requests."""
     trial = seen[experiment]
 
     assert (trial["cpus"], trial["threads"], trial["gpus"], trial["slot"]) == (2, "2", "", "2 CPUs")
 
 
 @pytest.mark.rest
-def test_one_that_reserves_several_bundles_has_what_it_asks_for(seen):
-    trial = seen["class_that_asks_for_two_bundles"]
+def test_a_trainable_with_several_bundles_keeps_its_resource_request(seen):
+    trial = seen["class_with_two_bundles"]
 
     assert (trial["cpus"], trial["threads"], trial["gpus"], trial["slot"]) == (1, "1", "", "3 CPUs")
 
 
 @pytest.mark.rest
 @pytest.mark.parametrize("experiment", ["method", "class_with_parameters"])
-def test_a_trainable_keeps_what_it_was_given(seen, experiment):
+def test_a_trainable_keeps_its_attributes_and_parameters(seen, experiment):
     assert seen[experiment]["data"] == "held"
 
 
 @pytest.mark.rest
 @pytest.mark.parametrize("trainable", [report, Reporting], ids=["function", "class"])
-def test_a_process_is_used_again_by_trials_of_the_same_resources_only(tmp_path, trainable):
+def test_a_process_is_reused_only_for_trials_with_the_same_resources(tmp_path, trainable):
     policy = BenchmarkedPolicy(
         a_decision(), gpu=GpuPolicy(cpus=1), cpu=CpuPolicy(cpus=2), accept_other_hardware=True, max_age_days=None
     )
@@ -156,17 +156,17 @@ def by_tuner_of_ray(trainable, folder):
 
 
 def by_name(trainable, folder):
-    tune.register_trainable("of_the_user", trainable)
-    return by_run("of_the_user", folder)
+    tune.register_trainable("user_trainable", trainable)
+    return by_run("user_trainable", folder)
 
 
 @pytest.mark.rest
 @pytest.mark.parametrize(
     ("trainable", "results_of"),
     [(Reporting, by_tuner_of_ray), (report, by_name)],
-    ids=["class by Tuner", "registered name by run"],
+    ids=["class, Tuner", "registered name, run"],
 )
-def test_each_way_to_start_a_run_gives_what_the_policy_says(tmp_path, trainable, results_of):
+def test_each_way_to_start_a_run_uses_the_resources_of_the_policy(tmp_path, trainable, results_of):
     results = results_of(trainable, str(tmp_path))
 
     assert [(result["cpus"], result["threads"], result["slot"]) for result in results] == [(2, "2", "2 CPUs")] * 2

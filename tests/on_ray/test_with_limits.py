@@ -1,4 +1,4 @@
-"""``with_limits``: tasks and actors are limited as trials are; CuPy and NVML are stand-ins (tests/stand_ins.py)."""
+"""``with_limits`` limits tasks and actors like trials. CuPy and NVML are stand-ins (tests/stand_ins.py)."""
 
 import os
 from contextlib import suppress
@@ -16,7 +16,7 @@ SHARE = GpuMemoryPolicy(gpu_memory="4GiB", cpus=1).plan(ClusterCapacity.of(NODE)
 
 
 def state():
-    """What the process has, once it has imported CuPy."""
+    """Import CuPy, and return the limits and the environment of the process."""
     import cupy  # noqa: F401
 
     usage = gpu_memory_usage()
@@ -32,13 +32,13 @@ def states():
     yield state()
 
 
-def held(gib):
+def allocate(gib):
     import cupy
 
     return cupy.empty(gib * GIB).size
 
 
-def without_seeing_the_error():
+def import_and_ignore_errors():
     os.environ["STAND_IN_ALLOCATOR"] = "another"
     with suppress(Exception):
         import cupy  # noqa: F401
@@ -54,16 +54,16 @@ class Base:
 
 
 class Model(Base):
-    """Has a parent, and methods of every kind."""
+    """A class with a base class, and methods of every kind."""
 
     def state(self):
         return {"of": self.both, **state()}
 
     def fails(self):
-        without_seeing_the_error()
+        import_and_ignore_errors()
 
     def too_much(self):
-        return held(5)
+        return allocate(5)
 
     @ray.method(num_returns=2)
     def two(self):
@@ -93,73 +93,73 @@ def remote(target, plan=SHARE, **options):
 LIMITED = {"share": 4 * GIB, "limited": ["cupy"], "device": "0", "threads": "1"}
 
 
-def got(reference):
+def result_of(reference):
     return ray.get(reference, timeout=60)
 
 
-def test_a_task_is_held_to_its_share_and_raises_what_a_trial_raises(nvml):
-    assert got(remote(state).remote()) == LIMITED
+def test_the_gpu_memory_of_a_task_is_limited(nvml):
+    assert result_of(remote(state).remote()) == LIMITED
     with pytest.raises(MemoryError, match="Out of memory allocating 5,368,709,120 bytes"):
-        got(remote(held).remote(5))
+        result_of(remote(allocate).remote(5))
     with pytest.raises(ray.exceptions.RayTaskError, match=r'MemoryLimitError: .*Pass on_unenforced_limit="warn"'):
-        got(remote(without_seeing_the_error).remote())
+        result_of(remote(import_and_ignore_errors).remote())
 
 
-def test_an_actor_with_arguments_is_held_to_its_share_and_keeps_its_class(nvml):
+def test_the_gpu_memory_of_an_actor_is_limited_and_its_class_is_kept(nvml):
     actor = remote(Model).remote(1, second=2)
 
-    assert got(actor.state.remote()) == {"of": (1, 2), **LIMITED}
-    assert got(actor.two.remote()) == [2, "Model"]
-    assert got(actor.twice.remote(4)) == 8
+    assert result_of(actor.state.remote()) == {"of": (1, 2), **LIMITED}
+    assert result_of(actor.two.remote()) == [2, "Model"]
+    assert result_of(actor.twice.remote(4)) == 8
     with pytest.raises(MemoryError, match="Out of memory"):
-        got(actor.too_much.remote())
+        result_of(actor.too_much.remote())
     with pytest.raises(TypeError, match="missing a required argument: 'first'"):
         remote(Model).remote()
     ray.kill(actor)
 
 
 @pytest.mark.rest
-def test_an_actor_raises_at_its_next_method_if_it_has_caught_the_error_of_an_import(nvml):
+def test_an_actor_method_that_ignores_an_unenforced_limit_still_fails(nvml):
     actor = remote(Model).remote(1, second=2)
 
     with pytest.raises(ray.exceptions.RayTaskError, match=r'MemoryLimitError: .*Pass on_unenforced_limit="warn"'):
-        got(actor.fails.remote())
+        result_of(actor.fails.remote())
     ray.kill(actor)
 
 
 @pytest.mark.rest
-def test_the_methods_of_an_async_actor_and_generators_are_held_to_the_share(nvml):
+def test_the_gpu_memory_of_async_actors_and_generators_is_limited(nvml):
     actor = remote(AsyncModel).remote()
 
-    assert got(actor.state.remote()) == LIMITED
-    assert [got(each) for each in actor.states.remote()] == [LIMITED]
-    assert [got(each) for each in remote(states).remote()] == [LIMITED]
+    assert result_of(actor.state.remote()) == LIMITED
+    assert [result_of(each) for each in actor.states.remote()] == [LIMITED]
+    assert [result_of(each) for each in remote(states).remote()] == [LIMITED]
     ray.kill(actor)
 
 
 @pytest.mark.rest
-def test_the_limit_follows_what_ray_assigned(nvml):
+def test_the_limit_follows_the_gpu_fraction_that_ray_assigned(nvml):
     twice = remote(state).options(num_gpus=2 * SHARE.trial.gpus, num_cpus=2)
 
-    assert got(twice.remote()) == {**LIMITED, "share": 8 * GIB, "threads": "2"}
+    assert result_of(twice.remote()) == {**LIMITED, "share": 8 * GIB, "threads": "2"}
 
 
 @pytest.mark.rest
-def test_a_kept_process_is_limited_anew_at_each_call(nvml):
+def test_a_reused_process_gets_a_new_limit_at_each_call(nvml):
     def share_of_process():
         return os.getpid(), state()["share"]
 
     kept = ray.remote(**SHARE.remote_options(reuse="keep"))(with_limits(SHARE)(share_of_process))
 
-    (first, *shares), (second, *more) = got(kept.remote()), got(kept.options(num_gpus=0.5).remote())
+    (first, *shares), (second, *more) = result_of(kept.remote()), result_of(kept.options(num_gpus=0.5).remote())
 
     assert (first, shares, more) == (second, [4 * GIB], [8 * GIB])
 
 
 @pytest.mark.rest
 @pytest.mark.parametrize("options", [{}, *further({"max_concurrency": 2})], ids=str)
-def test_every_thread_of_an_actor_has_the_threads_of_the_plan_and_no_gpu(nvml, options):
-    import torch  # loads OpenMP with the class, before the process is set up
+def test_every_thread_of_an_actor_uses_the_planned_threads_and_no_gpu(nvml, options):
+    import torch  # loads OpenMP with the class, before the set-up of the process
 
     class Threads:
         def counts(self):
@@ -170,12 +170,12 @@ def test_every_thread_of_an_actor_has_the_threads_of_the_plan_and_no_gpu(nvml, o
             return os.environ["CUDA_VISIBLE_DEVICES"]
 
     plan = CpuPolicy(cpus=1).plan(ClusterCapacity.of(NODE))
-    several = {"runtime_env": {"env_vars": {"OMP_NUM_THREADS": "3"}}}  # Ray leaves it so
+    several = {"runtime_env": {"env_vars": {"OMP_NUM_THREADS": "3"}}}  # Ray does not override this variable
 
     actor = remote(Threads, plan, **several).options(**options).remote()
 
-    assert got(actor.counts.remote()) == {"blas": 1, "openmp": 1}
-    assert got(actor.gpus.remote()) == ""
+    assert result_of(actor.counts.remote()) == {"blas": 1, "openmp": 1}
+    assert result_of(actor.gpus.remote()) == ""
     ray.kill(actor)
 
 
@@ -189,6 +189,6 @@ def test_every_thread_of_an_actor_has_the_threads_of_the_plan_and_no_gpu(nvml, o
     ],
     ids=["a remote function", "a remote class", "a number", "a policy"],
 )
-def test_what_cannot_be_limited_is_refused(decorated, message):
+def test_invalid_targets_of_with_limits_are_rejected(decorated, message):
     with pytest.raises(InvalidResourcesError, match=message):
         decorated()

@@ -14,7 +14,7 @@ PROGRAMS = [page if page.name == "README.md" else marked(page, SLOW_PROGRAMS) fo
 
 @pytest.mark.ray
 @pytest.mark.parametrize("page", PROGRAMS, ids=name)
-def test_the_python_of_a_page_runs(page, tmp_path, environment_of_its_own):
+def test_the_python_of_a_page_runs(page, tmp_path, isolated_environment):
     for file, content in files(page):
         (tmp_path / file).write_text(content)
     (tmp_path / "page.py").write_text(program(page))
@@ -22,7 +22,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, environment_of_its_own):
     done = subprocess.run(
         [sys.executable, "page.py"],
         cwd=tmp_path,
-        env=page_environment(environment_of_its_own),
+        env=page_environment(isolated_environment),
         capture_output=True,
         text=True,
         timeout=280,

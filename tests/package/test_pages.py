@@ -91,8 +91,8 @@ def marked(page, slow):
 
 
 @pytest.fixture
-def environment(environment_of_its_own):
-    return page_environment(environment_of_its_own)
+def environment(isolated_environment):
+    return page_environment(isolated_environment)
 
 
 def page_environment(environment):
