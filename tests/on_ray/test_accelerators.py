@@ -26,6 +26,7 @@ def capacity():
             yield probe_cluster()
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("family", "resource"),
     [

@@ -74,6 +74,7 @@ def node_with(diagnosis, gpus):
     return node
 
 
+@pytest.mark.rest
 def test_declared_gpus_that_do_not_exist_are_a_problem_of_their_node(diagnosis):
     (found,) = [finding for what, finding in findings(diagnosis).items() if what.startswith("Ray counts 64 GPUs")]
 

@@ -74,6 +74,7 @@ def test_the_error_names_an_actor_that_reserves_resources(tmp_path):
     ray.kill(server)
 
 
+@pytest.mark.rest
 @pytest.mark.timeout(180)
 @pytest.mark.ray_border
 def test_one_of_two_deadlocked_trial_drivers_fails_and_the_other_trains(tmp_path):

@@ -100,6 +100,7 @@ def measured(cluster, on_stderr):
     return caught.value, {tuple(each.config.values()): each for each in caught.value.profile.measurements}
 
 
+@pytest.mark.rest
 def test_each_config_is_measured_on_a_whole_gpu_including_the_overhead(measured):
     error, by_config = measured
 

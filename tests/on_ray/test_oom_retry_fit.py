@@ -91,6 +91,7 @@ def test_a_run_that_exceeds_a_whole_gpu_fails_with_an_explanation(tmp_path):
     assert notes(tmp_path) == ["1 at 0.5", "2 at 0.5", "2 at 1"]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("max_failures", [-1, 2])
 def test_max_failures_of_ray_train_is_rejected(max_failures):
     run_config = RunConfig(failure_config=FailureConfig(max_failures=max_failures))

@@ -121,6 +121,7 @@ def test_trials_that_run_out_of_memory_resume_and_other_trials_do_not_restart(tm
     assert notes(tmp_path) == {NOT_REQUEUED: 7, REQUEUED: 5}
 
 
+@pytest.mark.rest
 def test_a_memory_key_that_no_config_contains_is_logged_once(tmp_path, caplog):
     scheduler = OomRetryScheduler(memory_keys=["trial/batch_size", "trial/bacth_size"])
 
@@ -297,6 +298,7 @@ def test_hyperband_accepts_a_requeued_trial_that_ran_out_of_memory_at_a_mileston
     ]
 
 
+@pytest.mark.rest
 def test_a_config_similar_to_one_that_ran_out_of_memory_starts_with_more(tmp_path):
     """This includes trials for which Tune had already requested resources."""
     trials = run(

@@ -38,6 +38,7 @@ def wait_for_all(config):
     tune.report({"share": share})
 
 
+@pytest.mark.rest
 @pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 def test_each_gpu_size_runs_as_many_trials_as_fit_its_memory(tmp_path):
     policy = GpuMemoryPolicy(gpu_memory="11GiB", cpus=1)

@@ -69,6 +69,7 @@ def test_a_given_cluster_file_takes_precedence_over_the_autoscaler(tmp_path):
     assert (capacity.max_nodes_to_add, [row.name for row in capacity.node_types]) == (7, ["mine"])
 
 
+@pytest.mark.rest
 @pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # the GPU is simulated
 def test_a_starting_node_counts_as_addable_and_a_running_node_does_not(autoscaled):
     autoscaled.launches(**{"gpu-node": "hang"})

@@ -31,6 +31,7 @@ class Worker:
         return os.getpid()
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "policy",
     [

@@ -115,6 +115,7 @@ def test_applied_keeps_another_wrapper_of_tune_run(tmp_path, monkeypatch):
     assert tune.run is logged
 
 
+@pytest.mark.rest
 def test_the_policy_overrides_resources_per_trial_in_a_resumed_run(tmp_path):
     kept = {"storage_path": str(tmp_path), "name": "run", "verbose": 0}
     run(report_and_fail, CpuPolicy(cpus=2), raise_on_failed_trial=False, **kept)
@@ -131,6 +132,7 @@ def test_the_policy_overrides_resources_per_trial_in_a_resumed_run(tmp_path):
     assert [trial.placement_group_factory.bundles for trial in resumed.trials] == [[{"CPU": 3}]]
 
 
+@pytest.mark.rest
 def test_a_failed_restore_does_not_change_the_experiment(tmp_path):
     run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0)
     tune_config = tune.TuneConfig(scheduler=PolicyScheduler(CpuPolicy(cpus=1)))
@@ -166,6 +168,7 @@ def test_run_experiments_and_lists_of_experiments_accept_the_scheduler(tmp_path)
     assert [trial.last_result["slot"] for trial in listed] == ["3 CPUs"] * 2
 
 
+@pytest.mark.rest
 def test_a_tune_scheduler_can_be_the_inner_scheduler(tmp_path):
     inner = MedianStoppingRule(metric="loss", mode="min")
 

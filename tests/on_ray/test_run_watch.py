@@ -38,6 +38,7 @@ def train_with_a_trainer_of_ray(config):
     tune.report({"loss": 1})
 
 
+@pytest.mark.rest
 @pytest.mark.timeout(200)
 def test_a_lost_placement_group_is_requested_again(tmp_path, caplog):
     holders = [Holder.remote() for _ in range(2)]
@@ -61,6 +62,7 @@ def test_a_lost_placement_group_is_requested_again(tmp_path, caplog):
     assert [trial.status for trial in trials] == ["TERMINATED"] * 2
 
 
+@pytest.mark.rest
 @pytest.mark.timeout(200)
 def test_a_run_logs_which_actors_and_groups_reserve_the_resources_of_pending_trials(tmp_path, caplog):
     named = Holder.options(name="server").remote()
@@ -94,6 +96,7 @@ def test_a_run_whose_train_workers_cannot_start_fails_with_advice(tmp_path, capl
     assert "waits for workers that cannot start: one trial needs 1 worker with 1 CPU" in caplog.text
 
 
+@pytest.mark.rest
 @pytest.mark.timeout(200)
 def test_a_trainer_of_ray_works_in_trials_if_the_policy_sets_num_workers(tmp_path):
     policy = CpuPolicy(cpus=1, num_workers=1)

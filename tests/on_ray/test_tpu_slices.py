@@ -91,6 +91,7 @@ def test_each_planned_trial_runs_on_its_own_tpu_slice_and_no_slice_remains(clust
     assert len(list(running.glob("*.done"))) == num_workers
 
 
+@pytest.mark.rest
 @only_where_train_reserves_slices
 def test_the_planner_counts_as_many_tpu_slices_as_ray(cluster):
     from ray.util.tpu import get_num_tpu_slices

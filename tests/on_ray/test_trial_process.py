@@ -334,6 +334,7 @@ class WithChildren(tune.Trainable):
         return {"cpus": cpus, "bundles": bundles, "start": start, "end": time.time(), "done": True}
 
 
+@pytest.mark.rest
 @pytest.mark.ray_border
 def test_a_trainable_keeps_its_own_placement_group_bundles(tmp_path):
     """Two of these trials fit on four CPUs, although the policy plans four trials."""

@@ -44,6 +44,7 @@ def check(plan, how, crds, change=str):
     assert problems(crds, manifest) == []
 
 
+@pytest.mark.rest
 @given(cluster_plans(), options)
 @settings(max_examples=40)
 def test_manifests_match_all_crds(crds, plan, how):
