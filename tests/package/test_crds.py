@@ -1,4 +1,4 @@
-"""Written manifests match KubeRay's official CRDs, which are in a folder outside the repository."""
+"""Written manifests match KubeRay's official CRDs, which are stored outside the repository."""
 
 import gzip
 import os
@@ -67,7 +67,7 @@ def test_five_thousand_manifests_match_all_crds(crds, plan, how):
 @pytest.mark.rest
 def test_no_official_field_is_reported_as_a_typo():
     def filled(schema):
-        """A value with every field of a schema."""
+        """Return a value with every field of a schema."""
         if schema.get("type") == "array":
             return [filled(schema["items"])]
         return {name: filled(each) for name, each in schema.get("properties", {}).items()}
@@ -93,7 +93,7 @@ def test_no_official_field_is_reported_as_a_typo():
     ids=lambda part: ".".join(map(str, part)) if isinstance(part, tuple) else "",
 )
 def test_a_damaged_manifest_does_not_match_the_crds(crds, path, value):
-    """Or the tests above would prove nothing."""
+    """Otherwise the tests above would prove nothing."""
     manifest = yaml.safe_load(write_cluster(a_design()))
     part = manifest["spec"]
     for key in path[:-1]:

@@ -1,4 +1,4 @@
-"""The machine is read as it is, and without what cannot be read."""
+"""The description of the machine. Values that cannot be read are omitted."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tune_policies.benchmarks.record.machine import describe_machine, read_envir
 from tune_policies.benchmarks.record.run_set import Environment
 
 ROOT = Path(__file__).parents[2]
-# Reading must cost no import of a framework, which takes seconds and GPU memory.
+# Reading must not import a framework, which takes seconds and GPU memory.
 READ = """
 import sys
 from tune_policies.benchmarks.record.machine import read_environment

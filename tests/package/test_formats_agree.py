@@ -41,8 +41,7 @@ def read_again(tmp_path):
 
 
 def comparable(cluster, *, without=()):
-    """What a file can say of a cluster: it has no prices, and a cluster YAML does not tell parts of
-    GPUs."""
+    """Return the groups without prices, which no file contains, and without GPU parts, which a cluster YAML lacks."""
     groups = [group.model_dump(exclude={"price_per_hour", *without}) for group in cluster.groups]
     return cluster.head, cluster.idle_timeout_s, groups
 

@@ -1,4 +1,4 @@
-"""``tune_policies.files.reading`` alone reads files, and ``tune_policies.files.writing`` alone writes them."""
+"""Only ``tune_policies.files.reading`` reads files, and only ``tune_policies.files.writing`` writes them."""
 
 import ast
 import re
@@ -70,7 +70,7 @@ def found():
 
 
 def what_is_called(function):
-    """Return the name of a function, or of a method, that reads or writes files; else ``None``."""
+    """Return the name of a called function or method that reads or writes files, else ``None``."""
     name = ast.unparse(function)
     if name in CALLS or name in {f"yaml.{each}" for each in YAML}:
         return name
@@ -85,7 +85,7 @@ def test_a_call_that_reads_or_writes_is_detected():
     assert all(what_is_called(ast.parse(call).body[0].value.func) for call in calls)
 
 
-def test_nothing_else_reads_or_writes_files():
+def test_no_other_module_reads_or_writes_files():
     assert set(found()) == ALLOWED.keys()
 
 
@@ -101,7 +101,7 @@ OF_RAY_ITSELF = {
 
 
 def runs_what_it_reads(call):
-    """Return the name of a function that runs what it is given, or makes any object of it; else ``None``."""
+    """Return the name of a called function that runs or unpickles its input, else ``None``."""
     name = ast.unparse(call.func)
     allows = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     may_unpickle = allows.get("allow_pickle") == "True" or allows.get("weights_only") == "False"
@@ -109,14 +109,14 @@ def runs_what_it_reads(call):
     return name if is_one or may_unpickle else None
 
 
-def test_a_call_that_runs_what_it_reads_is_detected():
+def test_a_call_that_runs_or_unpickles_its_input_is_detected():
     calls = ("pickle.load(f)", "cloudpickle.loads(b)", "torch.load(f)", "eval(t)", "yaml.load(t, L)")
 
     for call in (*calls, "np.load(f, allow_pickle=True)"):
         assert runs_what_it_reads(ast.parse(call).body[0].value), call
 
 
-def test_nothing_is_unpickled_or_run_but_what_ray_itself_sends():
+def test_only_data_that_ray_sends_is_unpickled_or_run():
     found = {
         (name, called)
         for name, path in modules()

@@ -65,7 +65,7 @@ groups = st.fixed_dictionaries(
 
 
 def as_ray_reads(group):
-    """Ray's own node type of a group; ``None``: its reader fails."""
+    """Return Ray's node type of a group, or ``None`` if Ray's reader fails."""
     from ray.autoscaler._private.kuberay.autoscaling_config import _node_type_from_group_spec
 
     try:

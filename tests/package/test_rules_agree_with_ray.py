@@ -39,20 +39,20 @@ def test_ray_does_not_count_the_devices_of_the_rule(claim: str) -> None:
             NO_MISTAKES["a slice of a GPU that Ray is told of"],
             "GPU",
             1,
-            id="a slice that Ray is told of",
+            id="a slice declared to Ray",
             marks=needs_newer_ray,
         ),
         pytest.param(
             NO_MISTAKES["Gaudi cards that Ray is told of"],
             "HPU",
             8,
-            id="cards that Ray is told of",
+            id="devices declared to Ray",
             marks=needs_newer_ray,
         ),
         pytest.param(
-            TEXTS["GPU in lower case"], "gpu", 2, id="a resource in lower case is one of its own", marks=needs_newer_ray
+            TEXTS["GPU in lower case"], "gpu", 2, id="a lower-case name is a custom resource", marks=needs_newer_ray
         ),
-        pytest.param(TEXTS["more GPUs told than there are"], "GPU", 4, id="more than there are, if it is told so"),
+        pytest.param(TEXTS["more GPUs told than there are"], "GPU", 4, id="more than exist, if declared"),
     ],
 )
 def test_ray_counts_the_amounts_that_rules_assume(text: str, resource: str, amount: int) -> None:

@@ -20,7 +20,9 @@ def test_without_a_peak_the_current_use_shows_that_the_gpu_was_used():
 
 
 @pytest.mark.parametrize(
-    "counters", [{}, {"torch": memory(0)}, {"jax": memory(0, held_bytes=4)}], ids=["not begun", "waited for", "a pool"]
+    "counters",
+    [{}, {"torch": memory(0)}, {"jax": memory(0, held_bytes=4)}],
+    ids=["not started", "waited for", "a pool"],
 )
 def test_a_framework_without_allocations_on_the_gpu_is_refused(counters):
     with pytest.raises(ProbeError, match="was called for a GPU, but used none"):

@@ -77,7 +77,7 @@ def test_the_suggestion_of_an_error_works(capacity, policy):
 
     second = why_not(smaller, capacity)
 
-    # With GPU memory enough, there may still be too few CPUs, or GPUs for so many workers.
+    # Even with enough GPU memory, there may be too few CPUs, or too few GPUs for the workers.
     was_memory, is_memory = (error.short_of.endswith("GPU memory") for error in (first, second or first))
     assert second is None or (was_memory and not is_memory)
 
@@ -118,14 +118,20 @@ def test_a_reservation_runs_as_many_trials_as_one_on_few_nodes(capacity, cpus, g
 @pytest.mark.parametrize(
     ("shapes", "wish", "left"),
     [
-        pytest.param([(4, 0), (8, 0)], {"cpus": 3}, [(4, 0), (5, 0)], id="by the node that keeps the most"),
-        pytest.param([(8, 2), (4, 0)], {"cpus": 3}, [(1, 0), (8, 2)], id="by CPUs that serve no GPU"),
-        pytest.param([(8, 2), (2, 0)], {"cpus": 3}, [(2, 0), (5, 2)], id="by one node if one has it all"),
-        pytest.param([(2, 1), (3, 2)], {"cpus": 4, "gpus": 1}, [(0, 0), (1, 2)], id="each from where it is"),
-        pytest.param([(8, 2), (4, 1)], {"cpus": 2, "gpus": 1}, [(2, 0), (8, 2)], id="by few GPUs"),
-        pytest.param([(2, 0), (2, 0)], {"cpus": 3}, [(0, 0), (1, 0)], id="else by several nodes"),
-        pytest.param([(2, 0), (5, 1)], {"cpus": 6}, [(0, 0), (1, 1)], id="of different shapes, if need be"),
-        pytest.param([(4, 0), (4, 0), (4, 1)], {"cpus": 6}, [(0, 0), (2, 0), (4, 1)], id="of one shape, if that does"),
+        pytest.param(
+            [(4, 0), (8, 0)], {"cpus": 3}, [(4, 0), (5, 0)], id="on the node with the most remaining resources"
+        ),
+        pytest.param([(8, 2), (4, 0)], {"cpus": 3}, [(1, 0), (8, 2)], id="on CPUs without a GPU"),
+        pytest.param([(8, 2), (2, 0)], {"cpus": 3}, [(2, 0), (5, 2)], id="on one node if it has enough"),
+        pytest.param(
+            [(2, 1), (3, 2)], {"cpus": 4, "gpus": 1}, [(0, 0), (1, 2)], id="each resource on the node that has it"
+        ),
+        pytest.param([(8, 2), (4, 1)], {"cpus": 2, "gpus": 1}, [(2, 0), (8, 2)], id="with few GPUs"),
+        pytest.param([(2, 0), (2, 0)], {"cpus": 3}, [(0, 0), (1, 0)], id="otherwise on several nodes"),
+        pytest.param([(2, 0), (5, 1)], {"cpus": 6}, [(0, 0), (1, 1)], id="on nodes of different shapes if necessary"),
+        pytest.param(
+            [(4, 0), (4, 0), (4, 1)], {"cpus": 6}, [(0, 0), (2, 0), (4, 1)], id="on nodes of one shape if sufficient"
+        ),
     ],
 )
 def test_reserved_resources_exist(shapes, wish, left):

@@ -108,7 +108,7 @@ def _slot(slot):
 
 # fmt: off
 PLANS = {
-    # Shares and CPUs
+    # Fractions and CPUs
     "0.4 on 3 GPUs: 2 a GPU, not 7": (nodes((64, 3)), GpuPolicy(gpus=0.4), "6 x 10 CPU, 0.5 GPU | GPU"),
     "thirds": (nodes((64, 1)), GpuPolicy(gpus=1 / 3), "3 x 21 CPU, 0.3333 GPU | GPU"),
     "0.6 is a whole GPU": (nodes((64, 1)), GpuPolicy(gpus=0.6), "1 x 64 CPU, 1 GPU | GPU"),
@@ -257,7 +257,7 @@ PLANS = {
     "GPUs as GpuPolicy plans them":
         (nodes((16, 4), (8, 1)),
          AcceleratorPolicy(resource="GPU", amount=0.3, num_workers=2), "7 x 2 of 1 CPU, 0.3333 GPU | GPU"),
-    # Caps and what is left free
+    # Limits of trials and reserved resources
     "capped": (nodes((64, 4)), CappedPolicy(GPU, 3), "3 x 16 CPU, 1 GPU | max_concurrent_trials"),
     "a GPU left free": (nodes((64, 4)), ReservingPolicy(GPU, gpus=1), "3 x 21 CPU, 1 GPU | GPU"),
     "CPUs beside GPUs are kept": (nodes((8, 4), (8, 0)), ReservingPolicy(GPU, cpus=4), "4 x 2 CPU, 1 GPU | GPU"),

@@ -108,10 +108,12 @@ def test_a_plan_explains_how_it_came_about(capacity, policy, reason):
 @pytest.mark.parametrize(
     ("capacity", "policy", "word"),
     [
-        pytest.param(nodes((8, 0)), EvenSplitPolicy(num_trials=8), "rounds", id="rounds where there is one"),
-        pytest.param(FEW_H100, GpuPolicy(accelerator_type=TYPES, min_trials=6), "skipped", id="what was requested"),
-        pytest.param(UNKNOWN, ReservingPolicy(HALF, cpus=1), "host memory", id="what nobody asks for"),
-        pytest.param(growing(CPUS), CPU, "can be added", id="nodes that are not counted"),
+        pytest.param(nodes((8, 0)), EvenSplitPolicy(num_trials=8), "rounds", id="one round"),
+        pytest.param(
+            FEW_H100, GpuPolicy(accelerator_type=TYPES, min_trials=6), "skipped", id="the number of requested trials"
+        ),
+        pytest.param(UNKNOWN, ReservingPolicy(HALF, cpus=1), "host memory", id="resources that no trial requests"),
+        pytest.param(growing(CPUS), CPU, "can be added", id="excluded nodes"),
     ],
 )
 def test_a_plan_has_no_irrelevant_reasons(capacity, policy, word):
