@@ -237,7 +237,7 @@ PROGRAMS = {"tune-policies": ["-m", "tune_policies"], "benchmarks": ["-m", "tune
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize(
-    ("redirected", "status", "said"),
+    ("redirected", "status", "stderr"),
     [
         (">/dev/full", 2, "error: cannot write the result: [Errno 28] No space left on device"),
         (">&-", 2, "error: cannot write the result: [Errno 9] Bad file descriptor"),
@@ -247,12 +247,12 @@ PROGRAMS = {"tune-policies": ["-m", "tune_policies"], "benchmarks": ["-m", "tune
     ],
     ids=["full disk", "closed stdout", "closed stderr", "closed stdin", "a reader that closes early"],
 )
-def test_closed_or_full_streams_cause_no_traceback(program, redirected, status, said):
+def test_closed_or_full_streams_cause_no_traceback(program, redirected, status, stderr):
     command = ["bash", "-c", f'"$@" {redirected}', "bash", sys.executable, *PROGRAMS[program], "--help"]
 
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
-    assert (done.returncode, done.stderr.strip()) == (status, said)
+    assert (done.returncode, done.stderr.strip()) == (status, stderr)
 
 
 def test_a_closed_stdin_is_an_invalid_file():
@@ -270,8 +270,8 @@ def test_an_ascii_terminal_gets_escapes_and_valid_json(tmp_path, policy):
     cluster = ClusterCapacity.of(Resources(cpus=2)).nodes[0].model_copy(update={"labels": labels})
     capacity.write_text(ClusterCapacity(nodes=(cluster,)).to_json())
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    wish = policy("kind: SelectingPolicy\ninner: {kind: CpuPolicy, custom: {größe: 1}}\n")
-    command = [sys.executable, "-m", "tune_policies", "plan", wish, "--cluster", capacity]
+    policy_file = policy("kind: SelectingPolicy\ninner: {kind: CpuPolicy, custom: {größe: 1}}\n")
+    command = [sys.executable, "-m", "tune_policies", "plan", policy_file, "--cluster", capacity]
 
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 

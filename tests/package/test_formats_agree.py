@@ -16,7 +16,7 @@ CASES = [
     ("a device type", GpuPolicy(accelerator_type="L4"), {"gpus": 2, "accelerator_type": "L4"}),
     ("MIG", GpuPolicy(gpus=1, cpus=1), {"gpus": 1, "device_key": "nvidia.com/mig-1g.10gb"}),
     ("Gaudi", AcceleratorPolicy(resource="HPU", amount=1), {"custom": {"HPU": 8}, "accelerator_type": "Intel-GAUDI"}),
-    ("CPUs alone", CpuPolicy(cpus=2, memory="2GiB"), {"custom": {"disk": 2}}),
+    ("CPUs only", CpuPolicy(cpus=2, memory="2GiB"), {"custom": {"disk": 2}}),
     (
         "TPU slices",
         AcceleratorPolicy(resource="TPU", amount=4),

@@ -144,9 +144,9 @@ def test_the_driver_lists_whole_gpus_even_if_they_are_split_or_hidden(nvml, monk
     nvml(*split())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
 
-    told = [(gpu["uuid"], gpu["memory_bytes"] // GIB, gpu["is_mig"]) for gpu in read_driver()["gpus"]]
+    gpus = [(gpu["uuid"], gpu["memory_bytes"] // GIB, gpu["is_mig"]) for gpu in read_driver()["gpus"]]
 
-    assert told == [("GPU-a", 40, False), ("GPU-b", 40, True)]
+    assert gpus == [("GPU-a", 40, False), ("GPU-b", 40, True)]
 
 
 def test_values_that_the_driver_does_not_report_are_unknown(nvml):

@@ -1,8 +1,8 @@
-"""Every command and snippet of every page runs as it is written.
+"""Every command and snippet of every page runs.
 
-A ``console`` block holds commands behind ``$``; the lines below one are what it prints. A ``yaml`` or ``json`` block
-begins with a comment, the name of the file that it is; so may a ``python`` block. The other ``python`` blocks of a page
-are one program, in their order. A line of output that is an ellipsis stands for any lines.
+A ``console`` block contains commands behind ``$``, each followed by its output. A ``yaml`` or ``json`` block starts
+with a comment with its file name, and a ``python`` block may too. The other ``python`` blocks of a page are one
+program, in this order. An ellipsis as a line of output matches any lines.
 """
 
 import os
@@ -51,11 +51,10 @@ def program(page):
     return "\n".join(body for body in blocks(page, "python") if not NAMED.match(body))
 
 
-def is_what_came(output, came):
-    without_padding = re.sub(
-        r" +$", "", came, flags=re.MULTILINE
-    )  # tables have trailing blanks, and editors remove them
-    return re.fullmatch(re.escape(output).replace("…\\\n", "(?:.*\n)*"), without_padding)
+def matches(shown, output):
+    """Return whether the output is the shown one, apart from trailing blanks, which editors remove."""
+    without_padding = re.sub(r" +$", "", output, flags=re.MULTILINE)
+    return re.fullmatch(re.escape(shown).replace("…\\\n", "(?:.*\n)*"), without_padding)
 
 
 def commands(page):
@@ -134,7 +133,7 @@ def test_the_commands_of_a_page_run_and_print_the_shown_output(page, tmp_path, e
         done = run_command(command, tmp_path, environment)
 
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        assert not output.strip() or is_what_came(output, done.stdout), f"{command}\n{done.stdout}"
+        assert not output.strip() or matches(output, done.stdout), f"{command}\n{done.stdout}"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(shown_commands(page))], ids=name)
@@ -176,7 +175,7 @@ def test_a_front_page_shows_the_plan_of_its_policy(page):
     (shown,) = [body for body in blocks(page, "") if "trials at once" in body]
 
     assert call == 'GpuMemoryPolicy(gpu_memory="18GiB") | CpuPolicy(cpus=1)'
-    assert is_what_came(shown, plan.explain() + "\n")
+    assert matches(shown, plan.explain() + "\n")
     assert (ROOT / "docs" / "first-plan.svg").read_text() == plan.plot(cluster).svg
 
 

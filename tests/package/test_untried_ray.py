@@ -1,6 +1,6 @@
-"""A Ray that was not tried: it is warned of once, and what needs a private name that it lacks says so when it is used.
+"""An untested version of Ray: a warning, and an error when a function needs a private name that Ray lacks.
 
-Names are taken out of the Ray that is installed, and a module of the border is imported anew, as a second copy.
+The tests remove names from the installed Ray and import a second copy of a module of ``ray_compat``.
 """
 
 import ast

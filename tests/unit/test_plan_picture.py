@@ -146,9 +146,9 @@ GROWING = ClusterCapacity(nodes=(gpu_node("head", gpus=0),), node_types=(TYPE,))
     ],
 )
 def test_a_picture_contains_the_texts(policy, capacity, expected):
-    said = texts(policy, capacity)
+    shown = texts(policy, capacity)
 
-    assert [each for each in expected if each not in said] == []
+    assert [each for each in expected if each not in shown] == []
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,11 @@ def why_not(policy, capacity):
 def test_reserved_resources_stay_free(capacity, cpus, gpus, policy):
     plan = plan_or_skip(ReservingPolicy(policy, cpus=cpus, gpus=gpus), capacity)
 
-    for name, wish in (("cpus", cpus), ("gpus", gpus)):
+    for name, reserved in (("cpus", cpus), ("gpus", gpus)):
         taken = sum(
             slot.max_concurrent_trials * max(1, slot.num_workers) * getattr(slot.worker, name) for slot in plan.slots
         )
-        assert taken <= sum(getattr(node.resources, name) for node in capacity.nodes) - wish + 1e-6
+        assert taken <= sum(getattr(node.resources, name) for node in capacity.nodes) - reserved + 1e-6
 
 
 @given(clusters(), st.sampled_from([0.5, 1, 2, 5]), st.integers(0, 2), leaves)
@@ -116,7 +116,7 @@ def test_a_reservation_runs_as_many_trials_as_one_on_few_nodes(capacity, cpus, g
 
 
 @pytest.mark.parametrize(
-    ("shapes", "wish", "left"),
+    ("shapes", "reserved", "left"),
     [
         pytest.param(
             [(4, 0), (8, 0)], {"cpus": 3}, [(4, 0), (5, 0)], id="on the node with the most remaining resources"
@@ -134,8 +134,8 @@ def test_a_reservation_runs_as_many_trials_as_one_on_few_nodes(capacity, cpus, g
         ),
     ],
 )
-def test_reserved_resources_exist(shapes, wish, left):
-    first = next(rests(nodes(*shapes), Resources(**wish)))
+def test_reserved_resources_exist(shapes, reserved, left):
+    first = next(rests(nodes(*shapes), Resources(**reserved)))
 
     assert sorted((node.resources.cpus, node.resources.gpus) for node in first.nodes) == left
 

@@ -62,7 +62,7 @@ def test_a_slice_with_a_host_in_use_does_not_count(first):
     plan = MixedPolicy(CappedPolicy(first, 1), policy()).plan(ClusterCapacity.of(*A, *B))
 
     assert (plan.max_concurrent_trials, plan.common_slot.topology) == (1, None)
-    assert "Put the policy of the slices first." in plan.reasons[0]
+    assert "earlier policies use nodes of slices" in plan.reasons[0]
 
 
 def test_slots_on_other_hosts_do_not_affect_slices():
@@ -96,7 +96,7 @@ BROKEN = {
         [B[0], changed(B[1], resources=B[1].resources.replaced(custom={"TPU": 3}))],
         "7 of its 8 chips are alive",
     ),
-    "no host is the first": (
+    "no host is the first of the slice": (
         [changed(host, labels=host.labels | {"ray.io/tpu-worker-id": "1"}) for host in B],
         "0 of its hosts have the label ray.io/tpu-worker-id=0",
     ),
