@@ -41,7 +41,7 @@ def test_every_family_of_the_installed_ray_has_a_row():
 def test_every_row_is_a_family_of_the_installed_ray():
     gone = sorted(str(family) for family in FAMILIES if family.ray_manager not in MANAGERS)
 
-    assert not gone, f"this Ray has none of these rows of {TABLE}: {', '.join(gone)}"
+    assert not gone, f"this Ray lacks these rows of {TABLE}: {', '.join(gone)}"
 
 
 @every_family

@@ -16,7 +16,7 @@ from tune_policies.kuberay.lint.misspelled_fields import misspelled_fields
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 FOLDER = os.environ.get("TUNE_POLICIES_CRDS", "")
-pytestmark = pytest.mark.skipif(not FOLDER, reason="TUNE_POLICIES_CRDS names no folder of definitions")
+pytestmark = pytest.mark.skipif(not FOLDER, reason="set TUNE_POLICIES_CRDS to the folder of the CRDs")
 
 fields = {
     "ray_version": st.sampled_from(["2.50.0", "2.60.0"]),

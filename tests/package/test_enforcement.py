@@ -50,9 +50,9 @@ def test_a_framework_without_a_visible_gpu_fails_at_import_unless_warnings_are_e
 
 
 def test_frameworks_that_are_imported_indirectly_or_have_no_limit_are_reported(tmp_path):
-    """JAX and CuPy are real. xgboost is not installed here: only that a module of the name is imported counts.
+    """JAX and CuPy are real. xgboost is a stand-in, because only the name of an imported module matters.
 
-    The second trial finds all of them imported, and JAX started, on the CPU.
+    In the second trial, all of them are already imported, and JAX has started on the CPU.
     """
     (tmp_path / "xgboost.py").write_text("")
     code = f"""{ENFORCE}

@@ -24,7 +24,7 @@ SHELL = {
     *("tune/oom_retry_scheduler", "tune/own_slots", "tune/run_plan", "tune/task_watch"),
     *("tune/usage/policy_callback", "tune/usage/run_metrics", "tune/wrapping_scheduler"),
 }
-"""What imports Ray beside the border with it. All else decides, or reads files and machines."""
+"""Modules outside ``ray_compat`` that may import Ray. All others decide, or read files and machines."""
 READ_OR_WRITE_FILES = {
     *("cli/design", "cli/doctor", "cli/options", "cli/plan"),
     *("kuberay/reading/documents", "kuberay/reading/load_cluster", "policies/policy_file"),
@@ -35,11 +35,11 @@ PURE_FILES = {
     f"tune_policies.files.{name}"
     for name in ("child_python", "html_page", "plain_data", "svg", "terminal", "yaml_documents")
 }
-"""They open no files but their own."""
+"""Modules that open only their own files."""
 BELOW_THE_BORDER = {"values", "cluster", "files", "placement", "plan", "ray_compat"}
-"""The folders of which the border with Ray makes use."""
+"""The folders that ``ray_compat`` may import."""
 WITHOUT_RAY = {"values", "cluster", "files", "oom", "placement", "plan", "policies", "kuberay"}
-"""The folders that work where there is no Ray."""
+"""The folders that work without Ray."""
 FOREIGN = {"ray", "torch", "tensorflow", "jax", "cupy", "pynvml"}
 
 

@@ -59,14 +59,20 @@ def test_a_job_or_a_service_is_read_as_the_cluster_that_it_starts(addable, kind,
     assert addable(starter) == addable(cluster)
 
 
-def test_a_job_for_a_running_cluster_contains_no_cluster(addable):
-    with pytest.raises(InvalidResourcesError, match=r"but defines none \(found: RayJob 'mine'\)"):
-        addable({**manifest(), "kind": "RayJob", "spec": {"clusterSelector": {"ray.io/cluster": "mine"}}})
-
-
-def test_the_error_describes_the_content_of_another_file(addable):
-    with pytest.raises(InvalidResourcesError, match=r"but defines none \(found: a list\)"):
-        addable([1, 2])
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (
+            {**manifest(), "kind": "RayJob", "spec": {"clusterSelector": {"ray.io/cluster": "mine"}}},
+            "RayJob 'mine'",
+        ),
+        ([1, 2], "a list"),
+    ],
+    ids=["a job for a running cluster", "a list"],
+)
+def test_the_error_for_a_file_without_a_cluster_describes_its_content(addable, content, found):
+    with pytest.raises(InvalidResourcesError, match=rf"but defines none \(found: {found}\)"):
+        addable(content)
 
 
 @pytest.mark.parametrize(

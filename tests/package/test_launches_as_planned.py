@@ -1,7 +1,7 @@
-"""Ray's own scheduler, asked for the trials of a plan, launches the nodes of the plan: the same types, as many of each.
+"""Ray's own scheduler launches the nodes of a plan when the trials are requested: the same number of each type.
 
-Each case is drawn: a policy, and the nodes that one could have. The way from them to Ray is the user's: a plan, a
-manifest, Ray's reader of manifests, the request for the trials.
+Each case is a random policy with a random catalog. The test does what a user does: it makes a plan, writes a
+manifest, lets Ray read it, and requests the trials.
 """
 
 import logging

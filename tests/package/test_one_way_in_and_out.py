@@ -12,9 +12,9 @@ CALLS = {
     *("tempfile.NamedTemporaryFile", "tempfile.mkstemp", "NamedTemporaryFile", "TemporaryFile"),
     *("tempfile.TemporaryFile", "shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.move"),
 }
-"""Functions that read or write files, or texts without bounds, by the name under which they are called."""
+"""Functions that read or write files, or parse texts without limits, by their names in calls."""
 METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "open", "savefig", "open_output_stream", "rename"}
-"""The same of paths, figures and file systems."""
+"""Methods of paths, figures and file systems that read or write files."""
 YAML = {"load", "load_all", "safe_load", "safe_load_all", "full_load", "unsafe_load"}
 
 ON_OTHER_NODES = "runs where this package may be missing; /proc, /sys, and a file whose size is checked"
@@ -51,7 +51,7 @@ ALLOWED = {
     ("tune_policies/testing/check_policy.py", "json.loads"): "what a policy under test has just written",
     ("benchmarks/workloads/boosting.py", "json.loads"): "what XGBoost says of a model of this process",
 }
-"""What else reads or writes, and why it may."""
+"""Other modules that may read or write files, with the reason."""
 
 
 def modules():
@@ -90,7 +90,7 @@ def test_no_other_module_reads_or_writes_files():
 
 
 RUNS = {"eval", "exec", "compile"}
-"""Functions that run a text; ``re.compile`` and the like are others."""
+"""Functions that run a text, but not methods such as ``re.compile``."""
 UNPICKLES = re.compile(
     r"(.*\.)?(Unpickler|read_pickle|unpickle)|(pickle|cloudpickle|dill|joblib|marshal|torch|shelve|jsonpickle)\.(loads?|open)"
 )

@@ -125,7 +125,7 @@ def run_command(command, folder, environment):
 @pytest.mark.timeout(600)
 def test_the_commands_of_a_page_run_and_print_the_shown_output(page, tmp_path, environment):
     if not IN_ITS_ENVIRONMENT and any(command.startswith("make") for command, _ in commands(page)):
-        pytest.skip("make uses .venv, and this is another environment")
+        pytest.skip("make uses .venv, but this is another environment")
     for file, content in files(page):
         (tmp_path / file).write_text(content)
 

@@ -21,14 +21,14 @@ UNDOCUMENTED = (
 DOCUMENTED_ALL_THE_SAME = ("ray.train.v2.jax",)
 """Ray documents its trainer for JAX under this name."""
 NVML = "ray._private.thirdparty.pynvml"
-"""A copy of NVIDIA's own package, which is no part of Ray."""
+"""A copy of NVIDIA's own package, which is not part of Ray."""
 OF_OTHERS = {
     **dict.fromkeys(("_apply", "_buffers", "_initialized", "_param_to_grad_hook_handles", "_parameters"), "torch"),
     "_track_module_params_and_buffers": "torch",
     **dict.fromkeys(("_asdict", "_field_defaults", "_replace"), "named tuples"),
     **dict.fromkeys(("_exit", "_initializing"), "Python"),
 }
-"""Attributes with an underscore of other than Ray's."""
+"""Private attributes of other libraries."""
 
 
 def ray_names(tree):

@@ -20,8 +20,10 @@ SAMPLES = Path(os.environ.get("TUNE_POLICIES_KUBERAY_SAMPLES") or "no-samples")
 DEFINITIONS = Path(os.environ.get("TUNE_POLICIES_CRDS") or "no-definitions")
 FILES = sorted(SAMPLES.glob("*.yaml"))
 
-needs_samples = pytest.mark.skipif(not FILES, reason="TUNE_POLICIES_KUBERAY_SAMPLES names no folder of samples")
-needs_definitions = pytest.mark.skipif(not DEFINITIONS.is_dir(), reason="TUNE_POLICIES_CRDS names no folder")
+needs_samples = pytest.mark.skipif(not FILES, reason="set TUNE_POLICIES_KUBERAY_SAMPLES to the folder of the samples")
+needs_definitions = pytest.mark.skipif(
+    not DEFINITIONS.is_dir(), reason="set TUNE_POLICIES_CRDS to the folder of the CRDs"
+)
 each_sample = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 NOTES = {
