@@ -18,27 +18,30 @@ METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "open", "save
 YAML = {"load", "load_all", "safe_load", "safe_load_all", "full_load", "unsafe_load"}
 
 ON_OTHER_NODES = "runs where this package may be missing; /proc, /sys, and a file whose size is checked"
-OF_RAY = "what Ray's own tables hold"
-OF_A_CHILD = "what a child of this process prints"
+OF_RAY = "content of Ray's own tables"
+OF_A_CHILD = "output of a child process"
 ALLOWED = {
     ("tune_policies/probe/node_facts.py", "read_text"): ON_OTHER_NODES,
     ("tune_policies/probe/node_facts.py", "read_bytes"): ON_OTHER_NODES,
     ("tune_policies/probe/node_facts.py", "yaml.safe_load"): ON_OTHER_NODES,
     ("tune_policies/ray_compat/gcs.py", "json.loads"): OF_RAY,
     ("tune_policies/ray_compat/autoscaler.py", "json.loads"): OF_RAY,
-    ("tune_policies/ray_compat/train_run.py", "json.loads"): "Train's account, which may hold NaN, from a bounded file",
-    ("tune_policies/probe/node_facts.py", "json.dump"): "to stdout, for the process that asked",
+    (
+        "tune_policies/ray_compat/train_run.py",
+        "json.loads",
+    ): "state of Train, which may contain NaN, from a file of limited size",
+    ("tune_policies/probe/node_facts.py", "json.dump"): "to stdout, for the parent process",
     ("tune_policies/probe/doctor/cluster_reader.py", "json.loads"): OF_A_CHILD,
     ("trainers/gpu_memory/calibration.py", "json.loads"): OF_A_CHILD,
     ("trainers/gpu_memory/calibration.py", "tempfile.TemporaryFile"): OF_A_CHILD,
     (
         "tune_policies/tune/usage/gpu_memory_usage.py",
         "json.loads",
-    ): "results of Tune, which may hold Infinity, from a bounded file",
+    ): "results of Tune, which may contain Infinity, from a file of limited size",
     (
         "tune_policies/kuberay/reading/documents.py",
         "gzip.open",
-    ): "bytes that the reader has read, unpacked up to a limit",
+    ): "bytes that were already read, unpacked up to a limit",
     ("tune_policies/ray_compat/tune_controller.py", "open"): "adds a line to Tune's own record of an error",
     ("tune_policies/tune/usage/gpu_memory_report.py", "savefig"): "into memory",
     ("benchmarks/report/page.py", "savefig"): "into memory",
@@ -48,8 +51,8 @@ ALLOWED = {
     ("tune_policies/ray_compat/kernel_kills.py", "read_text"): "/proc",
     ("trainers/usage_meter.py", "read_text"): "/proc",
     ("trainers/usage_meter.py", "write_text"): "/proc",
-    ("tune_policies/testing/check_policy.py", "json.loads"): "what a policy under test has just written",
-    ("benchmarks/workloads/boosting.py", "json.loads"): "what XGBoost says of a model of this process",
+    ("tune_policies/testing/check_policy.py", "json.loads"): "output of a policy under test",
+    ("benchmarks/workloads/boosting.py", "json.loads"): "XGBoost's description of a model in this process",
 }
 """Other modules that may read or write files, with the reason."""
 
