@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by the DevTools protocol over a pipe: what a page does, shows and asks for."""
+"""A headless Chromium, controlled by the DevTools protocol over a pipe."""
 
 import base64
 import itertools
@@ -20,7 +20,7 @@ PROBLEMS = (
     *("twice", "dangling"),
 )
 DEADLINE_S = 60
-# The protocol's pipe is the descriptors 3 and 4.
+# The protocol uses the file descriptors 3 and 4.
 START = 'exec "$0" "$@" 3<&"$READS" 4>&"$WRITES"'
 OPTIONS = (
     "--headless",
@@ -35,7 +35,7 @@ OPTIONS = (
 
 
 class Browser:
-    """One browser with one page. What the page prints and asks for is kept until the next page is opened."""
+    """A browser with one page. Its console output and requests are recorded until the next page is opened."""
 
     def __init__(self, folder):
         reads, self._out = os.pipe()
@@ -77,7 +77,7 @@ class Browser:
             self._take(self._read(deadline))
 
     def evaluate(self, expression):
-        """Return what an expression is in the page."""
+        """Return the value of an expression in the page."""
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
@@ -89,7 +89,7 @@ class Browser:
         )
 
     def close(self):
-        """End the browser, and wait until it has ended."""
+        """Terminate the browser and wait for its end."""
         os.close(self._out)
         os.close(self._in)
         try:
@@ -142,7 +142,7 @@ class Browser:
 
 
 def look_at(browser, path, width, scheme):
-    """Return what a reader would stumble over, and what the page printed and asked for."""
+    """Return the visible problems of a page, its console output and its requests."""
     browser.open(path, width=width, scheme=scheme)
     browser.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
     look = browser.evaluate(Path(__file__).with_name("look.js").read_text())

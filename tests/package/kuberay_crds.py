@@ -1,4 +1,4 @@
-"""KubeRay's official definitions, which a folder outside holds, as a check of manifests."""
+"""Validation of manifests with KubeRay's official CRDs, which are stored outside the repository."""
 
 import copy
 import gzip
@@ -9,7 +9,7 @@ from jsonschema import Draft4Validator
 
 
 def load_definitions(folder: Path):
-    """Return the schemas of each kind, one for each version of KubeRay, which refuse unknown fields."""
+    """Return the schemas of each kind, one per version of KubeRay; they reject unknown fields."""
     found: dict[str, list] = {}
     for file in sorted(folder.glob("v*/*.gz")):
         spec = yaml.load(gzip.decompress(file.read_bytes()), getattr(yaml, "CSafeLoader", yaml.SafeLoader))["spec"]
@@ -20,7 +20,7 @@ def load_definitions(folder: Path):
 
 
 def problems(definitions, manifest):
-    """Return what the definitions refuse in a manifest."""
+    """Return the errors of a manifest."""
     return [
         error.message
         for schema in definitions[manifest["kind"]]
@@ -37,7 +37,7 @@ def _closed(schema):
         schema["required"] = [name for name in schema.get("required", []) if name not in defaults]
         schema.setdefault("additionalProperties", bool(schema.get("x-kubernetes-preserve-unknown-fields")))
         schema["properties"] = {name: _closed(each) for name, each in schema["properties"].items()}
-        # At the top, the API server knows the fields of the metadata.
+        # At the top level, the API server defines the fields of the metadata.
         schema["properties"].update({"metadata": {}} if "apiVersion" in schema["properties"] else {})
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):

@@ -1,4 +1,4 @@
-"""What the core knows about accelerators agrees with the installed Ray, which is not started for that."""
+"""The table of accelerators agrees with the installed Ray. These tests do not start Ray."""
 
 import os
 import subprocess
@@ -19,11 +19,13 @@ from tune_policies.cluster.tpu_slices import TOPOLOGIES, SliceShape
 
 MANAGERS = {manager.__name__: manager for manager in get_all_accelerator_managers()}
 TABLE = "tune_policies/cluster/accelerators.py"
-# The table is of Ray 2.60. Older versions know less, and have another variable for one family.
+# The table is for Ray 2.60. Older versions support fewer types and have another variable for one family.
 IS_OLDER = Version(ray.__version__) < Version("2.60")
 FORMER_VARIABLES = {"IntelGPUAcceleratorManager": "ONEAPI_DEVICE_SELECTOR"} if IS_OLDER else {}
 
-only_what_is_known_today = pytest.mark.skipif(IS_OLDER, reason="the table is of Ray 2.60, and this Ray knows less")
+only_for_the_ray_of_the_table = pytest.mark.skipif(
+    IS_OLDER, reason="the table is for Ray 2.60, and this Ray supports fewer types"
+)
 every_family = pytest.mark.parametrize(
     "family", [family for family in FAMILIES if family.ray_manager in MANAGERS], ids=str
 )
@@ -35,15 +37,15 @@ def test_every_family_of_the_installed_ray_has_a_row():
     assert not missing, f"add a row to FAMILIES in {TABLE} for {', '.join(missing)}"
 
 
-@only_what_is_known_today
+@only_for_the_ray_of_the_table
 def test_every_row_is_a_family_of_the_installed_ray():
     gone = sorted(str(family) for family in FAMILIES if family.ray_manager not in MANAGERS)
 
-    assert not gone, f"this Ray has none of these rows of {TABLE}: {', '.join(gone)}"
+    assert not gone, f"this Ray lacks these rows of {TABLE}: {', '.join(gone)}"
 
 
 @every_family
-def test_a_row_has_the_names_that_ray_uses(family):
+def test_a_row_has_rays_names(family):
     manager = MANAGERS[family.ray_manager]
     variable = FORMER_VARIABLES.get(family.ray_manager, family.visibility_variable)
 
@@ -58,8 +60,8 @@ amounts = st.sampled_from([0.0001, 0.25, 0.5, 0.9999, 1, 1.0, 1.5, 2, 2.5, 3, 4,
 
 @every_family
 @given(amount=amounts)
-def test_a_row_allows_the_amounts_that_ray_hands_out(family, amount):
-    """Beside what the family's manager says, Ray wants whole devices above one; tests/on_ray has the proof."""
+def test_a_row_allows_the_amounts_that_ray_assigns(family, amount):
+    """Ray also requires whole devices above one (tested in tests/on_ray)."""
     is_valid, _ = MANAGERS[family.ray_manager].validate_resource_request_quantity(amount)
 
     assert family.allows(amount) == (is_valid and (amount < 1 or float(amount).is_integer()))
@@ -71,26 +73,26 @@ def test_every_device_type_of_the_installed_ray_is_known():
     assert not missing, f"add to the types of their family in {TABLE}: {', '.join(missing)}"
 
 
-@only_what_is_known_today
-def test_every_device_type_that_is_known_is_one_of_ray():
+@only_for_the_ray_of_the_table
+def test_every_known_device_type_exists_in_ray():
     assert ACCELERATOR_TYPES - types_of_ray() == set()
 
 
 def types_of_ray():
-    # The package exports some of them only.
+    # The package exports only some of them.
     names = vars(ray.util.accelerators.accelerators)
     return {value for key, value in names.items() if isinstance(value, str) and not key.startswith("__")}
 
 
-@only_what_is_known_today
-def test_the_topologies_are_those_that_ray_reserves():
+@only_for_the_ray_of_the_table
+def test_the_topologies_equal_rays():
     from ray._private.accelerators.tpu import VALID_TPU_TOPOLOGY
 
     assert {f"TPU-{version.upper()}": known for version, known in VALID_TPU_TOPOLOGY.items()} == TOPOLOGIES
 
 
-@only_what_is_known_today
-def test_a_slice_has_the_pod_type_and_the_hosts_that_ray_infers():
+@only_for_the_ray_of_the_table
+def test_a_slice_has_the_pod_type_and_number_of_hosts_that_ray_infers():
     from ray._private.accelerators.tpu import get_chips_per_host, infer_tpu_pod_type_from_topology
     from ray.util.tpu import get_tpu_version_from_type
 
@@ -104,7 +106,7 @@ def test_a_slice_has_the_pod_type_and_the_hosts_that_ray_infers():
 
 
 @pytest.mark.parametrize(("resource", "amount", "use_tpu"), [("HPU", 2, False), ("NPU", 0.5, False), ("TPU", 4, True)])
-def test_rays_scaling_config_takes_a_plan_for_any_family(resource, amount, use_tpu):
+def test_rays_scaling_config_accepts_a_plan_for_every_family(resource, amount, use_tpu):
     plan = AcceleratorPolicy(resource=resource, amount=amount, num_workers=1).plan(with_devices((8, {resource: 4})))
 
     config = plan.scaling_config()
@@ -120,7 +122,7 @@ plan.scaling_config()
 """
 
 
-def test_version_1_of_ray_train_is_refused_for_tpus_with_the_way_out():
+def test_version_1_of_ray_train_is_rejected_for_tpus_with_a_fix():
     environment = {**os.environ, "RAY_TRAIN_V2_ENABLED": "0"}
 
     done = subprocess.run(

@@ -22,13 +22,15 @@ TWO_GPUS = BundleGroup([{"CPU": 1}, {"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}],
     ("policy", "group", "cluster", "at_once"),
     [
         pytest.param(CpuPolicy(cpus=1), HEAD_AND_CHILDREN, nodes((10, 0)), 2, id="as many as fit"),
-        pytest.param(CpuPolicy(cpus=1), HEAD_AND_CHILDREN, nodes((5, 0), (4, 0), (1, 0)), 2, id="over several nodes"),
-        pytest.param(CappedPolicy(CpuPolicy(cpus=1), 1), HEAD_AND_CHILDREN, nodes((10, 0)), 1, id="a cap"),
+        pytest.param(CpuPolicy(cpus=1), HEAD_AND_CHILDREN, nodes((5, 0), (4, 0), (1, 0)), 2, id="on several nodes"),
+        pytest.param(
+            CappedPolicy(CpuPolicy(cpus=1), 1), HEAD_AND_CHILDREN, nodes((10, 0)), 1, id="a limit of concurrent trials"
+        ),
         pytest.param(GpuPolicy(), TWO_GPUS, nodes((16, 4)), 2, id="GPUs"),
         pytest.param(
-            ReservingPolicy(CpuPolicy(cpus=1), cpus=1), HEAD_AND_CHILDREN, nodes((10, 0)), 1, id="CPUs left free"
+            ReservingPolicy(CpuPolicy(cpus=1), cpus=1), HEAD_AND_CHILDREN, nodes((10, 0)), 1, id="reserved CPUs"
         ),
-        pytest.param(ReservingPolicy(GpuPolicy(), gpus=1), TWO_GPUS, nodes((16, 4)), 1, id="a GPU left free"),
+        pytest.param(ReservingPolicy(GpuPolicy(), gpus=1), TWO_GPUS, nodes((16, 4)), 1, id="a reserved GPU"),
     ],
 )
 def test_the_number_of_concurrent_trials_is_limited_by_nodes_and_policy(policy, group, cluster, at_once):

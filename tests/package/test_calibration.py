@@ -29,7 +29,7 @@ def run(code, timeout_s=30.0):
 @pytest.mark.parametrize(
     ("process_bytes", "expected", "how"),
     [(500 * MIB, 460 * MIB, "process"), (None, 560 * MIB, "device")],
-    ids=["from the process", "from the device before and after"],
+    ids=["from the process", "from the device, before and after"],
 )
 def test_the_overhead_is_the_drivers_figure_minus_the_allocators(process_bytes, expected, how):
     fields = overhead_fields(
@@ -64,7 +64,7 @@ def test_a_child_that_hangs_is_terminated_at_the_deadline():
 
 @pytest.fixture
 def gpu(tmp_path, monkeypatch):
-    """A GPU from a stand-in for NVML."""
+    """Return a GPU from a stand-in for NVML."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("STAND_IN_NVML", str(write_stand_ins(tmp_path)))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -55,7 +55,7 @@ def test_plan_prints_json_for_machines(capacity, policy):
     assert json.loads(done.stdout)["slots"][0]["max_concurrent_trials"] == 16
 
 
-def test_plan_says_what_stays_idle_and_why(tmp_path, policy):
+def test_plan_prints_idle_resources_with_their_reasons(tmp_path, policy):
     capacity = tmp_path / "capacity.json"
     capacity.write_text(nodes((16, 2), (4, 8)).to_json())
 
@@ -68,7 +68,7 @@ def test_plan_says_what_stays_idle_and_why(tmp_path, policy):
     ]
 
 
-def test_the_ten_thousandths_that_shares_of_a_gpu_lose_are_no_news(tmp_path, policy):
+def test_rounding_losses_of_gpu_fractions_are_not_reported(tmp_path, policy):
     capacity = tmp_path / "capacity.json"
     capacity.write_text(nodes((3, 1)).to_json())
 
@@ -77,7 +77,7 @@ def test_the_ten_thousandths_that_shares_of_a_gpu_lose_are_no_news(tmp_path, pol
     assert done.stdout.splitlines()[-1] == "nothing stays idle"
 
 
-def test_rounds_are_a_further_key_of_the_json_only_where_they_are_asked_for(capacity, policy):
+def test_json_contains_rounds_only_if_num_trials_is_given(capacity, policy):
     arguments = ("plan", policy("kind: CpuPolicy\n"), "--cluster", capacity, "--json")
     plain, with_rounds = (json.loads(run(*arguments, *more).stdout) for more in ((), ("--num-trials", 40)))
 
@@ -85,7 +85,7 @@ def test_rounds_are_a_further_key_of_the_json_only_where_they_are_asked_for(capa
     assert TrialPlan.from_dict(plain).max_concurrent_trials == 16
 
 
-def test_a_saved_cluster_may_be_yaml(tmp_path, policy):
+def test_a_saved_cluster_can_be_yaml(tmp_path, policy):
     capacity = tmp_path / "capacity.yaml"
     capacity.write_text("# mine\nread_at: 2030-01-02 03:04:05+00:00\nnodes:\n- {node_id: a, resources: {cpus: 3}}\n")
 
@@ -104,7 +104,7 @@ def listed(tmp_path):
     return path
 
 
-def test_a_list_of_nodes_has_a_plan_and_a_price(listed, policy):
+def test_plan_prints_the_price_of_a_list_of_nodes(listed, policy):
     done = run("plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--cluster", listed)
 
     lines = done.stdout.splitlines()
@@ -115,14 +115,14 @@ def test_a_list_of_nodes_has_a_plan_and_a_price(listed, policy):
     )
 
 
-def test_the_same_list_of_nodes_is_what_a_cluster_is_designed_of(listed, policy):
+def test_design_accepts_the_same_list_of_nodes(listed, policy):
     done = run("kuberay", "design", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--num-trials", 9, "--nodes", listed)
 
     assert done.returncode == 0
     assert "l4-x4: 0 to 2 nodes" in done.stderr
 
 
-def test_plans_of_several_policies_stand_side_by_side(listed, tmp_path):
+def test_plans_of_several_policies_are_compared(listed, tmp_path):
     halves, cpus, large = (tmp_path / f"{name}.yaml" for name in ("halves", "cpus", "large"))
     halves.write_text("kind: GpuPolicy\ngpus: 0.5\n")
     cpus.write_text("kind: CpuPolicy\ncpus: 4\n")
@@ -141,7 +141,7 @@ def test_plans_of_several_policies_stand_side_by_side(listed, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["nodes: [", "nodes: []\nnodes: []", "&a [*a]", "? [1]\n: 2"])
-def test_a_capacity_that_is_neither_json_nor_yaml_is_wrong_usage(tmp_path, policy, text):
+def test_a_capacity_that_is_neither_json_nor_yaml_is_invalid_usage(tmp_path, policy, text):
     capacity = tmp_path / "capacity.yaml"
     capacity.write_text(text)
 
@@ -151,7 +151,7 @@ def test_a_capacity_that_is_neither_json_nor_yaml_is_wrong_usage(tmp_path, polic
     assert done.stderr.startswith(f"error: {capacity}, line ")
 
 
-def test_nodes_that_must_be_added_first_are_named(tmp_path, policy):
+def test_plan_lists_the_nodes_to_add(tmp_path, policy):
     worker = NodeTypeCapacity(name="cpu-worker", resources=Resources(cpus=8), max_nodes_to_add=2)
     capacity = tmp_path / "growing.json"
     capacity.write_text(ClusterCapacity(node_types=(worker,)).to_json())
@@ -161,7 +161,7 @@ def test_nodes_that_must_be_added_first_are_named(tmp_path, policy):
     assert "  nodes that the autoscaler must add first: 2 cpu-worker" in done.stdout.splitlines()
 
 
-def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):
+def test_an_infeasible_request_exits_with_1_and_nothing_on_stdout(capacity, policy):
     done = run("plan", policy("kind: GpuPolicy\ngpus: 4\n"), "--cluster", capacity)
 
     assert (done.returncode, done.stdout) == (1, "")
@@ -186,18 +186,18 @@ def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):
     ids=[
         "no policy",
         "no capacity file",
-        "a policy for a cluster",
-        "a cluster for a policy",
-        "a saved cluster for a list of nodes",
+        "a policy instead of a cluster",
+        "a cluster instead of a policy",
+        "a saved cluster instead of a list of nodes",
         "one picture of two plans",
-        "a saved cluster for prices",
+        "a saved cluster instead of prices",
         "no policy file",
         "negative trials",
         "two clusters",
-        "no such command",
+        "an unknown command",
     ],
 )
-def test_wrong_usage_ends_with_2_and_a_message(capacity, policy, arguments, message):
+def test_invalid_arguments_exit_with_2_and_a_message(capacity, policy, arguments, message):
     paths = {"POLICY": policy("kind: CpuPolicy\n"), "CAPACITY": capacity}
 
     done = run(*(paths.get(argument, argument) for argument in arguments))
@@ -207,14 +207,14 @@ def test_wrong_usage_ends_with_2_and_a_message(capacity, policy, arguments, mess
     assert "Traceback" not in done.stderr
 
 
-def test_a_wrong_policy_ends_with_2_and_the_way_out(capacity, policy):
+def test_an_invalid_policy_exits_with_2_and_a_fix(capacity, policy):
     done = run("plan", policy("kind: GpuPolcy\n"), "--cluster", capacity)
 
     assert done.returncode == 2
     assert "unknown kind 'GpuPolcy'; did you mean 'GpuPolicy'?" in done.stderr
 
 
-def test_a_result_that_cannot_be_written_ends_with_2_and_a_message(capacity, policy):
+def test_an_unwritable_result_exits_with_2_and_a_message(capacity, policy):
     command = [sys.executable, "-m", "tune_policies", "plan", policy("kind: CpuPolicy\n"), "--cluster", capacity]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -222,7 +222,7 @@ def test_a_result_that_cannot_be_written_ends_with_2_and_a_message(capacity, pol
     assert (done.returncode, done.stderr) == (2, "error: cannot write the result: [Errno 28] No space left on device\n")
 
 
-def test_a_reader_that_has_enough_is_no_error(capacity, policy):
+def test_a_reader_that_closes_early_causes_no_error(capacity, policy):
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "tune_policies", "plan", policy("kind: CpuPolicy\n"), "--cluster", capacity]
@@ -237,7 +237,7 @@ PROGRAMS = {"tune-policies": ["-m", "tune_policies"], "benchmarks": ["-m", "tune
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize(
-    ("redirected", "status", "said"),
+    ("redirected", "status", "stderr"),
     [
         (">/dev/full", 2, "error: cannot write the result: [Errno 28] No space left on device"),
         (">&-", 2, "error: cannot write the result: [Errno 9] Bad file descriptor"),
@@ -245,17 +245,17 @@ PROGRAMS = {"tune-policies": ["-m", "tune_policies"], "benchmarks": ["-m", "tune
         ("<&-", 0, ""),
         ("| head -c 1 >/dev/null", 0, ""),
     ],
-    ids=["full disk", "closed stdout", "closed stderr", "closed stdin", "a reader that has enough"],
+    ids=["full disk", "closed stdout", "closed stderr", "closed stdin", "a reader that closes early"],
 )
-def test_streams_that_are_closed_or_full_are_no_traceback(program, redirected, status, said):
+def test_closed_or_full_streams_cause_no_traceback(program, redirected, status, stderr):
     command = ["bash", "-c", f'"$@" {redirected}', "bash", sys.executable, *PROGRAMS[program], "--help"]
 
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
-    assert (done.returncode, done.stderr.strip()) == (status, said)
+    assert (done.returncode, done.stderr.strip()) == (status, stderr)
 
 
-def test_what_is_piped_in_from_a_closed_stdin_is_no_sound_file():
+def test_a_closed_stdin_is_an_invalid_file():
     command = ["bash", "-c", '"$@" <&-', "bash", sys.executable, "-m", "tune_policies", "kuberay", "lint", "-"]
 
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -264,14 +264,14 @@ def test_what_is_piped_in_from_a_closed_stdin_is_no_sound_file():
     assert "-:1: error unreadable: stdin is closed" in done.stdout
 
 
-def test_a_terminal_that_knows_only_ascii_gets_escapes_and_sound_json(tmp_path, policy):
+def test_an_ascii_terminal_gets_escapes_and_valid_json(tmp_path, policy):
     capacity = tmp_path / "capacity.json"
     labels = {"größe": "\U0001f600"}
     cluster = ClusterCapacity.of(Resources(cpus=2)).nodes[0].model_copy(update={"labels": labels})
     capacity.write_text(ClusterCapacity(nodes=(cluster,)).to_json())
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    wish = policy("kind: SelectingPolicy\ninner: {kind: CpuPolicy, custom: {größe: 1}}\n")
-    command = [sys.executable, "-m", "tune_policies", "plan", wish, "--cluster", capacity]
+    policy_file = policy("kind: SelectingPolicy\ninner: {kind: CpuPolicy, custom: {größe: 1}}\n")
+    command = [sys.executable, "-m", "tune_policies", "plan", policy_file, "--cluster", capacity]
 
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -279,13 +279,13 @@ def test_a_terminal_that_knows_only_ascii_gets_escapes_and_sound_json(tmp_path, 
     assert r"1 gr\u00f6\u00dfe" in done.stderr
 
 
-def test_the_labels_of_the_cpu_are_in_the_form_that_ray_start_takes():
+def test_the_cpu_labels_have_the_format_of_ray_start():
     text, json_text = run("cpu-labels").stdout, run("cpu-labels", "--json").stdout
 
     assert parse_node_labels_string(text.rstrip("\n")) == json.loads(json_text)
 
 
-def test_a_working_folder_that_is_gone_is_a_message(tmp_path):
+def test_a_deleted_working_directory_is_reported(tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
     command = ["bash", "-c", 'rmdir "$PWD"; "$@"', "bash", sys.executable, "-m", "tune_policies", "usage", "."]
@@ -296,8 +296,8 @@ def test_a_working_folder_that_is_gone_is_a_message(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_each_command_of_a_result_has_json_and_h_is_help():
-    """The others write what they are asked for, print a file, or run a program."""
+def test_each_command_with_a_result_has_json_and_h_prints_help():
+    """The other commands write files, print a file, or run a program."""
     writers = {"report", "plot", "export", "dashboard", "schema", "exec"}
     found = dict(commands(typer.main.get_command(app)))
 
@@ -320,7 +320,7 @@ def options(command):
 @pytest.mark.parametrize(
     ("typed", "completed"), [("pl", "plan"), ("bench pack", "packing"), ("plan --num", "--num-trials")]
 )
-def test_a_shell_completes_commands_and_options(typed, completed):
+def test_shell_completion_covers_commands_and_options(typed, completed):
     words = ["tune-policies", *typed.split()]
     asked = {
         "_TUNE_POLICIES_COMPLETE": "complete_bash",
@@ -334,7 +334,7 @@ def test_a_shell_completes_commands_and_options(typed, completed):
     assert completed in done.stdout.split()
 
 
-def test_a_doctor_that_cannot_look_ends_with_3():
+def test_a_doctor_that_cannot_read_the_nodes_exits_with_3():
     done = run("doctor", "--address", "127.0.0.1:1", "--timeout-s", 5)
 
     assert (done.returncode, done.stdout) == (3, "")

@@ -130,20 +130,28 @@ def test_a_file_that_exists_is_overwritten_only_with_force(run, tmp_path):
     ("arguments", "status", "message"),
     [
         pytest.param(("--size", "16"), 2, "--size requires --decision", id="a size without a decision"),
-        pytest.param(("--nodes", "policy.yaml"), 2, "not a list of nodes", id="a file that is no catalogue"),
-        pytest.param(("--name", "My_Cluster"), 2, "at most 53", id="a name that Kubernetes refuses"),
-        pytest.param(("--format", "helm"), 2, "cluster-yaml", id="a format that there is not"),
-        pytest.param(("--job", "python tune.py"), 2, "neither its code nor its packages", id="a job without its code"),
-        pytest.param(("--job", "x", "--runtime-env", "list.yaml"), 2, "working_dir", id="no runtime environment"),
-        pytest.param(("--job", "x", "--runtime-env", "none.yaml"), 2, "cannot read", id="a file that is not there"),
+        pytest.param(("--nodes", "policy.yaml"), 2, "not a list of nodes", id="a file that is not a catalog"),
+        pytest.param(("--name", "My_Cluster"), 2, "at most 53", id="a name that is invalid in Kubernetes"),
+        pytest.param(("--format", "helm"), 2, "cluster-yaml", id="an unknown format"),
+        pytest.param(("--job", "python tune.py"), 2, "neither its code nor its packages", id="a job without code"),
+        pytest.param(
+            ("--job", "x", "--runtime-env", "list.yaml"), 2, "working_dir", id="an invalid runtime environment"
+        ),
+        pytest.param(("--job", "x", "--runtime-env", "none.yaml"), 2, "cannot read", id="a missing file"),
         pytest.param(
             ("--min-nodes", "l4"), 2, "must have the form NAME=NUMBER, such as l4=2", id="a minimum without a number"
         ),
         pytest.param(
-            ("--min-nodes", "l4=1"), 2, "'l4', which is not a node type. Node types:", id="a minimum of no group"
+            ("--min-nodes", "l4=1"),
+            2,
+            "'l4', which is not a node type. Node types:",
+            id="a minimum of an unknown group",
         ),
         pytest.param(
-            ("--num-gpus", "--format", "cluster-yaml"), 2, "always contains the GPUs", id="GPUs that are stated anyway"
+            ("--num-gpus", "--format", "cluster-yaml"),
+            2,
+            "always contains the GPUs",
+            id="GPUs that are stated elsewhere",
         ),
         pytest.param(("--nodes", "small.yaml"), 1, "short of", id="nodes that are too small"),
     ],

@@ -1,4 +1,4 @@
-"""What the GCS says of autoscalers that cannot run in a test: KubeRay's, beside the head, and a cloud's."""
+"""The autoscaler state in the GCS for autoscalers that cannot run in a test: KubeRay's sidecar and a cloud's."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.ray_border
 
 
 def reply(*nodes, autoscaler_v2=False, pending=()):
-    """Nodes are (address, node type, resources)."""
+    """Return a reply of the GCS; nodes are (address, node type, resources)."""
     message = GetClusterStatusReply()
     for i, (address, node_type, resources) in enumerate(nodes):
         message.cluster_resource_state.node_states.add(
@@ -30,7 +30,7 @@ HEAD = {"CPU": 1, HEAD_RESOURCE: 1}
 MIRRORED = f"node_{'0af' * 18}01"
 
 
-def test_an_autoscaler_beside_the_head_adds_what_is_not_known():
+def test_an_autoscaler_beside_the_head_adds_unknown_nodes():
     state = to_cluster_state(reply(("10.0.0.1", "headgroup", HEAD), autoscaler_v2=True), {})
 
     with pytest.raises(InvalidResourcesError, match=r"not in Ray's GCS .* pass its file as cluster_config"):
@@ -38,7 +38,7 @@ def test_an_autoscaler_beside_the_head_adds_what_is_not_known():
 
 
 @pytest.mark.parametrize("autoscaler_v2", [False, True])
-def test_a_monitor_that_only_mirrors_the_nodes_adds_nothing(autoscaler_v2):
+def test_a_monitor_that_only_mirrors_the_nodes_adds_no_nodes(autoscaler_v2):
     v1 = {"autoscaler_report": {"active_nodes": {MIRRORED: 1}, "node_type_mapping": {"10.0.0.1": MIRRORED}}}
     answer = reply(("10.0.0.1", "", HEAD), autoscaler_v2=autoscaler_v2)
 
@@ -47,7 +47,7 @@ def test_a_monitor_that_only_mirrors_the_nodes_adds_nothing(autoscaler_v2):
     assert _addable(state, monitor=None) == ((), None)
 
 
-def test_types_that_a_user_has_called_node_and_a_number_are_no_mirrored_nodes():
+def test_user_types_named_node_and_a_number_are_not_mirrored_nodes():
     v1 = {"autoscaler_report": {"active_nodes": {"node_0": 1}, "node_type_mapping": {"10.0.0.1": "node_0"}}}
 
     state = to_cluster_state(reply(("10.0.0.1", "", HEAD)), v1)
@@ -55,8 +55,8 @@ def test_types_that_a_user_has_called_node_and_a_number_are_no_mirrored_nodes():
     assert state.has_autoscaler
 
 
-def test_autoscaler_v1_names_its_nodes_by_type_and_the_head_is_no_worker():
-    """Under v1 a node itself does not say of which type it is."""
+def test_autoscaler_v1_reports_nodes_by_type_and_the_head_is_not_a_worker():
+    """With autoscaler v1, a node does not report its type."""
     nodes = [("10.0.0.1", "", HEAD), ("10.0.0.2", "", {"CPU": 8}), ("10.0.0.3", "", {"CPU": 8})]
     v1 = {
         "active_nodes": {"head": 1, "cpu": 2},
@@ -70,7 +70,7 @@ def test_autoscaler_v1_names_its_nodes_by_type_and_the_head_is_no_worker():
     assert (state.workers_by_type, state.num_workers) == (Counter(cpu=2), 2)
 
 
-def test_under_v2_what_is_ordered_is_still_to_come():
+def test_autoscaler_v2_counts_requested_nodes_as_pending():
     nodes = [("10.0.0.1", "head", HEAD), ("10.0.0.2", "gpu", {"GPU": 1}), ("10.0.0.3", "", {"CPU": 1})]
 
     state = to_cluster_state(reply(*nodes, autoscaler_v2=True, pending=[("gpu", 2), ("cpu", 1)]), {})

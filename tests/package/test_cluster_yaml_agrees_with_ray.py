@@ -48,18 +48,18 @@ files = st.fixed_dictionaries(
 
 @pytest.fixture(autouse=True, scope="module")
 def _quiet() -> Iterator[None]:
-    """Ray tells of each value that it fills in."""
+    """Suppress Ray's messages about each default."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
 
 
 def prepared(data: dict[str, Any]) -> dict[str, Any] | None:
-    """What Ray makes of a file before it looks for machines; ``None``: it refuses the file."""
+    """Return the file as Ray prepares it before it starts machines, or ``None`` if Ray rejects it."""
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             config: dict[str, Any] = prepare_config(yaml.safe_load(yaml.safe_dump(data)))
-            if data["provider"]["type"] == "aws":  # AWS is asked then, and fills in what is missing
+            if data["provider"]["type"] == "aws":  # otherwise Ray requests the missing values from AWS
                 for each in config[NODE_TYPES].values():
                     each.setdefault("resources", {"CPU": 1})
             validate_config(config)
@@ -81,12 +81,12 @@ def test_rays_defaults_are_counted(data: dict[str, Any]) -> None:
         assert read == (config["max_workers"], config["head_node_type"], config[NODE_TYPES].keys())
 
 
-def test_the_providers_are_those_of_ray() -> None:
+def test_the_providers_equal_rays() -> None:
     assert PROVIDERS.keys() == _NODE_PROVIDERS.keys()
 
 
 @pytest.mark.parametrize("name", ["aws", "gcp", "azure", "vsphere", "spark", "readonly"])
-def test_the_defaults_of_a_provider_are_those_of_ray(name: str) -> None:
+def test_the_defaults_of_a_provider_equal_rays(name: str) -> None:
     defaults, here = _get_default_config({"type": name}), PROVIDERS[name]
 
     assert (here.max_workers, here.head_node_type) == (defaults["max_workers"], defaults["head_node_type"])

@@ -1,4 +1,4 @@
-"""The configs that are measured, from a list or from a search space of Tune, without Ray."""
+"""The configs to measure, from a list or from a search space of Tune, without Ray."""
 
 import pytest
 from ray import tune
@@ -54,9 +54,9 @@ def test_a_seed_that_numpy_rejects_is_an_error(seed):
     ("configs", "message"),
     [
         pytest.param([], "no configs to measure", id="none"),
-        pytest.param("abc", "configs must be a list of configs or a search space, got 'abc'", id="a text"),
+        pytest.param("abc", "configs must be a list of configs or a search space, got 'abc'", id="text"),
         pytest.param(7, "configs must be a list of configs or a search space, got 7", id="a number"),
-        pytest.param([{"a": 1}, 2], r"configs\[1\] must be a mapping of names to values, got 2", id="no mapping"),
+        pytest.param([{"a": 1}, 2], r"configs\[1\] must be a mapping of names to values, got 2", id="not a mapping"),
         pytest.param(
             [{"lr": tune.uniform(0, 1)}], r"configs\[0\] has a search space for 'lr', not a value", id="domain"
         ),

@@ -1,4 +1,4 @@
-"""Written manifests match KubeRay's official CRDs, which are in a folder outside the repository."""
+"""Written manifests match KubeRay's official CRDs, which are stored outside the repository."""
 
 import gzip
 import os
@@ -16,7 +16,7 @@ from tune_policies.kuberay.lint.misspelled_fields import misspelled_fields
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 FOLDER = os.environ.get("TUNE_POLICIES_CRDS", "")
-pytestmark = pytest.mark.skipif(not FOLDER, reason="TUNE_POLICIES_CRDS names no folder of definitions")
+pytestmark = pytest.mark.skipif(not FOLDER, reason="set TUNE_POLICIES_CRDS to the folder of the CRDs")
 
 fields = {
     "ray_version": st.sampled_from(["2.50.0", "2.60.0"]),
@@ -68,7 +68,7 @@ def test_five_thousand_manifests_match_all_crds(crds, plan, how):
 @pytest.mark.rest
 def test_no_official_field_is_reported_as_a_typo():
     def filled(schema):
-        """A value with every field of a schema."""
+        """Return a value with every field of a schema."""
         if schema.get("type") == "array":
             return [filled(schema["items"])]
         return {name: filled(each) for name, each in schema.get("properties", {}).items()}
@@ -94,7 +94,7 @@ def test_no_official_field_is_reported_as_a_typo():
     ids=lambda part: ".".join(map(str, part)) if isinstance(part, tuple) else "",
 )
 def test_a_damaged_manifest_does_not_match_the_crds(crds, path, value):
-    """Or the tests above would prove nothing."""
+    """Otherwise the tests above would prove nothing."""
     manifest = yaml.safe_load(write_cluster(a_design()))
     part = manifest["spec"]
     for key in path[:-1]:

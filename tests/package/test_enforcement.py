@@ -1,4 +1,4 @@
-"""What becomes of the real frameworks under a share where there is no GPU; limits themselves need one (on_gpu)."""
+"""Real frameworks under a GPU fraction on a machine without a GPU. The limits themselves need a GPU (``on_gpu``)."""
 
 import os
 import subprocess
@@ -36,8 +36,8 @@ def run(code, tmp_path, **environ):
 
 
 @pytest.mark.parametrize("framework", ["torch", *further("tensorflow")])
-def test_a_framework_that_sees_no_gpu_fails_at_its_import_unless_the_user_asks_for_a_warning(framework, tmp_path):
-    """TensorFlow imports JAX, which sees no GPU either: the error still names TensorFlow."""
+def test_a_framework_without_a_visible_gpu_fails_at_import_unless_warnings_are_enabled(framework, tmp_path):
+    """TensorFlow imports JAX, which does not see a GPU either, but the error names TensorFlow."""
     refused = f"Ray assigned this process a fraction of a GPU, but {framework} sees no GPU"
 
     raised = run(f"{ENFORCE}enforce()\nimport {framework}", tmp_path)
@@ -49,10 +49,10 @@ def test_a_framework_that_sees_no_gpu_fails_at_its_import_unless_the_user_asks_f
     assert refused in warned.stdout, warned.stderr
 
 
-def test_frameworks_that_others_import_or_that_have_no_limit_are_reported(tmp_path):
-    """JAX and CuPy are real. xgboost is not installed here: only that a module of the name is imported counts.
+def test_frameworks_that_are_imported_indirectly_or_have_no_limit_are_reported(tmp_path):
+    """JAX and CuPy are real. xgboost is a stand-in, because only the name of an imported module matters.
 
-    The second trial finds all of them imported, and JAX started, on the CPU.
+    In the second trial, all of them are already imported, and JAX has started on the CPU.
     """
     (tmp_path / "xgboost.py").write_text("")
     code = f"""{ENFORCE}
@@ -96,8 +96,8 @@ cuda = SimpleNamespace(is_available=lambda: True, get_allocator=lambda: POOL.mal
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_later_share_replaces_an_earlier_one(when, tmp_path):
-    """The next trial in the same process, for a framework that is imported before or after. CuPy is a stand-in here."""
+def test_a_later_fraction_replaces_an_earlier_one(when, tmp_path):
+    """The next trial runs in the same process, and imports the framework before or after. CuPy is a stand-in."""
     (tmp_path / "cupy.py").write_text(GPU_CUPY)
     code = f"""{ENFORCE}
 enforce()
@@ -112,8 +112,8 @@ print(cupy.POOL.limit == CURRENT.limits.limit_bytes["cupy"] == 4 * 2**30 - int(0
     assert done.stdout.strip() == "True", done.stderr
 
 
-def test_two_frameworks_on_one_share_are_reported(tmp_path):
-    """Both are stand-ins. JAX, which is real, sees no GPU, which does not matter beside them."""
+def test_two_frameworks_on_one_fraction_are_reported(tmp_path):
+    """Both frameworks are stand-ins. The real JAX sees no GPU, which does not affect this test."""
     (tmp_path / "cupy.py").write_text(GPU_CUPY)
     (tmp_path / "tensorflow.py").write_text(
         "from types import SimpleNamespace\n"
@@ -143,7 +143,7 @@ backends = SimpleNamespace()
 
 @pytest.fixture
 def beside_a_gpu(tmp_path):
-    """Runs code in a process with a GPU of NVML's, a CuPy that sees it and a PyTorch that does not: stand-ins all."""
+    """Return a function that runs code with stand-ins for NVML with a GPU, a CuPy with it, and a PyTorch without it."""
     state_counts(write_stand_ins(tmp_path), total=2**34, free=2**34)
     (tmp_path / "torch.py").write_text(CPU_TORCH)
     (tmp_path / "cupy.py").write_text(GPU_CUPY)
@@ -159,27 +159,27 @@ def beside_a_gpu(tmp_path):
 
 
 @pytest.mark.parametrize("order", ["torch, cupy", "cupy, torch"])
-def test_a_torch_for_the_cpu_is_accepted_beside_a_framework_that_is_limited(order, beside_a_gpu):
+def test_a_cpu_build_of_torch_is_accepted_next_to_a_limited_framework(order, beside_a_gpu):
     done = beside_a_gpu(f"import {order}")
 
     assert done.stdout.strip() == "framework", done.stderr
 
 
-def test_a_torch_for_the_cpu_alone_fails_at_the_first_result(beside_a_gpu):
+def test_a_cpu_build_of_torch_alone_fails_at_the_first_result(beside_a_gpu):
     done = beside_a_gpu("import torch; print(*CURRENT.limits.warnings)")
 
     assert done.stdout.strip() == "torch sees no GPU"
     assert "MemoryLimitError: Ray assigned this process a fraction of a GPU, but torch sees no GPU" in done.stderr
 
 
-def test_a_refusal_that_was_caught_is_a_warning_and_is_raised_at_the_next_result(beside_a_gpu):
+def test_a_caught_limit_error_is_a_warning_and_is_raised_at_the_next_result(beside_a_gpu):
     done = beside_a_gpu("try: import cupy\nexcept Exception: pass\nprint(*CURRENT.limits.warnings)", share="0.25")
 
     assert done.stdout.startswith("a limit of 256 MiB leaves no memory for tensors: cupy")
     assert "MemoryLimitError: a limit of 256 MiB leaves no memory for tensors: cupy" in done.stderr
 
 
-def test_a_limit_that_was_lifted_is_not_claimed_any_more(beside_a_gpu):
+def test_a_removed_limit_is_no_longer_reported(beside_a_gpu):
     done = beside_a_gpu("import cupy; cupy.get_default_memory_pool().set_limit(size=2**34)")
 
     assert done.stdout.strip() == ("None the limit of cupy was removed or replaced, so it is no longer enforced"), (
@@ -188,9 +188,9 @@ def test_a_limit_that_was_lifted_is_not_claimed_any_more(beside_a_gpu):
 
 
 @pytest.mark.parametrize(
-    ("share", "expected"), [("None, 1", "mig"), ("8", "framework")], ids=["the whole device", "a part"]
+    ("share", "expected"), [("None, 1", "mig"), ("8", "framework")], ids=["the whole device", "a partial device"]
 )
-def test_only_a_process_with_the_whole_of_a_mig_device_is_limited_by_it(share, expected, beside_a_gpu):
+def test_a_mig_device_limits_only_a_process_that_uses_the_whole_device(share, expected, beside_a_gpu):
     uuid = "import pynvml; pynvml.nvmlDeviceGetUUID = lambda _: 'MIG-1'"
 
     done = beside_a_gpu(f"{uuid}; enforce({share}); import cupy")
@@ -209,7 +209,7 @@ sys.modules["torch"].npu = SimpleNamespace(
 """
 
 
-def test_a_share_of_an_npu_is_limited_once_its_package_gives_torch_the_npus(tmp_path):
+def test_an_npu_fraction_is_limited_after_torch_npu_is_imported(tmp_path):
     """PyTorch is real, and sees no device until then, which is no error here; torch_npu is a stand-in."""
     (tmp_path / "torch_npu.py").write_text(NPU_TORCH)
     code = f"""{ENFORCE}
@@ -224,7 +224,7 @@ print(torch_npu.fractions == {{0: (2**34 - int(0.85 * 2**30)) / 2**36}}, CURRENT
 
 
 @pytest.mark.rest
-def test_jax_itself_reads_the_variables_of_its_limit(tmp_path):
+def test_jax_reads_the_environment_variables_of_its_limit(tmp_path):
     code = """
 import os
 from tune_policies.trainers.gpu_memory.limit import jax_variables
@@ -237,7 +237,7 @@ print(options["memory_fraction"], options["preallocate"], options["allocator"])
     assert run(code, tmp_path).stdout.split() == ["0.5", "False", "default"]
 
 
-def test_the_allocator_of_cupy_tells_whether_it_was_replaced(tmp_path):
+def test_a_replaced_allocator_of_cupy_is_detected(tmp_path):
     code = """
 import cupy
 default = cupy.get_default_memory_pool().malloc

@@ -1,4 +1,4 @@
-"""The page of errors quotes messages that the code writes, and has every error."""
+"""The page of errors quotes messages of the code and lists every error."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ QUOTED = re.findall(r"^\| `([^`]+)` \| .+ \| .+ \|$", PAGE, re.MULTILINE)
 
 
 def texts():
-    """Yield every text of the code, with an ellipsis for what is filled in."""
+    """Yield every string of the code, with an ellipsis for each inserted value."""
     for folder in ("tune_policies", "trainers", "benchmarks"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
@@ -22,14 +22,14 @@ def texts():
                     yield node.value
 
 
-def test_each_message_on_the_page_is_one_that_the_code_writes():
+def test_each_message_on_the_page_exists_in_the_code():
     written = list(texts())
 
     assert [message for message in QUOTED if not any(is_in(message.split("…"), text) for text in written)] == []
 
 
 def is_in(parts, text):
-    """Whether the text has the parts in their order."""
+    """Return whether the text contains the parts in this order."""
     return parts[0] in text and re.search(".*".join(map(re.escape, parts)), text, re.DOTALL)
 
 

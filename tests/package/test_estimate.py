@@ -1,4 +1,4 @@
-"""The estimate beside a real training on the CPU, whose tensors take what they take on a GPU."""
+"""The estimate compared with a real training on the CPU, where tensors have the same size as on a GPU."""
 
 import functools
 import resource
@@ -23,7 +23,7 @@ TRAININGS = {
 
 
 def peak_of_tensors(train):
-    """The most bytes that PyTorch's CPU allocator handed out at once while ``train`` ran."""
+    """Return the peak allocation of PyTorch's CPU allocator during ``train``, in bytes."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         train()
     events = [each for each in profiler.profiler.kineto_results.events() if each.name() == "[memory]"]
@@ -38,7 +38,7 @@ def peak_of_tensors(train):
 @pytest.mark.parametrize("kind", ["transformer", *further("mlp", "resnet")])
 def test_the_estimate_is_within_15_percent_of_the_real_peak(kind, optimizer):
     training = TRAININGS[kind]
-    on_gpus = functools.partial(optimizer, foreach=True)  # which is what PyTorch chooses there
+    on_gpus = functools.partial(optimizer, foreach=True)  # the default of PyTorch on GPUs
 
     real = peak_of_tensors(lambda: training.train(on_gpus, 2, "cpu"))
     estimate = estimate_gpu_memory(training.build, training.batch, optimizer, training.loss_fn)
@@ -50,7 +50,7 @@ def linear(width=1024, depth=1):
     return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(depth)))
 
 
-def test_the_parts_are_those_of_the_peak():
+def test_the_estimated_parts_equal_the_parts_of_the_peak():
     estimate = estimate_gpu_memory(linear, (1, 1024), torch.optim.Adam)
     size = 4 * 1024**2
 
@@ -85,11 +85,11 @@ class TwoInputs(nn.Module):
     [
         pytest.param((torch.ones(4, 8), torch.ones(4, 8)), id="tensors"),
         pytest.param(((4, 8), (4, 8)), id="shapes"),
-        pytest.param({"left": torch.ones(4, 8), "right": (4, 8)}, id="by name"),
+        pytest.param({"left": torch.ones(4, 8), "right": (4, 8)}, id="by keyword"),
         pytest.param(lambda: (torch.ones(4, 8), torch.ones(4, 8)), id="a function"),
     ],
 )
-def test_a_batch_is_what_the_model_takes(batch):
+def test_a_batch_can_have_any_form_that_the_model_accepts(batch):
     estimates = [estimate_gpu_memory(TwoInputs, each) for each in (batch, lambda: (torch.ones(4, 8), torch.ones(4, 8)))]
 
     assert estimates[0] == estimates[1]
@@ -118,14 +118,14 @@ BUILT = three_layers()
 @pytest.mark.parametrize(
     ("model_fn", "parameters", "gradients"),
     [
-        pytest.param(three_layers, 2, 2, id="as it is built"),
+        pytest.param(three_layers, 2, 2, id="unchanged"),
         pytest.param(frozen_first, 2, 1, id="with frozen parameters"),
         pytest.param(lambda: three_layers().bfloat16(), 1, 1, id="in bfloat16"),
-        pytest.param(lambda: three_layers().to("cpu").half(), 1, 1, id="moved and in half"),
-        pytest.param(lambda: BUILT, 2, 2, id="built before"),
+        pytest.param(lambda: three_layers().to("cpu").half(), 1, 1, id="moved and converted to half"),
+        pytest.param(lambda: BUILT, 2, 2, id="built earlier"),
     ],
 )
-def test_a_model_may_be_frozen_converted_or_built_before(model_fn, parameters, gradients):
+def test_a_model_can_be_frozen_converted_or_built_earlier(model_fn, parameters, gradients):
     size = 4 * 512**2
 
     estimate = estimate_gpu_memory(model_fn, (1, 512), torch.optim.AdamW)
@@ -133,16 +133,16 @@ def test_a_model_may_be_frozen_converted_or_built_before(model_fn, parameters, g
     assert (estimate.parameters_bytes, estimate.gradients_bytes) == (parameters * size, gradients * size)
 
 
-def test_parameters_that_layers_share_stay_shared_when_they_are_converted():
+def test_shared_parameters_stay_shared_after_a_conversion():
     assert estimate_gpu_memory(tied, (1, 512)).parameters_bytes == 2 * 512**2
 
 
-def test_a_model_that_was_built_before_stays_as_it_was():
+def test_a_model_that_was_built_earlier_does_not_change():
     estimate_gpu_memory(lambda: BUILT, (1, 512), torch.optim.AdamW)
 
     assert type(BUILT[0][0].weight.data) is torch.Tensor
     assert BUILT[0][0].weight.grad is None
-    assert nn.Linear(2, 2).half().weight.dtype is torch.half  # and PyTorch converts as ever
+    assert nn.Linear(2, 2).half().weight.dtype is torch.half  # and PyTorch's own conversion still works
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_model_that_was_built_before_stays_as_it_was():
         ),
     ],
 )
-def test_a_loss_may_bring_tensors_of_its_own(loss_fn):
+def test_a_loss_can_have_its_own_tensors(loss_fn):
     batch = (torch.ones(4, 8), torch.zeros(4, dtype=torch.long))
 
     assert estimate_gpu_memory(lambda: nn.Linear(8, 3), batch, torch.optim.AdamW, loss_fn).peak_bytes > 0
@@ -179,12 +179,12 @@ class DataDependent(nn.Linear):
         (lambda: DataDependent(8, 8), (4, 8), {}, "the model rejects the batch, or depends on its data: DataDep"),
     ],
 )
-def test_what_fails_is_named(model_fn, batch, kwargs, message):
+def test_an_error_names_the_part_that_failed(model_fn, batch, kwargs, message):
     with pytest.raises(MeasurementError, match=message):
         estimate_gpu_memory(model_fn, batch, **kwargs)
 
 
-def test_it_explains_the_parts_and_what_it_cannot_know():
+def test_it_explains_the_parts_and_the_unknown_memory():
     text = estimate_gpu_memory(lambda: linear(8192), (1, 8192), torch.optim.AdamW).explain()
 
     assert text.splitlines()[:3] == ["2.1 GiB of GPU memory, estimated", "  256 MiB parameters", "  256 MiB gradients"]
@@ -209,7 +209,7 @@ except Exception as error:
         ("torch.distributed._tools.mem_tracker", "cannot track a model's tensors (MemTracker). Use PyTorch 2.5"),
     ],
 )
-def test_without_what_follows_tensors_it_says_what_to_install(missing, message):
+def test_without_the_required_package_the_error_has_the_install_command(missing, message):
     done = subprocess.run([sys.executable, "-c", WITHOUT, missing], capture_output=True, text=True, check=False)
 
     assert message in done.stdout, done.stderr

@@ -1,6 +1,6 @@
-"""A file is written as a whole or not at all: if the writer is killed, the disk is full, or two processes write.
+"""Files are written atomically, even if the writer is killed, the disk is full, or two processes write.
 
-Every file goes through ``replace_file``, or is written beside its place as there.
+Every file is written with ``replace_file``, or in the same way to a temporary file.
 """
 
 import os
@@ -29,7 +29,7 @@ def is_whole(text):
 
 @contextmanager
 def writing(path):
-    """A process that writes the file again and again, from its first write on; it is killed at the end."""
+    """Run a process that writes the file repeatedly, wait for its first write, and kill it at the end."""
     ready, tell = os.pipe()
     child = os.fork()
     if child == 0:
@@ -51,7 +51,7 @@ def writing(path):
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # the child starts no thread
-def test_a_writer_that_is_killed_leaves_the_file_whole_and_stops_no_other_writer(tmp_path):
+def test_a_killed_writer_leaves_the_file_complete_and_blocks_no_other_writer(tmp_path):
     path, rng = tmp_path / "file", random.Random(0)
 
     for _ in range(20):
@@ -63,7 +63,7 @@ def test_a_writer_that_is_killed_leaves_the_file_whole_and_stops_no_other_writer
     assert path.read_text() == text_of(LENGTHS[0])
 
 
-def test_a_file_that_may_not_grow_is_as_it_was(tmp_path):
+def test_a_file_above_the_size_limit_of_the_process_is_unchanged(tmp_path):
     path = tmp_path / "file"
     replace_file(path, text_of(LENGTHS[0]))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -79,10 +79,10 @@ def test_a_file_that_may_not_grow_is_as_it_was(tmp_path):
     assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {"file": text_of(LENGTHS[0])}
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path):
+def test_a_full_disk_leaves_the_file_unchanged(tmp_path):
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this user may mount nothing")
+        pytest.skip("this user cannot mount a file system")
     try:
         replace_file(tmp_path / "file", text_of(LENGTHS[0]))
         with pytest.raises(InvalidResourcesError, match="No space left"):

@@ -162,7 +162,7 @@ def test_name_requires_a_file(plan):
             "cluster.yaml, line 14: cpu '8 cores' is not a Kubernetes quantity",
         ),
     ],
-    ids=["no YAML", "no cluster", "two clusters", "a number for a text", "no amount"],
+    ids=["not YAML", "no cluster", "two clusters", "a number instead of a text", "an invalid amount"],
 )
 def test_an_invalid_file_is_reported_with_its_line(plan, text, message):
     done = plan(text)

@@ -16,7 +16,7 @@ CASES = [
     ("a device type", GpuPolicy(accelerator_type="L4"), {"gpus": 2, "accelerator_type": "L4"}),
     ("MIG", GpuPolicy(gpus=1, cpus=1), {"gpus": 1, "device_key": "nvidia.com/mig-1g.10gb"}),
     ("Gaudi", AcceleratorPolicy(resource="HPU", amount=1), {"custom": {"HPU": 8}, "accelerator_type": "Intel-GAUDI"}),
-    ("CPUs alone", CpuPolicy(cpus=2, memory="2GiB"), {"custom": {"disk": 2}}),
+    ("CPUs only", CpuPolicy(cpus=2, memory="2GiB"), {"custom": {"disk": 2}}),
     (
         "TPU slices",
         AcceleratorPolicy(resource="TPU", amount=4),
@@ -41,8 +41,7 @@ def read_again(tmp_path):
 
 
 def comparable(cluster, *, without=()):
-    """What a file can say of a cluster: it has no prices, and a cluster YAML does not tell parts of
-    GPUs."""
+    """Return the groups without prices, which no file contains, and without GPU parts, which a cluster YAML lacks."""
     groups = [group.model_dump(exclude={"price_per_hour", *without}) for group in cluster.groups]
     return cluster.head, cluster.idle_timeout_s, groups
 

@@ -1,4 +1,4 @@
-"""What frameworks call a device, and that none takes the CPU for it. JAX here, as it starts the fastest."""
+"""Device objects of frameworks. The CPU never replaces a missing device. JAX is used because it starts fastest."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tune_policies import ProbeError
 from tune_policies.benchmarks.workloads.steps import jax_device
 
 
-def test_the_cpu_is_there_in_every_framework():
+def test_every_framework_has_a_cpu_device():
     assert jax_device("cpu").platform == "cpu"
 
 

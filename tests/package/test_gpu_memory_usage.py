@@ -41,7 +41,7 @@ CODE = {"tensorflow": TENSORFLOW, "torch": TORCH, "jax": JAX, "cupy": CUPY}
 
 @pytest.mark.rest
 @pytest.mark.parametrize("framework", CODE)
-def test_asking_what_was_used_starts_no_framework_and_without_a_gpu_is_none(framework):
+def test_reading_the_usage_starts_no_framework_and_returns_none_without_a_gpu(framework):
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
 

@@ -1,4 +1,4 @@
-"""The page of Ray's GPU guides: each statement names a page and a test that exist, and its status follows from both."""
+"""The page of Ray's GPU guides. Each statement names an existing page and test, which determine its status."""
 
 import re
 
@@ -22,7 +22,7 @@ def folders(row):
 
 
 def is_backed(row):
-    """Whether the status follows from the page and the tests that the row names."""
+    """Return whether the status follows from the page and the tests of the row."""
     status, _, reason = row["Status"].partition(": ")
     has_page = row["Page"] != NONE
     match status:
@@ -42,7 +42,7 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_each_test_that_the_page_names_exists():
+def test_each_test_on_the_page_of_guides_exists():
     assert missing(TESTS) == []
 
 
@@ -60,11 +60,11 @@ def test_each_status_follows_from_the_page_and_the_test_of_its_row():
     assert [row for row in ROWS if not is_backed(row)] == []
 
 
-def test_each_guide_has_a_link_to_it_and_its_statements():
+def test_each_guide_has_a_link_and_statements():
     assert [guide for guide in GUIDES if "](https://docs.ray.io/" not in guide or "\n| " not in guide] == []
 
 
-def test_statements_are_short_and_stand_once():
+def test_statements_are_short_and_unique():
     statements = [row["Statement"] for row in ROWS]
 
     assert [statement for statement in statements if len(statement.split()) > 15] == []

@@ -1,4 +1,4 @@
-"""Which module may import what: the core needs no Ray, and imports point one way."""
+"""The rules for imports: the core does not need Ray, and imports point one way."""
 
 import ast
 import functools
@@ -24,7 +24,7 @@ SHELL = {
     *("tune/oom_retry_scheduler", "tune/own_slots", "tune/run_plan", "tune/task_watch"),
     *("tune/usage/policy_callback", "tune/usage/run_metrics", "tune/wrapping_scheduler"),
 }
-"""What imports Ray beside the border with it. All else decides, or reads files and machines."""
+"""Modules outside ``ray_compat`` that may import Ray. All others decide, or read files and machines."""
 READ_OR_WRITE_FILES = {
     *("cli/design", "cli/doctor", "cli/options", "cli/plan"),
     *("kuberay/reading/documents", "kuberay/reading/load_cluster", "policies/policy_file"),
@@ -35,16 +35,16 @@ PURE_FILES = {
     f"tune_policies.files.{name}"
     for name in ("child_python", "html_page", "plain_data", "svg", "terminal", "yaml_documents")
 }
-"""They open no files but their own."""
+"""Modules that open only their own files."""
 BELOW_THE_BORDER = {"values", "cluster", "files", "placement", "plan", "ray_compat"}
-"""The folders of which the border with Ray makes use."""
+"""The folders that ``ray_compat`` may import."""
 WITHOUT_RAY = {"values", "cluster", "files", "oom", "placement", "plan", "policies", "kuberay"}
-"""The folders that work where there is no Ray."""
+"""The folders that work without Ray."""
 FOREIGN = {"ray", "torch", "tensorflow", "jax", "cupy", "pynvml"}
 
 
 def modules(package):
-    """Return the files of a folder; what tune_policies links to belongs to the folders of these names."""
+    """Return the modules of a folder, without the symbolic links to trainers and benchmarks."""
     return sorted((ROOT / package).rglob("*.py"))
 
 
@@ -55,7 +55,7 @@ def tree(path):
 
 @functools.cache
 def imported(path, *, at_run_time_only=True):
-    """Names that a module imports when it is imported itself; what stands in a function or under TYPE_CHECKING not."""
+    """Return the names that a module imports at import time, without those in functions or under TYPE_CHECKING."""
     names = set()
 
     def visit(node):
@@ -82,12 +82,12 @@ def top_level(names):
 
 
 def folders(names):
-    """Return the folders of ``tune_policies`` that are named."""
+    """Return these folders of ``tune_policies``."""
     return {name.split(".")[1] for name in names if name.startswith("tune_policies.")}
 
 
 def files_of(names):
-    """Return the modules of ``tune_policies`` that are named, or of which something is."""
+    """Return the modules of ``tune_policies`` among these names, or that contain them."""
     places = {
         (ROOT / each.replace(".", "/")).with_suffix(".py") for name in names for each in (name, name.rpartition(".")[0])
     }
@@ -95,12 +95,12 @@ def files_of(names):
 
 
 def packages(names):
-    """Return the packages of this project that are named, each with its full name."""
+    """Return the packages of this project among these names, with their full names."""
     known = ("tune_policies.trainers", "tune_policies.benchmarks", "trainers", "benchmarks", "tests")
     return {package for name in names for package in known if f"{name}.".startswith(f"{package}.")}
 
 
-def test_only_the_shell_imports_ray_and_the_frameworks():
+def test_only_the_outer_modules_import_ray_and_the_frameworks():
     found = {
         path.relative_to(ROOT / "tune_policies").with_suffix("").as_posix()
         for path in modules("tune_policies")
@@ -110,7 +110,7 @@ def test_only_the_shell_imports_ray_and_the_frameworks():
     assert {name for name in found if not name.startswith("ray_compat/")} <= SHELL
 
 
-def test_the_border_with_ray_imports_nothing_that_stands_above_it():
+def test_ray_compat_imports_no_module_above_it():
     above = {
         folder
         for path in modules("tune_policies/ray_compat")
@@ -120,7 +120,7 @@ def test_the_border_with_ray_imports_nothing_that_stands_above_it():
     assert not above
 
 
-def test_what_works_without_ray_imports_nothing_that_needs_ray_through_no_other_module_either():
+def test_modules_that_work_without_ray_do_not_import_ray_even_indirectly():
     waiting = [path for folder in sorted(WITHOUT_RAY) for path in modules(f"tune_policies/{folder}")]
     seen = set(waiting)
     while waiting:
@@ -148,8 +148,8 @@ def test_the_core_reads_and_writes_no_files():
     ("package", "allowed"),
     [("tune_policies", set()), ("trainers", set()), ("benchmarks", {"tune_policies.trainers"})],
 )
-def test_imports_point_from_benchmarks_to_trainers_to_tune_policies_by_names_that_no_user_has(package, allowed):
-    """The command line alone stands above all of them. Under a short name a user's own package could be found."""
+def test_imports_point_from_benchmarks_to_trainers_to_tune_policies_by_long_names(package, allowed):
+    """Only the command line may import all of them. A short name could import a user's own package."""
     command_line = {ROOT / "tune_policies" / "cli" / name for name in ("main.py", "execute.py")}
     files = [path for path in modules(package) if path not in command_line]
     found = {name for path in files for name in packages(imported(path, at_run_time_only=False))}
@@ -157,7 +157,7 @@ def test_imports_point_from_benchmarks_to_trainers_to_tune_policies_by_names_tha
     assert found == allowed
 
 
-def test_one_module_alone_talks_to_nvml():
+def test_only_one_module_uses_nvml():
     files = [path for package in PACKAGES for path in modules(package)]
     found = {
         name_of(path)
@@ -168,10 +168,10 @@ def test_one_module_alone_talks_to_nvml():
     assert found == {"tune_policies.probe.nvml"}
 
 
-def test_no_import_goes_round_in_a_circle_not_even_a_delayed_one():
+def test_there_are_no_circular_imports_even_in_functions():
     files = {name_of(path): path for package in PACKAGES for path in modules(package)}
     needed = {name: targets(path) & files.keys() - {name} for name, path in files.items()}
-    # What imports nothing that is left can go; what is left in the end is in a circle, or imports one.
+    # Remove modules without remaining imports. The rest is in a circle or imports one.
     while free := [name for name, targets in needed.items() if not targets & needed.keys()]:
         for name in free:
             del needed[name]
@@ -186,7 +186,7 @@ def name_of(path):
 
 
 def targets(path):
-    """Names of modules that a module imports anywhere; a package only where something of its own is taken."""
+    """Return the modules that a module imports anywhere; a package only if one of its own names is imported."""
     package = name_of(path).split(".") if path.name == "__init__.py" else name_of(path).split(".")[:-1]
     found = set()
     for node in ast.walk(tree(path)):
@@ -216,14 +216,14 @@ sys.meta_path.insert(0, Blocked())
 
 
 def run_without(missing, code):
-    """Run a program in which some packages cannot be imported; what it prints."""
+    """Run a program in which some packages cannot be imported, and return its output."""
     program = [sys.executable, "-c", WITHOUT.format(missing=sorted(missing)) + code]
     done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def test_planning_works_where_ray_and_the_frameworks_are_missing(tmp_path):
+def test_planning_works_without_ray_and_the_frameworks(tmp_path):
     policy = tmp_path / "policy.yaml"
     policy.write_text("kind: GpuPolicy\ngpus: 0.5\n")
     code = f"""
@@ -250,7 +250,7 @@ def test_a_trainer_needs_no_other_framework(framework):
 
 
 @pytest.mark.parametrize("package", [tune_policies, *further(trainers)], ids=lambda package: package.__name__)
-def test_everything_public_can_be_imported_and_is_listed_in_order(package):
+def test_all_public_names_can_be_imported_and_are_sorted(package):
     assert package.__all__ == sorted(package.__all__)
     assert all(getattr(package, name) for name in package.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):

@@ -42,8 +42,8 @@ def test_a_cluster_without_an_autoscaler_does_not_grow(addable):
     assert addable(manifest(enableInTreeAutoscaling=False)) == ((), 0)
 
 
-def test_what_a_worker_group_leaves_out_is_what_kuberay_fills_in(addable):
-    """No limit: KubeRay's own default for the most replicas, of which one runs."""
+def test_omitted_fields_of_a_worker_group_have_kuberays_defaults(addable):
+    """KubeRay starts one replica, and its default maximum means no limit."""
     worker = {"groupName": "gpu", "rayStartParams": {}, "template": pod(cpu="8")}
 
     ((row,), _) = addable(manifest(workerGroupSpecs=[worker]))
@@ -59,14 +59,20 @@ def test_a_job_or_a_service_is_read_as_the_cluster_that_it_starts(addable, kind,
     assert addable(starter) == addable(cluster)
 
 
-def test_a_job_for_a_cluster_that_runs_holds_none(addable):
-    with pytest.raises(InvalidResourcesError, match=r"but defines none \(found: RayJob 'mine'\)"):
-        addable({**manifest(), "kind": "RayJob", "spec": {"clusterSelector": {"ray.io/cluster": "mine"}}})
-
-
-def test_what_a_file_holds_instead_is_named_as_a_whole(addable):
-    with pytest.raises(InvalidResourcesError, match=r"but defines none \(found: a list\)"):
-        addable([1, 2])
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (
+            {**manifest(), "kind": "RayJob", "spec": {"clusterSelector": {"ray.io/cluster": "mine"}}},
+            "RayJob 'mine'",
+        ),
+        ([1, 2], "a list"),
+    ],
+    ids=["a job for a running cluster", "a list"],
+)
+def test_the_error_for_a_file_without_a_cluster_describes_its_content(addable, content, found):
+    with pytest.raises(InvalidResourcesError, match=rf"but defines none \(found: {found}\)"):
+        addable(content)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +83,12 @@ def test_what_a_file_holds_instead_is_named_as_a_whole(addable):
         ({"headGroupSpec": {"template": pod()}}, r"raycluster.yaml: Ray's autoscaler cannot read this RayCluster"),
     ],
 )
-def test_a_manifest_that_cannot_be_read_is_named(addable, broken, message):
+def test_the_error_for_an_invalid_manifest_contains_its_name(addable, broken, message):
     with pytest.raises(InvalidResourcesError, match=message):
         addable(manifest(**broken))
 
 
-def test_to_a_cluster_without_an_autoscaler_nothing_can_be_added_whatever_one_would_make_of_it(addable):
+def test_no_node_can_be_added_to_a_cluster_without_an_autoscaler(addable):
     group = {"groupName": "gpu", "replicas": 2, "template": pod(memory="32Gi")}
 
     assert addable(manifest(enableInTreeAutoscaling=False, workerGroupSpecs=[group])) == ((), 0)

@@ -1,7 +1,7 @@
-"""Ray's own scheduler, asked for the trials of a plan, launches the nodes of the plan: the same types, as many of each.
+"""Ray's own scheduler launches the nodes of a plan when the trials are requested: the same number of each type.
 
-Each case is drawn: a policy, and the nodes that one could have. The way from them to Ray is the user's: a plan, a
-manifest, Ray's reader of manifests, the request for the trials.
+Each case is a random policy with a random catalog. The test does what a user does: it makes a plan, writes a
+manifest, lets Ray read it, and requests the trials.
 """
 
 import logging
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Case(NamedTuple):
-    """A plan, the policy that it is of, what Ray launches for its trials, and what if there may be one node more."""
+    """A plan and its policy, the nodes that Ray launches for its trials, and those if one more node is allowed."""
 
     seed: int
     policy: ResourcePolicy
@@ -57,7 +57,7 @@ class Case(NamedTuple):
 
     @property
     def cause(self) -> str:
-        """Why Ray launches others than planned; empty: it does not."""
+        """Return why Ray launches other nodes than planned, or an empty text if it does not."""
         if self.launched == self.planned:
             return ""
         if not self.launched and sum(self.launched_with_one_more.values()) == sum(self.planned.values()) + 1:
@@ -89,7 +89,7 @@ class Case(NamedTuple):
 
 
 def draw_case(seed):
-    """The case with this number; ``None``: no trial of its policy fits its nodes."""
+    """Return the case with this number, or ``None`` if no trial of its policy fits its nodes."""
     rng = random.Random(seed)
     catalog, policy, num_trials = draw_catalog(rng), draw_policy(rng), rng.choice((1, 2, 5, 16, 64, 200))
     try:
@@ -108,7 +108,7 @@ def draw_case(seed):
 
 
 def with_one_more(config):
-    """The same, with room for one node more, of any type but the head's."""
+    """Return the same nodes with one more allowed, of any type except the head's."""
     types = {
         name: each if name == config["head_node_type"] else {**each, "max_workers": each["max_workers"] + 1}
         for name, each in config["available_node_types"].items()
@@ -117,7 +117,7 @@ def with_one_more(config):
 
 
 def reserved(policy):
-    """What a policy leaves free, as the demand of those for whom it does."""
+    """Return the resources that a policy reserves for others, as their resource request."""
     inner = getattr(policy, "inner", None)
     own = []
     if isinstance(policy, ReservingPolicy):
@@ -135,17 +135,17 @@ def cases(number, first_seed=0):
 
 
 @pytest.fixture(autouse=True)
-def ray_says_nothing(caplog):
-    """It logs each node that it would launch."""
+def without_logs(caplog):
+    """Suppress the log line for each node that Ray would launch."""
     caplog.set_level(logging.ERROR, logger="ray")
 
 
 @pytest.mark.parametrize(
     ("number", "least"),
-    # Of few plans one more or less is chance.
+    # With few plans, the rate depends on chance.
     [(30, 0.9), pytest.param(1000, 0.99, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
 )
-def test_ray_launches_the_planned_types_and_counts_for_99_of_100_plans_and_the_rest_is_explained(number, least):
+def test_ray_launches_the_planned_nodes_for_99_of_100_plans_and_others_are_explained(number, least):
     drawn = list(cases(number))
 
     causes = Counter(case.cause for case in drawn)
@@ -163,9 +163,7 @@ def test_ray_launches_the_planned_types_and_counts_for_99_of_100_plans_and_the_r
     num_trials=st.integers(1, 60),
     num_workers=st.integers(0, 3),
 )
-def test_what_is_launched_for_shares_of_gpus_holds_every_trial_on_a_device(
-    gpus, gpus_per_node, num_trials, num_workers
-):
+def test_nodes_launched_for_gpu_fractions_have_a_device_for_every_trial(gpus, gpus_per_node, num_trials, num_workers):
     node_type = NodeTypeCapacity(
         name="gpus", resources=Resources(cpus=1024, gpus=gpus_per_node, memory_bytes=2**40), max_nodes_to_add=500
     )

@@ -57,9 +57,9 @@ def test_a_number_is_a_finding_if_and_only_if_ray_cannot_read_it(name, number):
     assert ("start-param-not-whole" in rules(text)) == (not is_read(text))
 
 
-@pytest.mark.parametrize("said", ["limits", "requests", "neither"])
-def test_missing_cpus_are_a_finding_if_and_only_if_ray_fails(said):
-    resources = {} if said == "neither" else {said: {"cpu": "4"}}
+@pytest.mark.parametrize("field", ["limits", "requests", "neither"])
+def test_missing_cpus_are_a_finding_if_and_only_if_ray_fails(field):
+    resources = {} if field == "neither" else {field: {"cpu": "4"}}
     text = changed("RayCluster", {f"{GROUP}.template.spec.containers.0.resources": resources})
 
     assert ("no-cpus" in rules(text)) == (not is_read(text))

@@ -1,4 +1,4 @@
-"""What the doctor's reader finds on a machine, from files as the frameworks and the kernel write them."""
+"""The facts that the doctor reads from files in the formats of the frameworks and the kernel."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ TENSORFLOW = "build_info = collections.OrderedDict([('cuda_version', '12.5.1'), 
 
 @pytest.fixture
 def packages(tmp_path):
-    """A folder of packages as pip leaves them, of which only the files that the reader looks at are there."""
+    """Return a folder of installed packages, with only the files that the reader uses."""
 
     class Packages:
         def installed(self, name, version):
@@ -36,7 +36,7 @@ def packages(tmp_path):
             (tmp_path / path).write_text(text)
 
         def frameworks(self):
-            """Read by a Python that finds nothing but these packages, and the two modules that travel."""
+            """Read the frameworks in a Python that finds only these packages and the two modules sent to the nodes."""
             for module in (nvml, node_facts):
                 self.file(f"{module.__name__.replace('.', '/')}.py", Path(module.__file__).read_text())
             command = [sys.executable, "-S", "-P", "-m", node_facts.__name__]
@@ -57,7 +57,7 @@ def packages(tmp_path):
     ],
     ids=["CUDA", "ROCm", "CPU"],
 )
-def test_what_torch_was_built_for_is_read_without_importing_it(packages, version, cuda, hip, is_cpu_build):
+def test_the_build_of_torch_is_read_without_importing_it(packages, version, cuda, hip, is_cpu_build):
     packages.installed("torch", version)
     packages.file("torch/__init__.py", "raise RuntimeError('imported')")
     packages.file("torch/version.py", TORCH.format(version=version, cuda=cuda, hip=hip))
@@ -68,7 +68,7 @@ def test_what_torch_was_built_for_is_read_without_importing_it(packages, version
     assert torch.is_cpu_build is is_cpu_build
 
 
-def test_a_tensorflow_for_cuda_misses_cudnn_until_that_is_installed(packages):
+def test_a_cuda_build_of_tensorflow_lacks_cudnn_until_it_is_installed(packages):
     packages.installed("tensorflow", "2.21.0")
     packages.file("tensorflow/__init__.py", "raise RuntimeError('imported')")
     packages.file("tensorflow/python/platform/build_info.py", TENSORFLOW.format(is_cuda=True))
@@ -79,7 +79,7 @@ def test_a_tensorflow_for_cuda_misses_cudnn_until_that_is_installed(packages):
     assert (tensorflow.cuda, tensorflow.missing) == ("12.5.1", None)
 
 
-def test_a_tensorflow_for_cpus_is_one(packages):
+def test_a_cpu_build_of_tensorflow_is_recognized(packages):
     packages.installed("tensorflow-cpu", "2.21.0")
     packages.file("tensorflow/__init__.py", "")
     packages.file("tensorflow/python/platform/build_info.py", TENSORFLOW.format(is_cuda=False))
@@ -87,7 +87,7 @@ def test_a_tensorflow_for_cpus_is_one(packages):
     assert packages.frameworks()["tensorflow"].is_cpu_build
 
 
-def test_amds_tensorflow_is_one_for_rocm(packages):
+def test_amds_tensorflow_is_a_rocm_build(packages):
     packages.installed("tensorflow-rocm", "2.14.0.600")
     packages.file("tensorflow/__init__.py", "")
     build = "build_info = collections.OrderedDict([('is_cuda_build', False), ('is_rocm_build', True)])"
@@ -99,14 +99,14 @@ def test_amds_tensorflow_is_one_for_rocm(packages):
 
 
 @pytest.mark.parametrize(("plugins", "cuda"), [((), None), (("jax-cuda12-plugin", "jax-cuda13-plugin"), "13")])
-def test_jax_is_built_for_what_its_plugins_are(packages, plugins, cuda):
+def test_the_plugins_of_jax_determine_its_build(packages, plugins, cuda):
     for name in ("jax", "jaxlib", *plugins):
         packages.installed(name, "0.9")
 
     assert packages.frameworks()["jax"].cuda == cuda
 
 
-def test_where_no_framework_is_installed_there_is_none(packages):
+def test_without_frameworks_the_list_is_empty(packages):
     assert packages.frameworks() == {}
 
 
@@ -128,7 +128,7 @@ def test_the_quota_of_a_cgroup_is_read_in_cpus(tmp_path, files, cpus):
     assert node_facts._quota(tmp_path) == cpus
 
 
-def test_what_slurm_gives_to_a_task_is_a_limit(monkeypatch):
+def test_the_cpus_that_slurm_gives_to_a_task_are_a_limit(monkeypatch):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
 
     assert node_facts._cpu_limits()["SLURM_CPUS_PER_TASK"] == 3

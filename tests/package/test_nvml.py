@@ -1,4 +1,4 @@
-"""What the only reader of NVML says of GPUs; a stand-in has the part of NVML that it asks."""
+"""The only reader of NVML, tested with a stand-in for the functions that it calls."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -56,7 +56,7 @@ class Nvml(ModuleType):
         return SimpleNamespace(total=gpu["memory"], used=GIB, free=gpu["memory"] - GIB)
 
     def nvmlDeviceGetUUID(self, gpu):  # noqa: N802
-        return gpu["uuid"].encode()  # older bindings give bytes
+        return gpu["uuid"].encode()  # older bindings return bytes
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def nvml(monkeypatch):
 
 
 def split():
-    """Two GPUs: the first is not split, the second has MIG devices at two of its seven places."""
+    """Return two GPUs: one without MIG, and one with MIG devices at two of its seven places."""
     return (
         {**A100, "uuid": "GPU-a"},
         {**A100, "uuid": "GPU-b", "mig": {0: {**LARGE, "uuid": "MIG-x"}, 4: {**SMALL, "uuid": "MIG-y"}}},
@@ -81,7 +81,7 @@ def listed():
     return [(gpu["index"], gpu["uuid"], gpu["memory_bytes"] // GIB) for gpu in read_gpus()]
 
 
-def test_mig_devices_are_listed_with_their_own_size_in_place_of_their_gpu(nvml):
+def test_mig_devices_are_listed_with_their_own_size_instead_of_their_gpu(nvml):
     nvml(*split())
 
     assert listed() == [(0, "GPU-a", 40), (1, "MIG-x", 20), (2, "MIG-y", 5)]
@@ -103,29 +103,36 @@ def test_mig_devices_have_their_own_name(nvml):
         ("1", [(1, "MIG-x", 20), (2, "MIG-y", 5)]),
         ("", [(0, "GPU-a", 40), (1, "MIG-x", 20), (2, "MIG-y", 5)]),
     ],
-    ids=["one MIG device", "two", "a whole GPU", "a whole GPU by number", "a split GPU by number", "nothing selected"],
+    ids=[
+        "one MIG device",
+        "two MIG devices",
+        "a whole GPU",
+        "a whole GPU by number",
+        "a split GPU by number",
+        "nothing selected",
+    ],
 )
-def test_the_nodes_variable_selects_mig_devices_as_well(nvml, visible, expected, monkeypatch):
+def test_the_environment_variable_of_the_node_also_selects_mig_devices(nvml, visible, expected, monkeypatch):
     nvml(*split())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
     assert listed() == expected
 
 
-@pytest.mark.parametrize("mig", [{}, {"mig": None}], ids=["knows no MIG", "has MIG switched off"])
-def test_a_gpu_that_is_not_split_is_listed_itself(nvml, mig):
+@pytest.mark.parametrize("mig", [{}, {"mig": None}], ids=["does not support MIG", "has MIG disabled"])
+def test_a_gpu_without_mig_is_listed_as_a_whole(nvml, mig):
     nvml({**A100, "uuid": "GPU-a", **mig})
 
     assert listed() == [(0, "GPU-a", 40)]
 
 
-def test_a_gpu_with_mig_and_no_mig_device_offers_nothing(nvml):
+def test_a_gpu_with_mig_but_without_mig_devices_is_omitted(nvml):
     nvml({**A100, "uuid": "GPU-a", "mig": {}})
 
     assert listed() == []
 
 
-def test_a_selection_that_names_nothing_is_an_error(nvml, monkeypatch):
+def test_a_selection_without_an_existing_device_is_an_error(nvml, monkeypatch):
     nvml(*split())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-z")
 
@@ -133,16 +140,16 @@ def test_a_selection_that_names_nothing_is_an_error(nvml, monkeypatch):
         read_gpus()
 
 
-def test_the_driver_tells_of_whole_gpus_also_where_they_are_cut_or_hidden(nvml, monkeypatch):
+def test_the_driver_lists_whole_gpus_even_if_they_are_split_or_hidden(nvml, monkeypatch):
     nvml(*split())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
 
-    told = [(gpu["uuid"], gpu["memory_bytes"] // GIB, gpu["is_mig"]) for gpu in read_driver()["gpus"]]
+    gpus = [(gpu["uuid"], gpu["memory_bytes"] // GIB, gpu["is_mig"]) for gpu in read_driver()["gpus"]]
 
-    assert told == [("GPU-a", 40, False), ("GPU-b", 40, True)]
+    assert gpus == [("GPU-a", 40, False), ("GPU-b", 40, True)]
 
 
-def test_what_the_driver_does_not_tell_is_not_known(nvml):
+def test_values_that_the_driver_does_not_report_are_unknown(nvml):
     nvml({**A100, "uuid": "GPU-a"})
 
     driver = read_driver()
@@ -153,7 +160,7 @@ def test_what_the_driver_does_not_tell_is_not_known(nvml):
 
 @pytest.mark.parametrize("read", [read_gpus, read_driver, read_device_use, GpuCounters], ids=lambda read: read.__name__)
 @pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"])
-def test_no_error_of_the_binding_leaves_the_reader_and_nvml_is_closed(nvml, monkeypatch, function, read):
+def test_errors_of_the_binding_are_converted_and_nvml_is_closed(nvml, monkeypatch, function, read):
     nvml(*split())
     binding, opened = sys.modules["pynvml"], []
     monkeypatch.setattr(binding, "nvmlInit", lambda: opened.append(1))
@@ -162,7 +169,7 @@ def test_no_error_of_the_binding_leaves_the_reader_and_nvml_is_closed(nvml, monk
     def refuse(*_):
         raise Nvml.NVMLError("Driver Not Loaded")
 
-    read()  # what asks often leaves NVML open the first time
+    read()  # frequent readers keep NVML open after the first call
     opened.clear()
     monkeypatch.setattr(binding, function, refuse)
 
@@ -171,7 +178,7 @@ def test_no_error_of_the_binding_leaves_the_reader_and_nvml_is_closed(nvml, monk
     assert opened == []
 
 
-def test_without_a_binding_the_error_says_what_to_install(monkeypatch):
+def test_without_a_binding_the_error_has_the_package_to_install(monkeypatch):
     for name in ("pynvml", "ray._private.thirdparty", "ray._private.thirdparty.pynvml"):
         monkeypatch.setitem(sys.modules, name, None)
 
@@ -179,8 +186,8 @@ def test_without_a_binding_the_error_says_what_to_install(monkeypatch):
         read_gpus()
 
 
-@pytest.mark.parametrize("visible", ["", "-1", "GPU-z"], ids=["hidden", "hidden by number", "named wrongly"])
-def test_a_process_that_sees_no_gpu_has_no_counters(nvml, monkeypatch, visible):
+@pytest.mark.parametrize("visible", ["", "-1", "GPU-z"], ids=["hidden", "hidden by number", "unknown name"])
+def test_a_process_without_visible_gpus_has_no_counters(nvml, monkeypatch, visible):
     nvml(*split())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
@@ -197,8 +204,8 @@ class CountingNvml(Nvml):
         return gpu["throttled_by"]
 
 
-def test_energy_is_the_sum_of_the_visible_gpus_and_each_reason_of_a_low_clock_is_told(nvml, monkeypatch):
-    first = {**A100, "uuid": "GPU-a", "energy_mj": 1500, "throttled_by": 0x01 | 0x04}  # idle is no reason
+def test_energy_is_the_sum_of_the_visible_gpus_and_each_throttle_reason_is_returned(nvml, monkeypatch):
+    first = {**A100, "uuid": "GPU-a", "energy_mj": 1500, "throttled_by": 0x01 | 0x04}  # an idle GPU is not throttled
     second = {**A100, "uuid": "GPU-b", "energy_mj": 500, "throttled_by": 0x40}
     hidden = {**A100, "uuid": "GPU-c", "energy_mj": 10**6, "throttled_by": 0x80}
     monkeypatch.setitem(sys.modules, "pynvml", CountingNvml([first, second, hidden]))
@@ -209,7 +216,7 @@ def test_energy_is_the_sum_of_the_visible_gpus_and_each_reason_of_a_low_clock_is
     assert (counters.energy_j(), counters.throttled()) == (2.0, ("power cap", "temperature, by hardware"))
 
 
-def test_the_energy_is_not_known_where_one_gpu_does_not_count_it(nvml, monkeypatch):
+def test_the_energy_is_unknown_if_one_gpu_does_not_count_it(nvml, monkeypatch):
     gpus = [{**A100, "uuid": "GPU-a", "energy_mj": 1500}, {**A100, "uuid": "GPU-b"}]
     monkeypatch.setitem(sys.modules, "pynvml", CountingNvml(gpus))
 
@@ -217,7 +224,7 @@ def test_the_energy_is_not_known_where_one_gpu_does_not_count_it(nvml, monkeypat
 
 
 class NewerNvml(Nvml):
-    """A driver and a binding that tell what the driver keeps, of a T4 as of others."""
+    """A driver and a binding that report the memory that the driver reserves, as on a T4."""
 
     nvmlMemory_v2 = 0x02000028  # noqa: N815 - NVML's name
 
@@ -225,14 +232,14 @@ class NewerNvml(Nvml):
         return SimpleNamespace(total=gpu["memory"], **({"reserved": 451 * 2**20} if version == 0x02000028 else {}))
 
 
-def test_what_the_driver_keeps_of_a_gpu_is_not_offered(monkeypatch):
+def test_memory_that_the_driver_reserves_is_not_available(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", NewerNvml([{"name": "T4", "memory": 15360 * 2**20, "uuid": "GPU-a"}]))
 
     assert [gpu["memory_bytes"] for gpu in read_gpus()] == [14909 * 2**20]
 
 
-def test_rays_own_binding_can_ask_for_what_the_driver_keeps():
+def test_the_binding_in_ray_can_read_the_memory_that_the_driver_reserves():
     pynvml = pytest.importorskip("ray._private.thirdparty.pynvml")
 
     assert pynvml.nvmlMemory_v2

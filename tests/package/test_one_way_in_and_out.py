@@ -1,4 +1,4 @@
-"""``tune_policies.files.reading`` alone reads files, and ``tune_policies.files.writing`` alone writes them."""
+"""Only ``tune_policies.files.reading`` reads files, and only ``tune_policies.files.writing`` writes them."""
 
 import ast
 import re
@@ -12,33 +12,36 @@ CALLS = {
     *("tempfile.NamedTemporaryFile", "tempfile.mkstemp", "NamedTemporaryFile", "TemporaryFile"),
     *("tempfile.TemporaryFile", "shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.move"),
 }
-"""Functions that read or write files, or texts without bounds, by the name under which they are called."""
+"""Functions that read or write files, or parse texts without limits, by their names in calls."""
 METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "open", "savefig", "open_output_stream", "rename"}
-"""The same of paths, figures and file systems."""
+"""Methods of paths, figures and file systems that read or write files."""
 YAML = {"load", "load_all", "safe_load", "safe_load_all", "full_load", "unsafe_load"}
 
 ON_OTHER_NODES = "runs where this package may be missing; /proc, /sys, and a file whose size is checked"
-OF_RAY = "what Ray's own tables hold"
-OF_A_CHILD = "what a child of this process prints"
+OF_RAY = "content of Ray's own tables"
+OF_A_CHILD = "output of a child process"
 ALLOWED = {
     ("tune_policies/probe/node_facts.py", "read_text"): ON_OTHER_NODES,
     ("tune_policies/probe/node_facts.py", "read_bytes"): ON_OTHER_NODES,
     ("tune_policies/probe/node_facts.py", "yaml.safe_load"): ON_OTHER_NODES,
     ("tune_policies/ray_compat/gcs.py", "json.loads"): OF_RAY,
     ("tune_policies/ray_compat/autoscaler.py", "json.loads"): OF_RAY,
-    ("tune_policies/ray_compat/train_run.py", "json.loads"): "Train's account, which may hold NaN, from a bounded file",
-    ("tune_policies/probe/node_facts.py", "json.dump"): "to stdout, for the process that asked",
+    (
+        "tune_policies/ray_compat/train_run.py",
+        "json.loads",
+    ): "state of Train, which may contain NaN, from a file of limited size",
+    ("tune_policies/probe/node_facts.py", "json.dump"): "to stdout, for the parent process",
     ("tune_policies/probe/doctor/cluster_reader.py", "json.loads"): OF_A_CHILD,
     ("trainers/gpu_memory/calibration.py", "json.loads"): OF_A_CHILD,
     ("trainers/gpu_memory/calibration.py", "tempfile.TemporaryFile"): OF_A_CHILD,
     (
         "tune_policies/tune/usage/gpu_memory_usage.py",
         "json.loads",
-    ): "results of Tune, which may hold Infinity, from a bounded file",
+    ): "results of Tune, which may contain Infinity, from a file of limited size",
     (
         "tune_policies/kuberay/reading/documents.py",
         "gzip.open",
-    ): "bytes that the reader has read, unpacked up to a limit",
+    ): "bytes that were already read, unpacked up to a limit",
     ("tune_policies/ray_compat/tune_controller.py", "open"): "adds a line to Tune's own record of an error",
     ("tune_policies/tune/usage/gpu_memory_report.py", "savefig"): "into memory",
     ("benchmarks/report/page.py", "savefig"): "into memory",
@@ -48,10 +51,10 @@ ALLOWED = {
     ("tune_policies/ray_compat/kernel_kills.py", "read_text"): "/proc",
     ("trainers/usage_meter.py", "read_text"): "/proc",
     ("trainers/usage_meter.py", "write_text"): "/proc",
-    ("tune_policies/testing/check_policy.py", "json.loads"): "what a policy under test has just written",
-    ("benchmarks/workloads/boosting.py", "json.loads"): "what XGBoost says of a model of this process",
+    ("tune_policies/testing/check_policy.py", "json.loads"): "output of a policy under test",
+    ("benchmarks/workloads/boosting.py", "json.loads"): "XGBoost's description of a model in this process",
 }
-"""What else reads or writes, and why it may."""
+"""Other modules that may read or write files, with the reason."""
 
 
 def modules():
@@ -70,7 +73,7 @@ def found():
 
 
 def what_is_called(function):
-    """Return the name of a function, or of a method, that reads or writes files; else ``None``."""
+    """Return the name of a called function or method that reads or writes files, else ``None``."""
     name = ast.unparse(function)
     if name in CALLS or name in {f"yaml.{each}" for each in YAML}:
         return name
@@ -85,12 +88,12 @@ def test_a_call_that_reads_or_writes_is_detected():
     assert all(what_is_called(ast.parse(call).body[0].value.func) for call in calls)
 
 
-def test_nothing_else_reads_or_writes_files():
+def test_no_other_module_reads_or_writes_files():
     assert set(found()) == ALLOWED.keys()
 
 
 RUNS = {"eval", "exec", "compile"}
-"""Functions that run a text; ``re.compile`` and the like are others."""
+"""Functions that run a text, but not methods such as ``re.compile``."""
 UNPICKLES = re.compile(
     r"(.*\.)?(Unpickler|read_pickle|unpickle)|(pickle|cloudpickle|dill|joblib|marshal|torch|shelve|jsonpickle)\.(loads?|open)"
 )
@@ -101,7 +104,7 @@ OF_RAY_ITSELF = {
 
 
 def runs_what_it_reads(call):
-    """Return the name of a function that runs what it is given, or makes any object of it; else ``None``."""
+    """Return the name of a called function that runs or unpickles its input, else ``None``."""
     name = ast.unparse(call.func)
     allows = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     may_unpickle = allows.get("allow_pickle") == "True" or allows.get("weights_only") == "False"
@@ -109,14 +112,14 @@ def runs_what_it_reads(call):
     return name if is_one or may_unpickle else None
 
 
-def test_a_call_that_runs_what_it_reads_is_detected():
+def test_a_call_that_runs_or_unpickles_its_input_is_detected():
     calls = ("pickle.load(f)", "cloudpickle.loads(b)", "torch.load(f)", "eval(t)", "yaml.load(t, L)")
 
     for call in (*calls, "np.load(f, allow_pickle=True)"):
         assert runs_what_it_reads(ast.parse(call).body[0].value), call
 
 
-def test_nothing_is_unpickled_or_run_but_what_ray_itself_sends():
+def test_only_data_that_ray_sends_is_unpickled_or_run():
     found = {
         (name, called)
         for name, path in modules()

@@ -1,4 +1,4 @@
-"""The errors that the installed frameworks and Ray really raise, in a process each: their imports do not mix."""
+"""The real errors of the installed frameworks and Ray. Each has its own process because their imports conflict."""
 
 import json
 import subprocess
@@ -158,7 +158,7 @@ OF_OTHERS = [name for name in EXPECTED if name not in OF_TORCH]
 
 
 @pytest.mark.parametrize("name", [*OF_TORCH, *further(*OF_OTHERS)])
-def test_what_is_really_raised_is_classified_alike_as_it_is_through_ray_and_as_text(name):
+def test_real_errors_have_the_same_class_directly_through_ray_and_as_text(name):
     code, expected = EXPECTED[name]
     done = run(code)
 

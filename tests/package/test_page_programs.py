@@ -1,4 +1,4 @@
-"""The Python of every page runs as it is written. A process has this file alone, as `test_pages.py` takes long too."""
+"""The Python code of every page runs. It is not in `test_pages.py` so that both files can run in parallel."""
 
 import subprocess
 import sys

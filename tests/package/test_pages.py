@@ -1,8 +1,8 @@
-"""Every command and snippet of every page runs as it is written.
+"""Every command and snippet of every page runs.
 
-A ``console`` block holds commands behind ``$``; the lines below one are what it prints. A ``yaml`` or ``json`` block
-begins with a comment, the name of the file that it is; so may a ``python`` block. The other ``python`` blocks of a page
-are one program, in their order. A line of output that is an ellipsis stands for any lines.
+A ``console`` block contains commands behind ``$``, each followed by its output. A ``yaml`` or ``json`` block starts
+with a comment with its file name, and a ``python`` block may too. The other ``python`` blocks of a page are one
+program, in this order. An ellipsis as a line of output matches any lines.
 """
 
 import os
@@ -24,8 +24,8 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-# For these, make only prints what it would do: they run this test, or continuous integration runs them beside it, they
-# make another environment or delete this one, they need a GPU, or, like the demo, they have a test of their own.
+# For these, make only prints its commands: they run this test, or continuous integration runs them separately, they
+# create another environment or delete this one, they need a GPU, or, like the demo, they have their own test.
 DRY_RUN = {
     *("make check", "make docs", "make test", "make test-rest", "make test-all", "make clean", "make test-gpu"),
     *("make demo", "make test-ray RAY=2.50.0"),
@@ -51,13 +51,14 @@ def program(page):
     return "\n".join(body for body in blocks(page, "python") if not NAMED.match(body))
 
 
-def is_what_came(output, came):
-    without_padding = re.sub(r" +$", "", came, flags=re.MULTILINE)  # which tables have, and editors remove
-    return re.fullmatch(re.escape(output).replace("…\\\n", "(?:.*\n)*"), without_padding)
+def matches(shown, output):
+    """Return whether the output is the shown one, apart from trailing blanks, which editors remove."""
+    without_padding = re.sub(r" +$", "", output, flags=re.MULTILINE)
+    return re.fullmatch(re.escape(shown).replace("…\\\n", "(?:.*\n)*"), without_padding)
 
 
 def commands(page):
-    """Yield each command with the lines that stand below it."""
+    """Yield each command with the lines below it."""
     for body in blocks(page, "console"):
         for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
             command, _, output = part.partition("\n")
@@ -65,7 +66,7 @@ def commands(page):
 
 
 def shown_commands(page):
-    """Yield the program and the arguments of each command that takes too long, or needs a GPU, to be run here."""
+    """Yield the program and the arguments of each command that takes too long or needs a GPU."""
     for body in blocks(page, ""):
         for program, app in SHOWN.items():
             for arguments in re.findall(rf"^(?:\$ )?{re.escape(program)} (.+)$", body, re.MULTILINE):
@@ -76,7 +77,7 @@ def name(page):
     return page.relative_to(ROOT).as_posix()
 
 
-# Programs that start a Ray, of pages whose subject the tests of every day run too.
+# Programs that start Ray, on pages whose subject other daily tests cover.
 SLOW_PROGRAMS = {
     *("autoscaling", "data-and-serve", "index", "mixed-clusters", "notebooks", "pbt", "right-size"),
     *("rllib", "shared-gpus"),
@@ -85,7 +86,7 @@ SLOW_COMMANDS = {"benchmarks", "gpu-memory", "pbt"}
 
 
 def marked(page, slow):
-    """The page, for `make test-rest` or `make test-all`."""
+    """Return the page with the mark of `make test-rest` or `make test-all`."""
     is_slow = page.stem in slow or page.parent.name == "benchmarks"
     return pytest.param(page, marks=pytest.mark.slow if is_slow else pytest.mark.rest)
 
@@ -122,9 +123,9 @@ def run_command(command, folder, environment):
 
 @pytest.mark.parametrize("page", [marked(page, SLOW_COMMANDS) for page in PAGES if any(commands(page))], ids=name)
 @pytest.mark.timeout(600)
-def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path, environment):
+def test_the_commands_of_a_page_run_and_print_the_shown_output(page, tmp_path, environment):
     if not IN_ITS_ENVIRONMENT and any(command.startswith("make") for command, _ in commands(page)):
-        pytest.skip("make uses .venv, and this is another environment")
+        pytest.skip("make uses .venv, but this is another environment")
     for file, content in files(page):
         (tmp_path / file).write_text(content)
 
@@ -132,11 +133,11 @@ def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path, envir
         done = run_command(command, tmp_path, environment)
 
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        assert not output.strip() or is_what_came(output, done.stdout), f"{command}\n{done.stdout}"
+        assert not output.strip() or matches(output, done.stdout), f"{command}\n{done.stdout}"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(shown_commands(page))], ids=name)
-def test_the_commands_that_a_page_only_shows_exist_with_these_options(page):
+def test_commands_that_a_page_only_shows_exist_with_their_options(page):
     for app, arguments in shown_commands(page):
         context = typer.main.get_command(app).make_context("", [*arguments])
         while hasattr(context.command, "resolve_command"):
@@ -155,7 +156,7 @@ def test_every_link_of_a_page_leads_to_a_file():
     ] == []
 
 
-def test_no_page_has_a_block_that_nobody_runs():
+def test_every_block_of_a_page_is_run():
     languages = {language for page in PAGES for language, _ in FENCE.findall(page.read_text())}
 
     assert languages <= {"", "console", "python", "yaml", "json", "diff", "{eval-rst}"}
@@ -166,7 +167,7 @@ MACHINE = NodeCapacity(node_id="gpu", resources=Resources(cpus=8, gpus=1), accel
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "index.md"], ids=name)
-def test_a_front_page_shows_the_plan_that_its_policy_makes(page):
+def test_a_front_page_shows_the_plan_of_its_policy(page):
     (call,) = re.findall(r"^\+ policy = (.*?)  # .*$", page.read_text(), re.MULTILINE)
     policy = GpuMemoryPolicy(gpu_memory="18GiB") | CpuPolicy(cpus=1)
     cluster = ClusterCapacity(nodes=(MACHINE,))
@@ -174,11 +175,11 @@ def test_a_front_page_shows_the_plan_that_its_policy_makes(page):
     (shown,) = [body for body in blocks(page, "") if "trials at once" in body]
 
     assert call == 'GpuMemoryPolicy(gpu_memory="18GiB") | CpuPolicy(cpus=1)'
-    assert is_what_came(shown, plan.explain() + "\n")
+    assert matches(shown, plan.explain() + "\n")
     assert (ROOT / "docs" / "first-plan.svg").read_text() == plan.plot(cluster).svg
 
 
-def test_the_commands_that_are_only_asked_for_are_still_there(environment):
+def test_the_listed_exceptions_still_exist(environment):
     done = run_command("make test", ROOT, environment)
 
     assert "-m pytest" in done.stdout

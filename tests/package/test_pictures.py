@@ -33,7 +33,7 @@ def plan_and_capacity():
 
 @pytest.mark.rest
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium, and there is none on the PATH")
-def test_a_picture_is_read_on_a_phone_and_on_a_desk_in_light_and_in_dark(tmp_path):
+def test_a_picture_is_readable_on_small_and_large_screens_in_light_and_dark_mode(tmp_path):
     plan, capacity = plan_and_capacity()
     page = tmp_path / "plan.html"
     page.write_text(PAGE.format(plan.plot(capacity).svg))
@@ -53,7 +53,7 @@ def test_a_picture_is_read_on_a_phone_and_on_a_desk_in_light_and_in_dark(tmp_pat
 
 
 @pytest.mark.parametrize("page", ["how-to/policies.md", "concepts.md"])
-def test_the_picture_in_the_docs_is_what_its_command_draws(page, tmp_path, monkeypatch):
+def test_the_picture_in_the_docs_equals_the_output_of_its_command(page, tmp_path, monkeypatch):
     page = ROOT / "docs" / page
     for name, content in files(page):
         (tmp_path / name).write_text(content)

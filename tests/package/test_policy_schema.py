@@ -29,13 +29,13 @@ WRONG = {
     "a field of another policy": {"kind": "CpuPolicy", "gpus": 1},
     "a missing field": {"kind": "CappedPolicy", "inner": {"kind": "CpuPolicy"}},
     "a wrong type": {"kind": "CpuPolicy", "cpus": "many"},
-    "a wrong field inside": {
+    "a wrong field in an inner policy": {
         "kind": "CappedPolicy",
         "max_concurrent_trials": 2,
         "inner": {"kind": "CpuPolicy", "c": 1},
     },
-    "no policy inside": {"kind": "FirstFeasiblePolicy", "policies": ["CpuPolicy"]},
-    "no number above 0": {"kind": "EvenSplitPolicy", "num_trials": 0},
+    "a missing inner policy": {"kind": "FirstFeasiblePolicy", "policies": ["CpuPolicy"]},
+    "a number that is not above 0": {"kind": "EvenSplitPolicy", "num_trials": 0},
 }
 
 

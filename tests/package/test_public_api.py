@@ -126,7 +126,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_pages_import_only_from_public_packages():
-    """The workloads and the judge of the benchmarks stay in their modules."""
+    """The workloads and verdicts of the benchmarks are exceptions."""
     modules = {
         node.module or ""
         for page in PAGES

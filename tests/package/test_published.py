@@ -81,7 +81,7 @@ def test_published_files_have_default_permissions_and_redacted_ones_no_host_or_c
     assert mode(folder / VIEWS[line]) == mode(folder / "other")
 
 
-def test_the_file_of_a_run_keeps_the_mode_that_its_owner_gave_it(run, folder):
+def test_the_file_of_a_run_keeps_its_file_mode(run, folder):
     (folder / "run.json").chmod(0o640)
 
     write_run_set(run, folder / "run.json")
@@ -162,7 +162,7 @@ def test_redacted_doctor_findings_contain_no_addresses_or_errors():
     assert len(diagnosis.redacted().findings) == len(diagnosis.findings) > 0
 
 
-def test_a_node_whose_name_begins_with_that_of_another_has_its_own_number():
+def test_a_node_whose_name_starts_with_another_name_has_its_own_number():
     nodes = tuple(NodeFacts(name=name) for name in ("10.0.0.1", "10.0.0.12"))
     found = Finding(severity="note", what="10.0.0.12 differs", hint="Look at 10.0.0.1.", nodes=("10.0.0.12",))
 

@@ -1,4 +1,4 @@
-"""Nothing outside of ``tune_policies/ray_compat`` names what is private to Ray, or not in its documented API."""
+"""Only ``tune_policies/ray_compat`` uses names that are private to Ray or not in its documented API."""
 
 import ast
 from pathlib import Path
@@ -21,18 +21,18 @@ UNDOCUMENTED = (
 DOCUMENTED_ALL_THE_SAME = ("ray.train.v2.jax",)
 """Ray documents its trainer for JAX under this name."""
 NVML = "ray._private.thirdparty.pynvml"
-"""A copy of NVIDIA's own package, which is no part of Ray."""
+"""A copy of NVIDIA's own package, which is not part of Ray."""
 OF_OTHERS = {
     **dict.fromkeys(("_apply", "_buffers", "_initialized", "_param_to_grad_hook_handles", "_parameters"), "torch"),
     "_track_module_params_and_buffers": "torch",
     **dict.fromkeys(("_asdict", "_field_defaults", "_replace"), "named tuples"),
     **dict.fromkeys(("_exit", "_initializing"), "Python"),
 }
-"""Attributes with an underscore of other than Ray's."""
+"""Private attributes of other libraries."""
 
 
 def ray_names(tree):
-    """Yield each name of Ray's that is imported, or reached from ``ray`` itself."""
+    """Yield each name of Ray that is imported, or read as an attribute of ``ray``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == "ray")
@@ -50,7 +50,7 @@ def is_private(name):
 
 
 def private_attributes(tree):
-    """Yield each attribute with an underscore that is read or set, or asked for by its name."""
+    """Yield each private attribute that is read or set, also with ``getattr`` and similar functions."""
     for node in ast.walk(tree):
         name = ""
         if isinstance(node, ast.Attribute):
@@ -66,7 +66,7 @@ def is_self(node):
 
 
 def defined(tree):
-    """Yield the names that a file's own functions, fields and objects have."""
+    """Yield the names of the functions, fields and objects that a file defines."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             yield node.name
@@ -80,7 +80,7 @@ OWN = {name for path in MODULES for name in defined(ast.parse(path.read_text()))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_nothing_private_to_ray_is_named_outside_of_the_border(path):
+def test_only_ray_compat_uses_private_names_of_ray(path):
     tree = ast.parse(path.read_text())
 
     assert not {name for name in ray_names(tree) if is_private(name)}
@@ -100,7 +100,7 @@ def test_nothing_private_to_ray_is_named_outside_of_the_border(path):
         "getattr(scheduler, '_base_scheduler', None)",
     ],
 )
-def test_what_is_private_is_seen(text):
+def test_a_use_of_a_private_name_is_detected(text):
     tree = ast.parse(text)
 
     assert [name for name in ray_names(tree) if is_private(name)] + list(private_attributes(tree))

@@ -65,7 +65,7 @@ groups = st.fixed_dictionaries(
 
 
 def as_ray_reads(group):
-    """Ray's own node type of a group; ``None``: its reader fails."""
+    """Return Ray's node type of a group, or ``None`` if Ray's reader fails."""
     from ray.autoscaler._private.kuberay.autoscaling_config import _node_type_from_group_spec
 
     try:
@@ -103,7 +103,7 @@ def clusters_of(path):
     return [found for each in read_documents(read_text(path), path.name) for found in clusters_in(each)[0]]
 
 
-@pytest.mark.skipif(not SAMPLES, reason="TUNE_POLICIES_KUBERAY_SAMPLES names no folder")
+@pytest.mark.skipif(not SAMPLES, reason="set TUNE_POLICIES_KUBERAY_SAMPLES to the folder of the samples")
 @pytest.mark.parametrize("path", sorted(Path(SAMPLES or ".").glob("ray-*.yaml")), ids=lambda path: path.stem)
 def test_an_official_sample_is_read_as_rays_autoscaler_reads_it(path):
     (cluster,) = clusters_of(path)

@@ -26,12 +26,12 @@ GPU_NODE = node_type(3, GPU=2, CPU=16)
 @pytest.mark.parametrize(
     ("config", "bundles", "launched"),
     [
-        pytest.param(config(gpu=GPU_NODE), [{"GPU": 1}] * 5, {"gpu": 3}, id="as few nodes as fit the bundles"),
+        pytest.param(config(gpu=GPU_NODE), [{"GPU": 1}] * 5, {"gpu": 3}, id="the fewest nodes that fit the bundles"),
         pytest.param(config(gpu=GPU_NODE), [{"GPU": 1}] * 7, {}, id="none if not all bundles fit"),
-        pytest.param(config(gpu=GPU_NODE, max_workers=2), [{"GPU": 1}] * 5, {}, id="none above max_workers"),
-        pytest.param(config(gpu=GPU_NODE, max_workers=2), [{"GPU": 1}] * 4, {"gpu": 2}, id="as many as max_workers"),
+        pytest.param(config(gpu=GPU_NODE, max_workers=2), [{"GPU": 1}] * 5, {}, id="none beyond max_workers"),
+        pytest.param(config(gpu=GPU_NODE, max_workers=2), [{"GPU": 1}] * 4, {"gpu": 2}, id="exactly max_workers"),
         pytest.param(config(gpu=GPU_NODE), [], {}, id="none without bundles"),
-        pytest.param(config(gpu=GPU_NODE, head_cpus=4), [{"CPU": 1}] * 4, {}, id="none if the head has room"),
+        pytest.param(config(gpu=GPU_NODE, head_cpus=4), [{"CPU": 1}] * 4, {}, id="none if the bundles fit the head"),
         pytest.param(config(gpu=node_type(3, 1, GPU=2)), [], {"gpu": 1}, id="the minimum of a type"),
         pytest.param(config(gpu=node_type(3, 1, GPU=2)), [{"GPU": 1}] * 3, {"gpu": 2}, id="including the minimum"),
         pytest.param(
@@ -44,7 +44,7 @@ GPU_NODE = node_type(3, GPU=2, CPU=16)
             config(gpu=GPU_NODE),
             [{"GPU": 0.6}] * 6,
             {"gpu": 2},
-            id="fractions added up, although 2 stay pending",
+            id="added fractions, although 2 bundles stay pending",
         ),
     ],
 )
@@ -78,7 +78,7 @@ def test_only_nodes_that_a_label_selector_selects_are_launched(condition, launch
         {**config(gpu=GPU_NODE), "max_workers": "many"},
         {**config(gpu=GPU_NODE), "available_node_types": [1]},
     ],
-    ids=["empty", "no head", "maximum below minimum", "an amount that is text", "a limit that is text", "a list"],
+    ids=["empty", "no head", "maximum below minimum", "a text as an amount", "a text as a limit", "a list"],
 )
 def test_a_configuration_that_ray_cannot_read_is_a_value_error(broken):
     with pytest.raises(ValueError, match=r"^\w+: "):

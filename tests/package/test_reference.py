@@ -1,4 +1,4 @@
-"""The reference and the tables of policies leave no public name out."""
+"""The reference and the tables of policies contain every public name."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ def test_every_public_name_has_a_page(package):
     assert set(package.__all__) <= listed
 
 
-def test_the_tables_say_of_every_policy_when_to_take_it():
+def test_the_tables_explain_when_to_use_every_policy():
     policies = {name for name in tune_policies.__all__ if name.endswith("Policy")}
     page = (DOCS / "choose.md").read_text()
 

@@ -1,4 +1,4 @@
-"""What is written for a plan, Ray's own readers read again as the plan had it."""
+"""Ray's own readers read a written file as planned."""
 
 import copy
 
@@ -24,7 +24,7 @@ OF_OLD_RAY = WriteOptions(ray_version="2.50.0")
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory):
-    """As Ray's autoscaler reads a file: the configuration that it derives from it."""
+    """Return a function that returns the configuration that Ray's autoscaler derives from a file."""
     path = tmp_path_factory.mktemp("written") / "cluster.yaml"
 
     def read(text):
@@ -35,7 +35,7 @@ def read(tmp_path_factory):
 
 
 def amounts(node_type):
-    """What Ray counts on a node of a type."""
+    """Return the resources that Ray counts on a node of a type."""
     found = {"CPU": node_type.cpus, "memory": node_type.memory, **node_type.custom}
     if node_type.gpus:
         found["GPU"] = node_type.gpus
@@ -45,7 +45,7 @@ def amounts(node_type):
 
 
 def without_slice_heads(resources):
-    """Ray's reader gives each host of a TPU slice the resource that in truth its first host alone has."""
+    """Remove the resource that only the first host of a TPU slice has, but that Ray's reader gives to each host."""
     return {name: amount for name, amount in resources.items() if not name.startswith("TPU-")}
 
 
@@ -75,11 +75,11 @@ def without_labels(groups):
 
 @given(cluster_plans(), st.none() | st.just("python train.py"), st.booleans())
 @settings(max_examples=60)
-def test_the_autoscaler_reads_a_manifest_as_the_plan(read, plan, job, num_gpus):
+def test_the_autoscaler_reads_a_manifest_as_planned(read, plan, job, num_gpus):
     options = INSTALLED.model_copy(update={"job": job, "image": "me/tune:1", "num_gpus": num_gpus})
     config = read(write_cluster(plan, options))
 
-    # Ray 2.50 reads labels in a place where KubeRay does not take them.
+    # Ray 2.50 reads labels in a field that KubeRay rejects.
     same = dict if INSTALLED.ray_reads_group_fields else without_labels
     assert same(as_read(config)) == same(as_planned(plan))
     assert config["idle_timeout_minutes"] == plan.idle_timeout_s / 60
@@ -90,7 +90,7 @@ def test_the_autoscaler_reads_a_manifest_as_the_plan(read, plan, job, num_gpus):
 @pytest.mark.rest
 @given(cluster_plans())
 @settings(max_examples=20)
-def test_every_ray_reads_what_is_written_for_an_old_one(read, plan):
+def test_every_ray_version_reads_a_file_for_an_old_version(read, plan):
     config = read(write_cluster(plan, OF_OLD_RAY))
 
     assert without_labels(as_read(config)) == without_labels(as_planned(plan))
@@ -105,7 +105,7 @@ def test_resources_with_names_of_any_script_reach_the_autoscaler_by_start_parame
 
 @given(cluster_plans(hosts=1))
 @settings(max_examples=40)
-def test_the_launcher_takes_a_cluster_yaml_and_reads_it_as_the_plan(read, plan):
+def test_the_launcher_reads_a_cluster_yaml_as_planned(read, plan):
     config = read(write_cluster(plan, WriteOptions(format="cluster-yaml")))
 
     validate_config(prepare_config(copy.deepcopy(config)))
@@ -113,7 +113,7 @@ def test_the_launcher_takes_a_cluster_yaml_and_reads_it_as_the_plan(read, plan):
 
 
 @pytest.mark.parametrize("image", [None, "me/ray:1"])
-def test_the_launcher_takes_a_cluster_yaml_with_all_that_may_be_filled_in(read, image):
+def test_the_launcher_accepts_a_cluster_yaml_with_all_optional_fields(read, image):
     config = read(filled_in(write_cluster(a_design(), WriteOptions(format="cluster-yaml", image=image))))
 
     validate_config(prepare_config(copy.deepcopy(config)))
@@ -122,7 +122,7 @@ def test_the_launcher_takes_a_cluster_yaml_with_all_that_may_be_filled_in(read, 
 
 @pytest.mark.parametrize("form", ["kuberay", "cluster-yaml"])
 def test_a_plan_for_a_device_type_counts_on_the_nodes_of_the_file(read, form):
-    """Trials for a type hold a little of ``accelerator_type:…``, which Ray knows of a node only when it has started."""
+    """Trials for a type request a little of ``accelerator_type:…``, which a node has only after it has started."""
     plan = a_design(gpu_type(labels={"zone": "eu"}), gpu_type(name="h100", accelerator_type="H100"))
 
     rows = addable_node_types(
@@ -135,7 +135,7 @@ def test_a_plan_for_a_device_type_counts_on_the_nodes_of_the_file(read, form):
 
 
 @pytest.mark.parametrize("form", ["kuberay", "cluster-yaml"])
-def test_the_autoscaler_launches_nodes_of_the_device_type_that_trials_ask_for(read, form):
+def test_the_autoscaler_launches_nodes_of_the_requested_device_type(read, form):
     plan = a_design(gpu_type(), gpu_type(name="h100", accelerator_type="H100"))
     config = read(write_cluster(plan, INSTALLED.model_copy(update={"format": form})))
 
@@ -144,7 +144,7 @@ def test_the_autoscaler_launches_nodes_of_the_device_type_that_trials_ask_for(re
     assert launched == {"h100": 2}
 
 
-def test_a_row_is_what_the_plan_has_of_a_node(read):
+def test_a_row_of_the_table_equals_the_node_of_the_plan(read):
     (row,) = addable_node_types(read(write_cluster(a_design(), INSTALLED)), {}, source="file")
 
     assert row.model_copy(update={"labels": {}}) == NodeTypeCapacity(
@@ -160,7 +160,7 @@ def test_a_row_is_what_the_plan_has_of_a_node(read):
     [("TPU-V4", "2x2x2", 4), ("TPU-V5P", "2x2x4", 4), ("TPU-V6E", "4x4", 4)],
 )
 def test_a_slice_can_be_reserved_by_its_first_host(read, accelerator_type, topology, chips):
-    """Ray reads of which pod type the slices are from the node selector, and Train asks for the head of such a one."""
+    """Ray reads the pod type from the node selector, and Train requests the first host of such a slice."""
     tpu = gpu_type(gpus=0, custom={"TPU": chips}, accelerator_type=accelerator_type, topology=topology)
     shape = SliceShape(topology, accelerator_type)
     hosts = shape.chips // chips
@@ -176,7 +176,7 @@ KEYS = [plugin.key for plugin in DEVICE_PLUGINS if plugin.key] + PARTS_OF_GPUS +
 
 
 @pytest.mark.parametrize("key", dict.fromkeys(KEYS))
-def test_ray_counts_those_keys_alone_that_are_said_to_be_seen(read, key):
+def test_ray_counts_only_the_listed_kubernetes_keys(read, key):
     manifest = yaml.safe_load(write_cluster(a_design(gpu_type(gpus=0, accelerator_type=None)), INSTALLED))
     pod = manifest["spec"]["workerGroupSpecs"][0]["template"]["spec"]
     pod["containers"][0]["resources"]["limits"][key] = "2"

@@ -14,7 +14,7 @@ from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 
 needs_newer_ray = pytest.mark.skipif(
     tuple(map(int, ray.__version__.split(".")[:2])) < (2, 51),
-    reason="this Ray reads fewer fields, and knows fewer TPUs",
+    reason="this Ray reads fewer fields and supports fewer TPUs",
 )
 TEXTS = {mistake.claim: mistake.text for mistake in (*pods.MISTAKES, *groups.MISTAKES, *files.MISTAKES)}
 
@@ -36,23 +36,23 @@ def test_ray_does_not_count_the_devices_of_the_rule(claim: str) -> None:
         pytest.param(CLUSTER, "GPU", 2, id="NVIDIA's GPUs"),
         pytest.param(NO_MISTAKES["AMD's GPUs, which the autoscaler counts"], "GPU", 8, id="AMD's GPUs"),
         pytest.param(
-            NO_MISTAKES["a slice of a GPU that Ray is told of"],
+            NO_MISTAKES["a MIG device declared to Ray"],
             "GPU",
             1,
-            id="a slice that Ray is told of",
+            id="a slice declared to Ray",
             marks=needs_newer_ray,
         ),
         pytest.param(
-            NO_MISTAKES["Gaudi cards that Ray is told of"],
+            NO_MISTAKES["Gaudi devices declared to Ray"],
             "HPU",
             8,
-            id="cards that Ray is told of",
+            id="devices declared to Ray",
             marks=needs_newer_ray,
         ),
         pytest.param(
-            TEXTS["GPU in lower case"], "gpu", 2, id="a resource in lower case is one of its own", marks=needs_newer_ray
+            TEXTS["GPU in lower case"], "gpu", 2, id="a lower-case name is a custom resource", marks=needs_newer_ray
         ),
-        pytest.param(TEXTS["more GPUs told than there are"], "GPU", 4, id="more than there are, if it is told so"),
+        pytest.param(TEXTS["more declared GPUs than the limit"], "GPU", 4, id="more than exist, if declared"),
     ],
 )
 def test_ray_counts_the_amounts_that_rules_assume(text: str, resource: str, amount: int) -> None:
@@ -76,12 +76,12 @@ def test_ray_supports_the_tpu_types_of_the_rules(name: str) -> None:
 
 
 @needs_newer_ray
-@pytest.mark.parametrize("claim", ["TPUs without topology", "TPUs without accelerator", "a TPU that there is not"])
+@pytest.mark.parametrize("claim", ["TPUs without topology", "TPUs without accelerator", "an unknown TPU type"])
 def test_ray_creates_no_slice_resource_for_wrong_selectors(claim: str) -> None:
     assert not any(name.startswith("TPU-") for name in _counted(TEXTS[claim], "v6e"))
 
 
-@pytest.mark.parametrize("claim", ["a topology that is no topology", "half a GPU for Ray to start with"])
+@pytest.mark.parametrize("claim", ["an invalid topology", "half a GPU in the parameters of ray start"])
 def test_ray_cannot_read_the_planted_mistake(claim: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         _counted(TEXTS[claim])

@@ -128,7 +128,7 @@ def test_the_page_starts_with_the_advice():
         pytest.param(
             {"not in the plan: left free by the policy": 2, "no trial was waiting": 1},
             "25% of the CPU time was idle for one reason: no trial was waiting.",
-            id="and something else",
+            id="with another reason",
         ),
     ],
 )

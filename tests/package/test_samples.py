@@ -1,4 +1,4 @@
-"""KubeRay's own samples are read and explained without a false alarm; where they are not at hand, nothing is tested.
+"""KubeRay's samples are read and explained without false findings. Without the samples, these tests are skipped.
 
 ``TUNE_POLICIES_KUBERAY_SAMPLES`` names their folder, and ``TUNE_POLICIES_CRDS`` that of the official definitions.
 """
@@ -20,12 +20,14 @@ SAMPLES = Path(os.environ.get("TUNE_POLICIES_KUBERAY_SAMPLES") or "no-samples")
 DEFINITIONS = Path(os.environ.get("TUNE_POLICIES_CRDS") or "no-definitions")
 FILES = sorted(SAMPLES.glob("*.yaml"))
 
-needs_samples = pytest.mark.skipif(not FILES, reason="TUNE_POLICIES_KUBERAY_SAMPLES names no folder of samples")
-needs_definitions = pytest.mark.skipif(not DEFINITIONS.is_dir(), reason="TUNE_POLICIES_CRDS names no folder")
+needs_samples = pytest.mark.skipif(not FILES, reason="set TUNE_POLICIES_KUBERAY_SAMPLES to the folder of the samples")
+needs_definitions = pytest.mark.skipif(
+    not DEFINITIONS.is_dir(), reason="set TUNE_POLICIES_CRDS to the folder of the CRDs"
+)
 each_sample = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 NOTES = {
-    # Each of them is so: the head of these takes trials beside its workers with TPUs.
+    # Correct: the head of these clusters runs trials in addition to the workers with TPUs.
     "head-takes-trials": {
         "ray-cluster.tpu-v4-singlehost",
         "ray-cluster.tpu-v6e-256-multihost",
@@ -35,12 +37,12 @@ NOTES = {
     },
     # This project was not tested with Ray 2.46.
     "ray-not-supported": {"ray-job.pytorch-distributed-training", "ray-service.mobilenet"},
-    # Its workers may take 4 GiB and have requested 1.
+    # Its workers may use 4 GiB but request 1 GiB.
     "memory-not-kept": {"ray-service.incremental-upgrade"},
-    # From 1 to 10 slices, and no autoscaler.
+    # 1 to 10 slices without an autoscaler.
     "never-grows": {"ray-service.tpu-single-host"},
 }
-"""What is said of the samples, and of which: notes, of which none is false."""
+"""The samples with each note. All notes are correct."""
 
 
 def _documents() -> Iterator[Document]:
@@ -50,12 +52,12 @@ def _documents() -> Iterator[Document]:
 
 @needs_samples
 @each_sample
-def test_a_sample_raises_no_alarm(path: Path) -> None:
+def test_an_official_sample_has_no_false_finding(path: Path) -> None:
     assert [each for each in lint_file(path) if each.severity != "note"] == []
 
 
 @needs_samples
-def test_notes_are_few_and_true() -> None:
+def test_the_notes_on_the_samples_are_expected() -> None:
     notes: dict[str, set[str]] = {}
     for path in FILES:
         for each in lint_file(path):
@@ -72,7 +74,7 @@ def test_every_cluster_of_the_samples_is_read() -> None:
 
 
 @needs_definitions
-def test_sound_files_are_valid_by_every_official_definition() -> None:
+def test_valid_files_match_every_official_definition() -> None:
     definitions = load_definitions(DEFINITIONS)
 
     sound = [yaml.safe_load(text) for text in SOUND.values()]

@@ -1,4 +1,4 @@
-"""How a cluster looks on a shell of 80 columns."""
+"""The tables of a cluster in a terminal of 80 columns."""
 
 from rich.console import Console
 
@@ -25,7 +25,7 @@ def changed(node, **changes):
     return node.model_copy(update=changes)
 
 
-def test_nodes_of_one_shape_are_one_row_with_what_is_in_use_on_all_of_them():
+def test_nodes_of_one_shape_are_one_row_with_their_total_use():
     used = Resources(cpus=4, gpus=1, memory_bytes=GIB)
     capacity = ClusterCapacity(nodes=tuple(changed(NODE, node_id=name, in_use=used) for name in "abc"))
 
@@ -37,7 +37,7 @@ def test_nodes_of_one_shape_are_one_row_with_what_is_in_use_on_all_of_them():
     assert [line.strip() for line in lines[4:]] == ["3 GPUs", "3 GiB"]
 
 
-def test_nodes_that_differ_by_the_host_memory_that_was_free_are_one_row():
+def test_nodes_that_differ_slightly_in_host_memory_are_one_row():
     memories = (int(14.7 * GIB), int(14.9 * GIB))
     pair = tuple(NodeCapacity(node_id=str(i), resources=Resources(cpus=4, memory_bytes=i)) for i in memories)
 
@@ -67,13 +67,13 @@ def test_the_only_node_shows_its_labels_but_not_its_identifier():
     assert shown(ClusterCapacity(nodes=(node,)))[-1] == "- 1 with 96 CPUs, 8 GPUs (A100): labels rack=7"
 
 
-def test_other_resources_and_cpus_that_cannot_be_used_are_named():
+def test_custom_resources_and_unusable_cpus_are_named():
     node = NodeCapacity(node_id="a", resources=Resources(cpus=64, custom={"TPU": 4}), usable_cpus=16)
 
     assert shown(ClusterCapacity(nodes=(node,)))[-1] == "- 1 with 64 CPUs, 0 GPUs: only 16 CPUs usable, 4 TPUs"
 
 
-def test_nodes_that_are_drained_are_named_of_many_only_the_first():
+def test_only_the_first_of_many_draining_nodes_are_named():
     drained = tuple(changed(NODE, node_id=f"b{i}", address=f"10.0.0.{i}") for i in range(7))
 
     text = " ".join(shown(ClusterCapacity(nodes=(NODE,), draining=drained))[-2:])
@@ -83,7 +83,7 @@ def test_nodes_that_are_drained_are_named_of_many_only_the_first():
     )
 
 
-def test_what_an_autoscaler_could_add_is_a_table_of_its_own():
+def test_nodes_that_an_autoscaler_can_add_have_their_own_table():
     kind = NodeTypeCapacity(
         name="gpu-worker", resources=Resources(cpus=8, gpus=1), max_nodes_to_add=6, labels={"market": "spot"}
     )
@@ -95,7 +95,7 @@ def test_what_an_autoscaler_could_add_is_a_table_of_its_own():
     assert lines[9:] == ["- gpu-worker: labels market=spot", "- at most 4 nodes of all types together"]
 
 
-def test_a_type_without_a_limit_is_said_to_have_none():
+def test_a_type_without_a_limit_is_shown_as_unlimited():
     kind = NodeTypeCapacity(name="worker", resources=Resources(cpus=8), max_nodes_to_add=2**31 - 2)
 
     lines = shown(ClusterCapacity(nodes=(NODE,), node_types=(kind,), max_nodes_to_add=2**31 - 2))
@@ -104,7 +104,7 @@ def test_a_type_without_a_limit_is_said_to_have_none():
     assert "at most" not in " ".join(lines)
 
 
-def test_an_autoscaler_whose_types_are_not_known_is_told_from_none():
+def test_an_autoscaler_with_unknown_types_differs_from_no_autoscaler():
     unknown, none = (ClusterCapacity(nodes=(NODE,), node_types=types) for types in (None, ()))
 
     assert "An autoscaler runs, but its node types are not known" in " ".join(shown(unknown))

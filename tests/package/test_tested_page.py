@@ -14,7 +14,7 @@ HOWS = ("on CPUs", "simulated GPUs", "simulated devices", "stand-in", "by its re
 
 
 def rows(section):
-    """Yield the cells of each row of a section's table, by the titles of its columns."""
+    """Yield each row of a section's table as its cells by column title."""
     body = re.search(rf"^## {section}$(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)[1]
     titles, *lines = re.findall(r"^\| (.+) \|$", body, re.MULTILINE)
     for line in lines:
@@ -31,7 +31,7 @@ def functions(path):
 
 
 def missing(tests):
-    """The tests, each with its path, that do not exist."""
+    """Return the tests (with their paths) that do not exist."""
     named = [test.partition("::") for test in tests]
     return [(path, name) for path, _, name in named if not (ROOT / path).exists() or name not in functions(path)]
 

@@ -32,10 +32,10 @@ OF_A_LATER_PLAN = TrialSlot(trial=Resources(cpus=4), max_concurrent_trials=1)
             id="with the nodes of its workers",
         ),
         pytest.param(PlacementGroupFactory([{"CPU": 2}]), None, id="without a policy"),
-        pytest.param(None, None, id="outside of Tune"),
+        pytest.param(None, None, id="outside Tune"),
     ],
 )
-def test_the_slot_of_a_trial_is_that_of_its_reservation(reserved, slot):
+def test_a_trial_reads_its_slot_from_its_reservation(reserved, slot):
     assert slot_of_reservation(reserved) == slot
 
 
@@ -56,7 +56,7 @@ def test_a_trial_with_more_resources_keeps_its_slot():
     ("bundle", "has"),
     [
         pytest.param({"CPU": 1, "GPU": 0.25}, "1 CPU, 0.25 GPU, 6 GiB of GPU memory", id="as planned"),
-        pytest.param({"CPU": 1, "GPU": 0.5}, "1 CPU, 0.5 GPU, 12 GiB of GPU memory", id="a larger share"),
+        pytest.param({"CPU": 1, "GPU": 0.5}, "1 CPU, 0.5 GPU, 12 GiB of GPU memory", id="a larger fraction"),
         pytest.param({"CPU": 1, "GPU": 2}, "1 CPU, 2 GPUs, 24 GiB of GPU memory on each", id="two GPUs of that size"),
         pytest.param(
             {"CPU": 1, "GPU": 0.25, "memory": 2**31},

@@ -1,6 +1,6 @@
-"""A Ray that was not tried: it is warned of once, and what needs a private name that it lacks says so when it is used.
+"""An untested version of Ray: a warning, and an error when a function needs a private name that Ray lacks.
 
-Names are taken out of the Ray that is installed, and a module of the border is imported anew, as a second copy.
+The tests remove names from the installed Ray and import a second copy of a module of ``ray_compat``.
 """
 
 import ast
@@ -21,7 +21,7 @@ from tune_policies.values import ray_versions
 
 
 def private_imports():
-    """Yield each module of the border with each private name that it imports at its top."""
+    """Yield each module of ``ray_compat`` with each private name that it imports at the top."""
     for path in sorted(BORDER.glob("*.py")):
         for statement in ast.parse(path.read_text()).body:
             for node in ast.walk(statement) if isinstance(statement, ast.Try) else [statement]:
@@ -32,13 +32,13 @@ def private_imports():
 
 
 IMPORTS = list(private_imports())
-for border in {border for border, _, _ in IMPORTS}:  # so that Ray has imported what it needs itself
+for border in {border for border, _, _ in IMPORTS}:  # so that Ray has already imported its own modules
     importlib.import_module(f"tune_policies.ray_compat.{border}")
 
 
 @pytest.fixture
 def border_without(monkeypatch):
-    """Import a module of the border, as a copy, where Ray does not have some name."""
+    """Return a function that imports a copy of a ``ray_compat`` module while a name is missing in Ray."""
 
     def load(border, module, name):
         monkeypatch.delattr(importlib.import_module(module), name)
@@ -53,11 +53,11 @@ def border_without(monkeypatch):
 
 
 @pytest.mark.parametrize(("border", "module", "name"), IMPORTS, ids=[".".join(each) for each in IMPORTS])
-def test_the_border_can_be_imported_whatever_private_name_is_gone(border_without, border, module, name):
+def test_ray_compat_can_be_imported_if_any_private_name_is_missing(border_without, border, module, name):
     assert border_without(border, module, name)
 
 
-def test_the_border_imports_private_names():
+def test_ray_compat_imports_private_names():
     assert len(IMPORTS) > 30
 
 
@@ -82,14 +82,14 @@ class OfVersion2:
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_what_needs_a_name_that_is_gone_says_so_when_it_is_used(border_without, border, module, name, use):
+def test_a_function_raises_an_error_if_its_private_name_is_missing(border_without, border, module, name, use):
     copy = border_without(border, module, name)
 
     with pytest.raises(RayVersionError, match=rf"Ray {re.escape(ray.__version__)} lacks what .+ needs: .*{name}"):
         use(copy)
 
 
-def test_a_callback_of_train_cannot_be_made_where_its_base_is_gone(border_without):
+def test_a_train_callback_raises_an_error_if_its_base_class_is_missing(border_without):
     copy = border_without("train_run", "ray.train.v2._internal.execution.callback", "WorkerCallback")
 
     class OfWorkers(copy.WorkerCallback, copy.ControllerCallback):
@@ -99,23 +99,23 @@ def test_a_callback_of_train_cannot_be_made_where_its_base_is_gone(border_withou
         OfWorkers()
 
 
-def test_a_ray_without_its_client_is_reached_by_none(border_without):
+def test_without_rays_client_module_no_client_is_connected(border_without):
     assert not border_without("connection", "ray.util.client", "ray").is_through_client()
 
 
-def test_a_run_begins_only_where_tunes_controller_has_what_is_touched():
+def test_a_run_starts_only_if_tunes_controller_has_the_used_members():
     with pytest.raises(RayVersionError, match="what a scheduler needs: ControllerOfAnotherTune has no _staged_trials"):
         version.check_members(type("ControllerOfAnotherTune", (), {})(), ["_staged_trials"], "a scheduler")
 
 
-def test_a_private_member_that_is_gone_is_named():
+def test_a_missing_private_member_is_named():
     of_module = r"lacks what counting needs: module 'ray' has no attribute '_no_such'"
 
     with pytest.raises(RayVersionError, match=of_module), version.needs_of_ray("counting"):
         ray._no_such  # noqa: B018
 
 
-def test_what_a_name_that_is_gone_is_asked_by_python_itself_is_no_error():
+def test_special_attributes_of_a_missing_name_raise_no_custom_error():
     gone = version.Gone(ImportError("no such name"), "counting")
 
     assert not hasattr(gone, "__deepcopy__")
@@ -125,11 +125,11 @@ def test_what_a_name_that_is_gone_is_asked_by_python_itself_is_no_error():
     ("number", "tried"),
     [("2.49.9", False), ("2.50.0", True), ("2.55.1", True), ("2.60.3", True), ("2.61.0rc1", False), ("3.0.0", False)],
 )
-def test_which_ray_was_tried(number, tried):
+def test_the_tested_versions_of_ray_are_recognized(number, tried):
     assert ray_versions.is_tried(number) is tried
 
 
-def test_a_ray_that_was_not_tried_is_warned_of_once(monkeypatch, caplog):
+def test_an_untested_ray_is_a_warning_once(monkeypatch, caplog):
     monkeypatch.setattr(ray, "__version__", "2.61.0")
     version.warn_of_untried_ray.cache_clear()
 
@@ -142,7 +142,7 @@ def test_a_ray_that_was_not_tried_is_warned_of_once(monkeypatch, caplog):
     version.warn_of_untried_ray.cache_clear()
 
 
-def test_the_range_that_was_tried_is_the_one_that_is_installed():
+def test_the_installed_ray_is_in_the_tested_range():
     needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     (of_ray,) = (each for each in needs if each.startswith("ray["))
     oldest, newest = ray_versions.OLDEST_TRIED, ray_versions.NEWEST_TRIED

@@ -1,4 +1,4 @@
-"""What is built: the package tune_policies, with the trainers and the benchmarks in it, and no other name."""
+"""The wheel contains only the package tune_policies, which includes the trainers and the benchmarks."""
 
 import re
 import subprocess
@@ -11,12 +11,12 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.rest  # the build takes long
+pytestmark = pytest.mark.rest  # the build is slow
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The files of a wheel that is built from a source distribution."""
+    """Return the files of a wheel built from a source distribution."""
     out = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -26,13 +26,13 @@ def wheel(tmp_path_factory):
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_a_wheel_installs_one_package_so_that_no_other_wheel_overwrites_or_deletes_a_part_of_it(wheel):
+def test_a_wheel_installs_only_one_package(wheel):
     top = {name.partition("/")[0] for name in wheel}
 
     assert {name for name in top if not name.endswith(".dist-info")} == {"tune_policies"}
 
 
-def test_a_wheel_holds_every_module_schema_and_template_and_the_mark_of_typed_packages(wheel):
+def test_a_wheel_contains_every_module_schema_and_template_and_py_typed(wheel):
     wanted = ("*.py", "*.schema.json", "grafana_dashboard.json", "*.j2", "py.typed")
     folders = {"tune_policies": "", "trainers": "tune_policies/", "benchmarks": "tune_policies/"}
     sources = {
@@ -49,11 +49,13 @@ def test_a_wheel_holds_every_module_schema_and_template_and_the_mark_of_typed_pa
     assert any(name.endswith("licenses/LICENSE") for name in wheel)
 
 
-def test_ray_is_capped_at_the_newest_version_that_was_tried(wheel):
-    """Private parts of Ray are used, which any newer one may change."""
+def test_ray_is_limited_to_the_newest_tested_version(wheel):
+    """The package uses private parts of Ray, which a newer version may change."""
     (metadata,) = [content for name, content in wheel.items() if name.endswith("/METADATA")]
     needed = [Requirement(line) for line in re.findall(r"^Requires-Dist: (.+)$", metadata.decode(), re.MULTILINE)]
-    (ray,) = [each for each in needed if each.name == "ray" and each.marker is None]  # what an extra adds has a marker
+    (ray,) = [
+        each for each in needed if each.name == "ray" and each.marker is None
+    ]  # the requirements of extras have a marker
     tried = Version(re.search(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1])
 
     assert tried in ray.specifier

@@ -20,7 +20,7 @@ kuberay = st.builds(
 
 
 def groups_of(spec):
-    """The groups by name, without what a plan does not say: the price is in no file, and a topology may follow."""
+    """Return the groups by name, without the price, which no file contains, and the topology, which may be inferred."""
     return {
         group.name: group.model_dump(exclude={"price_per_hour", "topology", "is_type_counted"}) for group in spec.groups
     }

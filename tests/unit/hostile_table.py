@@ -461,17 +461,17 @@ def tried(name, form):
     path = folder / NAME
     writer = made(form, path)
     before = None if writer else what_it_is(path)
-    said, kind, start = [], "read", time.process_time()
+    messages, kind, start = [], "read", time.process_time()
     signal.alarm(HANGS_AFTER_S)
     try:
         with warnings.catch_warnings(record=True) as caught, written_meanwhile(writer):
             warnings.simplefilter("always")
             LOADERS[name].load(path)
-        said = [str(each.message) for each in caught]
+        messages = [str(each.message) for each in caught]
     except InvalidResourcesError as error:
-        said, kind = [str(error)], "line" if isinstance(error, DocumentError) else "error"
+        messages, kind = [str(error)], "line" if isinstance(error, DocumentError) else "error"
     except Exception as error:  # noqa: BLE001  # an unexpected error is a finding
-        said, kind = [f"{type(error).__name__}: {error}"[:1000]], "raised"
+        messages, kind = [f"{type(error).__name__}: {error}"[:1000]], "raised"
     finally:
         signal.alarm(0)
     seconds = time.process_time() - start
@@ -481,8 +481,8 @@ def tried(name, form):
         "loader": name,
         "form": form,
         "kind": kind,
-        "said": [each[:20_000] for each in said],
-        "shown": [indented(each)[:20_000] for each in said],
+        "messages": [each[:20_000] for each in messages],
+        "shown": [indented(each)[:20_000] for each in messages],
         "seconds": seconds,
         "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "is_as_before": is_as_before,

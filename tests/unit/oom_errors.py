@@ -69,7 +69,7 @@ ACTOR_KILLED = (
 )
 
 ACCELERATOR = {
-    "torch, within its own limit's reach of a device with room": (
+    "torch, within its limit on a device with room": (
         (TORCH_OOM, torch_text(allowed="19.00 GiB")),
         ("torch", 2 * GIB, 19 * GIB, "own_limit"),
     ),
@@ -77,19 +77,19 @@ ACCELERATOR = {
         (TORCH_OOM, torch_text(free="1.25 GiB", allowed="30.00 GiB")),
         ("torch", 2 * GIB, 30 * GIB, "neighbour"),
     ),
-    "torch, past its limit on a full device": (
+    "torch, above its limit on a full device": (
         (TORCH_OOM, torch_text(free="1.25 GiB", allowed="18.50 GiB")),
         ("torch", 2 * GIB, 37 * GIB // 2, "own_limit"),
     ),
-    "torch without a limit, beside others": (
+    "torch without a limit, with other processes": (
         (TORCH_OOM, torch_text(free="1.25 GiB")),
         ("torch", 2 * GIB, None, "neighbour"),
     ),
-    "torch, past its limit by what it holds in reserve": (
+    "torch, above its limit because of reserved memory": (
         (TORCH_OOM, torch_text(free="1.25 GiB", allowed="19.58 GiB")),
         ("torch", 2 * GIB, int(19.58 * GIB), "own_limit"),
     ),
-    "torch up to 2.0 on a full device, past its limit": (
+    "torch up to 2.0 on a full device, above its limit": (
         ("torch.cuda.OutOfMemoryError", OLD_TORCH.replace("6.18 GiB free; 5.00", "1.00 GiB free; 8.00")),
         ("torch", 4 * GIB, 8 * GIB, "own_limit"),
     ),
@@ -97,10 +97,10 @@ ACCELERATOR = {
         (TORCH_OOM, torch_text(free="1.00 GiB", in_use="78.00 GiB", held="77.00 GiB")),
         ("torch", 2 * GIB, None, None),
     ),
-    "torch without a limit, in pieces": ((TORCH_OOM, torch_text()), ("torch", 2 * GIB, None, None)),
+    "torch without a limit, with fragmentation": ((TORCH_OOM, torch_text()), ("torch", 2 * GIB, None, None)),
     "torch up to 2.0": (("torch.cuda.OutOfMemoryError", OLD_TORCH), ("torch", 4 * GIB, 5 * GIB, "own_limit")),
-    "torch without a word": ((TORCH_OOM, ""), ("torch", None, None, None)),
-    "torch, more than there can be": (
+    "torch without details": ((TORCH_OOM, ""), ("torch", None, None, None)),
+    "torch, an impossible amount": (
         (TORCH_OOM, "CUDA out of memory. Tried to allocate more than 1EB memory."),
         ("torch", None, None, None),
     ),
@@ -108,7 +108,7 @@ ACCELERATOR = {
         (TORCH_OOM, f"{ASYNC_TORCH}12.00 GiB"),
         ("torch", 10 * GIB, 12 * GIB, "own_limit"),
     ),
-    "torch, cudaMallocAsync without": (
+    "torch, cudaMallocAsync without a limit": (
         (TORCH_OOM, f"{ASYNC_TORCH}17179869184.00 GiB"),
         ("torch", 10 * GIB, None, None),
     ),
@@ -220,7 +220,7 @@ ACCELERATOR = {
         ("RuntimeError", "Native API failed. Native API returns: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)"),
         (None, None, None, None),
     ),
-    "a short one, quoted": (("RuntimeError", "step 3: CUDA out of memory"), ("torch", None, None, None)),
+    "a short error, quoted": (("RuntimeError", "step 3: CUDA out of memory"), ("torch", None, None, None)),
     "Numba": (
         ("numba.cuda.cudadrv.driver.CudaAPIError", "[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"),
         (None, None, None, None),
@@ -266,7 +266,7 @@ HOST = {
         ),
         ("python", 8 * GIB),
     ),
-    "the system": (("OSError", "[Errno 12] Cannot allocate memory"), ("python", None)),
+    "the operating system": (("OSError", "[Errno 12] Cannot allocate memory"), ("python", None)),
     "C++": (("RuntimeError", "std::bad_alloc"), (None, None)),
     "torch": (
         (
@@ -276,7 +276,7 @@ HOST = {
         ),
         ("torch", GIB),
     ),
-    "cuDNN's memory of the machine": (
+    "cuDNN's host memory": (
         ("RuntimeError", "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"),
         ("torch", None),
     ),
@@ -288,7 +288,7 @@ HOST = {
         (TF_EXHAUSTED, TF_ON_GPU.replace("GPU:0", "CPU:0").replace("GPU_0_bfc", "mklcpu")),
         ("tensorflow", GIB),
     ),
-    "TensorFlow, no allocator named": (
+    "TensorFlow, without an allocator": (
         (
             TF_EXHAUSTED,
             "{{function_node __wrapped__Fill_device_/job:w/device:CPU:0}} failed to allocate memory [Op:Fill]",
@@ -298,19 +298,22 @@ HOST = {
     "JAX on a CPU": ((JAX, "RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes."), ("jax", 16 * GIB)),
     "Ray's memory monitor": ((RAY_OOM, RAY_260), ("ray", GIB // 2)),
     "Ray's memory monitor, quoted": (("RuntimeError", RAY_250), ("ray", 25 * GIB // 2)),
-    "an actor that it killed": (("ray.exceptions.ActorDiedError", ACTOR_KILLED), ("ray", 25 * GIB // 2)),
+    "an actor killed by Ray's memory monitor": (
+        ("ray.exceptions.ActorDiedError", ACTOR_KILLED),
+        ("ray", 25 * GIB // 2),
+    ),
 }
 """Errors about host memory: type and text; framework and requested bytes."""
 
 NEAR_MISSES = {
-    "a value that memory is a word of": ("ValueError", "batch_size=512 would run out of memory"),
-    "a wrong call that quotes PyTorch": ("ValueError", torch_text()),
+    "a value that contains the word memory": ("ValueError", "batch_size=512 would run out of memory"),
+    "an invalid call that quotes PyTorch": ("ValueError", torch_text()),
     "a remark on PyTorch's error": ("RuntimeError", "a CUDA out of memory error was handled earlier; retry failed"),
     "a sentence that ends like PyTorch's": ("RuntimeError", "the trial ran out of memory because CUDA out of memory."),
     "a budget": ("RuntimeError", "the replay memory ran out of budget"),
     "an error of the same name": ("shop.stock.OutOfMemoryError", "no memory modules left in stock"),
     "another CUDA error": ("torch.AcceleratorError", "CUDA error: an illegal memory access was encountered"),
-    "cuBLAS that does not start": (
+    "cuBLAS initialization failed": (
         "RuntimeError",
         "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate",
     ),
@@ -319,12 +322,12 @@ NEAR_MISSES = {
     "another error of TensorFlow": ("tensorflow.python.framework.errors_impl.InvalidArgumentError", "out of memory"),
     "a quota, JAX": (JAX, "RESOURCE_EXHAUSTED: Quota exceeded for quota metric 'requests'"),
     "another error of CuPy": ("cupy_backends.cuda.api.runtime.CUDARuntimeError", "cudaErrorNoDevice: no CUDA device"),
-    "a worker that died of what nobody knows": (
+    "a worker that died for an unknown reason": (
         "ray.exceptions.WorkerCrashedError",
         "The worker died unexpectedly. There are some potential root causes. (1) The process is killed by SIGKILL by "
         "OOM killer due to high memory usage. (2) ray stop --force is called.",
     ),
-    "an actor that died of what nobody knows": (
+    "an actor that died for an unknown reason": (
         "ray.exceptions.ActorDiedError",
         "The actor died unexpectedly before finishing this task.\n\tclass_name: A\nThe actor is dead because its "
         "worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits. Some "

@@ -31,7 +31,7 @@ class ForgetsToReturnPolicy(ResourcePolicy):
         ForgetsToReturnPolicy() | CpuPolicy(),
         CappedPolicy(ForgetsToReturnPolicy(), max_concurrent_trials=2),
     ],
-    ids=["alone", "a choice", "inside another"],
+    ids=["alone", "a choice", "nested in another policy"],
 )
 def test_a_policy_that_returns_no_plan_is_named(policy):
     with pytest.raises(InvalidResourcesError, match=r"ForgetsToReturnPolicy\.plan must return a TrialPlan, got None"):

@@ -79,11 +79,11 @@ def with_host_memory(*gib):
 @pytest.mark.parametrize(
     ("policy", "memory_gib", "at_once"),
     [
-        pytest.param({}, 6, 10, id="the most that was measured, and headroom"),
+        pytest.param({}, 6, 10, id="the measured maximum plus headroom"),
         pytest.param({"headroom": 0.0}, 5, 12, id="without headroom"),
-        pytest.param({"memory": "20GiB"}, 20, 3, id="what is asked for instead"),
-        pytest.param({"profile": with_host_memory(5, 60)}, 64 - 2**-10, 1, id="no more than a node has"),
-        pytest.param({"profile": with_host_memory(None, None)}, None, 33, id="none where none was measured"),
+        pytest.param({"memory": "20GiB"}, 20, 3, id="the requested amount instead"),
+        pytest.param({"profile": with_host_memory(5, 60)}, 64 - 2**-10, 1, id="at most the memory of a node"),
+        pytest.param({"profile": with_host_memory(None, None)}, None, 33, id="none if none was measured"),
     ],
 )
 def test_each_trial_reserves_the_measured_host_memory(policy, memory_gib, at_once):
@@ -154,7 +154,7 @@ def test_small_configs_use_gpus_that_are_too_small_for_the_largest_config():
     plan = GpuMemoryPolicy(profile=profile_of(measured(6, batch=8), measured(30, batch=64))).plan(mixed)
 
     slots = [plan.slot_for({"batch": batch}) for batch in (8, 64)]
-    # A small one on each of the 21 devices, where the A100 alone would hold 12.
+    # One small trial on each of the 21 devices; the A100 alone has room for 12.
     assert [(slot.accelerator_type, slot.max_concurrent_trials) for slot in slots] == [(None, 21), ("A100", 2)]
 
 
@@ -184,7 +184,7 @@ TWO_ZONES = ClusterCapacity.of(
         pytest.param(lambda inner: CappedPolicy(inner, 6), (6, 6), None, id="capped"),
         pytest.param(lambda inner: SelectingPolicy(inner, {"zone": "eu"}), (4, 36), {"zone": "eu"}, id="selected"),
         pytest.param(lambda inner: ReservingPolicy(inner, gpus=1), (4, 36), None, id="reserved"),
-        pytest.param(lambda inner: FirstFeasiblePolicy(inner, CpuPolicy()), (8, 72), None, id="first of several"),
+        pytest.param(lambda inner: FirstFeasiblePolicy(inner, CpuPolicy()), (8, 72), None, id="first choice"),
         pytest.param(lambda inner: AutoscalingPolicy(inner), (8, 72), None, id="autoscaling"),
     ],
 )

@@ -43,14 +43,16 @@ def test_a_catalog_round_trips_through_json(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        pytest.param({"gpu": 1}, "did you mean 'gpus'?", id="a field that is misspelt"),
-        pytest.param({"gpus": 1, "accelerator_type": "L44"}, "did you mean 'L4'?", id="a type that Ray does not know"),
-        pytest.param({"gpus": 1, "accelerator_type": "TPU-V4"}, "is not of resource 'GPU'", id="a type of others"),
+        pytest.param({"gpu": 1}, "did you mean 'gpus'?", id="a misspelled field"),
+        pytest.param({"gpus": 1, "accelerator_type": "L44"}, "did you mean 'L4'?", id="a device type unknown to Ray"),
+        pytest.param(
+            {"gpus": 1, "accelerator_type": "TPU-V4"}, "is not of resource 'GPU'", id="a device type of another vendor"
+        ),
         pytest.param({"accelerator_type": "L4"}, "has accelerator_type='L4', but no devices", id="a type without GPUs"),
-        pytest.param({"gpu_memory": "39GiB"}, "but no devices", id="memory of no GPUs"),
+        pytest.param({"gpu_memory": "39GiB"}, "but no devices", id="GPU memory without GPUs"),
         pytest.param({"device_key": "nvidia.com/gpu.shared"}, "but no devices", id="a key without devices"),
         pytest.param(
-            {"gpus": 1, "device_key": "cpu"}, "is not a Kubernetes resource of devices", id="a key without domain"
+            {"gpus": 1, "device_key": "cpu"}, "is not a Kubernetes resource of devices", id="a key without a domain"
         ),
         pytest.param({"gpus": 1, "device_key": "x y/gpu"}, "such as 'nvidia.com/gpu'", id="a key with a blank"),
         pytest.param({"node_selector": {"a b": "c"}}, "is not a label key", id="a selector with a blank in its key"),
@@ -60,17 +62,21 @@ def test_a_catalog_round_trips_through_json(tmp_path):
         pytest.param({"gpus": 0.5}, "gpus must be a whole number", id="half a GPU"),
         pytest.param({"cpus": 0.5}, "cpus must be a whole number", id="half a CPU"),
         pytest.param(
-            {"custom": {"license": 1.5}}, "'license' must be a whole number, got 1.5", id="parts of a resource"
+            {"custom": {"license": 1.5}},
+            "'license' must be a whole number, got 1.5",
+            id="a fraction of a custom resource",
         ),
-        pytest.param({"custom": {"TPU": 3}}, "Request 2 or 4", id="chips that no host has"),
-        pytest.param({"custom": {"gpu": 1}}, "use gpus", id="Tune's name of GPUs"),
-        pytest.param({"custom": {"accelerator_type:L4": 1}}, "use accelerator_type", id="Ray's way to tell types"),
+        pytest.param({"custom": {"TPU": 3}}, "Request 2 or 4", id="an invalid number of chips per host"),
+        pytest.param({"custom": {"gpu": 1}}, "use gpus", id="Tune's name for GPUs"),
+        pytest.param(
+            {"custom": {"accelerator_type:L4": 1}}, "use accelerator_type", id="Ray's resource for device types"
+        ),
         pytest.param({"gpus": 1, "custom": {"TPU": 4}}, "several kinds (GPU, TPU)", id="two kinds of devices"),
         pytest.param({"topology": "4x4"}, "is only valid for TPU slices", id="a topology without TPUs"),
         pytest.param(
             {"topology": "4x5", "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E"},
             "did you mean '4x8'?",
-            id="a topology that there is not",
+            id="an unknown topology",
         ),
         pytest.param(
             {"topology": "2x2", "custom": {"TPU": 1}, "accelerator_type": "TPU-V6E"},
@@ -80,13 +86,13 @@ def test_a_catalog_round_trips_through_json(tmp_path):
         pytest.param(
             {"topology": "4x4", "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E", "count": 3},
             "is not a whole number of 4x4 slices: use a multiple of 4",
-            id="not even one slice",
+            id="fewer hosts than one slice",
         ),
-        pytest.param({"name": "L4_Spot"}, "such as 'l4-spot'", id="a name that Kubernetes refuses"),
+        pytest.param({"name": "L4_Spot"}, "such as 'l4-spot'", id="a name that is invalid in Kubernetes"),
         pytest.param({"name": "head"}, "is used twice, once for the head", id="the head's name"),
         pytest.param({"labels": {"zone": "a b"}}, "cannot be the value of the label 'zone'", id="a label with a blank"),
-        pytest.param({"price_per_hour": -1}, "price_per_hour", id="a price below 0"),
-        pytest.param({"memory": "lots"}, "memory must be a number of bytes above 0", id="memory that is no amount"),
+        pytest.param({"price_per_hour": -1}, "price_per_hour", id="a negative price"),
+        pytest.param({"memory": "lots"}, "memory must be a number of bytes above 0", id="an invalid memory amount"),
         pytest.param(
             {"tolerations": [{"key": "spot", "value": "yes"}]},
             "set a value only with 'Equal'",
@@ -188,7 +194,7 @@ def test_a_head_of_several_nodes_is_refused(fields):
         ({**SLICE, "min_nodes": 6}, "min_nodes=6 .* whole number of 4x4 slices: use a multiple of 4"),
         ({"min_nodes": -1}, "min_nodes"),
     ],
-    ids=["above the number", "half a slice", "below 0"],
+    ids=["above the count", "a partial slice", "negative"],
 )
 def test_an_invalid_minimum_is_refused(fields, says):
     with pytest.raises(InvalidResourcesError, match=says):

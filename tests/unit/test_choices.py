@@ -110,9 +110,14 @@ def test_known_node_types_determine_the_request_and_the_useful_types():
 @pytest.mark.parametrize(
     ("capacity", "num_trials", "message"),
     [
-        pytest.param(growing(node_type("gpu", gpus=1)), 1, "the largest node has 8 CPUs, 1 GPU", id="types too small"),
-        pytest.param(growing(node_type("gpu", 2, gpus=2)), 3, "only 2 would fit at once", id="too few of them"),
-        pytest.param(ALIVE, 1, "the largest node has 8 CPUs, 0 GPUs", id="nothing to add"),
+        pytest.param(
+            growing(node_type("gpu", gpus=1)),
+            1,
+            "the largest node has 8 CPUs, 1 GPU",
+            id="node types that are too small",
+        ),
+        pytest.param(growing(node_type("gpu", 2, gpus=2)), 3, "only 2 would fit at once", id="too few nodes"),
+        pytest.param(ALIVE, 1, "the largest node has 8 CPUs, 0 GPUs", id="no nodes to add"),
     ],
 )
 def test_a_request_that_no_known_node_type_satisfies_is_rejected(capacity, num_trials, message):
@@ -130,13 +135,13 @@ def test_the_limit_of_the_users_autoscaling_policy_applies():
 @pytest.mark.parametrize(
     ("policy", "bundles"),
     [
-        pytest.param(GpuPolicy(), [{"GPU": 1}], id="a GPU, with whatever CPUs it comes"),
-        pytest.param(GpuPolicy(gpus=0.3, cpus=3), [{"CPU": 3, "GPU": 0.3333}], id="a fraction of one"),
-        pytest.param(GpuPolicy(accelerator_type="H100"), [{"GPU": 1, "accelerator_type:H100": 0.001}], id="a type"),
+        pytest.param(GpuPolicy(), [{"GPU": 1}], id="a GPU with any number of CPUs"),
+        pytest.param(GpuPolicy(gpus=0.3, cpus=3), [{"CPU": 3, "GPU": 0.3333}], id="a GPU fraction"),
+        pytest.param(GpuPolicy(accelerator_type="H100"), [{"GPU": 1, "accelerator_type:H100": 0.001}], id="a GPU type"),
         pytest.param(CpuPolicy(cpus=12, memory="9GiB"), [{"CPU": 12, "memory": 9 * GIB}], id="host memory"),
         pytest.param(GpuMemoryPolicy(gpu_memory="40GiB", cpus=2), [{"CPU": 2, "GPU": 1}], id="GPU memory"),
         pytest.param(EvenSplitPolicy(num_trials=4, min_cpus=3, min_gpus=3), [{"CPU": 3, "GPU": 3}], id="an even split"),
-        pytest.param(ReservingPolicy(GpuPolicy(), cpus=4), [{"GPU": 1}], id="not what is left free"),
+        pytest.param(ReservingPolicy(GpuPolicy(), cpus=4), [{"GPU": 1}], id="without reserved resources"),
         pytest.param(
             GpuPolicy(gpus=2, num_workers=2), [{"memory": 2**20}, {"GPU": 2}, {"GPU": 2}], id="a driver and workers"
         ),

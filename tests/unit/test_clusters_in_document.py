@@ -66,7 +66,7 @@ def test_the_manifests_of_a_list_are_read_one_by_one():
     "data",
     [
         pytest.param({"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "b"}}, id="another kind"),
-        pytest.param({"apiVersion": "apps/v1", "kind": "RayClutser"}, id="a kind of somebody else's"),
+        pytest.param({"apiVersion": "apps/v1", "kind": "RayClutser"}, id="a kind of another API group"),
         pytest.param(manifest("RayJob", spec={"clusterSelector": {"ray.io/cluster": "mine"}}), id="a running cluster"),
         pytest.param({"key": "value"}, id="any other YAML"),
         pytest.param({"available_node_types": {"cpu": {"resources": {"CPU": 2}}}}, id="a cluster YAML"),
@@ -81,15 +81,17 @@ def test_documents_without_a_kuberay_cluster_are_ignored(data):
     ("changes", "path", "message"),
     [
         pytest.param({"minReplicas": "2"}, ("minReplicas",), "remove the quotes", id="a count in quotes"),
-        pytest.param({"maxReplicas": 1.5}, ("maxReplicas",), "must be a whole number, got 1.5", id="half a count"),
+        pytest.param(
+            {"maxReplicas": 1.5}, ("maxReplicas",), "must be a whole number, got 1.5", id="a fractional count"
+        ),
         pytest.param({"rayStartParams": ["a"]}, ("rayStartParams",), "must be a mapping", id="a list"),
         pytest.param(
-            {"template": pod(cpu="8 cores")}, ("cpu",), "'8 cores' is not a Kubernetes quantity", id="no amount"
+            {"template": pod(cpu="8 cores")}, ("cpu",), "'8 cores' is not a Kubernetes quantity", id="an invalid amount"
         ),
         pytest.param({"template": pod(memory="8GB")}, ("memory",), "write '8G'", id="GB"),
-        pytest.param({"template": pod(cpu=math.inf)}, ("cpu",), "must be a quantity", id="no end"),
-        pytest.param({"template": pod(cpu=math.nan)}, ("cpu",), "must be a quantity", id="no number"),
-        pytest.param({"template": pod(cpu=True)}, ("cpu",), "is not a Kubernetes quantity", id="a truth value"),
+        pytest.param({"template": pod(cpu=math.inf)}, ("cpu",), "must be a quantity", id="infinity"),
+        pytest.param({"template": pod(cpu=math.nan)}, ("cpu",), "must be a quantity", id="not a number"),
+        pytest.param({"template": pod(cpu=True)}, ("cpu",), "is not a Kubernetes quantity", id="a boolean"),
         pytest.param({"template": {"spec": {"containers": []}}}, ("containers",), "at least one", id="no container"),
         pytest.param({"template": {"metadata": {}}}, ("spec",), "spec is missing", id="no pod"),
         pytest.param({"groupName": ["a"]}, ("groupName",), "must be a text", id="a name that is a list"),
@@ -130,10 +132,12 @@ def test_null_means_the_default():
     ("data", "path", "message"),
     [
         pytest.param([1], (), "must be a mapping", id="a list"),
-        pytest.param(manifest("RayClutser"), ("kind",), "did you mean 'RayCluster'", id="a kind misspelt"),
+        pytest.param(manifest("RayClutser"), ("kind",), "did you mean 'RayCluster'", id="a misspelled kind"),
         pytest.param(manifest("Pod"), ("kind",), "kinds: RayCluster, RayJob", id="a kind of another group"),
-        pytest.param(manifest(apiVersion="ray.io/v2"), ("apiVersion",), "use 'ray.io/v1'", id="a version"),
-        pytest.param(manifest("RayJob", spec={}), ("spec", "rayClusterSpec"), "is missing", id="a job without"),
+        pytest.param(manifest(apiVersion="ray.io/v2"), ("apiVersion",), "use 'ray.io/v1'", id="an unknown API version"),
+        pytest.param(
+            manifest("RayJob", spec={}), ("spec", "rayClusterSpec"), "is missing", id="a job without a cluster"
+        ),
         pytest.param(manifest(spec=None), ("spec",), "is missing", id="no spec"),
         pytest.param(manifest("RayJob", spec=3), ("spec",), "must be a mapping", id="a spec that is a number"),
         pytest.param(manifest(metadata={"labels": {"a": 1}}), ("metadata", "labels", "a"), "in quotes", id="a label"),

@@ -52,7 +52,7 @@ def test_if_cpus_are_short_all_processes_share_the_cpus_of_one(devices, reserved
     "devices",
     [
         pytest.param(("gpu",), id="the control has no GPU"),
-        pytest.param(("cpu", "gpu", "gpu@0.5"), id="a GPU and half of the same"),
+        pytest.param(("cpu", "gpu", "gpu@0.5"), id="a GPU and half of the same GPU"),
     ],
 )
 def test_if_devices_are_short_the_processes_run_one_after_the_other(devices):

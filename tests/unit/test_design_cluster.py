@@ -59,23 +59,27 @@ def groups(plan):
     ("policy", "expected"),
     [
         pytest.param(CpuPolicy(cpus=2), {"cpu": 2}, id="CPUs of nodes without GPUs"),
-        pytest.param(GpuPolicy(gpus=0.25, cpus=1), {"l4": 4}, id="small nodes that hold as much for less"),
-        pytest.param(GpuPolicy(gpus=0.25, cpus=2), {"l4-4": 1}, id="nodes with the CPUs beside the GPUs"),
-        pytest.param(GpuMemoryPolicy(gpu_memory="30GiB"), {"a100": 16}, id="GPUs with the memory"),
-        pytest.param(GpuPolicy(accelerator_type="A100"), {"a100": 16}, id="the type that is wished for"),
-        pytest.param(GpuPolicy(gpus=4), {"l4-4": 16}, id="nodes with as many GPUs"),
+        pytest.param(GpuPolicy(gpus=0.25, cpus=1), {"l4": 4}, id="cheaper small nodes with the same room"),
+        pytest.param(GpuPolicy(gpus=0.25, cpus=2), {"l4-4": 1}, id="GPU nodes with enough CPUs"),
+        pytest.param(GpuMemoryPolicy(gpu_memory="30GiB"), {"a100": 16}, id="GPUs with enough memory"),
+        pytest.param(GpuPolicy(accelerator_type="A100"), {"a100": 16}, id="the requested GPU type"),
+        pytest.param(GpuPolicy(gpus=4), {"l4-4": 16}, id="nodes with enough GPUs for one trial"),
         pytest.param(GpuPolicy(num_workers=4), {"l4": 64}, id="workers of a trial on several nodes"),
-        pytest.param(CappedPolicy(GpuPolicy(), 5), {"l4": 5}, id="as many as a policy lets run"),
-        pytest.param(ReservingPolicy(CpuPolicy(), cpus=20), {"cpu": 3}, id="what is left free comes on top"),
+        pytest.param(CappedPolicy(GpuPolicy(), 5), {"l4": 5}, id="at most the number that the policy allows"),
+        pytest.param(ReservingPolicy(CpuPolicy(), cpus=20), {"cpu": 3}, id="reserved resources are added"),
         pytest.param(ON_SLICES, {"v6e": 64}, id="whole TPU slices"),
-        pytest.param(AutoscalingPolicy(GpuPolicy(), max_nodes_to_add=3), {"l4": 3}, id="as many nodes as are allowed"),
-        pytest.param(EvenSplitPolicy(num_trials=20, min_cpus=2), {"cpu": 3}, id="room for the least of each"),
         pytest.param(
-            FirstFeasiblePolicy(GpuPolicy(accelerator_type="H100"), CpuPolicy(cpus=2)), {"cpu": 2}, id="what fits first"
+            AutoscalingPolicy(GpuPolicy(), max_nodes_to_add=3), {"l4": 3}, id="at most the allowed number of nodes"
         ),
         pytest.param(
-            GpuPolicy(accelerator_type=("H100", "A100")), {"a100": 16}, id="the first of several types that there is"
+            EvenSplitPolicy(num_trials=20, min_cpus=2), {"cpu": 3}, id="room for the minimum number of workers"
         ),
+        pytest.param(
+            FirstFeasiblePolicy(GpuPolicy(accelerator_type="H100"), CpuPolicy(cpus=2)),
+            {"cpu": 2},
+            id="the first choice that fits",
+        ),
+        pytest.param(GpuPolicy(accelerator_type=("H100", "A100")), {"a100": 16}, id="the first available GPU type"),
     ],
 )
 def test_the_groups_are_the_cheapest_with_room_for_all_trials(policy, expected):
@@ -166,7 +170,7 @@ def test_with_slots_by_config_each_slot_type_has_room_for_all_trials():
 )
 @pytest.mark.parametrize(
     ("size", "expected"),
-    [pytest.param(256, {"l4": 16}, id="large trials on GPUs"), pytest.param(16, {"cpu": 8}, id="small ones on CPUs")],
+    [pytest.param(256, {"l4": 16}, id="large trials on GPUs"), pytest.param(16, {"cpu": 8}, id="small trials on CPUs")],
 )
 def test_a_decision_assigns_trials_to_the_cheapest_nodes(policy, size, expected):
     plan = design_cluster(policy, catalog(L4, CPU), 64, decision=a_decision("L4"), size=size)
@@ -218,7 +222,7 @@ def test_an_invalid_size_is_rejected(size):
     ("policy", "node_types"),
     [
         pytest.param(GpuPolicy(), (L4, CPU), id="one slot type"),
-        pytest.param(MixedPolicy(GpuPolicy(), CpuPolicy(cpus=4)), (A100, CPU), id="GPUs on which was not measured"),
+        pytest.param(MixedPolicy(GpuPolicy(), CpuPolicy(cpus=4)), (A100, CPU), id="GPUs without measurements"),
     ],
 )
 def test_a_decision_without_effect_is_reported(policy, node_types):
@@ -281,7 +285,7 @@ def test_with_too_few_nodes_in_the_catalog_as_many_trials_run_as_fit():
             ("4 of 12 trials run at once because the policy or its nodes allow no more; the others wait",),
         ),
     ],
-    ids=["its limit of nodes", "its cap, where no node helps"],
+    ids=["the limit of nodes", "the cap of the policy"],
 )
 def test_a_policy_that_limits_the_trials_is_reported_with_a_suggestion(policy, reasons):
     plan = design_cluster(policy, catalog(L4), 12)
@@ -296,18 +300,18 @@ def numbers(plan):
 @pytest.mark.parametrize(
     ("policy", "node_types", "least", "expected"),
     [
-        pytest.param(GpuPolicy(), (L4,), {"l4": 2}, {"l4": (2, 8)}, id="of the group that is needed"),
-        pytest.param(GpuPolicy(), (L4,), {"l4": 10}, {"l4": (10, 10)}, id="more than are needed"),
+        pytest.param(GpuPolicy(), (L4,), {"l4": 2}, {"l4": (2, 8)}, id="of the needed group"),
+        pytest.param(GpuPolicy(), (L4,), {"l4": 10}, {"l4": (10, 10)}, id="more nodes than needed"),
         pytest.param(GpuPolicy(), (L4, A100), {"a100": 3}, {"a100": (3, 3), "l4": (0, 5)}, id="trials run there first"),
-        pytest.param(GpuPolicy(), (L4, CPU), {"cpu": 1}, {"cpu": (1, 1), "l4": (0, 8)}, id="of no use to the trials"),
-        pytest.param(ON_SLICES, (SLICE,), {"v6e": 4}, {"v6e": (4, 32)}, id="a whole slice"),
+        pytest.param(GpuPolicy(), (L4, CPU), {"cpu": 1}, {"cpu": (1, 1), "l4": (0, 8)}, id="of no use to any trial"),
+        pytest.param(ON_SLICES, (SLICE,), {"v6e": 4}, {"v6e": (4, 32)}, id="a whole TPU slice"),
         pytest.param(
             MixedPolicy(GpuPolicy(), CpuPolicy(cpus=4)), (L4, CPU), {"l4": 6}, {"cpu": (0, 1), "l4": (6, 6)},
             id="of a policy with several slot types",
         ),
         pytest.param(
             AutoscalingPolicy(GpuPolicy(), max_nodes_to_add=3), (L4,), {"l4": 2}, {"l4": (2, 5)},
-            id="a limit of nodes to add counts the others",
+            id="a limit of added nodes includes the minimum",
         ),
     ],
 )  # fmt: skip
@@ -332,7 +336,7 @@ def test_a_minimum_of_an_unknown_node_type_is_rejected():
 
 
 @pytest.mark.parametrize(
-    ("num_trials", "expected"), [(8, {"l4": 4}), (4, {})], ids=["trials for both", "trials for the head alone"]
+    ("num_trials", "expected"), [(8, {"l4": 4}), (4, {})], ids=["trials for both", "trials for the head only"]
 )
 def test_trials_run_on_a_head_with_gpus(num_trials, expected):
     head = node_type("boss", 48, 4, price=4.0, accelerator_type="L4")
@@ -491,18 +495,18 @@ class NeverPlans(ResourcePolicy):
 @pytest.mark.parametrize(
     ("policy", "name", "resources"),
     [
-        pytest.param(PolicyOfAUser(), "cpu-16", "16 CPUs, 64 GiB", id="a policy of the user's own"),
+        pytest.param(PolicyOfAUser(), "cpu-16", "16 CPUs, 64 GiB", id="a user-defined policy"),
         pytest.param(GpuPolicy(gpus=0.25, cpus=2), "gpu", "8 CPUs, 1 GPU, 32 GiB", id="four trials on a GPU"),
         pytest.param(GpuPolicy(gpus=2, accelerator_type="A100"), "a100-x2", "16 CPUs, 2 GPUs, 64 GiB", id="two GPUs"),
-        pytest.param(CpuPolicy(cpus=3), "cpu-15", "15 CPUs, 60 GiB", id="CPUs without a rest"),
+        pytest.param(CpuPolicy(cpus=3), "cpu-15", "15 CPUs, 60 GiB", id="CPUs that divide evenly"),
         pytest.param(CpuPolicy(cpus=32), "cpu-32", "32 CPUs, 128 GiB", id="more CPUs than usual"),
-        pytest.param(CpuPolicy(memory="10GiB"), "cpu-16", "16 CPUs, 161 GiB", id="memory that is asked for"),
+        pytest.param(CpuPolicy(memory="10GiB"), "cpu-16", "16 CPUs, 161 GiB", id="requested host memory"),
         pytest.param(CpuPolicy(custom={"license": 0.5}), "cpu-16", "16 CPUs, 8 license, 64 GiB", id="custom resources"),
         pytest.param(
             GpuMemoryPolicy(gpu_memory="10GiB", accelerator_type="A100"),
             "a100",
             "8 CPUs, 1 GPU, 32 GiB",
-            id="by memory",
+            id="by GPU memory",
         ),
         pytest.param(
             AcceleratorPolicy(resource="HPU", amount=2), "hpu-x2", "16 CPUs, 2 HPUs, 64 GiB", id="other devices"
@@ -524,14 +528,18 @@ def test_without_a_catalog_nodes_suit_the_policy(policy, name, resources):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        pytest.param(GpuMemoryPolicy(gpu_memory="6GiB"), "unknown without a GPU type", id="memory without a type"),
+        pytest.param(
+            GpuMemoryPolicy(gpu_memory="6GiB"), "unknown without a GPU type", id="GPU memory without a GPU type"
+        ),
         pytest.param(
             GpuMemoryPolicy(gpu_memory="6GiB", accelerator_type="M3-Max"),
             "unknown for 'M3-Max'",
-            id="a type of no size",
+            id="a GPU type of unknown memory",
         ),
         pytest.param(
-            GpuMemoryPolicy(gpu_memory="60GiB", accelerator_type="T4"), "use a type with more", id="a type too small"
+            GpuMemoryPolicy(gpu_memory="60GiB", accelerator_type="T4"),
+            "use a type with more",
+            id="a GPU type that is too small",
         ),
         pytest.param(SelectingPolicy(CpuPolicy(), label_selector={"zone": "eu"}), "pass a catalog", id="labels"),
         pytest.param(NeverPlans(), "no default nodes for NeverPlans: pass a catalog", id="a policy that fits no node"),

@@ -57,18 +57,18 @@ def without_driver(**changes):
     return healthy(**{**no_driver, **changes})
 
 
-def said(*nodes):
+def findings_of(*nodes):
     return [f"{found.severity}: {found.what}" for found in diagnose(nodes)]
 
 
 def test_a_healthy_node_has_no_findings():
-    assert said(healthy()) == []
+    assert findings_of(healthy()) == []
 
 
 def test_a_machine_without_gpus_gets_a_note():
     machine = without_driver(ray=None, num_nvidia_on_pci=0, frameworks=(Framework(name="torch", version="2.13.0+cpu"),))
 
-    assert said(machine) == ["note: no GPU found: trials run on CPUs"]
+    assert findings_of(machine) == ["note: no GPU found: trials run on CPUs"]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_machine_without_gpus_gets_a_note():
     ],
 )
 def test_each_problem_is_one_finding(node, expected):
-    findings = [line for line in said(node) if "CPU build" not in line or line == expected]
+    findings = [line for line in findings_of(node) if "CPU build" not in line or line == expected]
 
     assert findings == [expected]
 
@@ -192,7 +192,7 @@ def test_each_problem_is_one_finding(node, expected):
     ],
 )
 def test_a_valid_setup_has_no_findings(node):
-    assert said(node) == []
+    assert findings_of(node) == []
 
 
 def of_another_vendor(ray="2.60.0", **variables):
@@ -223,7 +223,7 @@ def of_another_vendor(ray="2.60.0", **variables):
     ids=["only AMD's former variable", "both AMD variables with the same numbers", "Intel's former variable"],
 )
 def test_a_variable_of_an_older_ray_is_reported_with_the_current_variable(node, expected):
-    assert said(node) == [expected]
+    assert findings_of(node) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_variable_of_an_older_ray_is_reported_with_the_current_variable(node, 
     ],
 )
 def test_variables_that_the_installed_ray_supports_have_no_findings(node):
-    assert said(node) == []
+    assert findings_of(node) == []
 
 
 def test_a_redacted_report_contains_no_device_variables():
@@ -258,7 +258,7 @@ def test_a_redacted_report_contains_no_device_variables():
 def test_a_cpu_node_beside_gpu_nodes_has_no_findings():
     cpu_node = without_driver(name="b", ray=counts(gpus=0), num_nvidia_on_pci=0, has_amd_driver=True)
 
-    assert said(healthy("a"), cpu_node) == []
+    assert findings_of(healthy("a"), cpu_node) == []
 
 
 def test_equal_findings_on_several_nodes_are_merged_with_their_names():
@@ -286,7 +286,7 @@ def test_the_report_lists_the_first_of_many_nodes_within_80_columns():
 def test_problems_come_before_notes():
     note, problem = healthy("a", ray=counts(gpus=1)), healthy("b", ray=counts(gpus=4))
 
-    assert [line.partition(":")[0] for line in said(note, problem)] == ["problem", "note"]
+    assert [line.partition(":")[0] for line in findings_of(note, problem)] == ["problem", "note"]
 
 
 def test_different_versions_are_reported_for_the_nodes_in_the_minority():
@@ -301,7 +301,7 @@ def test_different_versions_are_reported_for_the_nodes_in_the_minority():
 
 
 def test_a_node_that_was_not_read_has_no_differing_versions():
-    assert said(healthy("a"), NodeFacts(name="b", failure="gone")) == ["problem: the node was not read: gone"]
+    assert findings_of(healthy("a"), NodeFacts(name="b", failure="gone")) == ["problem: the node was not read: gone"]
 
 
 @pytest.mark.parametrize(

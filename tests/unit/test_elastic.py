@@ -36,9 +36,9 @@ def workers(plan):
 @pytest.mark.parametrize(
     ("at_once", "expected"),
     [
-        pytest.param(4, (4, 2, 2), id="all that fit: no room to grow"),
-        pytest.param(3, (3, 2, 4), id="one fewer: its workers are for the others"),
-        pytest.param(1, (1, 2, 8), id="alone: all there is"),
+        pytest.param(4, (4, 2, 2), id="as many trials as fit, without room to grow"),
+        pytest.param(3, (3, 2, 4), id="one trial fewer, whose workers the others may use"),
+        pytest.param(1, (1, 2, 8), id="one trial, which may use all resources"),
     ],
 )
 def test_a_trial_may_grow_into_the_room_that_the_others_leave(at_once, expected):

@@ -88,17 +88,17 @@ def test_without_a_catalog_there_is_no_price():
 @pytest.mark.parametrize(
     ("types", "price"),
     [
-        pytest.param([node_type("gpu", gpus=0, price_per_hour=1)], 1, id="the name comes first"),
+        pytest.param([node_type("gpu", gpus=0, price_per_hour=1)], 1, id="the same name has precedence"),
         pytest.param([node_type("l4", accelerator_type="L4", price_per_hour=2)], 2, id="the same devices"),
-        pytest.param([node_type("t4", accelerator_type="T4", price_per_hour=2)], None, id="not of another type"),
-        pytest.param([node_type("two", gpus=2, price_per_hour=2)], None, id="not of another number"),
-        pytest.param([node_type("small", cpus=4, price_per_hour=2)], None, id="not with fewer CPUs"),
+        pytest.param([node_type("t4", accelerator_type="T4", price_per_hour=2)], None, id="no other device type"),
+        pytest.param([node_type("two", gpus=2, price_per_hour=2)], None, id="no other number of devices"),
+        pytest.param([node_type("small", cpus=4, price_per_hour=2)], None, id="no fewer CPUs"),
         pytest.param(
             [node_type("big", cpus=64, price_per_hour=1), node_type("near", cpus=9, price_per_hour=3)],
             3,
-            id="the smallest that would do",
+            id="the smallest sufficient node type",
         ),
-        pytest.param([node_type("gpu"), node_type("l4", price_per_hour=2)], None, id="a hole in the price list"),
+        pytest.param([node_type("gpu"), node_type("l4", price_per_hour=2)], None, id="a missing price"),
     ],
 )
 def test_a_group_has_the_price_of_the_nearest_node_type(types, price):
@@ -159,8 +159,8 @@ def test_a_group_without_a_limit_has_ten_thousand_nodes():
 @pytest.mark.parametrize(
     ("num_trials", "expected"),
     [
-        pytest.param(1, "1 trial at once needs only the nodes of the minimum", id="what is always there"),
-        pytest.param(9, "9 trials at once need 3 gpu nodes", id="nodes that are added"),
+        pytest.param(1, "1 trial at once needs only the nodes of the minimum", id="permanent nodes"),
+        pytest.param(9, "9 trials at once need 3 gpu nodes", id="added nodes"),
     ],
 )
 def test_the_nodes_for_num_trials_are_explained(num_trials, expected):

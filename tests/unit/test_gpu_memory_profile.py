@@ -47,7 +47,7 @@ def test_each_combination_of_non_numeric_values_has_its_own_formula():
         pytest.param({"net": "huge", "batch": 8}, id="another value"),
         pytest.param({"net": "small"}, id="a missing number"),
         pytest.param({"net": "small", "batch": 8, "fused": True}, id="another key"),
-        pytest.param({"net": "small", "batch": 16}, id="a larger number, and only one was measured"),
+        pytest.param({"net": "small", "batch": 16}, id="a larger number if only one was measured"),
     ],
 )
 def test_the_memory_of_unlike_configs_is_unknown(config):

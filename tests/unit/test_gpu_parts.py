@@ -42,7 +42,7 @@ def planned(policy, *node_types, num_trials=16):
         pytest.param("nvidia.com/mig-1g.5gb", {}, [4.75e9] * 2, id="MIG"),
         pytest.param("nvidia.com/mig-1g.10gb.me", {}, [9.5e9] * 2, id="MIG with media extensions"),
         pytest.param("nvidia.com/gpu", GKE_PROFILE, [19e9] * 2, id="MIG on GKE"),
-        pytest.param("nvidia.com/mig-of-mine", {}, [], id="a profile that is not known"),
+        pytest.param("nvidia.com/mig-of-mine", {}, [], id="an unknown profile"),
         pytest.param("nvidia.com/gpu.shared", {}, [], id="time slices"),
         pytest.param("nvidia.com/gpu", GKE_SHARING, [], id="time slices on GKE"),
     ],
@@ -56,8 +56,8 @@ def test_parts_have_the_memory_of_their_profile(key, selector, expected):
 @pytest.mark.parametrize(
     ("gpu_memory", "num_trials", "expected"),
     [
-        pytest.param("6GiB", 16, ("whole", 3, 18), id="more than a part has: other nodes"),
-        pytest.param("2GiB", 14, ("parts", 7, 14), id="less: two share a part"),
+        pytest.param("6GiB", 16, ("whole", 3, 18), id="more memory than a part has: other nodes"),
+        pytest.param("2GiB", 14, ("parts", 7, 14), id="less memory: two trials share a part"),
     ],
 )
 def test_trials_run_on_parts_that_have_the_memory(gpu_memory, num_trials, expected):
@@ -92,6 +92,6 @@ def test_a_measurement_on_whole_gpus_does_not_apply_to_parts():
 
 @pytest.mark.parametrize("key", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"])
 def test_a_pod_with_several_parts_is_refused(key):
-    """CUDA shows a process one part of MIG at the most, and two time slices may be of one GPU."""
+    """CUDA shows a process at most one MIG device, and two time slices may belong to one GPU."""
     with pytest.raises(InvalidResourcesError, match="set gpus to 1"):
         NodeCatalog(nodes=(parts(key, gpus=2),))

@@ -29,7 +29,7 @@ ROOMY, TIGHT, UNREAD = (
         pytest.param(GpuMemoryPolicy(gpu_memory="4GiB", memory="6GiB"), 10, id="GPU memory"),
         pytest.param(AcceleratorPolicy(resource="GPU", memory="24GiB"), 2, id="GPUs as accelerators"),
         pytest.param(AcceleratorPolicy(resource="NPU", memory="24GiB"), 2, id="other devices"),
-        pytest.param(AutoPolicy(memory="24GiB"), 2, id="a GPU if there is one"),
+        pytest.param(AutoPolicy(memory="24GiB"), 2, id="a GPU if available"),
         pytest.param(EvenSplitPolicy(num_trials=9, min_gpus=0.5, memory="20GiB"), 3, id="an even split"),
         pytest.param(CpuPolicy(memory="20GiB"), 3, id="CPUs"),
     ],

@@ -35,11 +35,11 @@ def results(*, heavy):
 @pytest.mark.parametrize("loader", LOADERS)
 def test_every_loader_rejects_a_hostile_file_by_name_or_reads_it_safely(loader, form):
     found = results(heavy=form in HEAVY)[loader, form]
-    text = "\n".join(found["said"])
+    text = "\n".join(found["messages"])
 
     assert found["kind"] != "raised", text
     assert found["kind"] != "read" or LOADERS[loader].may_pass or form in OF_RACES
-    assert not found["said"] or NAME in text or "gpu-overheads.json" in text or "run-" in text
+    assert not found["messages"] or NAME in text or "gpu-overheads.json" in text or "run-" in text
     assert found["kind"] != "line" or re.search(rf"{NAME}, line \d+: ", text)
     assert (len(text) < 20_000, "\n\n" in text) == (True, False)
     assert [each for each in "".join(found["shown"]) if each != "\n" and not each.isprintable()] == []

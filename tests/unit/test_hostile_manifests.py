@@ -71,7 +71,7 @@ anything = st.recursive(
 
 @st.composite
 def damaged(draw):
-    """A sound file in which some parts are replaced by anything, or left out."""
+    """Draw a valid file in which some parts are replaced or removed."""
     data = copy.deepcopy(draw(st.sampled_from([MANIFEST, JOB, CLUSTER_YAML])))
     for _ in range(draw(st.integers(1, 3))):
         places = list(paths(data))[1:]

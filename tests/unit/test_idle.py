@@ -33,7 +33,7 @@ def explained(capacity, policy):
 
 
 IDLE = {
-    "nothing of a full cluster": (nodes((8, 2)), GpuPolicy(cpus=4), []),
+    "nothing in a full cluster": (nodes((8, 2)), GpuPolicy(cpus=4), []),
     "GPUs without CPUs": (nodes((4, 8)), GpuPolicy(cpus=2), ["6 of 8 GPUs: no CPU is left on their nodes"]),
     "too few CPUs": (
         nodes((5, 8)),
@@ -45,18 +45,18 @@ IDLE = {
         GpuPolicy(cpus=2),
         ["10 of 12 CPUs: no GPU is left on their nodes"],
     ),
-    "what shares leave": (
+    "resources that fractions leave": (
         nodes((8, 1)),
         GpuPolicy(gpus=0.3, cpus=1),
         ["5 of 8 CPUs: no GPU is left on their nodes", f"0.0001 of 1 GPU: {Why.ROUNDING}"],
     ),
-    "what no trial asks for": (nodes((4, 3)), CpuPolicy(cpus=1), ["3 of 3 GPUs: no trial requests GPU"]),
+    "resources that no trial requests": (nodes((4, 3)), CpuPolicy(cpus=1), ["3 of 3 GPUs: no trial requests GPU"]),
     "nodes of another type": (
         TYPED,
         GpuPolicy(cpus=4, accelerator_type="A100"),
         ["16 of 24 CPUs: on nodes of another type than A100", "4 of 6 GPUs: on nodes of another type than A100"],
     ),
-    "nodes that are not selected": (
+    "nodes excluded by a selector": (
         TYPED,
         SelectingPolicy(GpuPolicy(cpus=4), label_selector={"ray.io/node-id": "a"}),
         [
@@ -69,12 +69,12 @@ IDLE = {
         CappedPolicy(CpuPolicy(cpus=2), 3),
         ["2 of 8 CPUs: not needed, because max_concurrent_trials limits the number of trials"],
     ),
-    "what a policy leaves free": (
+    "reserved resources": (
         nodes((8, 0)),
         ReservingPolicy(CpuPolicy(cpus=2), cpus=2),
         ["2 of 8 CPUs: left free by the policy"],
     ),
-    "devices beside what a policy leaves free": (
+    "devices next to reserved resources": (
         nodes((8, 1), (8, 1)),
         ReservingPolicy(GpuPolicy(gpus=0.25, cpus=1), cpus=11),
         [
@@ -82,22 +82,22 @@ IDLE = {
             "0.75 of 2 GPUs: more trials would need resources that the policy reserves for others",
         ],
     ),
-    "more than a policy leaves free": (
+    "more than the reserved resources": (
         nodes((8, 0)),
         ReservingPolicy(CpuPolicy(cpus=3), cpus=1),
         ["1 of 8 CPUs: left free by the policy", "1 of 8 CPUs: too little for one more trial"],
     ),
-    "what a policy leaves free beside slots of several types": (
+    "reserved resources with several slot types": (
         nodes((8, 2), (8, 0)),
         ReservingPolicy(MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=4)), cpus=4),
         ["4 of 16 CPUs: left free by the policy", "2 of 16 CPUs: too little for one more trial"],
     ),
-    "what nodes leave, and too few workers": (
+    "remaining resources, and too few workers": (
         nodes((5, 0), (5, 0), (5, 0)),
         CpuPolicy(cpus=2, num_workers=4),
         ["4 of 15 CPUs: too little for one more trial", "3 of 15 CPUs: too little for one more worker"],
     ),
-    "host memory beside drivers": (
+    "host memory next to drivers": (
         ClusterCapacity.of(Resources(cpus=4, memory_bytes=8 * GIB + 3 * 2**20)),
         CpuPolicy(cpus=2, memory="4GiB", num_workers=1),
         ["1 MiB of 8 GiB of host memory: too little for one more worker"],

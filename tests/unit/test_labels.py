@@ -17,7 +17,7 @@ labels = st.dictionaries(st.sampled_from(["zone", "disk"]), st.sampled_from("abc
 
 
 @pytest.mark.parametrize(
-    ("condition", "value", "holds"),
+    ("condition", "value", "matches"),
     [
         ("eu", "eu", True),
         ("eu", "us", False),
@@ -30,8 +30,8 @@ labels = st.dictionaries(st.sampled_from(["zone", "disk"]), st.sampled_from("abc
         ("!in(eu,us)", "asia", True),
     ],
 )
-def test_a_condition_holds_for_a_value_or_a_missing_label(condition, value, holds):
-    assert matcher({"zone": condition})({} if value is None else {"zone": value}) is holds
+def test_a_condition_holds_for_a_value_or_a_missing_label(condition, value, matches):
+    assert matcher({"zone": condition})({} if value is None else {"zone": value}) is matches
 
 
 @given(selectors, selectors, labels)

@@ -77,7 +77,7 @@ def on_the_host(monkeypatch):
     monkeypatch.setattr(leaks, "_HOST_PID_NAMESPACE", Path("/proc/self/ns/pid").stat().st_ino)
 
 
-def is_there(number):
+def exists(number):
     try:
         return Path(f"/proc/{number}/stat").read_text().split()[2] not in "ZX"
     except FileNotFoundError:
@@ -104,7 +104,7 @@ def test_a_process_without_the_mark_of_the_trial_is_not_ended(carried, trial, mo
         driver_lists(monkeypatch, number)
 
         assert leaks.end_gpu_processes() == []
-        assert is_there(number)
+        assert exists(number)
 
 
 @pytest.mark.filterwarnings("ignore:process .* of the trial still used:UserWarning")
@@ -113,7 +113,7 @@ def test_a_process_with_the_mark_of_the_trial_is_ended_after_its_parent(trial, m
         driver_lists(monkeypatch, number)
 
         assert len(leaks.end_gpu_processes()) == 1
-        assert not is_there(number)
+        assert not exists(number)
 
 
 @needs_root
@@ -122,4 +122,4 @@ def test_a_process_of_another_user_is_not_ended(trial, monkeypatch):
         driver_lists(monkeypatch, number)
 
         assert leaks.end_gpu_processes() == []
-        assert is_there(number)
+        assert exists(number)

@@ -199,7 +199,7 @@ def cupy(**state):
 
 @pytest.fixture
 def jax(monkeypatch):
-    """Builds a JAX with a plugin for CUDA."""
+    """Return a function that builds a JAX with a plugin for CUDA."""
 
     def build(
         *, has_started=False, platform="gpu", platforms=None, plugin="xla_cuda12", bytes_limit=None, options=None
@@ -331,7 +331,12 @@ def test_cupys_pool_is_limited_to_its_budget_or_the_users_smaller_limit(own, exp
         ),
         ({"XLA_CLIENT_MEM_FRACTION": "3.2"}, {"XLA_CLIENT_MEM_FRACTION": "0.250000"}),
     ],
-    ids=["by the new name", "by the old name of the user", "a smaller fraction stays", "host memory is not used"],
+    ids=[
+        "under the new name",
+        "under the old name, set by the user",
+        "a smaller fraction stays",
+        "host memory is not used",
+    ],
 )
 def test_jax_is_limited_by_the_environment_before_it_starts(jax, environ, expected, monkeypatch):
     for name, value in environ.items():

@@ -105,7 +105,7 @@ def test_invalid_yaml_is_a_finding_with_its_line(text, line):
     assert [(each.rule, each.line) for each in lint_text(text, "x")] == [("unreadable", line)]
 
 
-@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"\x1f\x8bno"], ids=["no file", "no UTF-8", "no gzip"])
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"\x1f\x8bno"], ids=["no file", "not UTF-8", "not gzip"])
 def test_an_unreadable_file_is_a_finding(tmp_path, content):
     path = tmp_path / "x.yaml"
     if content is not None:

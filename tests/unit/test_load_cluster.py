@@ -68,12 +68,18 @@ def test_a_manifest_is_read_as_ray_counts_it(load):
             Resources(cpus=4, gpus=1),
             id="the group's resources come first",
         ),
-        pytest.param({"rayStartParams": {"num-cpus": "2"}}, Resources(cpus=2), id="then the parameters of ray start"),
         pytest.param(
-            {"template": pod(**{"cpu": "8", "nvidia.com/gpu.shared": 4})}, Resources(cpus=8), id="no shared GPUs"
+            {"rayStartParams": {"num-cpus": "2"}}, Resources(cpus=2), id="otherwise the parameters of ray start"
         ),
         pytest.param(
-            {"resources": {"gpu": "1"}}, Resources(cpus=8, custom={"gpu": 1}), id="a small gpu is a resource of its own"
+            {"template": pod(**{"cpu": "8", "nvidia.com/gpu.shared": 4})},
+            Resources(cpus=8),
+            id="shared GPUs are not counted",
+        ),
+        pytest.param(
+            {"resources": {"gpu": "1"}},
+            Resources(cpus=8, custom={"gpu": 1}),
+            id="gpu in lower case is a custom resource",
         ),
         pytest.param(
             {"rayStartParams": {"resources": '"{\\"mine\\": 2}"'}},
@@ -83,7 +89,7 @@ def test_a_manifest_is_read_as_ray_counts_it(load):
         pytest.param(
             {"template": pod(**{"cpu": "8", "habana.ai/gaudi": 8}), "resources": {"HPU": "8"}},
             Resources(cpus=8, custom={"HPU": 8}),
-            id="what the group says of other devices",
+            id="other devices from the group",
         ),
     ],
 )
@@ -124,9 +130,9 @@ def test_the_hosts_of_a_tpu_slice_are_added_together(load_group):
 @pytest.mark.parametrize(
     ("worker", "start"),
     [
-        pytest.param({"replicas": 5, "maxReplicas": 3}, 3, id="not above its most"),
-        pytest.param({"replicas": 0, "minReplicas": 2, "maxReplicas": 3}, 2, id="not below its least"),
-        pytest.param({"replicas": 2, "maxReplicas": 3, "suspend": True}, 0, id="none while it is suspended"),
+        pytest.param({"replicas": 5, "maxReplicas": 3}, 3, id="at most maxReplicas"),
+        pytest.param({"replicas": 0, "minReplicas": 2, "maxReplicas": 3}, 2, id="at least minReplicas"),
+        pytest.param({"replicas": 2, "maxReplicas": 3, "suspend": True}, 0, id="none while suspended"),
     ],
 )
 def test_the_initial_nodes_are_limited_by_minimum_and_maximum(load_group, worker, start):
@@ -292,42 +298,42 @@ def test_default_node_types_are_an_assumption(load):
             ON_AWS,
             "'gpu' has no resources in the file: AWS fills them in by the instance type g5.xlarge; pass --nodes a "
             "list of nodes with this type, or add resources",
-            id="what AWS fills in",
+            id="the instance types of AWS",
         ),
         pytest.param(
             ON_AWS.replace("{}", "{CPU: 4}").replace("CPU: 0", "").replace("max_workers: 6", "max_workers: 0"),
             "'head' has no resources in the file: AWS fills them in by the instance type m5.large",
-            id="a head that is all there is",
+            id="a cluster with only a head",
         ),
         pytest.param(
             ON_AWS.replace("{InstanceType: g5.xlarge}", "{LaunchTemplate: {}}"),
             "'gpu' has no resources, and AWS cannot fill them in without InstanceType",
-            id="a machine that AWS is not told",
+            id="an AWS node without an instance type",
         ),
         pytest.param(
             ON_AWS.replace("type: aws", "type: gcp"),
             "'gpu' has no resources, which Ray looks up for AWS only",
-            id="what no other cloud fills in",
+            id="an instance type of another cloud",
         ),
         pytest.param(
             "cluster_name: lab\nprovider: {type: local, head_ip: 10.0.0.1, worker_ips: [10.0.0.2]}\n",
             "because Ray reads them from each machine when it starts",
-            id="machines that are there",
+            id="existing machines",
         ),
         pytest.param(
             manifest([{"template": pod()}], enableInTreeAutoscaling=False),
             "group 'gpu': the number of CPUs of a node is missing",
-            id="no CPUs to start with",
+            id="an invalid num-cpus",
         ),
         pytest.param(
             manifest([{"rayStartParams": {"num-gpus": "x"}}], enableInTreeAutoscaling=False),
             "num-gpus: 'x' is not a whole number, which ray start requires",
-            id="no number to start with",
+            id="a num-gpus that is not a number",
         ),
         pytest.param(
             manifest([{"rayStartParams": {"resources": '{"mine": 1}'}}], enableInTreeAutoscaling=False),
             "resources: Ray cannot read",
-            id="no resources to start with",
+            id="invalid resources of ray start",
         ),
         pytest.param(
             manifest([{"template": pod()}]), "group 'gpu': the number of CPUs of a node is missing", id="no CPUs"
@@ -338,15 +344,17 @@ def test_default_node_types_are_an_assumption(load):
             id="half a GPU",
         ),
         pytest.param(
-            manifest([{"rayStartParams": {"resources": "{a: 1}"}}]), "resources: Ray cannot read", id="no JSON"
+            manifest([{"rayStartParams": {"resources": "{a: 1}"}}]), "resources: Ray cannot read", id="not JSON"
         ),
         pytest.param(
             manifest([{"minReplicas": 3, "maxReplicas": 2}]), "'gpu': min_nodes=3 exceeds max_nodes=2", id="min"
         ),
-        pytest.param(manifest([{}, {}]), "'gpu' is used twice", id="a name that comes twice"),
+        pytest.param(manifest([{}, {}]), "'gpu' is used twice", id="a duplicate name"),
         pytest.param(manifest([{"numOfHosts": 0}]), "num_hosts must be", id="no hosts"),
         pytest.param(manifest([{"resources": {"CPU": "1E"}}]), "cpus must be a finite number", id="too many CPUs"),
-        pytest.param(manifest([{"resources": {"CPU": "x"}}]), "'x' is not a Kubernetes quantity", id="no amount"),
+        pytest.param(
+            manifest([{"resources": {"CPU": "x"}}]), "'x' is not a Kubernetes quantity", id="an invalid amount"
+        ),
         pytest.param(manifest([{"minReplicas": -1}]), "min_nodes must be a whole number", id="a negative number"),
         pytest.param(CLUSTER_YAML.replace("max_workers: 6", ""), "max_workers is missing", id="no max_workers"),
         pytest.param(CLUSTER_YAML.replace(": head\n", ": hed\n"), "head_node_type must be one", id="no head"),

@@ -23,7 +23,9 @@ def points_of(function, **values):
     ("function", "values", "asked"),
     [
         pytest.param(lambda batch: 3 * GIB, {"batch": [8, 32]}, {"batch": 999}, id="a constant"),
-        pytest.param(lambda batch: GIB + 20 * MIB * batch, {"batch": [8, 32]}, {"batch": 64}, id="a line through two"),
+        pytest.param(
+            lambda batch: GIB + 20 * MIB * batch, {"batch": [8, 32]}, {"batch": 64}, id="a line through two points"
+        ),
         pytest.param(lambda width: width**2 * 40, {"width": [512, 1024, 4096]}, {"width": 8192}, id="a square"),
         pytest.param(
             lambda batch, width: GIB + 8 * width**2 + 400 * batch * width,
@@ -35,7 +37,7 @@ def points_of(function, **values):
             lambda batch, seed: GIB + 20 * MIB * batch,
             {"batch": [8, 64, 256], "seed": [7, 1234]},
             {"batch": 512, "seed": 10**9},
-            id="a number that does not matter",
+            id="a number without an effect",
         ),
     ],
 )
@@ -99,4 +101,4 @@ def test_hundreds_of_measurements_are_fitted_at_once():
     fit_memory(points)
 
     assert len(points) == 500
-    assert time.perf_counter() - started < 5  # of which a fit for each left out would take many times as much
+    assert time.perf_counter() - started < 5  # a separate fit without each of them would take many times as long

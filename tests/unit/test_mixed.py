@@ -22,15 +22,17 @@ from tune_policies.placement.layout import Placement, place_slots
 @pytest.mark.parametrize(
     ("cluster", "policy", "speeds"),
     [
-        pytest.param(POOL, MixedPolicy(QUARTERS, ON_CPUS, speeds=(10, 1)), [10, 1], id="those of the policies"),
-        pytest.param(nodes((8, 0)), MixedPolicy(QUARTERS, ON_CPUS, speeds=(10, 1)), [1], id="of one that is alone"),
+        pytest.param(POOL, MixedPolicy(QUARTERS, ON_CPUS, speeds=(10, 1)), [10, 1], id="the speeds of the policies"),
+        pytest.param(
+            nodes((8, 0)), MixedPolicy(QUARTERS, ON_CPUS, speeds=(10, 1)), [1], id="the speed of a single policy"
+        ),
         pytest.param(
             POOL,
             MixedPolicy(
                 CappedPolicy(MixedPolicy(QUARTERS, ON_CPUS, speeds=(2, 1)), 9), CpuPolicy(cpus=3), speeds=(10, 1)
             ),
             [10, 5, 1],
-            id="of a policy of several, that of its first",
+            id="the speed of the first type of a nested policy",
         ),
     ],
 )
@@ -93,19 +95,19 @@ def test_slots_keep_their_places_if_a_policy_without_slots_distinguished_more_no
             MixedPolicy(GpuPolicy(cpus=1, num_workers=2), ON_CPUS),
             nodes((16, 4)),
             [("node-0", {"node-0": 2}, 2)],
-            id="beside their driver",
+            id="next to their driver",
         ),
         pytest.param(
             MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(num_workers=2)),
             nodes((8, 4), (4, 4), (6, 0)),
             [("node-2", {"node-2": 2}, 3), ("node-0", {"node-0": 2}, 2)],
-            id="on what other slots leave of each node",
+            id="on the remaining resources of each node",
         ),
         pytest.param(
             MixedPolicy(CappedPolicy(CpuPolicy(cpus=3), 1), CpuPolicy(num_workers=2)),
             nodes((8, 0), (5, 0), (1, 0)),
             [("node-0", {"node-0": 2}, 2), ("node-1", {"node-1": 2}, 2), ("node-0", {"node-0": 1, "node-1": 1}, 1)],
-            id="on one node where they can",
+            id="on one node if they fit",
         ),
     ],
 )

@@ -203,8 +203,8 @@ def chain(length):
 UNSOUND = {
     "raises": HostileError,
     "raises in a group": lambda: ExceptionGroup("", [HostileError()]),
-    "has no name": lambda: Unnamed("Nameless", (Exception,), {})(),
-    "goes in circles": cycle,
+    "has no type name": lambda: Unnamed("Nameless", (Exception,), {})(),
+    "is its own cause": cycle,
     "nothing": lambda: None,
     "a number": lambda: 3,
     "a type": lambda: MemoryError,

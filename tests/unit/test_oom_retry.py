@@ -29,13 +29,13 @@ def after(bundle, out_of_memory=ACCELERATOR, *, growth=2.0, max_gpus=1.0, nodes=
         pytest.param(0.25, 2.0, 1.0, 0.5, id="a quarter becomes a half"),
         pytest.param(0.5, 2.0, 1.0, 1, id="a half becomes a whole"),
         pytest.param(0.2, 2.0, 1.0, 0.5, id="two fifths are rounded up to a half"),
-        pytest.param(0.25, 1.1, 1.0, 0.3333, id="the least growth is the next part"),
+        pytest.param(0.25, 1.1, 1.0, 0.3333, id="the smallest growth is the next equal part"),
         pytest.param(0.75, 2.0, 4.0, 1, id="a fraction becomes a whole GPU first"),
         pytest.param(1, 2.0, 4.0, 2, id="one GPU becomes two if two are allowed"),
         pytest.param(1, 1.1, 4.0, 2, id="several GPUs are whole"),
-        pytest.param(3, 2.0, 4.0, 4, id="growth stops at the most"),
-        pytest.param(0.25, 4.0, 0.5, 0.5, id="a part of a GPU may be the most"),
-        pytest.param(0.25, 4.0, 0.6, 0.5, id="the most is rounded down to a part"),
+        pytest.param(3, 2.0, 4.0, 4, id="growth stops at the maximum"),
+        pytest.param(0.25, 4.0, 0.5, 0.5, id="the maximum may be a GPU fraction"),
+        pytest.param(0.25, 4.0, 0.6, 0.5, id="the maximum is rounded down to an equal part"),
     ],
 )
 def test_a_gpu_fraction_grows_to_equal_parts(gpus, growth, max_gpus, expected):
@@ -85,8 +85,8 @@ def test_a_request_that_cannot_grow_raises_an_error_with_the_reason(bundle, max_
 @pytest.mark.parametrize(
     ("bundle", "out_of_memory", "expected"),
     [
-        pytest.param({"memory": 4 * GIB}, HOST, 8 * GIB, id="from what it reserved"),
-        pytest.param({"memory": 40 * GIB}, HOST, 64 * GIB, id="up to what the largest node has"),
+        pytest.param({"memory": 4 * GIB}, HOST, 8 * GIB, id="from its reservation"),
+        pytest.param({"memory": 40 * GIB}, HOST, 64 * GIB, id="up to the memory of the largest node"),
         pytest.param({}, OutOfMemory(kind="host", requested_bytes=3 * GIB), 6 * GIB, id="from its request"),
         pytest.param({}, HOST, 4 * GIB, id="from 2 GiB if its request is unknown"),
     ],
@@ -166,7 +166,7 @@ HALF = {"GPU": 0.5}
         pytest.param([HALF] * 3, (ONE, TWO), {"strategy": "STRICT_PACK"}, id="on one node"),
         pytest.param([HALF] * 3, (ONE, TWO), {"strategy": "STRICT_SPREAD"}, id="on a node each"),
         pytest.param([HALF] * 2, (ONE, TWO), {"selectors": [{"zone": "x"}] * 2}, id="on nodes with a label"),
-        pytest.param([{"CPU": 1}, HALF, {"GPU": 1.0}], (ONE,), {}, id="beside a whole device"),
+        pytest.param([{"CPU": 1}, HALF, {"GPU": 1.0}], (ONE,), {}, id="next to a whole device"),
     ],
 )
 def test_a_trial_does_not_grow_if_its_bundles_only_fit_one_by_one(bundles, nodes, where):
@@ -206,14 +206,16 @@ def test_growth_that_does_not_fit_is_reduced_to_what_fits():
 @pytest.mark.parametrize(
     ("max_gpus", "nodes", "expected"),
     [
-        pytest.param(4, NODES, {"GPU": 4, "memory": 8 * GIB}, id="all of it"),
-        pytest.param(2, NODES, {"GPU": 2, "memory": 8 * GIB}, id="no more than is allowed"),
+        pytest.param(4, NODES, {"GPU": 4, "memory": 8 * GIB}, id="all the memory"),
+        pytest.param(2, NODES, {"GPU": 2, "memory": 8 * GIB}, id="at most the allowed amount"),
         pytest.param(0.6, NODES, {"GPU": 0.5, "memory": 8 * GIB}, id="an equal part"),
         pytest.param(
             4, (gpu_node("a", gpus=1, memory_gib=4),), {"GPU": 1, "memory": 4 * GIB}, id="the resources of the nodes"
         ),
-        pytest.param(4, (gpu_node("a", gpus=0),), {"GPU": 4, "memory": 8 * GIB}, id="nodes that are not added yet"),
-        pytest.param(2, None, {"GPU": 2, "memory": 8 * GIB}, id="nodes that were not read"),
+        pytest.param(
+            4, (gpu_node("a", gpus=0),), {"GPU": 4, "memory": 8 * GIB}, id="nodes that have not been added yet"
+        ),
+        pytest.param(2, None, {"GPU": 2, "memory": 8 * GIB}, id="unread nodes"),
     ],
 )
 def test_a_trial_gets_the_memory_that_another_trial_needed_up_to_its_own_limits(max_gpus, nodes, expected):

@@ -39,19 +39,19 @@ ZONES = ClusterCapacity.of(
 @pytest.mark.parametrize(
     ("policy", "capacity", "expected"),
     [
-        pytest.param(GpuPolicy(gpus=0.4), nodes((16, 3)), 6, id="two shares of 0.4 on each of three devices"),
-        pytest.param(GpuPolicy(gpus=0.3), nodes((2, 3)), 2, id="no more than there are CPUs"),
-        pytest.param(GpuPolicy(gpus=2), nodes((8, 1), (8, 1)), 0, id="two devices are on no node"),
+        pytest.param(GpuPolicy(gpus=0.4), nodes((16, 3)), 6, id="two fractions of 0.4 on each of three devices"),
+        pytest.param(GpuPolicy(gpus=0.3), nodes((2, 3)), 2, id="at most as many as CPUs"),
+        pytest.param(GpuPolicy(gpus=2), nodes((8, 1), (8, 1)), 0, id="no node has two devices"),
         pytest.param(GpuPolicy(gpus=2), nodes((8, 3), (8, 5)), 3, id="whole devices of one node"),
         pytest.param(GpuPolicy(gpus=0.6, num_workers=3), nodes((8, 4)), 1, id="four places are one trial of three"),
         pytest.param(CpuPolicy(memory="1GiB", num_workers=1), of_memory(4), 3, id="the drivers take the fourth GiB"),
-        pytest.param(CpuPolicy(memory="1GiB", num_workers=1), of_memory(1, 1), 1, id="a driver spoils one node only"),
+        pytest.param(CpuPolicy(memory="1GiB", num_workers=1), of_memory(1, 1), 1, id="a driver blocks only one node"),
         pytest.param(CpuPolicy(memory="1GiB", num_workers=2), of_memory(1, 1), 0, id="a driver is on either node"),
         pytest.param(
             GpuMemoryPolicy(gpu_memory="6GiB"),
             ClusterCapacity.of(gpu_node("a", gpu_memory_gib=16), gpu_node("b", gpu_memory_gib=80)),
             13,
-            id="one share for all: 13 on the large device alone",
+            id="one fraction for all: 13 on the large device",
         ),
         pytest.param(GpuPolicy(accelerator_type="T4"), ZONES, 7, id="devices of one type"),
         pytest.param(

@@ -126,7 +126,7 @@ def test_concurrent_saves_keep_all_measurements(cache):
 @pytest.mark.parametrize(
     "text",
     ["", '{"measured": [', '{"measured": [], "format": 2}', '{"measured": [{"gpu_model": "NVIDIA H200"}]}', "\xff\x00"],
-    ids=["empty", "truncated", "of a newer version", "with missing fields", "not text"],
+    ids=["empty", "truncated", "newer version", "missing fields", "not text"],
 )
 def test_an_invalid_file_is_a_warning_and_is_replaced_by_the_next_measurement(cache, text):
     cache.parent.mkdir()

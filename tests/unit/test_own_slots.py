@@ -50,7 +50,7 @@ def amounts(plan):
             id="memory: at most the requested number per device",
         ),
         pytest.param(GpuPolicy(cpus=2), [(33, 2, 1, None)], id="CPUs as requested"),
-        pytest.param(GpuPolicy(num_workers=2), [(16, 0, 0, None)], id="Train workers may be anywhere"),
+        pytest.param(GpuPolicy(num_workers=2), [(16, 0, 0, None)], id="Train workers may be on any node"),
     ],
 )
 def test_each_node_type_has_slots_that_suit_it(policy, slots):

@@ -72,7 +72,7 @@ def test_the_explanation_has_the_number_the_resources_the_limit_and_the_reasons(
 
 
 @pytest.mark.parametrize(
-    ("overhead_bytes", "told"),
+    ("overhead_bytes", "expected"),
     [
         (
             None,
@@ -82,13 +82,13 @@ def test_the_explanation_has_the_number_the_resources_the_limit_and_the_reasons(
         (2**30, "tensors can use 9 GiB of 10 GiB of GPU memory; the overhead is 1 GiB"),
         (11 * 2**30, "tensors can use 0 B of 10 GiB of GPU memory; the overhead is 11 GiB"),
     ],
-    ids=["safe figures", "as measured", "more than the share"],
+    ids=["safe figures", "as measured", "more than the fraction"],
 )
-def test_the_explanation_has_the_gpu_memory_for_tensors(overhead_bytes, told):
+def test_the_explanation_has_the_gpu_memory_for_tensors(overhead_bytes, expected):
     memory = {"gpu_memory_bytes": 10 * 2**30, "gpu_overhead_bytes": overhead_bytes}
     slot = TrialSlot(trial=Resources(gpus=0.25), max_concurrent_trials=4, **memory)
 
-    assert TrialPlan(slots=(slot,), limited_by="GPU").explain().splitlines()[2:] == [f"  - {told}"]
+    assert TrialPlan(slots=(slot,), limited_by="GPU").explain().splitlines()[2:] == [f"  - {expected}"]
 
 
 @pytest.mark.parametrize(

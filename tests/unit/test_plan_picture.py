@@ -99,13 +99,13 @@ GROWING = ClusterCapacity(nodes=(gpu_node("head", gpus=0),), node_types=(TYPE,))
             GpuPolicy(gpus=0.25, cpus=4),
             cluster(ONE),
             ["32 CPUs, 2 GPUs (A100, 80 GiB)", "a", "GPU: 2 of 2", "8 × type 1", "CPU: 32 of 32"],
-            id="a node with its address and what its slots take",
+            id="a node with its address and the resources of its slots",
         ),
         pytest.param(
             GpuPolicy(cpus=4),
             cluster(ONE),
             ["GPU: 2 of 2", "stops one more trial", "24 of 32 CPUs: no GPU is left on their"],
-            id="what stops one more trial and what stays idle",
+            id="the limiting resource and the idle resources",
         ),
         pytest.param(
             MixedPolicy(GpuPolicy(gpus=0.5, cpus=1), CpuPolicy(cpus=10)),
@@ -117,13 +117,13 @@ GROWING = ClusterCapacity(nodes=(gpu_node("head", gpus=0),), node_types=(TYPE,))
             CappedPolicy(GpuPolicy(), 5),
             cluster(*(gpu_node(name, gpus=2) for name in "abcd")),
             ["× 2", "GPU: 2 of 2", "GPU: 1 of 2", "GPU: 0 of 2"],
-            id="nodes of one shape with other numbers of slots",
+            id="nodes of one shape with different numbers of slots",
         ),
         pytest.param(
             CpuPolicy(),
             cluster(*(gpu_node(f"n{i}", gpus=0, cpus=i + 1) for i in range(40))),
             ["and 24 nodes of 24 further shapes"],
-            id="the number of the cards that are not drawn",
+            id="the number of omitted cards",
         ),
         pytest.param(
             GpuPolicy(num_workers=3),
@@ -146,9 +146,9 @@ GROWING = ClusterCapacity(nodes=(gpu_node("head", gpus=0),), node_types=(TYPE,))
     ],
 )
 def test_a_picture_contains_the_texts(policy, capacity, expected):
-    said = texts(policy, capacity)
+    shown = texts(policy, capacity)
 
-    assert [each for each in expected if each not in said] == []
+    assert [each for each in expected if each not in shown] == []
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,13 @@ def test_a_picture_contains_the_texts(policy, capacity, expected):
         (GpuPolicy(), cluster(*(gpu_node(f"{n}{i}", gpus=n) for n in (8, 1) for i in range(9))), "tp-card", 2),
         (AutoscalingPolicy(GpuPolicy()), GROWING, "tp-expected", 1),
     ],
-    ids=["a box for each worker", "a colour for each type", "the rest of a device", "a card for a shape", "a new node"],
+    ids=[
+        "a box for each worker",
+        "a colour for each type",
+        "the idle part of a device",
+        "a card for a shape",
+        "a new node",
+    ],
 )
 def test_a_picture_has_the_expected_number_of_boxes(policy, capacity, style, number):
     assert len(boxes(policy, capacity, style)) == number

@@ -77,7 +77,7 @@ def test_the_suggestion_of_an_error_works(capacity, policy):
 
     second = why_not(smaller, capacity)
 
-    # With GPU memory enough, there may still be too few CPUs, or GPUs for so many workers.
+    # Even with enough GPU memory, there may be too few CPUs, or too few GPUs for the workers.
     was_memory, is_memory = (error.short_of.endswith("GPU memory") for error in (first, second or first))
     assert second is None or (was_memory and not is_memory)
 
@@ -94,11 +94,11 @@ def why_not(policy, capacity):
 def test_reserved_resources_stay_free(capacity, cpus, gpus, policy):
     plan = plan_or_skip(ReservingPolicy(policy, cpus=cpus, gpus=gpus), capacity)
 
-    for name, wish in (("cpus", cpus), ("gpus", gpus)):
+    for name, reserved in (("cpus", cpus), ("gpus", gpus)):
         taken = sum(
             slot.max_concurrent_trials * max(1, slot.num_workers) * getattr(slot.worker, name) for slot in plan.slots
         )
-        assert taken <= sum(getattr(node.resources, name) for node in capacity.nodes) - wish + 1e-6
+        assert taken <= sum(getattr(node.resources, name) for node in capacity.nodes) - reserved + 1e-6
 
 
 @given(clusters(), st.sampled_from([0.5, 1, 2, 5]), st.integers(0, 2), leaves)
@@ -116,20 +116,26 @@ def test_a_reservation_runs_as_many_trials_as_one_on_few_nodes(capacity, cpus, g
 
 
 @pytest.mark.parametrize(
-    ("shapes", "wish", "left"),
+    ("shapes", "reserved", "left"),
     [
-        pytest.param([(4, 0), (8, 0)], {"cpus": 3}, [(4, 0), (5, 0)], id="by the node that keeps the most"),
-        pytest.param([(8, 2), (4, 0)], {"cpus": 3}, [(1, 0), (8, 2)], id="by CPUs that serve no GPU"),
-        pytest.param([(8, 2), (2, 0)], {"cpus": 3}, [(2, 0), (5, 2)], id="by one node if one has it all"),
-        pytest.param([(2, 1), (3, 2)], {"cpus": 4, "gpus": 1}, [(0, 0), (1, 2)], id="each from where it is"),
-        pytest.param([(8, 2), (4, 1)], {"cpus": 2, "gpus": 1}, [(2, 0), (8, 2)], id="by few GPUs"),
-        pytest.param([(2, 0), (2, 0)], {"cpus": 3}, [(0, 0), (1, 0)], id="else by several nodes"),
-        pytest.param([(2, 0), (5, 1)], {"cpus": 6}, [(0, 0), (1, 1)], id="of different shapes, if need be"),
-        pytest.param([(4, 0), (4, 0), (4, 1)], {"cpus": 6}, [(0, 0), (2, 0), (4, 1)], id="of one shape, if that does"),
+        pytest.param(
+            [(4, 0), (8, 0)], {"cpus": 3}, [(4, 0), (5, 0)], id="on the node with the most remaining resources"
+        ),
+        pytest.param([(8, 2), (4, 0)], {"cpus": 3}, [(1, 0), (8, 2)], id="on CPUs without a GPU"),
+        pytest.param([(8, 2), (2, 0)], {"cpus": 3}, [(2, 0), (5, 2)], id="on one node if it has enough"),
+        pytest.param(
+            [(2, 1), (3, 2)], {"cpus": 4, "gpus": 1}, [(0, 0), (1, 2)], id="each resource on the node that has it"
+        ),
+        pytest.param([(8, 2), (4, 1)], {"cpus": 2, "gpus": 1}, [(2, 0), (8, 2)], id="with few GPUs"),
+        pytest.param([(2, 0), (2, 0)], {"cpus": 3}, [(0, 0), (1, 0)], id="otherwise on several nodes"),
+        pytest.param([(2, 0), (5, 1)], {"cpus": 6}, [(0, 0), (1, 1)], id="on nodes of different shapes if necessary"),
+        pytest.param(
+            [(4, 0), (4, 0), (4, 1)], {"cpus": 6}, [(0, 0), (2, 0), (4, 1)], id="on nodes of one shape if sufficient"
+        ),
     ],
 )
-def test_reserved_resources_exist(shapes, wish, left):
-    first = next(rests(nodes(*shapes), Resources(**wish)))
+def test_reserved_resources_exist(shapes, reserved, left):
+    first = next(rests(nodes(*shapes), Resources(**reserved)))
 
     assert sorted((node.resources.cpus, node.resources.gpus) for node in first.nodes) == left
 

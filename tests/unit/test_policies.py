@@ -108,46 +108,49 @@ def _slot(slot):
 
 # fmt: off
 PLANS = {
-    # Shares and CPUs
-    "0.4 on 3 GPUs: 2 a GPU, not 7": (nodes((64, 3)), GpuPolicy(gpus=0.4), "6 x 10 CPU, 0.5 GPU | GPU"),
+    # Fractions and CPUs
+    "0.4 on 3 GPUs: 2 per GPU, not 7": (nodes((64, 3)), GpuPolicy(gpus=0.4), "6 x 10 CPU, 0.5 GPU | GPU"),
     "thirds": (nodes((64, 1)), GpuPolicy(gpus=1 / 3), "3 x 21 CPU, 0.3333 GPU | GPU"),
-    "0.6 is a whole GPU": (nodes((64, 1)), GpuPolicy(gpus=0.6), "1 x 64 CPU, 1 GPU | GPU"),
-    "few CPUs strand no GPU": (nodes((2, 4)), GPU, "4 x 0.5 CPU, 1 GPU | GPU"),
-    "a head kept free of CPUs is left out": (nodes((0, 1), (32, 4)), GPU, "4 x 8 CPU, 1 GPU | GPU"),
-    "unless no CPUs are asked for": (nodes((0, 1), (32, 4)), GpuPolicy(cpus=0), "5 x 1 GPU | GPU"),
-    "no CPUs where the GPUs are": (nodes((0, 2), (8, 1)), GpuPolicy(gpus=2), "1 x 2 GPU | GPU"),
+    "0.6 is rounded up to a whole GPU": (nodes((64, 1)), GpuPolicy(gpus=0.6), "1 x 64 CPU, 1 GPU | GPU"),
+    "few CPUs leave no GPU idle": (nodes((2, 4)), GPU, "4 x 0.5 CPU, 1 GPU | GPU"),
+    "a head without CPUs is omitted": (nodes((0, 1), (32, 4)), GPU, "4 x 8 CPU, 1 GPU | GPU"),
+    "a head without CPUs counts if no CPUs are requested":
+        (nodes((0, 1), (32, 4)), GpuPolicy(cpus=0), "5 x 1 GPU | GPU"),
+    "no CPUs on the GPU nodes": (nodes((0, 2), (8, 1)), GpuPolicy(gpus=2), "1 x 2 GPU | GPU"),
     "half a CPU is enough": (nodes((0, 2), (0.5, 1)), GPU, "1 x 0.5 CPU, 1 GPU | GPU"),
-    "many GPUs without CPUs do not decide":
+    "many GPUs without CPUs do not affect the split":
         (of(gpu_node("a", gpus=8, cpus=0, **A100), gpu_node("b", gpus=2, cpus=8, **T4)),
          GpuPolicy(min_gpu_memory="10GiB"), "2 x 4 CPU, 1 GPU of 16 GiB | GPU"),
-    "CPUs asked for strand GPUs": (nodes((8, 4)), GpuPolicy(cpus=4), "2 x 4 CPU, 1 GPU | CPU"),
+    "requested CPUs can leave GPUs idle": (nodes((8, 4)), GpuPolicy(cpus=4), "2 x 4 CPU, 1 GPU | CPU"),
     "nodes without GPUs do not count":
         (nodes((16, 8), (8, 0), (8, 0), (8, 0)), GpuPolicy(cpus=4), "4 x 4 CPU, 1 GPU | CPU"),
-    "what stops the most trials limits them": (nodes((4, 8), (64, 16)), GpuPolicy(cpus=2), "18 x 2 CPU, 1 GPU | GPU"),
+    "the resource that stops the most trials is the limit":
+        (nodes((4, 8), (64, 16)), GpuPolicy(cpus=2), "18 x 2 CPU, 1 GPU | GPU"),
     "CPUs above 1 are whole": (nodes((10, 4)), GPU, "4 x 2 CPU, 1 GPU | GPU"),
     "each node divides its own CPUs":
         (nodes((8, 1), (32, 4), (4, 2)), GPU, "5 x 8 CPU, 1 GPU + 2 x 2 CPU, 1 GPU | GPU"),
-    "the fewest CPUs per GPU decide for all":
+    "the node with the fewest CPUs per GPU determines the split":
         (nodes((8, 4), (4, 4)), GpuPolicy(same_for_all=True), "8 x 1 CPU, 1 GPU | GPU"),
-    "of twenty-one nodes one with half the CPUs is left out":
+    "one of 21 nodes with half the CPUs is omitted":
         (nodes(*[(8, 1)] * 20, (4, 1)), GpuPolicy(same_for_all=True), "20 x 8 CPU, 1 GPU | GPU"),
-    "with more than half it decides":
+    "one of 21 nodes with more than half the CPUs determines the split":
         (nodes(*[(8, 1)] * 20, (5, 1)), GpuPolicy(same_for_all=True), "21 x 5 CPU, 1 GPU | GPU"),
-    "and so do two of twenty-two":
+    "two of 22 nodes with half the CPUs determine the split":
         (nodes(*[(8, 1)] * 20, (4, 1), (4, 1)), GpuPolicy(same_for_all=True), "22 x 4 CPU, 1 GPU | GPU"),
-    "a GPU of each node stays": (nodes((64, 3), (64, 3)), GpuPolicy(gpus=2), "2 x 64 CPU, 2 GPU | GPU"),
+    "a GPU of each node stays free": (nodes((64, 3), (64, 3)), GpuPolicy(gpus=2), "2 x 64 CPU, 2 GPU | GPU"),
     "a gang over 2 nodes": (nodes((3, 0), (3, 0)), CpuPolicy(cpus=2, num_workers=2), "1 x 2 of 2 CPU | CPU"),
-    "host memory limits": (with_memory("16GiB", cpus=64), CpuPolicy(memory="6GiB"), "2 x 1 CPU, 6 GiB | memory"),
+    "host memory is the limit": (with_memory("16GiB", cpus=64), CpuPolicy(memory="6GiB"), "2 x 1 CPU, 6 GiB | memory"),
     "drivers take host memory from workers":
         (with_memory("16GiB", cpus=64), CpuPolicy(memory="8GiB", num_workers=1), "1 x 1 of 1 CPU, 8 GiB | memory"),
-    "what the drivers hold limits": (with_memory("2MiB", cpus=64), CpuPolicy(num_workers=1), "2 x 1 of 1 CPU | memory"),
+    "the drivers' host memory is the limit":
+        (with_memory("2MiB", cpus=64), CpuPolicy(num_workers=1), "2 x 1 of 1 CPU | memory"),
     "a custom resource":
         (of(Resources(cpus=8, custom={"license": 3})),
          CpuPolicy(custom={"license": 1}), "3 x 1 CPU, 1 license | license"),
-    "as many as a plan counts": (nodes((10**11, 0)), CpuPolicy(cpus=0.0001), "100000000000 x 0.0001 CPU | CPU"),
+    "as many trials as a plan counts": (nodes((10**11, 0)), CpuPolicy(cpus=0.0001), "100000000000 x 0.0001 CPU | CPU"),
     # Even splits
     "3 rounds of 7, not 8": (nodes((30, 4)), EvenSplitPolicy(num_trials=20, min_gpus=0.5), "7 x 4 CPU, 0.5 GPU | GPU"),
-    "8 where they get as much":
+    "8 if they get the same resources":
         (nodes((32, 4)), EvenSplitPolicy(num_trials=20, min_gpus=0.5), "8 x 4 CPU, 0.5 GPU | GPU"),
     "96 of 100, not twice 50": (nodes((64, 0), (32, 0)), EvenSplitPolicy(num_trials=100), "96 x 1 CPU | CPU"),
     "all at once with a third":
@@ -155,71 +158,72 @@ PLANS = {
     "4 GPUs each, beside a node with one":
         (nodes((64, 8), (64, 1)), EvenSplitPolicy(num_trials=2, min_gpus=1), "2 x 32 CPU, 4 GPU | num_trials"),
     "no slot is left idle": (nodes((8, 0)), EvenSplitPolicy(num_trials=9), "8 x 1 CPU | CPU"),
-    "what a round leaves is used": (nodes((24, 0)), EvenSplitPolicy(num_trials=10, min_cpus=3), "6 x 4 CPU | CPU"),
-    "part of a CPU": (nodes((2, 0)), EvenSplitPolicy(num_trials=3, min_cpus=0.5), "3 x 0.6666 CPU | num_trials"),
+    "the remaining resources of a round are used":
+        (nodes((24, 0)), EvenSplitPolicy(num_trials=10, min_cpus=3), "6 x 4 CPU | CPU"),
+    "a fraction of a CPU": (nodes((2, 0)), EvenSplitPolicy(num_trials=3, min_cpus=0.5), "3 x 0.6666 CPU | num_trials"),
     # GPU memory
-    "shares of 80 GiB": (ONE_A100, SIX_GIB, "13 x 4 CPU, 0.0769 GPU of 6.2 GiB | GPU"),
-    "no more than asked for on a GPU":
+    "fractions of 80 GiB": (ONE_A100, SIX_GIB, "13 x 4 CPU, 0.0769 GPU of 6.2 GiB | GPU"),
+    "at most the requested number on a GPU":
         (ONE_A100,
          GpuMemoryPolicy(gpu_memory="6GiB", max_trials_per_gpu=4),
          "4 x 16 CPU, 0.25 GPU of 20 GiB | max_trials_per_gpu"),
-    "a worker gets at least what it asked for":
+    "a worker gets at least its requested memory":
         (of(gpu_node("a", gpu_memory_gib=18)), SIX_GIB, "3 x 21 CPU, 0.3333 GPU of 6 GiB | GPU"),
-    "141 shares, of which Ray would count 142":
+    "141 fractions, although Ray would count 142":
         (of(gpu_node("a", gpu_memory_gib=141)),
          GpuMemoryPolicy(gpu_memory="1GiB"), "140 x 0.4571 CPU, 0.0071 GPU of 1 GiB | GPU"),
     "a GPU without CPUs does not count":
         (of(gpu_node("a", cpus=0, gpu_memory_gib=8), gpu_node("b", gpu_memory_gib=16)),
          GpuMemoryPolicy(gpu_memory="4GiB"), "4 x 16 CPU, 0.25 GPU of 4 GiB | GPU"),
-    "parts of a CPU":
+    "fractions of a CPU with GPU memory":
         (of(gpu_node("a", cpus=0.5, gpu_memory_gib=16)),
          GpuMemoryPolicy(gpu_memory="8GiB"), "2 x 0.25 CPU, 0.5 GPU of 8 GiB | GPU"),
-    "a GPU on which no worker fits makes no share smaller":
+    "a GPU without room for a worker does not reduce the fraction":
         (of(gpu_node("a", gpu_memory_gib=80), gpu_node("b", cpus=2, gpu_memory_gib=8), gpu_node("c", cpus=2)),
          GpuPolicy(gpus=0.5, cpus=8), "2 x 8 CPU, 0.5 GPU of 40 GiB | GPU"),
-    "by the type where it was not read":
+    "memory of the type if it was not read":
         (of(gpu_node("a", accelerator_type="L4")),
          GpuPolicy(gpus=0.5, min_gpu_memory="20GiB"), "2 x 32 CPU, 0.5 GPU of 11.2 GiB | GPU"),
     "the smallest A100 is assumed":
         (of(gpu_node("a", gpus=8, accelerator_type="A100")),
          GpuMemoryPolicy(gpu_memory="12GiB"), "24 x 2 CPU, 0.3333 GPU of 13.2 GiB | GPU"),
-    "all GPUs large enough, whatever their type":
+    "all large enough GPUs of any type":
         (SEVERAL, GpuMemoryPolicy(gpu_memory="30GiB"), "12 x 8 CPU, 0.5 GPU of 40 GiB, node-id in(a,c) | GPU"),
-    "of unknown memory are left out by type":
+    "GPUs of unknown memory are excluded by type":
         (of(gpu_node("a", **A100), gpu_node("b", accelerator_type="M3-Max")),
          SIX_GIB, "13 x 4 CPU, 0.0769 GPU of 6.2 GiB on A100 | GPU"),
-    "for all, the smallest decides if more run":
+    "the smallest GPU determines the fraction if more trials run":
         (of(gpu_node("a", **A100), gpu_node("b", gpus=8, **T4)),
          GpuMemoryPolicy(gpu_memory="6GiB", same_for_all=True), "18 x 4 CPU, 0.5 GPU of 8 GiB | GPU"),
-    "else the smaller ones are left out":
+    "otherwise the smaller GPUs are omitted":
         (of(gpu_node("a", **A100), gpu_node("b", gpus=2, **T4)),
          GpuMemoryPolicy(gpu_memory="6GiB", same_for_all=True), "13 x 4 CPU, 0.0769 GPU of 6.2 GiB on A100 | GPU"),
-    "as many get the larger share":
+    "equally many trials get the larger fraction":
         (of(gpu_node("a", **A100), gpu_node("b", gpus=7, **T4)),
          GpuMemoryPolicy(gpu_memory="10GiB", same_for_all=True), "8 x 9 CPU, 1 GPU of 16 GiB | GPU"),
-    "the CPUs that are asked for count, too":
+    "the requested CPUs also count":
         (of(gpu_node("a", gpus=8, cpus=8, **T4), gpu_node("b", gpus=2, cpus=64, **A100)),
          GpuMemoryPolicy(gpu_memory="8GiB", cpus=4, same_for_all=True), "16 x 4 CPU, 0.1 GPU of 8 GiB on A100 | CPU"),
     # Device types and nodes
     "the first type that fits":
         (SEVERAL,
          GpuPolicy(gpus=4, accelerator_type=("H100", "A100", "L4")), "1 x 64 CPU, 4 GPU of 80 GiB on A100 | GPU"),
-    "a type that runs too few is passed over":
+    "a type with too few trials is skipped":
         (FEW_H100,
          GpuPolicy(accelerator_type=("H100", "L4", "A100"), min_trials=6), "8 x 8 CPU, 1 GPU of 80 GiB on A100 | GPU"),
-    "a choice that runs too few is passed over":
+    "a choice with too few trials is skipped":
         (FEW_H100,
          FirstFeasiblePolicy(GpuPolicy(accelerator_type="H100"), CpuPolicy(cpus=64), min_trials=3), "3 x 64 CPU | CPU"),
     "a fallback": (nodes((4, 0)), GpuPolicy() | CpuPolicy(cpus=2), "2 x 2 CPU | CPU"),
-    "least memory, by the nodes":
+    "minimum GPU memory, from the nodes":
         (SEVERAL, GpuPolicy(min_gpu_memory="24GiB"), "6 x 16 CPU, 1 GPU of 80 GiB, node-id in(a,c) | GPU"),
-    "least memory, by Ray's label":
+    "minimum GPU memory, from Ray's label":
         (LABELED,
          GpuPolicy(min_gpu_memory="24GiB"), "6 x 16 CPU, 1 GPU of 80 GiB, accelerator-type in(A100,H100) | GPU"),
-    "least memory, by the type":
+    "minimum GPU memory, from the type":
         (SEVERAL.with_nodes(SEVERAL.nodes[:2]),
          GpuPolicy(min_gpu_memory="24GiB"), "4 x 16 CPU, 1 GPU of 80 GiB on A100 | GPU"),
-    "least memory, which all have":
+    "minimum GPU memory that all GPUs have":
         (SEVERAL.with_nodes(SEVERAL.nodes[::3]),
          GpuPolicy(min_gpu_memory="24GiB"), "4 x 16 CPU, 1 GPU of 80 GiB | GPU"),
     "a node without a label of its type is listed":
@@ -229,17 +233,17 @@ PLANS = {
         (of(HEAD, ADDRESSED, gpu_node("c", gpus=0, cpus=3)),
          SelectingPolicy(CPU, exclude_head=True, exclude_nodes=("fe80:0::1",)),
          "3 x 1 CPU, node-id !in(0123456789abcdef,head) | CPU"),
-    "excluded by the beginning of an identifier":
+    "nodes excluded by the start of an ID":
         (of(ADDRESSED, gpu_node("c", gpus=0, cpus=3)),
          SelectingPolicy(CPU, exclude_nodes=("01234567",)), "3 x 1 CPU, node-id !0123456789abcdef | CPU"),
-    "an outer and an inner selection":
+    "an outer and an inner selector":
         (SEVERAL,
          SelectingPolicy(GpuPolicy(min_gpu_memory="24GiB"), exclude_nodes=("c",)),
          "4 x 16 CPU, 1 GPU of 80 GiB on A100, node-id !c | GPU"),
     "two conditions on one label":
         (of(gpu_node("a", gpus=0, cpus=2, labels=US)),
          SelectingPolicy(SelectingPolicy(CPU, {"zone": "!eu"}), US), "2 x 1 CPU, zone us | CPU"),
-    "nodes that are drained do not count":
+    "draining nodes do not count":
         (ClusterCapacity(nodes=(gpu_node("a", gpus=0, cpus=2),), draining=(gpu_node("b"),)), CPU, "2 x 1 CPU | CPU"),
     # Other accelerators
     "whole devices, node by node":
@@ -247,7 +251,7 @@ PLANS = {
          AcceleratorPolicy(resource="HPU", amount=2), "1 x 5 CPU, 2 HPU + 4 x 4 CPU, 2 HPU | HPU"),
     "a fraction of an NPU":
         (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3), "12 x 1 CPU, 0.3333 NPU | NPU"),
-    "one type alone":
+    "a single device type":
         (TPUS,
          AcceleratorPolicy(resource="TPU", amount=4, accelerator_type="TPU-V4"), "1 x 8 CPU, 4 TPU on TPU-V4 | TPU"),
     "Train workers":
@@ -257,64 +261,66 @@ PLANS = {
     "GPUs as GpuPolicy plans them":
         (nodes((16, 4), (8, 1)),
          AcceleratorPolicy(resource="GPU", amount=0.3, num_workers=2), "7 x 2 of 1 CPU, 0.3333 GPU | GPU"),
-    # Caps and what is left free
+    # Limits of trials and reserved resources
     "capped": (nodes((64, 4)), CappedPolicy(GPU, 3), "3 x 16 CPU, 1 GPU | max_concurrent_trials"),
-    "a GPU left free": (nodes((64, 4)), ReservingPolicy(GPU, gpus=1), "3 x 21 CPU, 1 GPU | GPU"),
-    "CPUs beside GPUs are kept": (nodes((8, 4), (8, 0)), ReservingPolicy(GPU, cpus=4), "4 x 2 CPU, 1 GPU | GPU"),
-    "CPUs that trials leave over": (TWO, ReservingPolicy(QUARTERS, cpus=8), "8 x 1 CPU, 0.25 GPU | GPU"),
-    "not as many from each node": (TWO, ReservingPolicy(QUARTERS, cpus=7), "8 x 1 CPU, 0.25 GPU | GPU"),
-    "one CPU more than they leave over": (TWO, ReservingPolicy(QUARTERS, cpus=9), "7 x 1 CPU, 0.25 GPU | CPU"),
-    "CPUs that trials divide": (TWO, ReservingPolicy(GpuPolicy(gpus=0.25), cpus=8), "8 x 1 CPU, 0.25 GPU | GPU"),
+    "a reserved GPU": (nodes((64, 4)), ReservingPolicy(GPU, gpus=1), "3 x 21 CPU, 1 GPU | GPU"),
+    "CPUs of GPU nodes are kept": (nodes((8, 4), (8, 0)), ReservingPolicy(GPU, cpus=4), "4 x 2 CPU, 1 GPU | GPU"),
+    "remaining CPUs are reserved first": (TWO, ReservingPolicy(QUARTERS, cpus=8), "8 x 1 CPU, 0.25 GPU | GPU"),
+    "reserved CPUs differ by node": (TWO, ReservingPolicy(QUARTERS, cpus=7), "8 x 1 CPU, 0.25 GPU | GPU"),
+    "one CPU more than the trials leave": (TWO, ReservingPolicy(QUARTERS, cpus=9), "7 x 1 CPU, 0.25 GPU | CPU"),
+    "reserved CPUs that trials would divide":
+        (TWO, ReservingPolicy(GpuPolicy(gpus=0.25), cpus=8), "8 x 1 CPU, 0.25 GPU | GPU"),
     "half a CPU each":
         (nodes((1, 1), (1, 1)), ReservingPolicy(GpuPolicy(gpus=0.5), cpus=1), "4 x 0.25 CPU, 0.5 GPU | GPU"),
-    "where devices have the most":
+    "CPUs are reserved where devices have the most":
         (nodes((8, 1), (8, 1), (8, 2)), ReservingPolicy(QUARTERS, cpus=8), "16 x 1 CPU, 0.25 GPU | GPU"),
-    "CPUs without devices first":
+    "CPUs without devices are reserved first":
         (nodes((8, 1), (8, 1), (4, 0)), ReservingPolicy(QUARTERS, cpus=12), "8 x 1 CPU, 0.25 GPU | GPU"),
-    "beside a whole GPU": (THREE, ReservingPolicy(QUARTERS, cpus=12, gpus=1), "8 x 1 CPU, 0.25 GPU | GPU"),
-    "few nodes if that does":
+    "CPUs next to a reserved whole GPU":
+        (THREE, ReservingPolicy(QUARTERS, cpus=12, gpus=1), "8 x 1 CPU, 0.25 GPU | GPU"),
+    "few nodes if these suffice":
         (nodes((2, 1), (2, 1)), ReservingPolicy(GpuPolicy(cpus=2), cpus=2), "1 x 2 CPU, 1 GPU | CPU"),
     "no fallback": (TWO, ReservingPolicy(GpuPolicy(cpus=8) | CPU, cpus=8), "1 x 8 CPU, 1 GPU | CPU"),
-    "CPUs left free of which a GPU has too few":
+    "reserved CPUs on nodes with too few per GPU":
         (TWO, ReservingPolicy(GpuPolicy(cpus=4), cpus=12), "1 x 4 CPU, 1 GPU | CPU"),
-    "GPUs, whose trials divide the CPUs": (TWO, ReservingPolicy(GPU, cpus=12), "2 x 2 CPU, 1 GPU | GPU"),
-    "a cap beside what is left free":
+    "reserved GPUs, whose CPUs the trials divide": (TWO, ReservingPolicy(GPU, cpus=12), "2 x 2 CPU, 1 GPU | GPU"),
+    "a cap with reserved resources":
         (TWO, ReservingPolicy(CappedPolicy(GpuPolicy(cpus=4), 1), cpus=1), "1 x 4 CPU, 1 GPU | max_concurrent_trials"),
-    "where no NPU needs them":
+    "CPUs that no NPU needs are reserved":
         (with_devices((8, {"NPU": 1}), (8, {"NPU": 1})), ReservingPolicy(NPU, cpus=8), "2 x 1 CPU, 1 NPU | NPU"),
-    "the node that keeps the most":
+    "the node with the most remaining resources":
         (nodes((4, 0), (8, 0)), ReservingPolicy(CpuPolicy(cpus=4), cpus=3), "2 x 4 CPU | CPU"),
-    "host memory where each node has its own":
+    "host memory of nodes with different amounts":
         (with_memory("2GiB", "4GiB"),
          MixedPolicy(CpuPolicy(cpus=3), ReservingPolicy(CpuPolicy(cpus=0.5, memory="2GiB"), memory="5GiB")),
          "2 x 3 CPU | CPU"),
-    "GPU memory, by need":
+    "reserved GPU memory, with GPU memory per trial":
         (GPU_24,
          ReservingPolicy(GpuMemoryPolicy(gpu_memory="5GiB"), gpu_memory="4GiB"), "4 x 16 CPU, 0.25 GPU of 5 GiB | GPU"),
-    "GPU memory, by type":
+    "reserved GPU memory, of a GPU type":
         (of(gpu_node("a", accelerator_type="L4")),
          ReservingPolicy(GpuPolicy(gpus=0.5), gpu_memory="4GiB"), "2 x 32 CPU, 0.5 GPU of 9.2 GiB | GPU"),
-    "GPU memory stays unknown if some GPUs are left free":
+    "GPU memory stays unknown if some GPUs are reserved":
         (of(gpu_node("a", gpus=8, gpu_memory_gib=16, num_devices=7)),
          ReservingPolicy(GPU, gpus=1), "7 x 9 CPU, 1 GPU | GPU"),
-    "GPUs left free that are too small":
+    "reserved GPUs that are too small":
         (T4_AND_A100,
          ReservingPolicy(GpuMemoryPolicy(gpu_memory="20GiB"), gpus=1),
          "4 x 1 CPU, 0.25 GPU of 20 GiB, node-id !a | GPU"),
-    "and smaller than the least":
+    "reserved GPUs below the minimum memory":
         (T4_AND_A100,
          ReservingPolicy(GpuPolicy(min_gpu_memory="24GiB"), gpus=1), "1 x 6 CPU, 1 GPU of 80 GiB, node-id !a | GPU"),
     "a GPU is in use": (in_use(BUSY, None), FreeCapacityPolicy(GPU), "1 x 8 CPU, 1 GPU + 2 x 4 CPU, 1 GPU | GPU"),
-    "a part of a GPU counts as the whole":
+    "a GPU that is partly in use counts as fully used":
         (in_use(Resources(gpus=0.25), None), FreeCapacityPolicy(GPU), "1 x 8 CPU, 1 GPU + 2 x 4 CPU, 1 GPU | GPU"),
-    "shares of what is left":
+    "fractions of the remaining GPUs":
         (in_use(BUSY, Resources(gpus=2)), FreeCapacityPolicy(GpuPolicy(gpus=0.5)), "2 x 4 CPU, 0.5 GPU | GPU"),
     "CPUs are in use": (in_use(Resources(cpus=3), Resources(cpus=8)), FreeCapacityPolicy(ON_CPUS), "2 x 2 CPU | CPU"),
-    "a fallback beside what is in use":
+    "a fallback with resources in use":
         (in_use(BUSY), FreeCapacityPolicy(GpuPolicy(gpus=2) | CpuPolicy(cpus=8)), "1 x 8 CPU | CPU"),
     # Slots of several types
-    "what those before leave": (POOL, MIXED, "8 x 1 CPU, 0.25 GPU + 4 x 2 CPU | CPU"),
-    "nothing is left for the second": (nodes((8, 2)), MIXED, "8 x 1 CPU, 0.25 GPU | GPU"),
+    "resources that the previous policies leave": (POOL, MIXED, "8 x 1 CPU, 0.25 GPU + 4 x 2 CPU | CPU"),
+    "no resources for the second policy": (nodes((8, 2)), MIXED, "8 x 1 CPU, 0.25 GPU | GPU"),
     "device types":
         (of(gpu_node("a", gpus=2, cpus=8, **A100), gpu_node("b", gpus=4, cpus=8, **L4)),
          MixedPolicy(GpuPolicy(accelerator_type="A100"), GpuPolicy(accelerator_type="L4")),
@@ -322,123 +328,124 @@ PLANS = {
     "other devices":
         (with_devices((16, {"NPU": 2})),
          MixedPolicy(AcceleratorPolicy(resource="NPU", cpus=4), ON_CPUS), "2 x 4 CPU, 1 NPU + 4 x 2 CPU | CPU"),
-    "whole GPUs beside whole GPUs share a node":
+    "whole GPUs of two policies share a node":
         (nodes((16, 4)),
          MixedPolicy(CappedPolicy(GpuPolicy(gpus=2, cpus=2), 1), ONE_CPU_GPU),
          "1 x 2 CPU, 2 GPU + 2 x 1 CPU, 1 GPU | GPU"),
-    "shares and then whole GPUs do not":
+    "fractions followed by whole GPUs do not share a node":
         (nodes((16, 2), (16, 2)),
          MixedPolicy(CappedPolicy(QUARTERS, 2), ONE_CPU_GPU), "2 x 1 CPU, 0.25 GPU + 2 x 1 CPU, 1 GPU | GPU"),
-    "nor do whole GPUs and then shares":
+    "whole GPUs followed by fractions do not share a node":
         (nodes((16, 2), (16, 2)),
          MixedPolicy(CappedPolicy(ONE_CPU_GPU, 1), QUARTERS), "1 x 1 CPU, 1 GPU + 8 x 1 CPU, 0.25 GPU | GPU"),
-    "capped, the better kinds are kept":
+    "a cap keeps the better slot types":
         (POOL, CappedPolicy(MIXED, 9), "8 x 1 CPU, 0.25 GPU + 1 x 2 CPU | max_concurrent_trials"),
-    "what is reserved inside is left for the next":
+    "an inner reservation is available to the next policy":
         (nodes((8, 0)), MixedPolicy(ReservingPolicy(CPU, cpus=4), ON_CPUS), "4 x 1 CPU + 2 x 2 CPU | CPU"),
-    "what is reserved outside is left by all":
+    "an outer reservation applies to all policies":
         (POOL, ReservingPolicy(MIXED, cpus=4), "8 x 1 CPU, 0.25 GPU + 2 x 2 CPU | CPU"),
-    "selections of their own":
+    "a selector for each policy":
         (of(gpu_node("a", gpus=0, cpus=8, labels=EU), gpu_node("b", gpus=0, cpus=8)),
          MixedPolicy(SelectingPolicy(ON_CPUS, EU), CPU), "4 x 2 CPU, zone eu + 8 x 1 CPU | CPU"),
-    "devices are left for those who need them":
+    "devices are left for trials that need them":
         (nodes((8, 2), (8, 0)),
          MixedPolicy(CappedPolicy(ON_CPUS, 4), GpuPolicy(cpus=4)), "4 x 2 CPU + 2 x 4 CPU, 1 GPU | GPU"),
-    "Train workers take what all of them need":
+    "Train workers use resources for all of them":
         (nodes((16, 4)),
          MixedPolicy(GpuPolicy(cpus=1, num_workers=2), ON_CPUS), "2 x 2 of 1 CPU, 1 GPU + 6 x 2 CPU | CPU"),
-    "what Train workers can never take":
+    "resources that Train workers cannot use":
         (nodes((8, 2), (8, 2)),
          MixedPolicy(CappedPolicy(GpuPolicy(cpus=1, num_workers=2), 2), ON_CPUS),
          "2 x 2 of 1 CPU, 1 GPU + 6 x 2 CPU | CPU"),
-    "a small node more takes no Train trial away":
+    "an added small node does not remove a Train trial":
         (nodes((96, 2), (2, 0)),
          MixedPolicy(ONE_CPU_GPU, CpuPolicy(num_workers=1)), "2 x 1 CPU, 1 GPU + 96 x 1 of 1 CPU | CPU"),
-    "room for drivers beside reserved memory":
+    "room for drivers next to reserved memory":
         (of(*(gpu_node(name, gpus=4, cpus=8, memory_gib=64) for name in "ab")),
          ReservingPolicy(MixedPolicy(CappedPolicy(GpuPolicy(cpus=1, num_workers=2), 2), CPU), memory="64GiB"),
          "2 x 2 of 1 CPU, 1 GPU + 12 x 1 CPU | CPU"),
-    "no nodes that nobody has requested":
+    "no added nodes without a request":
         (growing(CPUS, alive=((3, 0), (6, 0), (6, 0))),
          ReservingPolicy(MixedPolicy(CpuPolicy(cpus=3, num_workers=3), CpuPolicy(cpus=4)), cpus=2),
          "1 x 3 of 3 CPU | CPU"),
     # Nodes that can be added
-    "of every type that helps":
+    "nodes of every useful type":
         (growing(SMALL, LARGE), AutoscalingPolicy(GPU), "20 x 8 CPU, 1 GPU | GPU | +2 large +4 small"),
-    "none that does not help": (growing(SMALL, CPUS), AutoscalingPolicy(GPU), "4 x 8 CPU, 1 GPU | GPU | +4 small"),
-    "the types that hold the most":
+    "no nodes of useless types": (growing(SMALL, CPUS), AutoscalingPolicy(GPU), "4 x 8 CPU, 1 GPU | GPU | +4 small"),
+    "the types with the most room":
         (growing(SMALL, LARGE, most=2), AutoscalingPolicy(GPU), "16 x 8 CPU, 1 GPU | GPU | +2 large"),
-    "then those that hold less":
+    "then the types with less room":
         (growing(SMALL, LARGE, most=3), AutoscalingPolicy(GPU), "17 x 8 CPU, 1 GPU | GPU | +2 large +1 small"),
-    "none where none may be added": (growing(SMALL, LARGE, most=0), AutoscalingPolicy(CPU), "8 x 1 CPU | CPU"),
+    "no nodes of types that cannot be added":
+        (growing(SMALL, LARGE, most=0), AutoscalingPolicy(CPU), "8 x 1 CPU | CPU"),
     "the policy's own limit":
         (growing(SMALL, LARGE, most=5),
          AutoscalingPolicy(GPU, max_nodes_to_add=1), "8 x 8 CPU, 1 GPU | GPU | +1 large"),
-    "types that are not known":
+    "unknown node types":
         (nodes((8, 0)).model_copy(update={"node_types": None}), AutoscalingPolicy(CPU), "8 x 1 CPU | CPU"),
-    "a type that is used up": (growing(node_type("gone", 0, gpus=1)), AutoscalingPolicy(CPU), "8 x 1 CPU | CPU"),
-    "a limit that means none":
+    "a type at its limit": (growing(node_type("gone", 0, gpus=1)), AutoscalingPolicy(CPU), "8 x 1 CPU | CPU"),
+    "a limit of zero":
         (growing(node_type("any", 2**31 - 1), alive=()), AutoscalingPolicy(CPU), "80000 x 1 CPU | CPU | +10000 any"),
-    "only what a cap within needs":
+    "only nodes for an inner cap":
         (growing(SMALL, LARGE),
          AutoscalingPolicy(CappedPolicy(GPU, 3)), "3 x 8 CPU, 1 GPU | max_concurrent_trials | +1 large"),
-    "and a cap around":
+    "only nodes for an outer cap":
         (growing(SMALL, LARGE),
          CappedPolicy(AutoscalingPolicy(GPU), 9), "9 x 8 CPU, 1 GPU | max_concurrent_trials | +2 large"),
     "no GPU node for CPU trials":
         (growing(LARGE, CPUS),
          AutoscalingPolicy(CappedPolicy(CPU, 20)), "20 x 1 CPU | max_concurrent_trials | +1 cpus"),
-    "unless it must be":
+    "a GPU node for CPU trials if necessary":
         (growing(LARGE, CPUS),
          AutoscalingPolicy(CappedPolicy(CPU, 99)), "99 x 1 CPU | max_concurrent_trials | +3 cpus +1 large"),
-    "what is left free counts":
+    "reserved resources count":
         (growing(CPUS),
          AutoscalingPolicy(CappedPolicy(ReservingPolicy(CPU, cpus=4), 6)),
          "6 x 1 CPU | max_concurrent_trials | +1 cpus"),
     "3 of 4 for a trial with 3 Train workers":
         (growing(SMALL), AutoscalingPolicy(GpuPolicy(num_workers=3)), "1 x 3 of 8 CPU, 1 GPU | GPU | +3 small"),
-    "alive nodes alone where new ones cannot be read":
+    "only alive nodes if the new ones are unknown":
         (may_grow([gpu_node("a", gpu_memory_gib=16)], SMALL),
          AutoscalingPolicy(SIX_GIB), "2 x 32 CPU, 0.5 GPU of 8 GiB, node-id a | GPU"),
-    "least memory, by the type of new nodes":
+    "minimum GPU memory, from the type of new nodes":
         (growing(node_type("t4", 2, gpus=1, accelerator_type="T4"), GPU_A100),
          AutoscalingPolicy(GpuPolicy(min_gpu_memory="24GiB")), "2 x 8 CPU, 1 GPU of 39.6 GiB on A100 | GPU | +2 a100"),
-    "one type alone where no selector tells two":
+    "one node type if no selector distinguishes two":
         (may_grow([gpu_node("t", accelerator_type="T4")], node_type("l4", 1, gpus=1, accelerator_type="L4"), GPU_A100),
          AutoscalingPolicy(GpuPolicy(min_gpu_memory="20GiB")), "2 x 8 CPU, 1 GPU of 39.6 GiB on A100 | GPU | +2 a100"),
-    "none that would have to be listed":
+    "no nodes that would have to be listed":
         (may_grow([gpu_node("a", gpu_memory_gib=80), SMALL_A100], GPU_A100),
          AutoscalingPolicy(GpuPolicy(min_gpu_memory="30GiB")), "1 x 64 CPU, 1 GPU of 80 GiB, node-id a | GPU"),
-    "GPU memory left free on them":
+    "GPU memory reserved on added nodes":
         (growing(GPU_L4, alive=()),
          AutoscalingPolicy(ReservingPolicy(SIX_GIB, gpu_memory="5GiB")), "4 x 4 CPU, 0.5 GPU of 8.7 GiB | GPU | +2 l4"),
-    "and on the other side":
+    "GPU memory reserved outside an AutoscalingPolicy":
         (growing(GPU_L4, alive=()),
          ReservingPolicy(AutoscalingPolicy(SIX_GIB), gpu_memory="5GiB"), "4 x 4 CPU, 0.5 GPU of 8.7 GiB | GPU | +2 l4"),
-    "those that are selected":
+    "selected node types":
         (IN_ZONES, SelectingPolicy(AutoscalingPolicy(GPU), EU), "2 x 8 CPU, 1 GPU, zone eu | GPU | +2 eu"),
-    "and selected within":
+    "node types selected by the inner policy":
         (IN_ZONES,
          AutoscalingPolicy(SelectingPolicy(GPU, EU), max_nodes_to_add=2), "2 x 8 CPU, 1 GPU, zone eu | GPU | +2 eu"),
-    "little host memory leaves room for few drivers":
+    "added nodes with little host memory have room for few drivers":
         (growing(node_type("tiny", 5, memory="2MiB"), alive=()),
          AutoscalingPolicy(CappedPolicy(CpuPolicy(num_workers=1), 6)),
          "6 x 1 of 1 CPU | max_concurrent_trials | +3 tiny"),
-    "none without room for a driver":
+    "no added nodes without room for a driver":
         (may_grow(with_memory(2**19 + 1, cpus=8).nodes, NO_ROOM, ROOM),
          CappedPolicy(AutoscalingPolicy(CpuPolicy(num_workers=1)), 2),
          "2 x 1 of 1 CPU | max_concurrent_trials | +1 room"),
-    "just the host memory of a trial":
+    "exactly the host memory of a trial":
         (growing(node_type("exact", 5, memory="1GiB"), alive=()),
          AutoscalingPolicy(CappedPolicy(CpuPolicy(memory="1GiB"), 2)),
          "2 x 1 CPU, 1 GiB | max_concurrent_trials | +2 exact"),
-    "slots of every type":
+    "added nodes for slots of every type":
         (GROWING_POOL, AutoscalingPolicy(MIXED), "48 x 1 CPU, 0.25 GPU + 24 x 2 CPU | CPU | +5 both"),
-    "what one adds has room for the next":
+    "the nodes of one policy have room for the next":
         (GROWING_POOL,
          MixedPolicy(AutoscalingPolicy(QUARTERS, max_nodes_to_add=1), ON_CPUS),
          "16 x 1 CPU, 0.25 GPU + 8 x 2 CPU | CPU | +1 both"),
-    "two that add":
+    "two policies that add nodes":
         (GROWING_POOL,
          MixedPolicy(AutoscalingPolicy(QUARTERS, max_nodes_to_add=3), AutoscalingPolicy(ON_CPUS)),
          "32 x 1 CPU, 0.25 GPU + 32 x 2 CPU | CPU | +5 both"),
@@ -446,14 +453,14 @@ PLANS = {
         (growing(SMALL),
          AutoscalingPolicy(MixedPolicy(GpuPolicy(num_workers=2, cpus=1), CPU)),
          "2 x 2 of 1 CPU, 1 GPU + 36 x 1 CPU | CPU | +4 small"),
-    "no GPU node for CPU trials beside GPU trials":
+    "no GPU node for CPU trials next to GPU trials":
         (growing(SMALL, CPUS),
          AutoscalingPolicy(MixedPolicy(TWO_GPUS, CPU)), "2 x 1 CPU, 1 GPU + 70 x 1 CPU | CPU | +2 small +3 cpus"),
-    "as few nodes as hold them":
+    "the fewest nodes with room for them":
         (growing(SMALL, CPUS),
          AutoscalingPolicy(MixedPolicy(TWO_GPUS, CappedPolicy(CPU, 30))),
          "2 x 1 CPU, 1 GPU + 30 x 1 CPU | max_concurrent_trials | +2 small +1 cpus"),
-    "unless nothing else would hold them":
+    "a GPU node if no other node has room":
         (growing(SMALL),
          AutoscalingPolicy(MixedPolicy(TWO_GPUS, CappedPolicy(CPU, 30))),
          "2 x 1 CPU, 1 GPU + 30 x 1 CPU | max_concurrent_trials | +3 small"),
@@ -468,7 +475,7 @@ PLANS = {
         (growing(CPUS, HUGE),
          AutoscalingPolicy(MixedPolicy(CappedPolicy(CpuPolicy(cpus=4), 12), CappedPolicy(ON_CPUS, 4))),
          "12 x 4 CPU + 4 x 2 CPU | max_concurrent_trials | +1 huge"),
-    "under a limit for all types together":
+    "within a common limit of all types":
         (growing(LARGE, CPUS, most=2),
          AutoscalingPolicy(MixedPolicy(CappedPolicy(ONE_CPU_GPU, 8), CPU)),
          "8 x 1 CPU, 1 GPU + 80 x 1 CPU | CPU | +1 large +1 cpus"),

@@ -167,11 +167,11 @@ FAULTS = {
     "reads the clock": (lambda capacity: CPU.plan(capacity).with_reasons(str(time.time_ns())), Promise.IS_PURE),
     "reads a file": (reads_a_file, Promise.IS_PURE),
     "changes the capacity": (changes_the_capacity, Promise.IS_PURE),
-    "looks at the first node": (
+    "considers only the first node": (
         lambda capacity: CappedPolicy(CPU, 1).plan(capacity.with_nodes(capacity.nodes[:1])),
         Promise.IGNORES_ORDER,
     ),
-    "is limited by nothing": (
+    "has no limiting resource": (
         lambda capacity: CPU.plan(capacity).model_copy(update={"limited_by": ""}),
         Promise.PLAN_IS_A_VALUE,
     ),
@@ -184,14 +184,17 @@ FAULTS = {
         lambda capacity: changed(CPU, capacity, max_concurrent_trials=lambda n: max(1, n - 1)),
         Promise.IS_FULL,
     ),
-    "grows too far": (lambda capacity: changed(GROWING, capacity, max_workers=lambda n: n + 1000), Promise.GROWS),
-    "cuts unequal shares": (
+    "grows beyond the free resources": (
+        lambda capacity: changed(GROWING, capacity, max_workers=lambda n: n + 1000),
+        Promise.GROWS,
+    ),
+    "uses unequal fractions": (
         lambda capacity: changed(
             GpuPolicy(gpus=0.5), capacity, trial=lambda each: each.with_ticks("GPU", 3500)
         ).model_copy(update={"fewer_than_fit": True}),
         Promise.SHARES_ARE_EQUAL,
     ),
-    "promises too much GPU memory": (
+    "overstates the GPU memory": (
         lambda capacity: changed(GPU, capacity, gpu_memory_bytes=lambda each: each and 2 * each),
         Promise.GPU_MEMORY_FITS,
     ),
@@ -205,8 +208,8 @@ FAULTS = {
         ),
         Promise.ADDS_KNOWN_NODES,
     ),
-    "refuses large clusters": (refuses_large_clusters, Promise.MORE_NODES_ARE_ENOUGH),
-    "needs what no cluster has": (SelectingPolicy(CPU, {"rack": "7"}).plan, Promise.PLANS_SOMEWHERE),
+    "rejects large clusters": (refuses_large_clusters, Promise.MORE_NODES_ARE_ENOUGH),
+    "needs resources that no cluster has": (SelectingPolicy(CPU, {"rack": "7"}).plan, Promise.PLANS_SOMEWHERE),
 }
 
 

@@ -43,20 +43,20 @@ def path(tmp_path):
 @pytest.mark.parametrize(
     ("text", "policy"),
     [
-        pytest.param('{\n\t"kind": "CpuPolicy",\n\t"cpus": 1e1\n}', CpuPolicy(cpus=10), id="JSON that is no YAML"),
+        pytest.param('{\n\t"kind": "CpuPolicy",\n\t"cpus": 1e1\n}', CpuPolicy(cpus=10), id="JSON that is not YAML"),
         pytest.param(
             "kind: MixedPolicy\nspeeds: [10, 1]\npolicies:\n"
             "  - {kind: GpuPolicy, gpus: 0.25}\n  - {kind: CpuPolicy, cpus: 2}\n",
             MIXED,
             id="YAML",
         ),
-        pytest.param(MIXED.to_json(), MIXED, id="what the policy writes"),
-        pytest.param(BY_PROFILE.to_json(), BY_PROFILE, id="a profile that is written out"),
+        pytest.param(MIXED.to_json(), MIXED, id="the output of the policy"),
+        pytest.param(BY_PROFILE.to_json(), BY_PROFILE, id="an inline profile"),
         pytest.param(NAMED, BY_PROFILE, id="a profile in a file"),
         pytest.param(
             f"{{kind: FirstFeasiblePolicy, policies: [{NAMED}]}}",
             FirstFeasiblePolicy(BY_PROFILE),
-            id="and inside another",
+            id="a profile in a nested policy",
         ),
         pytest.param(
             "{kind: BenchmarkedPolicy, decision: decision.json, size: width, gpu: {kind: GpuPolicy, gpus: 0.5}}",
@@ -66,7 +66,7 @@ def path(tmp_path):
         pytest.param(
             "{kind: SelectingPolicy, inner: {kind: CpuPolicy}, label_selector: {profile: fast}}",
             SelectingPolicy(CpuPolicy(), {"profile": "fast"}),
-            id="a label that is named profile",
+            id="a label named profile",
         ),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
         (lambda: CpuPolicy.from_json("{"), "CpuPolicy: this is not JSON"),
         (lambda: build_policy({"kind": "CpuPolicy", "flavour": 1}), r"unknown field 'flavour' \(CpuPolicy has cpus, "),
     ],
-    ids=["another kind", "no JSON", "an unknown field"],
+    ids=["another kind", "not JSON", "an unknown field"],
 )
 def test_data_of_an_unknown_policy_is_rejected(build, message):
     with pytest.raises(InvalidResourcesError, match=message):

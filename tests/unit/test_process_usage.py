@@ -56,7 +56,7 @@ GPU_USE = CPU_USE.model_copy(update={"gpu_utilization": 0.12, "gpu_memory_bytes"
             id="no more trials than the utilization allows",
         ),
         pytest.param(
-            GPU_USE, {"gpus": 0.25, "device_bytes": 16 * GIB, "at_once": 8}, "", id="a fraction of the right size"
+            GPU_USE, {"gpus": 0.25, "device_bytes": 16 * GIB, "at_once": 8}, "", id="a fraction of a suitable size"
         ),
         pytest.param(
             GPU_USE.model_copy(update={"gpu_utilization": None}),

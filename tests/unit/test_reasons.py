@@ -34,9 +34,9 @@ QUOTA = of(*(gpu_node(name, gpus=0, cpus=4).model_copy(update={"usable_cpus": 2}
 REASONS = {
     "a GPU node without CPUs":
         (WITHOUT_CPUS, GPU, "1 node with GPU not used, without CPUs: to use them too, set cpus=0"),
-    "and a device of any kind":
+    "a node with other devices and without CPUs":
         (WITHOUT_CPUS, AcceleratorPolicy(resource="GPU"), "1 node with GPU not used, without CPUs"),
-    "more than a plan counts": (nodes((10**11, 0)), CpuPolicy(cpus=0.0001), "1e+15 trials would fit, but"),
+    "more trials than a plan counts": (nodes((10**11, 0)), CpuPolicy(cpus=0.0001), "1e+15 trials would fit, but"),
     "CPUs divided": (nodes((8, 4)), GPU, "2 CPUs per worker: 8 CPUs ÷ 4 GPU slots; set cpus= to change"),
     "CPUs rounded": (nodes((9, 4)), GPU, "2 CPUs per worker: 9 CPUs ÷ 4 GPU slots, rounded down; set cpus= to change"),
     "the fewest CPUs":
@@ -46,9 +46,9 @@ REASONS = {
               "8 fit at once, with 1 CPU per worker, which takes 4 rounds; 7 at once also take 4 rounds"),
     "an earlier choice":
         (nodes((4, 0)), GPU | CPU, "not GpuPolicy: one trial needs 1 GPU, but the largest node has"),
-    "a choice that ran too few":
+    "a choice with too few trials":
         (FEW_H100, GpuPolicy(accelerator_type="H100", min_trials=3) | CPU, "3 times at once, but"),
-    "what the autoscaler could add":
+    "nodes that the autoscaler could add":
         (growing(SMALL), GPU | CPU, "The autoscaler could add small: call plan_when_ready"),
     "assumed memory":
         (of(gpu_node("a", accelerator_type="L4")), HALF, "plan assumes the smallest amount known"),
@@ -66,34 +66,37 @@ REASONS = {
                      "too little CPU: 1 unknown type (8 GiB), 1 unknown type (memory not read)"),
     "workers on a GPU": (of(gpu_node("a", gpu_memory_gib=21.234)), GpuMemoryPolicy(gpu_memory="5GiB"),
                          "5 GiB per worker: 4 workers on a GPU of 21.2 GiB"),
-    "digits that show why": (of(gpu_node("a", gpu_memory_gib=19.999)), GpuMemoryPolicy(gpu_memory="5GiB"),
+    "enough digits to show the difference":
+        (of(gpu_node("a", gpu_memory_gib=19.999)), GpuMemoryPolicy(gpu_memory="5GiB"),
                              "5 GiB per worker: 3 workers on a GPU of 19.999 GiB"),
     "a limit on a GPU": (of(A100_80), GpuMemoryPolicy(gpu_memory="24GiB", max_trials_per_gpu=2),
                          "2 workers on a GPU of 80 GiB, with max_trials_per_gpu=2"),
     "draining":
         (ClusterCapacity(nodes=(gpu_node("a"),), draining=(gpu_node("b"),)), CPU, "not counted: 1 node being drained"),
     "a quota": (QUOTA, ReservingPolicy(CPU, cpus=1), "Ray counts 4 CPUs on 2 nodes where"),
-    "no such node": (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "the ID or address '10.0.0.9'"),
-    "no known head": (nodes((2, 0)), SelectingPolicy(CPU, exclude_head=True), "the head node is unknown"),
-    "a rounded share": (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3),
+    "an unknown node":
+        (nodes((2, 0)), SelectingPolicy(CPU, exclude_nodes=("10.0.0.9",)), "the ID or address '10.0.0.9'"),
+    "an unknown head node": (nodes((2, 0)), SelectingPolicy(CPU, exclude_head=True), "the head node is unknown"),
+    "a rounded fraction": (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3),
                         "0.3 NPU became 0.3333: 3 such workers fit on a device"),
     "no limit on an NPU":
         (with_devices((12, {"NPU": 4})), AcceleratorPolicy(resource="NPU", amount=0.3), "nothing limits a worker"),
-    "GPU memory left free":
+    "reserved GPU memory":
         (of(A100_80), ReservingPolicy(HALF, gpu_memory="4GiB"), "4 GiB of each GPU reserved for others"),
-    "shares beside a free GPU": (nodes((8, 1), (8, 1)), ReservingPolicy(HALF, gpus=1), "maybe not as whole GPUs"),
+    "fractions next to a free GPU": (nodes((8, 1), (8, 1)), ReservingPolicy(HALF, gpus=1), "maybe not as whole GPUs"),
     "a whole GPU has no limit":
         (nodes((8, 1)), ReservingPolicy(GPU, gpu_memory="1GiB"), "a trial with a whole GPU has no"),
     "unknown host memory": (UNKNOWN, ReservingPolicy(HALF, memory="1GiB"), "host memory of some nodes is unknown"),
     "unknown GPU memory": (UNKNOWN, ReservingPolicy(HALF, gpu_memory="1GiB"), "GPU memory of some nodes is unknown"),
-    "what others use": (in_use(Resources(cpus=2, gpus=1)), FreeCapacityPolicy(GPU), "2 CPUs, 1 GPU in use by others"),
+    "resources in use by others":
+        (in_use(Resources(cpus=2, gpus=1)), FreeCapacityPolicy(GPU), "2 CPUs, 1 GPU in use by others"),
     "nodes that can be added": (growing(SMALL, LARGE, most=5), AutoscalingPolicy(GPU, max_nodes_to_add=1),
                                 "planned with nodes that can be added: up to 2 large, 4 small, at most 1 together"),
     "unknown types of nodes": (nodes((8, 0)).model_copy(update={"node_types": None}), AutoscalingPolicy(CPU),
                                "the node types of the autoscaler are unknown, so the plan adds no nodes"),
-    "nothing left beside":
+    "no remaining resources for a slot type":
         (nodes((8, 2)), MixedPolicy(QUARTERS, CpuPolicy(cpus=2)), "no slots of CpuPolicy in addition"),
-    "other shares beside": (nodes((16, 2)), MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 1), QUARTERS),
+    "different fractions of two slot types": (nodes((16, 2)), MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 1), QUARTERS),
                             "earlier policies split the same GPUs into different fractions"),
     "a cap": (nodes((16, 2)), CappedPolicy(QUARTERS, 4), "8 trials would fit, but max_concurrent_trials=4 limits them"),
 }
@@ -108,10 +111,12 @@ def test_a_plan_explains_how_it_came_about(capacity, policy, reason):
 @pytest.mark.parametrize(
     ("capacity", "policy", "word"),
     [
-        pytest.param(nodes((8, 0)), EvenSplitPolicy(num_trials=8), "rounds", id="rounds where there is one"),
-        pytest.param(FEW_H100, GpuPolicy(accelerator_type=TYPES, min_trials=6), "skipped", id="what was requested"),
-        pytest.param(UNKNOWN, ReservingPolicy(HALF, cpus=1), "host memory", id="what nobody asks for"),
-        pytest.param(growing(CPUS), CPU, "can be added", id="nodes that are not counted"),
+        pytest.param(nodes((8, 0)), EvenSplitPolicy(num_trials=8), "rounds", id="one round"),
+        pytest.param(
+            FEW_H100, GpuPolicy(accelerator_type=TYPES, min_trials=6), "skipped", id="the number of requested trials"
+        ),
+        pytest.param(UNKNOWN, ReservingPolicy(HALF, cpus=1), "host memory", id="resources that no trial requests"),
+        pytest.param(growing(CPUS), CPU, "can be added", id="excluded nodes"),
     ],
 )
 def test_a_plan_has_no_irrelevant_reasons(capacity, policy, word):

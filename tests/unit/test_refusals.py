@@ -47,7 +47,7 @@ def of_type(accelerator_type, **more):
 
 # fmt: off
 INFEASIBLE = {
-    "2 GPUs on two nodes of 1": (nodes((6, 1), (6, 1)), GpuPolicy(gpus=2), "GPU",
+    "2 GPUs on two nodes with 1 GPU each": (nodes((6, 1), (6, 1)), GpuPolicy(gpus=2), "GPU",
         "one trial needs 2 GPUs, but the largest node has 6 CPUs, 1 GPU: short of GPU. Request at most 1 GPU per "
         "worker, or num_workers=2 with 1 GPU each, or add a larger node."),
     "no GPU": (nodes((8, 0)), GPU, "GPU",
@@ -61,69 +61,73 @@ INFEASIBLE = {
         (nodes((4, 0)), CpuPolicy(cpus=8, num_workers=1), "CPU", "1 worker with 8 CPUs, but the"),
     "an empty cluster":
         (of(), CPU, "nodes", "but the cluster has no alive node: short of nodes. Start Ray nodes, then"),
-    "no such device type": (ONE_T4, GpuPolicy(accelerator_type="H100"), "H100",
+    "a device type that the cluster lacks": (ONE_T4, GpuPolicy(accelerator_type="H100"), "H100",
         "but the cluster's GPUs are T4: short of H100. Omit accelerator_type, use a type that the cluster has, or add"),
     "too much GPU memory": (ONE_T4, GpuMemoryPolicy(gpu_memory="24GiB"), "GPU memory",
         "the largest GPUs have 16 GiB: short of GPU memory. Request at most 16GiB, or add a larger GPU."),
-    "too many CPUs beside a share":
+    "too many CPUs for a GPU fraction":
         (ONE_T4, GpuMemoryPolicy(gpu_memory="4GiB", cpus=128), "CPU", "at most 64 CPUs per"),
-    "GPU memory not read": (nodes((8, 1)), BY_MEMORY, "GPU memory",
+    "unread GPU memory": (nodes((8, 1)), BY_MEMORY, "GPU memory",
         "Install nvidia-ml-py on the GPU nodes and probe again, set their accelerator type, or use GpuPolicy with"),
-    "a type that nobody knows": (of_type("RTX-4090"), BY_MEMORY, "GPU memory", "and is unknown for the type RTX-4090"),
-    "an AMD GPU that was not read": (of_type("AMD-Instinct-MI210"), GpuPolicy(min_gpu_memory="80GiB"), "GPU memory",
+    "an unknown GPU type": (of_type("RTX-4090"), BY_MEMORY, "GPU memory", "and is unknown for the type RTX-4090"),
+    "an unread AMD GPU": (of_type("AMD-Instinct-MI210"), GpuPolicy(min_gpu_memory="80GiB"), "GPU memory",
         "but the cluster has only 1 AMD-Instinct-MI210 (64 GiB): short of GPU memory. Request less, or add larger"),
     "an AMD GPU whose memory is unknown": (of_type("AMD-Instinct-MI300A"), BY_MEMORY, "GPU memory",
         "short of GPU memory. Set memory_bytes of each device, or use GpuPolicy with a fraction of a GPU."),
-    "a type of two sizes": (of_type("A100"), GpuMemoryPolicy(gpu_memory="60GiB"), "GPU memory",
+    "a type with two memory sizes": (of_type("A100"), GpuMemoryPolicy(gpu_memory="60GiB"), "GPU memory",
         "Request at most 40536MiB, or add a larger GPU. Where GPU memory was not read, install nvidia-ml-py there, or"),
-    "devices that are not listed":
+    "unlisted devices":
         (of(*(gpu_node(f"{gpus}", gpus=gpus, gpu_memory_gib=24, num_devices=1) for gpus in (5, 2))),
         BY_MEMORY, "GPU memory", "of all 2 GPU nodes was not read in full: only 1 of 2 GPUs are listed as devices"),
-    "least memory that nobody knows":
+    "minimum memory with GPUs of unknown memory":
         (of_type("M3-Max"), GpuPolicy(min_gpu_memory="1GiB"), "GPU memory", "memory not read"),
-    "each is there, but not on one node":
+    "resources that exist, but not on one node":
         (nodes((8, 2), (64, 0)), GpuPolicy(cpus=32), "CPU", "at most 8 CPUs per worker"),
-    "neither is there":
+    "two resources that the cluster lacks":
         (nodes((8, 0)), GpuPolicy(cpus=32), "CPU", "Add a node with more CPU and GPU, or request"),
-    "all is to be left free": (nodes((8, 0)), ReservingPolicy(CPU, cpus=8), "CPU",
+    "a reservation of all resources": (nodes((8, 0)), ReservingPolicy(CPU, cpus=8), "CPU",
         "but with 8 CPUs reserved for others, the largest node has 0 CPUs, 0 GPUs: short of CPU."),
-    "more left free than there is":
+    "a reservation of more than the cluster has":
         (nodes((8, 0)), ReservingPolicy(CPU, gpus=1), "GPU", "Reserve less, or add nodes."),
-    "more GPU memory left free": (of(gpu_node("a", gpu_memory_gib=6), gpu_node("b", gpu_memory_gib=4)),
+    "a reservation of more GPU memory than a GPU has":
+        (of(gpu_node("a", gpu_memory_gib=6), gpu_node("b", gpu_memory_gib=4)),
         ReservingPolicy(GPU, gpu_memory="4GiB"), "GPU memory",
         "node b has GPUs of 4 GiB: short of GPU memory. Reserve less, or exclude such nodes: SelectingPolicy"),
-    "all is in use":
+    "all resources in use":
         (in_use(Resources(gpus=2)), FreeCapacityPolicy(GPU), "GPU", "Or wait until others release their resources"),
-    "no choice":
+    "no feasible choice":
         (FEW_CPUS, GPU | CpuPolicy(cpus=4), "GPU and CPU", "one trial needs 1 GPU or else 4 CPUs, but the largest"),
-    "none of many": (FEW_CPUS, FirstFeasiblePolicy(*(CpuPolicy(cpus=number) for number in range(100, 300))), "CPU",
+    "no feasible choice among many":
+        (FEW_CPUS, FirstFeasiblePolicy(*(CpuPolicy(cpus=number) for number in range(100, 300))), "CPU",
         "100 CPUs or else 101 CPUs or else 102 CPUs or else 103 CPUs or else 104 CPUs or else 195 more"),
-    "none of a mixed pool":
+    "no feasible policy in a MixedPolicy":
         (nodes((1, 0)), MixedPolicy(QUARTERS, CpuPolicy(cpus=2)), "GPU and CPU", "1 CPU, 0.25 GPU or else 2"),
-    "too few at once of each type": (FEW_H100, GpuPolicy(accelerator_type=("H100", "A100"), min_trials=9), "GPU",
+    "too few concurrent trials with each type":
+        (FEW_H100, GpuPolicy(accelerator_type=("H100", "A100"), min_trials=9), "GPU",
         "on A100, 9 times at once: only 8 would run at once"),
-    "too few at once":
+    "too few concurrent trials":
         (FEW_H100, GpuPolicy(min_trials=12), "GPU", "1 GPU, 12 times at once, but only 11 would run at once"),
-    "too few at once of each choice":
+    "too few concurrent trials with each choice":
         (FEW_H100, FirstFeasiblePolicy(GpuPolicy(gpus=4), CpuPolicy(cpus=64), min_trials=9), "GPU and CPU",
         "only 2 would run at once; for 64 CPUs, 9 times at once: only 3 would"),
-    "no node is selected":
+    "no selected node":
         (of(gpu_node("a", labels={"zone": "eu"}), gpu_node("b")), SelectingPolicy(CPU, {"zone": "us"}),
         "nodes", "none of 2 nodes is left; zone is eu, not set: short of"),
-    "what is being drained": (ClusterCapacity(nodes=(gpu_node("a", gpus=0),), draining=(gpu_node("b"),)), GPU, "GPU",
+    "draining nodes": (ClusterCapacity(nodes=(gpu_node("a", gpus=0),), draining=(gpu_node("b"),)), GPU, "GPU",
         "0 GPUs; not counted: 1 being drained"),
-    "what no node type has": (growing(SMALL, LARGE), AutoscalingPolicy(GpuPolicy(gpus=16)), "GPU",
+    "resources that no node type has": (growing(SMALL, LARGE), AutoscalingPolicy(GpuPolicy(gpus=16)), "GPU",
         "with all nodes that can be added, the largest node has 64 CPUs, 8 GPUs: short of GPU. Request at most 8"),
-    "an accelerator that no node has":
+    "a missing accelerator":
         (OTHERS, AcceleratorPolicy(resource="RBLN"), "RBLN", "Add a RBLN node."),
     "too many chips":
         (OTHERS, AcceleratorPolicy(resource="TPU", amount=8), "TPU", "Request at most 4 TPUs per worker"),
     "too many devices":
         (OTHERS, AcceleratorPolicy(resource="HPU", amount=9), "HPU", "Request at most 8 HPUs per worker"),
-    "too few CPUs beside devices":
+    "too few CPUs on nodes with devices":
         (OTHERS, AcceleratorPolicy(resource="HPU", cpus=5), "CPU", "at most 4 CPUs per worker"),
     "too many workers with devices": (OTHERS, AcceleratorPolicy(resource="HPU", num_workers=9), "HPU", "num_workers=8"),
-    "no such type of accelerator": (OTHERS, AcceleratorPolicy(resource="TPU", accelerator_type="TPU-V6E"), "TPU-V6E",
+    "an accelerator type that the cluster lacks":
+        (OTHERS, AcceleratorPolicy(resource="TPU", accelerator_type="TPU-V6E"), "TPU-V6E",
         "the cluster's TPUs are TPU-V4: short of TPU-V6E. Omit accelerator_type"),
 }
 # fmt: on

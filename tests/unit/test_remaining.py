@@ -43,9 +43,9 @@ def allocated(node, worker, most=400):
 
 @given(node_amounts, worker_amounts)
 def test_the_number_of_slots_equals_the_workers_placed_one_by_one(has, worker):
-    said = RemainingNode(has).slots(worker, 400)
+    number = RemainingNode(has).slots(worker, 400)
 
-    assert said == allocated(RemainingNode(has), worker)
+    assert number == allocated(RemainingNode(has), worker)
 
 
 @given(st.integers(0, 4), st.sampled_from([0, 0.5, 1, 8]), st.none() | st.integers(2, 30), planned_workers)

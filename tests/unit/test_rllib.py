@@ -24,9 +24,9 @@ def reserved(ppo, sized):
 @pytest.mark.parametrize(
     ("policy", "shape", "env_runners", "learners", "bundles"),
     [
-        pytest.param(CpuPolicy(cpus=4), (8, 0), 3, 0, [(1, 0)] * 4, id="no learners: the main process learns"),
-        pytest.param(CpuPolicy(cpus=1), (8, 0), 0, 0, [(1, 0)], id="one CPU: the main process does all"),
-        pytest.param(CpuPolicy(cpus=2.5), (8, 0), 1, 0, [(1, 0)] * 2, id="half a CPU is for nobody"),
+        pytest.param(CpuPolicy(cpus=4), (8, 0), 3, 0, [(1, 0)] * 4, id="without learners, the main process learns"),
+        pytest.param(CpuPolicy(cpus=1), (8, 0), 0, 0, [(1, 0)], id="with one CPU, the main process does everything"),
+        pytest.param(CpuPolicy(cpus=2.5), (8, 0), 1, 0, [(1, 0)] * 2, id="half a CPU stays unused"),
         pytest.param(CpuPolicy(cpus=3, num_workers=2), (6, 0), 3, 2, [(1, 0)] * 6, id="learners"),
         pytest.param(GpuPolicy(gpus=1, cpus=2), (8, 2), 1, 0, [(1, 1), (1, 0)], id="a GPU"),
         pytest.param(GpuPolicy(gpus=0.5, cpus=3), (8, 1), 2, 0, [(1, 0.5), (1, 0), (1, 0)], id="a fraction of a GPU"),

@@ -136,7 +136,7 @@ def test_cpu_models_are_neither_compared_nor_applied_to_other_nodes():
 
 
 @pytest.mark.parametrize(
-    ("node", "told"),
+    ("node", "expected"),
     [
         pytest.param({"gpus": 0}, "CPU limits of unread nodes are not known: node a: no NVML", id="CPUs"),
         pytest.param({}, "GPU memory was not read: node a: no NVML", id="no type"),
@@ -152,5 +152,5 @@ def test_cpu_models_are_neither_compared_nor_applied_to_other_nodes():
         ),
     ],
 )
-def test_a_warning_about_an_unread_node_explains_the_consequence(node, told):
-    assert list(about_unread([gpu_node("a", **node), gpu_node("b")], {"a": "no NVML"})) == [told]
+def test_a_warning_about_an_unread_node_explains_the_consequence(node, expected):
+    assert list(about_unread([gpu_node("a", **node), gpu_node("b")], {"a": "no NVML"})) == [expected]

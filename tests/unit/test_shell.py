@@ -21,18 +21,18 @@ FORMATS = [("kuberay", "2.60.0"), ("kuberay", "2.50.0"), ("cluster-yaml", "2.60.
 
 
 def in_kuberays_shell(group):
-    """The resources in the command that KubeRay makes for ``bash -c``: it quotes those of a group's field alone."""
+    """Return the resources in KubeRay's command for ``bash -c``. KubeRay quotes only those of the group's field."""
     params = dict(group["rayStartParams"])
-    if "template" in group and "resources" in group:  # in values of the chart they are the container's
+    if "template" in group and "resources" in group:  # in values of the chart, they belong to the container
         params["resources"] = "'" + json.dumps({name: int(at) for name, at in group["resources"].items()}) + "'"
     command = "".join(f" --{option}={value} " for option, value in params.items())
-    assert "$" not in command  # which Kubernetes would replace before
+    assert "$" not in command  # Kubernetes would replace it before
     (word,) = shlex.split(command, comments=True)
     return json.loads(word.removeprefix("--resources="))
 
 
 def in_launchers_shell(node_type):
-    """The resources as Ray's launcher exports them, and passes them on to Docker without quotes."""
+    """Return the resources as Ray's launcher exports them and passes them to Docker without quotes."""
     text = json.dumps(node_type["resources"], separators=(",", ":"), ensure_ascii=False)
     assert text.split() == [text]
     return {name: amount for name, amount in node_type["resources"].items() if name not in ("CPU", "GPU", "memory")}

@@ -76,8 +76,8 @@ def test_slots_on_other_hosts_do_not_affect_slices():
     ("cpus", "each"),
     [
         pytest.param((8, 8), 2, id="all"),
-        pytest.param((8, 6), 1, id="whole ones, by the host with the fewest"),
-        pytest.param((2, 8), 0.5, id="or a part of one"),
+        pytest.param((8, 6), 1, id="whole slices, limited by the host with the fewest"),
+        pytest.param((2, 8), 0.5, id="a part of a slice"),
         pytest.param((4, 8), 1, id="one"),
     ],
 )
@@ -96,7 +96,7 @@ BROKEN = {
         [B[0], changed(B[1], resources=B[1].resources.replaced(custom={"TPU": 3}))],
         "7 of its 8 chips are alive",
     ),
-    "no host is the first": (
+    "no host is the first of the slice": (
         [changed(host, labels=host.labels | {"ray.io/tpu-worker-id": "1"}) for host in B],
         "0 of its hosts have the label ray.io/tpu-worker-id=0",
     ),

@@ -20,7 +20,7 @@ def plan_of(num_workers, *node_mibs):
         pytest.param(1, (1024, 1024, 1024), 1, id="two drivers can block two of three nodes"),
         pytest.param(1, (1025, 1025, 1025), 2, id="two drivers can block one node with room for one"),
         pytest.param(1, (1023, 1024, 1024), 1, id="a node without a worker cannot be blocked"),
-        pytest.param(2, (4100, 4100), 4, id="drivers fit beside the workers"),
+        pytest.param(2, (4100, 4100), 4, id="drivers fit next to the workers"),
     ],
 )
 def test_the_planned_trials_run_for_every_placement_of_drivers(num_workers, node_mibs, expected):

@@ -18,7 +18,7 @@ def no_slurm(monkeypatch):
 
 @pytest.fixture
 def machine(tmp_path):
-    """A function that writes files below a temporary root and reads the usable CPUs."""
+    """Return a function that writes files below a temporary root and reads the usable CPUs."""
 
     def read(files):
         for name, text in files.items():
@@ -102,7 +102,7 @@ def test_the_cpu_model_comes_from_linux(tmp_path):
     assert read_cpu_model(str(tmp_path)) == "AMD EPYC 9R14"
 
 
-@pytest.mark.parametrize("text", ["processor\t: 0\nCPU part\t: 0xd40\n", None], ids=["ARM", "no Linux"])
+@pytest.mark.parametrize("text", ["processor\t: 0\nCPU part\t: 0xd40\n", None], ids=["ARM", "not Linux"])
 def test_a_missing_cpu_model_is_unknown(tmp_path, text):
     if text is not None:
         (tmp_path / "proc").mkdir()

@@ -219,7 +219,7 @@ INTEL = gpu_type(name="intel", accelerator_type="Intel-GPU-Max-1550")
         ([cpu_type(), INTEL], [None, None, None]),
         ([gpu_type(device_key="nvidia.com/mig-1g.10gb")], [VOID, None]),
     ],
-    ids=["beside NVIDIA's GPUs", "of another vendor beside them", "where there are none", "beside parts of them"],
+    ids=["next to NVIDIA's GPUs", "of another vendor next to them", "without GPUs", "next to GPU parts"],
 )
 def test_nvidia_gpus_are_hidden_from_pods_without_them(node_types, variables):
     written = spec(a_design(*node_types))
@@ -250,7 +250,7 @@ def test_pods_without_devices_do_not_run_on_nodes_with_gpus(platform, label):
 
 
 @pytest.mark.parametrize(
-    ("node_type", "platform"), [(cpu_type(), "gke"), (gpu_type(), None)], ids=["no GPUs", "labels of nobody"]
+    ("node_type", "platform"), [(cpu_type(), "gke"), (gpu_type(), None)], ids=["no GPUs", "labels that no node has"]
 )
 def test_without_known_gpu_nodes_the_head_runs_anywhere(node_type, platform):
     assert "affinity" not in spec(a_design(node_type), platform=platform)["headGroupSpec"]["template"]["spec"]
@@ -333,7 +333,7 @@ def test_amounts_that_ray_ignores_in_limits_are_group_resources(fields, key, tol
 
 
 def test_an_older_ray_gets_amounts_as_start_parameters():
-    """Ray 2.50 does not read the field ``resources``; both at once KubeRay refuses."""
+    """Ray 2.50 does not read the field ``resources``, and KubeRay rejects both at once."""
     written = group(gpu_type(device_key="nvidia.com/mig-1g.10gb"), ray_version="2.50.1")
 
     assert written["rayStartParams"] == {"num-gpus": "1", "resources": "'{\"accelerator_type:L4\": 1}'"}
@@ -415,7 +415,17 @@ def test_a_group_starts_with_its_minimum():
             {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "2x4"},
         ),
     ],
-    ids=["GKE", "EKS", "AKS", "Karpenter", "GPU operator", "GPU parts", "any type", "nobody", "TPUs are on GKE alone"],
+    ids=[
+        "GKE",
+        "EKS",
+        "AKS",
+        "Karpenter",
+        "GPU operator",
+        "GPU parts",
+        "any GPU type",
+        "unknown platform",
+        "TPUs exist only on GKE",
+    ],
 )
 def test_nodes_are_selected_by_the_labels_of_their_platform(platform, fields, selector):
     assert type_selector(gpu_type(**fields), platform) == selector
@@ -559,7 +569,7 @@ def test_a_comment_explains_what_rays_image_lacks(image):
     ("labels", "expected"),
     [
         pytest.param(({}, {}), True, id="two types with one GPU"),
-        pytest.param(({"pool": "a"}, {"pool": "b"}), False, id="told apart by the user's labels"),
+        pytest.param(({"pool": "a"}, {"pool": "b"}), False, id="distinguished by the user's labels"),
     ],
 )
 def test_a_comment_names_groups_that_select_the_same_nodes(labels, expected):
@@ -574,8 +584,8 @@ def test_a_comment_names_groups_that_select_the_same_nodes(labels, expected):
     ("fields", "platform", "expected"),
     [
         pytest.param({"accelerator_type": "L4"}, "gke", False, id="a type that GKE labels"),
-        pytest.param({"accelerator_type": "L40S"}, "gke", True, id="a type that GKE does not have"),
-        pytest.param({"accelerator_type": "L4"}, None, True, id="nobody labels the nodes"),
+        pytest.param({"accelerator_type": "L40S"}, "gke", True, id="a type that is not on GKE"),
+        pytest.param({"accelerator_type": "L4"}, None, True, id="nodes without labels"),
         pytest.param({"accelerator_type": "L4", "node_selector": {"pool": "l4"}}, None, False, id="the user's labels"),
         pytest.param({"accelerator_type": None}, "gke", False, id="GPUs of any type"),
     ],

@@ -45,7 +45,7 @@ MISTAKES = (
           "num-cpus", after=_L4),
     plant("workers without CPUs by the group's resources", CLUSTER, _PARAMS, 'resources: {CPU: "0", GPU: "2"}',
           "workers-without-cpus", "resources: {CPU", after=_L4),
-    plant("a group of which no node starts", CLUSTER, "maxReplicas: 4", "maxReplicas: 0", "group-never-starts",
+    plant("a group that never starts a node", CLUSTER, "maxReplicas: 4", "maxReplicas: 0", "group-never-starts",
           "maxReplicas: 0"),
     plant("a device type that the node selector contradicts", CLUSTER, "NVIDIA-L4", "Tesla-T4",
           "device-type-contradicted", "ray.io/accelerator-type"),
@@ -59,22 +59,22 @@ MISTAKES = (
 )  # fmt: skip
 
 NO_MISTAKES = {
-    "shared memory as large as the object store": _SHM,
+    "shared memory of the size of the object store": _SHM,
     "shared memory without a limit": _with_shm("{medium: Memory}"),
     "an emptyDir elsewhere": _with_shm("{}").replace("mountPath: /dev/shm", "mountPath: /data"),
-    "a driver that fills a node": _asking(entrypointNumCpus="8", entrypointNumGpus="2"),
-    "a driver with a resource that a group has": _asking(entrypointResources="""'{"Disk": 1}'""").replace(
+    "a driver that uses a whole node": _asking(entrypointNumCpus="8", entrypointNumGpus="2"),
+    "a driver with a resource of a group": _asking(entrypointResources="""'{"Disk": 1}'""").replace(
         _PARAMS, "resources: {CPU: '8', GPU: '2', Disk: '1'}", 1
     ),
-    "a driver that names what Ray finds out": _asking(entrypointResources="""'{"accelerator_type:L4": 0.1}'"""),
-    "a machine with more GPUs than the pod asks for": _on("g6.12xlarge"),
-    "a machine that is not known": _on("made-to-order", 16),
+    "a driver with resources that Ray detects": _asking(entrypointResources="""'{"accelerator_type:L4": 0.1}'"""),
+    "a machine with more GPUs than the pod requests": _on("g6.12xlarge"),
+    "an unknown machine": _on("made-to-order", 16),
     "a cron job": _CRON_JOB,
-    "a group that is told of its CPUs": CLUSTER.replace(_PARAMS, 'rayStartParams: {num-cpus: "8"}', 1),
+    "a group with declared CPUs": CLUSTER.replace(_PARAMS, 'rayStartParams: {num-cpus: "8"}', 1),
     "a request below the limit": CLUSTER.replace(
         'requests:\n                  cpu: "4"', 'requests:\n                  cpu: "2"'
     ),
-    "a variant of the type that Ray is told": CLUSTER.replace("accelerator-type: L4", "accelerator-type: A100").replace(
+    "a variant of the declared type": CLUSTER.replace("accelerator-type: L4", "accelerator-type: A100").replace(
         "NVIDIA-L4", "NVIDIA-A100-SXM4-80GB"
     ),
 }

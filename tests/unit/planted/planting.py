@@ -7,7 +7,7 @@ class Planted(NamedTuple):
     """A mistake.
 
     Attributes:
-        claim: What is wrong, as the test is called.
+        claim: The mistake, which is also the name of the test.
         text: The file with the mistake.
         rule: The rule that finds it.
         line: The line, from 1.
@@ -20,9 +20,9 @@ class Planted(NamedTuple):
 
 
 def plant(claim: str, sound: str, old: str, new: str, rule: str, at: str, *, after: str = "") -> Planted:
-    """Change ``old`` to ``new`` in a sound text; the finding is to be on the line with ``at``.
+    """Change ``old`` to ``new`` in a valid text; the finding must be on the line with ``at``.
 
-    Both are looked for from ``after`` on. Where ``old`` is ``new``, the text has the mistake already.
+    Both are searched after ``after``. If ``old`` equals ``new``, the text already has the mistake.
     """
     start = sound.index(after)
     where = sound.index(old, start)
