@@ -11,6 +11,6 @@ def test_every_framework_has_a_cpu_device():
 
 
 @pytest.mark.parametrize("device", ["TPU", "NPU"])
-def test_a_device_that_a_framework_does_not_see_is_an_error_and_not_the_cpu(device):
+def test_a_device_that_a_framework_does_not_see_raises_an_error(device):
     with pytest.raises(ProbeError, match=f"JAX sees no {device} in this process, and the CPU is not measured instead"):
         jax_device(device)

@@ -93,9 +93,8 @@ class MixedPolicy(ResourcePolicy):
                 given = _next_slots(policy, left)
             except InfeasibleRequestError as error:
                 errors.append(error)
-                # The suggestion of the error concerns a whole cluster, not the remaining resources.
-                why = f" in addition to those of earlier policies: {error.offered}" if found else f": {error}"
-                notes.append(f"no slots of {type(policy).__name__}{why}")
+                beside = " in addition to those of earlier policies" if found else ""
+                notes.append(f"no slots of {type(policy).__name__}{beside}: {error.told(fallback='')}")
             else:
                 found.append(given if speed is None else given.with_speed(speed))
                 notes += given.without_place
