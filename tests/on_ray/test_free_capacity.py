@@ -72,7 +72,7 @@ def test_the_plan_has_what_is_free(serve, num_servers, slot, at_once):
 def test_who_uses_the_gpus_is_in_the_plan_and_in_the_error(serve):
     wait_for_free_gpus()
     serve(2)
-    holder = "its resources were not released within 1 s: actor Server of this program holds 2 GPUs"
+    holder = "its resources were not released within 1 s: actor Server of this program uses 2 GPUs"
     began_s = time.monotonic()
 
     plan = plan_when_ready(GPU_OR_CPU, only_free=True, timeout_s=1)

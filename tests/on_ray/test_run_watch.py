@@ -78,8 +78,8 @@ def test_a_run_says_who_holds_what_its_trials_wait_for(tmp_path, caplog):
     releasing.join()
 
     assert (
-        "2 trials wait for 1 CPU each: actor Holder 'server' of this program holds 1 CPU; "
-        "placement group 'reserved' of this program holds 1 CPU. Wait until these are released, or plan on free "
+        "2 trials wait for 1 CPU each: actor Holder 'server' of this program uses 1 CPU; "
+        "placement group 'reserved' of this program uses 1 CPU. Wait until these are released, or plan on free "
         "resources with FreeCapacityPolicy(policy)"
     ) in caplog.text
 
