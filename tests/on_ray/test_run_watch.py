@@ -80,8 +80,8 @@ def test_a_run_logs_which_actors_and_groups_reserve_the_resources_of_pending_tri
     releasing.join()
 
     assert (
-        "2 trials wait for 1 CPU each: actor Holder 'server' of this program holds 1 CPU; "
-        "placement group 'reserved' of this program holds 1 CPU. Wait until these are released, or plan on free "
+        "2 trials wait for 1 CPU each: actor Holder 'server' of this program uses 1 CPU; "
+        "placement group 'reserved' of this program uses 1 CPU. Wait until these are released, or plan on free "
         "resources with FreeCapacityPolicy(policy)"
     ) in caplog.text
 

@@ -117,9 +117,9 @@ def test_the_page_lists_all_rules():
 
 
 def _write_rows():
-    before, _, rest = PAGE.read_text().partition("| `")
+    before, _, rest = PAGE.read_text().partition("\n| `")
     after = re.sub(r"\A.*?\n(?!\|)", "", rest, count=1, flags=re.DOTALL)
-    PAGE.write_text(before + "\n".join(rows()) + "\n" + after)
+    PAGE.write_text(before + "\n" + "\n".join(rows()) + "\n" + after)
 
 
 if __name__ == "__main__":

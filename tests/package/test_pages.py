@@ -77,12 +77,12 @@ def name(page):
     return page.relative_to(ROOT).as_posix()
 
 
-# Programs that start Ray, on pages whose subject other daily tests cover.
+# Programs that start Ray instances. `make test` and `make test-rest` cover the subjects of these pages elsewhere.
 SLOW_PROGRAMS = {
-    *("autoscaling", "data-and-serve", "index", "mixed-clusters", "notebooks", "pbt", "right-size"),
-    *("rllib", "shared-gpus"),
+    *("autoscaling", "data-and-serve", "index", "mixed-clusters", "notebooks", "out-of-memory", "pbt", "right-size"),
+    *("rllib", "shared-gpus", "train-in-tune", "usage"),
 }
-SLOW_COMMANDS = {"benchmarks", "gpu-memory", "pbt"}
+SLOW_COMMANDS = {"benchmarks", "cost", "gpu-memory", "pbt", "plans"}
 
 
 def marked(page, slow):

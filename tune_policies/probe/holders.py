@@ -62,7 +62,7 @@ def what_holders_have(request: Sequence[Mapping[str, float]], holders: Holders) 
         blocking = {name: ticks for name, ticks in each.amounts.items() if name in (short or names) and ticks > 0}
         if blocking:
             amounts.setdefault(each.holder, Counter()).update(blocking)
-    return "; ".join(f"{holder} holds {format_amounts(blocking)}" for holder, blocking in sorted(amounts.items()))
+    return "; ".join(f"{holder} uses {format_amounts(blocking)}" for holder, blocking in sorted(amounts.items()))
 
 
 def sum_of(request: Iterable[Mapping[str, float]]) -> Amounts:
