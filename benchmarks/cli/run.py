@@ -37,7 +37,9 @@ def run(
     quick: Annotated[
         bool, typer.Option("--quick", help="Measure one size in few rounds, which takes about a minute.")
     ] = False,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run of this file, with its settings.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Resume the run recorded in this file, with the same settings.")
+    ] = None,
     process_timeout_s: Annotated[
         float | None,
         typer.Option(min=0.1, help="The longest time that a process runs, in seconds.  [default: 60; quick: 15]"),

@@ -70,7 +70,7 @@ def test_two_preparations_do_the_same_work(name):
 
 
 @pytest.mark.parametrize("name", [name for name in QUICK if name != "iterative-actor"])
-def test_a_step_from_device_memory_returns_the_result_of_one_from_host_memory(name):
+def test_a_step_returns_the_same_result_from_device_memory_and_host_memory(name):
     assert facts_of(name)["kept"] == pytest.approx(facts_of(name)["first"], rel=1e-5)
 
 

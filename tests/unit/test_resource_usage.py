@@ -380,7 +380,7 @@ def test_hours_are_counted_by_the_slot_that_the_scheduler_assigned():
     assert {each.slot: each.hours for each in usage.slots} == {"1 GPU": {"GPU": 1.0}, "2 CPUs": {"CPU": 2.0}}
 
 
-def test_a_trial_with_other_amounts_than_its_slot_is_counted_by_its_amounts():
+def test_usage_counts_the_resources_that_a_trial_requests_instead_of_its_slot():
     run = RunMonitor(TrialPlan(slots=(GPU_SLOT,), limited_by="GPU"), None, 1, None)
     begin(run, trial("raised", gpus=2), 0)
 
