@@ -1,9 +1,9 @@
-"""Estimates the GPU memory of a PyTorch training before it runs, without a GPU.
+"""Estimates the GPU memory of training a PyTorch model before the training runs, without a GPU.
 
 The model consists of fake tensors, which have shapes but no data. Two training steps are tracked tensor by tensor,
 because the optimizer's state exists from the second step on.
 
-This module uses private parts of PyTorch, which has no public way to track memory without running.
+This module uses private parts of PyTorch, because PyTorch has no public API to track memory without running the model.
 """
 
 import copy
@@ -42,11 +42,12 @@ def fakes() -> tuple[Any, Any]:
 
     class OneMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         def __deepcopy__(self, memo: object) -> "OneMode":
-            return self  # otherwise copied layers, as in nn.TransformerEncoder, would have another mode
+            return self  # otherwise, copied layers, as in nn.TransformerEncoder, would have another mode
 
     class Tracker(MemTracker):  # type: ignore[no-untyped-call]
         def _track_module_params_and_buffers(self, module: Any, install_grad_hooks: bool = True) -> Any:
-            # It installs a hook on the gradient of each parameter without one, which fails on a frozen parameter.
+            # PyTorch's method installs a gradient hook on each parameter that has none. This fails for a frozen
+            # parameter, so give it a dummy hook.
             for parameter in module.parameters():
                 if not parameter.requires_grad:
                     none = SimpleNamespace(remove=lambda: None)
@@ -58,7 +59,7 @@ def fakes() -> tuple[Any, Any]:
 
 
 def as_fake(model: Any, fake_mode: Any) -> Any:
-    """Return the model, or a copy in which real parameters and buffers are fake."""
+    """Return the model, or a copy whose real parameters and buffers are replaced by fake ones."""
     import torch
 
     tensors = [*model.parameters(), *model.buffers()]
@@ -82,16 +83,18 @@ def is_fake(tensor: Any) -> bool:
 
 @contextmanager
 def convertible() -> Iterator[None]:
-    """Let modules convert fake parameters, as ``.half()`` and ``.to(…)`` do.
+    """Make ``.half()``, ``.to(…)`` and similar conversions work for modules with fake parameters.
 
-    PyTorch would swap the contents of each parameter, which fails because the fake mode has weak references to it. Here
-    the module gets a new parameter. Modules with real parameters are converted as usual, also in other threads.
+    PyTorch would swap the contents of each parameter. This fails because the fake mode has weak references to the
+    parameter. Instead, the module gets a new parameter. Modules with real parameters are converted as usual, including
+    modules in other threads.
     """
     import torch
 
     module_class: Any = torch.nn.Module
     original = module_class._apply
-    # By parameter and function, so that shared parameters stay shared. References keep the IDs from being reused.
+    # The keys are IDs of a parameter and a function, so that shared parameters stay shared. The values keep references,
+    # so that Python does not reuse the IDs.
     converted: dict[tuple[int, int], tuple[Any, ...]] = {}
 
     def convert(module: Any, function: Any, recurse: bool = True) -> Any:
@@ -130,13 +133,13 @@ _NOT_KNOWN: Final = (
 
 
 class GpuMemoryEstimate(Value):
-    """The GPU memory of a training step at its peak.
+    """The GPU memory of a training step at its peak, in bytes.
 
     The first four parts add up to ``peak_bytes``.
 
     Attributes:
         parameters_bytes: Parameters and buffers of the model.
-        gradients_bytes: Gradients of the parameters that exist at the peak.
+        gradients_bytes: Gradients that exist at the peak.
         optimizer_bytes: The optimizer's state, and temporary memory of its step.
         activations_bytes: The batch, the activations for the backward pass, and temporary memory of this pass.
         peak_bytes: All tensors at the peak.
@@ -154,7 +157,7 @@ class GpuMemoryEstimate(Value):
 
     @property
     def total_bytes(self) -> int:
-        """The peak and the overhead, which is the value for ``GpuMemoryPolicy(gpu_memory=…)``."""
+        """The sum of peak and overhead in bytes, to be used in ``GpuMemoryPolicy(gpu_memory=…)``."""
         return self.peak_bytes + self.overhead_bytes
 
     def explain(self) -> str:
@@ -180,12 +183,14 @@ def estimate_gpu_memory(
     """Estimate the GPU memory of training a PyTorch model. Nothing is computed, and no GPU is needed.
 
     Args:
-        model_fn: Builds the model on the default device, without ``.cuda()``. An existing model is copied without data.
+        model_fn: Builds the model on the default device, without ``.cuda()``. If it returns an existing model, the
+            model is copied without its data.
         batch: The input of the model: a tensor, a tuple of arguments or a dict of keyword arguments, or a function that
-            returns one of them. A tuple of integers is the shape of a tensor of the model's type. With ``loss_fn``, a
-            pair of the input and the targets.
+            returns one of them. A tuple of integers is the shape of a tensor of the model's type. With ``loss_fn``, the
+            batch is a pair of the input and the targets.
         optimizer: Creates the optimizer from the parameters, such as ``torch.optim.AdamW``.
-        loss_fn: Returns the loss of an output and its targets. The default is the output's ``loss``, or its mean.
+        loss_fn: Returns the loss for an output and its targets. The default is the output's attribute ``loss``, or the
+            mean of the output.
 
     Raises:
         MeasurementError: The model cannot be built, rejects the batch, or cannot run without data, or PyTorch is too
@@ -226,7 +231,7 @@ def estimate_gpu_memory(
 def _tried(what: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except Exception as error:  # of the user's code
+    except Exception as error:  # an error of the user's code
         raise MeasurementError(f"no estimate is possible because {what}: {type(error).__name__}: {error}") from error
 
 

@@ -29,10 +29,10 @@ MEASURED: Final = "measured"
 """The only key of Tune's config. Its value has the number of the measured config, and the config."""
 
 _SAMPLE_S: Final = 0.25
-"""The interval of readings between results, for frameworks that keep no peaks."""
+"""The interval of memory readings in seconds. They are needed for frameworks that do not record peaks."""
 
 _SEND_S: Final = 10.0
-"""The deadline for sending a reading."""
+"""The timeout for sending a reading, in seconds."""
 
 _TAKE_MORE_THAN_NEEDED: Final = ("tensorflow", "jax")
 """Frameworks that reserve most of a device at the start, so only the memory of their tensors counts."""
@@ -45,12 +45,12 @@ class Reading(Value):
 
     Attributes:
         peak_bytes: The peak of each framework's allocator, or of its tensors if it reserves more than it needs.
-        total_bytes: Peaks and overhead, or the driver's figure for the process if that is larger.
+        total_bytes: The sum of peaks and overhead, or the memory that the driver reports for the process, if larger.
         overhead_bytes: The memory outside the allocators, measured or a safe default.
         host_memory_bytes: The peak host memory of the process and its children.
         num_steps: The number of results so far.
         ended_by: Why the trial ended, or ``None`` if it still runs.
-        device_bytes: The GPU's memory.
+        device_bytes: The total memory of the GPU.
         versions: The versions of the frameworks that use the GPU.
     """
 
@@ -73,7 +73,7 @@ class Recorder:
         self._readings: dict[int, Reading] = {}
 
     def record(self, number: int, reading: Reading) -> None:
-        """Store a reading by the number of its config, unless an earlier reading has the end of the trial."""
+        """Store a reading by the number of its config, unless the end of the trial was already recorded."""
         before = self._readings.get(number)
         if before is None or before.ended_by is None:
             self._readings[number] = reading
@@ -84,7 +84,7 @@ class Recorder:
 
 
 class Caps(NamedTuple):
-    """The largest number of steps and the deadline of a measured trial."""
+    """The maximum number of steps and the timeout of a measured trial."""
 
     max_steps: int
     timeout_s: float
@@ -99,7 +99,7 @@ def measured_trial(
     return type(f"measured_{getattr(trainable, '__name__', cls.__name__)}", (_Measured, cls), fields)
 
 
-class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
+class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are untyped
     _recorder: Any
     _caps: Caps
     _overheads: Overheads
@@ -114,7 +114,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         self._host_memory_bytes = 0
         self._lock = threading.Lock()
         self._ends_at = time.monotonic() + self._caps.timeout_s
-        # Before the user's constructor, which may use all memory, or hang.
+        # Start before the user's constructor, because it may use all memory or hang.
         threading.Thread(target=self._watch, daemon=True).start()
         with self._failures_recorded():
             super().__init__({**measured["config"], **config}, *args, **kwargs)
@@ -204,7 +204,7 @@ def _peak(name: str, memory: FrameworkMemory) -> int:
 
 
 def _process_bytes(held: int) -> int | None:
-    """Return the driver's figure for this process, or ``None`` if the driver does not list it."""
+    """Return this process's memory in bytes as reported by the driver, or ``None`` if the driver does not list it."""
     with suppress(NvmlError):
         found = bytes_of_process(read_device_use())
         # A smaller figure belongs to another process, which has this ID on the host.
@@ -215,7 +215,8 @@ def _process_bytes(held: int) -> int | None:
 def host_memory_in_use() -> int:
     """Return the host memory of this process and its children in bytes.
 
-    Forked children share memory with their parent, so a process with children counts only its part of shared memory.
+    Forked children share memory with their parent, so if there are children, each process counts only its part of
+    the shared memory.
     """
     psutil = shipped_psutil()
     process = psutil.Process()
@@ -224,7 +225,7 @@ def host_memory_in_use() -> int:
         return int(process.memory_info().rss)
     total = 0
     for each in (process, *children):
-        with suppress(psutil.Error):  # it has ended
+        with suppress(psutil.Error):  # the process has ended
             memory = each.memory_full_info()
             total += getattr(memory, "pss", memory.rss)  # only Linux has pss
     return total
