@@ -1,10 +1,10 @@
 """Chooses the cheapest nodes on which a number of trials with one slot type run at once.
 
-The slot of a trial may depend on the nodes. If each node type has its own slots, the trials on a node are those that
-the policy plans on it alone. If all trials get the same slot, its CPUs may depend on the node with the fewest CPUs per
-GPU, and its GPU fraction on the GPU with the least memory. So this module counts in several ways: the trials on each
-node type alone, and the workers of each slot that the policy makes on any of them. For each way, it finds the cheapest
-nodes, and the policy checks whether the trials fit on them.
+The slot of a trial may depend on the nodes. If each node type has its own slots, a node runs as many trials as
+the policy plans on this node alone. If all trials get the same slot, its CPUs may depend on the node with the fewest
+CPUs per GPU, and its GPU fraction on the GPU with the least memory. So this module counts in several ways: the trials
+on each node type alone, and the workers of each slot that the policy makes on any of them. For each way, it finds the
+cheapest nodes, and checks with the policy whether the trials fit on them.
 
 Nodes are counted in units: a node, or all hosts of a TPU slice.
 """
@@ -35,10 +35,10 @@ Units = Mapping[str, int]
 MOST_NODES_OF_TYPE: Final = 10_000
 _MOST_NODES: Final = 100_000
 _LEAST_LIMIT: Final = 1000
-"""The most nodes of a type, and of all types together. Each of many types may have at least 1,000."""
+"""The maximum number of nodes of a type, and of all types together. Even with many types, each may have 1,000 nodes."""
 
 _NO_LIMIT: Final = 1_000
-"""The most units of a node type without a ``count``."""
+"""The maximum number of units of a node type without a ``count``."""
 
 _PER_MONEY: Final = 10**6
 """Prices are added up in whole millionths, so that equal sums compare as equal."""
@@ -49,7 +49,7 @@ class NodePool(NamedTuple):
 
     node_types: Mapping[str, NodeType]
     head: NodeCapacity
-    least: Units = {}  # noqa: RUF012 - nothing changes it
+    least: Units = {}  # noqa: RUF012 - it is never modified
 
     def of(self, holds: Callable[[NodeType], bool]) -> Self:
         """Return the pool with only the node types for which ``holds`` returns true."""
@@ -57,7 +57,7 @@ class NodePool(NamedTuple):
 
     @property
     def most(self) -> dict[str, int]:
-        """The most units of each node type."""
+        """The maximum number of units of each node type."""
         limit = min(MOST_NODES_OF_TYPE, max(_LEAST_LIMIT, _MOST_NODES // max(1, len(self.node_types))))
         return {
             name: min(each.count or _NO_LIMIT * each.num_hosts, limit) // each.num_hosts
@@ -80,13 +80,13 @@ class NodePool(NamedTuple):
         return DesignedGroup(node_type=node_type, min_nodes=least * hosts, max_nodes=units * hosts, num_hosts=hosts)
 
     def with_least(self, units: Units) -> dict[str, int]:
-        """Return the units, with those that always exist."""
+        """Return the units, increased to the units that always exist."""
         return {name: max(units.get(name, 0), self.least.get(name, 0)) for name in sorted({**units, **self.least})}
 
     def capacity(self, units: Units, *, is_expected: bool = True) -> ClusterCapacity:
         """Return the cluster with these units and those that always exist.
 
-        Unless ``is_expected`` is false, all other nodes count as nodes to be added.
+        If ``is_expected`` is true, the other nodes are marked as nodes that do not exist yet.
         """
         groups = [self.group(name, number) for name, number in self.with_least(units).items() if number]
         nodes = (
@@ -106,7 +106,8 @@ class NodePool(NamedTuple):
     def cost(self, name: str, *, uses_devices: bool) -> tuple[int, ...]:
         """Return the cost of a unit as a tuple that is compared in order.
 
-        Its parts are the nodes without a price if others have one, the price, the idle devices, and the nodes.
+        Its parts are the number of nodes without a price (if other nodes have one), the price, the number of idle
+        devices, and the number of nodes.
         """
         node_type = self.node_types[name]
         price = node_type.price_per_hour
@@ -143,7 +144,7 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
     Args:
         policy: A policy with one slot type.
         pool: The node types.
-        most: The maximum number of units of each.
+        most: The maximum number of units of each node type.
         num_trials: The number of trials.
 
     Raises:
@@ -189,13 +190,13 @@ def _of_all(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
 
 
 def _enough(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> tuple[dict[str, int], TrialPlan]:
-    """Return enough units for the trials and the plan on them, or all units that help if none are enough."""
+    """Return units with room for the trials and the plan on them, or as many units as are useful."""
     number, before = 1, 0
     while True:
         units = {name: min(number, limit) for name, limit in most.items()}
         plan = pool.plan(policy, units)
         if plan is None:
-            if number == 1:  # usually no number of nodes helps
+            if number == 1:  # usually, no trial fits on more nodes either
                 try:
                     policy.plan(pool.capacity(most))
                 except InfeasibleRequestError as error:
@@ -230,7 +231,7 @@ def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan
     found += [*plan.slots, plan.common_slot]
     slots = [slot.of_fixed_size().model_copy(update={"max_concurrent_trials": 1}) for slot in found]
     if len({slot.worker.cpus for slot in slots}) > 1:
-        # The policy chooses fewer CPUs on nodes with few CPUs, so that no device is stranded.
+        # The policy chooses fewer CPUs on nodes with few CPUs, so that no device stays idle.
         slots += [
             slot.model_copy(update={"per_worker" if slot.num_workers else "trial": slot.worker.replaced(cpus=0)})
             for slot in slots
@@ -304,7 +305,7 @@ def trimmed(units: Units, pool: NodePool, *, uses_devices: bool, holds: Callable
 
 
 _Link = tuple["_Link | None", str, int]
-"""The items of a cost as a linked list: the previous items, then a name and its number."""
+"""Chosen items as a linked list: the previous items, then the name of an item and its number of pieces."""
 
 
 class Item(NamedTuple):
@@ -344,7 +345,7 @@ def cheapest_cover(items: Sequence[Item], needed: int) -> dict[str, int] | None:
 
 
 def _surely(items: Sequence[Item], needed: int) -> dict[str, int]:
-    """Return pieces of each item that belong to some cheapest set, which shortens the search.
+    """Return the numbers of pieces that some cheapest set contains, to shorten the search.
 
     Consider an item that contributes n, and any n pieces of other items. Some of these pieces together contribute a
     multiple of n. If they cost more per contribution, pieces of the item can replace them. After all replacements, a

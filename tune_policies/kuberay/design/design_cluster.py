@@ -321,7 +321,7 @@ def design_cluster(
 
 
 def _with_min_nodes(catalog: NodeCatalog, min_nodes: Mapping[str, int]) -> dict[str, NodeType]:
-    """Return the node types by name, with these minimum numbers."""
+    """Return the node types by name, with these minimum numbers of nodes."""
     node_types = {each.name: each for each in catalog.nodes}
     for name, number in min_nodes.items():
         if name not in node_types:
@@ -439,7 +439,10 @@ def _why(
 
 
 def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int) -> str | None:
-    """Return how many nodes all trials need if one type is in use, or ``None`` if more nodes do not help."""
+    """Return the nodes that all trials need at once, as text.
+
+    Return ``None`` if several node types are in use, or if more nodes do not help.
+    """
     if len(chosen.units) != 1:
         return None
     ((name, units),) = chosen.units.items()

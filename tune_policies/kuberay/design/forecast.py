@@ -47,11 +47,11 @@ class TrialForecast(Value):
 
     Attributes:
         cluster: The name of the cluster.
-        at_minimum: The nodes that always exist.
-        at_maximum: All nodes that the autoscaler adds for trials.
-        for_trials: The nodes for the requested number of trials; ``None`` if they need all nodes.
+        at_minimum: The trials on the nodes that always exist.
+        at_maximum: The trials on all nodes that the autoscaler adds for them.
+        for_trials: The requested number of trials and the nodes that they need; ``None`` if they need all nodes.
         currency: The currency of the prices.
-        cautions: Sentences about possible differences to the real cluster.
+        cautions: Warnings about possible differences from the real cluster.
     """
 
     cluster: str
@@ -94,7 +94,7 @@ def _as_text(plan: TrialPlan) -> list[str]:
 def forecast_trials(
     policy: ResourcePolicy, cluster: ClusterSpec, *, catalog: NodeCatalog | None = None, num_trials: int | None = None
 ) -> TrialForecast:
-    """Forecast how many trials run on a cluster at its minimum and at its maximum, and what it costs.
+    """Forecast how many trials run on a cluster at its minimum and its maximum size, and the price.
 
     Args:
         policy: The policy of the trials.
@@ -157,7 +157,7 @@ def _at_most(policy: ResourcePolicy, cluster: ClusterSpec, capacity: ClusterCapa
     total = sum(group.max_nodes for group in cluster.groups)
     if not cluster.is_autoscaling or not growing or total > min(cluster.max_nodes or total, MOST_NODES):
         return AutoscalingPolicy(policy).plan(capacity)
-    # A plan only finds the slices of alive hosts, so all hosts count as alive.
+    # A plan only finds the slices of alive hosts, so count all hosts as alive.
     numbers = {group.name: group.max_nodes for group in cluster.groups}
     plan = policy.plan(_with_nodes(cluster, numbers))
     for group in cluster.groups:
@@ -178,7 +178,7 @@ def _with_nodes(cluster: ClusterSpec, numbers: Mapping[str, int]) -> ClusterCapa
 def _fewest(
     policy: ResourcePolicy, cluster: ClusterSpec, group: WorkerGroup, numbers: Mapping[str, int], num_trials: int
 ) -> int:
-    """Return the fewest nodes of one group with which ``num_trials`` trials run, without changing other groups."""
+    """Return the minimum number of nodes of one group for ``num_trials`` trials, if the other groups do not change."""
 
     def holds(number: int) -> bool:
         try:
@@ -223,8 +223,8 @@ def _prices_missing(cluster: ClusterSpec, catalog: NodeCatalog | None, head_pric
 def with_prices(spec: ClusterSpec, catalog: NodeCatalog) -> ClusterSpec:
     """Return the cluster with the prices of the catalog.
 
-    The price of a group is that of the node type with its name. By default, it is that of the smallest node type with
-    the same devices, the same device type if both have one, and at least as many CPUs.
+    A group has the price of the node type with the same name. If there is none, it has the price of the smallest node
+    type with the same devices, the same device type if both have one, and at least as many CPUs.
     """
     named = {each.name: each for each in catalog.nodes}
     groups = []
