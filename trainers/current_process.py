@@ -34,9 +34,9 @@ _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",  # Ray sets it too: to 1 if a trial requests GPUs but no CPUs
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",  # TensorFlow reads these two when its runtime starts
+    "TF_NUM_INTRAOP_THREADS",  # TensorFlow reads this variable and the next one when its runtime starts
     "TF_NUM_INTEROP_THREADS",
-    "NPROC",  # XLA, and so JAX, reads this one when its CPU back end starts
+    "NPROC",  # XLA, and therefore JAX, reads it when its CPU back end starts
 )
 _DEVICE_VARIABLES: Final = (
     "CUDA_DEVICE_ORDER",
@@ -97,7 +97,7 @@ class CurrentProcess:
             )
 
     def set_num_threads(self, num_threads: int) -> None:
-        """Set the number of threads of this process's numerical libraries, now and for those loaded later."""
+        """Set the number of threads of this process's numerical libraries, including libraries loaded later."""
         self._thread.is_set = True
         for variable in _THREAD_VARIABLES:
             os.environ[variable] = str(num_threads)

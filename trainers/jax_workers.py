@@ -15,7 +15,7 @@ from ray.train.v2.jax import JaxConfig
 
 @dataclass
 class ConnectedJaxConfig(JaxConfig):  # type: ignore[misc]  # Ray's classes are untyped
-    """Connects several workers before their loops run."""
+    """A config that connects several workers before their loops run."""
 
     @property
     def backend_cls(self) -> type[Backend]:

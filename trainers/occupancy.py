@@ -39,7 +39,7 @@ from tune_policies.values.resources import ray_ticks
 
 _READ_TIMEOUT_S: Final = 10.0
 _FRESH_S: Final = 20.0
-"""How long the autoscaler's node types are cached, in seconds. Until then, a new node counts twice, which is safe."""
+"""How long the autoscaler's node types are cached, in seconds. A node added meanwhile counts twice, which is safe."""
 _STARTING_S: Final = 30.0
 """How long a run without resource requests may take to start, in seconds."""
 

@@ -118,9 +118,9 @@ class PolicyScheduler(WrappingScheduler):
             replan_interval_s=check_seconds(replan_interval_s, "replan_interval_s"),
             wait_for_nodes_s=check_seconds(wait_for_nodes_s, "wait_for_nodes_s"),
         )
-        self._forget_run()
+        self._reset_run()
 
-    def _forget_run(self) -> None:
+    def _reset_run(self) -> None:
         self._slots: RunSlots | None = None
         self._queue: TuneQueue | None = None
         self._watch = RunWatch()
@@ -133,7 +133,7 @@ class PolicyScheduler(WrappingScheduler):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._requeued = set()
-        self._forget_run()
+        self._reset_run()
 
     def around(self, inner: TrialScheduler | None) -> "PolicyScheduler":
         """Return a scheduler with the same policy and options around another inner scheduler."""
@@ -159,7 +159,7 @@ class PolicyScheduler(WrappingScheduler):
         return super().set_search_properties(metric, mode, **spec)
 
     def _begin(self) -> RunSlots:
-        self._forget_run()
+        self._reset_run()
         self._slots = slots = RunSlots(self._options)
         plan = slots.run_plan.plan
         changes_resources = any(isinstance(each, ResourceChangingScheduler) for each in nested_schedulers(self._inner))

@@ -1,4 +1,4 @@
-"""Sets up the processes of your own Ray tasks and actors like those of trials.
+"""Sets up the processes of your own Ray tasks and actors like the processes of trials.
 
 Ray does not enforce the resources of a task or an actor. ``with_limits`` enforces the plan's limits in its process.
 """
@@ -91,7 +91,7 @@ class _Actor(NamedTuple):
 
     @contextmanager
     def call(self, *_: Any) -> Iterator[None]:
-        # An actor with several threads runs methods in other threads than ``__init__``.
+        # An actor with several threads runs its methods in different threads than ``__init__``.
         CURRENT.set_num_threads_of_thread()
         with CURRENT.noted_on_oom():
             yield

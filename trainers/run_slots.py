@@ -64,7 +64,7 @@ class RunSlots:
         last_slots: The last slot of each trial that has run.
         waiting: The trials that wait for a slot, in the order in which they began to wait.
         fallen_back: The trials that could not use their device and fell back.
-        left_idle: How many free slots of each type the last decision left idle.
+        left_idle: The number of free slots that the last decision left idle, by slot type.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.

@@ -121,7 +121,7 @@ class TrialRun:
         self._lock = threading.Lock()
 
     def fit(self, trainer: Any) -> BaseException | None:
-        """Run the trainer, report its reports as results of the trial, and return its error.
+        """Run the trainer, pass its reports to Tune as results of the trial, and return its error or ``None``.
 
         Raises:
             SystemExit: Tune has stopped the trial.

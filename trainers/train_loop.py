@@ -133,7 +133,7 @@ def ray_trainer_class(trainer: object) -> type | None:
 
 
 def check_train_v2(trainer: Callable[..., Any]) -> None:
-    """Raise an ``InvalidResourcesError`` unless ``trainer`` is of Ray Train's version 2.
+    """Raise an ``InvalidResourcesError`` unless ``trainer`` belongs to Ray Train version 2.
 
     Version 1 starts its own Tune run, so it cannot run in a trial.
     """

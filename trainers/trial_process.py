@@ -190,7 +190,7 @@ def described_slot(reserved: Any) -> str:
         return str(slot)
     has = reserved.required_resources
     amounts = ray_ticks(has)
-    # With several bundles, the slot is only that of the trial's own process. Another scheduler may reserve less.
+    # With several bundles, the slot describes only the trial's own process. Another scheduler may reserve less.
     if len(reserved.bundles) > 1 or any(amounts.get(name, 0) < ticks for name, ticks in slot.trial.ticks.items()):
         from tune_policies.cluster.capacity import to_resources
 

@@ -46,8 +46,8 @@ def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout
     later memory limits use them.
 
     Args:
-        frameworks: Some of ``"torch"``, ``"tensorflow"``, ``"jax"`` and ``"cupy"``. The default is all that are
-            installed on the node and see the GPU.
+        frameworks: Some of ``"torch"``, ``"tensorflow"``, ``"jax"`` and ``"cupy"``. The default is all frameworks that
+            are installed on the node and see the GPU.
         timeout_s: The timeout for each GPU in seconds, including the wait for a free GPU.
 
     Returns:
@@ -123,7 +123,7 @@ def _measure_on(place: Place, model: str, names: Sequence[str], timeout_s: float
 
 
 def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float, model: str) -> list[dict[str, Any]]:
-    """Return the fields of a ``MeasuredOverhead`` for each framework, or its name and an ``error``.
+    """Return the fields of a ``MeasuredOverhead`` for each framework, or the framework's name and an ``error``.
 
     The first visible GPU of the model is used. ``timeout_s`` is the timeout for each framework.
     """
@@ -205,7 +205,7 @@ def run_while_it_holds(
 def overhead_fields(
     reported: Mapping[str, Any], gpu_model: str, *, used_before: int, used_now: int, process_bytes: int | None
 ) -> dict[str, Any]:
-    """Return fields of a ``MeasuredOverhead``, or an ``error``.
+    """Return fields of a ``MeasuredOverhead``, or only an ``error``.
 
     Args:
         reported: The child's ``version`` and ``reserved_bytes``.

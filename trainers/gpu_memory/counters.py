@@ -52,10 +52,10 @@ class Counter:
         raise NotImplementedError
 
     def reset_peaks(self, module: Any) -> None:
-        """Reset the peaks, if the framework can."""
+        """Reset the peaks, if the framework supports this."""
 
     def release(self, module: Any) -> None:
-        """Release unused memory of the device, if the framework can."""
+        """Release unused memory of the device, if the framework supports this."""
 
 
 def read_counters() -> dict[str, FrameworkMemory]:
@@ -64,7 +64,7 @@ def read_counters() -> dict[str, FrameworkMemory]:
     Raises:
         ProbeError: A framework raised an error. The functions below raise it too.
     """
-    found = {name: _ask(name, counter.read) for name, counter in _in_use()}
+    found = {name: _call_counter(name, counter.read) for name, counter in _in_use()}
     return {name: memory for name, memory in found.items() if memory is not None}
 
 
@@ -91,21 +91,21 @@ def peak_gpu_memory_bytes() -> int | None:
 
 
 def reset_peaks() -> None:
-    """Reset all peaks, except those of JAX, which cannot reset its peaks."""
+    """Reset all peaks, except the peaks of JAX, which cannot be reset."""
     for name, counter in _in_use():
-        _ask(name, counter.reset_peaks)
+        _call_counter(name, counter.reset_peaks)
 
 
 def release_unused() -> None:
     """Release unused device memory."""
-    holding = [(name, counter) for name, counter in _in_use() if _ask(name, counter.read) is not None]
+    holding = [(name, counter) for name, counter in _in_use() if _call_counter(name, counter.read) is not None]
     if holding:
-        gc.collect()  # slow, so only if a framework uses a device
+        gc.collect()  # it is slow, so skip it if no framework uses a device
     for name, counter in holding:
-        _ask(name, counter.release)
+        _call_counter(name, counter.release)
 
 
-def _ask(name: str, call: Callable[[Any], _T]) -> _T:
+def _call_counter(name: str, call: Callable[[Any], _T]) -> _T:
     try:
         return call(sys.modules[name])
     except Exception as error:  # errors of frameworks have no common base class

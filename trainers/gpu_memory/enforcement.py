@@ -17,7 +17,7 @@ from .limiters import LIMITERS, has_jax_gpu_plugin
 from .mps import is_mig, isolate_by_mps
 from .share import FractionLimits, SharedDevice
 
-_MUST_SEE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
+_MUST_SEE_DEVICE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
 """Frameworks that must see the device. Others may be imported without being used, for example JAX by TensorFlow."""
 
 _NOT_ENFORCEABLE: Final = {
@@ -45,13 +45,13 @@ def enforce(limits: FractionLimits) -> None:
     if limits.share.is_whole:
         limits.by_driver = "mig" if is_mig() else None
         return
-    if limits.options.isolation == "mps":  # before CUDA starts
+    if limits.options.isolation == "mps":  # this must happen before CUDA starts
         isolate_by_mps(limits)
     limit_imported(limits, MODULES)
 
 
 def limit_imported(limits: FractionLimits, modules: Iterable[str]) -> None:
-    """Limit the imported frameworks among ``modules``, and report those that have no limit.
+    """Limit the imported frameworks among ``modules``, and report frameworks that have no limit.
 
     Raises:
         MemoryLimitError: A framework cannot be limited, or none can see the device.
@@ -107,8 +107,8 @@ def _require_visible_device(limits: FractionLimits, names: Iterable[str], *, may
     With ``may_come``, nothing is reported if a framework that is not imported yet may see the device.
     """
     device = limits.share.device
-    missing = [name for name in names if name in limits.blind and name in _MUST_SEE[device]]
-    if limits.seeing or not missing or (may_come and device == "GPU" and _may_another_see_it(limits)):
+    missing = [name for name in names if name in limits.blind and name in _MUST_SEE_DEVICE[device]]
+    if limits.seeing or not missing or (may_come and device == "GPU" and _may_other_framework_see_gpu(limits)):
         return
     limits.report_unenforced(
         f"Ray assigned this process a fraction of a {device}, but {missing[0]} sees no {device}, so its limit cannot "
@@ -117,7 +117,7 @@ def _require_visible_device(limits: FractionLimits, names: Iterable[str], *, may
     )
 
 
-def _may_another_see_it(limits: FractionLimits) -> bool:
+def _may_other_framework_see_gpu(limits: FractionLimits) -> bool:
     """Return whether an installed framework that is not imported yet may see this process's GPU.
 
     Only an import shows whether PyTorch and TensorFlow are CPU-only builds.

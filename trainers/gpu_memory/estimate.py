@@ -123,7 +123,7 @@ def convertible() -> Iterator[None]:
         module_class._apply = original
 
 
-_NOT_KNOWN: Final = (
+_NOT_INCLUDED: Final = (
     "workspaces of cuBLAS and cuDNN, which depend on the chosen kernels",
     "rounding and fragmentation of the allocator",
     "automatic mixed precision, torch.compile and CUDA graphs, unless model_fn enables them",
@@ -153,7 +153,7 @@ class GpuMemoryEstimate(Value):
     activations_bytes: UsedBytes
     peak_bytes: UsedBytes
     overhead_bytes: Bytes = TORCH_OVERHEAD_BYTES
-    unknown: tuple[str, ...] = _NOT_KNOWN
+    unknown: tuple[str, ...] = _NOT_INCLUDED
 
     @property
     def total_bytes(self) -> int:
@@ -198,17 +198,17 @@ def estimate_gpu_memory(
     """
     fake_mode, tracker = fakes()
     with warnings.catch_warnings(), fake_mode:
-        warnings.simplefilter("ignore")  # about modules that no longer exist when their gradients are computed
+        warnings.simplefilter("ignore")  # PyTorch warns that modules no longer exist when gradients are computed
         with convertible():
-            built = _tried("model_fn failed without data", model_fn)
-        model = _tried("model_fn must return a torch.nn.Module", lambda: as_fake(built, fake_mode))
+            built = _attempt("model_fn failed without data", model_fn)
+        model = _attempt("model_fn must return a torch.nn.Module", lambda: as_fake(built, fake_mode))
         parameters = list(model.parameters())
         device = parameters[0].device if parameters else "cpu"
         dtype = next((each.dtype for each in parameters if each.is_floating_point()), None)
-        inputs, targets = _tried(
+        inputs, targets = _attempt(
             "the batch cannot be made", lambda: _split(_faked(batch, fake_mode, device, dtype), loss_fn)
         )
-        steps = _tried("optimizer failed", lambda: optimizer(parameters)) if optimizer else None
+        steps = _attempt("optimizer failed", lambda: optimizer(parameters)) if optimizer else None
         for group in steps.param_groups if steps is not None else ():
             # On a GPU, PyTorch's optimizers update all parameters at once, which needs more temporary memory.
             if group.get("foreach", False) is None and not group.get("fused"):
@@ -219,16 +219,16 @@ def estimate_gpu_memory(
             for _ in range(2):
                 (model if steps is None else steps).zero_grad()
                 tracker.track_external(*_tensors((inputs, targets)))
-                output = _tried("the model rejects the batch, or depends on its data", lambda: _called(model, inputs))
-                loss = _tried("loss_fn failed", lambda: _loss(output, targets, loss_fn))  # noqa: B023 - called at once
-                _tried("the backward pass failed", loss.backward)
+                output = _attempt("the model rejects the batch, or depends on its data", lambda: _called(model, inputs))
+                loss = _attempt("loss_fn failed", lambda: _loss(output, targets, loss_fn))  # noqa: B023 - called here
+                _attempt("the backward pass failed", loss.backward)
                 if steps is not None:
-                    _tried("the optimizer's step failed", steps.step)
+                    _attempt("the optimizer's step failed", steps.step)
                 tracker.reset_mod_stats()
     return _estimate(tracker.get_tracker_snapshot("peak"), device)
 
 
-def _tried(what: str, call: Callable[[], Any]) -> Any:
+def _attempt(what: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:  # an error of the user's code

@@ -30,7 +30,7 @@ _WHOLE_FRACTION: Final = 0.8
 def wait_for_free_memory(share: GpuShare, earlier: FractionLimits | None = None, *, timeout_s: float = 30.0) -> None:
     """Wait until the memory of this process's GPU fraction or devices is free. Without NVML, return immediately.
 
-    ``earlier`` are the limits of an earlier trial in this process, whose memory counts as free.
+    ``earlier`` are the limits of an earlier trial in this process. Memory that this process still uses counts as free.
 
     Raises:
         MemoryLimitError: The memory is not free after ``timeout_s`` seconds.
@@ -74,7 +74,7 @@ def _own_bytes(device: DeviceUse, earlier: FractionLimits | None) -> int:
         held = {name: memory.held_bytes for name, memory in read_counters().items()}
     except ProbeError:
         return by_driver
-    if "tensorflow" in held:  # its allocator reserves the whole limit, or the whole device
+    if "tensorflow" in held:  # TensorFlow reserves the whole limit, or the whole device
         limits = earlier.limit_bytes if earlier else {}
         held["tensorflow"] = limits.get("tensorflow", device.total_bytes)
     return max(by_driver, sum(held.values()) + (earlier.overhead_of(held) if earlier else 0))
@@ -109,7 +109,7 @@ _HOST_PID_NAMESPACE: Final = 0xEFFFFFFC
 """The inode of the host's PID namespace on every Linux (PROC_PID_INIT_INO in include/linux/proc_ns.h)."""
 
 _SMALLEST_LEAK_BYTES: Final = 64 * MIB
-"""A smaller amount is probably a workspace of a library such as cuBLAS."""
+"""The minimum size of a leak. A smaller amount is probably a workspace of a library such as cuBLAS."""
 
 
 def is_too_much_to_keep(left_over_bytes: int, share_bytes: int | None) -> bool:
@@ -164,7 +164,7 @@ def _has_pids_of_this_namespace(listed: set[int]) -> bool:
 
 
 def _marked(pid: int, mark: str) -> Any:
-    """Return the process if it is this user's and has the mark, or ``None``."""
+    """Return the process if it belongs to this user and has the mark, or ``None``."""
     psutil = shipped_psutil()
     try:
         process = psutil.Process(pid)
@@ -188,5 +188,5 @@ def _end(processes: list[Any]) -> None:
 
 def shipped_psutil() -> Any:
     """Return the module psutil that Ray ships."""
-    import_module("ray")  # adds it to the path
+    import_module("ray")  # adds psutil to the path
     return import_module("psutil")

@@ -31,7 +31,7 @@ class OwnEnvironment:
         """The previous and the written value of each variable."""
 
     def of_user(self) -> dict[str, str]:
-        """Return the environment of the user. A variable that was changed after it was written is the user's."""
+        """Return the environment of the user. If a variable was changed after ``write``, the value is the user's."""
         environ = dict(os.environ)
         for name, (before, written) in self._written.items():
             if environ.get(name) == written:
@@ -67,20 +67,20 @@ keeps (``xla/pjrt/gpu``)."""
 _JAX_UNIFIED_MEMORY_VARIABLE: Final = "TF_FORCE_UNIFIED_MEMORY"
 """With this variable, XLA replaces a fraction below 1 with 1, and uses host memory when the GPU is full."""
 _JAX_LIMITING_OPTIONS: Final = ("memory_fraction", "allocator", "gpu_system_memory_size")
-"""Options of JAX's client that override its environment."""
+"""Options of JAX's client that override its environment variables."""
 
 CUPY_VARIABLE: Final = "CUPY_GPU_MEMORY_LIMIT"
 
 
 def torch_own_fraction(environ: Mapping[str, str]) -> float:
-    """Return the user's own fraction for PyTorch's allocator, or 1."""
+    """Return the user's own fraction for PyTorch's allocator, or 1 if there is none."""
     settings = next((environ[name] for name in _TORCH_VARIABLES if name in environ), "")
     found = _TORCH_FRACTION.findall(settings)
     return _as_fraction(found[-1] if found else None)
 
 
 def jax_variables(fraction: float, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that limit JAX to ``fraction`` of a device's total.
+    """Return the variables that limit JAX to ``fraction`` of a device's total memory.
 
     A smaller fraction that the user has set takes precedence. JAX allocates memory as needed, unless the user enables
     preallocation.
@@ -143,7 +143,7 @@ def _as_fraction(text: str | None) -> float:
 
 
 def _rounded_down(fraction: float) -> float:
-    """Return a fraction rounded down to millionths, and never 0, which may mean no limit."""
+    """Return a fraction rounded down to millionths. It is never 0, because 0 may mean no limit."""
     return max(1, math.floor(round(fraction * 10**6, 3))) / 10**6
 
 
@@ -169,7 +169,7 @@ class GpuMemoryLimit(Value):
         super().__init__(limit_bytes=limit_bytes, overhead_bytes=dict(overhead_bytes or {}))
 
     def budget_bytes(self, framework: str, compute_capability: tuple[int, int] | None = None) -> int:
-        """Return the most memory that the framework's allocator may reserve, in bytes.
+        """Return the maximum memory that the framework's allocator may reserve, in bytes.
 
         ``framework`` is ``"torch"``, ``"tensorflow"``, ``"jax"`` or ``"cupy"``. ``compute_capability`` is the
         compute capability of the device, such as ``(8, 0)``.
@@ -195,7 +195,7 @@ class GpuMemoryLimit(Value):
     def torch_mps_fraction(self, recommended_max_bytes: int) -> float:
         """Return the fraction for ``torch.mps.set_per_process_memory_fraction``, above 0 and up to 2.
 
-        It is a fraction of ``torch.mps.recommended_max_memory()``. It is never 0, which means unlimited.
+        It is a fraction of ``torch.mps.recommended_max_memory()``. It is never 0, because 0 means no limit.
         """
         return min(2.0, self.budget_bytes("torch") / parse_bytes(recommended_max_bytes, name="recommended_max_bytes"))
 

@@ -166,7 +166,7 @@ def tensorflow_is_in_force(tensorflow: Any, limits: FractionLimits) -> bool:
 
 
 _JAX_TOLERANCE: Final = 1.05
-"""XLA applies the fraction to CUDA's total, which differs from NVML's by the memory that the driver reserves."""
+"""XLA applies the fraction to CUDA's total memory. NVML's total also includes memory that the driver reserves."""
 
 
 def limit_jax(jax: Any, limits: FractionLimits) -> bool:

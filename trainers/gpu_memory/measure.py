@@ -142,7 +142,7 @@ def check_trainable(trainable: Any) -> None:
     if not is_class:
         try:
             class_of_function(trainable)
-        except ValueError as error:  # it takes no config
+        except ValueError as error:  # the function takes no config
             raise InvalidResourcesError(f"{shorten(trainable)} is not a trainable: {error}") from error
 
 
@@ -154,14 +154,16 @@ def configs_to_measure(configs: Configs, num_samples: int, seed: int) -> list[di
     measured range.
     """
     check_count(num_samples, least=1, name="num_samples")
-    drawn = _drawn(configs, num_samples, seed) if isinstance(configs, Mapping) else list(_given(configs))
+    drawn = (
+        _drawn_configs(configs, num_samples, seed) if isinstance(configs, Mapping) else list(_checked_configs(configs))
+    )
     different = list({repr(flat(config)): config for config in drawn}.values())
     if not different:
         raise InvalidResourcesError("there are no configs to measure. Pass at least one, or a search space")
     return different
 
 
-def _given(configs: Any) -> Iterator[dict[str, Any]]:
+def _checked_configs(configs: Any) -> Iterator[dict[str, Any]]:
     if isinstance(configs, str | bytes) or not hasattr(configs, "__iter__"):
         raise InvalidResourcesError(f"configs must be a list of configs or a search space, got {shorten(configs)}")
     for number, config in enumerate(configs):
@@ -186,12 +188,12 @@ def _name_of_space(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _drawn(space: Mapping[str, Any], num_samples: int, seed: int) -> list[dict[str, Any]]:
+def _drawn_configs(space: Mapping[str, Any], num_samples: int, seed: int) -> list[dict[str, Any]]:
     import numpy as np
 
     spaces = [_with_whole_numbers(space, max), _with_whole_numbers(space, min), *[space] * num_samples]
     try:
-        state = np.random.RandomState(seed)  # with the seed itself, all draws would be equal
+        state = np.random.RandomState(seed)  # if the seed itself were passed, all draws would be equal
         return [config for each in spaces[:num_samples] for config in draw(each, state)]
     except Exception as error:  # an error of the seed, of the user's functions, or of Tune
         raise InvalidResourcesError(
@@ -200,7 +202,7 @@ def _drawn(space: Mapping[str, Any], num_samples: int, seed: int) -> list[dict[s
 
 
 def _with_whole_numbers(space: Any, choose: Callable[[list[int]], int]) -> Any:
-    """Replace each domain of integers in a search space by the chosen value. Grids stay."""
+    """Replace each domain of integers in a search space with the chosen value. Grids are not changed."""
     if isinstance(space, Mapping):
         if space.keys() == {"grid_search"}:
             return dict(space)
@@ -257,7 +259,7 @@ def _profile(
     measurements, failures = [], []
     for number, config in enumerate(configs):
         reading = readings.get(number)
-        why = _why_not(reading, caps)
+        why = _failure_of(reading, caps)
         if reading is None or why is not None:
             failures.append(f"{config}: {why}")
         else:
@@ -279,7 +281,7 @@ def _profile(
     return profile
 
 
-def _why_not(reading: Reading | None, caps: Caps) -> str | None:
+def _failure_of(reading: Reading | None, caps: Caps) -> str | None:
     if reading is None:
         return (
             f"its trial did not start within {_START_S + caps.timeout_s:g} s, or its process ended at once. Check "

@@ -26,7 +26,7 @@ from .free_memory import shipped_psutil
 from .overhead import Overheads
 
 MEASURED: Final = "measured"
-"""The only key of Tune's config. Its value has the number of the measured config, and the config."""
+"""The only key of Tune's config. Its value contains the number of the measured config, and the config."""
 
 _SAMPLE_S: Final = 0.25
 """The interval of memory readings in seconds. They are needed for frameworks that do not record peaks."""
@@ -34,7 +34,7 @@ _SAMPLE_S: Final = 0.25
 _SEND_S: Final = 10.0
 """The timeout for sending a reading, in seconds."""
 
-_TAKE_MORE_THAN_NEEDED: Final = ("tensorflow", "jax")
+_PREALLOCATING: Final = ("tensorflow", "jax")
 """Frameworks that reserve most of a device at the start, so only the memory of their tensors counts."""
 
 Ended = Literal["finished", "max_steps", "timeout", "out_of_memory", "failed"]
@@ -44,7 +44,7 @@ class Reading(Value):
     """The memory usage of a trial.
 
     Attributes:
-        peak_bytes: The peak of each framework's allocator, or of its tensors if it reserves more than it needs.
+        peak_bytes: The peak memory of each framework's allocator, or of its tensors if the allocator reserves too much.
         total_bytes: The sum of peaks and overhead, or the memory that the driver reports for the process, if larger.
         overhead_bytes: The memory outside the allocators, measured or a safe default.
         host_memory_bytes: The peak host memory of the process and its children.
@@ -141,7 +141,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
         except Exception as error:
             ran_out = classify_oom(error).kind == "accelerator"
             cause: BaseException = error
-            while not str(cause) and cause.__cause__ is not None:  # wrapped by Tune
+            while not str(cause) and cause.__cause__ is not None:  # Tune has wrapped the error
                 cause = cause.__cause__
             self._record("out_of_memory" if ran_out else "failed", redacted(f"{type(cause).__name__}: {cause}"))
             raise
@@ -152,7 +152,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
             time.sleep(max(0.0, min(_SAMPLE_S, self._ends_at - time.monotonic())))
             # Reading a framework while it starts may fail, but the trial must still end.
             with suppress(Exception):
-                self._look()
+                self._update_peaks()
         try:
             self._record("timeout")
         finally:  # even if the reading cannot be sent
@@ -162,7 +162,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
         reading = self._reading(ended_by, error)
         ray.get(self._recorder.record.remote(self._number, reading), timeout=_SEND_S)
 
-    def _look(self) -> dict[str, FrameworkMemory]:
+    def _update_peaks(self) -> dict[str, FrameworkMemory]:
         with self._lock:
             self._host_memory_bytes = max(host_memory_in_use(), self._host_memory_bytes)
             counters = read_counters()
@@ -171,14 +171,14 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
             return counters
 
     def _reading(self, ended_by: Ended | None, error: str | None) -> Reading:
-        counters = self._look()
+        counters = self._update_peaks()
         gpu: dict[str, Any] = {}
         with suppress(NvmlError, IndexError):
             gpu = read_gpus()[0]
         versions = {name: str(getattr(sys.modules[name], "__version__", "")) for name in self._peaks}
         overhead = sum(self._overheads.bytes_for(gpu.get("name"), name, versions[name])[0] for name in versions)
         held = held_bytes(counters)
-        process = _process_bytes(held) if counters and not counters.keys() & set(_TAKE_MORE_THAN_NEEDED) else None
+        process = _process_bytes(held) if counters and not counters.keys() & set(_PREALLOCATING) else None
         if process is not None:
             self._most_of_process = max(process, self._most_of_process)
             overhead = process - held
@@ -198,7 +198,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
 
 def _peak(name: str, memory: FrameworkMemory) -> int:
     known = memory.peak_allocated_bytes
-    if memory.peak_reserved_bytes is not None and (known is None or name not in _TAKE_MORE_THAN_NEEDED):
+    if memory.peak_reserved_bytes is not None and (known is None or name not in _PREALLOCATING):
         known = memory.peak_reserved_bytes
     return memory.held_bytes if known is None else known
 

@@ -82,7 +82,7 @@ def mps_own_limit(text: str, device: str) -> int | None:
 
 
 def ask_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
-    """Return why no MPS daemon answers on this machine, or ``None`` if one does.
+    """Return why no MPS daemon answers on this machine, or ``None`` if a daemon answers.
 
     Like CUDA, the command looks for the daemon in ``CUDA_MPS_PIPE_DIRECTORY``.
     """
@@ -107,7 +107,7 @@ def ask_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
 
 
 def cuda_has_started(open_files: Path = Path("/proc/self/fd")) -> bool:
-    """Return whether CUDA has started in this process, or ``False`` without ``/proc``."""
+    """Return whether CUDA has started in this process. Without ``/proc``, return ``False``."""
 
     def is_device(link: Path) -> bool:
         try:

@@ -137,7 +137,7 @@ class FractionLimits:
         gpu_model: str | None,
         compute_capability: tuple[int, int] | None = None,
     ) -> GpuMemoryLimit:
-        """Return the limit of a framework on a device, and report its overhead."""
+        """Return the limit of a framework on a device, and store its overhead."""
         overhead, source = self.options.overheads.bytes_for(gpu_model, framework, version, compute_capability)
         share = self.share.bytes_of(total_bytes)
         if self.share.overhead_bytes is not None:

@@ -34,7 +34,7 @@ class TrialUsage:
         limits: The limits of the trial.
         left_over_bytes: The memory that an earlier trial left in the process, in bytes.
         num_ooms: The number of failed allocations of this trial.
-        warnings: Warnings for its results, except those of its limits.
+        warnings: Warnings for the trial's results, except the warnings of its limits.
     """
 
     def __init__(self, limits: FractionLimits) -> None:

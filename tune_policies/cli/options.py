@@ -129,7 +129,7 @@ class GuardedCommands(TyperGroup):
                 if error.filename is not None:  # errors of streams have no file name
                     fail(f"{error.filename}: {error.strerror}. Pass a file or folder that can be opened.", 2)
                 drop_stdout()
-                fail(_why(error), 2)
+                fail(_write_failure(error), 2)
 
 
 class ImportedCommands(GuardedCommands):
@@ -156,7 +156,7 @@ class ImportedCommands(GuardedCommands):
         return command
 
 
-def _why(error: OSError) -> str:
+def _write_failure(error: OSError) -> str:
     try:
         os.getcwd()  # noqa: PTH109 - Path.cwd() is no shorter
     except OSError:

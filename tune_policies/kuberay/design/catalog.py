@@ -54,9 +54,8 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
 
 
 def _node_selector(labels: dict[str, str]) -> dict[str, str]:
-    _labels(
-        {key: value or "none" for key, value in labels.items()}
-    )  # Kubernetes allows empty label values, but Ray does not
+    # Kubernetes allows empty label values, but Ray does not.
+    _labels({key: value or "none" for key, value in labels.items()})
     return labels
 
 
@@ -112,7 +111,7 @@ class NodeType(Value):
         name: A DNS label, which is also the name of the worker group. By default, it is derived from the devices.
         cpus: The whole number of CPUs that Ray counts. KubeRay's autoscaler does not read fractions.
         memory: Host memory: a text such as ``"32GiB"``, or bytes. A design requires it.
-        gpu_memory: Memory of each GPU, such as ``"39GiB"``; ``None`` for the smallest amount of its device type.
+        gpu_memory: Memory of each GPU, such as ``"39GiB"``; ``None`` for the smallest memory of its device type.
         custom: Devices of other families by Ray's resource name, such as ``{"TPU": 4}``, and any other resource.
         accelerator_type: Ray's name of its device type; ``None`` for no devices or any type.
         topology: The topology of its TPU slices, such as ``"4x4"``. The nodes of a slice are added and removed
@@ -152,7 +151,7 @@ class NodeType(Value):
         devices = self.devices
         if len(devices) > 1:
             raise InvalidResourcesError(
-                f"{self._called} has devices of several kinds ({', '.join(devices)}), but a pod can only have one: "
+                f"{self._title} has devices of several kinds ({', '.join(devices)}), but a pod can only have one: "
                 "write a node type for each"
             )
         for resource, amount in devices.items():
@@ -164,7 +163,7 @@ class NodeType(Value):
             needs = devices if field != "gpu_memory" else self.gpus
             if not needs and (value := getattr(self, field)) is not None:
                 raise InvalidResourcesError(
-                    f"{self._called} has {field}={value!r}, but no devices: set gpus, or custom such as {{'TPU': 4}}"
+                    f"{self._title} has {field}={value!r}, but no devices: set gpus, or custom such as {{'TPU': 4}}"
                 )
         return self
 
@@ -188,7 +187,7 @@ class NodeType(Value):
             )
         if self.num_nodes % self.num_hosts:
             raise InvalidResourcesError(
-                f"count={self.count} of {self._called} is not a whole number of {self.topology} slices: use a multiple "
+                f"count={self.count} of {self._title} is not a whole number of {self.topology} slices: use a multiple "
                 f"of {self.num_hosts}"
             )
         return self
@@ -197,18 +196,18 @@ class NodeType(Value):
     def _minimum_must_be_possible(self) -> Self:
         if self.count is not None and self.min_nodes > self.count:
             raise InvalidResourcesError(
-                f"{self._called} has min_nodes={self.min_nodes} above count={self.count}: raise count, or lower "
+                f"{self._title} has min_nodes={self.min_nodes} above count={self.count}: raise count, or lower "
                 "min_nodes"
             )
         if self.min_nodes % self.num_hosts:
             raise InvalidResourcesError(
-                f"min_nodes={self.min_nodes} of {self._called} is not a whole number of {self.topology} slices: use a "
+                f"min_nodes={self.min_nodes} of {self._title} is not a whole number of {self.topology} slices: use a "
                 f"multiple of {self.num_hosts}"
             )
         return self
 
     @property
-    def _called(self) -> str:
+    def _title(self) -> str:
         return f"node type {self.name!r}" if self.name else "a node type"
 
     @property
@@ -337,7 +336,7 @@ class NodeCatalog(Value):
 
 
 HEAD = NodeType(name="head", cpus=2, memory=8 * 2**30)
-"""A head node for Ray's own processes alone."""
+"""The default head node, which runs only Ray's own processes."""
 
 _MIG_KEY: Final = re.compile(r"nvidia\.com/mig-(.+)")
 _PROFILE: Final = re.compile(r"\d+g\.(\d{1,9})gb\b.*")

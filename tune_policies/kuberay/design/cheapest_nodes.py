@@ -3,7 +3,7 @@
 The slot of a trial may depend on the nodes. If each node type has its own slots, a node runs as many trials as
 the policy plans on this node alone. If all trials get the same slot, its CPUs may depend on the node with the fewest
 CPUs per GPU, and its GPU fraction on the GPU with the least memory. So this module counts in several ways: the trials
-on each node type alone, and the workers of each slot that the policy makes on any of them. For each way, it finds the
+on each node type alone, and the workers of each slot that the policy chooses on any of them. For each way, it finds the
 cheapest nodes, and checks with the policy whether the trials fit on them.
 
 Nodes are counted in units: a node, or all hosts of a TPU slice.
@@ -84,7 +84,7 @@ class NodePool(NamedTuple):
         return {name: max(units.get(name, 0), self.least.get(name, 0)) for name in sorted({**units, **self.least})}
 
     def capacity(self, units: Units, *, is_expected: bool = True) -> ClusterCapacity:
-        """Return the cluster with these units and those that always exist.
+        """Return the cluster with these units and the units that always exist.
 
         If ``is_expected`` is true, the other nodes are marked as nodes that do not exist yet.
         """
@@ -152,35 +152,35 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
     """
     most = {name: number for name, number in sorted(most.items()) if number and name in pool.node_types}
     try:
-        return _of_all(policy, pool, most, num_trials)
+        return _choose_from(policy, pool, most, num_trials)
     except InfeasibleRequestError:
         # Ray does not distinguish parts of GPUs from whole GPUs of their type. If some have too little memory, trials
         # can only use nodes of one kind.
-        found = list(_of_one_kind_of_gpu(policy, pool, most, num_trials))
+        found = list(_choose_per_gpu_kind(policy, pool, most, num_trials))
         if not found:
             raise
         return min(found, key=lambda each: (-each.num_trials, _cost(each.units, pool, uses_devices=True)))
 
 
-def _of_one_kind_of_gpu(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> Iterator[NodeChoice]:
+def _choose_per_gpu_kind(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> Iterator[NodeChoice]:
     by_gpu: dict[Hashable, dict[str, int]] = {}
     for name, number in most.items():
         parts = pool.node_types[name].known_gpus
         by_gpu.setdefault(parts and parts[0], {})[name] = number
     for alike in by_gpu.values() if len(by_gpu) > 1 else ():
         with suppress(InfeasibleRequestError):
-            yield _of_all(policy, pool, alike, num_trials)
+            yield _choose_from(policy, pool, alike, num_trials)
 
 
-def _of_all(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> NodeChoice:
-    enough, plan = _enough(policy, pool, most, num_trials)
+def _choose_from(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> NodeChoice:
+    enough, plan = _sufficient_units(policy, pool, most, num_trials)
     target = min(num_trials, plan.min_concurrent_trials)
     counts = list(_counts(policy, pool, most, plan))
     best: tuple[tuple[int, ...], Units] | None = None
     for spare in _SPARE:
         covers = [each for each in _covers(pool, most, counts, target, spare) if best is None or each[0] < best[0]]
         if not covers:
-            break  # more spare workers cost more
+            break  # additional spare workers only increase the cost
         for cover in covers:
             found = pool.plan(policy, cover[1])
             if found is not None and found.min_concurrent_trials >= target:
@@ -189,7 +189,9 @@ def _of_all(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
     return _trimmed(policy, pool, enough if best is None else best[1], target)
 
 
-def _enough(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> tuple[dict[str, int], TrialPlan]:
+def _sufficient_units(
+    policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
+) -> tuple[dict[str, int], TrialPlan]:
     """Return units with room for the trials and the plan on them, or as many units as are useful."""
     number, before = 1, 0
     while True:
@@ -227,7 +229,7 @@ def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan
     found: list[TrialSlot] = []
     for name, number in most.items():
         with suppress(InfeasibleRequestError):
-            found += _enough(policy, pool, {name: number}, 1)[1].slots
+            found += _sufficient_units(policy, pool, {name: number}, 1)[1].slots
     found += [*plan.slots, plan.common_slot]
     slots = [slot.of_fixed_size().model_copy(update={"max_concurrent_trials": 1}) for slot in found]
     if len({slot.worker.cpus for slot in slots}) > 1:
@@ -314,7 +316,7 @@ class Item(NamedTuple):
     Attributes:
         holds: The contribution of one piece to the cover.
         most: The maximum number of pieces.
-        cost: The cost of one piece: parts of at least 0, which are compared in order.
+        cost: The cost of one piece, as a tuple of numbers of at least 0 that are compared in order.
     """
 
     name: str
@@ -324,7 +326,7 @@ class Item(NamedTuple):
 
 
 def cheapest_cover(items: Sequence[Item], needed: int) -> dict[str, int] | None:
-    """Return the cheapest number of pieces of each item that covers ``needed``, or ``None`` if all pieces do not.
+    """Return the cheapest numbers of pieces that cover ``needed``, or ``None`` if even all pieces are not enough.
 
     This is the bounded knapsack problem in its covering form. Dynamic programming over the missing amount solves it
     exactly.
@@ -337,14 +339,14 @@ def cheapest_cover(items: Sequence[Item], needed: int) -> dict[str, int] | None:
     step = reduce(gcd, (item.holds for item in usable))
     usable = [item._replace(holds=item.holds // step) for item in usable]
     missing = -(-needed // step)
-    surely = _surely(usable, missing)
+    surely = _certain_pieces(usable, missing)
     rest = [item._replace(most=item.most - surely[item.name]) for item in usable]
     found = _search(rest, missing - sum(item.holds * surely[item.name] for item in usable))
     counts = {item.name: surely[item.name] + found.get(item.name, 0) for item in usable}
     return {name: count for name, count in counts.items() if count}
 
 
-def _surely(items: Sequence[Item], needed: int) -> dict[str, int]:
+def _certain_pieces(items: Sequence[Item], needed: int) -> dict[str, int]:
     """Return the numbers of pieces that some cheapest set contains, to shorten the search.
 
     Consider an item that contributes n, and any n pieces of other items. Some of these pieces together contribute a

@@ -26,7 +26,7 @@ class WorkerGroup(Value):
             numbers of nodes are multiples of it.
         accelerator_type: Ray's name of the device type, if known.
         devices: The GPUs of one node, if their memory is known.
-        is_type_counted: Whether the autoscaler adds nodes for a request of the device type.
+        is_type_counted: Whether the autoscaler adds nodes for trials that request the device type.
         labels: Ray's node labels.
         topology: The topology of TPU slices.
         price_per_hour: The price of one node, if known.
@@ -204,7 +204,7 @@ Nodes = ClusterCapacity | NodeCatalog | ClusterSpec
 
 
 def capacity_of(nodes: Nodes) -> ClusterCapacity:
-    """Return the nodes for a policy.
+    """Return the capacity on which a policy can plan.
 
     Raises:
         InvalidResourcesError: A list has more than :data:`MOST_NODES` nodes.

@@ -15,7 +15,7 @@ from tune_policies.kuberay.design.catalog import NodeType, Toleration
 from tune_policies.values.errors import InvalidResourcesError
 
 Platform = Literal["gke", "eks", "aks", "karpenter", "gpu-operator"]
-"""The source of node labels for device types: GKE, EKS's managed node groups, AKS, Karpenter, NVIDIA's GPU operator."""
+"""The source of labels for device types: GKE, EKS managed node groups, AKS, Karpenter, or NVIDIA's GPU operator."""
 
 
 class DevicePlugin(NamedTuple):
@@ -79,7 +79,7 @@ _RESOURCE_OF: Final = {str(family): family.resource for family in FAMILIES}
 @lru_cache(maxsize=1000)
 def ray_resource(key: str) -> str | None:
     """Return Ray's resource for a Kubernetes resource, or ``None`` if ``key`` does not count devices."""
-    if key.endswith("gpu"):  # as in Ray's reader, for all vendors
+    if key.endswith("gpu"):  # Ray's reader counts the GPUs of all vendors like this
         return "GPU"
     known = (each for each in DEVICE_PLUGINS if key == each.key or re.fullmatch(each.other_keys, key))
     return next((_RESOURCE_OF[each.family] for each in known), None)
@@ -95,7 +95,7 @@ TPU_TYPES: Final = {
     "tpu-v6e-slice": "TPU-V6E",
     "tpu7x": "TPU-V7X",
 }
-"""Ray's device types by GKE's names of TPUs.
+"""Ray's device types, by GKE's name of the TPU type.
 
 Source: ``gke_tpu_accelerator_to_generation`` in ``ray.autoscaler._private.kuberay.utils``
 """
@@ -201,7 +201,7 @@ class PodDevices(NamedTuple):
 
 
 def devices_of(node_type: NodeType) -> PodDevices | None:
-    """Return the devices of a pod that fills a node of this type, or ``None``. GPUs are NVIDIA's by default.
+    """Return the devices of a pod that fills a node of this type, or ``None``. By default, GPUs are NVIDIA GPUs.
 
     Raises:
         InvalidResourcesError: Kubernetes has no known key for the devices, or the key belongs to another family.

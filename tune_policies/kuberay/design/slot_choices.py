@@ -173,7 +173,7 @@ class Measured(NamedTuple):
     Attributes:
         at: The nearest measured size.
         accelerator_type: The type of the measured GPUs, if known.
-        has_prices: Whether the decision has the costs of trials.
+        has_prices: Whether the decision contains the costs of trials.
     """
 
     at: SizeDecision

@@ -1,4 +1,4 @@
-"""Finds field names with a typo.
+"""Finds misspelled field names.
 
 The API server refuses an unknown field or drops it without an error. Only the official definitions list all fields.
 This module reports names that are similar to one of the fields below, which determine Ray's view of a cluster. It
@@ -53,7 +53,7 @@ _SPECS: Final[dict[str, type[Part] | _Fields]] = {
 
 
 def misspelled_fields(manifest: Document) -> Iterator[tuple[Path, str]]:
-    """Yield the path of each field with a typo, and a message with the correct name."""
+    """Yield the path of each misspelled field, and a message with the correct name."""
     data = manifest.data
     kind = data.get("kind") if isinstance(data, Mapping) else None
     if isinstance(kind, str) and kind in _SPECS:

@@ -63,23 +63,23 @@ class ProviderDefaults(NamedTuple):
     node_types: Mapping[str, Mapping[str, Any]] | None = None
 
 
-def _clouds_types(head: str, worker: str, resources: dict[str, int], machine: dict[str, Any]) -> dict[str, Any]:
+def _cloud_node_types(head: str, worker: str, resources: dict[str, int], machine: dict[str, Any]) -> dict[str, Any]:
     of_both = {"resources": resources, "node_config": machine}
     return {head: of_both, worker: {"min_workers": 0, **of_both}}
 
 
 PROVIDERS: Final = {
     "aws": ProviderDefaults(
-        2, node_types=_clouds_types("ray.head.default", "ray.worker.default", {}, {"InstanceType": "m5.large"})
+        2, node_types=_cloud_node_types("ray.head.default", "ray.worker.default", {}, {"InstanceType": "m5.large"})
     ),
     "gcp": ProviderDefaults(
         2,
         "ray_head_default",
-        _clouds_types("ray_head_default", "ray_worker_small", {"CPU": 2}, {"machineType": "n1-standard-2"}),
+        _cloud_node_types("ray_head_default", "ray_worker_small", {"CPU": 2}, {"machineType": "n1-standard-2"}),
     ),
     "azure": ProviderDefaults(
         2,
-        node_types=_clouds_types(
+        node_types=_cloud_node_types(
             "ray.head.default",
             "ray.worker.default",
             {"CPU": 2},
@@ -117,7 +117,7 @@ def with_defaults(data: dict[str, Any]) -> dict[str, Any]:
     """Return the file's data with Ray's defaults."""
     provider = provider_of(data)
     if provider == LOCAL:
-        return {**data, **_of_machines(data)}
+        return {**data, **_local_cluster_fields(data)}
     defaults = PROVIDERS.get(provider, ProviderDefaults())
     filled: dict[str, Any] = {"head_node_type": defaults.head_node_type}
     if defaults.max_workers is not None:
@@ -127,7 +127,7 @@ def with_defaults(data: dict[str, Any]) -> dict[str, Any]:
     return {**filled, **data}
 
 
-def _of_machines(data: dict[str, Any]) -> dict[str, Any]:
+def _local_cluster_fields(data: dict[str, Any]) -> dict[str, Any]:
     """Return Ray's fields for a list of machines: one node type with all machines, unless the file limits them."""
     if data.get(NODE_TYPES):
         return {}
@@ -159,7 +159,7 @@ def assumptions(data: Mapping[str, Any]) -> list[str]:
 
 _INSTANCE_TYPE: Final = "InstanceType"
 
-_FOR_OBJECTS: Final = 0.3
+_OBJECT_STORE_FRACTION: Final = 0.3
 """The fraction of a worker's memory for Ray's object store (``DEFAULT_OBJECT_STORE_MEMORY_PROPORTION``)."""
 
 _WITH_DEVICES: Final = re.compile(r"(g|gr|p|dl|trn|inf|vt)\d")
@@ -186,7 +186,7 @@ class InstanceTypes(NamedTuple):
         if machine.accelerator_type is not None:
             amounts[ACCELERATOR_TYPE_PREFIX + machine.accelerator_type] = 1
         if machine.memory is not None and not is_head:
-            amounts["memory"] = int(int(machine.memory) * (1 - _FOR_OBJECTS))
+            amounts["memory"] = int(int(machine.memory) * (1 - _OBJECT_STORE_FRACTION))
         return amounts | given
 
     def why_unknown(self, name: str, node_type: YamlNodeType) -> str | None:

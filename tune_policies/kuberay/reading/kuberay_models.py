@@ -28,7 +28,7 @@ _QUANTITY: Final = re.compile(
     re.ASCII,
 )
 
-_LONGEST: Final = 100  # characters: Kubernetes supports amounts below 2**63 with nano precision
+_MAX_CHARACTERS: Final = 100  # characters: Kubernetes supports amounts below 2**63 with nano precision
 
 
 def parse_quantity(quantity: str | float) -> Fraction:
@@ -42,7 +42,7 @@ def parse_quantity(quantity: str | float) -> Fraction:
     if isinstance(quantity, float) and quantity.is_integer():
         quantity = int(quantity)
     text = quantity if isinstance(quantity, str) else shorten(quantity)
-    found = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
+    found = _QUANTITY.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
     if found is None:
         raise InvalidResourcesError(f"{shorten(quantity)} is not a Kubernetes quantity{_hint(text)}")
     number = Fraction(found["number"])
@@ -89,7 +89,7 @@ class Part(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _null_is_nothing(cls, data: object) -> object:
+    def _drop_nulls(cls, data: object) -> object:
         # Kubernetes replaces null with the default.
         return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
 

@@ -216,8 +216,11 @@ def _to_spec(found: ClusterInFile | Document, path: str, catalog: NodeCatalog | 
         raise InvalidResourcesError(message if message.startswith(path) else f"{path}: {message}") from error
 
 
-_TIMES: Final = 7
-"""The maximum size of a saved cluster, as a multiple of a manifest's. 10,000 nodes with 8 GPUs each take 32 MiB."""
+_SAVED_CLUSTER_TIMES: Final = 7
+"""The maximum size of a saved cluster, as a multiple of the maximum size of a manifest.
+
+10,000 nodes with 8 GPUs each take 32 MiB.
+"""
 
 
 def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCatalog | None = None) -> Nodes:
@@ -226,7 +229,7 @@ def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCa
     The arguments and errors are the same as for :func:`load_cluster`. A list of nodes and a saved cluster do not accept
     a name.
     """
-    source, text = str(path), read_text(path, times=_TIMES)
+    source, text = str(path), read_text(path, times=_SAVED_CLUSTER_TIMES)
     documents: tuple[Document, ...] = ()
     try:
         data: object = parse_json(text)  # a saved cluster may exceed the size limit of YAML
@@ -302,7 +305,7 @@ def _find_in(documents: Sequence[Document], path: str, name: str | None) -> Clus
     return found[0]
 
 
-_MOST_PROBLEMS: Final = 10
+_MAX_PROBLEMS: Final = 10
 
 
 def _listed(manifests: list[Document]) -> str:
@@ -318,8 +321,8 @@ def _described(manifest: Document) -> str:
 
 def _wrong(problems: list[tuple[Document, FieldProblem]]) -> InvalidResourcesError:
     lines = [f"{document.source}, line {document.line(each.path)}: {each.message}" for document, each in problems]
-    more = [f"and {len(lines) - _MOST_PROBLEMS} more"] if len(lines) > _MOST_PROBLEMS else []
-    return InvalidResourcesError("\n".join(map(one_line, [*lines[:_MOST_PROBLEMS], *more])))
+    more = [f"and {len(lines) - _MAX_PROBLEMS} more"] if len(lines) > _MAX_PROBLEMS else []
+    return InvalidResourcesError("\n".join(map(one_line, [*lines[:_MAX_PROBLEMS], *more])))
 
 
 def load_catalog(path: str | FilePath) -> NodeCatalog:

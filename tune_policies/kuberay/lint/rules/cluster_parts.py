@@ -135,7 +135,7 @@ class Group(NamedTuple, Generic[_SpecT_co]):
 
     @property
     def devices(self) -> dict[str, Quantity]:
-        """The devices of Ray's container by Kubernetes' key, without amounts of 0."""
+        """The amounts of devices of Ray's container, by Kubernetes resource, without amounts of 0."""
         return devices_of(self.container)
 
     def key_path(self, key: str) -> Path:
@@ -163,7 +163,7 @@ class Group(NamedTuple, Generic[_SpecT_co]):
 
 
 def devices_of(container: Container) -> dict[str, Quantity]:
-    """Return the devices of a container by Kubernetes' key. Limits take precedence over requests."""
+    """Return the amounts of devices of a container, by Kubernetes resource. Limits take precedence over requests."""
     asked = {**container.resources.requests, **container.resources.limits}
     return {key: amount for key, amount in asked.items() if ray_resource(key) and exact(amount) != 0}
 
