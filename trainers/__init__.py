@@ -89,7 +89,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-if __name__ == "trainers":  # in a checkout; everywhere else it is ``tune_policies.trainers``
+if __name__ == "trainers":  # only in a checkout; the installed package is ``tune_policies.trainers``
     from tune_policies.package_alias import use_long_name
 
     use_long_name(__name__)

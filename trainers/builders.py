@@ -30,17 +30,18 @@ def build_torch_trainer(
     on_unenforced_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> "TorchTrainer":
-    """Return Ray's own ``TorchTrainer`` with the scaling config of ``plan``, its limits applied in each worker.
+    """Return Ray's own ``TorchTrainer`` with the scaling config of ``plan``. Each worker enforces the plan's limits.
 
     Workers that share a GPU communicate through gloo, because NCCL refuses two processes on one device.
 
     Args:
         train_loop: The function that each worker runs. It takes the config, or nothing.
-        plan: A plan with Train workers, or a policy. In a trial, a policy stands for the trial's slot. Elsewhere, it
-            plans on the program's cluster.
-        train_loop_config: The argument of ``train_loop``. If the plan depends on configs, it depends on this one.
+        plan: A plan with Train workers, or a policy. In a trial, a policy is replaced by the plan of the trial's slot.
+            Elsewhere, it plans on the cluster that the program is connected to.
+        train_loop_config: The argument of ``train_loop``. If the plan depends on the config of a run, it uses this
+            config.
         torch_config: The settings of the process group. The backend is optional.
-        isolation: ``"mps"`` to use NVIDIA's MPS daemon too, if one is running.
+        isolation: ``"mps"`` to also limit the workers with NVIDIA's MPS daemon, if it is running.
         on_unenforced_limit: What to do if a memory limit cannot be enforced, because of a setting or because PyTorch
             sees no GPU: raise an error, or add a warning to the report of the worker. With ``"warn"`` you can rehearse
             on simulated GPUs: a worker whose PyTorch sees no GPU trains on the CPU, and all workers communicate through
@@ -58,7 +59,7 @@ def build_torch_trainer(
     plan = plan_for_run(plan, train_loop_config)
     torch_config = torch_config or TorchConfig()
     if torch_config.backend is None:
-        if plan.common_slot.has_gpu_fraction or on_unenforced_limit == "warn":  # there may be no GPU, which NCCL needs
+        if plan.common_slot.has_gpu_fraction or on_unenforced_limit == "warn":  # NCCL needs a GPU
             torch_config = replace(torch_config, backend="gloo")
     elif plan.common_slot.has_gpu_fraction and "nccl" in torch_config.backend.lower():  # PyTorch ignores case
         raise InvalidResourcesError(
@@ -80,15 +81,17 @@ def build_tensorflow_trainer(
     on_unenforced_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> "TensorflowTrainer":
-    """Return Ray's own ``TensorflowTrainer`` with the scaling config of ``plan``, its limits applied in each worker.
+    """Return Ray's own ``TensorflowTrainer`` with the scaling config of ``plan``. Each worker enforces its limits.
 
-    ``model.fit`` of Keras 3 fails under ``MultiWorkerMirroredStrategy`` with several workers. Therefore ``tf.keras`` is
-    Keras 2 in several workers, from the package ``tf_keras``. TensorFlow's collectives use NCCL only if the strategy in
-    ``train_loop`` requests it (``CommunicationImplementation.NCCL``), which workers that share a GPU must not do.
+    ``model.fit`` of Keras 3 fails under ``MultiWorkerMirroredStrategy`` with several workers. Therefore, with
+    several workers, ``tf.keras`` is Keras 2 from the package ``tf_keras``. TensorFlow's collectives use NCCL only if
+    the strategy in ``train_loop`` requests it (``CommunicationImplementation.NCCL``). Do not request it for workers
+    that share a GPU.
 
-    Arguments and errors are as for ``build_torch_trainer``, except for ``keras_version``, the version of ``tf.keras``
-    in the workers. Use 3 for several workers whose loop does not call ``model.fit``. 2 needs ``tf_keras`` where the
-    workers run, which is not checked then. The default is 2 for several workers, and TensorFlow's own for one.
+    ``keras_version`` is the version of ``tf.keras`` in the workers. The default is 2 for several workers, and
+    TensorFlow's own version for one worker. Pass 3 if several workers run a loop that does not call ``model.fit``. Pass
+    2 if only the workers have ``tf_keras``, so that the installation is not checked here. The other arguments and the
+    errors are the same as for ``build_torch_trainer``.
     ``**trainer_kwargs``: Other arguments of ``TensorflowTrainer``.
     """
     from ray.train.tensorflow import TensorflowTrainer
@@ -121,14 +124,14 @@ def build_jax_trainer(
     on_unenforced_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> "JaxTrainer":
-    """Return Ray's own ``JaxTrainer`` with the scaling config of ``plan``, its limits applied in each worker.
+    """Return Ray's own ``JaxTrainer`` with the scaling config of ``plan``. Each worker enforces the plan's limits.
 
-    Several workers form one JAX system, also on CPUs, where Ray does not connect them. On GPUs, each worker sees its
-    own devices. Import JAX in ``train_loop``, not before.
+    Several workers are connected to one distributed JAX system. This includes workers on CPUs, which Ray itself does
+    not connect. On GPUs, each worker sees only its own devices. Import JAX in ``train_loop``, not earlier.
 
-    Arguments and errors are as for ``build_torch_trainer``, except for ``jax_config``, which defines how the workers
-    are connected. The default connects the devices of the plan, and on TPUs it is Ray's own. Several workers cannot
-    share a GPU.
+    ``jax_config`` defines how the workers are connected. By default, the devices of the plan are connected. On TPUs,
+    the default is Ray's own config. Several workers cannot share a GPU. The other arguments and the errors are the same
+    as for ``build_torch_trainer``.
     ``**trainer_kwargs``: Other arguments of ``JaxTrainer``.
     """
     from ray.train.v2.jax import JaxTrainer
@@ -159,12 +162,12 @@ def build_xgboost_trainer(
     on_unenforced_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> "XGBoostTrainer":
-    """Return Ray's own ``XGBoostTrainer`` with the scaling config of ``plan``, applied in each worker.
+    """Return Ray's own ``XGBoostTrainer`` with the scaling config of ``plan``. Each worker applies the plan.
 
     XGBoost uses one thread for each CPU of the plan, unless you set its parameter ``nthread``. Its GPU memory cannot be
     limited, so the reports of workers that share a GPU list it under ``not_enforceable``.
 
-    Arguments and errors are as for ``build_torch_trainer``.
+    The arguments and errors are the same as for ``build_torch_trainer``.
     ``**trainer_kwargs``: Other arguments of ``XGBoostTrainer``.
     """
     from ray.train.xgboost import XGBoostTrainer
@@ -182,12 +185,12 @@ def build_lightgbm_trainer(
     on_unenforced_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> "LightGBMTrainer":
-    """Return Ray's own ``LightGBMTrainer`` with the scaling config of ``plan``, applied in each worker.
+    """Return Ray's own ``LightGBMTrainer`` with the scaling config of ``plan``. Each worker applies the plan.
 
     LightGBM uses one thread for each CPU of the plan, unless you set its parameter ``num_threads``. Its GPU memory
     cannot be limited, so the reports of workers that share a GPU list it under ``not_enforceable``.
 
-    Arguments and errors are as for ``build_torch_trainer``.
+    The arguments and errors are the same as for ``build_torch_trainer``.
     ``**trainer_kwargs``: Other arguments of ``LightGBMTrainer``.
     """
     from ray.train.lightgbm import LightGBMTrainer

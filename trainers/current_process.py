@@ -1,7 +1,8 @@
 """The state of this process: its devices, threads and limits, and the resource usage of its current trial.
 
 A process may serve several trials, tasks or method calls, one after the other. ``CURRENT`` is the only state of this
-package that survives them. Import hooks, results and the public ``gpu_memory_usage`` access it from any thread.
+package that is kept between them. Import hooks, the code that extends results, and the public ``gpu_memory_usage``
+access it from any thread.
 """
 
 import os
@@ -30,12 +31,12 @@ from .gpu_memory.trial_usage import RunFolder, TrialUsage, add_usage_note, has_u
 from .usage_meter import UsageMeter
 
 _THREAD_VARIABLES: Final = (
-    "OMP_NUM_THREADS",  # Ray sets it, to 1 in a trial that requests GPUs and no CPUs
+    "OMP_NUM_THREADS",  # Ray sets it too: to 1 if a trial requests GPUs but no CPUs
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",  # TensorFlow reads these two when its runtime starts
+    "TF_NUM_INTRAOP_THREADS",  # TensorFlow reads this variable and the next one when its runtime starts
     "TF_NUM_INTEROP_THREADS",
-    "NPROC",  # XLA, and so JAX, reads this one when its CPU back end starts
+    "NPROC",  # XLA, and therefore JAX, reads it when its CPU back end starts
 )
 _DEVICE_VARIABLES: Final = (
     "CUDA_DEVICE_ORDER",
@@ -44,10 +45,10 @@ _DEVICE_VARIABLES: Final = (
 
 
 class CurrentProcess:
-    """The state of this process. A pickled reference refers to the object of the process that unpickles it.
+    """The state of this process. Unpickling a reference returns ``CURRENT`` of the process that unpickles it.
 
     Attributes:
-        end_train_run: Ends the Train run of the current or last trial.
+        end_train_run: A function that ends the Train run of the current or last trial, or ``None``.
     """
 
     def __init__(self) -> None:
@@ -70,10 +71,10 @@ class CurrentProcess:
     def restore_devices(self, assigned_to: str) -> None:
         """Restore Ray's device variables, which an earlier trial may have changed.
 
-        ``assigned_to`` is the actor or the task to which Ray assigned the devices.
+        ``assigned_to`` is the ID of the actor or the task to which Ray assigned the devices.
 
         Raises:
-            MemoryLimitError: Ray has assigned this task another GPU than the one on which an earlier task started CUDA.
+            MemoryLimitError: An earlier task started CUDA in this process on a different GPU.
         """
         if assigned_to != self._assigned_to:
             self._assigned_to = assigned_to
@@ -86,7 +87,7 @@ class CurrentProcess:
         self._check_gpus_of_cuda(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
 
     def _check_gpus_of_cuda(self, gpus: str) -> None:
-        """Raise a ``MemoryLimitError`` if CUDA has started in this process with other visible GPUs than these."""
+        """Raise a ``MemoryLimitError`` if CUDA has started in this process with visible GPUs other than ``gpus``."""
         if self._gpus_of_cuda is None or not cuda_has_started():
             self._gpus_of_cuda = gpus
         elif gpus != self._gpus_of_cuda:
@@ -96,7 +97,7 @@ class CurrentProcess:
             )
 
     def set_num_threads(self, num_threads: int) -> None:
-        """Set the number of threads of this process's numerical libraries, now and for those loaded later."""
+        """Set the number of threads of this process's numerical libraries, including libraries loaded later."""
         self._thread.is_set = True
         for variable in _THREAD_VARIABLES:
             os.environ[variable] = str(num_threads)
@@ -108,18 +109,18 @@ class CurrentProcess:
         self._set_threads_of_torch()
 
     def set_num_threads_of_thread(self) -> None:
-        """Set the number of threads in another thread of this process, because OpenMP counts them per thread."""
+        """Set the number of threads for the calling thread, because OpenMP stores this setting per thread."""
         if not hasattr(self._thread, "is_set"):
             self.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
     def _set_threads_of_torch(self) -> None:
-        # At its import, PyTorch uses at most as many threads as there are cores.
+        # On import, PyTorch limits the number of its threads to the number of cores.
         num_threads = os.environ.get("OMP_NUM_THREADS")
         if num_threads is not None and (torch := sys.modules.get("torch")):
             torch.set_num_threads(int(num_threads))
 
     def _watch_imports(self) -> None:
-        if not self._watches_imports:  # a hook stays for the life of the process
+        if not self._watches_imports:  # hooks cannot be removed, so register them only once
             self._watches_imports = True
             for name in set(MODULES) - sys.modules.keys():
                 wrapt.register_post_import_hook(self._follow_import, name)
@@ -131,10 +132,10 @@ class CurrentProcess:
             limit_imported(self._usage.limits, [module.__name__])
 
     def begin_trial(self, cpus: float, share: GpuShare | None, options: LimitOptions) -> None:
-        """Start to meter a trial, and limit it to its fraction of a device, if it has one.
+        """Start measuring the usage of a trial, and limit the trial to its fraction of a device, if it has one.
 
         Raises:
-            MemoryLimitError: Its GPU memory cannot be limited, or other processes use its memory.
+            MemoryLimitError: The trial's GPU memory cannot be limited, or other processes use it.
         """
         if self._meter is not None:
             self._meter.end()
@@ -144,7 +145,7 @@ class CurrentProcess:
         if share is None:
             return
         if share.device == "GPU":
-            # Ray numbers GPUs in the order of the PCI bus, but CUDA's default is the fastest first.
+            # Ray numbers GPUs in the order of the PCI bus, but CUDA's default order starts with the fastest.
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         # The order matters: processes must be marked before they start, and the memory of an earlier trial must be
         # released before waiting for free memory.
@@ -159,7 +160,7 @@ class CurrentProcess:
 
     @property
     def limits(self) -> FractionLimits | None:
-        """The limits of the current trial, or ``None`` if no plan was applied to this process, or it has no device."""
+        """The limits of the current trial, or ``None`` if this process has no plan or no device."""
         return None if self._usage is None else self._usage.limits
 
     def require_limit(self) -> None:
@@ -168,7 +169,7 @@ class CurrentProcess:
             require_limit(self._usage.limits)
 
     def rebase_usage(self) -> None:
-        """Reset the peaks after a trainable was reset. The memory that it keeps belongs to the new trial."""
+        """Reset the peaks after a trainable was reset. Memory that the trainable keeps counts for the new trial."""
         if self._usage is not None:
             with self._warned_if_unknown():
                 self._usage.rebase()
@@ -180,10 +181,10 @@ class CurrentProcess:
             self._usage.warn(messages)
 
     def gpu_memory_usage(self) -> GpuMemoryUsage | None:
-        """Return the GPU memory usage, or ``None`` without a GPU or a plan.
+        """Return the GPU memory usage of this process, or ``None`` if the process has no GPU or no plan.
 
         Raises:
-            ProbeError: A framework cannot be read.
+            ProbeError: The memory of a framework cannot be read.
         """
         return None if self._usage is None else self._usage.read()
 
@@ -192,15 +193,15 @@ class CurrentProcess:
         folder.keep(self._usage_if_known())
 
     def keep_warnings(self, storage: Any) -> None:
-        """Write the warnings since the last result to the trial's folder, because no later result has them."""
+        """Write the warnings since the last result to the trial's folder, because no later result can include them."""
         if self._usage is not None and self._usage.warnings and storage:
             self.keep_usage(RunFolder(storage.storage_filesystem, storage.trial_fs_path, rank=0))
 
     def with_usage(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Return ``metrics`` with the resource usage as ``"usage"`` and the GPU memory usage as ``"gpu_memory"``.
 
-        Existing values stay. If a framework cannot be read, there is only a warning. Metrics that are no dict are
-        returned unchanged, because Ray reports the error.
+        Existing values are not replaced. If the memory of a framework cannot be read, the method only warns. Metrics
+        that are not a dict are returned unchanged, because Ray reports the error.
 
         Raises:
             MemoryLimitError: The process could not be limited to its GPU fraction.
@@ -233,7 +234,8 @@ class CurrentProcess:
             if self._usage is not None and not has_usage_note(error) and classify_oom(error).kind == "accelerator":
                 before = self._usage.num_ooms
                 usage = self._usage_if_known()
-                # Most frameworks do not count failures, and torch does not count those of cuBLAS, cuDNN and MPS.
+                # Most frameworks do not count failed allocations, and torch does not count failures in cuBLAS, cuDNN or
+                # MPS.
                 self._usage.num_ooms = max(self._usage.num_ooms, before + 1)
                 if usage is not None:
                     add_usage_note(error, usage.model_copy(update={"num_ooms": self._usage.num_ooms}))
@@ -261,9 +263,9 @@ CURRENT: Final = CurrentProcess()
 
 
 def gpu_memory_usage() -> GpuMemoryUsage | None:
-    """Return the GPU memory usage of this process, or ``None`` without a GPU or a plan.
+    """Return the GPU memory usage of this process, or ``None`` if the process has no GPU or no plan.
 
     Raises:
-        ProbeError: A framework cannot be read.
+        ProbeError: The memory of a framework cannot be read.
     """
     return CURRENT.gpu_memory_usage()

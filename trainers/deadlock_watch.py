@@ -1,6 +1,7 @@
-"""Ends a Train run whose workers can never start, for which Ray would retry indefinitely.
+"""Ends a Train run whose workers can never start. Without this check, Ray retries indefinitely.
 
-A thread of Train's controller reads the cluster while the workers wait, because the controller's own thread is blocked.
+The check runs in a separate thread of Train's controller, because the controller's main thread is blocked while it
+waits for its workers.
 """
 
 import logging
@@ -31,11 +32,11 @@ _logger = logging.getLogger(__name__)
 _INTERVAL_S: Final = 0.5
 _LONGEST_INTERVAL_S: Final = 5.0
 _PATIENCE_S: Final = 4.0
-"""How long the same runs must be stuck before the youngest of them fails, and then the next."""
+"""How long the same runs must be stuck before the youngest fails, and then the next youngest, in seconds."""
 
 
-class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignore[misc]  # Ray is not followed
-    """An ``InfeasibleRequestError`` that Ray Train raises unchanged. It wraps all foreign errors."""
+class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignore[misc]  # Ray's classes are untyped
+    """An ``InfeasibleRequestError`` that Ray Train does not wrap, because it is also a ``ControllerError``."""
 
     @property
     def controller_failure(self) -> Exception:
@@ -56,33 +57,34 @@ TrainerT = TypeVar("TrainerT", bound=_HasRunConfig)
 def with_deadlock_check(trainer: TrainerT) -> TrainerT:
     """Return a copy of one of Ray Train's trainers that fails within seconds if its workers can never start.
 
-    Without this check, Ray Train retries indefinitely. This package's trainers and those of ``as_trainable`` have it.
-    It assumes that these resources are never released: those of a driver whose own workers wait, and those of actors
-    outside of trials and Train runs that belong to this program or are detached. Other workers, trials and programs are
-    expected to end. Nodes that an autoscaler can add count as room.
+    Without this check, Ray Train retries indefinitely. The trainers of this package and the trainers that
+    ``as_trainable`` runs already include it. The check assumes that two kinds of reservations are never released: the
+    reservation of a driver whose own workers wait, and the reservations of actors outside of trials and Train runs that
+    belong to this program or are detached. All other workers, trials and programs are expected to end. Nodes that an
+    autoscaler can add count as available.
 
     Args:
-        trainer: A trainer of Ray Train's version 2, which is not changed.
+        trainer: A trainer of Ray Train version 2. It is not changed.
 
     Raises:
-        InfeasibleRequestError: From ``fit()``: the remaining resources are too few for all workers. Ray 2.50 wraps it
-            in a ``ControllerError``, as its ``controller_failure``.
+        InfeasibleRequestError: From ``fit()``: the remaining resources do not suffice for all workers. Ray 2.50 wraps
+            it in a ``ControllerError``, as its ``controller_failure``.
     """
     watched: TrainerT = with_run_config(trainer, with_deadlock_watch(trainer.run_config))
     return watched
 
 
 def with_deadlock_watch(run_config: RunConfig | None) -> RunConfig:
-    """Return the run config with the watch among its callbacks, once."""
+    """Return the run config with a ``DeadlockWatch`` callback, unless it already has one."""
     run_config = run_config or RunConfig()
-    if not isinstance(run_config, RunConfig):  # Ray reports the error, for example about Tune's class
+    if not isinstance(run_config, RunConfig):  # such as Tune's class; Ray reports the error
         return run_config
     if any(isinstance(each, DeadlockWatch) for each in run_config.callbacks):
         return run_config
     return replace(run_config, callbacks=[*run_config.callbacks, DeadlockWatch()])
 
 
-class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  # Ray is not followed
+class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  # Ray's classes are untyped
     """Watches in Train's controller whether waiting workers can start."""
 
     def __init__(self) -> None:
@@ -99,7 +101,7 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
         self._begin()
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
-        """Fail if the workers can never start, because Train would request the next group."""
+        """Raise the error if the workers can never start, instead of letting Train request the next worker group."""
         self._raise_verdict()
         self._begin()
 
@@ -108,7 +110,7 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
         self._end()
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
-        """Fail here if the run is elastic, because Train then waits for room before it requests a group."""
+        """Raise the error of an elastic run here, because Train waits for room before it requests a worker group."""
         if current_state.is_terminal():
             self._end()
         elif self._is_elastic:
@@ -122,7 +124,7 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
     def _end(self) -> None:
         if self._wait is not None:
             self._wait.stop.set()
-            self._wait = None  # without its verdict, because the workers may just have started
+            self._wait = None  # ignore its verdict, because the workers may just have started
 
     def _raise_verdict(self) -> None:
         if self._wait is not None and self._wait.verdict is not None:
@@ -149,7 +151,9 @@ class _Wait:
                 error = self._find_deadlock()
                 if error is not None and not self.stop.is_set():
                     self.verdict = GangDeadlockError(*error.args)
-                    remove_groups(self._reader.own_id, only_pending=True)  # ends the wait, which has no callbacks
+                    # The controller calls no callbacks while it waits for its placement group. Removing the group ends
+                    # the wait.
+                    remove_groups(self._reader.own_id, only_pending=True)
                     return
             except RayVersionError as failure:
                 _logger.warning("the deadlock check of the workers is disabled: %s", failure)
@@ -158,9 +162,9 @@ class _Wait:
                 _logger.debug("the cluster could not be read: %s", failure)
 
     def _find_deadlock(self) -> InfeasibleRequestError | None:
-        """Return why the workers can never start, if this run should fail.
+        """Return the error if the workers can never start and this run should fail, or ``None``.
 
-        The youngest run fails first, so that the others can use the resources of its driver.
+        The youngest run fails first, so that the other runs can use the resources of its driver.
         """
         view = self._reader.read()
         # Include earlier nodes, because a lost node may be replaced.
@@ -171,7 +175,7 @@ class _Wait:
 
 
 def gang_of(scaling_config: Any) -> BundleGroup:
-    """Return the workers that must start together, the fewest for an elastic run."""
+    """Return the bundles of the workers that must start together. An elastic run has its minimum number of workers."""
     num_workers = scaling_config.num_workers
     fewest = num_workers[0] if isinstance(num_workers, tuple) else num_workers
     selector = getattr(scaling_config, "label_selector", None) or {}

@@ -1,7 +1,7 @@
 """Connects the workers of Ray's ``JaxTrainer``.
 
-Ray's own back end does not connect workers on CPUs. On GPUs, every worker sees the first devices of its node, so two
-workers of a node would use the same device.
+Ray's own back end does not connect workers on CPUs. On GPUs, it makes every worker use the first devices of its
+node, so two workers on one node would use the same device.
 """
 
 import socket
@@ -15,7 +15,7 @@ from ray.train.v2.jax import JaxConfig
 
 @dataclass
 class ConnectedJaxConfig(JaxConfig):  # type: ignore[misc]  # Ray's classes are untyped
-    """Connects several workers before their loops run."""
+    """A config that connects several workers before their loops run."""
 
     @property
     def backend_cls(self) -> type[Backend]:
@@ -32,7 +32,7 @@ class _ConnectingBackend(Backend):  # type: ignore[misc]
         connected = [
             worker_group.execute_single_async(rank, _connect, address, num_workers, rank) for rank in range(num_workers)
         ]
-        ray.get(connected)  # JAX has a timeout
+        ray.get(connected)  # ``jax.distributed.initialize`` has its own timeout
 
 
 def _free_address() -> str:

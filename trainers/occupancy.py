@@ -1,7 +1,7 @@
-"""Reads the resources of a cluster and who uses them, and finds the Train runs whose workers can never start.
+"""Reads the resources of a cluster and their users, and finds the Train runs whose workers can never start.
 
-``tune_policies.placement.deadlock`` decides. Functions that call Ray raise its ``RayError``, or a ``RuntimeError`` if
-Ray has shut down.
+``tune_policies.placement.deadlock`` decides which runs are stuck. Functions that call Ray raise its ``RayError``, or a
+``RuntimeError`` if Ray has shut down.
 """
 
 import math
@@ -39,16 +39,16 @@ from tune_policies.values.resources import ray_ticks
 
 _READ_TIMEOUT_S: Final = 10.0
 _FRESH_S: Final = 20.0
-"""How long an autoscaler's node types are cached. A node that it has added since counts twice, which is safe."""
+"""How long the autoscaler's node types are cached, in seconds. A node added meanwhile counts twice, which is safe."""
 _STARTING_S: Final = 30.0
-"""How long a run without requests may take to start."""
+"""How long a run without resource requests may take to start, in seconds."""
 
 
 class OccupancyReader:
-    """Reads the resources of a cluster and who uses them.
+    """Reads the resources of a cluster and their users.
 
-    ``own_id`` is the actor of the calling Train controller, and ``gang`` its workers. Ray requests the workers of an
-    elastic run only when there is room for them.
+    ``own_id`` is the actor ID of the calling Train controller, and ``gang`` are the bundles of its workers.
+    ``is_elastic`` matters because Ray requests the workers of an elastic run only when there is room for them.
     """
 
     def __init__(self, own_id: str = "", gang: BundleGroup | None = None, *, is_elastic: bool = False) -> None:
@@ -77,7 +77,7 @@ class OccupancyReader:
                 gang=self._gang_of(controller, groups_of[controller.actor_id]),
             )
             for controller in controllers
-            # The workers of other runs are placed, and will end.
+            # The other runs have placed their workers, and are expected to end.
             if all(group.is_pending or group.is_removed for group in groups_of[controller.actor_id])
         ]
         return ClusterOccupancy(
@@ -87,16 +87,16 @@ class OccupancyReader:
         )
 
     def _gang_of(self, controller: ActorRecord, groups: Sequence[GroupRecord]) -> BundleGroup | None:
-        """Return the workers that a run waits for, if they are known.
+        """Return the bundles of the workers that a run waits for, or ``None`` if they are unknown.
 
-        An elastic run without a request is assumed to be like this run if this one is elastic and of the same program,
-        because two such trials can starve each other.
+        An elastic run without a request is assumed to wait for the same workers as this run if this run is elastic too
+        and belongs to the same program, because two such trials can starve each other.
         """
         if controller.actor_id == self.own_id:
             return self._gang
         pending = [group for group in groups if group.is_pending]
         if pending:
-            bundles = pending[-1].bundles  # they are equal, but each may have its own node
+            bundles = pending[-1].bundles  # with equal amounts, but perhaps different label selectors
             selectors = [each.label_selector for each in bundles]
             return BundleGroup([each.resources for each in bundles], pending[-1].strategy, selectors)
         has_begun = time.time() - controller.started_at > _STARTING_S and not groups
@@ -113,7 +113,7 @@ def _nodes() -> Iterable[NodeTotals]:
 
 
 def _reserved_by_driver(driver: ActorRecord | None, by_group: Mapping[str, GroupRecord]) -> tuple[Reservation, ...]:
-    """Return the reservations of the process that started a Train run: those of a trial, or of an actor."""
+    """Return the reservations of the trial or the actor that started a Train run."""
     if driver is None:
         return ()
     group = by_group.get(driver.group_id)
@@ -126,7 +126,7 @@ def _reserved_by_driver(driver: ActorRecord | None, by_group: Mapping[str, Group
 def _permanent(
     actors: Iterable[ActorRecord], groups: Sequence[GroupRecord], drivers: set[str], job_id: str
 ) -> Iterable[Reservation]:
-    """Return the reservations that may never end.
+    """Return the reservations that may never be released.
 
     Actors in placement groups, such as trials and Train workers, are expected to end.
     """
@@ -144,9 +144,9 @@ def _permanent(
 
 
 def remove_groups(controller_id: str, *, only_pending: bool = False) -> None:
-    """Remove the placement groups of a Train controller, or only those that it waits for.
+    """Remove the placement groups of a Train controller, or only the pending ones.
 
-    Ray keeps the groups of an actor that was killed until its whole program ends.
+    Otherwise, Ray keeps the placement groups of a killed actor until the whole program ends.
     """
     for group in placement_groups():
         is_left = group.is_pending or (not only_pending and not group.is_removed)
@@ -157,7 +157,7 @@ def remove_groups(controller_id: str, *, only_pending: bool = False) -> None:
 def remove_abandoned_groups() -> None:
     """Remove the placement groups of dead Train controllers, whose workers are dead too.
 
-    Ray's own helper needs a dashboard, and does nothing in a minimal installation.
+    Ray's own clean-up needs the dashboard, so it does nothing in a minimal installation.
     """
     alive = {actor.actor_id for actor in living_actors()}
     for group in placement_groups():
@@ -167,7 +167,7 @@ def remove_abandoned_groups() -> None:
 
 
 class StuckRuns:
-    """Finds the Train runs that stay stuck, even with the nodes that an autoscaler can add."""
+    """Finds the Train runs that remain stuck even if an autoscaler adds all nodes that it can."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
@@ -180,8 +180,9 @@ class StuckRuns:
     ) -> list[tuple[WaitingRun, InfeasibleRequestError]]:
         """Return the stuck runs and their errors.
 
-        In one reading, a run may have ended and the next one not yet started. Therefore the same runs must be stuck for
-        ``patience_s(place)`` seconds. The youngest run has place 1.
+        A single reading can fall between the end of one run and the start of the next. Therefore a run is only returned
+        after the same runs have been stuck for ``patience_s(place)`` seconds. ``place`` is 1 for the youngest run, 2
+        for the next, and so on.
 
         Raises:
             ProbeError: The cluster cannot be read in time.
@@ -204,7 +205,7 @@ class StuckRuns:
         ]
 
     def _with_addable_nodes(self, view: ClusterOccupancy) -> ClusterOccupancy | None:
-        """Return the view with the nodes that an autoscaler can add, or ``None`` if they are unknown or just read."""
+        """Return the view with the nodes that an autoscaler can add, or ``None`` if they are unknown or new."""
         if not read_cluster_state(_READ_TIMEOUT_S).may_have_autoscaler:
             return view
         if time.monotonic() - self._read_at > _FRESH_S:

@@ -1,4 +1,4 @@
-"""A Tune scheduler that applies a policy to a run: resources, concurrency, placement, and the set-up of processes.
+"""A Tune scheduler that applies a policy to a run: resources, concurrency, placement, and process set-up.
 
 ``RunSlots`` assigns slots to trials, ``RunWatch`` finds requests that can never be fulfilled, and ``trial_process``
 runs in the process of a trial.
@@ -45,43 +45,45 @@ class PolicyScheduler(WrappingScheduler):
     ``tune.run(train_fn, scheduler=PolicyScheduler(AutoPolicy()))``. The policy plans on the cluster when the run
     begins, and the plan is printed. Each trial gets the next free slot of the plan, the best type first, so the plan
     limits the number of concurrent trials. The process of a trial is set up before your code runs: its devices, its
-    thread count and its GPU memory limit. Each result has the trial's slot under ``"slot"``, and with GPUs their memory
-    usage under ``"gpu_memory"``. The inner scheduler decides everything else.
+    thread count and its GPU memory limit. Each result contains the trial's slot as ``"slot"`` and, if the trial has
+    a GPU, its memory usage as ``"gpu_memory"``. The inner scheduler decides everything else.
 
-    If a trainable requests one bundle, the policy's resources replace it, and the run prints the difference. Several
-    bundles, as of an RLlib algorithm, are kept, and the policy decides how many such trials run at once, and where.
+    If a trainable requests one bundle, the policy's resources replace it, and the run prints the difference. If it
+    requests several bundles, as an RLlib algorithm does, the bundles are kept, and the policy decides only how many
+    such trials run at once and on which nodes.
 
     A slow slot stays idle if the faster slots finish all waiting trials before the slow slot would finish one more. The
     speeds of slots come from the plan and from finished trials. If the searcher does not report the number of further
     trials, every slot is used.
 
-    If nodes are added, removed or changed, the policy plans again. A trial that is lost with its node, or with that of
-    its Train workers, is requeued, and resumes from its latest checkpoint. That does not count as a failure:
-    ``max_failures`` and ``fail_fast`` are for all other errors.
+    If nodes are added, removed or changed, the policy plans again. If the node of a trial or
+    of its Train workers is lost, the trial is requeued and resumes from its latest checkpoint. That does not count as a
+    failure: ``max_failures`` and ``fail_fast`` apply only to other errors.
 
     The policy plans when the run begins, not in the constructor.
 
     Args:
-        policy: The policy, or a plan, which is not changed or printed.
+        policy: A policy or a plan. A plan is neither changed nor printed.
         inner: The scheduler that decides everything else. The default is Tune's FIFO scheduler.
-        isolation: ``"mps"`` to use NVIDIA's MPS daemon too, if one is running.
+        isolation: ``"mps"`` to also limit trials with NVIDIA's MPS daemon, if it is running.
         on_unenforced_limit: What to do if a memory limit cannot be enforced, because of a setting or because the
             framework sees no GPU: raise an error, or add a warning to the result. To rehearse on simulated GPUs, pass
             ``"warn"``.
         may_move: Whether a trial that was paused or requeued may resume on another type of device.
         falls_back: Whether a trial that cannot use its device, because other processes use its memory or the driver
-            fails, resumes without a device, as in the policy's next choice: ``GpuPolicy() | CpuPolicy()``. This does
-            not count as a failure. In the trial, ``trial_plan().use_gpu`` is then ``False``.
-        replan_interval_s: The interval in which the nodes of the cluster are read, in seconds.
-        wait_for_nodes_s: The time to wait for nodes if the policy has no plan for the remaining ones, in seconds. Then
-            the run ends with the policy's ``InfeasibleRequestError``, and can be resumed.
+            fails, resumes with the policy's next choice without a device, such as ``CpuPolicy()`` in
+            ``GpuPolicy() | CpuPolicy()``. This does not count as a failure. In the trial, ``trial_plan().use_gpu`` is
+            then ``False``.
+        replan_interval_s: The interval at which the nodes of the cluster are read, in seconds.
+        wait_for_nodes_s: How long to wait for nodes if no plan is feasible on the remaining nodes, in seconds. After
+            that, the run ends with the policy's ``InfeasibleRequestError``, and can be resumed.
 
     Raises:
         InvalidResourcesError: An argument is invalid. In the run: the policy contradicts the trainable's request, or a
             decision was measured with other versions than the installed ones.
         InfeasibleRequestError: In the run: not even one trial fits.
         ProbeError: In the run: the cluster cannot be read.
-        MemoryLimitError: In a trial: its GPU memory cannot be limited, or other processes use its memory.
+        MemoryLimitError: In a trial: its GPU memory cannot be limited, or other processes use it.
     """
 
     def __init__(
@@ -116,9 +118,9 @@ class PolicyScheduler(WrappingScheduler):
             replan_interval_s=check_seconds(replan_interval_s, "replan_interval_s"),
             wait_for_nodes_s=check_seconds(wait_for_nodes_s, "wait_for_nodes_s"),
         )
-        self._forget_run()
+        self._reset_run()
 
-    def _forget_run(self) -> None:
+    def _reset_run(self) -> None:
         self._slots: RunSlots | None = None
         self._queue: TuneQueue | None = None
         self._watch = RunWatch()
@@ -131,10 +133,10 @@ class PolicyScheduler(WrappingScheduler):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._requeued = set()
-        self._forget_run()
+        self._reset_run()
 
     def around(self, inner: TrialScheduler | None) -> "PolicyScheduler":
-        """Return a scheduler with the same policy and options and another inner scheduler."""
+        """Return a scheduler with the same policy and options around another inner scheduler."""
         other = PolicyScheduler(self._options.policy, inner)
         other.use_options_of(self)
         return other
@@ -145,7 +147,7 @@ class PolicyScheduler(WrappingScheduler):
         self._slots = None
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Plan on the cluster of the new run, print the plan, and pass on the metric and its mode.
+        """Plan on the cluster of the new run, print the plan, and pass the metric and its mode to the inner scheduler.
 
         Raises:
             InfeasibleRequestError: Not even one trial fits.
@@ -157,7 +159,7 @@ class PolicyScheduler(WrappingScheduler):
         return super().set_search_properties(metric, mode, **spec)
 
     def _begin(self) -> RunSlots:
-        self._forget_run()
+        self._reset_run()
         self._slots = slots = RunSlots(self._options)
         plan = slots.run_plan.plan
         changes_resources = any(isinstance(each, ResourceChangingScheduler) for each in nested_schedulers(self._inner))
@@ -194,15 +196,15 @@ class PolicyScheduler(WrappingScheduler):
         return 0 if self._slots is None else len(self._slots.fallen_back)
 
     def slots_left_idle(self) -> dict[int, int]:
-        """Return how many free slots of each type the last decision left idle, without types that have none."""
+        """Return the number of free slots that the last decision left idle, by slot type. Zeros are omitted."""
         return {} if self._slots is None else dict(self._slots.left_idle)
 
     def replan(self, plan: TrialPlan, why: str = "a new plan was given") -> None:
-        """Use ``plan`` from now on, for trials that do not run yet."""
+        """Use ``plan`` from now on for trials that are not running yet."""
         self._run_slots.run_plan.replan(plan, why)
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Add a trial, which waits until it has a slot.
+        """Add a trial that waits for a slot.
 
         An error here would make Tune restart a resumed run, so errors are raised in the next step.
         """
@@ -226,12 +228,14 @@ class PolicyScheduler(WrappingScheduler):
         return self._queue
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Add the trial's duration, and report its end to the inner scheduler."""
+        """Record the trial's duration, and report its end to the inner scheduler."""
         self._run_slots.finish(trial)
         super().on_trial_complete(tune_controller, trial, result)
 
     def should_requeue(self, trial: Trial, error: object) -> bool:
-        """Return whether a failed trial was lost with its node or that of its Train workers, or falls back to CPUs.
+        """Return whether to requeue a failed trial, because it lost a node or falls back to CPUs.
+
+        The node may be the node of the trial or of its Train workers.
 
         Raises:
             InfeasibleRequestError: The trial cannot use its device, and no other choice of the policy fits.
@@ -246,14 +250,17 @@ class PolicyScheduler(WrappingScheduler):
         return True
 
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
-        """Return ``planned``, or the resources that another scheduler requested, in the trial's slot."""
+        """Return the request of the trial's slot, with the resources that another scheduler requested, if any."""
         return self._run_slots.adjust_resources(trial, planned)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Give waiting trials the free slots, first to the trial that the inner scheduler chooses.
+        """Assign the free slots to waiting trials, first to the trial that the inner scheduler chooses.
+
+        Returns:
+            The chosen trial, or ``None`` if it got no slot.
 
         Raises:
-            InfeasibleRequestError: The policy had no plan for the remaining nodes for ``wait_for_nodes_s``.
+            InfeasibleRequestError: No plan has been feasible for ``wait_for_nodes_s``, or no trial can proceed.
         """
         if self._error is not None:
             error, self._error = self._error, None

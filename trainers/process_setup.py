@@ -21,7 +21,7 @@ from .gpu_memory.share import GpuShare, LimitOptions, SharedDevice
 
 
 def limit_options(isolation: Literal["mps"] | None, on_unenforced_limit: Literal["raise", "warn"]) -> LimitOptions:
-    """Return the options with the overheads measured on this machine."""
+    """Return the options of a memory limit, with the overheads that were measured on this machine."""
     return LimitOptions(isolation=isolation, on_unenforced_limit=on_unenforced_limit, overheads=load_overheads())
 
 
@@ -40,7 +40,7 @@ class ProcessSetup(Value):
 
     @classmethod
     def for_trial(cls, slot: TrialSlot, limits: LimitOptions) -> Self:
-        """Return the set-up of a trial's own process, which only waits if there are Train workers."""
+        """Return the set-up of a trial's own process. If the trial has Train workers, it only waits for them."""
         return cls(slot=slot, resources=slot.trial if slot.num_workers else slot.worker, limits=limits)
 
     @classmethod
@@ -52,7 +52,7 @@ class ProcessSetup(Value):
         """Set up this process.
 
         Raises:
-            MemoryLimitError: Its GPU memory cannot be limited, or other processes use its memory.
+            MemoryLimitError: The GPU memory of this process cannot be limited, or other processes use it.
         """
         # Ray assigns the devices. The slot only defines the fraction of a device.
         assigned = _assigned_resources()
@@ -64,12 +64,15 @@ class ProcessSetup(Value):
             CURRENT.restore_devices(context.get_actor_id() or context.get_task_id())
         note_kernel_kills()
         CURRENT.set_num_threads(max(1, int(assigned.get("CPU", 0))))
-        if not assigned.get("GPU"):  # a newer Ray shows all GPUs to a trial without any
+        if not assigned.get("GPU"):  # newer Ray versions make all GPUs visible to a trial without GPUs
             os.environ.update(dict.fromkeys(GPU_VISIBILITY_VARIABLES, ""))
         CURRENT.begin_trial(assigned.get("CPU", 0), self._share(assigned), self.limits)
 
     def _share(self, assigned: Mapping[str, float]) -> GpuShare | None:
-        """Return the GPU fraction. A trial that got a larger fraction than planned also gets more memory."""
+        """Return the assigned fraction of a device, or ``None`` without a device.
+
+        If the fraction is larger than planned, the memory limit is larger in proportion.
+        """
         device: SharedDevice = "NPU" if assigned.get("NPU") else "GPU"
         fraction = assigned.get(device)
         if not fraction:
@@ -90,17 +93,17 @@ class ProcessSetup(Value):
 
 
 def _assigned_resources() -> dict[str, float] | None:
-    """Return the resources that Ray assigned to this process, or ``None`` if it is no worker of Ray."""
+    """Return the resources that Ray assigned to this process, or ``None`` if it is not a Ray worker."""
     if not ray.is_initialized():  # the call below would start Ray
         return None
     try:
         return dict(ray.get_runtime_context().get_assigned_resources())
-    except AssertionError:  # this is no worker
+    except AssertionError:  # this process is not a Ray worker
         return None
 
 
 class _OwnProcess(NamedTuple):
-    """The steps before and after a user's function. A nested function would be pickled by value."""
+    """The steps before and after a user's function. It is a class, because Ray pickles nested functions by value."""
 
     set_up: Callable[[Any], None]
     at_end: Callable[[], None] | None
@@ -125,7 +128,7 @@ def set_up_before(
     Args:
         function: A function of a config, or without arguments.
         set_up: Called with the config, or ``None``, in the process and thread of ``function``.
-        at_end: Called there after ``function`` has ended and its GPU processes are terminated.
+        at_end: Called in the same thread, after ``function`` has ended and its GPU processes have been terminated.
     """
     wrapper = wrapped_in(function, _OwnProcess(set_up, at_end).around)
     wrapper.__name__ = name_of(function)  # Tune names trials after it

@@ -1,4 +1,4 @@
-"""Sets up the processes of your own Ray tasks and actors like those of trials.
+"""Sets up the processes of your own Ray tasks and actors like the processes of trials.
 
 Ray does not enforce the resources of a task or an actor. ``with_limits`` enforces the plan's limits in its process.
 """
@@ -37,23 +37,23 @@ def with_limits(
         def evaluate(path): ...
 
     Before your code runs, the process gets the devices, the number of threads and the GPU memory limit of a trial. A
-    task is set up at each call, an actor before its ``__init__``. If Ray assigned another GPU fraction than the plan,
-    for example with ``.options(num_gpus=0.25)``, the limit changes in proportion.
+    task is set up before each call, and an actor before its ``__init__``. If Ray assigned another GPU fraction than the
+    plan, for example with ``.options(num_gpus=0.25)``, the limit changes in proportion.
 
     Args:
-        plan: The plan whose ``remote_options()`` the task or the actor has.
-        isolation: ``"mps"`` to use NVIDIA's MPS daemon too, if one is running on the node.
-        on_unenforced_limit: What to do if a limit cannot be enforced: ``"raise"`` an error, or ``"warn"`` in
-            ``gpu_memory_usage()``.
+        plan: The plan whose ``remote_options()`` you pass to ``ray.remote``.
+        isolation: ``"mps"`` to also limit the process with NVIDIA's MPS daemon, if it is running on the node.
+        on_unenforced_limit: What to do if a limit cannot be enforced: ``"raise"`` raises an error, and ``"warn"`` adds
+            a warning to ``gpu_memory_usage()``.
 
     Returns:
-        The decorator. It takes a function or a class, which is not changed, and raises ``InvalidResourcesError`` for
-        anything else.
+        The decorator. It takes a function or a class, returns a limited version of it, and raises
+        ``InvalidResourcesError`` for anything else.
 
     Raises:
-        InvalidResourcesError: ``plan`` is no plan.
-        MemoryLimitError: In the process: its GPU memory cannot be limited, or other processes use its memory. If an
-            actor's ``__init__`` raises it, Ray raises an ``ActorDiedError`` with its text.
+        InvalidResourcesError: ``plan`` is not a plan.
+        MemoryLimitError: In the process: its GPU memory cannot be limited, or other processes use it. If an actor's
+            ``__init__`` raises it, Ray raises an ``ActorDiedError`` with its text.
     """
     if not isinstance(plan, TrialPlan):
         raise InvalidResourcesError(f"with_limits takes a plan, such as plan_on_cluster(policy), got {shorten(plan)}")
@@ -74,7 +74,7 @@ def with_limits(
 @contextmanager
 def _call_of_task(*_: Any) -> Iterator[None]:
     yield
-    CURRENT.require_limit()  # the user's code may have caught the error of an import
+    CURRENT.require_limit()  # the user's code may have caught the error that an import raised
 
 
 class _Actor(NamedTuple):
@@ -91,7 +91,7 @@ class _Actor(NamedTuple):
 
     @contextmanager
     def call(self, *_: Any) -> Iterator[None]:
-        # An actor with several threads runs methods in other threads than ``__init__``.
+        # An actor with several threads runs its methods in different threads than ``__init__``.
         CURRENT.set_num_threads_of_thread()
         with CURRENT.noted_on_oom():
             yield
@@ -113,4 +113,4 @@ def _limited_class(cls: type, setup: ProcessSetup) -> type:
 
 
 def _no_arguments(self: object) -> None:
-    """Ray's own ``__init__`` of a class without one."""
+    """Replace a missing ``__init__``. As in Ray, it takes no arguments."""

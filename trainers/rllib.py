@@ -21,19 +21,19 @@ def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> Confi
     """Return a copy of an RLlib config whose trials have the resources of a policy.
 
     ``run("PPO", policy, param_space=size_algorithm(PPOConfig().environment("CartPole-v1"), policy))``. The policy's
-    ``num_workers`` is the number of learners. With 0, the main process learns. Each learner and the main process have
-    one CPU. All other CPUs of the trial are for env runners, with one CPU each. The GPUs are for the learners.
+    ``num_workers`` is the number of learners. With 0, the main process learns. Each learner and the main process get
+    one CPU. All other CPUs of the trial are used by env runners, with one CPU each. The GPUs are for the learners.
 
     Args:
         config: The config of an algorithm with RLlib's new API stack, which is the default.
-        policy: The policy, which plans on the program's cluster, or a plan.
+        policy: A plan, or a policy that plans on the program's cluster.
 
     Returns:
         The copy, with ``num_env_runners``, ``num_learners``, ``num_cpus_per_learner`` and ``num_gpus_per_learner``.
 
     Raises:
-        InvalidResourcesError: ``config`` is no ``AlgorithmConfig``, or uses the old API stack; there are too few CPUs;
-            or a process gets several GPUs, or devices that RLlib does not support.
+        InvalidResourcesError: ``config`` is not an ``AlgorithmConfig`` or uses the old API stack; there are too few
+            CPUs; or a process gets several GPUs, or devices that RLlib does not support.
         InfeasibleRequestError: Not even one trial fits.
         ProbeError: The cluster cannot be read.
     """
@@ -60,7 +60,7 @@ def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> Confi
             f"num_workers={slot.worker.gpus:g}"
         )
     num_cpus = int(slot.worker.cpus * max(1, num_learners))
-    num_env_runners = num_cpus - num_learners - 1  # the main process has one
+    num_env_runners = num_cpus - num_learners - 1  # one CPU is for the main process
     if num_env_runners < 0:
         raise InvalidResourcesError(
             f"the policy gives a trial {num_cpus} whole CPUs, but an RLlib trial with num_workers={num_learners} needs "

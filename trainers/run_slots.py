@@ -45,7 +45,7 @@ _logger = logging.getLogger(__name__)
 
 
 class RunOptions(NamedTuple):
-    """The arguments of a ``PolicyScheduler``, except the scheduler inside it."""
+    """The arguments of a ``PolicyScheduler``, except the inner scheduler."""
 
     policy: ResourcePolicy | TrialPlan
     limits: LimitOptions
@@ -59,12 +59,12 @@ class RunSlots:
     """The slots of a run and their trials. The constructor plans on the cluster of the run, and prints the plan.
 
     Attributes:
-        run_plan: The plan, which changes with the nodes.
+        run_plan: The plan of the run, which is replaced when nodes change.
         assignments: The trials that have a slot.
         last_slots: The last slot of each trial that has run.
-        waiting: The trials that wait for a slot, in their order.
+        waiting: The trials that wait for a slot, in the order in which they began to wait.
         fallen_back: The trials that could not use their device and fell back.
-        left_idle: How many free slots of each type the last decision left idle.
+        left_idle: The number of free slots that the last decision left idle, by slot type.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
@@ -91,13 +91,13 @@ class RunSlots:
         self._printed: set[str] = set()
 
     def add(self, trial: Trial) -> None:
-        """Add a waiting trial, and replace a request of one bundle by the policy's."""
+        """Add a waiting trial. If it requests one bundle, replace its request with the policy's."""
         asked = own_request(trial)
         if trial.is_finished():
             return
         if self._options.falls_back and has_fallen_back(trial):
             self.fallen_back.add(trial)
-        if trial not in self.last_slots and trial.latest_checkpoint_result is not None:  # it is restored
+        if trial not in self.last_slots and trial.latest_checkpoint_result is not None:  # the trial was restored
             slot = slot_before(trial)
             if slot is not None:
                 self.last_slots[trial] = slot
@@ -105,7 +105,7 @@ class RunSlots:
             self._bundles[trial] = asked
         elif asked is not None:
             planned = self.run_plan.plan.common_slot.placement_group_factory()
-            if asked.bundles not in (planned.bundles, [{"CPU": 1.0}]):  # the last is Tune's default
+            if asked.bundles not in (planned.bundles, [{"CPU": 1.0}]):  # one CPU is Tune's default
                 self._print_once(
                     f"the trainable requests {asked.required_resources}, which the policy replaces by "
                     f"{planned.required_resources}"
@@ -119,7 +119,7 @@ class RunSlots:
             print(text)
 
     def finish(self, trial: Trial) -> None:
-        """Add the duration of a trial that has completed."""
+        """Record the duration of a completed trial."""
         assignment = self.assignments.get(trial)
         if assignment is not None:
             self.last_slots[trial] = assignment.slot
@@ -150,9 +150,9 @@ class RunSlots:
         return True
 
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
-        """Return ``planned``, or the resources that another scheduler requested, in the trial's slot."""
+        """Return the request of the trial's slot, with the resources that another scheduler requested, if any."""
         if SLOT_ATTRIBUTE not in vars(planned):
-            if trial.status == Trial.PAUSED:  # otherwise they are the resources_per_trial of a resumed run
+            if trial.status == Trial.PAUSED:  # otherwise, it is the request of a resumed run
                 self._changed[trial] = bundles_of(planned)
             planned = self._given.get(trial, planned)
         self._given[trial] = planned = planned_of(planned)
@@ -195,7 +195,7 @@ class RunSlots:
             self.assignments[trial] = self.assignments[trial]._replace(node_id=node_id)
 
     def update(self, queue: TuneQueue) -> None:
-        """Read which trials have a slot, and delay those without one."""
+        """Update which trials have a slot, and hold back pending trials without one."""
         before, self.assignments = self.assignments, self._current_assignments(queue)
         self._find_nodes(
             trial
@@ -225,7 +225,10 @@ class RunSlots:
         return current
 
     def num_startable(self, queue: TuneQueue) -> int:
-        """Return how many further trials could start. Later configs can use more results."""
+        """Return how many further trials could start.
+
+        The searcher suggests no more configs than that, because later configs can use the results of more trials.
+        """
         self.update(queue)
         if self.run_plan.plan.by_config is not None:
             free = self.run_plan.plan.max_concurrent_trials - len(self.assignments)
@@ -237,7 +240,7 @@ class RunSlots:
         return free - len(self.waiting)
 
     def _is_own(self, trial: Trial) -> bool:
-        """Return whether the trial's config, its bundles, or a fallback decide its slot."""
+        """Return whether the trial's slot depends on its config, its bundles, or a fallback."""
         return trial in self._bundles or trial in self.fallen_back or self.run_plan.plan.by_config is not None
 
     def _own_slot(self, trial: Trial) -> OwnSlot:
@@ -255,7 +258,7 @@ class RunSlots:
         return self.run_plan.slot_by_config(trial.config)
 
     def _has_room(self, own: OwnSlot) -> bool:
-        """Return whether a further trial with its own type of slot may run."""
+        """Return whether another trial may start in the slot ``own``."""
         others = [assignment.slot for assignment in self.assignments.values()]
         if not self.run_plan.is_feasible or len(others) >= max(
             own.slot.max_concurrent_trials, self.run_plan.plan.max_concurrent_trials
@@ -264,7 +267,7 @@ class RunSlots:
         if self.run_plan.plan.by_config is not None:
             return others.count(own.slot) < own.slot.max_concurrent_trials
         if any(each.num_slots > 1 and not each.has_started for each in self.assignments.values()):
-            return False  # it needs that many free slots
+            return False  # a trial waits for several free slots
         # Trials that reserve different bundles share the nodes in proportion.
         return self._used_fraction() + Fraction(1, own.slot.max_concurrent_trials) <= 1
 
@@ -292,7 +295,7 @@ class RunSlots:
                 try:
                     return self._has_room(self._own_slot(trial))
                 except InfeasibleRequestError:
-                    return True  # it fails when it is assigned
+                    return True  # the assignment makes the trial fail
             if not open_types:
                 return False
             return trial not in self.last_slots or not open_types.isdisjoint(self._allowed(trial))

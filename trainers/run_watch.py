@@ -1,7 +1,7 @@
 """Watches a Tune run for problems that Ray does not report: lost placement groups, busy devices, stuck Train workers.
 
-A trial's function may start one of Ray's trainers. If the policy does not reserve room for its workers, the trials can
-use all of it.
+A trial's function may start one of Ray's trainers. If the policy reserves no resources for the trainer's workers, the
+trials can use all resources.
 """
 
 import logging
@@ -22,9 +22,9 @@ _logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 2.0
 _PATIENCE_S: Final = 6.0
-"""How long the same runs must be stuck. A ``DeadlockWatch`` ends one of them earlier, so that the others can start."""
+"""How long the same runs must be stuck, in seconds. A ``DeadlockWatch`` may end one earlier to unblock the others."""
 _MIN_WAIT_S: Final = 4.0
-"""How long a placement group must wait before the watch reports who uses its resources."""
+"""How long a placement group must wait before the watch reports who uses its resources, in seconds."""
 
 
 class Reading(NamedTuple):
@@ -33,7 +33,7 @@ class Reading(NamedTuple):
     Attributes:
         lost_groups: The IDs of requested placement groups that have disappeared.
         stuck: The error of each trial whose Train workers can never start, by the ID of the trial's actor.
-        busy: Who uses the resources that trials wait for, or ``""``.
+        busy: A sentence about the users of the resources that trials wait for, or ``""``.
     """
 
     lost_groups: Collection[str]
@@ -52,13 +52,13 @@ class RunWatch:
         self._warned: set[str] = set()
 
     def warn_once(self, what: str, why: str = "") -> None:
-        """Log a warning once."""
+        """Log a warning, unless ``what`` was logged before."""
         if what not in self._warned:
             self._warned.add(what)
             _logger.warning("%s", f"{what}: {why}" if why else what)
 
     def read(self, requested_groups: Collection[str], own_groups: Collection[str]) -> Reading | None:
-        """Return the result of a new reading, or ``None``.
+        """Start a reading if one is due. Return the last reading if it is new, or ``None``.
 
         Args:
             requested_groups: The IDs of the placement groups that Tune waits for.
@@ -76,7 +76,7 @@ class RunWatch:
         return answer
 
     def _read(self, requested_groups: frozenset[str], own_groups: frozenset[str]) -> Reading:
-        remove_abandoned_groups()  # those of stopped trials would block this run's trials
+        remove_abandoned_groups()  # the groups of stopped trials would block this run's trials
         groups = {group.group_id: group for group in placement_groups() if not group.is_removed}
         pending = [group for group in map(groups.get, requested_groups) if group is not None and group.is_pending]
         return Reading(requested_groups - groups.keys(), self._find_stuck(), self._find_holders(pending, own_groups))

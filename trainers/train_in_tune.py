@@ -1,8 +1,8 @@
 """Runs Ray Train in the trials of Tune: each trial builds a trainer, whose reports are the trial's results.
 
 With Ray's ``TuneReportCallback``, the last reports may be lost or arrive after the trial's end, and a checkpoint is
-only a path among the metrics. Here the trial's own thread reads the reports in order until the run has ended, and the
-run ends when the trial ends.
+only a path among the metrics. In this module, the trial's own thread reads the reports in order until the run has
+ended, and the run ends when the trial ends.
 """
 
 import os
@@ -51,14 +51,14 @@ from .trial_process import reserved_for_trial, slot_of_reservation
 
 @dataclass(frozen=True)
 class ControllerStarted:
-    """The controller of the run has started."""
+    """A message: the controller of the run has started."""
 
     controller: Any
 
 
 @dataclass(frozen=True)
 class Report:
-    """The report of the worker with rank 0 after all workers have reported, as in Ray's own callback."""
+    """A message: all workers have reported, and this is the report of rank 0, as in Ray's own callback."""
 
     metrics: dict[str, Any]
     checkpoint: Checkpoint | None
@@ -71,14 +71,14 @@ class RunEnded:
     error: BaseException | None
 
 
-class SendReportsToTrial(ControllerCallback, ReportCallback):  # type: ignore[misc]  # Ray is not followed
+class SendReportsToTrial(ControllerCallback, ReportCallback):  # type: ignore[misc]  # Ray's classes are untyped
     """Sends every report of the workers to the trial. Runs in the process of Train's controller."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        """Send the controller to the trial, which may have to stop it."""
+        """Send the controller's handle to the trial, so that the trial can stop the controller."""
         self._send(ControllerStarted(ray.get_runtime_context().current_actor))
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
@@ -108,7 +108,7 @@ class StartFromCheckpoint(WorkerCallback):  # type: ignore[misc]
 
 _POLLS_PER_S: Final = 100
 _ABORT_TIMEOUT_S: Final = 5.0
-"""The timeout for Train's controller to stop its workers and itself, before it is killed."""
+"""How long Train's controller may take to stop its workers and itself before it is killed, in seconds."""
 
 
 class TrialRun:
@@ -121,12 +121,12 @@ class TrialRun:
         self._lock = threading.Lock()
 
     def fit(self, trainer: Any) -> BaseException | None:
-        """Run the trainer, report its reports as results of the trial, and return its error.
+        """Run the trainer, pass its reports to Tune as results of the trial, and return its error or ``None``.
 
         Raises:
             SystemExit: Tune has stopped the trial.
         """
-        # Ray's default of 2 s is for hundreds of workers, and would delay frequent reports.
+        # Ray's default of 2 s is meant for hundreds of workers, and would delay frequent reports.
         num_workers = trainer.scaling_config.num_workers
         most = num_workers[1] if isinstance(num_workers, tuple) else num_workers
         os.environ.setdefault(REPORT_INTERVAL_VARIABLE, f"{min(2.0, max(0.1, most / _POLLS_PER_S)):g}")
@@ -143,18 +143,21 @@ class TrialRun:
                     else:
                         report_stored_checkpoint(message.metrics, message.checkpoint)
         except RayError:
-            if self._is_over:  # it was stopped from outside
+            if self._is_over:  # another thread has stopped the run
                 sys.exit(0)
             self.end()
             raise
-        if message.error is not None:  # its controller may have died without releasing its resources
+        if message.error is not None:  # the controller may have died without releasing its resources
             self.end()
         ray.kill(self.queue.actor)
         self._is_over = True
         return message.error
 
     def _fit(self, trainer: Any) -> None:
-        """Run the trainer, and send its end, which is the last message because every report waits until it is read."""
+        """Run the trainer, and then send ``RunEnded``.
+
+        It is the last message, because each report blocks until the trial has read it.
+        """
         error: BaseException | None = None
         try:
             trainer.fit()
@@ -166,27 +169,27 @@ class TrialRun:
             return  # the trial was stopped
 
     def end(self) -> None:
-        """Stop the run and its workers, and release their resources. Threads may call this repeatedly."""
+        """Stop the run and its workers, and release their resources. Several threads may call this."""
         with self._lock:
             if self._is_over:
                 return
             self._is_over = True
-        ray.kill(self.queue.actor)  # the trial's thread and Train's controller wait for it
+        ray.kill(self.queue.actor)  # the trial's thread and Train's controller may be blocked by it
         if self._controller is None:
             return
         controller_id = run_id_of(self._controller)
         with suppress(RayError):  # the controller may have died already
-            remove_groups(controller_id, only_pending=True)  # a controller that waits for them handles no call
+            remove_groups(controller_id, only_pending=True)  # while it waits for them, it handles no call
             abort_run(self._controller, _ABORT_TIMEOUT_S)
         ray.kill(self._controller)
         remove_groups(controller_id)
 
 
-class EndRunWithTrial(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
+class EndRunWithTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are untyped
     """A mixin for the trainable that Tune creates from a function. It stops the Train run at the end of the trial.
 
-    Tune calls it while the function waits in a report, or after the function has ended. Soon after, Tune kills the
-    process, before the function's own thread could stop the run.
+    Tune calls these methods while the function waits in a report, or after the function has ended. Soon afterwards,
+    Tune kills the process, so the function's own thread would have no time to stop the run.
     """
 
     def cleanup(self) -> None:
@@ -208,8 +211,8 @@ def _end_run() -> None:
 def run_config_in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig:
     """Return the user's run config with a separate folder for the trial.
 
-    By default, this is the trial's folder in Tune's storage. A name becomes a folder in it. A storage path of the user
-    gets a folder for each trial.
+    By default, this is the trial's folder in Tune's storage. If the run config has a name, a subfolder with that name
+    is used. If the run config has a storage path, each trial gets a folder in that path.
 
     Raises:
         InvalidResourcesError: ``num_to_keep`` is set, but Tune decides which checkpoints are kept.
@@ -247,19 +250,21 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer]) -> Callabl
     ``run(as_trainable(build_trainer), CpuPolicy(cpus=2, num_workers=2))``. A trial reserves the driver's resources,
     builds its trainer and waits for it. Every report of the worker with rank 0 is a result of the trial, with or
     without a checkpoint. Tune's ``CheckpointConfig`` defines which checkpoints are kept. In a trial that is retried or
-    restored, or that exploits another, ``ray.train.get_checkpoint()`` returns the checkpoint to resume from. If the
-    program was killed, reports that Tune has not received become results first. When Tune stops a trial, its workers
-    are stopped too. A trial whose workers can never start because of other drivers fails within seconds.
+    restored, or that exploits another trial, ``ray.train.get_checkpoint()`` returns the checkpoint to resume from. If
+    the program was killed, reports that Tune has not received become results before training resumes. When Tune stops a
+    trial, its workers are stopped too. If the workers of a trial can never start because of other drivers, the trial
+    fails within seconds.
 
     Args:
-        build_trainer: Returns the trainer for a config: one of this package, or any of Ray Train's version 2. If it
-            passes the policy of the run to this package's trainer, the workers get the resources of the trial's slot.
-            Leave name and storage path out of its ``RunConfig``, so that the files are in the trial's folder.
+        build_trainer: A function that returns the trainer for a config: a trainer of this package, or any trainer of
+            Ray Train version 2. If it passes the policy of the run to a trainer of this package, the workers get the
+            resources of the trial's slot. Leave ``name`` and ``storage_path`` out of the ``RunConfig``, so that the
+            files are stored in the trial's folder.
 
     Raises:
-        InvalidResourcesError: ``build_trainer`` is no function. In the trial: the policy has no Train workers, or
-            ``build_trainer`` returned no trainer of Ray Train's version 2, or one with ``num_to_keep``.
-        InfeasibleRequestError: In the trial: the resources that drivers leave are too few for its workers.
+        InvalidResourcesError: ``build_trainer`` is not a function. In the trial: the policy has no Train workers,
+            ``build_trainer`` did not return a trainer of Ray Train version 2, or the trainer sets ``num_to_keep``.
+        InfeasibleRequestError: In the trial: other drivers leave too few resources for its workers.
         Exception: In the trial: the error of the training loop.
     """
     if not callable(build_trainer):
@@ -296,7 +301,7 @@ def _run_as_trial(trainer: _Trainer, start: TrialStart) -> None:
 def _in_trial(trainer: _Trainer, queue: Queue, start: TrialStart) -> Any:
     """Return the trainer with the trial's folder, and with callbacks that pass on reports and checkpoints.
 
-    Reports of an earlier run in that folder that Tune has not received become results of the trial first.
+    If an earlier run in that folder has reports that Tune has not received, first report them as results of the trial.
     """
     # Ray's TuneReportCallback would report everything a second time.
     of_user = [each for each in trainer.run_config.callbacks if not isinstance(each, TuneReportCallback)]
@@ -322,7 +327,7 @@ def _unwrap_user_error(error: BaseException) -> BaseException:
     for rank in sorted(failures):
         own = error_in_worker(failures[rank])
         if isinstance(own, Exception) and not isinstance(own, RayError | TrainingFailedError):
-            # As a note, because Tune would raise the cause of an error instead.
+            # Do not chain the errors, because Tune would raise the cause instead of this error.
             own.add_note(str(error))
             return own
     return error

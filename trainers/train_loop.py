@@ -42,7 +42,7 @@ def build_trainer(
     limits: LimitOptions,
     trainer_kwargs: dict[str, Any],
 ) -> TrainerT:
-    """Return one of Ray's trainers, whose workers are set up according to ``plan`` before ``train_loop`` runs.
+    """Return one of Ray's trainers with workers that are set up according to ``plan`` before ``train_loop`` runs.
 
     Raises:
         InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` conflict with the plan, or Ray Train is
@@ -52,7 +52,7 @@ def build_trainer(
     if "scaling_config" in trainer_kwargs:
         raise InvalidResourcesError("scaling_config comes from the plan. Change the policy instead")
     scaling_config = plan.scaling_config()
-    if reserved_for_trial() is None:  # inside a trial, the program that runs Tune watches
+    if reserved_for_trial() is None:  # inside a trial, the program that runs Tune watches the tasks
         watch_tasks()
     return trainer(
         **{
@@ -81,7 +81,7 @@ def in_worker(train_loop: Callable[..., Any], setup: ProcessSetup) -> Callable[.
 
         add_to_reports(metrics_with_usage)
 
-    def keep_usage() -> None:  # since the last report
+    def keep_usage() -> None:  # the usage since the last report
         folder = run_folder()
         if folder is not None:
             CURRENT.keep_usage(folder)
@@ -90,9 +90,9 @@ def in_worker(train_loop: Callable[..., Any], setup: ProcessSetup) -> Callable[.
 
 
 def with_worker_env_vars(trainer_kwargs: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return a trainer's arguments with environment variables for each worker. Variables of the user have precedence.
+    """Return a trainer's arguments with environment variables for each worker. The user's variables take precedence.
 
-    Workers need them at their start, because Ray imports the framework before the user's loop runs.
+    The variables must be set when a worker starts, because Ray imports the framework before the user's loop runs.
     """
     run_config = trainer_kwargs.get("run_config") or ray.train.RunConfig()
     if not isinstance(run_config, RunConfig):  # the trainer itself reports the error
@@ -103,7 +103,7 @@ def with_worker_env_vars(trainer_kwargs: dict[str, Any], variables: Mapping[str,
 
 
 def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, Any] | None) -> TrialPlan:
-    """Return the plan for a Train run with this config, which is that of the slot in a trial of Tune.
+    """Return the plan for a Train run with this config. In a trial of Tune, it is the plan of the trial's slot.
 
     A policy plans on the program's cluster, unless the trial has a slot. Without a config, the plan is sufficient for
     every measured config.
@@ -118,7 +118,7 @@ def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, 
 
 
 def run_folder() -> RunFolder | None:
-    """Return the folder for this worker's usage, or ``None`` without one, as in Ray's local mode."""
+    """Return the folder for this worker's usage file, or ``None`` if there is none, as in Ray's local mode."""
     try:
         context = ray.train.get_context()
         storage = context.get_storage()
@@ -133,7 +133,7 @@ def ray_trainer_class(trainer: object) -> type | None:
 
 
 def check_train_v2(trainer: Callable[..., Any]) -> None:
-    """Raise an ``InvalidResourcesError`` unless ``trainer`` is of Ray Train's version 2.
+    """Raise an ``InvalidResourcesError`` unless ``trainer`` belongs to Ray Train version 2.
 
     Version 1 starts its own Tune run, so it cannot run in a trial.
     """
@@ -167,16 +167,16 @@ def fit_with_oom_retry(
         build_trainer: Returns the trainer for a plan, such as ``lambda plan: build_torch_trainer(loop, plan=plan)``.
         plan: The first plan, with Train workers, or a policy that plans on the program's cluster. In a trial of Tune
             with a slot, the run starts with that slot.
-        growth: The factor by which a worker's memory grows. A GPU fraction is rounded up to the next equal part.
-        max_gpus: The maximum GPUs of a worker.
+        growth: The factor by which a worker's memory grows in each retry. A GPU fraction is rounded up to 1/n of a GPU.
+        max_gpus: The maximum number of GPUs of a worker.
 
     Returns:
         The result of the last ``fit()``.
 
     Raises:
-        InfeasibleRequestError: The workers ran out of memory, and there is no more. Its cause is the error of the run.
+        InfeasibleRequestError: The workers ran out of memory, and cannot get more. The cause is the error of the run.
         InvalidResourcesError: The plan has no Train workers, or depends on configs; ``growth`` is not above 1, or
-            ``max_gpus`` not above 0; the trainer has a ``max_failures``, or is of Ray Train's version 1.
+            ``max_gpus`` is not above 0; the trainer sets ``max_failures``, or belongs to Ray Train version 1.
         ProbeError: The workers ran out of memory, and the nodes cannot be read.
         Exception: Any other error of the run.
     """

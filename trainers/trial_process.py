@@ -1,7 +1,7 @@
 """Runs a trial of Tune under a policy: sets up its process, extends its results, and cleans up.
 
 ``PolicyScheduler`` makes Tune start a ``TrialProcess`` instead of the user's trainable. It creates the trainable and
-forwards Tune's calls, so the trainable keeps its own class: RLlib writes it into its checkpoints.
+forwards Tune's calls, so the trainable keeps its own class, which RLlib writes into its checkpoints.
 """
 
 import functools
@@ -33,7 +33,7 @@ from .gpu_memory.share import LimitOptions
 from .process_setup import ProcessSetup, set_up_before
 
 if TYPE_CHECKING:
-    # Each trial's process imports this module, and few of them need a plan.
+    # Each trial's process imports this module, but few trials need a plan.
     from tune_policies.plan.trial_plan import TrialPlan
     from tune_policies.policies.policy import ResourcePolicy
 
@@ -41,7 +41,7 @@ SLOT_KEY: Final = "slot"
 """The key of the trial's slot in each of its results."""
 
 _END_TIMEOUT_S: Final = 1.0
-"""How long the end of a trial waits for the thread of its function."""
+"""How long ``TrialProcess.stop`` waits for the thread of the trial's function, in seconds."""
 
 
 class TrialProcess:
@@ -73,7 +73,7 @@ class TrialProcess:
 
     def _set_up(self) -> None:
         slot = slot_of_reservation(self._reserved)
-        assert slot is not None  # noqa: S101  # PolicyScheduler starts no trial without one
+        assert slot is not None  # noqa: S101  # PolicyScheduler starts no trial without a slot
         ProcessSetup.for_trial(slot, self.limits).apply()
 
     def _set_up_thread(self, _: object) -> None:
@@ -84,7 +84,7 @@ class TrialProcess:
         """Train one step, and add the trial's slot and its GPU memory usage to the result."""
         if self._unfit is not None:
             raise to_be_replaced(self._unfit)
-        # In its own thread, a function adds notes to its errors.
+        # A function adds the notes to its errors in its own thread.
         with nullcontext() if self._is_function else CURRENT.noted_on_oom():
             result: dict[str, Any] = self._trainable.train()
         if not isinstance(result, dict) or is_duplicate(result):  # Ray reports an invalid result
@@ -108,7 +108,8 @@ class TrialProcess:
     def reset(self, new_config: dict[str, Any], **kwargs: Any) -> bool:
         """Prepare this process for the trial with ``new_config``; return whether the trainable supports this.
 
-        The limit of a class is set before its own reset allocates memory. Memory that a class keeps is no leak.
+        If the trainable is a class, the new limit is set before its own ``reset`` allocates memory, and memory that it
+        keeps does not count as a leak.
         """
         self._reserved = reserved_by_config(new_config)
         storage = storage_of(self._trainable)
@@ -134,7 +135,7 @@ class TrialProcess:
         try:
             self._trainable.stop()
         finally:
-            if self._function_thread is not None:  # Ray signals the function, and does not wait for its end
+            if self._function_thread is not None:  # Ray asks the function to stop, but does not wait for its end
                 self._function_thread.join(_END_TIMEOUT_S)
             CURRENT.end_gpu_processes()
             CURRENT.keep_warnings(storage_of(self._trainable))
@@ -155,7 +156,7 @@ class TrialProcess:
 def process_class(trainable_class: type[tune.Trainable], limits: LimitOptions) -> type[TrialProcess]:
     """Return the class that Tune starts for the trials of a trainable class.
 
-    Call it once per run and trainable class: Tune reuses processes of the same class.
+    Call it once per run and trainable class, because Tune only reuses processes of the same class.
     """
     changes: dict[str, Any] = {
         "trainable_class": trainable_class,
@@ -183,13 +184,13 @@ def _parsed_slot(text: str | None) -> TrialSlot | None:
 
 
 def described_slot(reserved: Any) -> str:
-    """Return the slot of a trial as text, or the reserved resources if they are more or less."""
+    """Return the slot of a trial as text, or the reserved resources if they differ from the slot."""
     slot = slot_of_reservation(reserved)
     if slot is None or slot.num_workers:
         return str(slot)
     has = reserved.required_resources
     amounts = ray_ticks(has)
-    # With several bundles, the slot is only that of the trial's own process. Another scheduler may reserve less.
+    # With several bundles, the slot describes only the trial's own process. Another scheduler may reserve less.
     if len(reserved.bundles) > 1 or any(amounts.get(name, 0) < ticks for name, ticks in slot.trial.ticks.items()):
         from tune_policies.cluster.capacity import to_resources
 
@@ -205,7 +206,8 @@ PlanT = TypeVar("PlanT", bound="TrialPlan | ResourcePolicy")
 def plan_of_trial(plan: PlanT) -> "PlanT | TrialPlan":
     """Return the plan of this trial's slot; outside of a trial under a policy, return ``plan``.
 
-    A plan with one slot type is returned unchanged, because a retry may get more than the trial's slot.
+    A plan with one slot type is returned unchanged, because a retry after an OOM error may need more than the trial's
+    slot.
     """
     from tune_policies.plan.trial_plan import TrialPlan
 

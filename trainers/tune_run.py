@@ -34,12 +34,13 @@ def run(trainable: Any, policy: _Policy | None = None, **tune_run_kwargs: Any) -
     """Run ``tune.run`` under a policy, which plans on the cluster of the run. The plan is printed.
 
     ``run(train_fn, AutoPolicy(), config={"lr": tune.grid_search([0.1, 0.2])})`` is ``tune.run`` with
-    ``scheduler=PolicyScheduler(AutoPolicy())``. With ``resume=True``, the policy replaces that of the earlier run.
+    ``scheduler=PolicyScheduler(AutoPolicy())``. With ``resume=True``, the policy replaces the policy of the earlier
+    run.
 
     Args:
         trainable: A function of a config, a ``tune.Trainable`` class, a registered name such as ``"PPO"``, or a result
             of ``as_trainable``.
-        policy: The policy, or a plan, which is not printed. ``None`` if ``scheduler=`` has the policy.
+        policy: A policy, or a plan, which is not printed. Leave it out if ``scheduler`` contains the policy.
         **tune_run_kwargs: Other arguments of ``tune.run``. A ``scheduler`` becomes the inner scheduler of the
             ``PolicyScheduler``. ``max_concurrent_trials`` can only lower the plan's limit.
 
@@ -68,7 +69,7 @@ def tuner(
     """Return Ray's ``Tuner`` under a policy, which plans when ``fit`` begins. The plan is printed.
 
     ``tuner(train_fn, AutoPolicy(), param_space={"lr": tune.loguniform(1e-4, 1e-1)}).fit()``. ``Tuner.restore`` plans
-    again with the same policy, or with that of an ``applied`` block.
+    again with the same policy, or with the policy of an ``applied`` block.
 
     Args:
         trainable: As for ``run``.
@@ -91,15 +92,15 @@ def tuner(
 
 @contextmanager
 def applied(policy: _Policy | PolicyScheduler) -> Iterator[None]:
-    """Run every ``tune.run``, ``Tuner.fit`` and restore in a block under a policy, including those of a library.
+    """Apply a policy to every ``tune.run`` and ``Tuner.fit`` in a block, including restored runs and runs of a library.
 
     ``with applied(GpuMemoryPolicy(gpu_memory="4GiB")): model.tune(use_ray=True)``. The scheduler of each run becomes
     the inner scheduler of a ``PolicyScheduler``. A run that has a ``PolicyScheduler`` keeps it, but the policy of a
-    restored run is replaced. In nested blocks, the innermost policy counts. Other threads, and code that runs in
+    restored run is replaced. In nested blocks, the innermost policy applies. Other threads, and code that runs in
     trials, are not affected.
 
     Args:
-        policy: The policy, a plan, or a ``PolicyScheduler`` with the options of each run.
+        policy: A policy, a plan, or a ``PolicyScheduler`` whose options apply to each run.
 
     Raises:
         InvalidResourcesError: ``policy`` is invalid, or the program is connected through a Ray Client, so its runs
@@ -124,7 +125,7 @@ def applied(policy: _Policy | PolicyScheduler) -> Iterator[None]:
             if is_through_client():
                 _logger.warning("%s", _THROUGH_CLIENT)
             raise
-    _refuse_client()  # the program may have connected in the block
+    _refuse_client()  # the program may have connected through a Ray Client in the block
 
 
 def _refuse_client() -> None:

@@ -1,7 +1,8 @@
 """Meters the CPU time, host memory and GPU utilization of a trial in this process.
 
-The kernel counts CPU time and peak host memory, which are read with each result. Children are read at most every ten
-seconds, and the GPU is sampled every two seconds. Together this takes less than 0.5 % of a CPU.
+The kernel counts CPU time and peak host memory, which are read with each result. Child processes are read every
+ten seconds and after one has ended, and the GPU is sampled every two seconds. Together this takes less than 0.5 % of a
+CPU.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ class UsageMeter:
     """Meters this process for one trial.
 
     Args:
-        cpus: The CPUs that the process reserves.
+        cpus: The number of CPUs that the process reserves.
         has_gpu: Whether to sample its GPUs.
     """
 
@@ -41,7 +42,7 @@ class UsageMeter:
         self._utilization: list[float] = []
         self._ended = threading.Event()
         with contextlib.suppress(OSError):
-            # The kernel resets the peak.
+            # This resets the kernel's peak of host memory.
             Path("/proc/self/clear_refs").write_text("5")
             self._has_peak = True
         self._began_s = time.monotonic()
@@ -68,7 +69,7 @@ class UsageMeter:
     def _cpu_s(self) -> float:
         now_s, times = time.monotonic(), self._process.cpu_times()
         ended_children_s = times.children_user + times.children_system
-        # When a child ends, its time moves from the running children to these.
+        # When a child ends, the kernel adds its CPU time to ``ended_children_s``.
         if ended_children_s != self._ended_children_s or now_s - self._children_read_s >= _CHILDREN_EVERY_S:
             self._children_read_s, self._ended_children_s = now_s, ended_children_s
             self._read_children()
@@ -78,7 +79,7 @@ class UsageMeter:
         self._children_cpu_s, self._children_bytes = 0.0, 0
         psutil = shipped_psutil()
         for child in self._process.children(recursive=True):
-            with contextlib.suppress(psutil.Error):  # it has ended
+            with contextlib.suppress(psutil.Error):  # the child has ended
                 times = child.cpu_times()
                 self._children_cpu_s += times.user + times.system
                 self._children_bytes += child.memory_info().rss

@@ -34,7 +34,7 @@ from .overhead import MeasuredOverhead, Overheads, save_overheads
 _CHILD: Final = Path(__file__).with_name("overhead_child.py")
 
 _NOISE_BYTES: Final = 16 * MIB
-"""How much the memory use of an idle device varies."""
+"""How much the memory use of an idle device varies, in bytes."""
 
 _Read = TypeVar("_Read")
 
@@ -42,16 +42,16 @@ _Read = TypeVar("_Read")
 def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout_s: float = 300.0) -> Overheads:
     """Measure the memory of frameworks outside their allocators, on a whole GPU of each model in the cluster.
 
-    If the GPUs of a node differ, all of them must be free. The measurements are saved in a file on this machine, from
-    which later limits read them.
+    If the GPUs of a node differ, all of them must be free. The measurements are saved in a file on this machine, and
+    later memory limits use them.
 
     Args:
-        frameworks: Some of ``"torch"``, ``"tensorflow"``, ``"jax"`` and ``"cupy"``. The default is all that are
-            installed on the node and see the GPU.
-        timeout_s: The deadline for each GPU, including the wait for a free one.
+        frameworks: Some of ``"torch"``, ``"tensorflow"``, ``"jax"`` and ``"cupy"``. The default is all frameworks that
+            are installed on the node and see the GPU.
+        timeout_s: The timeout for each GPU in seconds, including the wait for a free GPU.
 
     Returns:
-        All measurements, also earlier ones.
+        All measurements, including earlier ones.
 
     Raises:
         InvalidResourcesError: ``frameworks`` is invalid, or the file cannot be written.
@@ -104,7 +104,7 @@ def places_of_models(nodes: Iterable[NodeCapacity]) -> dict[str, Place]:
 
 
 def _measure_on(place: Place, model: str, names: Sequence[str], timeout_s: float) -> list[dict[str, Any]]:
-    # The children share the time, and Ray needs the rest to start the task.
+    # Each child gets an equal part of the time, and Ray gets one part to start the task.
     task = (
         ray.remote(num_cpus=0, num_gpus=place.num_gpus, max_retries=0)(measure_on_this_gpu)
         .options(scheduling_strategy=NodeAffinitySchedulingStrategy(place.node_id, soft=False))
@@ -123,9 +123,9 @@ def _measure_on(place: Place, model: str, names: Sequence[str], timeout_s: float
 
 
 def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float, model: str) -> list[dict[str, Any]]:
-    """Return the fields of a ``MeasuredOverhead`` for each framework, or its name and an ``error``.
+    """Return the fields of a ``MeasuredOverhead`` for each framework, or the framework's name and an ``error``.
 
-    The first visible GPU of the model is used. ``timeout_s`` is the deadline for each framework.
+    The first visible GPU of the model is used. ``timeout_s`` is the timeout for each framework.
     """
     names = tuple(frameworks)
     try:
@@ -160,7 +160,7 @@ def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: 
 def use_once_settled(
     read_bytes: Callable[[], int], idle_bytes: int, *, timeout_s: float = 10.0, poll_s: float = 0.2
 ) -> int:
-    """Wait until the memory of the last child is free again, and return the memory in use on the device."""
+    """Wait until the memory of the last child is free again, and return the memory in use on the device, in bytes."""
     deadline = time.monotonic() + timeout_s
     while (used := read_bytes()) > idle_bytes + _NOISE_BYTES and time.monotonic() < deadline:
         time.sleep(poll_s)
@@ -170,14 +170,14 @@ def use_once_settled(
 def run_while_it_holds(
     command: Sequence[str], read: Callable[[int], _Read], *, timeout_s: float, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], _Read] | tuple[str, None]:
-    """Run a child that prints a line of JSON and waits while ``read`` is called with its process ID.
+    """Run a child process that prints a line of JSON, and call ``read`` with its process ID while it waits.
 
     Returns:
-        The child's data and the result of ``read``, or why the child printed nothing within ``timeout_s``.
+        The child's data and the result of ``read``, or the reason why the child printed no JSON, and ``None``.
     """
     with (
         tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(  # noqa: S603 - the caller's own command
+        subprocess.Popen(  # noqa: S603 - the command comes from the caller
             command,
             env={**os.environ, **environ},
             stdin=subprocess.PIPE,
@@ -205,14 +205,14 @@ def run_while_it_holds(
 def overhead_fields(
     reported: Mapping[str, Any], gpu_model: str, *, used_before: int, used_now: int, process_bytes: int | None
 ) -> dict[str, Any]:
-    """Return fields of a ``MeasuredOverhead``, or an ``error``.
+    """Return fields of a ``MeasuredOverhead``, or only an ``error``.
 
     Args:
         reported: The child's ``version`` and ``reserved_bytes``.
         gpu_model: The GPU's name.
         used_before: Bytes in use on the device before the child started.
         used_now: Bytes in use while the child keeps its memory.
-        process_bytes: The driver's figure for the child, if it reports one.
+        process_bytes: The child's memory use as reported by the driver, or ``None``.
     """
     held = used_now - used_before if process_bytes is None else process_bytes
     if held < reported["reserved_bytes"]:
@@ -227,7 +227,7 @@ def overhead_fields(
 
 
 def _read_use(uuid: str, pid: int | None) -> tuple[int, int | None]:
-    """Return the bytes in use on a GPU, and those of a process if the driver lists it."""
+    """Return the memory in use on a GPU, and the memory of a process if the driver lists it, in bytes."""
     for device in read_device_use():
         if device.uuid == uuid:
             return device.used_bytes, None if pid is None else device.bytes_by_process.get(pid)

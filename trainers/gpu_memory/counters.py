@@ -1,6 +1,6 @@
 """Reads the GPU memory that each framework of this process uses, and releases unused memory.
 
-Reading starts no framework. It covers imported frameworks that already use a device.
+Reading does not initialize a framework. It covers only imported frameworks that already use a device.
 """
 
 import gc
@@ -23,7 +23,7 @@ class FrameworkMemory:
     Attributes:
         allocated_bytes: The memory of its tensors.
         reserved_bytes: The memory that its allocator reserves.
-        num_ooms: Failed allocations since the process started.
+        num_ooms: The number of failed allocations since the process started.
         how: How the figures were measured.
     """
 
@@ -35,36 +35,36 @@ class FrameworkMemory:
     how: str = ""
 
     def peak_bytes(self, kind: MemoryKind) -> int | None:
-        """Return the peak of the allocated, or reserved, memory."""
+        """Return the peak of the allocated or the reserved memory in bytes, or ``None`` if it is unknown."""
         return self.peak_allocated_bytes if kind == "allocated" else self.peak_reserved_bytes
 
     @property
     def held_bytes(self) -> int:
-        """The current memory: reserved, or else allocated."""
+        """The reserved memory in bytes, or the allocated memory if the reserved memory is unknown."""
         return self.allocated_bytes if self.reserved_bytes is None else self.reserved_bytes
 
 
 class Counter:
-    """Reads the figures of a framework; ``module`` is the imported framework."""
+    """Reads the memory figures of a framework. ``module`` is the imported framework."""
 
     def read(self, module: Any) -> FrameworkMemory | None:
         """Return the figures, or ``None`` if the framework has not used a device."""
         raise NotImplementedError
 
     def reset_peaks(self, module: Any) -> None:
-        """Reset the peaks, if the framework can."""
+        """Reset the peaks, if the framework supports this."""
 
     def release(self, module: Any) -> None:
-        """Release unused memory of the device, if the framework can."""
+        """Release unused memory of the device, if the framework supports this."""
 
 
 def read_counters() -> dict[str, FrameworkMemory]:
     """Return the figures of the frameworks that use a device in this process, by name.
 
     Raises:
-        ProbeError: A framework raised an error, here and in the functions below.
+        ProbeError: A framework raised an error. The functions below raise it too.
     """
-    found = {name: _ask(name, counter.read) for name, counter in _in_use()}
+    found = {name: _call_counter(name, counter.read) for name, counter in _in_use()}
     return {name: memory for name, memory in found.items() if memory is not None}
 
 
@@ -80,7 +80,7 @@ def peak_gpu_memory_bytes() -> int | None:
     JAX). It does not include memory outside the allocators.
 
     Raises:
-        ProbeError: A framework cannot be read.
+        ProbeError: The memory of a framework cannot be read.
     """
     peaks = [
         memory.peak_allocated_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
@@ -91,21 +91,21 @@ def peak_gpu_memory_bytes() -> int | None:
 
 
 def reset_peaks() -> None:
-    """Reset all peaks, except those of JAX, which has no such function."""
+    """Reset all peaks, except the peaks of JAX, which cannot be reset."""
     for name, counter in _in_use():
-        _ask(name, counter.reset_peaks)
+        _call_counter(name, counter.reset_peaks)
 
 
 def release_unused() -> None:
     """Release unused device memory."""
-    holding = [(name, counter) for name, counter in _in_use() if _ask(name, counter.read) is not None]
+    holding = [(name, counter) for name, counter in _in_use() if _call_counter(name, counter.read) is not None]
     if holding:
-        gc.collect()  # slow, so only if a framework uses a device
+        gc.collect()  # it is slow, so skip it if no framework uses a device
     for name, counter in holding:
-        _ask(name, counter.release)
+        _call_counter(name, counter.release)
 
 
-def _ask(name: str, call: Callable[[Any], _T]) -> _T:
+def _call_counter(name: str, call: Callable[[Any], _T]) -> _T:
     try:
         return call(sys.modules[name])
     except Exception as error:  # errors of frameworks have no common base class
@@ -143,7 +143,8 @@ class _Torch(Counter):
     @staticmethod
     def _devices(torch: Any) -> list[tuple[Any, int]]:
         apis = [getattr(torch, name) for name in ("cuda", "xpu", "npu") if hasattr(torch, name)]
-        # Not is_available(): it counts the devices, and a later CUDA_VISIBLE_DEVICES has no effect.
+        # Do not call is_available(). It counts the devices, so that later changes of CUDA_VISIBLE_DEVICES have no
+        # effect.
         in_use = [api for api in apis if api.is_initialized()]
         return [(api, device) for api in in_use for device in range(api.device_count())]
 
@@ -204,7 +205,7 @@ class _Jax(Counter):
 
 
 class _Cupy(Counter):
-    """CuPy, which keeps no peaks."""
+    """CuPy, which does not record peaks."""
 
     def read(self, cupy: Any) -> FrameworkMemory | None:
         # Reading another device than the current one would create a context there.
@@ -232,7 +233,8 @@ _COUNTERS: Final[dict[str, Counter]] = {"torch": _Torch(), "tensorflow": _Tensor
 def _in_use() -> list[tuple[str, Counter]]:
     """Return the counters of the completely imported frameworks.
 
-    A module that another thread is importing lacks names. Python's import system reads the same private mark.
+    A module that another thread is still importing lacks some names. Python's import system reads the same private
+    attribute.
     """
     return [
         (name, counter)

@@ -1,6 +1,6 @@
 """Limits the frameworks of this process to its fraction of a GPU.
 
-Imported frameworks are limited at once, and others at the end of their import.
+Frameworks that are already imported are limited immediately, and other frameworks after their import.
 """
 
 import sys
@@ -17,8 +17,8 @@ from .limiters import LIMITERS, has_jax_gpu_plugin
 from .mps import is_mig, isolate_by_mps
 from .share import FractionLimits, SharedDevice
 
-_MUST_SEE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
-"""Frameworks that must see the device. Others may only be imported by them, as JAX is by TensorFlow."""
+_MUST_SEE_DEVICE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
+"""Frameworks that must see the device. Others may be imported without being used, for example JAX by TensorFlow."""
 
 _NOT_ENFORCEABLE: Final = {
     "numba.cuda": "numba",
@@ -35,9 +35,9 @@ _AMD_DEVICE: Final = Path("/dev/kfd")
 
 
 def enforce(limits: FractionLimits) -> None:
-    """Limit this process and each imported framework, unless it has whole devices.
+    """Limit this process and each imported framework, unless the process has whole devices.
 
-    A framework may see no GPU if another framework sees it, or may see it after its import.
+    A framework that sees no GPU is accepted if another framework sees the GPU, or may see it once it is imported.
 
     Raises:
         MemoryLimitError: The limit cannot be applied.
@@ -45,13 +45,13 @@ def enforce(limits: FractionLimits) -> None:
     if limits.share.is_whole:
         limits.by_driver = "mig" if is_mig() else None
         return
-    if limits.options.isolation == "mps":  # before CUDA starts
+    if limits.options.isolation == "mps":  # this must happen before CUDA starts
         isolate_by_mps(limits)
     limit_imported(limits, MODULES)
 
 
 def limit_imported(limits: FractionLimits, modules: Iterable[str]) -> None:
-    """Limit the imported frameworks among ``modules``, and report those that have no limit.
+    """Limit the imported frameworks among ``modules``, and report frameworks that have no limit.
 
     Raises:
         MemoryLimitError: A framework cannot be limited, or none can see the device.
@@ -80,7 +80,7 @@ def recheck(limits: FractionLimits) -> None:
     for name in list(limits.limit_bytes):
         try:
             is_in_force = LIMITERS[name].is_in_force(sys.modules[name], limits)
-        except Exception:  # noqa: BLE001, S112 - after some errors, all calls of a device raise
+        except Exception:  # noqa: BLE001, S112 - after some errors, all calls to a device raise
             continue
         if not is_in_force:
             del limits.limit_bytes[name]
@@ -104,11 +104,11 @@ def _limit(limits: FractionLimits, name: str) -> None:
 def _require_visible_device(limits: FractionLimits, names: Iterable[str], *, may_come: bool) -> None:
     """Report an unenforced limit if no imported framework sees the device, although one of ``names`` should.
 
-    With ``may_come``, a framework that is not imported yet may see the device.
+    With ``may_come``, nothing is reported if a framework that is not imported yet may see the device.
     """
     device = limits.share.device
-    missing = [name for name in names if name in limits.blind and name in _MUST_SEE[device]]
-    if limits.seeing or not missing or (may_come and device == "GPU" and _may_another_see_it(limits)):
+    missing = [name for name in names if name in limits.blind and name in _MUST_SEE_DEVICE[device]]
+    if limits.seeing or not missing or (may_come and device == "GPU" and _may_other_framework_see_gpu(limits)):
         return
     limits.report_unenforced(
         f"Ray assigned this process a fraction of a {device}, but {missing[0]} sees no {device}, so its limit cannot "
@@ -117,10 +117,10 @@ def _require_visible_device(limits: FractionLimits, names: Iterable[str], *, may
     )
 
 
-def _may_another_see_it(limits: FractionLimits) -> bool:
+def _may_other_framework_see_gpu(limits: FractionLimits) -> bool:
     """Return whether an installed framework that is not imported yet may see this process's GPU.
 
-    PyTorch and TensorFlow may be builds for the CPU, which only their import shows.
+    Only an import shows whether PyTorch and TensorFlow are CPU-only builds.
     """
     absent = [name for name in FRAMEWORKS if name not in limits.blind and find_spec(name) is not None]
     return any(name != "jax" or has_jax_gpu_plugin() for name in absent) and _is_gpu_visible()

@@ -1,9 +1,9 @@
-"""Estimates the GPU memory of a PyTorch training before it runs, without a GPU.
+"""Estimates the GPU memory of training a PyTorch model before the training runs, without a GPU.
 
 The model consists of fake tensors, which have shapes but no data. Two training steps are tracked tensor by tensor,
 because the optimizer's state exists from the second step on.
 
-This module uses private parts of PyTorch, which has no public way to track memory without running.
+This module uses private parts of PyTorch, because PyTorch has no public API to track memory without running the model.
 """
 
 import copy
@@ -42,11 +42,12 @@ def fakes() -> tuple[Any, Any]:
 
     class OneMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         def __deepcopy__(self, memo: object) -> "OneMode":
-            return self  # otherwise copied layers, as in nn.TransformerEncoder, would have another mode
+            return self  # otherwise, copied layers, as in nn.TransformerEncoder, would have another mode
 
     class Tracker(MemTracker):  # type: ignore[no-untyped-call]
         def _track_module_params_and_buffers(self, module: Any, install_grad_hooks: bool = True) -> Any:
-            # It installs a hook on the gradient of each parameter without one, which fails on a frozen parameter.
+            # PyTorch's method installs a gradient hook on each parameter that has none. This fails for a frozen
+            # parameter, so give it a dummy hook.
             for parameter in module.parameters():
                 if not parameter.requires_grad:
                     none = SimpleNamespace(remove=lambda: None)
@@ -58,7 +59,7 @@ def fakes() -> tuple[Any, Any]:
 
 
 def as_fake(model: Any, fake_mode: Any) -> Any:
-    """Return the model, or a copy in which real parameters and buffers are fake."""
+    """Return the model, or a copy whose real parameters and buffers are replaced by fake ones."""
     import torch
 
     tensors = [*model.parameters(), *model.buffers()]
@@ -82,16 +83,18 @@ def is_fake(tensor: Any) -> bool:
 
 @contextmanager
 def convertible() -> Iterator[None]:
-    """Let modules convert fake parameters, as ``.half()`` and ``.to(…)`` do.
+    """Make ``.half()``, ``.to(…)`` and similar conversions work for modules with fake parameters.
 
-    PyTorch would swap the contents of each parameter, which fails because the fake mode has weak references to it. Here
-    the module gets a new parameter. Modules with real parameters are converted as usual, also in other threads.
+    PyTorch would swap the contents of each parameter. This fails because the fake mode has weak references to the
+    parameter. Instead, the module gets a new parameter. Modules with real parameters are converted as usual, including
+    modules in other threads.
     """
     import torch
 
     module_class: Any = torch.nn.Module
     original = module_class._apply
-    # By parameter and function, so that shared parameters stay shared. References keep the IDs from being reused.
+    # The keys are IDs of a parameter and a function, so that shared parameters stay shared. The values keep references,
+    # so that Python does not reuse the IDs.
     converted: dict[tuple[int, int], tuple[Any, ...]] = {}
 
     def convert(module: Any, function: Any, recurse: bool = True) -> Any:
@@ -120,7 +123,7 @@ def convertible() -> Iterator[None]:
         module_class._apply = original
 
 
-_NOT_KNOWN: Final = (
+_NOT_INCLUDED: Final = (
     "workspaces of cuBLAS and cuDNN, which depend on the chosen kernels",
     "rounding and fragmentation of the allocator",
     "automatic mixed precision, torch.compile and CUDA graphs, unless model_fn enables them",
@@ -130,13 +133,13 @@ _NOT_KNOWN: Final = (
 
 
 class GpuMemoryEstimate(Value):
-    """The GPU memory of a training step at its peak.
+    """The GPU memory of a training step at its peak, in bytes.
 
     The first four parts add up to ``peak_bytes``.
 
     Attributes:
         parameters_bytes: Parameters and buffers of the model.
-        gradients_bytes: Gradients of the parameters that exist at the peak.
+        gradients_bytes: Gradients that exist at the peak.
         optimizer_bytes: The optimizer's state, and temporary memory of its step.
         activations_bytes: The batch, the activations for the backward pass, and temporary memory of this pass.
         peak_bytes: All tensors at the peak.
@@ -150,11 +153,11 @@ class GpuMemoryEstimate(Value):
     activations_bytes: UsedBytes
     peak_bytes: UsedBytes
     overhead_bytes: Bytes = TORCH_OVERHEAD_BYTES
-    unknown: tuple[str, ...] = _NOT_KNOWN
+    unknown: tuple[str, ...] = _NOT_INCLUDED
 
     @property
     def total_bytes(self) -> int:
-        """The peak and the overhead, which is the value for ``GpuMemoryPolicy(gpu_memory=…)``."""
+        """The sum of peak and overhead in bytes, to be used in ``GpuMemoryPolicy(gpu_memory=…)``."""
         return self.peak_bytes + self.overhead_bytes
 
     def explain(self) -> str:
@@ -180,12 +183,14 @@ def estimate_gpu_memory(
     """Estimate the GPU memory of training a PyTorch model. Nothing is computed, and no GPU is needed.
 
     Args:
-        model_fn: Builds the model on the default device, without ``.cuda()``. An existing model is copied without data.
+        model_fn: Builds the model on the default device, without ``.cuda()``. If it returns an existing model, the
+            model is copied without its data.
         batch: The input of the model: a tensor, a tuple of arguments or a dict of keyword arguments, or a function that
-            returns one of them. A tuple of integers is the shape of a tensor of the model's type. With ``loss_fn``, a
-            pair of the input and the targets.
+            returns one of them. A tuple of integers is the shape of a tensor of the model's type. With ``loss_fn``, the
+            batch is a pair of the input and the targets.
         optimizer: Creates the optimizer from the parameters, such as ``torch.optim.AdamW``.
-        loss_fn: Returns the loss of an output and its targets. The default is the output's ``loss``, or its mean.
+        loss_fn: Returns the loss for an output and its targets. The default is the output's attribute ``loss``, or the
+            mean of the output.
 
     Raises:
         MeasurementError: The model cannot be built, rejects the batch, or cannot run without data, or PyTorch is too
@@ -193,17 +198,17 @@ def estimate_gpu_memory(
     """
     fake_mode, tracker = fakes()
     with warnings.catch_warnings(), fake_mode:
-        warnings.simplefilter("ignore")  # about modules that no longer exist when their gradients are computed
+        warnings.simplefilter("ignore")  # PyTorch warns that modules no longer exist when gradients are computed
         with convertible():
-            built = _tried("model_fn failed without data", model_fn)
-        model = _tried("model_fn must return a torch.nn.Module", lambda: as_fake(built, fake_mode))
+            built = _attempt("model_fn failed without data", model_fn)
+        model = _attempt("model_fn must return a torch.nn.Module", lambda: as_fake(built, fake_mode))
         parameters = list(model.parameters())
         device = parameters[0].device if parameters else "cpu"
         dtype = next((each.dtype for each in parameters if each.is_floating_point()), None)
-        inputs, targets = _tried(
+        inputs, targets = _attempt(
             "the batch cannot be made", lambda: _split(_faked(batch, fake_mode, device, dtype), loss_fn)
         )
-        steps = _tried("optimizer failed", lambda: optimizer(parameters)) if optimizer else None
+        steps = _attempt("optimizer failed", lambda: optimizer(parameters)) if optimizer else None
         for group in steps.param_groups if steps is not None else ():
             # On a GPU, PyTorch's optimizers update all parameters at once, which needs more temporary memory.
             if group.get("foreach", False) is None and not group.get("fused"):
@@ -214,19 +219,19 @@ def estimate_gpu_memory(
             for _ in range(2):
                 (model if steps is None else steps).zero_grad()
                 tracker.track_external(*_tensors((inputs, targets)))
-                output = _tried("the model rejects the batch, or depends on its data", lambda: _called(model, inputs))
-                loss = _tried("loss_fn failed", lambda: _loss(output, targets, loss_fn))  # noqa: B023 - called at once
-                _tried("the backward pass failed", loss.backward)
+                output = _attempt("the model rejects the batch, or depends on its data", lambda: _called(model, inputs))
+                loss = _attempt("loss_fn failed", lambda: _loss(output, targets, loss_fn))  # noqa: B023 - called here
+                _attempt("the backward pass failed", loss.backward)
                 if steps is not None:
-                    _tried("the optimizer's step failed", steps.step)
+                    _attempt("the optimizer's step failed", steps.step)
                 tracker.reset_mod_stats()
     return _estimate(tracker.get_tracker_snapshot("peak"), device)
 
 
-def _tried(what: str, call: Callable[[], Any]) -> Any:
+def _attempt(what: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except Exception as error:  # of the user's code
+    except Exception as error:  # an error of the user's code
         raise MeasurementError(f"no estimate is possible because {what}: {type(error).__name__}: {error}") from error
 
 

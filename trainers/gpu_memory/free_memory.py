@@ -19,17 +19,18 @@ from .share import FractionLimits, GpuShare
 _POLL_S: Final = 0.5
 
 _SHARE_FRACTION: Final = 0.96
-"""The part of a GPU fraction that must be free. Plans include the memory that an older driver reserves without a report
-(451 of 15360 MiB on a T4), so the last trial on a device finds slightly less than its fraction."""
+"""The part of a GPU fraction that must be free when a trial starts. Older drivers reserve memory without reporting it,
+such as 451 of 15360 MiB on a T4. Plans include this memory, so the last trial on a device finds slightly less than its
+fraction."""
 
 _WHOLE_FRACTION: Final = 0.8
-"""The part of a whole device that must be free. The driver and a desktop may use the rest."""
+"""The part of a whole device that must be free when a trial starts. The driver and a desktop may use the rest."""
 
 
 def wait_for_free_memory(share: GpuShare, earlier: FractionLimits | None = None, *, timeout_s: float = 30.0) -> None:
-    """Wait until the memory of this process's GPU fraction or devices is free. Without NVML, return at once.
+    """Wait until the memory of this process's GPU fraction or devices is free. Without NVML, return immediately.
 
-    ``earlier`` are the limits of an earlier trial in this process, whose memory counts as free.
+    ``earlier`` are the limits of an earlier trial in this process. Memory that this process still uses counts as free.
 
     Raises:
         MemoryLimitError: The memory is not free after ``timeout_s`` seconds.
@@ -64,16 +65,16 @@ def _needed_bytes(device: DeviceUse, share: GpuShare) -> float:
 
 
 def _own_bytes(device: DeviceUse, earlier: FractionLimits | None) -> int:
-    """Return the memory that an earlier trial left in this process, according to the driver or the frameworks.
+    """Return the bytes that an earlier trial left in this process, as read from the driver or the frameworks.
 
-    In a container, the driver often does not list the process. The frameworks' sum counts for each device.
+    In a container, the driver often does not list the process. The sum over all frameworks is used for each device.
     """
     by_driver = device.bytes_by_process.get(os.getpid()) or 0
     try:
         held = {name: memory.held_bytes for name, memory in read_counters().items()}
     except ProbeError:
         return by_driver
-    if "tensorflow" in held:  # its allocator reserves the whole limit, or the whole device
+    if "tensorflow" in held:  # TensorFlow reserves the whole limit, or the whole device
         limits = earlier.limit_bytes if earlier else {}
         held["tensorflow"] = limits.get("tensorflow", device.total_bytes)
     return max(by_driver, sum(held.values()) + (earlier.overhead_of(held) if earlier else 0))
@@ -102,17 +103,17 @@ _MARK: Final = "TUNE_POLICIES_TRIAL"
 """The environment variable that marks the processes of a trial, which inherit it."""
 
 _END_TIMEOUT_S: Final = 5.0
-"""The timeout for a process to terminate itself."""
+"""How long to wait for the processes to exit after each signal (terminate, then kill), in seconds."""
 
 _HOST_PID_NAMESPACE: Final = 0xEFFFFFFC
 """The inode of the host's PID namespace on every Linux (PROC_PID_INIT_INO in include/linux/proc_ns.h)."""
 
 _SMALLEST_LEAK_BYTES: Final = 64 * MIB
-"""A smaller amount is probably a workspace of a library such as cuBLAS."""
+"""The minimum size of a leak. A smaller amount is probably a workspace of a library such as cuBLAS."""
 
 
 def is_too_much_to_keep(left_over_bytes: int, share_bytes: int | None) -> bool:
-    """Return whether an earlier trial left so much memory (more than a 20th) that the process should end."""
+    """Return whether an earlier trial left more than 1/20 of its share in use, so that the process should end."""
     return left_over_bytes > max(_SMALLEST_LEAK_BYTES, (share_bytes or 0) // 20)
 
 
@@ -136,7 +137,7 @@ def end_gpu_processes() -> list[str]:
         return []
     listed = {pid for device in devices for pid in device.bytes_by_process}
     if not _has_pids_of_this_namespace(listed):
-        return []  # here, a listed ID may be another process
+        return []  # a listed ID may belong to another process here
     others = sorted(listed - {os.getpid()})
     holding = [children[pid] if pid in children else _marked(pid, mark) for pid in others]
     outliving = [process for process in holding if process is not None]
@@ -153,7 +154,7 @@ def end_gpu_processes() -> list[str]:
 
 
 def _has_pids_of_this_namespace(listed: set[int]) -> bool:
-    """Return whether the driver's process IDs are of this namespace, and not the host's as in a container."""
+    """Return whether the driver reports process IDs of this PID namespace, and not those of a container's host."""
     if os.getpid() in listed:
         return True
     try:
@@ -163,13 +164,13 @@ def _has_pids_of_this_namespace(listed: set[int]) -> bool:
 
 
 def _marked(pid: int, mark: str) -> Any:
-    """Return the process if it is this user's and has the mark, or ``None``."""
+    """Return the process if it belongs to this user and has the mark, or ``None``."""
     psutil = shipped_psutil()
     try:
         process = psutil.Process(pid)
         is_own = process.username() == psutil.Process().username()
         return process if is_own and process.environ().get(_MARK) == mark else None
-    except psutil.Error:  # it has ended, or belongs to another user
+    except psutil.Error:  # the process has ended, or belongs to another user
         return None
 
 
@@ -178,7 +179,8 @@ def _end(processes: list[Any]) -> None:
     for signal in ("terminate", "kill"):
         signaled = []
         for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # it has ended, or changed its user
+            # The process may have ended, or changed its user.
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 getattr(process, signal)()
                 signaled.append(process)
         _, processes = psutil.wait_procs(signaled, timeout=_END_TIMEOUT_S)
@@ -186,5 +188,5 @@ def _end(processes: list[Any]) -> None:
 
 def shipped_psutil() -> Any:
     """Return the module psutil that Ray ships."""
-    import_module("ray")  # adds it to the path
+    import_module("ray")  # adds psutil to the path
     return import_module("psutil")

@@ -1,4 +1,4 @@
-"""Converts the memory limit of a process into the settings of each framework: fractions, bytes, and variables.
+"""Converts the memory limit of a process into settings of each framework: fractions, bytes, or environment variables.
 
 A framework limits only its own allocator. The device context, loaded kernels, library handles and communication buffers
 are its overhead, so budget = limit - overhead.
@@ -28,10 +28,10 @@ class OwnEnvironment:
 
     def __init__(self) -> None:
         self._written: dict[str, tuple[str | None, str]] = {}
-        """The previous and the written value, by variable."""
+        """The previous and the written value of each variable."""
 
     def of_user(self) -> dict[str, str]:
-        """Return the environment of the user. A variable that was changed after it was written is the user's."""
+        """Return the environment of the user. If a variable was changed after ``write``, the value is the user's."""
         environ = dict(os.environ)
         for name, (before, written) in self._written.items():
             if environ.get(name) == written:
@@ -52,9 +52,9 @@ class OwnEnvironment:
 
 
 _TORCH_VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""The variables of PyTorch's allocator. The first that is set counts (``c10/core/AllocatorConfig``)."""
+"""The variables of PyTorch's allocator. The first one that is set applies (``c10/core/AllocatorConfig``)."""
 _TORCH_FRACTION: Final = re.compile(r"(?:^|,)\s*+per_process_memory_fraction\s*+:\s*+([^,\s]++)")
-"""PyTorch supports this setting since 2.10. Earlier versions reject it at the first call of CUDA."""
+"""PyTorch supports this setting since 2.10. Earlier versions reject it at the first CUDA call."""
 
 _JAX_VARIABLE: Final = "XLA_CLIENT_MEM_FRACTION"
 _JAX_OLD_VARIABLE: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -65,28 +65,28 @@ _JAX_LIMITED_ALLOCATORS: Final = ("default", "bfc")
 """Allocators with a limit. ``platform`` ignores the fraction, and ``cuda_async`` limits only the memory that its pool
 keeps (``xla/pjrt/gpu``)."""
 _JAX_UNIFIED_MEMORY_VARIABLE: Final = "TF_FORCE_UNIFIED_MEMORY"
-"""With this variable, XLA replaces a fraction below 1 by 1, and continues in host memory."""
+"""With this variable, XLA replaces a fraction below 1 with 1, and uses host memory when the GPU is full."""
 _JAX_LIMITING_OPTIONS: Final = ("memory_fraction", "allocator", "gpu_system_memory_size")
-"""Options of JAX's client that override its environment."""
+"""Options of JAX's client that override its environment variables."""
 
 CUPY_VARIABLE: Final = "CUPY_GPU_MEMORY_LIMIT"
 
 
 def torch_own_fraction(environ: Mapping[str, str]) -> float:
-    """Return the user's own fraction for PyTorch's allocator, or 1."""
+    """Return the user's own fraction for PyTorch's allocator, or 1 if there is none."""
     settings = next((environ[name] for name in _TORCH_VARIABLES if name in environ), "")
     found = _TORCH_FRACTION.findall(settings)
     return _as_fraction(found[-1] if found else None)
 
 
 def jax_variables(fraction: float, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that limit JAX to ``fraction`` of a device's total.
+    """Return the variables that limit JAX to ``fraction`` of a device's total memory.
 
-    A smaller fraction of the user has precedence. JAX allocates memory as needed, unless the user enables
+    A smaller fraction that the user has set takes precedence. JAX allocates memory as needed, unless the user enables
     preallocation.
 
     Raises:
-        MemoryLimitError: ``environ`` has both names of the variable, which JAX rejects.
+        MemoryLimitError: ``environ`` contains both names of the fraction's variable, which JAX rejects.
     """
     if environ.get(_JAX_VARIABLE) and environ.get(_JAX_OLD_VARIABLE):
         raise MemoryLimitError(
@@ -100,7 +100,7 @@ def jax_variables(fraction: float, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def jax_fraction_variable(environ: Mapping[str, str]) -> str:
-    """Return the name under which ``environ`` has JAX's fraction."""
+    """Return the name of the variable that sets JAX's fraction in ``environ``."""
     return _JAX_OLD_VARIABLE if environ.get(_JAX_OLD_VARIABLE) else _JAX_VARIABLE
 
 
@@ -143,7 +143,7 @@ def _as_fraction(text: str | None) -> float:
 
 
 def _rounded_down(fraction: float) -> float:
-    """Return a fraction rounded down to millionths, and never 0, which may mean no limit."""
+    """Return a fraction rounded down to millionths. It is never 0, because 0 may mean no limit."""
     return max(1, math.floor(round(fraction * 10**6, 3))) / 10**6
 
 
@@ -158,7 +158,7 @@ class GpuMemoryLimit(Value):
     ``InvalidResourcesError`` for an unknown framework or an amount that is not above 0.
 
     Attributes:
-        limit_bytes: The limit.
+        limit_bytes: The limit, including the overhead.
         overhead_bytes: The measured memory outside the allocator, by framework. The default is a safe value.
     """
 
@@ -169,10 +169,10 @@ class GpuMemoryLimit(Value):
         super().__init__(limit_bytes=limit_bytes, overhead_bytes=dict(overhead_bytes or {}))
 
     def budget_bytes(self, framework: str, compute_capability: tuple[int, int] | None = None) -> int:
-        """Return the most memory that the framework's allocator may reserve, in bytes.
+        """Return the maximum memory that the framework's allocator may reserve, in bytes.
 
-        ``framework`` is ``"torch"``, ``"tensorflow"``, ``"jax"`` or ``"cupy"``. ``compute_capability`` is that of the
-        device, such as ``(8, 0)``.
+        ``framework`` is ``"torch"``, ``"tensorflow"``, ``"jax"`` or ``"cupy"``. ``compute_capability`` is the
+        compute capability of the device, such as ``(8, 0)``.
         """
         if framework not in FRAMEWORKS:
             raise InvalidResourcesError(
@@ -195,7 +195,7 @@ class GpuMemoryLimit(Value):
     def torch_mps_fraction(self, recommended_max_bytes: int) -> float:
         """Return the fraction for ``torch.mps.set_per_process_memory_fraction``, above 0 and up to 2.
 
-        It is a fraction of ``torch.mps.recommended_max_memory()``. It is never 0, which means unlimited.
+        It is a fraction of ``torch.mps.recommended_max_memory()``. It is never 0, because 0 means no limit.
         """
         return min(2.0, self.budget_bytes("torch") / parse_bytes(recommended_max_bytes, name="recommended_max_bytes"))
 

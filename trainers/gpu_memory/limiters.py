@@ -1,7 +1,7 @@
 """Limits the GPU memory of each framework, and checks that the limit is still in force.
 
-PyTorch is limited on CUDA, ROCm, XPU, NPU and MPS. TensorFlow gets a logical device on each GPU. JAX reads variables
-when its back end starts. CuPy's default memory pool has a limit.
+PyTorch is limited on CUDA, ROCm, XPU, NPU and MPS. TensorFlow gets a logical device on each GPU. JAX reads
+environment variables when its back end starts. CuPy's default memory pool has a limit.
 """
 
 import os
@@ -48,7 +48,7 @@ def _started_too_early(what: str) -> MemoryLimitError:
 
 
 _BACK_ENDS: Final = ("cuda", "xpu", "npu")
-"""Modules of ``torch`` with ``set_per_process_memory_fraction``; ROCm is ``cuda`` too."""
+"""Modules of ``torch`` with ``set_per_process_memory_fraction``. ROCm uses ``cuda`` too."""
 
 
 def limit_torch(torch: Any, limits: FractionLimits) -> bool:
@@ -102,9 +102,9 @@ def _limit_apple(torch: Any, limits: FractionLimits) -> bool:
 
 
 def torch_is_in_force(torch: Any, limits: FractionLimits) -> bool:
-    """Return whether PyTorch still has the fraction that was set, or whether it is unknown."""
+    """Return whether PyTorch still has the fraction that was set. If PyTorch does not report it, return ``True``."""
     for module in _available(torch).values():
-        fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # of CUDA, since PyTorch 2.8
+        fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # only CUDA has it, since PyTorch 2.8
         if fraction_now is None:
             continue
         for device in range(module.device_count()):
@@ -142,7 +142,7 @@ def limit_tensorflow(tensorflow: Any, limits: FractionLimits) -> bool:
                 "Set TF_FORCE_GPU_ALLOW_GROWTH=true instead"
             )
         now = config.get_logical_device_configuration(device) or []
-        # They are equal if the previous trial in this process had the same fraction.
+        # The limits are already equal if the previous trial in this process had the same fraction.
         if [each.memory_limit for each in now] != [megabytes]:
             logical = config.LogicalDeviceConfiguration(memory_limit=megabytes)
             try:
@@ -166,7 +166,7 @@ def tensorflow_is_in_force(tensorflow: Any, limits: FractionLimits) -> bool:
 
 
 _JAX_TOLERANCE: Final = 1.05
-"""XLA applies the fraction to CUDA's total, which differs from NVML's by the memory that the driver reserves."""
+"""XLA applies the fraction to CUDA's total memory. NVML's total also includes memory that the driver reserves."""
 
 
 def limit_jax(jax: Any, limits: FractionLimits) -> bool:
@@ -181,7 +181,7 @@ def limit_jax(jax: Any, limits: FractionLimits) -> bool:
     total, model = limits.read_device()
     limit = limits.limit("jax", jax.__version__, total_bytes=total, gpu_model=model)
     variables = jax_variables(limit.jax_fraction(total), limits.environment.of_user())
-    # They are equal if the previous trial in this process had the same fraction.
+    # The variables already have these values if the previous trial in this process had the same fraction.
     if has_started and any(os.environ.get(name) != value for name, value in variables.items()):
         raise _started_too_early("JAX's back end")
     if os.environ.get(JAX_COLLECTIVE_VARIABLE):
@@ -194,7 +194,7 @@ def limit_jax(jax: Any, limits: FractionLimits) -> bool:
 def jax_is_in_force(jax: Any, limits: FractionLimits) -> bool:
     """Return whether JAX has the limit, or will have it when its back end starts."""
     if _has_jax_started():
-        # An allocator without a limit reports none.
+        # An allocator without a limit does not report a limit.
         stats = [device.memory_stats() or {} for device in jax.local_devices() if device.platform == "gpu"]
         most = limits.limit_bytes["jax"] * _JAX_TOLERANCE
         return all(0 < each.get("bytes_limit", 0) <= most for each in stats)
@@ -260,17 +260,17 @@ def cupy_is_in_force(cupy: Any, limits: FractionLimits) -> bool:
         return False
     for device in range(cupy.cuda.runtime.getDeviceCount()):
         with cupy.cuda.Device(device):
-            if not 0 < pool.get_limit() <= limits.limit_bytes["cupy"]:  # 0: no limit
+            if not 0 < pool.get_limit() <= limits.limit_bytes["cupy"]:  # 0 means no limit
                 return False
     return True
 
 
 LIMITERS: Final = {
     "torch": Limiter("torch", limit_torch, torch_is_in_force),
-    # The module adds NPUs to PyTorch.
+    # The module adds NPU support to PyTorch.
     "torch_npu": Limiter("torch", lambda _, limits: limit_torch(sys.modules["torch"], limits), torch_is_in_force),
     "tensorflow": Limiter("tensorflow", limit_tensorflow, tensorflow_is_in_force),
     "jax": Limiter("jax", limit_jax, jax_is_in_force),
     "cupy": Limiter("cupy", limit_cupy, cupy_is_in_force),
 }
-"""The limiter of each module, which is called after the import of the module."""
+"""The limiter of each module. It is called after the import of the module."""

@@ -1,4 +1,4 @@
-"""Measures how much memory each config needs in short trials on whole GPUs."""
+"""Measures how much memory each config needs, in short trials on whole GPUs."""
 
 import tempfile
 import warnings
@@ -30,7 +30,7 @@ Trainable = Callable[..., Any] | type[tune.Trainable]
 
 _CONNECT_S: Final = 30.0
 _START_S: Final = 120.0
-"""The deadline for a trial to start and to end, in addition to the time that it may run."""
+"""How long a trial may take to start and to end, in addition to the time that it may run, in seconds."""
 
 
 def measure_gpu_memory(
@@ -44,18 +44,18 @@ def measure_gpu_memory(
     capacity: ClusterCapacity | None = None,
     policy: GpuPolicy | None = None,
 ) -> GpuMemoryProfile:
-    """Measure the GPU and host memory of trials by short trials, each alone on a whole GPU.
+    """Measure the GPU and host memory of configs in short trials, each alone on a whole GPU.
 
-    Uses the program's connection to Ray, or connects like :func:`tune_policies.probe_cluster`. Results of the trials
-    are discarded. Each start prints a line to stderr.
+    The function uses the program's connection to Ray, or connects like :func:`tune_policies.probe_cluster`. The results
+    of the trials are discarded. For each trial that starts, a line is printed to stderr.
 
     Args:
         trainable: A function of a config, or a ``tune.Trainable`` class.
         configs: The configs to measure, or a search space of Tune from which ``num_samples`` configs are drawn. Memory
-            is predicted from the values that vary, so vary those on which it depends, and include the largest. The
+            is predicted from the values that vary, so vary the values that affect memory, and include the largest. The
             largest and the smallest integers of a space are always measured.
         max_steps: The number of results after which each trial ends.
-        timeout_s: The time after which each trial ends.
+        timeout_s: The time after which each trial ends, in seconds.
         num_samples: The number of configs to draw from a search space, each with all values of a grid.
         seed: The seed of the draws.
         capacity: The cluster, which is probed by default.
@@ -63,8 +63,9 @@ def measure_gpu_memory(
 
     Raises:
         InvalidResourcesError: An argument is invalid.
-        InfeasibleRequestError: There is no such GPU. No trial has started.
-        MeasurementError: Some trials failed, did not start, or used no GPU. Its ``profile`` has the other trials.
+        InfeasibleRequestError: No GPU matches the policy. No trial was started.
+        MeasurementError: Some trials failed, did not start, or used no GPU. The error's ``profile`` contains the
+            others.
         ProbeError: Ray cannot be reached.
     """
     if not is_number(timeout_s) or not 0 < timeout_s < float("inf"):
@@ -105,7 +106,8 @@ def plan_by_measuring(
 
     Raises:
         InvalidResourcesError: An argument is invalid.
-        InfeasibleRequestError: There is no such GPU, its memory is not known, or it is too small for the measured need.
+        InfeasibleRequestError: No GPU matches the policy, its memory is unknown, or it is too small for the measured
+            need.
         MeasurementError: As for :func:`measure_gpu_memory`.
         ProbeError: Ray cannot be reached.
     """
@@ -131,7 +133,7 @@ def plan_by_measuring(
 
 
 def check_trainable(trainable: Any) -> None:
-    """Raise an ``InvalidResourcesError`` if it is not a function of a config or a ``tune.Trainable``."""
+    """Raise an ``InvalidResourcesError`` unless ``trainable`` is a function of a config or a ``tune.Trainable``."""
     is_class = isinstance(trainable, type)
     if not callable(trainable) or (is_class and not issubclass(trainable, tune.Trainable)):
         raise InvalidResourcesError(
@@ -140,25 +142,28 @@ def check_trainable(trainable: Any) -> None:
     if not is_class:
         try:
             class_of_function(trainable)
-        except ValueError as error:  # it takes no config
+        except ValueError as error:  # the function takes no config
             raise InvalidResourcesError(f"{shorten(trainable)} is not a trainable: {error}") from error
 
 
 def configs_to_measure(configs: Configs, num_samples: int, seed: int) -> list[dict[str, Any]]:
     """Return the configs to measure, each once.
 
-    ``num_samples`` configs are drawn from a search space. The integers have their largest values in the first and their
-    smallest in the second, because memory grows with them and is only extrapolated beyond the measured range.
+    ``num_samples`` configs are drawn from a search space. In the first config, integers have their largest
+    values, and in the second their smallest, because memory grows with them and is only extrapolated beyond the
+    measured range.
     """
     check_count(num_samples, least=1, name="num_samples")
-    drawn = _drawn(configs, num_samples, seed) if isinstance(configs, Mapping) else list(_given(configs))
+    drawn = (
+        _drawn_configs(configs, num_samples, seed) if isinstance(configs, Mapping) else list(_checked_configs(configs))
+    )
     different = list({repr(flat(config)): config for config in drawn}.values())
     if not different:
         raise InvalidResourcesError("there are no configs to measure. Pass at least one, or a search space")
     return different
 
 
-def _given(configs: Any) -> Iterator[dict[str, Any]]:
+def _checked_configs(configs: Any) -> Iterator[dict[str, Any]]:
     if isinstance(configs, str | bytes) or not hasattr(configs, "__iter__"):
         raise InvalidResourcesError(f"configs must be a list of configs or a search space, got {shorten(configs)}")
     for number, config in enumerate(configs):
@@ -183,21 +188,21 @@ def _name_of_space(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _drawn(space: Mapping[str, Any], num_samples: int, seed: int) -> list[dict[str, Any]]:
+def _drawn_configs(space: Mapping[str, Any], num_samples: int, seed: int) -> list[dict[str, Any]]:
     import numpy as np
 
     spaces = [_with_whole_numbers(space, max), _with_whole_numbers(space, min), *[space] * num_samples]
     try:
-        state = np.random.RandomState(seed)  # with the seed itself, all draws would be equal
+        state = np.random.RandomState(seed)  # if the seed itself were passed, all draws would be equal
         return [config for each in spaces[:num_samples] for config in draw(each, state)]
-    except Exception as error:  # of the seed, of the user's functions, or of Tune
+    except Exception as error:  # an error of the seed, of the user's functions, or of Tune
         raise InvalidResourcesError(
             f"no configs can be drawn from the search space: {type(error).__name__}: {error}"
         ) from error
 
 
 def _with_whole_numbers(space: Any, choose: Callable[[list[int]], int]) -> Any:
-    """Replace each domain of integers in a search space by the chosen value. Grids stay."""
+    """Replace each domain of integers in a search space with the chosen value. Grids are not changed."""
     if isinstance(space, Mapping):
         if space.keys() == {"grid_search"}:
             return dict(space)
@@ -235,8 +240,8 @@ def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: 
         ray.kill(recorder)
 
 
-class _Progress(tune.Callback):  # type: ignore[misc]  # Ray is not followed
-    """Prints the measured config to stderr."""
+class _Progress(tune.Callback):  # type: ignore[misc]  # Ray's classes are untyped
+    """Prints each measured config to stderr."""
 
     def __init__(self, num_configs: int) -> None:
         self._num_configs = num_configs
@@ -254,7 +259,7 @@ def _profile(
     measurements, failures = [], []
     for number, config in enumerate(configs):
         reading = readings.get(number)
-        why = _why_not(reading, caps)
+        why = _failure_of(reading, caps)
         if reading is None or why is not None:
             failures.append(f"{config}: {why}")
         else:
@@ -276,7 +281,7 @@ def _profile(
     return profile
 
 
-def _why_not(reading: Reading | None, caps: Caps) -> str | None:
+def _failure_of(reading: Reading | None, caps: Caps) -> str | None:
     if reading is None:
         return (
             f"its trial did not start within {_START_S + caps.timeout_s:g} s, or its process ended at once. Check "

@@ -26,15 +26,15 @@ from .free_memory import shipped_psutil
 from .overhead import Overheads
 
 MEASURED: Final = "measured"
-"""The only key of Tune's config. Its value has the number of the measured config, and the config."""
+"""The only key of Tune's config. Its value contains the number of the measured config, and the config."""
 
 _SAMPLE_S: Final = 0.25
-"""The interval of readings between results, for frameworks that keep no peaks."""
+"""The interval of memory readings in seconds. They are needed for frameworks that do not record peaks."""
 
 _SEND_S: Final = 10.0
-"""The deadline for sending a reading."""
+"""The timeout for sending a reading, in seconds."""
 
-_TAKE_MORE_THAN_NEEDED: Final = ("tensorflow", "jax")
+_PREALLOCATING: Final = ("tensorflow", "jax")
 """Frameworks that reserve most of a device at the start, so only the memory of their tensors counts."""
 
 Ended = Literal["finished", "max_steps", "timeout", "out_of_memory", "failed"]
@@ -44,13 +44,13 @@ class Reading(Value):
     """The memory usage of a trial.
 
     Attributes:
-        peak_bytes: The peak of each framework's allocator, or of its tensors if it reserves more than it needs.
-        total_bytes: Peaks and overhead, or the driver's figure for the process if that is larger.
+        peak_bytes: The peak memory of each framework's allocator, or of its tensors if the allocator reserves too much.
+        total_bytes: The sum of peaks and overhead, or the memory that the driver reports for the process, if larger.
         overhead_bytes: The memory outside the allocators, measured or a safe default.
         host_memory_bytes: The peak host memory of the process and its children.
         num_steps: The number of results so far.
         ended_by: Why the trial ended, or ``None`` if it still runs.
-        device_bytes: The GPU's memory.
+        device_bytes: The total memory of the GPU.
         versions: The versions of the frameworks that use the GPU.
     """
 
@@ -73,7 +73,7 @@ class Recorder:
         self._readings: dict[int, Reading] = {}
 
     def record(self, number: int, reading: Reading) -> None:
-        """Store a reading by the number of its config, unless an earlier reading has the end of the trial."""
+        """Store a reading by the number of its config, unless the end of the trial was already recorded."""
         before = self._readings.get(number)
         if before is None or before.ended_by is None:
             self._readings[number] = reading
@@ -84,7 +84,7 @@ class Recorder:
 
 
 class Caps(NamedTuple):
-    """The largest number of steps and the deadline of a measured trial."""
+    """The maximum number of steps and the timeout of a measured trial."""
 
     max_steps: int
     timeout_s: float
@@ -99,7 +99,7 @@ def measured_trial(
     return type(f"measured_{getattr(trainable, '__name__', cls.__name__)}", (_Measured, cls), fields)
 
 
-class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
+class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are untyped
     _recorder: Any
     _caps: Caps
     _overheads: Overheads
@@ -114,7 +114,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         self._host_memory_bytes = 0
         self._lock = threading.Lock()
         self._ends_at = time.monotonic() + self._caps.timeout_s
-        # Before the user's constructor, which may use all memory, or hang.
+        # Start before the user's constructor, because it may use all memory or hang.
         threading.Thread(target=self._watch, daemon=True).start()
         with self._failures_recorded():
             super().__init__({**measured["config"], **config}, *args, **kwargs)
@@ -141,7 +141,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         except Exception as error:
             ran_out = classify_oom(error).kind == "accelerator"
             cause: BaseException = error
-            while not str(cause) and cause.__cause__ is not None:  # wrapped by Tune
+            while not str(cause) and cause.__cause__ is not None:  # Tune has wrapped the error
                 cause = cause.__cause__
             self._record("out_of_memory" if ran_out else "failed", redacted(f"{type(cause).__name__}: {cause}"))
             raise
@@ -152,7 +152,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
             time.sleep(max(0.0, min(_SAMPLE_S, self._ends_at - time.monotonic())))
             # Reading a framework while it starts may fail, but the trial must still end.
             with suppress(Exception):
-                self._look()
+                self._update_peaks()
         try:
             self._record("timeout")
         finally:  # even if the reading cannot be sent
@@ -162,7 +162,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         reading = self._reading(ended_by, error)
         ray.get(self._recorder.record.remote(self._number, reading), timeout=_SEND_S)
 
-    def _look(self) -> dict[str, FrameworkMemory]:
+    def _update_peaks(self) -> dict[str, FrameworkMemory]:
         with self._lock:
             self._host_memory_bytes = max(host_memory_in_use(), self._host_memory_bytes)
             counters = read_counters()
@@ -171,14 +171,14 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
             return counters
 
     def _reading(self, ended_by: Ended | None, error: str | None) -> Reading:
-        counters = self._look()
+        counters = self._update_peaks()
         gpu: dict[str, Any] = {}
         with suppress(NvmlError, IndexError):
             gpu = read_gpus()[0]
         versions = {name: str(getattr(sys.modules[name], "__version__", "")) for name in self._peaks}
         overhead = sum(self._overheads.bytes_for(gpu.get("name"), name, versions[name])[0] for name in versions)
         held = held_bytes(counters)
-        process = _process_bytes(held) if counters and not counters.keys() & set(_TAKE_MORE_THAN_NEEDED) else None
+        process = _process_bytes(held) if counters and not counters.keys() & set(_PREALLOCATING) else None
         if process is not None:
             self._most_of_process = max(process, self._most_of_process)
             overhead = process - held
@@ -198,13 +198,13 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
 
 def _peak(name: str, memory: FrameworkMemory) -> int:
     known = memory.peak_allocated_bytes
-    if memory.peak_reserved_bytes is not None and (known is None or name not in _TAKE_MORE_THAN_NEEDED):
+    if memory.peak_reserved_bytes is not None and (known is None or name not in _PREALLOCATING):
         known = memory.peak_reserved_bytes
     return memory.held_bytes if known is None else known
 
 
 def _process_bytes(held: int) -> int | None:
-    """Return the driver's figure for this process, or ``None`` if the driver does not list it."""
+    """Return this process's memory in bytes as reported by the driver, or ``None`` if the driver does not list it."""
     with suppress(NvmlError):
         found = bytes_of_process(read_device_use())
         # A smaller figure belongs to another process, which has this ID on the host.
@@ -215,7 +215,8 @@ def _process_bytes(held: int) -> int | None:
 def host_memory_in_use() -> int:
     """Return the host memory of this process and its children in bytes.
 
-    Forked children share memory with their parent, so a process with children counts only its part of shared memory.
+    Forked children share memory with their parent, so if there are children, each process counts only its part of
+    the shared memory.
     """
     psutil = shipped_psutil()
     process = psutil.Process()
@@ -224,7 +225,7 @@ def host_memory_in_use() -> int:
         return int(process.memory_info().rss)
     total = 0
     for each in (process, *children):
-        with suppress(psutil.Error):  # it has ended
+        with suppress(psutil.Error):  # the process has ended
             memory = each.memory_full_info()
             total += getattr(memory, "pss", memory.rss)  # only Linux has pss
     return total

@@ -1,7 +1,7 @@
 """Limits a whole process on a device with NVIDIA's MPS daemon or a MIG device.
 
-MPS limits all memory of a process, including its context and libraries. CUDA reads the limit from variables when it
-starts, and the limit has an effect only if an MPS daemon runs. A MIG device limits the process in hardware.
+MPS limits all memory of a process, including its context and libraries. CUDA reads the limit from environment variables
+when it starts, and the limit has an effect only if an MPS daemon runs. A MIG device limits the process in hardware.
 """
 
 import os
@@ -22,7 +22,7 @@ MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREADS_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 _MPS_LIMIT: Final = re.compile(r"(?<![\w-])([\w-]++)\s*+=\s*+(\d{1,15}+)\s*+([GgMm])")
-"""The limit of one device. NVIDIA documents only the units G and M."""
+"""Matches the limit of one device, such as ``0=1G``. NVIDIA documents only the units G and M."""
 
 _CONTROL: Final = "nvidia-cuda-mps-control"
 _UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
@@ -30,7 +30,7 @@ _UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
 
 
 def isolate_by_mps(limits: FractionLimits) -> None:
-    """Limit this process with MPS, or warn why this is not possible."""
+    """Limit this process with MPS, or add a warning that says why this is not possible."""
     reason = ask_mps_daemon()
     if reason is None:
         try:
@@ -45,11 +45,11 @@ def isolate_by_mps(limits: FractionLimits) -> None:
 
 
 def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -> str | None:
-    """Set the variables of MPS for this process, or return why this is not possible.
+    """Set the environment variables of MPS for this process, or return why this is not possible.
 
     The memory limit includes the overhead, because MPS counts all memory. A client gets twice its fraction of the
     threads, as NVIDIA recommends (100 % / 0.5 n for n clients), because the threads of idle clients would otherwise
-    stay unused. The user's own thread percentage and smaller memory limit have precedence.
+    stay unused. A thread percentage or a smaller memory limit that the user has set takes precedence.
     """
     own = environment.of_user()
     device = _visible_device()
@@ -61,7 +61,7 @@ def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -
         THREADS_VARIABLE: own.get(THREADS_VARIABLE) or str(percentage),
     }
     if cuda_has_started():
-        # They are equal if the previous trial in this process had the same fraction.
+        # The variables already have these values if the previous trial in this process had the same fraction.
         is_set = all(os.environ.get(name) == value for name, value in variables.items())
         return None if is_set else "CUDA has already started in this process"
     environment.write(variables)
@@ -71,7 +71,7 @@ def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -
 def mps_own_limit(text: str, device: str) -> int | None:
     """Return the user's own limit for the visible device in bytes, or ``None`` if there is none or it is invalid.
 
-    ``text`` is the variable of MPS, such as ``"0=1G,1=512M"``. The number of the visible device is 0.
+    ``text`` is the value of the MPS variable, such as ``"0=1G,1=512M"``. The visible device has the number 0.
     """
     limits = [
         int(amount) * (GIB if unit.upper() == "G" else MIB)
@@ -82,15 +82,15 @@ def mps_own_limit(text: str, device: str) -> int | None:
 
 
 def ask_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
-    """Return why no MPS daemon answers on this machine, or ``None`` if one does.
+    """Return why no MPS daemon answers on this machine, or ``None`` if a daemon answers.
 
-    The daemon listens in ``CUDA_MPS_PIPE_DIRECTORY``, as for CUDA.
+    Like CUDA, the command looks for the daemon in ``CUDA_MPS_PIPE_DIRECTORY``.
     """
     program = program_path(_CONTROL)
     if program is None:
         return f"{_CONTROL} is not installed"
     try:
-        # The answer, a list of servers, is not read, so a child that keeps a pipe open cannot block.
+        # The answer, a list of servers, is not read, so a child process that keeps a pipe open cannot block this call.
         done = subprocess.run(  # noqa: S603 - the command is a constant
             [program],
             input=b"get_server_list\n",
@@ -107,12 +107,12 @@ def ask_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
 
 
 def cuda_has_started(open_files: Path = Path("/proc/self/fd")) -> bool:
-    """Return whether CUDA has started in this process, or ``False`` without ``/proc``."""
+    """Return whether CUDA has started in this process. Without ``/proc``, return ``False``."""
 
     def is_device(link: Path) -> bool:
         try:
             return str(link.readlink()) == _UNIFIED_MEMORY
-        except OSError:  # closed since the folder was listed
+        except OSError:  # the file was closed after the folder was listed
             return False
 
     return open_files.is_dir() and any(is_device(link) for link in open_files.iterdir())
@@ -124,7 +124,7 @@ def is_mig() -> bool:
 
 
 def _visible_device() -> str:
-    """Return the UUID of the visible device, or its number under ``CUDA_VISIBLE_DEVICES``."""
+    """Return the UUID of the visible device, or its number ``"0"`` if the UUID is unknown."""
     try:
         uuids = [gpu["uuid"] for gpu in read_gpus()]
     except NvmlError:

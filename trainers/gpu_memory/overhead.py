@@ -18,7 +18,7 @@ from tune_policies.values.resources import UsedBytes
 from tune_policies.values.value import Value
 
 _LOCK_TIMEOUT_S: Final = 10.0
-"""Much longer than another process needs to write the file."""
+"""How long to wait for another process that writes the file, in seconds. Writing takes much less time."""
 
 
 class MeasuredOverhead(Value):
@@ -27,8 +27,9 @@ class MeasuredOverhead(Value):
     Attributes:
         gpu_model: NVML's name of the GPU.
         framework: ``"torch"``, ``"tensorflow"``, ``"jax"`` or ``"cupy"``.
-        measured_on: The day, as ``YYYY-MM-DD``.
-        how: ``"process"`` if NVML reported the process's memory, or ``"device"`` for the change of the device's use.
+        measured_on: The day of the measurement, as ``YYYY-MM-DD``.
+        how: ``"process"`` if NVML reported the memory of the process, or ``"device"`` if the change of the device's
+            total memory use was measured.
     """
 
     gpu_model: str
@@ -58,7 +59,7 @@ class Overheads(Value):
     measured: tuple[MeasuredOverhead, ...] = ()
 
     def merged(self, newer: "Overheads") -> "Overheads":
-        """Return these measurements and the newer ones, which replace these."""
+        """Return all measurements. A newer one replaces the one for the same GPU model, framework and version."""
         by_key = {(each.gpu_model, each.framework, each.version): each for each in (*self.measured, *newer.measured)}
         return Overheads(measured=tuple(by_key[key] for key in sorted(by_key)))
 
@@ -71,7 +72,7 @@ class Overheads(Value):
     ) -> tuple[int, OverheadSource]:
         """Return the overhead in bytes and its source, a measurement or the safe default.
 
-        ``compute_capability`` is that of the device, such as ``(8, 0)``.
+        ``compute_capability`` is the compute capability of the device, such as ``(8, 0)``.
         """
         for each in self.measured:
             if (each.gpu_model, each.framework, each.version) == (gpu_model, framework, version):
@@ -80,15 +81,15 @@ class Overheads(Value):
 
 
 NOTHING_MEASURED: Final = Overheads()
-"""Only safe defaults."""
+"""No measurements, so that the safe defaults are used."""
 
 
 def load_overheads() -> Overheads:
     """Return the measurements of this user on this machine.
 
-    A file that is invalid or that another user may write causes a warning, and is ignored.
+    If the file is invalid, or another user may write it, it is ignored with a warning.
     """
-    # Each process of a trial imports this module, and only the program reads and writes the file.
+    # Each process of a trial imports this module, but only the program reads the file.
     from tune_policies.files.reading import UnreadableFileError, read_value
 
     try:

@@ -16,7 +16,7 @@ from .limit import GpuMemoryLimit, OwnEnvironment
 from .overhead import NOTHING_MEASURED, Assumption, Overheads, OverheadSource
 
 SharedDevice = Literal["GPU", "NPU"]
-"""Ray's resources that can be divided and whose frameworks can be limited."""
+"""Ray resources that can be divided into fractions, and whose memory limits can be enforced."""
 
 
 class GpuShare(Value):
@@ -24,7 +24,7 @@ class GpuShare(Value):
 
     Attributes:
         fraction: The fraction as rounded by Ray; 1 and above are whole devices, which are not limited.
-        memory_bytes: Its memory in the plan, or ``None`` for ``fraction`` of the device.
+        memory_bytes: The memory of the fraction in the plan, or ``None`` for ``fraction`` of the device's memory.
         overhead_bytes: The memory outside the frameworks' allocators in the plan, or ``None`` if the process determines
             it.
         measured_with: The versions of the frameworks with which the overhead was measured, by name.
@@ -52,9 +52,9 @@ class LimitOptions(Value):
     """How a process is limited to its fraction of GPU memory.
 
     Attributes:
-        isolation: ``"mps"`` to use NVIDIA's MPS daemon too, if one answers.
+        isolation: ``"mps"`` to also limit the process with NVIDIA's MPS daemon, if it is running.
         on_unenforced_limit: Whether a limit that cannot be enforced is an error, or a warning in the result.
-        overheads: The measured memory of frameworks outside their allocators.
+        overheads: The measured memory that frameworks use outside their allocators.
     """
 
     isolation: Literal["mps"] | None = None
@@ -72,16 +72,17 @@ class FractionLimits:
     Attributes:
         share: The fraction of a device, or whole devices.
         options: How to limit the process.
-        environment: The variables of the process.
+        environment: The environment variables of the process.
         share_bytes: The fraction in bytes, or ``None`` until the size of the device is known.
-        limit_bytes: The limit of each framework's allocator.
+        limit_bytes: The limit of each framework's allocator, in bytes.
         overheads: The memory outside each framework's allocator in bytes, and its source.
-        overhead_is_of_process: Whether each overhead is that of the whole process, so that they are not added up.
+        overhead_is_of_process: Whether each overhead applies to the whole process, so that they are not added up.
         not_enforceable: Frameworks in use that have no limit.
         by_driver: ``"mps"`` or ``"mig"`` if the driver limits the whole process.
         seeing: Imported frameworks that see the device, and are limited.
         blind: Imported modules that see no device.
-        refusal: Why a framework could not be limited, because user code or a library may have caught the error.
+        refusal: Why a framework could not be limited, or ``None``. It is stored because user code or a library may have
+            caught the error.
     """
 
     share: GpuShare
@@ -109,9 +110,9 @@ class FractionLimits:
 
     @property
     def warnings(self) -> list[str]:
-        """Accepted reasons for unenforced limits, and other warnings."""
+        """The warnings so far, including the reasons why limits are not enforced."""
         texts = [*self._warnings]
-        if not self.seeing:  # a framework that sees the device may have imported others that do not
+        if not self.seeing:  # a framework that sees the device may have imported frameworks that do not
             texts += [f"{name} sees no {self.share.device}" for name in self.blind]
         if len(self.seeing) > 1:
             names = " and ".join(sorted(self.seeing))
@@ -123,7 +124,7 @@ class FractionLimits:
         self._warnings[message] = None
 
     def overhead_of(self, frameworks: Iterable[str]) -> int:
-        """Return the overhead of these frameworks together, in bytes."""
+        """Return the total overhead of these frameworks, in bytes."""
         amounts = [self.overheads[name][0] for name in frameworks if name in self.overheads]
         return max(amounts, default=0) if self.overhead_is_of_process else sum(amounts)
 
@@ -136,7 +137,7 @@ class FractionLimits:
         gpu_model: str | None,
         compute_capability: tuple[int, int] | None = None,
     ) -> GpuMemoryLimit:
-        """Return the limit of a framework on a device, and report its overhead."""
+        """Return the limit of a framework on a device, and store its overhead."""
         overhead, source = self.options.overheads.bytes_for(gpu_model, framework, version, compute_capability)
         share = self.share.bytes_of(total_bytes)
         if self.share.overhead_bytes is not None:
@@ -153,9 +154,9 @@ class FractionLimits:
         return GpuMemoryLimit(share, overhead_bytes={framework: overhead})
 
     def _was_measured(self, framework: str, version: str | None) -> bool:
-        """Return whether the plan may be based on this framework, and warn about another version."""
+        """Return whether the plan was or may have been measured with this framework, and warn about other versions."""
         measured_with = self.share.measured_with
-        if not measured_with:  # not in the profile
+        if not measured_with:  # the profile contains no versions
             return True
         with_version = measured_with.get(framework)
         if with_version is None:
@@ -187,10 +188,10 @@ class FractionLimits:
     def read_device(self) -> tuple[int, str | None]:
         """Return the visible device's total memory in bytes and its model, without a CUDA context.
 
-        If NVML cannot read it, the plan gives the total, and the model is ``None``.
+        If NVML cannot read the device, the total is derived from the plan, and the model is ``None``.
 
         Raises:
-            MemoryLimitError: The total is not known.
+            MemoryLimitError: The total is unknown.
         """
         try:
             device = min(read_gpus(), key=lambda gpu: gpu["memory_bytes"])

@@ -1,7 +1,8 @@
 """Counts the GPU memory that a trial uses in this process.
 
-The usage is part of each result, of the error of a trial that ran out of memory, and of a file in the run's folder.
-Ray keeps only the report of the first Train worker, and only with a checkpoint, so other workers need the file.
+The usage is added to each result and to the error of a trial that ran out of memory, and is written to a file in the
+run's folder. Ray stores only the report of the first Train worker, and only with a checkpoint, so the other workers
+need the file.
 """
 
 import copyreg
@@ -27,13 +28,13 @@ _BY_ALLOCATOR: Final = "the reserved peak and the overhead"
 class TrialUsage:
     """Counts the memory usage of a trial with the frameworks' counters.
 
-    Methods that read a framework raise a ``ProbeError`` if that fails.
+    Methods that read the memory of a framework raise a ``ProbeError`` if that fails.
 
     Attributes:
         limits: The limits of the trial.
-        left_over_bytes: The memory that an earlier trial left in the process.
-        num_ooms: Failed allocations of this trial.
-        warnings: Warnings for its results, except those of its limits.
+        left_over_bytes: The memory that an earlier trial left in the process, in bytes.
+        num_ooms: The number of failed allocations of this trial.
+        warnings: Warnings for the trial's results, except the warnings of its limits.
     """
 
     def __init__(self, limits: FractionLimits) -> None:
@@ -45,19 +46,19 @@ class TrialUsage:
         self._peaks: dict[MemoryKind, dict[str, int]] = {kind: {} for kind in _KINDS}
 
     def begin(self) -> None:
-        """Release the memory that an earlier trial left in this process, and start the counts.
+        """Release the memory that an earlier trial left in this process, and start counting.
 
-        Memory with references cannot be released and counts as left over.
+        Memory that is still referenced cannot be released, and counts as left over.
         """
         release_unused()
         reset_peaks()
         now = read_counters()
         self.left_over_bytes = held_bytes(now)
         self._count_ooms(now)
-        self.num_ooms = 0  # without those of earlier trials
+        self.num_ooms = 0  # do not count earlier trials
 
     def rebase(self) -> None:
-        """Reset the peaks after a trainable was reset. The memory that it keeps belongs to the new trial."""
+        """Reset the peaks after a trainable was reset. Memory that the trainable keeps counts for the new trial."""
         self.left_over_bytes = 0
         for peaks in self._peaks.values():
             peaks.clear()
@@ -65,7 +66,7 @@ class TrialUsage:
         reset_peaks()
 
     def warn(self, messages: Iterable[str]) -> None:
-        """Add warnings to later results of the trial, each once."""
+        """Add warnings to later results of the trial, without duplicates."""
         self.warnings = list(dict.fromkeys([*self.warnings, *messages]))
 
     def read(self) -> GpuMemoryUsage:
@@ -115,9 +116,10 @@ class TrialUsage:
             self._seen_ooms[name] = memory.num_ooms
 
     def _update_peaks(self, counters: Mapping[str, FrameworkMemory]) -> dict[MemoryKind, int]:
-        """Return the peaks over all frameworks, which are never below earlier readings.
+        """Return the sums of all frameworks' peaks in bytes, by kind.
 
-        CuPy only reports current memory, and user code may reset a framework's peaks.
+        The highest peaks of all readings count, because CuPy only reports current memory, and user code may reset a
+        framework's peaks.
         """
         for kind, highest in self._peaks.items():
             for name, memory in counters.items():
@@ -126,7 +128,7 @@ class TrialUsage:
                     highest[name] = max(peak, highest.get(name, 0))
         allocated, reserved = self._peaks["allocated"], self._peaks["reserved"]
         if reserved:
-            # A framework that reports only tensors reserves at least their memory.
+            # A framework that reports only the memory of its tensors reserves at least that much.
             reserved = {**allocated, **reserved}
         by_kind: dict[MemoryKind, dict[str, int]] = {"allocated": allocated, "reserved": reserved}
         return {kind: sum(peaks.values()) for kind, peaks in by_kind.items() if peaks}
@@ -140,7 +142,10 @@ def _sources(counters: Mapping[str, FrameworkMemory], kind: MemoryKind) -> str:
 
 
 def _process_bytes(limits: FractionLimits, held: int) -> tuple[list[DeviceUse], int | None, str]:
-    """Return the devices, the driver's figure for this process, and its source or the reason why it is unknown."""
+    """Return the devices, this process's memory in bytes as reported by the driver, and a text about its source.
+
+    If the memory is ``None``, the text says why it is unknown.
+    """
     device = limits.share.device
     if device != "GPU":
         return [], None, f"unknown: only NVIDIA's driver is read, not that of the {device}"
@@ -155,7 +160,7 @@ def _process_bytes(limits: FractionLimits, held: int) -> tuple[list[DeviceUse], 
         why = f"with {limits.by_driver.upper()}, the driver does not count by process"
     elif found is None:
         why = "the driver does not list this process, as in a container or before it uses the GPU"
-    elif found < held:  # the process ID is that of another process, on the host
+    elif found < held:  # on the host, this process ID belongs to another process
         why = "the driver and this container number processes differently"
     else:
         return devices, found, "NVML, now"
@@ -175,7 +180,7 @@ def _overhead(
 
 
 def _basis(process_bytes: int | None, by_allocator: int | None, limits: FractionLimits) -> str:
-    """Return the figures that show whether the process kept its fraction."""
+    """Return a text that names the figures that show whether the process stayed within its fraction."""
     if process_bytes is not None:
         return f"{_BY_ALLOCATOR}, and the process by NVML" if by_allocator is not None else "the process by NVML"
     is_assumed = any(source is Assumption.SAFE_DEFAULT for _, source in limits.overheads.values())
@@ -183,7 +188,7 @@ def _basis(process_bytes: int | None, by_allocator: int | None, limits: Fraction
 
 
 class _NotesOfProcess(list[str]):
-    """The notes of an error, pickled without the usage, which Ray sends with the text of the traceback."""
+    """The notes of an error. Pickling omits the usage, because Ray already sends it in the text of the traceback."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, ([note for note in self if not note.startswith(USAGE_NOTE)],)
@@ -198,18 +203,18 @@ def add_usage_note(error: Exception, usage: GpuMemoryUsage) -> None:
     """Add a note with the usage of a trial to its error. Tune writes it to ``error.txt``."""
     error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
     error.__notes__ = _NotesOfProcess(error.__notes__)
-    # Tune copies a function's error, and CuPy's errors are copied without their state.
+    # Tune copies the error of a function, and a copy of a CuPy error would lose the notes.
     if len(error.__reduce_ex__(4)) == 2:
         copyreg.pickle(type(error), lambda each: (*each.__reduce_ex__(4)[:2], each.__dict__))
 
 
 _WRITTEN: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "num_ooms", "share_kept", "warnings")
-"""The fields whose change causes a write. Storage may be slow, and reports may be frequent."""
+"""The fields that cause a write when they change. Other changes do not, because storage may be slow."""
 
 
 @dataclass
 class RunFolder:
-    """The folder of this process's usage file, in a pyarrow filesystem. ``rank`` is the worker's, or 0 in a trial."""
+    """The folder of this process's usage file, in a pyarrow filesystem. ``rank`` is a worker's rank, or 0."""
 
     filesystem: Any
     path: str

@@ -1,1 +1,1 @@
-"""The command ``tune-policies``: a module for each group of commands, and their common options and errors."""
+"""The command-line interface: a module for each group of commands, and their common options and errors."""

@@ -37,7 +37,10 @@ def design(
     ],
     nodes: Annotated[Path | None, option("A node catalog; by default nodes that suit the policy.")] = None,
     decision: Annotated[
-        Path | None, option("A decision of `bench decide`: trials run where they are cheapest.")
+        Path | None,
+        option(
+            "The file with a decision from `bench decide`, so that each trial runs on the device where it is cheapest."
+        ),
     ] = None,
     workload: Annotated[str | None, option("The workload of the decision, if it has several.")] = None,
     size: Annotated[float | None, option("The size of the trials; by default the largest measured size.")] = None,
@@ -53,7 +56,7 @@ def design(
     ] = None,
     min_nodes: Annotated[
         list[str], option("The number of nodes to keep of a node type; can be repeated.", metavar="NAME=NUMBER")
-    ] = [],  # noqa: B006 - nothing changes it
+    ] = [],  # noqa: B006 - it is never modified
     num_gpus: Annotated[
         bool, option("Also write num-gpus of `ray start`, if Ray counts the GPUs of nodes wrongly.", "--num-gpus")
     ] = False,

@@ -29,7 +29,7 @@ from tune_policies.values.value import counted, shorten_names
 
 app = typer.Typer()
 
-_COULD_NOT_LOOK: Final = 3
+_UNREADABLE_STATUS: Final = 3
 
 
 @app.command()
@@ -46,14 +46,14 @@ def doctor(*, json: Json = False, redact: Redact = False, address: Address = Non
         try:
             diagnosis = examine(address, timeout_s=timeout_s)
         except ProbeError as error:
-            fail(error, _COULD_NOT_LOOK)
+            fail(error, _UNREADABLE_STATUS)
     diagnosis = diagnosis.redacted() if redact else diagnosis
     if json:
         print(diagnosis.to_json())
     else:
         TextConsole().print(diagnosis_view(diagnosis))
     if all(node.failure is not None for node in diagnosis.nodes):
-        raise typer.Exit(_COULD_NOT_LOOK)
+        raise typer.Exit(_UNREADABLE_STATUS)
     if not diagnosis.is_healthy:
         raise typer.Exit(1)
 

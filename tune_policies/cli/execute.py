@@ -48,7 +48,7 @@ def execute(
     # ``PolicyScheduler`` validates the values.
     options: dict[str, Any] = {"isolation": isolation, "on_unenforced_limit": on_unenforced_limit}
     scheduler = PolicyScheduler(chosen, falls_back=falls_back, **options)
-    # The program uses the shell's streams, and its errors are printed as Python does.
+    # The program uses the shell's streams, and its errors are printed as in a normal run of Python.
     with redirect_stdout(sys.__stdout__), redirect_stderr(sys.__stderr__), applied(scheduler):
         try:
             _run(program)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tune_policies.cluster.capacity import ClusterCapacity
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
-"""Click's settings of a group, which its commands inherit."""
+"""Click's settings for a group of commands. The commands inherit them."""
 
 
 def option(text: str, *names: str, **more: Any) -> Any:
@@ -84,7 +84,7 @@ _UsageError: Final[Any] = typer.BadParameter.mro()[1]
 
 @contextmanager
 def _short_usage_errors() -> Iterator[None]:
-    """Shorten the value in a usage error, which Typer prints."""
+    """Shorten the message of a usage error before Typer prints it."""
     try:
         yield
     except _UsageError as error:
@@ -129,14 +129,14 @@ class GuardedCommands(TyperGroup):
                 if error.filename is not None:  # errors of streams have no file name
                     fail(f"{error.filename}: {error.strerror}. Pass a file or folder that can be opened.", 2)
                 drop_stdout()
-                fail(_why(error), 2)
+                fail(_write_failure(error), 2)
 
 
 class ImportedCommands(GuardedCommands):
-    """Commands whose modules are imported on use, so that a command starts without the imports of the others.
+    """Commands whose modules are imported on use, so that a command starts without the imports of other commands.
 
     Attributes:
-        modules: The module of each command or group of commands. Its ``app`` contains the command.
+        modules: The module of each command or group of commands. The module's ``app`` contains the command.
     """
 
     modules: ClassVar[dict[str, str]] = {}
@@ -156,7 +156,7 @@ class ImportedCommands(GuardedCommands):
         return command
 
 
-def _why(error: OSError) -> str:
+def _write_failure(error: OSError) -> str:
     try:
         os.getcwd()  # noqa: PTH109 - Path.cwd() is no shorter
     except OSError:
@@ -166,6 +166,6 @@ def _why(error: OSError) -> str:
 
 def fail(error: object, status: int) -> NoReturn:
     """Exit with a message on stderr."""
-    with suppress(OSError):  # of stderr
+    with suppress(OSError):  # stderr may be closed
         print(f"error: {indented(redacted(str(error)))}", file=sys.stderr)
     sys.exit(status)

@@ -157,7 +157,7 @@ def _price(nodes: "Nodes", answer: "TrialPlan") -> list[str]:
 
 
 def _as_json(answer: "TrialPlan | TrialForecast", num_trials: int | None, runs: "TrialPlan | None") -> str:
-    """Return a plan or a forecast, and the number of rounds of ``runs``."""
+    """Return a plan or a forecast as JSON, with the number of rounds if ``num_trials`` is given."""
     fields = answer.model_dump(mode="json")
     if num_trials is not None and runs is not None:
         fields |= {"num_trials": num_trials, "num_rounds": runs.num_rounds(num_trials)}

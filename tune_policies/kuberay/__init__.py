@@ -1,4 +1,4 @@
-"""Clusters as files: design the cheapest cluster for your trials, forecast how many trials run, and check the file.
+"""Works with cluster files: designs the cheapest cluster for trials, forecasts how many trials run, and checks files.
 
 This package needs neither Ray nor Kubernetes. As in :mod:`tune_policies`, names are imported on first use.
 """
@@ -47,7 +47,7 @@ _MODULES: Final = {
     "write_cluster": "writing",
     "WriteOptions": "writing.options",
 }
-"""The module of each name."""
+"""The module that defines each public name."""
 
 
 def __dir__() -> list[str]:

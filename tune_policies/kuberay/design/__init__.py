@@ -1,1 +1,1 @@
-"""Clusters before they exist: the nodes that there could be, those that trials need, and what they cost."""
+"""Designs clusters that do not exist yet: the available nodes, the nodes that trials need, and their price."""

@@ -29,7 +29,7 @@ _DNS_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 _DOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _KEY: Final = re.compile(r"[a-zA-Z0-9]([-._a-zA-Z0-9]{0,61}[a-zA-Z0-9])?")
-"""The two parts of an extended resource's name, which a slash separates."""
+"""The parts of an extended resource's name before and after the slash."""
 
 
 def check_dns_label(name: str) -> str:
@@ -54,7 +54,8 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
 
 
 def _node_selector(labels: dict[str, str]) -> dict[str, str]:
-    _labels({key: value or "none" for key, value in labels.items()})  # Kubernetes' labels may be empty, Ray's not
+    # Kubernetes allows empty label values, but Ray does not.
+    _labels({key: value or "none" for key, value in labels.items()})
     return labels
 
 
@@ -105,22 +106,23 @@ class NodeType(Value):
     Attributes:
         count: The number of these nodes. If it is ``None``, a plan counts one node or one TPU slice, and a design uses
             as many nodes as the trials need.
-        min_nodes: The nodes that a designed cluster always keeps. If it is above 0, the cluster has a group of this
-            type even if the trials do not need it.
-        name: A DNS label, which is also the name of the worker group. By default, the name of its devices.
-        cpus: The whole number of CPUs that Ray counts. KubeRay's autoscaler reads no fractions.
+        min_nodes: The number of nodes that a designed cluster always keeps. If it is above 0, the cluster has a group
+            of this type even if the trials do not need it.
+        name: A DNS label, which is also the name of the worker group. By default, it is derived from the devices.
+        cpus: The whole number of CPUs that Ray counts. KubeRay's autoscaler does not read fractions.
         memory: Host memory: a text such as ``"32GiB"``, or bytes. A design requires it.
-        gpu_memory: Memory of each GPU, such as ``"39GiB"``; ``None`` for the smallest amount of its device type.
-        custom: Devices of other families by Ray's resource, such as ``{"TPU": 4}``, and any other resource.
+        gpu_memory: Memory of each GPU, such as ``"39GiB"``; ``None`` for the smallest memory of its device type.
+        custom: Devices of other families by Ray's resource name, such as ``{"TPU": 4}``, and any other resource.
         accelerator_type: Ray's name of its device type; ``None`` for no devices or any type.
         topology: The topology of its TPU slices, such as ``"4x4"``. The nodes of a slice are added and removed
             together.
-        device_key: The Kubernetes resource of its devices; by default that of the family's device plugin. For parts of
-            GPUs, it is ``"nvidia.com/mig-1g.10gb"`` or ``"nvidia.com/gpu.shared"``.
+        device_key: The Kubernetes resource of its devices; by default the resource of the family's device plugin. For
+            parts of GPUs, use ``"nvidia.com/mig-1g.10gb"`` or ``"nvidia.com/gpu.shared"``.
         price_per_hour: The price of one node in the catalog's currency, if known.
-        labels: Ray's node labels, in addition to that of its device type.
-        node_selector: Kubernetes labels of the nodes for its pods, in addition to those of its device type.
-        tolerations: Tolerations of its pods, in addition to those of its device family.
+        labels: Ray's node labels, in addition to the label of its device type.
+        node_selector: Kubernetes labels that select the nodes for its pods, in addition to the labels of its device
+            type.
+        tolerations: Tolerations of its pods, in addition to the toleration for its device family.
         node_config: Passed to the cloud by Ray's launcher, such as ``{"InstanceType": "g6.xlarge"}``.
 
     Raises:
@@ -149,7 +151,7 @@ class NodeType(Value):
         devices = self.devices
         if len(devices) > 1:
             raise InvalidResourcesError(
-                f"{self._called} has devices of several kinds ({', '.join(devices)}), but a pod can only have one: "
+                f"{self._title} has devices of several kinds ({', '.join(devices)}), but a pod can only have one: "
                 "write a node type for each"
             )
         for resource, amount in devices.items():
@@ -161,7 +163,7 @@ class NodeType(Value):
             needs = devices if field != "gpu_memory" else self.gpus
             if not needs and (value := getattr(self, field)) is not None:
                 raise InvalidResourcesError(
-                    f"{self._called} has {field}={value!r}, but no devices: set gpus, or custom such as {{'TPU': 4}}"
+                    f"{self._title} has {field}={value!r}, but no devices: set gpus, or custom such as {{'TPU': 4}}"
                 )
         return self
 
@@ -185,7 +187,7 @@ class NodeType(Value):
             )
         if self.num_nodes % self.num_hosts:
             raise InvalidResourcesError(
-                f"count={self.count} of {self._called} is not a whole number of {self.topology} slices: use a multiple "
+                f"count={self.count} of {self._title} is not a whole number of {self.topology} slices: use a multiple "
                 f"of {self.num_hosts}"
             )
         return self
@@ -194,18 +196,18 @@ class NodeType(Value):
     def _minimum_must_be_possible(self) -> Self:
         if self.count is not None and self.min_nodes > self.count:
             raise InvalidResourcesError(
-                f"{self._called} has min_nodes={self.min_nodes} above count={self.count}: raise count, or lower "
+                f"{self._title} has min_nodes={self.min_nodes} above count={self.count}: raise count, or lower "
                 "min_nodes"
             )
         if self.min_nodes % self.num_hosts:
             raise InvalidResourcesError(
-                f"min_nodes={self.min_nodes} of {self._called} is not a whole number of {self.topology} slices: use a "
+                f"min_nodes={self.min_nodes} of {self._title} is not a whole number of {self.topology} slices: use a "
                 f"multiple of {self.num_hosts}"
             )
         return self
 
     @property
-    def _called(self) -> str:
+    def _title(self) -> str:
         return f"node type {self.name!r}" if self.name else "a node type"
 
     @property
@@ -220,19 +222,19 @@ class NodeType(Value):
 
     @property
     def devices(self) -> dict[str, float]:
-        """The number of devices by Ray's resource, with at most one entry."""
+        """The number of devices by Ray's resource name, with at most one entry."""
         amounts = {"GPU": self.gpus, **self.custom}
         return {name: amount for name, amount in amounts.items() if amount > 0 and name in DEVICE_RESOURCES}
 
     @property
     def gpu_parts(self) -> tuple[GpuDevice, ...] | None:
-        """Its parts of GPUs, or ``None`` if its GPUs are whole."""
+        """The parts of GPUs of one node, or ``None`` if its GPUs are whole."""
         keys = () if self.device_key is None else (self.device_key,)
         return parts_of_gpus(keys, self.node_selector, self.gpus) if self.gpus else None
 
     @property
     def known_gpus(self) -> tuple[GpuDevice, ...] | None:
-        """Its GPUs if their memory is known, from ``gpu_memory`` or the name of a MIG profile."""
+        """The GPUs of one node, or ``None`` if neither ``gpu_memory`` nor a MIG profile defines their memory."""
         if self.gpu_memory is None or not self.gpus:
             return self.gpu_parts
         name = self.accelerator_type or "GPU"
@@ -334,15 +336,17 @@ class NodeCatalog(Value):
 
 
 HEAD = NodeType(name="head", cpus=2, memory=8 * 2**30)
-"""A head node for Ray's own processes alone."""
+"""The default head node, which runs only Ray's own processes."""
 
 _MIG_KEY: Final = re.compile(r"nvidia\.com/mig-(.+)")
 _PROFILE: Final = re.compile(r"\d+g\.(\d{1,9})gb\b.*")
 """A profile's name ends with its nominal memory: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/."""
 
 _MIG_MARGIN: Final = 0.05
-"""A MIG instance may have less memory than its name by this fraction. ``nvidia-smi mig -lgip`` lists ``1g.18gb`` of an
-H200 with 16.00 GiB, 4.6 % less than 18 GB."""
+"""A MIG instance may have less memory than its name states, by up to this fraction.
+
+``nvidia-smi mig -lgip`` lists ``1g.18gb`` of an H200 with 16.00 GiB, 4.6 % less than 18 GB.
+"""
 
 _GKE_PROFILE: Final = "cloud.google.com/gke-gpu-partition-size"
 _GKE_SHARING: Final = "cloud.google.com/gke-gpu-sharing-strategy"
@@ -353,7 +357,7 @@ def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int)
     """Return the devices of a pod with ``number`` parts of GPUs, or ``None`` if its GPUs are whole.
 
     Each MIG instance has its own memory: the nominal size less ``_MIG_MARGIN``. Time slices share the memory of one
-    GPU with other pods, so their memory is unknown and there are no devices.
+    GPU with other pods, so their memory is unknown and the result is empty.
 
     Args:
         keys: The resources that the pod requests from Kubernetes.

@@ -1,10 +1,10 @@
 """Chooses the cheapest nodes on which a number of trials with one slot type run at once.
 
-The slot of a trial may depend on the nodes. If each node type has its own slots, the trials on a node are those that
-the policy plans on it alone. If all trials get the same slot, its CPUs may depend on the node with the fewest CPUs per
-GPU, and its GPU fraction on the GPU with the least memory. So this module counts in several ways: the trials on each
-node type alone, and the workers of each slot that the policy makes on any of them. For each way, it finds the cheapest
-nodes, and the policy checks whether the trials fit on them.
+The slot of a trial may depend on the nodes. If each node type has its own slots, a node runs as many trials as
+the policy plans on this node alone. If all trials get the same slot, its CPUs may depend on the node with the fewest
+CPUs per GPU, and its GPU fraction on the GPU with the least memory. So this module counts in several ways: the trials
+on each node type alone, and the workers of each slot that the policy chooses on any of them. For each way, it finds the
+cheapest nodes, and checks with the policy whether the trials fit on them.
 
 Nodes are counted in units: a node, or all hosts of a TPU slice.
 """
@@ -35,10 +35,10 @@ Units = Mapping[str, int]
 MOST_NODES_OF_TYPE: Final = 10_000
 _MOST_NODES: Final = 100_000
 _LEAST_LIMIT: Final = 1000
-"""The most nodes of a type, and of all types together. Each of many types may have at least 1,000."""
+"""The maximum number of nodes of a type, and of all types together. Even with many types, each may have 1,000 nodes."""
 
 _NO_LIMIT: Final = 1_000
-"""The most units of a node type without a ``count``."""
+"""The maximum number of units of a node type without a ``count``."""
 
 _PER_MONEY: Final = 10**6
 """Prices are added up in whole millionths, so that equal sums compare as equal."""
@@ -49,7 +49,7 @@ class NodePool(NamedTuple):
 
     node_types: Mapping[str, NodeType]
     head: NodeCapacity
-    least: Units = {}  # noqa: RUF012 - nothing changes it
+    least: Units = {}  # noqa: RUF012 - it is never modified
 
     def of(self, holds: Callable[[NodeType], bool]) -> Self:
         """Return the pool with only the node types for which ``holds`` returns true."""
@@ -57,7 +57,7 @@ class NodePool(NamedTuple):
 
     @property
     def most(self) -> dict[str, int]:
-        """The most units of each node type."""
+        """The maximum number of units of each node type."""
         limit = min(MOST_NODES_OF_TYPE, max(_LEAST_LIMIT, _MOST_NODES // max(1, len(self.node_types))))
         return {
             name: min(each.count or _NO_LIMIT * each.num_hosts, limit) // each.num_hosts
@@ -80,13 +80,13 @@ class NodePool(NamedTuple):
         return DesignedGroup(node_type=node_type, min_nodes=least * hosts, max_nodes=units * hosts, num_hosts=hosts)
 
     def with_least(self, units: Units) -> dict[str, int]:
-        """Return the units, with those that always exist."""
+        """Return the units, increased to the units that always exist."""
         return {name: max(units.get(name, 0), self.least.get(name, 0)) for name in sorted({**units, **self.least})}
 
     def capacity(self, units: Units, *, is_expected: bool = True) -> ClusterCapacity:
-        """Return the cluster with these units and those that always exist.
+        """Return the cluster with these units and the units that always exist.
 
-        Unless ``is_expected`` is false, all other nodes count as nodes to be added.
+        If ``is_expected`` is true, the other nodes are marked as nodes that do not exist yet.
         """
         groups = [self.group(name, number) for name, number in self.with_least(units).items() if number]
         nodes = (
@@ -106,7 +106,8 @@ class NodePool(NamedTuple):
     def cost(self, name: str, *, uses_devices: bool) -> tuple[int, ...]:
         """Return the cost of a unit as a tuple that is compared in order.
 
-        Its parts are the nodes without a price if others have one, the price, the idle devices, and the nodes.
+        Its parts are the number of nodes without a price (if other nodes have one), the price, the number of idle
+        devices, and the number of nodes.
         """
         node_type = self.node_types[name]
         price = node_type.price_per_hour
@@ -143,7 +144,7 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
     Args:
         policy: A policy with one slot type.
         pool: The node types.
-        most: The maximum number of units of each.
+        most: The maximum number of units of each node type.
         num_trials: The number of trials.
 
     Raises:
@@ -151,35 +152,35 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
     """
     most = {name: number for name, number in sorted(most.items()) if number and name in pool.node_types}
     try:
-        return _of_all(policy, pool, most, num_trials)
+        return _choose_from(policy, pool, most, num_trials)
     except InfeasibleRequestError:
         # Ray does not distinguish parts of GPUs from whole GPUs of their type. If some have too little memory, trials
         # can only use nodes of one kind.
-        found = list(_of_one_kind_of_gpu(policy, pool, most, num_trials))
+        found = list(_choose_per_gpu_kind(policy, pool, most, num_trials))
         if not found:
             raise
         return min(found, key=lambda each: (-each.num_trials, _cost(each.units, pool, uses_devices=True)))
 
 
-def _of_one_kind_of_gpu(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> Iterator[NodeChoice]:
+def _choose_per_gpu_kind(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> Iterator[NodeChoice]:
     by_gpu: dict[Hashable, dict[str, int]] = {}
     for name, number in most.items():
         parts = pool.node_types[name].known_gpus
         by_gpu.setdefault(parts and parts[0], {})[name] = number
     for alike in by_gpu.values() if len(by_gpu) > 1 else ():
         with suppress(InfeasibleRequestError):
-            yield _of_all(policy, pool, alike, num_trials)
+            yield _choose_from(policy, pool, alike, num_trials)
 
 
-def _of_all(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> NodeChoice:
-    enough, plan = _enough(policy, pool, most, num_trials)
+def _choose_from(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> NodeChoice:
+    enough, plan = _sufficient_units(policy, pool, most, num_trials)
     target = min(num_trials, plan.min_concurrent_trials)
     counts = list(_counts(policy, pool, most, plan))
     best: tuple[tuple[int, ...], Units] | None = None
     for spare in _SPARE:
         covers = [each for each in _covers(pool, most, counts, target, spare) if best is None or each[0] < best[0]]
         if not covers:
-            break  # more spare workers cost more
+            break  # additional spare workers only increase the cost
         for cover in covers:
             found = pool.plan(policy, cover[1])
             if found is not None and found.min_concurrent_trials >= target:
@@ -188,14 +189,16 @@ def _of_all(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
     return _trimmed(policy, pool, enough if best is None else best[1], target)
 
 
-def _enough(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> tuple[dict[str, int], TrialPlan]:
-    """Return enough units for the trials and the plan on them, or all units that help if none are enough."""
+def _sufficient_units(
+    policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
+) -> tuple[dict[str, int], TrialPlan]:
+    """Return units with room for the trials and the plan on them, or as many units as are useful."""
     number, before = 1, 0
     while True:
         units = {name: min(number, limit) for name, limit in most.items()}
         plan = pool.plan(policy, units)
         if plan is None:
-            if number == 1:  # usually no number of nodes helps
+            if number == 1:  # usually, no trial fits on more nodes either
                 try:
                     policy.plan(pool.capacity(most))
                 except InfeasibleRequestError as error:
@@ -226,11 +229,11 @@ def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan
     found: list[TrialSlot] = []
     for name, number in most.items():
         with suppress(InfeasibleRequestError):
-            found += _enough(policy, pool, {name: number}, 1)[1].slots
+            found += _sufficient_units(policy, pool, {name: number}, 1)[1].slots
     found += [*plan.slots, plan.common_slot]
     slots = [slot.of_fixed_size().model_copy(update={"max_concurrent_trials": 1}) for slot in found]
     if len({slot.worker.cpus for slot in slots}) > 1:
-        # The policy chooses fewer CPUs on nodes with few CPUs, so that no device is stranded.
+        # The policy chooses fewer CPUs on nodes with few CPUs, so that no device stays idle.
         slots += [
             slot.model_copy(update={"per_worker" if slot.num_workers else "trial": slot.worker.replaced(cpus=0)})
             for slot in slots
@@ -304,7 +307,7 @@ def trimmed(units: Units, pool: NodePool, *, uses_devices: bool, holds: Callable
 
 
 _Link = tuple["_Link | None", str, int]
-"""The items of a cost as a linked list: the previous items, then a name and its number."""
+"""Chosen items as a linked list: the previous items, then the name of an item and its number of pieces."""
 
 
 class Item(NamedTuple):
@@ -313,7 +316,7 @@ class Item(NamedTuple):
     Attributes:
         holds: The contribution of one piece to the cover.
         most: The maximum number of pieces.
-        cost: The cost of one piece: parts of at least 0, which are compared in order.
+        cost: The cost of one piece, as a tuple of numbers of at least 0 that are compared in order.
     """
 
     name: str
@@ -323,7 +326,7 @@ class Item(NamedTuple):
 
 
 def cheapest_cover(items: Sequence[Item], needed: int) -> dict[str, int] | None:
-    """Return the cheapest number of pieces of each item that covers ``needed``, or ``None`` if all pieces do not.
+    """Return the cheapest numbers of pieces that cover ``needed``, or ``None`` if even all pieces are not enough.
 
     This is the bounded knapsack problem in its covering form. Dynamic programming over the missing amount solves it
     exactly.
@@ -336,15 +339,15 @@ def cheapest_cover(items: Sequence[Item], needed: int) -> dict[str, int] | None:
     step = reduce(gcd, (item.holds for item in usable))
     usable = [item._replace(holds=item.holds // step) for item in usable]
     missing = -(-needed // step)
-    surely = _surely(usable, missing)
+    surely = _certain_pieces(usable, missing)
     rest = [item._replace(most=item.most - surely[item.name]) for item in usable]
     found = _search(rest, missing - sum(item.holds * surely[item.name] for item in usable))
     counts = {item.name: surely[item.name] + found.get(item.name, 0) for item in usable}
     return {name: count for name, count in counts.items() if count}
 
 
-def _surely(items: Sequence[Item], needed: int) -> dict[str, int]:
-    """Return pieces of each item that belong to some cheapest set, which shortens the search.
+def _certain_pieces(items: Sequence[Item], needed: int) -> dict[str, int]:
+    """Return the numbers of pieces that some cheapest set contains, to shorten the search.
 
     Consider an item that contributes n, and any n pieces of other items. Some of these pieces together contribute a
     multiple of n. If they cost more per contribution, pieces of the item can replace them. After all replacements, a

@@ -22,11 +22,11 @@ class WorkerGroup(Value):
     Attributes:
         resources: The amounts that Ray counts on one node.
         start_nodes: The number of nodes at the start; ``None`` for ``min_nodes``.
-        num_hosts: The nodes that are added and removed together, such as the hosts of a TPU slice. All numbers of nodes
-            are multiples of it.
+        num_hosts: The number of nodes that are added and removed together, such as the hosts of a TPU slice. All
+            numbers of nodes are multiples of it.
         accelerator_type: Ray's name of the device type, if known.
         devices: The GPUs of one node, if their memory is known.
-        is_type_counted: Whether the autoscaler adds nodes for a request of the device type.
+        is_type_counted: Whether the autoscaler adds nodes for trials that request the device type.
         labels: Ray's node labels.
         topology: The topology of TPU slices.
         price_per_hour: The price of one node, if known.
@@ -57,7 +57,7 @@ class WorkerGroup(Value):
 
     @classmethod
     def of(cls, node_type: NodeType, **numbers: int) -> Self:
-        """Return a group of nodes of one type. ``numbers`` are the fields with numbers of nodes."""
+        """Return a group of nodes of one type. ``numbers`` are numbers of nodes, such as ``max_nodes``."""
         return cls(
             name=node_type.name,
             resources=node_type.resources,
@@ -70,13 +70,13 @@ class WorkerGroup(Value):
         )
 
     def nodes(self, number: int, *, is_expected: bool = False) -> Iterator[NodeCapacity]:
-        """Yield nodes of the group as Ray counts them.
+        """Yield nodes of the group with the resources that Ray counts.
 
-        The hosts of a TPU slice have the labels of GKE and Ray, by which a plan finds whole slices.
+        The hosts of a TPU slice have the labels of GKE and Ray that a plan uses to find whole slices.
 
         Args:
             number: The number of nodes.
-            is_expected: Whether the nodes are still to be added.
+            is_expected: Whether the nodes do not exist yet.
         """
         alike = NodeCapacity(
             node_id=self.name,
@@ -111,7 +111,10 @@ class WorkerGroup(Value):
 
 
 def head_of(node_type: NodeType) -> NodeCapacity:
-    """Return the head node as Ray counts it. Without devices, it has memory for Train's drivers, but no CPUs."""
+    """Return the head node with the resources that Ray counts.
+
+    Without devices, it has memory for Train's drivers, but no CPUs.
+    """
     if not node_type.devices:
         return NodeCapacity(node_id="head", resources=Resources(memory_bytes=node_type.memory), is_head=True)
     (node,) = WorkerGroup.of(node_type, max_nodes=1).nodes(1)
@@ -150,7 +153,7 @@ class ClusterSpec(Value):
     """A cluster as its file describes it.
 
     Attributes:
-        head: The head as Ray counts it. With 0 CPUs, it runs no trials.
+        head: The head, with the resources that Ray counts. With 0 CPUs, it runs no trials.
         groups: The worker groups.
         max_nodes: The maximum number of worker nodes of all groups together; ``None`` for no common limit.
         is_autoscaling: Whether an autoscaler adds nodes. Otherwise, the numbers of nodes do not change.
@@ -201,7 +204,7 @@ Nodes = ClusterCapacity | NodeCatalog | ClusterSpec
 
 
 def capacity_of(nodes: Nodes) -> ClusterCapacity:
-    """Return the nodes for a policy.
+    """Return the capacity on which a policy can plan.
 
     Raises:
         InvalidResourcesError: A list has more than :data:`MOST_NODES` nodes.

@@ -1,4 +1,4 @@
-"""Compares policies on one cluster: the slots, the trials at once, the idle resources and the price under each."""
+"""Compares policies on one cluster: the slots, the concurrent trials, the idle resources and the price."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -17,7 +17,7 @@ class ComparedPolicy(Stage):
     """One policy on the cluster, with all nodes that an autoscaler can add.
 
     Attributes:
-        policy: The name of the policy, such as that of its file.
+        policy: The name of the policy, such as its file name.
         idle: The resources that stay unused under its plan.
         num_rounds: The number of rounds of all trials; ``None`` if their number is unknown or no trial fits.
     """
@@ -34,7 +34,7 @@ class ComparedPolicy(Stage):
 
 
 class PolicyComparison(ShownValue):
-    """Several policies on the same cluster, with the currency of the prices and sentences of caution."""
+    """A comparison of several policies on the same cluster, with the currency of the prices and any warnings."""
 
     _view: ClassVar = "tune_policies.kuberay.design.comparison_view:comparison_view"
 
@@ -55,12 +55,12 @@ def compare_policies(
     catalog: NodeCatalog | None = None,
     num_trials: int | None = None,
 ) -> PolicyComparison:
-    """Plan for the same cluster with each policy. A policy under which no trial fits gets the reason.
+    """Plan for the same cluster with each policy. If no trial fits under a policy, its result contains the reason.
 
     Args:
         policies: The policies, each with its name.
         nodes: The cluster.
-        catalog: The prices for a cluster's file. A list of nodes has its own.
+        catalog: The prices for a cluster's file. A list of nodes contains its own prices.
         num_trials: The number of all trials.
     """
     prices = nodes if isinstance(nodes, NodeCatalog) else catalog

@@ -47,7 +47,7 @@ from tune_policies.values.value import Value, counted, shorten, shorten_names, s
 _CPUS_PER_DEVICE: Final = 8
 """CPUs of a node per device if the policy does not set them."""
 
-_CPU_NODE: Final = 16
+_CPUS_OF_CPU_NODE: Final = 16
 """CPUs of a node without devices, unless a worker has more."""
 
 _BYTES_PER_CPU: Final = 4 * GIB
@@ -134,7 +134,7 @@ def _node_type(worker: _Worker, num_trials: int) -> NodeType:
     resource = next((name for name, amount in by_name.items() if amount and name in DEVICE_RESOURCES), None)
     if resource is None:
         cpus_each = amounts.cpus or 1
-        devices, workers = 0, max(1, min(int(_CPU_NODE / cpus_each), num_trials))
+        devices, workers = 0, max(1, min(int(_CPUS_OF_CPU_NODE / cpus_each), num_trials))
         cpus = _rounded_up(workers * cpus_each)
     else:
         devices, workers = _devices_and_workers(worker, by_name[resource])
@@ -264,7 +264,7 @@ def design_cluster(
     name: str = "tune",
     min_nodes: Mapping[str, int] | None = None,
 ) -> ClusterDesign:
-    """Design the worker groups on which ``num_trials`` trials run at once, or as many as policy and catalog allow.
+    """Design the worker groups on which ``num_trials`` trials run at once, or as many as possible.
 
     The groups are the cheapest by the prices of the catalog. Without prices, they have the fewest nodes. If the policy
     has several slot types, the trials are divided between them, and each type has its own cheapest nodes. Groups scale
@@ -272,12 +272,12 @@ def design_cluster(
     devices.
 
     Args:
-        policy: The policy. Of several choices, the design uses the first under which a trial fits.
+        policy: The policy. If it has several choices, the design uses the first choice under which a trial fits.
         catalog: The available nodes; by default nodes that suit the policy.
         num_trials: The number of trials to run at once, at most 100,000.
-        decision: The result of benchmarks. If the policy has slots or choices on GPU and CPU, trials run where they
-            are cheapest.
-        workload: The workload of the decision; ``None`` for the only one.
+        decision: The result of benchmarks. If the policy has slots or choices on GPU and CPU, each trial runs
+            on the device where it is cheapest.
+        workload: The workload of the decision; ``None`` if the decision has only one.
         size: The size of the trials; ``None`` for the largest measured size.
         name: The name of the cluster, a DNS label.
         min_nodes: The number of nodes to keep, by the name of the node type. It replaces ``min_nodes`` of the catalog.
@@ -316,12 +316,12 @@ def design_cluster(
         price_per_hour=None if workers_price is None else workers_price + (head.price_per_hour or 0),
         hours=None if trial_s is None else plan.num_rounds(num_trials) * trial_s / 3600,
         currency=catalog.currency,
-        reasons=(*notes, *chosen.notes, *_why(plan, pool, chosen, num_trials, policy)),
+        reasons=(*notes, *chosen.notes, *_reasons(plan, pool, chosen, num_trials, policy)),
     )
 
 
 def _with_min_nodes(catalog: NodeCatalog, min_nodes: Mapping[str, int]) -> dict[str, NodeType]:
-    """Return the node types by name, with these minimum numbers."""
+    """Return the node types by name, with these minimum numbers of nodes."""
     node_types = {each.name: each for each in catalog.nodes}
     for name, number in min_nodes.items():
         if name not in node_types:
@@ -408,7 +408,7 @@ def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str,
     return counts
 
 
-def _why(
+def _reasons(
     plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int, policy: ResourcePolicy
 ) -> Iterator[str]:
     """Yield the reasons for these nodes and their number."""
@@ -424,7 +424,7 @@ def _why(
         how += ", in addition to the nodes that always exist" if pool.least else ""
     at_once = plan.min_concurrent_trials
     yield f"{counted(at_once, 'trial')} on {names}: {how}"
-    yield from _by_price(plan, pool, chosen)
+    yield from _price_reasons(plan, pool, chosen)
     if at_once >= num_trials:
         return
     limit = policy.max_nodes_to_add if isinstance(policy, AutoscalingPolicy) else None
@@ -439,7 +439,10 @@ def _why(
 
 
 def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int) -> str | None:
-    """Return how many nodes all trials need if one type is in use, or ``None`` if more nodes do not help."""
+    """Return the nodes that all trials need at once, as text.
+
+    Return ``None`` if several node types are in use, or if more nodes do not help.
+    """
     if len(chosen.units) != 1:
         return None
     ((name, units),) = chosen.units.items()
@@ -450,7 +453,7 @@ def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_t
     return counted(pool.group(name, more[name]).max_nodes, f"{name} node")
 
 
-def _by_price(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iterator[str]:
+def _price_reasons(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iterator[str]:
     """Yield a sentence about the price of a trial on each of several node types."""
     if len(plan.slots) > 1 or len(pool.node_types) == 1:
         return

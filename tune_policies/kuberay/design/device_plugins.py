@@ -15,7 +15,7 @@ from tune_policies.kuberay.design.catalog import NodeType, Toleration
 from tune_policies.values.errors import InvalidResourcesError
 
 Platform = Literal["gke", "eks", "aks", "karpenter", "gpu-operator"]
-"""The source of node labels for device types: GKE, EKS's managed node groups, AKS, Karpenter, NVIDIA's GPU operator."""
+"""The source of labels for device types: GKE, EKS managed node groups, AKS, Karpenter, or NVIDIA's GPU operator."""
 
 
 class DevicePlugin(NamedTuple):
@@ -23,7 +23,7 @@ class DevicePlugin(NamedTuple):
 
     Attributes:
         family: Vendor and device, as in ``FAMILIES``.
-        key: The resource of pods; ``None`` if no plugin has a documented one.
+        key: The Kubernetes resource that pods request; ``None`` if no resource is documented.
         other_keys: A pattern of further resources of such devices, for example parts of them.
         own_taint: The taint of nodes with such devices, if it is not named after the key.
     """
@@ -35,7 +35,7 @@ class DevicePlugin(NamedTuple):
 
     @property
     def taint(self) -> str | None:
-        """The taint of nodes with such devices. By convention, its key is that of the devices.
+        """The taint of nodes with such devices. By convention, its key is the same as the key of the devices.
 
         Source: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus
         """
@@ -62,7 +62,7 @@ DEVICE_PLUGINS: Final = (
     DevicePlugin("Intel Gaudi", "habana.ai/gaudi"),
     # https://gitcode.com/Ascend/mind-cluster (Ascend Device Plugin)
     DevicePlugin("Huawei Ascend", "huawei.com/Ascend910", r"huawei\.com/(Ascend|npu).*"),
-    # https://docs.rbln.ai/latest/software/system_management/kubernetes/device_plugin.html; ATOM before plugin 0.4
+    # https://docs.rbln.ai/latest/software/system_management/kubernetes/device_plugin.html; before plugin 0.4: ATOM
     DevicePlugin("Rebellions RBLN", "rebellions.ai/npu", r"rebellions\.ai/.+"),
     # https://developer.furiosa.ai/latest/en/cloud_native_toolkit/kubernetes/device_plugin.html
     DevicePlugin("FuriosaAI NPU", "furiosa.ai/rngd", r"furiosa\.ai/.+"),
@@ -70,7 +70,7 @@ DEVICE_PLUGINS: Final = (
     # https://docs.tenstorrent.com/tt-dra-driver: allocated by resource claims, not by an amount
     DevicePlugin("Tenstorrent NPU", None),
 )
-"""A row for each family, in the order of the families."""
+"""The plugin of each device family, in the order of ``FAMILIES``."""
 
 _PLUGIN_OF: Final = {plugin.family: plugin for plugin in DEVICE_PLUGINS}
 _RESOURCE_OF: Final = {str(family): family.resource for family in FAMILIES}
@@ -78,8 +78,8 @@ _RESOURCE_OF: Final = {str(family): family.resource for family in FAMILIES}
 
 @lru_cache(maxsize=1000)
 def ray_resource(key: str) -> str | None:
-    """Return Ray's resource for a resource of Kubernetes, or ``None`` if it does not count devices."""
-    if key.endswith("gpu"):  # as in Ray's reader, for all vendors
+    """Return Ray's resource for a Kubernetes resource, or ``None`` if ``key`` does not count devices."""
+    if key.endswith("gpu"):  # Ray's reader counts the GPUs of all vendors like this
         return "GPU"
     known = (each for each in DEVICE_PLUGINS if key == each.key or re.fullmatch(each.other_keys, key))
     return next((_RESOURCE_OF[each.family] for each in known), None)
@@ -95,12 +95,15 @@ TPU_TYPES: Final = {
     "tpu-v6e-slice": "TPU-V6E",
     "tpu7x": "TPU-V7X",
 }
-"""Ray's names of GKE's TPUs (``gke_tpu_accelerator_to_generation`` in ``ray.autoscaler._private.kuberay.utils``)."""
+"""Ray's device types, by GKE's name of the TPU type.
+
+Source: ``gke_tpu_accelerator_to_generation`` in ``ray.autoscaler._private.kuberay.utils``
+"""
 
 _GKE_TPU_TYPES: Final = {device: name for name, device in TPU_TYPES.items()}
 
 _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
-    # https://cloud.google.com/kubernetes-engine/docs/concepts/gpus; "A100" alone is the smaller.
+    # https://cloud.google.com/kubernetes-engine/docs/concepts/gpus; "A100" without a size is the 40 GB model.
     "gke": (
         "cloud.google.com/gke-accelerator",
         {
@@ -120,9 +123,9 @@ _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
             "RTX-PRO-6000": "nvidia-rtx-pro-6000",
         },
     ),
-    # EKS sets no label for the type, so the user must. The Cluster Autoscaler finds GPUs by this label, with the values
-    # in cluster-autoscaler/cloudprovider/aws/README.md and aws_cloud_provider.go of kubernetes/autoscaler, and similar
-    # ones for other types.
+    # EKS sets no label for the type, so the user must set one. The Cluster Autoscaler finds GPUs by this label, with
+    # the values in cluster-autoscaler/cloudprovider/aws/README.md and aws_cloud_provider.go of kubernetes/autoscaler,
+    # and similar ones for other types.
     "eks": (
         "k8s.amazonaws.com/accelerator",
         {name: f"nvidia-{name.lower()}" for name in ("A10G", "L4", "L40S", "A100-80G", "H100", "H200", "B200")}
@@ -191,17 +194,17 @@ class PodDevices(NamedTuple):
 
     @property
     def is_seen_by_ray(self) -> bool:
-        """Whether Ray's reader of RayClusters counts them by their key."""
+        """Whether Ray's reader of RayClusters counts these devices by their key."""
         if self.resource == "GPU":
             return self.key.endswith("gpu")
         return self.resource == "TPU" and self.key == "google.com/tpu"
 
 
 def devices_of(node_type: NodeType) -> PodDevices | None:
-    """Return the devices of a pod that fills a node of this type, or ``None``. GPUs are NVIDIA's by default.
+    """Return the devices of a pod that fills a node of this type, or ``None``. By default, GPUs are NVIDIA GPUs.
 
     Raises:
-        InvalidResourcesError: Kubernetes has no known key for the devices, or the key is that of another family.
+        InvalidResourcesError: Kubernetes has no known key for the devices, or the key belongs to another family.
     """
     for resource, amount in node_type.devices.items():
         families, device_key = families_of(resource), node_type.device_key

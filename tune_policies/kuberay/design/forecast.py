@@ -47,11 +47,11 @@ class TrialForecast(Value):
 
     Attributes:
         cluster: The name of the cluster.
-        at_minimum: The nodes that always exist.
-        at_maximum: All nodes that the autoscaler adds for trials.
-        for_trials: The nodes for the requested number of trials; ``None`` if they need all nodes.
+        at_minimum: The trials on the nodes that always exist.
+        at_maximum: The trials on all nodes that the autoscaler adds for them.
+        for_trials: The requested number of trials and the nodes that they need; ``None`` if they need all nodes.
         currency: The currency of the prices.
-        cautions: Sentences about possible differences to the real cluster.
+        cautions: Warnings about possible differences from the real cluster.
     """
 
     cluster: str
@@ -94,7 +94,7 @@ def _as_text(plan: TrialPlan) -> list[str]:
 def forecast_trials(
     policy: ResourcePolicy, cluster: ClusterSpec, *, catalog: NodeCatalog | None = None, num_trials: int | None = None
 ) -> TrialForecast:
-    """Forecast how many trials run on a cluster at its minimum and at its maximum, and what it costs.
+    """Forecast how many trials run on a cluster at its minimum and its maximum size, and the price.
 
     Args:
         policy: The policy of the trials.
@@ -108,7 +108,7 @@ def forecast_trials(
     """
     priced = cluster if catalog is None else with_prices(cluster, catalog)
     head_price = None if catalog is None or catalog.head is None else catalog.head.price_per_hour
-    always = _always(cluster)
+    always = _minimum_nodes(cluster)
     capacity = cluster.capacity
 
     def stage(plan: TrialPlan | None, why_not: str | None = None) -> Stage:
@@ -117,7 +117,7 @@ def forecast_trials(
         return Stage(nodes=nodes, plan=plan, why_not=why_not, price_per_hour=_price(priced, nodes, head_price))
 
     try:
-        at_maximum = stage(most := _at_most(policy, cluster, capacity))
+        at_maximum = stage(most := _plan_at_maximum(policy, cluster, capacity))
     except InfeasibleRequestError as error:
         suggestion = " ".join((error.suggestion, *(f"Note that {each}." for each in cluster.assumptions)))
         raise error.told(suggestion=suggestion) from error
@@ -130,7 +130,7 @@ def forecast_trials(
         cluster=cluster.name,
         at_minimum=at_minimum,
         at_maximum=at_maximum,
-        for_trials=None if fewer is None else stage(_at_most(CappedPolicy(policy, fewer), cluster, capacity)),
+        for_trials=None if fewer is None else stage(_plan_at_maximum(CappedPolicy(policy, fewer), cluster, capacity)),
         currency="USD" if catalog is None else catalog.currency,
         cautions=(
             *cluster.assumptions,
@@ -140,7 +140,7 @@ def forecast_trials(
     )
 
 
-def _always(cluster: ClusterSpec) -> dict[str, int]:
+def _minimum_nodes(cluster: ClusterSpec) -> dict[str, int]:
     """Return the number of workers that always exist, by group."""
     autoscales = cluster.is_autoscaling
     nodes = {group.name: group.min_nodes if autoscales else group.start_nodes or 0 for group in cluster.groups}
@@ -152,16 +152,16 @@ def _always(cluster: ClusterSpec) -> dict[str, int]:
     return nodes
 
 
-def _at_most(policy: ResourcePolicy, cluster: ClusterSpec, capacity: ClusterCapacity) -> TrialPlan:
+def _plan_at_maximum(policy: ResourcePolicy, cluster: ClusterSpec, capacity: ClusterCapacity) -> TrialPlan:
     growing = [group for group in cluster.groups if group.num_hosts > 1 and group.max_nodes > group.min_nodes]
     total = sum(group.max_nodes for group in cluster.groups)
     if not cluster.is_autoscaling or not growing or total > min(cluster.max_nodes or total, MOST_NODES):
         return AutoscalingPolicy(policy).plan(capacity)
-    # A plan only finds the slices of alive hosts, so all hosts count as alive.
+    # A plan only finds the slices of alive hosts, so count all hosts as alive.
     numbers = {group.name: group.max_nodes for group in cluster.groups}
     plan = policy.plan(_with_nodes(cluster, numbers))
     for group in cluster.groups:
-        numbers[group.name] = _fewest(policy, cluster, group, numbers, plan.max_concurrent_trials)
+        numbers[group.name] = _fewest_nodes(policy, cluster, group, numbers, plan.max_concurrent_trials)
     added = {group.name: numbers[group.name] - group.min_nodes for group in cluster.groups}
     return plan.model_copy(update={"nodes_to_add": {name: number for name, number in added.items() if number}})
 
@@ -175,10 +175,10 @@ def _with_nodes(cluster: ClusterSpec, numbers: Mapping[str, int]) -> ClusterCapa
     return cluster.model_copy(update={"groups": tuple(groups), "is_autoscaling": False}).capacity
 
 
-def _fewest(
+def _fewest_nodes(
     policy: ResourcePolicy, cluster: ClusterSpec, group: WorkerGroup, numbers: Mapping[str, int], num_trials: int
 ) -> int:
-    """Return the fewest nodes of one group with which ``num_trials`` trials run, without changing other groups."""
+    """Return the minimum number of nodes of one group for ``num_trials`` trials, if the other groups do not change."""
 
     def holds(number: int) -> bool:
         try:
@@ -223,20 +223,20 @@ def _prices_missing(cluster: ClusterSpec, catalog: NodeCatalog | None, head_pric
 def with_prices(spec: ClusterSpec, catalog: NodeCatalog) -> ClusterSpec:
     """Return the cluster with the prices of the catalog.
 
-    The price of a group is that of the node type with its name. By default, it is that of the smallest node type with
-    the same devices, the same device type if both have one, and at least as many CPUs.
+    A group has the price of the node type with the same name. If there is none, it has the price of the smallest node
+    type with the same devices, the same device type if both have one, and at least as many CPUs.
     """
     named = {each.name: each for each in catalog.nodes}
     groups = []
     for group in spec.groups:
-        alike = [each for each in catalog.nodes if _holds(each, group)]
+        alike = [each for each in catalog.nodes if _matches(each, group)]
         nearest = min(alike, key=lambda each: (each.cpus, each.price_per_hour or 0, each.name), default=None)
         priced = named.get(group.name, nearest)
         groups.append(group.model_copy(update={"price_per_hour": priced and priced.price_per_hour}))
     return spec.model_copy(update={"groups": tuple(groups)})
 
 
-def _holds(node_type: NodeType, group: WorkerGroup) -> bool:
+def _matches(node_type: NodeType, group: WorkerGroup) -> bool:
     types = {node_type.accelerator_type, group.accelerator_type} - {None}
     ours, theirs = (
         {name: ticks for name, ticks in each.resources.ticks.items() if name in DEVICE_RESOURCES}

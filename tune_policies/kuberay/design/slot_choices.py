@@ -1,6 +1,6 @@
 """Chooses the cheapest nodes for slots of several types, such as quarter GPUs and CPUs.
 
-If benchmarks measured the trials, they run in the slots in which they are cheapest.
+If benchmarks measured the trials, the trials run in the slots in which they are cheapest.
 """
 
 import math
@@ -27,7 +27,8 @@ class Share(NamedTuple):
 
     Attributes:
         policy: The policy for this type alone.
-        num_trials: The number of trials to run there at once; 0 for those that do not fit in other slots.
+        num_trials: The number of trials to run in these slots at once. With 0, the slots are used only for trials that
+            do not fit in other slots.
     """
 
     policy: ResourcePolicy
@@ -37,8 +38,8 @@ class Share(NamedTuple):
 def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
     """Return the trials for each slot type, the best type first.
 
-    The trials of a mixed policy are divided in proportion to the speeds of its slots, or evenly if these are unknown.
-    If the configurations of trials determine their slots, each type needs room for all trials.
+    The trials of a mixed policy are divided in proportion to the speeds of its slots, or evenly if the speeds are
+    unknown. If the configurations of trials determine their slots, each type needs room for all trials.
     """
     if isinstance(policy, MixedPolicy):
         parts = divided(num_trials, policy.speeds or (1.0,) * len(policy.policies))
@@ -79,7 +80,7 @@ class ChosenNodes(NamedTuple):
 def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, num_trials: int) -> ChosenNodes:
     """Return the cheapest nodes on which each slot type has room for its share of ``num_trials`` trials.
 
-    Trials that do not fit in slots of one type run in the others, the best first.
+    Trials that do not fit in slots of one type run in slots of the other types, the best type first.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
@@ -93,7 +94,8 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
         raise next(iter(filling.errors.values()))
     notes = tuple(f"no nodes for {type(shares[at].policy).__name__}: {e}" for at, e in filling.errors.items())
     units = filling.units()
-    if len(shares) == 1 or filling.total > num_trials:  # more: configurations decide, so each type has room for all
+    # The total is larger if configurations determine the slots, because each type then has room for all trials.
+    if len(shares) == 1 or filling.total > num_trials:
         return ChosenNodes(policy, units, notes)
     chosen = [choice for _, choice in sorted(filling.choices.items())]
     together = pool.plan(policy, units)
@@ -155,7 +157,7 @@ def _without_spare(
 
 
 def without_unused(policy: ResourcePolicy, units: Units, pool: NodePool, num_trials: int) -> dict[str, int]:
-    """Remove units without which the trials get the same slots because the better slots have room for all."""
+    """Remove units that the trials do not use because better slots have room for all of them."""
 
     def slots(some: Units) -> tuple[TrialSlot, ...]:
         plan = pool.plan(policy, some)
@@ -171,7 +173,7 @@ class Measured(NamedTuple):
     Attributes:
         at: The nearest measured size.
         accelerator_type: The type of the measured GPUs, if known.
-        has_prices: Whether the decision has the costs of trials.
+        has_prices: Whether the decision contains the costs of trials.
     """
 
     at: SizeDecision
@@ -180,7 +182,7 @@ class Measured(NamedTuple):
 
     @classmethod
     def of(cls, decision: Decision, workload: str | None, size: float | None) -> Self:
-        """Return the decision for a size; ``None`` for the largest measured size.
+        """Return the decision for a size, or for the largest measured size if ``size`` is ``None``.
 
         Raises:
             InvalidResourcesError: The decision does not contain the workload, or the size is wrong.
@@ -192,7 +194,7 @@ class Measured(NamedTuple):
         return cls(at, decision.accelerator_type, decision.has_prices)
 
     def times(self, slot: TrialSlot) -> DeviceTimes | None:
-        """Return the measured times in a slot, or ``None``, for example with several workers or devices."""
+        """Return the measured times in a slot, or ``None`` if it was not measured, for example with several workers."""
         if slot.num_workers > 1 or slot.worker.gpus > 1:
             return None
         if slot.worker.gpus:
@@ -234,8 +236,8 @@ def choose_by_decision(
 ) -> ChosenNodes | None:
     """Return nodes for the slots in which a trial is cheapest, or ``None`` if fewer than two slot types were measured.
 
-    All trials run in the best slot type. Those that do not fit there run in the others. If prices of nodes are missing,
-    the decision determines the device: the cheaper one if the decision has prices, else the faster one.
+    All trials run in the best slot type. Trials that do not fit there run in the other slot types. If prices of nodes
+    are missing, the decision determines the device: the cheaper one if the decision has prices, else the faster one.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.

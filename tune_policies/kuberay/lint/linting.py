@@ -32,25 +32,25 @@ def lint_file(path: str | FilePath, name: str | None = None) -> list[Finding]:
     try:
         text = read_text(path)
     except DocumentError as error:
-        return [_of_file(UNREADABLE, str(path), error.line, error.reason)]
+        return [_file_finding(UNREADABLE, str(path), error.line, error.reason)]
     except InvalidResourcesError as error:
-        return [_of_file(UNREADABLE, str(path), 1, str(error))]
+        return [_file_finding(UNREADABLE, str(path), 1, str(error))]
     return lint_text(text, str(path), name)
 
 
 def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
-    """Return the findings in a text as :func:`lint_file` does. They name ``source`` as the file."""
+    """Return the findings in a text, with ``source`` as the name of the file."""
     try:
         documents = read_documents(text, source)
     except DocumentError as error:
-        return [_of_file(UNREADABLE, source, error.line, error.reason)]
+        return [_file_finding(UNREADABLE, source, error.line, error.reason)]
     manifests = [(number, *each) for number, document in enumerate(documents) for each in manifests_in(document)]
     if name is not None:
         check_name(name, (manifest for _, _, manifest in manifests), source)
         manifests = [each for each in manifests if name_of(each[2]) == name]
     read = [(*each, *clusters_in(each[2])) for each in manifests]
     if not any(clusters or problems or name_of(manifest) is not None for _, _, manifest, clusters, problems in read):
-        return [_of_file(NOTHING_KNOWN, source, 1, "the file contains no Ray cluster, job or service")]
+        return [_file_finding(NOTHING_KNOWN, source, 1, "the file contains no Ray cluster, job or service")]
     findings = [
         Finding(
             rule=rule.name,
@@ -69,7 +69,7 @@ def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
     return sorted(findings, key=lambda each: (each.line, each.rule, each.message))
 
 
-def _of_file(rule: Rule, source: str, line: int, message: str) -> Finding:
+def _file_finding(rule: Rule, source: str, line: int, message: str) -> Finding:
     return Finding(rule=rule.name, severity=rule.severity, source=source, line=line, message=message, why=rule.why)
 
 

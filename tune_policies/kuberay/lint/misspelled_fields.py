@@ -1,8 +1,8 @@
-"""Finds field names with a typo.
+"""Finds misspelled field names.
 
 The API server refuses an unknown field or drops it without an error. Only the official definitions list all fields.
 This module reports names that are similar to one of the fields below, which determine Ray's view of a cluster. It
-reports no field of the official definitions.
+does not report fields of the official definitions.
 """
 
 import difflib
@@ -26,7 +26,7 @@ _NEAR: Final = 0.88
 """The minimum similarity for a typo: another ending, an additional letter, or two swapped letters."""
 
 _Fields: TypeAlias = Mapping[str, Union[type[Part], "_Fields", None]]
-"""The known fields of a part, each with the type of its own parts."""
+"""The known fields of a part, each with the type of the part in the field, or ``None``."""
 
 _OTHER_FIELDS: Final[dict[type[Part], tuple[str, ...]]] = {
     AutoscalerOptions: ("resources", "env", "envFrom", "upscalingMode"),
@@ -53,7 +53,7 @@ _SPECS: Final[dict[str, type[Part] | _Fields]] = {
 
 
 def misspelled_fields(manifest: Document) -> Iterator[tuple[Path, str]]:
-    """Yield the path of each field with a typo, and a message with the correct name."""
+    """Yield the path of each misspelled field, and a message with the correct name."""
     data = manifest.data
     kind = data.get("kind") if isinstance(data, Mapping) else None
     if isinstance(kind, str) and kind in _SPECS:

@@ -12,14 +12,15 @@ from tune_policies.values.sanitize import shortened
 from tune_policies.values.value import Value
 
 Severity = Literal["error", "warning", "note"]
-"""With an error, the cluster does not work as its file describes. With a warning, it may not."""
+"""An error means that the cluster does not work as its file describes, a warning that it may not."""
 
 
 class Found(NamedTuple):
     """The result of a rule's check: a :class:`Finding` without the fields of the rule and the file.
 
     Attributes:
-        path: Starts at the cluster's ``spec`` in rules for clusters and groups, else at the document's root.
+        path: The path of the mistake. It starts at the cluster's ``spec`` in rules for clusters and groups, else at the
+            document's root.
     """
 
     path: Path
@@ -33,11 +34,11 @@ class Finding(Value):
     Attributes:
         rule: The name of the rule, such as ``"min-above-max"``.
         source: The name of the file.
-        document: The index of the document in the file, without empty documents.
+        document: The index of the document in the file, not counting empty documents.
         line: The line in the file, from 1.
         path: The keys and indices of the part in the document.
         message: The mistake, with the value.
-        why: Why it matters.
+        why: Why the mistake matters.
         fix: The correction.
     """
 
@@ -60,7 +61,7 @@ class Rule(NamedTuple):
     """A rule.
 
     Attributes:
-        why: Why it matters.
+        why: Why the mistake matters.
         source: The documentation or code on which it is based.
         check: Checks a document and the clusters in it; ``None`` if the file reader finds the mistakes.
     """

@@ -1,9 +1,9 @@
-"""Reads Ray's cluster YAML, the file of ``ray up``, with Ray's defaults.
+"""Reads Ray's cluster YAML, which is the input of ``ray up``, and adds Ray's defaults.
 
-As in ``prepare_config`` of ``ray.autoscaler._private.util``, missing fields at the top level have the defaults of the
+As in ``prepare_config`` of ``ray.autoscaler._private.util``, missing fields at the top level get the defaults of the
 provider. Lower levels are not merged.
 
-Field names are those of https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html.
+The field names are documented at https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html.
 """
 
 import re
@@ -49,37 +49,37 @@ class ClusterYaml(Part):
 NODE_TYPES: Final = "available_node_types"
 
 LOCAL: Final = "local"
-"""The provider of existing machines, which the file lists by address."""
+"""The provider for existing machines, whose addresses the file lists."""
 
 LOCAL_TYPE: Final = "local.cluster.node"
-"""The node type of all machines of a local cluster in Ray."""
+"""The node type that Ray uses for all machines of a local cluster."""
 
 
 class ProviderDefaults(NamedTuple):
-    """Ray's defaults for a provider. If ``max_workers`` is ``None``, Ray fails without it."""
+    """Ray's defaults for a provider. If ``max_workers`` is ``None``, Ray has no default and requires the field."""
 
     max_workers: int | None = None
     head_node_type: str = "ray.head.default"
     node_types: Mapping[str, Mapping[str, Any]] | None = None
 
 
-def _clouds_types(head: str, worker: str, resources: dict[str, int], machine: dict[str, Any]) -> dict[str, Any]:
+def _cloud_node_types(head: str, worker: str, resources: dict[str, int], machine: dict[str, Any]) -> dict[str, Any]:
     of_both = {"resources": resources, "node_config": machine}
     return {head: of_both, worker: {"min_workers": 0, **of_both}}
 
 
 PROVIDERS: Final = {
     "aws": ProviderDefaults(
-        2, node_types=_clouds_types("ray.head.default", "ray.worker.default", {}, {"InstanceType": "m5.large"})
+        2, node_types=_cloud_node_types("ray.head.default", "ray.worker.default", {}, {"InstanceType": "m5.large"})
     ),
     "gcp": ProviderDefaults(
         2,
         "ray_head_default",
-        _clouds_types("ray_head_default", "ray_worker_small", {"CPU": 2}, {"machineType": "n1-standard-2"}),
+        _cloud_node_types("ray_head_default", "ray_worker_small", {"CPU": 2}, {"machineType": "n1-standard-2"}),
     ),
     "azure": ProviderDefaults(
         2,
-        node_types=_clouds_types(
+        node_types=_cloud_node_types(
             "ray.head.default",
             "ray.worker.default",
             {"CPU": 2},
@@ -117,7 +117,7 @@ def with_defaults(data: dict[str, Any]) -> dict[str, Any]:
     """Return the file's data with Ray's defaults."""
     provider = provider_of(data)
     if provider == LOCAL:
-        return {**data, **_of_machines(data)}
+        return {**data, **_local_cluster_fields(data)}
     defaults = PROVIDERS.get(provider, ProviderDefaults())
     filled: dict[str, Any] = {"head_node_type": defaults.head_node_type}
     if defaults.max_workers is not None:
@@ -127,7 +127,7 @@ def with_defaults(data: dict[str, Any]) -> dict[str, Any]:
     return {**filled, **data}
 
 
-def _of_machines(data: dict[str, Any]) -> dict[str, Any]:
+def _local_cluster_fields(data: dict[str, Any]) -> dict[str, Any]:
     """Return Ray's fields for a list of machines: one node type with all machines, unless the file limits them."""
     if data.get(NODE_TYPES):
         return {}
@@ -141,7 +141,7 @@ def _of_machines(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_cluster_yaml(data: object) -> tuple[ClusterYaml | None, list[FieldProblem]]:
-    """Return the cluster, and the wrong fields."""
+    """Return the cluster (``None`` if a field is wrong), and the problems of its fields."""
     return read_part(ClusterYaml, with_defaults(data) if isinstance(data, dict) else data)
 
 
@@ -159,7 +159,7 @@ def assumptions(data: Mapping[str, Any]) -> list[str]:
 
 _INSTANCE_TYPE: Final = "InstanceType"
 
-_FOR_OBJECTS: Final = 0.3
+_OBJECT_STORE_FRACTION: Final = 0.3
 """The fraction of a worker's memory for Ray's object store (``DEFAULT_OBJECT_STORE_MEMORY_PROPORTION``)."""
 
 _WITH_DEVICES: Final = re.compile(r"(g|gr|p|dl|trn|inf|vt)\d")
@@ -170,15 +170,15 @@ class InstanceTypes(NamedTuple):
     """The resources of the nodes of one cluster.
 
     For AWS, Ray looks up the instance type when the cluster starts, and adds missing ``resources``
-    (``fillout_available_node_types_resources`` of ``ray.autoscaler._private.aws.node_provider``). Here, the catalog
-    replaces AWS. For other providers, Ray looks up nothing.
+    (``fillout_available_node_types_resources`` of ``ray.autoscaler._private.aws.node_provider``). In this
+    class, the catalog replaces the look-up. For other providers, Ray does not look up resources.
     """
 
     provider: str
     catalog: NodeCatalog | None = None
 
     def amounts(self, node_type: YamlNodeType, *, is_head: bool = False) -> dict[str, int]:
-        """Return the known amounts of a node by Ray's resource. Ray does not look up the memory of the head."""
+        """Return the known amounts of a node by Ray's resource name. Ray does not look up the memory of the head."""
         given, machine = node_type.resources or {}, self._machine(node_type)
         if machine is None:
             return dict(given)
@@ -186,7 +186,7 @@ class InstanceTypes(NamedTuple):
         if machine.accelerator_type is not None:
             amounts[ACCELERATOR_TYPE_PREFIX + machine.accelerator_type] = 1
         if machine.memory is not None and not is_head:
-            amounts["memory"] = int(int(machine.memory) * (1 - _FOR_OBJECTS))
+            amounts["memory"] = int(int(machine.memory) * (1 - _OBJECT_STORE_FRACTION))
         return amounts | given
 
     def why_unknown(self, name: str, node_type: YamlNodeType) -> str | None:
@@ -213,7 +213,7 @@ class InstanceTypes(NamedTuple):
         return f"the node type {name!r} has no {'CPU in its ' if amounts else ''}{why}"
 
     def assumptions(self, node_types: Mapping[str, YamlNodeType]) -> Iterator[str]:
-        """Yield a sentence about each node type whose devices AWS adds and a plan does not count."""
+        """Yield a sentence about each node type with devices that Ray adds on AWS, but that a plan does not count."""
         for name, each in node_types.items():
             instance = each.node_config.get(_INSTANCE_TYPE)
             is_open = self.provider == FILLS_RESOURCES and "GPU" not in (each.resources or {})
@@ -224,7 +224,7 @@ class InstanceTypes(NamedTuple):
                 )
 
     def _machine(self, node_type: YamlNodeType) -> NodeType | None:
-        """Return the catalog's row of the instance type, by its ``node_config`` or its name."""
+        """Return the catalog's entry for the instance type, found by its ``node_config`` or by its name."""
         instance = node_type.node_config.get(_INSTANCE_TYPE)
         if self.provider != FILLS_RESOURCES or self.catalog is None or not isinstance(instance, str):
             return None

@@ -1,7 +1,7 @@
 """Reads files, and finds the Ray clusters in KubeRay's manifests.
 
-Other kinds are ignored, because a file may also contain a ConfigMap. :mod:`tune_policies.kuberay.reading.cluster_yaml`
-reads Ray's cluster YAML.
+Documents of other kinds are ignored, because a file may also contain a ConfigMap, for example.
+:mod:`tune_policies.kuberay.reading.cluster_yaml` reads Ray's cluster YAML.
 """
 
 import gzip
@@ -45,7 +45,7 @@ def read_text(path: str | FilePath, times: int = 1) -> str:
 
     Args:
         path: The file; ``-`` is stdin.
-        times: The maximum size as a multiple of that of a manifest.
+        times: The maximum size, as a multiple of the maximum size of a manifest.
 
     Raises:
         DocumentError: The unpacked text is too long, or not UTF-8.
@@ -92,9 +92,9 @@ def _by_item(places: Mapping[Path, int]) -> defaultdict[str | int, dict[Path, in
 
 
 def clusters_in(manifest: Document) -> tuple[list[ClusterInFile], list[FieldProblem]]:
-    """Return the cluster in a KubeRay manifest, and its wrong fields.
+    """Return the cluster in a KubeRay manifest as a list, and the problems of its fields.
 
-    A RayJob that selects a running cluster contains none.
+    The list is empty for a RayJob that selects a running cluster.
     """
     data = manifest.data
     if not isinstance(data, dict):
@@ -124,7 +124,7 @@ def _cluster_of(kind: str, manifest: dict[str, Any]) -> tuple[list[ClusterInFile
             path = place[:number]
             return [], [*problems, FieldProblem(path, f"{path[-1]} must be a mapping, got {shorten(spec)}")]
         if spec.get(key) is None:
-            if not spec.get("clusterSelector"):  # which selects a running cluster
+            if not spec.get("clusterSelector"):  # with it, the job uses a running cluster
                 problems.append(FieldProblem(place[: number + 1], f"{key} is missing: it must define the cluster"))
             return [], problems
         spec = spec[key]

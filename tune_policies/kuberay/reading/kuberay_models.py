@@ -28,13 +28,13 @@ _QUANTITY: Final = re.compile(
     re.ASCII,
 )
 
-_LONGEST: Final = 100  # characters: Kubernetes supports amounts below 2**63 with nano precision
+_MAX_CHARACTERS: Final = 100  # characters: Kubernetes supports amounts below 2**63 with nano precision
 
 
 def parse_quantity(quantity: str | float) -> Fraction:
     """Return a Kubernetes quantity, such as ``"500m"`` or ``"64Gi"``, as an exact number; memory in bytes.
 
-    The grammar is that of https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/.
+    The grammar is documented at https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/.
 
     Raises:
         InvalidResourcesError: The text is not a Kubernetes quantity, or is below 0.
@@ -42,7 +42,7 @@ def parse_quantity(quantity: str | float) -> Fraction:
     if isinstance(quantity, float) and quantity.is_integer():
         quantity = int(quantity)
     text = quantity if isinstance(quantity, str) else shorten(quantity)
-    found = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
+    found = _QUANTITY.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
     if found is None:
         raise InvalidResourcesError(f"{shorten(quantity)} is not a Kubernetes quantity{_hint(text)}")
     number = Fraction(found["number"])
@@ -72,7 +72,7 @@ def _check_quantity(value: object) -> object:
     if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError("must be a quantity such as '4', '500m' or '16Gi'")
     if isinstance(value, float) and not value.is_integer():
-        # The CRD has x-kubernetes-int-or-string.
+        # The CRD accepts only integers and strings (x-kubernetes-int-or-string).
         raise ValueError(f'must be a whole number or a text, got {value!r}: write "{value!r}", in quotes')
     parse_quantity(value)
     return value
@@ -89,8 +89,8 @@ class Part(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _null_is_nothing(cls, data: object) -> object:
-        # Kubernetes replaces null by the default.
+    def _drop_nulls(cls, data: object) -> object:
+        # Kubernetes replaces null with the default.
         return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
@@ -153,7 +153,7 @@ class PodTemplate(Part):
 
 
 class HeadGroup(Part):
-    """The head node."""
+    """The head group, with the fields that worker groups have too."""
 
     rayStartParams: dict[str, str] = Field(default_factory=dict)  # noqa: N815
     resources: dict[str, str] = Field(default_factory=dict)
@@ -198,7 +198,7 @@ class FieldProblem(NamedTuple):
     message: str
 
     def below(self, top: Path) -> "FieldProblem":
-        """Return the problem with ``top`` before its path."""
+        """Return the problem with ``top`` prepended to its path."""
         return self._replace(path=(*top, *self.path))
 
 
@@ -222,7 +222,7 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 def read_part(model: type[_ModelT], data: object) -> tuple[_ModelT | None, list[FieldProblem]]:
     """Validate a part, and return its model (``None`` if a field is wrong) and the problems.
 
-    A number without quotes where a text is required is a problem, but is read as the text.
+    If a text is required, a number without quotes is reported as a problem, but is read as a text.
     """
     try:
         return model.model_validate(data), []
@@ -240,7 +240,7 @@ def read_part(model: type[_ModelT], data: object) -> tuple[_ModelT | None, list[
 
 
 def _lacks_quotes(detail: Any) -> bool:
-    """Return whether the value is a number instead of a text, or a quantity such as ``cpu: 0.5``."""
+    """Return whether the value needs quotes: a number instead of a text, or a quantity such as ``cpu: 0.5``."""
     if detail["type"] == "value_error":
         return isinstance(detail["input"], float)
     return detail["type"] == "string_type" and isinstance(detail["input"], int | float)
@@ -263,7 +263,7 @@ _EXPECTED: Final = {
     "bool_type": "true or false",
     "list_type": "a list",
 }
-"""The expected value by pydantic's type of error."""
+"""A description of the expected value, by pydantic's error type."""
 
 
 def _explain(detail: Any) -> str:

@@ -49,11 +49,14 @@ from tune_policies.values.value import kind_of, shorten
 HEAD_UNKNOWN: Final = "the head counts as a node without CPUs because its resources are unknown"
 
 _FIRST_WITH_GROUP_RESOURCES: Final = (2, 51)
-"""Older autoscalers ignore the field ``resources`` of a group. KubeRay passes its labels to the nodes."""
+"""The first Ray version whose autoscaler reads the field ``resources`` of a group."""
 
 
 def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
-    """Return a KubeRay cluster as its autoscaler counts it or, without an autoscaler, as its nodes start.
+    """Return a KubeRay cluster with the resources that Ray counts.
+
+    With an autoscaler, these are the amounts that the autoscaler reads. Otherwise, these are the amounts with which the
+    nodes start.
 
     Raises:
         InvalidResourcesError: Ray cannot count a node's resources, or the numbers of a group are contradictory.
@@ -88,7 +91,7 @@ def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]
         amounts = counts(group)
         shape = slice_shape(group) if "TPU" in amounts else None
         if shape is not None:
-            # The autoscaler counts it on every host, but only one host of a running slice has it.
+            # The autoscaler counts this resource on every host, but only one host of a running slice has it.
             amounts.pop(shape.head_resource, None)
         most = max(group.minReplicas, group.maxReplicas)
         # KubeRay clamps the number to its limits, and a suspended group has no pods.
@@ -125,11 +128,11 @@ def _worker_fields(amounts: Mapping[str, int], labels: dict[str, str], pod: PodS
 def yaml_to_cluster_spec(
     cluster: ClusterYaml, catalog: NodeCatalog | None = None, assumptions: Sequence[str] = ()
 ) -> ClusterSpec:
-    """Return the cluster of a cluster YAML as Ray's autoscaler counts it.
+    """Return the cluster of a cluster YAML with the resources that Ray's autoscaler counts.
 
     Args:
-        cluster: The file with Ray's defaults.
-        catalog: The machines of instance types, which Ray looks up in the cloud.
+        cluster: The content of the file, with Ray's defaults.
+        catalog: The resources of instance types, which Ray itself looks up in the cloud.
         assumptions: Sentences about defaults that replace missing fields.
 
     Raises:
@@ -187,12 +190,12 @@ def _naming(part: str) -> Iterator[None]:
 
 
 def load_cluster(path: str | FilePath, *, name: str | None = None, catalog: NodeCatalog | None = None) -> ClusterSpec:
-    """Return the cluster that a manifest or a cluster YAML describes, as Ray counts it.
+    """Return the cluster that a manifest or a cluster YAML describes, with the resources that Ray counts.
 
     Args:
         path: The file, plain or gzipped; ``-`` is stdin.
         name: The name of the cluster, job or service, if the file has several.
-        catalog: The machines of instance types, for a cluster YAML.
+        catalog: The resources of instance types, for a cluster YAML.
 
     Raises:
         InvalidResourcesError: The file cannot be read, has no cluster or several, or a field is wrong.
@@ -213,16 +216,20 @@ def _to_spec(found: ClusterInFile | Document, path: str, catalog: NodeCatalog | 
         raise InvalidResourcesError(message if message.startswith(path) else f"{path}: {message}") from error
 
 
-_TIMES: Final = 7
-"""The size limit of a saved cluster as a multiple of that of a manifest. 10,000 nodes with 8 GPUs each take 32 MiB."""
+_SAVED_CLUSTER_TIMES: Final = 7
+"""The maximum size of a saved cluster, as a multiple of the maximum size of a manifest.
+
+10,000 nodes with 8 GPUs each take 32 MiB.
+"""
 
 
 def read_nodes(path: str | FilePath, *, name: str | None = None, catalog: NodeCatalog | None = None) -> Nodes:
-    """Return the nodes of a file in any format that ``--cluster`` accepts; arguments and errors as in ``load_cluster``.
+    """Return the nodes of a file in any format that ``--cluster`` accepts.
 
-    A list of nodes and a saved cluster accept no name.
+    The arguments and errors are the same as for :func:`load_cluster`. A list of nodes and a saved cluster do not accept
+    a name.
     """
-    source, text = str(path), read_text(path, times=_TIMES)
+    source, text = str(path), read_text(path, times=_SAVED_CLUSTER_TIMES)
     documents: tuple[Document, ...] = ()
     try:
         data: object = parse_json(text)  # a saved cluster may exceed the size limit of YAML
@@ -298,7 +305,7 @@ def _find_in(documents: Sequence[Document], path: str, name: str | None) -> Clus
     return found[0]
 
 
-_MOST_PROBLEMS: Final = 10
+_MAX_PROBLEMS: Final = 10
 
 
 def _listed(manifests: list[Document]) -> str:
@@ -314,8 +321,8 @@ def _described(manifest: Document) -> str:
 
 def _wrong(problems: list[tuple[Document, FieldProblem]]) -> InvalidResourcesError:
     lines = [f"{document.source}, line {document.line(each.path)}: {each.message}" for document, each in problems]
-    more = [f"and {len(lines) - _MOST_PROBLEMS} more"] if len(lines) > _MOST_PROBLEMS else []
-    return InvalidResourcesError("\n".join(map(one_line, [*lines[:_MOST_PROBLEMS], *more])))
+    more = [f"and {len(lines) - _MAX_PROBLEMS} more"] if len(lines) > _MAX_PROBLEMS else []
+    return InvalidResourcesError("\n".join(map(one_line, [*lines[:_MAX_PROBLEMS], *more])))
 
 
 def load_catalog(path: str | FilePath) -> NodeCatalog:

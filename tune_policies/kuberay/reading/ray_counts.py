@@ -1,7 +1,8 @@
-"""The amounts that Ray counts on a node of a KubeRay group, with and without an autoscaler.
+"""The resource amounts that Ray counts on a node of a KubeRay group, with and without an autoscaler.
 
-The autoscaler follows ``ray.autoscaler._private.kuberay.autoscaling_config`` (Ray 2.60). The group's ``resources`` take
-precedence over ``rayStartParams``, then the limits of the pod's first container, then its requests.
+With an autoscaler, this module follows ``ray.autoscaler._private.kuberay.autoscaling_config`` (Ray 2.60). The group's
+``resources`` take precedence, followed by ``rayStartParams``, the limits of the pod's first container, and its
+requests.
 
 Without an autoscaler, a node also has the devices that KubeRay or Ray finds among the limits of the first container
 (``generateRayStartCommand`` in ray-operator/controllers/ray/common/pod.go).
@@ -11,7 +12,7 @@ Names in a written file must be safe in all shells between the file and Ray. Quo
 * KubeRay joins ``rayStartParams`` without quotes to a command for ``bash -c``. It encloses the amounts of a group's
   ``resources`` in single quotes without escaping them (``convertParamMap``, ``updateRayStartParamsResources`` in
   https://github.com/ray-project/kuberay/blob/master/ray-operator/controllers/ray/common/pod.go).
-* Kubernetes replaces ``$(NAME)`` in this command by a variable, even inside quotes.
+* Kubernetes replaces ``$(NAME)`` in this command with the value of a variable, even inside quotes.
 * Ray's autoscaler removes the first and the last character of the parameter ``resources``, and each backslash in it.
 * Ray's launcher passes amounts to ``docker exec`` in an unquoted variable, and an unquoted image to ``docker pull``.
 """
@@ -36,10 +37,10 @@ _NOT_CUSTOM: Final = ("CPU", "GPU", "TPU", "memory")
 
 
 def ray_counts(group: HeadGroup) -> dict[str, int]:
-    """Return the amounts that Ray's autoscaler counts, by Ray's resource; ``memory`` in bytes.
+    """Return the amounts that Ray's autoscaler counts, by Ray's resource name; memory in bytes.
 
     Raises:
-        InvalidResourcesError: The autoscaler would fail.
+        InvalidResourcesError: The autoscaler would fail because of an amount.
     """
     custom = _custom(group)
     asked = group.template.spec.containers[0].resources
@@ -114,7 +115,7 @@ _GPU_LABELS: Final = (
     "karpenter.k8s.aws/instance-gpu-name",
     "k8s.amazonaws.com/accelerator",
 )
-"""Labels of Kubernetes nodes with a model name of NVIDIA, such as ``NVIDIA-A100-SXM4-40GB``."""
+"""The keys of the Kubernetes node labels whose value is the NVIDIA model name, such as ``NVIDIA-A100-SXM4-40GB``."""
 
 _NVIDIA_TYPES: Final = sorted(
     {name for family in FAMILIES if family.vendor == "NVIDIA" for name in family.types},
@@ -126,7 +127,7 @@ def device_type(amounts: Mapping[str, float], labels: Mapping[str, str], selecto
     """Return Ray's name of a node's device type, or ``None`` if the file does not contain it.
 
     Args:
-        amounts: The node's amounts by Ray's resource.
+        amounts: The node's amounts by Ray's resource name.
         labels: Ray's node labels.
         selector: The node selector of the pods.
     """
@@ -137,7 +138,7 @@ def device_type(amounts: Mapping[str, float], labels: Mapping[str, str], selecto
     if (tpu := TPU_TYPES.get(selector.get(GKE_TPU_TYPE, ""))) is not None:
         return tpu
     models = [selector[key] for key in _GPU_LABELS if key in selector]
-    # The longest type that is a part of the model name between dashes.
+    # Choose the longest type name that is enclosed by dashes in the model name.
     return next(
         (
             name
@@ -154,7 +155,7 @@ _RESOURCE_NAME: Final = re.compile(r"[\w.:/@+-]+")
 _IS_MIG: Final = re.compile(r"nvidia\.com/mig-\d+g\.\d+gb").fullmatch
 
 NEURON_CHIPS: Final = ("aws.amazon.com/neuron", "aws.amazon.com/neurondevice")
-"""Keys that count chips, while Ray counts cores
+"""Kubernetes resources that count chips, while Ray counts cores
 (https://awsdocs-neuron.readthedocs-hosted.com/en/latest/containers/kubernetes-getting-started.html)."""
 
 _CORES_OF_A_CHIP: Final = 2
@@ -162,7 +163,7 @@ _CORES_OF_A_CHIP: Final = 2
 
 
 def quoted_amounts(amounts: Mapping[str, int]) -> str:
-    """Return amounts by Ray's resource for ``ray start --resources``, quoted for a shell."""
+    """Return amounts by Ray's resource name as JSON for ``ray start --resources``, quoted for a shell."""
     # Non-ASCII letters are not escaped, because the autoscaler removes the backslash of "\u00e9".
     return shlex.quote(json.dumps(amounts, ensure_ascii=False))
 
@@ -177,7 +178,7 @@ def check_resource_name(name: str) -> None:
 
 
 def started_counts(group: HeadGroup) -> dict[str, int]:
-    """Return the amounts that Ray counts on a node without an autoscaler, by Ray's resource; ``memory`` in bytes.
+    """Return the amounts that Ray counts on a node without an autoscaler, by Ray's resource name; memory in bytes.
 
     For devices that Ray detects on the node, the amount is the minimum that it can find there.
 
@@ -199,6 +200,6 @@ def started_counts(group: HeadGroup) -> dict[str, int]:
 
 
 def names_cpus(group: HeadGroup) -> bool:
-    """Return whether a group contains a number of CPUs. Otherwise, Ray counts the CPUs of the machine."""
+    """Return whether a group sets the number of CPUs. Otherwise, Ray counts the CPUs of the machine."""
     asked = group.template.spec.containers[0].resources
     return "CPU" in group.resources or "num-cpus" in group.rayStartParams or "cpu" in {**asked.limits, **asked.requests}

@@ -16,7 +16,7 @@ from tune_policies.values.value import counted, shorten_names
 __all__ = ["WriteOptions", "write_cluster"]
 
 _IN_RAYS_IMAGES: Final = {"NVIDIA GPU", "Google TPU"}
-"""The families for which Ray's images have software. TPUs only need Python packages."""
+"""The device families whose software is in Ray's images. TPUs only need Python packages."""
 
 _WRITERS = {"kuberay": ray_cluster, "cluster-yaml": cluster_yaml}
 

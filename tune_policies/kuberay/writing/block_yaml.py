@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 import yaml
 
 Path: TypeAlias = tuple[str | int, ...]
-"""The keys and indices of a part."""
+"""The keys and indices that lead to a part of the data."""
 
 Optional: TypeAlias = dict[Path, Iterable[str]]
 """Optional lines of YAML, by the path of the part above which they are written as comments."""

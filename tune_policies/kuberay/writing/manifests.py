@@ -64,7 +64,7 @@ def _pod_template(
         "image": options.image_of(has_cuda=has_cuda),
         "env": [_NO_GPU] if is_beside_nvidia and not has_cuda else [],
         "resources": {"limits": amounts, "requests": amounts | {"ephemeral-storage": _DISK}},
-        "volumeMounts": [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}],  # noqa: S108 - of the pod alone
+        "volumeMounts": [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}],  # noqa: S108 - a path in the pod
     }
     parts = {
         # Autoscaler v2 counts a restarted pod as the same node.
@@ -86,7 +86,7 @@ def has_nvidia(node_type: NodeType) -> bool:
 
 
 def _off_gpu_nodes(node_type: NodeType, platform: Platform | None) -> dict[str, Any]:
-    """Return the affinity that prevents pods without devices from running on nodes with GPUs without a taint."""
+    """Return the affinity that prevents pods without devices from running on untainted nodes with GPUs."""
     if platform is None or node_type.devices or node_type.node_selector:  # the user has chosen the nodes
         return {}
     has_none = {"matchExpressions": [{"key": gpu_node_label(platform), "operator": "DoesNotExist"}]}
@@ -109,7 +109,7 @@ def _optional_fields(pod: Path, container: Path) -> Optional:
 
 
 def node_selector(node_type: NodeType, platform: Platform | None) -> dict[str, str]:
-    """Return the labels that select nodes for the pods: those of the device type, and the user's."""
+    """Return the labels that select nodes for the pods: the labels of the device type, and the user's labels."""
     return type_selector(node_type, platform) | node_type.node_selector
 
 
@@ -125,7 +125,7 @@ def _quantity(number_of_bytes: int) -> str:
 
 
 def unseen_amounts(node_type: NodeType) -> dict[str, int]:
-    """Return the amounts, by Ray's resource, that Ray's autoscaler does not read from the limits of a pod.
+    """Return the amounts, by Ray's resource name, that Ray's autoscaler does not read from the limits of a pod.
 
     A node adds ``accelerator_type:…`` only when it starts. The autoscaler needs it earlier, to launch nodes for trials
     that request the type.
@@ -156,13 +156,13 @@ def as_start_params(amounts: dict[str, int]) -> dict[str, str]:
 
 
 _LONGEST_JOB_NAME: Final = 47
-"""KubeRay adds to it for services and jobs, whose names have at most 63 (``ValidateRayClusterMetadata``)."""
+"""The maximum length of a job's name. KubeRay adds a suffix to it (``ValidateRayClusterMetadata``)."""
 
 _HEAD_GROUP: Final = "headgroup"
 """The name of the head's group in KubeRay and Ray."""
 
 _KEPT_AFTER_JOB_S: Final = 300
-"""The lifetime of the cluster after its job, in which users can look at the dashboard."""
+"""How long the cluster is kept after its job, in seconds, so that users can look at the dashboard."""
 
 
 def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str, Any], Optional]:
@@ -206,7 +206,7 @@ def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str,
 def _spec(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
     check_group_names(design, _HEAD_GROUP)
     is_beside_nvidia = any(map(has_nvidia, design.node_types))
-    # Without devices, no trial runs beside Ray's own processes.
+    # A head without devices runs only Ray's own processes, and no trials.
     head = _amount_fields(design.head, options) if design.head.devices else {"rayStartParams": {"num-cpus": "0"}}
     return {
         "rayVersion": options.ray_version,
@@ -295,7 +295,7 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str
         **software,
         "head_node_type": design.head.name,
         "available_node_types": {
-            # With 0 CPUs, the head runs no trials, but Train's drivers, which need memory.
+            # With 0 CPUs, the head runs no trials. It still runs Train's drivers, which need memory.
             design.head.name: {
                 "max_workers": 0,
                 "resources": _amounts(design.head) if design.head.devices else {"CPU": 0, "memory": design.head.memory},

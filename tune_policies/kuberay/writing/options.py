@@ -14,10 +14,10 @@ Format = Literal["kuberay", "cluster-yaml"]
 """A manifest for KubeRay, or a cluster YAML for Ray's cluster launcher."""
 
 _VERSION: Final = re.compile(r"([0-9]+)\.([0-9]+)\.[0-9]+((a|b|rc|\.post|\.dev)[0-9]+)*")
-"""Ray's images have tags of three numbers."""
+"""Matches a full version, because the tags of Ray's images have three numbers."""
 
 _PYTHON: Final = "py311"
-"""The oldest Python version that tune-policies supports. Ray's images without it in the tag have an older one."""
+"""The oldest Python version that tune-policies supports. Ray images without it in their tag have an older Python."""
 
 _IMAGE: Final = re.compile(r"[a-z0-9][a-z0-9._:/@-]*", re.ASCII | re.IGNORECASE)
 
@@ -31,15 +31,16 @@ class WriteOptions(Value):
 
     Attributes:
         format: The format of the file.
-        ray_version: The Ray version of the cluster, 2.50.0 or newer. Programs that use the cluster need the same one.
+        ray_version: The Ray version of the cluster, 2.50.0 or newer. Programs that use the cluster need the same
+            version.
         image: The container image of all pods. The default is Ray's image with Python 3.11, and with CUDA for NVIDIA
             GPUs. It contains neither tune-policies nor a framework.
         job: A command for the head's shell. If it is set, the file is a RayJob, whose cluster is deleted after the
             command. The image or ``runtime_env`` must contain its code and packages.
         runtime_env: Ray's runtime environment of the job, such as
             ``{"working_dir": "s3://bucket/code.zip", "pip": ["tune-policies"]}``.
-        namespace: The namespace in Kubernetes; by default that of the user who applies the manifest.
-        platform: The platform whose labels select nodes by device type; ``None`` for only those of the catalog.
+        namespace: The namespace in Kubernetes; by default the namespace of the user who applies the manifest.
+        platform: The platform whose labels select nodes by device type; ``None`` for only the labels of the catalog.
         num_gpus: Also write the GPUs of a node as ``num-gpus`` of ``ray start``, for clusters on which Ray or KubeRay
             counts them wrongly.
         provider: The provider in the cluster YAML.

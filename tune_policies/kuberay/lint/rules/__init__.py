@@ -34,4 +34,4 @@ RULES: Final = (*devices.RULES, *pods.RULES, *amounts.RULES, *scaling.RULES, *la
 """The rules with a check."""
 
 ALL_RULES: Final = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, MISSPELLED, KEY_TWICE, *RULES)
-"""All rules. The file reader finds the mistakes of the first ones."""
+"""All rules. For the rules without a check, the file reader finds the mistakes."""

@@ -21,7 +21,7 @@ from tune_policies.values.value import shorten
 
 RULES: Final = RuleBook()
 
-_SHM: Final = "/dev/shm"  # noqa: S108 - a place in the pods
+_SHM: Final = "/dev/shm"  # noqa: S108 - a path in the pods
 
 _WHOLE: Final = ("num-cpus", "num-gpus", "memory", "object-store-memory")
 

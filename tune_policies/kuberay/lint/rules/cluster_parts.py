@@ -23,10 +23,10 @@ from tune_policies.kuberay.reading.kuberay_models import (
 from tune_policies.values.errors import InvalidResourcesError
 
 VALIDATION = "https://github.com/ray-project/kuberay/blob/master/ray-operator/controllers/ray/utils/validation.go"
-"""The checks of KubeRay's operator."""
+"""The source of the checks in KubeRay's operator."""
 
 READER = "https://github.com/ray-project/ray/blob/master/python/ray/autoscaler/_private/kuberay/autoscaling_config.py"
-"""How Ray's autoscaler reads a RayCluster."""
+"""The source of the code with which Ray's autoscaler reads a RayCluster."""
 
 START = "https://docs.ray.io/en/latest/cluster/cli.html#ray-start"
 
@@ -34,7 +34,7 @@ API = "https://ray-project.github.io/kuberay/reference/api/"
 
 
 READS_GROUP_FIELDS = (2, 51)
-"""The first Ray whose autoscaler reads ``resources`` and ``labels`` of a group."""
+"""The first Ray version whose autoscaler reads ``resources`` and ``labels`` of a group."""
 
 _RAY_IMAGE = re.compile(r"(?:.*/)?ray(?:-ml|-llm)?:(\d+\.\d+\.\d+)(?:[-.].*)?")
 
@@ -45,7 +45,7 @@ def extra(part: BaseModel, name: str) -> Any:
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """Return the value if it is a mapping, else an empty one. Another rule reports values of other types."""
+    """Return the value if it is a mapping, else an empty mapping. Another rule reports values of other types."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -85,7 +85,7 @@ _SpecT_co = TypeVar("_SpecT_co", bound=HeadGroup, covariant=True)
 
 
 def exact(quantity: Quantity | None) -> Fraction | None:
-    """Return an amount as a number, or ``None`` if there is none or another rule reports it."""
+    """Return an amount as a number, or ``None`` if it is missing or invalid. Another rule reports invalid amounts."""
     try:
         return None if quantity is None else parse_quantity(quantity)
     except InvalidResourcesError:
@@ -135,7 +135,7 @@ class Group(NamedTuple, Generic[_SpecT_co]):
 
     @property
     def devices(self) -> dict[str, Quantity]:
-        """The devices of Ray's container by Kubernetes' key, without amounts of 0."""
+        """The amounts of devices of Ray's container, by Kubernetes resource, without amounts of 0."""
         return devices_of(self.container)
 
     def key_path(self, key: str) -> Path:
@@ -163,7 +163,7 @@ class Group(NamedTuple, Generic[_SpecT_co]):
 
 
 def devices_of(container: Container) -> dict[str, Quantity]:
-    """Return the devices of a container by Kubernetes' key. Limits take precedence over requests."""
+    """Return the amounts of devices of a container, by Kubernetes resource. Limits take precedence over requests."""
     asked = {**container.resources.requests, **container.resources.limits}
     return {key: amount for key, amount in asked.items() if ray_resource(key) and exact(amount) != 0}
 

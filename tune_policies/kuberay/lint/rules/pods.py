@@ -44,7 +44,7 @@ def has_cuda(image: str | None) -> bool | None:
     if re.search(r"-gpu\b|-cu\d+", tag):
         return True
     if re.fullmatch(r"[\w.]*(-py3\d+)?(-cpu|-tpu)?(-aarch64|-extra[\w-]*)?", tag) is None:
-        return None  # a private tag
+        return None  # it is not a tag of Ray's images
     # ray-ml and ray-llm images without a suffix have CUDA.
     return not name.endswith("/ray") and "-cpu" not in tag and "-tpu" not in tag
 

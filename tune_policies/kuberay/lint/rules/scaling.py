@@ -32,7 +32,7 @@ _NO_LIMIT: Final = 2147483647
 """The default of ``maxReplicas``."""
 
 _LONG_S: Final = 1800
-"""Longer than a node takes to start."""
+"""The longest idle timeout that is not reported, in seconds. A node takes less time to start."""
 
 
 @RULES.of_each(workers_of, "min-above-max", "error", f"{VALIDATION} (ValidateRayClusterSpec)")
@@ -150,7 +150,7 @@ def _head_works(cluster: ClusterInFile) -> Iterator[Found]:
 
 
 def _unread(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], str]]:
-    """Yield the groups, with the version of Ray, if its autoscaler does not read their fields."""
+    """Yield each group and the end of a message, if the autoscaler of this Ray version ignores the fields."""
     version = ray_version_of(cluster)
     if is_autoscaling(cluster) and version is not None and version < READS_GROUP_FIELDS:
         for at in groups_of(cluster):
