@@ -173,7 +173,7 @@ def test_num_to_keep_in_the_trainer_is_rejected(tmp_path):
     results = run(lambda: None, tmp_path, trainer_config=keep_one)
 
     assert isinstance(results[0].error, InvalidResourcesError)
-    assert "give Tune tune.CheckpointConfig(num_to_keep=1)" in str(results[0].error)
+    assert "pass tune.CheckpointConfig(num_to_keep=1) to Tune" in str(results[0].error)
 
 
 @pytest.mark.rest

@@ -53,7 +53,7 @@ def test_a_train_run_that_is_too_large_for_the_cluster_fails_within_seconds(tmp_
     message = str(caught.value.controller_failure)
     assert time.monotonic() - start < SOON_S
     assert message.startswith("one trial needs 3 workers, each with 1 CPU")
-    assert "leaves room for 2" in message
+    assert "leave room for 2" in message
     assert "Request num_workers=2" in message
 
 

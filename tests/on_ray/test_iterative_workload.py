@@ -15,7 +15,7 @@ def losses(name):
 
 
 def test_the_workload_raises_an_error_if_ray_is_not_running():
-    with pytest.raises(ProbeError, match="no Ray runs"):
+    with pytest.raises(ProbeError, match="Ray is not running"):
         losses("iterative-tasks")
 
 

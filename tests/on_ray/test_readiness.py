@@ -106,7 +106,7 @@ def test_a_gpu_that_no_node_type_has_is_skipped_within_seconds(probe, why):
 
     assert not plan.use_gpu
     assert why in plan.reasons[0]
-    assert seconds < 5
+    assert seconds < 15
     assert requested_nodes() == {}
 
 
@@ -131,7 +131,7 @@ def test_a_hanging_launch_is_abandoned_at_the_timeout(cluster):
 
     assert not plan.use_gpu
     assert "no nodes started within 3 s" in plan.reasons[0]
-    assert 3 <= seconds < 5
+    assert 3 <= seconds < 15
 
 
 @pytest.mark.rest

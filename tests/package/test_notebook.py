@@ -13,13 +13,13 @@ from tests.package.browser import CHROMIUM, Browser
 CELLS = [
     """
 from tests.decisions import a_decision
-from tests.unit.test_views import a_usage, what_was_used
+from tests.unit.test_views import a_run_usage, a_usage
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, Resources
 
 capacity = ClusterCapacity.of(*[Resources(cpus=32, gpus=2)] * 3, Resources(cpus=18))
 plan = MixedPolicy(GpuPolicy(gpus=0.25), CpuPolicy(cpus=4)).plan(capacity)
 """,
-    *("capacity", "plan", "plan.plot(capacity)", "a_usage()", "what_was_used()", "a_decision()"),
+    *("capacity", "plan", "plan.plot(capacity)", "a_run_usage()", "a_usage()", "a_decision()"),
 ]
 
 
