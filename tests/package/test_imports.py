@@ -17,7 +17,7 @@ SHELL = {
     *(
         "autoscaling/readiness",
         "probe/holders",
-        "probe/node_reading",
+        "probe/run_on_nodes",
         "probe/probe_cluster",
         "probe/doctor/cluster_reader",
     ),
@@ -26,7 +26,7 @@ SHELL = {
 }
 """Modules outside ``ray_compat`` that may import Ray. All others decide, or read files and machines."""
 READ_OR_WRITE_FILES = {
-    *("cli/design", "cli/doctor", "cli/options", "cli/plan"),
+    *("cli/design", "cli/options", "cli/plan", "cli/usage"),
     *("kuberay/reading/documents", "kuberay/reading/load_cluster", "policies/policy_file"),
     *("tune/usage/gpu_memory_usage", "tune/usage/gpu_memory_report", "tune/usage/policy_callback"),
     *("tune/usage/run_page", "ray_compat/train_run"),

@@ -1,28 +1,15 @@
-"""The commands ``doctor``, ``cpu-labels``, ``usage`` and ``dashboard``."""
+"""The commands ``doctor`` and ``cpu-labels``."""
 
 import json as json_text
 import warnings
-from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_policies.cli.options import (
-    Address,
-    Force,
-    Json,
-    Redact,
-    TimeoutS,
-    argument,
-    fail,
-    option,
-    ray_speaks_on_stderr,
-)
-from tune_policies.files.reading import read_text
+from tune_policies.cli.options import Address, Json, Redact, TimeoutS, fail, ray_speaks_on_stderr
 from tune_policies.files.terminal import TextConsole, TextTable, line
-from tune_policies.files.writing import check_new, write_new
 from tune_policies.probe.doctor.node_checks import Diagnosis, Finding, Severity
 from tune_policies.values.errors import ProbeError
 from tune_policies.values.value import counted, shorten_names
@@ -99,54 +86,3 @@ def _where(finding: Finding, diagnosis: Diagnosis) -> str:
         return f"all {len(diagnosis.nodes)} nodes: "
     names = shorten_names(finding.nodes)
     return f"{names}: " if len(finding.nodes) == 1 else f"{len(finding.nodes)} nodes ({names}): "
-
-
-@app.command()
-def usage(
-    result_dir: Annotated[Path, argument("The folder of a run of Tune or Train.", metavar="RESULT_DIR")],
-    *,
-    json: Json = False,
-    plot: Annotated[Path | None, option("Also plot the used GPU memory against the fractions, to this file.")] = None,
-    html: Annotated[
-        Path | None, option("Also write a page of the run, with advice, plan and slots, to this file.")
-    ] = None,
-    redact: Redact = False,
-    force: Force = False,
-) -> None:
-    """Show how much GPU memory the trials of a run used, and how many would fit on a GPU.
-
-    If the run had a PolicyCallback, CPUs, devices and slots are also shown.
-    """
-    from tune_policies.files.html_page import html_page
-    from tune_policies.tune.usage.gpu_memory_report import advise, plot_usage, usage_view
-    from tune_policies.tune.usage.gpu_memory_usage import read_usage
-    from tune_policies.tune.usage.resource_usage import USAGE_FILE
-    from tune_policies.tune.usage.run_page import build_run_page, read_record
-
-    for output in (html, plot):
-        if output is not None:
-            check_new(output, force=force, inputs=(result_dir / USAGE_FILE, result_dir / "result.json"))
-    run, record = read_usage(result_dir), read_record(result_dir)
-    if redact:
-        run, record = run.redacted(), record and record.redacted()
-    if html is not None:
-        write_new(html, html_page(build_run_page(result_dir.resolve().name, run, record)), force=force)
-    if plot is not None:
-        plot_usage(run, plot, force=force)
-    if json:
-        fields = {
-            **run.model_dump(mode="json"),
-            "resource_usage": record and record.model_dump(mode="json"),
-            "advice": advise(run, record),
-        }
-        print(json_text.dumps(fields, indent=2, ensure_ascii=False))
-    else:
-        TextConsole().print(usage_view(run, record))
-
-
-@app.command()
-def dashboard() -> None:
-    """Print a Grafana dashboard for the metrics that PolicyCallback exports through Ray."""
-    from tune_policies.tune.usage.resource_usage import DASHBOARD
-
-    print(read_text(DASHBOARD), end="")

@@ -16,7 +16,8 @@ class _Commands(ImportedCommands):
         "probe": "tune_policies.cli.probe",
         **dict.fromkeys(("plan", "schema"), "tune_policies.cli.plan"),
         "exec": "tune_policies.cli.execute",
-        **dict.fromkeys(("doctor", "cpu-labels", "usage", "dashboard"), "tune_policies.cli.doctor"),
+        **dict.fromkeys(("doctor", "cpu-labels"), "tune_policies.cli.doctor"),
+        **dict.fromkeys(("usage", "dashboard"), "tune_policies.cli.usage"),
         "kuberay": "tune_policies.cli.kuberay",
         "bench": "tune_policies.benchmarks.cli",
     }

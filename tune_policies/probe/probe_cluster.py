@@ -1,6 +1,6 @@
 """Reads a Ray cluster for planning: nodes, their GPUs and usable CPUs, and the nodes that can be added.
 
-The state comes from the GCS (``ray_compat.gcs``), facts from the nodes that ``sampling`` selects (``node_reading``),
+The state comes from the GCS (``ray_compat.gcs``), facts from the nodes that ``sampling`` selects (``run_on_nodes``),
 and the nodes that the autoscaler can add from its configuration (``node_types``). Plans use totals, because Ray
 under-reports free resources while placement groups are pending.
 """
@@ -19,8 +19,8 @@ from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapac
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.probe.node_facts import read_node
-from tune_policies.probe.node_reading import Facts, run_on_nodes
 from tune_policies.probe.node_types import addable_node_types, addable_nodes, load_cluster_config
+from tune_policies.probe.run_on_nodes import Facts, run_on_nodes
 from tune_policies.probe.sampling import (
     NodeFacts,
     about_unread,

@@ -16,7 +16,7 @@ from tune_policies.cluster.capacity import accelerator_type_of
 from tune_policies.files.child_python import child_python
 from tune_policies.probe import node_facts
 from tune_policies.probe.doctor.node_checks import Diagnosis, NodeFacts, RayCounts, diagnose
-from tune_policies.probe.node_reading import run_on_nodes
+from tune_policies.probe.run_on_nodes import run_on_nodes
 from tune_policies.ray_compat.connection import connection, find_ray, is_through_client
 from tune_policies.ray_compat.gcs import free_by_node
 from tune_policies.values.errors import InvalidResourcesError, ProbeError

@@ -1,0 +1,65 @@
+"""The commands ``usage`` and ``dashboard``."""
+
+import json as json_text
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tune_policies.cli.options import Force, Json, Redact, argument, option
+from tune_policies.files.reading import read_text
+from tune_policies.files.terminal import TextConsole
+from tune_policies.files.writing import check_new, write_new
+
+app = typer.Typer()
+
+
+@app.command()
+def usage(
+    result_dir: Annotated[Path, argument("The folder of a run of Tune or Train.", metavar="RESULT_DIR")],
+    *,
+    json: Json = False,
+    plot: Annotated[Path | None, option("Also plot the used GPU memory against the fractions, to this file.")] = None,
+    html: Annotated[
+        Path | None, option("Also write a page of the run, with advice, plan and slots, to this file.")
+    ] = None,
+    redact: Redact = False,
+    force: Force = False,
+) -> None:
+    """Show how much GPU memory the trials of a run used, and how many would fit on a GPU.
+
+    If the run had a PolicyCallback, CPUs, devices and slots are also shown.
+    """
+    from tune_policies.files.html_page import html_page
+    from tune_policies.tune.usage.gpu_memory_report import advise, plot_usage, usage_view
+    from tune_policies.tune.usage.gpu_memory_usage import read_usage
+    from tune_policies.tune.usage.resource_usage import USAGE_FILE
+    from tune_policies.tune.usage.run_page import build_run_page, read_record
+
+    for output in (html, plot):
+        if output is not None:
+            check_new(output, force=force, inputs=(result_dir / USAGE_FILE, result_dir / "result.json"))
+    run, record = read_usage(result_dir), read_record(result_dir)
+    if redact:
+        run, record = run.redacted(), record and record.redacted()
+    if html is not None:
+        write_new(html, html_page(build_run_page(result_dir.resolve().name, run, record)), force=force)
+    if plot is not None:
+        plot_usage(run, plot, force=force)
+    if json:
+        fields = {
+            **run.model_dump(mode="json"),
+            "resource_usage": record and record.model_dump(mode="json"),
+            "advice": advise(run, record),
+        }
+        print(json_text.dumps(fields, indent=2, ensure_ascii=False))
+    else:
+        TextConsole().print(usage_view(run, record))
+
+
+@app.command()
+def dashboard() -> None:
+    """Print a Grafana dashboard for the metrics that PolicyCallback exports through Ray."""
+    from tune_policies.tune.usage.resource_usage import DASHBOARD
+
+    print(read_text(DASHBOARD), end="")
