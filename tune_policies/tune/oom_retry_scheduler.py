@@ -173,8 +173,7 @@ class OomRetryScheduler(WrappingScheduler):
 
     The trial resumes from its latest checkpoint with a larger GPU fraction, or more host memory. The error does not
     count as a failure: ``max_failures`` and ``fail_fast`` apply only to other errors. The failure is not reported to
-    the
-    inner scheduler, with two exceptions: HyperBand, and any scheduler if memory ran out while the trial saved a
+    the inner scheduler, with two exceptions: HyperBand, and any scheduler if memory ran out while the trial saved a
     checkpoint.
 
     Later trials with a similar config start with the memory of the retry. A config is similar if none of its whole

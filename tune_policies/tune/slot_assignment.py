@@ -223,8 +223,7 @@ def should_idle(
     durations of trials.
 
     If all trials of a type take equally long, the slot is used if and only if its trial would end before the faster
-    types
-    finish all waiting trials. This rule, applied at each free slot, gives the shortest run.
+    types finish all waiting trials. This rule, applied at each free slot, gives the shortest run.
 
     Until a trial has completed in a type with a known speed, types are compared by their speeds alone. Running trials
     then count as just started,

@@ -46,8 +46,7 @@ def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_i
 
     Args:
         nodes: The resources of each alive node, including those of placement groups, but without those that actors
-            which
-            may outlive the run reserve outside of placement groups.
+            which may outlive the run reserve outside of placement groups.
         waiting: The resources of each kind of waiting task and actor.
         job_id: The program's Ray job ID in hexadecimal. The IDs of its placement groups end with it.
     """

@@ -93,8 +93,7 @@ class GpuMemoryUsage(Value):
         """Return the record as part of a result. It always has the same keys, and each value is a number or a text.
 
         Lists become texts, because TensorBoard's logger plots lists and warns about texts in them. ``progress.csv`` has
-        columns only for the
-        keys of the first result, even if the trial continues with another GPU fraction.
+        columns only for the keys of the first result, even if the trial continues with another GPU fraction.
         """
         lines = {
             "limit_bytes": [f"{name}: {amount}" for name, amount in self.limit_bytes.items()],

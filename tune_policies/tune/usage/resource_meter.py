@@ -48,7 +48,7 @@ class AvailableResources(NamedTuple):
 
 
 class SlotRow(NamedTuple):
-    """The key of a row of ``ResourceUsage.slots``: the slot type as text, and Ray's name of its device type if known."""
+    """The key of each row of ``ResourceUsage.slots``: the slot type as text, and its device type, or ``None``."""
 
     slot: str
     accelerator_type: str | None = None

@@ -78,8 +78,7 @@ class TrialCounts(Value):
 
     Attributes:
         num_finished: Trials that reached their end, ``stop={…}``, or the ``max_t`` of the run's ``PolicyScheduler``.
-            They
-            include class trainables that a scheduler stopped, because Tune does not distinguish these.
+            They include class trainables that a scheduler stopped, because Tune does not distinguish these.
         num_stopped_early: Trials of a function trainable that a scheduler or a stopper ended earlier.
         num_failed: Trials that ended with an error.
         num_cut_off: Trials that ended with the whole run, before they reached their own end.
@@ -181,8 +180,7 @@ class ResourceUsage(ShownValue):
         trials: How the trials ended.
         out_of_memory: How often memory ran out.
         ran_out_with: The amounts that each trial reserved when its memory ran out, by trial ID. An entry is removed
-            when
-            the trial starts again.
+            when the trial starts again.
         max_trials_at_once: The maximum number of trials that ran at once.
         num_rounds_planned: The number of rounds of trials under the last plan if all trials took equally long. ``None``
             if the number of trials is not known.
