@@ -74,7 +74,7 @@ class SlotsByProfile(SlotsByConfig):
     headroom: Headroom
 
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
-        """Return what is unknown about a config; see :meth:`SlotsByConfig.why_unknown`."""
+        """Return what information is missing, or ``None``; see :meth:`SlotsByConfig.why_unknown`."""
         if self.needed_bytes(config) is not None:
             return None
         return f"no GPU memory was measured with {dict(config)}"
@@ -122,7 +122,7 @@ class SlotsByDecision(SlotsByConfig):
         return min(num_places, *(slot.max_concurrent_trials for slot in self.slots))
 
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
-        """Return what is unknown about a config; see :meth:`SlotsByConfig.why_unknown`."""
+        """Return what information is missing, or ``None``; see :meth:`SlotsByConfig.why_unknown`."""
         if self._size_of(config) is not None:
             return None
         return f"the decision needs a number above 0 for {self.size!r}, which {dict(config)} lacks"

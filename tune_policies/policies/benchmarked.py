@@ -48,7 +48,7 @@ class BenchmarkedPolicy(ResourcePolicy):
 
     Attributes:
         decision: The result of ``tune-policies bench decide``. You may pass it by position.
-        workload: The workload of the decision to use; ``None``: the only one.
+        workload: Which of the decision's workloads to use. Defaults to its only workload.
         size: The name of the number in the config, such as ``"batch_size"``; inside a mapping, ``"model/batch_size"``.
         gpu: The policy for trials on the GPU.
         cpu: The policy for trials on the CPU. With another number of CPUs than measured, the decision may be wrong.

@@ -34,8 +34,8 @@ class MixedPolicy(ResourcePolicy):
     policy, the reasons of the plan explain it. With several slot types, Train runs do not grow.
 
     Attributes:
-        policies: A policy for each slot type, the best first: arguments, or one list by name. No policy may have a
-            GPU memory profile.
+        policies: One policy per slot type, best first. Pass them as positional arguments, or as one list with
+            ``policies=``. No policy may have a GPU memory profile.
         speeds: How fast a trial runs in the slots of each policy, in any unit; ``None``: unknown. With speeds,
             ``PolicyScheduler`` leaves slow slots idle if faster slots finish all waiting trials sooner.
 

@@ -3,8 +3,9 @@
 The GCS does not contain what an autoscaler *could* add: v1 stores the nodes that it started under a key, v2 reports
 pending nodes, and neither reports the configuration that ``report_cluster_config`` would accept (Ray 2.60).
 
-Ray's public API for actors and placement groups, ``ray.util.state``, needs the dashboard, which a plain install does
-not have, and lacks the owners. The tables that the dashboard reads are not available through a Ray Client.
+Ray's public API for actors and placement groups, ``ray.util.state``, requires the dashboard, which is not part of
+a default install. It also does not report their owners. The tables that the dashboard reads are not available through a
+Ray Client.
 
 All messages are the same in Ray 2.50 and 2.60.
 """

@@ -35,7 +35,7 @@ def warn_of_untried_ray() -> None:
 
 def version_error(error: Exception, feature: str) -> RayVersionError:
     """Return the error of a feature that needs a missing part of Ray, as ``error`` says."""
-    why = str(error).partition(" (")[0]  # an ImportError ends with the file
+    why = str(error).partition(" (")[0]  # the message of an ImportError ends with the file path in parentheses
     return RayVersionError(
         f"Ray {ray.__version__} lacks what {feature} needs: {why}. Ray {TRIED} was tested: {_INSTALL}"
     )

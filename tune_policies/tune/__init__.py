@@ -1,1 +1,1 @@
-"""Schedulers for Ray Tune that give trials other resources than they began with."""
+"""Schedulers for Ray Tune that change the resources of trials during a run."""

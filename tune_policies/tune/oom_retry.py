@@ -1,8 +1,8 @@
-"""Decides how much memory a trial gets when it is retried after an out-of-memory error. Pure decisions, no I/O.
+"""Decides how much memory a trial gets when it is retried after an out-of-memory error. This module does no I/O.
 
-A GPU fraction grows to the next equal part 1/k, as the planner divides GPUs, then to a whole GPU, then by whole GPUs.
-Host memory grows in bytes. Neither exceeds the nodes of the cluster, because the trial would wait indefinitely. "GPU"
-here means every device that several processes can share.
+A GPU fraction grows to the next equal part 1/k, because the planner divides GPUs into equal parts. Then it grows to a
+whole GPU, and then by whole GPUs. Host memory grows in bytes. Neither exceeds what a node has, because the trial would
+wait indefinitely. "GPU" here means every device that several processes can share.
 """
 
 import math
@@ -32,13 +32,13 @@ from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import Value
 
 SHARED_DEVICES: Final = frozenset(family.resource for family in FAMILIES if family.can_be_split)
-"""Ray's names of the devices that trials can share. A trial's number of other devices, such as TPUs, never grows."""
+"""Ray's names of the devices that trials can share. A retry never adds devices of other kinds, such as TPUs."""
 
 ASSUMED_MEMORY_BYTES: Final = 2 * GIB
-"""The assumed host memory of a trial if neither its reservation nor its error contains an amount."""
+"""The assumed host memory of a trial, in bytes, if neither its reservation nor its error contains an amount."""
 
 MAX_SAME_SHARE_RETRIES: Final = 2
-"""How often a trial is retried with the same fraction if another process had filled the GPU that they share."""
+"""How often a trial is retried with the same GPU fraction if another process filled the shared GPU."""
 
 
 class MemoryFloor(Value):
@@ -46,7 +46,7 @@ class MemoryFloor(Value):
 
     Attributes:
         gpu_ticks: The number or fraction of GPUs in each bundle with a GPU, in ticks.
-        memory_bytes: Host memory in the first bundle, which is the trainable's own.
+        memory_bytes: Host memory in the first bundle, which runs the trainable, in bytes.
     """
 
     gpu_ticks: Count = 0
@@ -92,18 +92,18 @@ def next_floor(
     max_gpus: float,
     nodes: Sequence[NodeCapacity],
 ) -> MemoryFloor:
-    """Return the memory for the next try of a trial that ran out of memory, which is more than it had.
+    """Return the memory for the retry of a trial that ran out of memory. It is more than the trial reserved before.
 
     Args:
         reservation: The reservation of the trial.
         out_of_memory: The classified error; its kind is not ``"none"``.
         growth: The factor by which the memory grows. A fraction is rounded up to the next equal part of a GPU. If the
             nodes do not have that much, the trial gets the largest amount that fits.
-        max_gpus: The most GPUs in a bundle.
+        max_gpus: The maximum number of GPUs in a bundle.
         nodes: The nodes of the cluster.
 
     Raises:
-        InfeasibleRequestError: It already has as much as ``max_gpus`` or the nodes allow.
+        InfeasibleRequestError: The trial already has as much memory as ``max_gpus`` or the nodes allow.
     """
     had = floor_of(reservation.bundles)
     if out_of_memory.kind == "host":
@@ -137,7 +137,10 @@ def next_floor(
 
 
 def largest_that_fits(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequence[NodeCapacity]) -> MemoryFloor:
-    """Return as much of ``wish`` as fits on ``nodes``; 0 of a resource if that is no more than in ``reservation``."""
+    """Return the largest part of ``wish`` that fits on ``nodes``.
+
+    An amount is 0 if it would not exceed the amount in ``reservation``.
+    """
 
     def is_held_with(floor: MemoryFloor) -> bool:
         return is_held(reservation.with_bundles(floor.apply_to(reservation.bundles)), nodes)
@@ -156,9 +159,10 @@ def largest_that_fits(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequen
 def limit_floor(
     floor: MemoryFloor, reservation: BundleGroup, *, max_gpus: float, nodes: Sequence[NodeCapacity] | None
 ) -> MemoryFloor:
-    """Return ``floor``, limited by ``max_gpus`` in a bundle and by the nodes; ``None``: the nodes are not known.
+    """Return ``floor``, limited to ``max_gpus`` in a bundle and to what fits on the nodes.
 
-    If even ``reservation`` does not fit on the nodes, they do not limit ``floor``, because nodes are still to be added.
+    The nodes do not limit ``floor`` if they are not known (``None``), or if even ``reservation`` does not fit on them,
+    because nodes are then still to be added.
     """
     most_devices = _most_devices(reservation, nodes or ())
     floor = floor.model_copy(update={"gpu_ticks": min(floor.gpu_ticks, _largest_share(max_gpus, most_devices))})
@@ -172,7 +176,7 @@ def limit_floor(
 def next_share(share_ticks: int, *, growth: float, max_gpus: float, most_devices: float) -> int | None:
     """Return the next larger fraction or number of GPUs in ticks, or ``None`` if ``share_ticks`` is the maximum.
 
-    It is larger by at least the factor ``growth``, unless that exceeds a whole GPU or ``max_gpus``.
+    The result is at least ``growth`` times ``share_ticks``, unless that exceeds a whole GPU or ``max_gpus``.
     """
     wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))  # 100 * 1.1 is 110.00000000000001
     if share_ticks >= TICKS:  # a fraction becomes a whole GPU before it becomes several GPUs
@@ -189,7 +193,10 @@ def _largest_share(max_gpus: float, most_devices: float) -> int:
 
 
 def _shares_up_to(most_ticks: int, above_ticks: int, most_devices: float) -> list[int]:
-    """Return sizes above ``above_ticks``, the largest first: ``most_ticks``, then whole GPUs, then equal parts."""
+    """Return the GPU amounts above ``above_ticks`` in ticks, largest first.
+
+    These are ``most_ticks``, whole GPUs, and equal parts of a GPU.
+    """
     parts = range(2, TICKS // max(1, above_ticks) + 1)
     shares = {
         most_ticks,
@@ -211,7 +218,7 @@ def _next_host_memory(
     growth: float,
     nodes: Sequence[NodeCapacity],
 ) -> MemoryFloor:
-    # Ray does not enforce the reserved host memory, so a trial may have used more.
+    # Ray does not enforce the reserved host memory, so the trial may have used more than it reserved.
     used = max(had.memory_bytes, out_of_memory.requested_bytes or 0) or ASSUMED_MEMORY_BYTES
     floor = largest_that_fits(MemoryFloor(memory_bytes=math.ceil(used * growth)), reservation, nodes)
     if not floor.memory_bytes:
@@ -236,8 +243,8 @@ def decide_retry(
     If a trial without a GPU reports GPU memory, or a Train driver reports host memory, the error comes from another
     process, such as a Train worker. More memory for the trial would not help, so Tune decides.
 
-    If a neighbour had filled the device and the trial was within its limit, the same fraction may be enough next time.
-    If it is not, a larger fraction leaves room for fewer neighbours.
+    If another trial filled the device and this trial was within its limit, the same fraction may be enough next time.
+    After ``MAX_SAME_SHARE_RETRIES``, the trial gets a larger fraction, so that fewer trials share its device.
     """
     holds_gpu = floor_of(bundles).gpu_ticks > 0
     is_driver = {name: amount for name, amount in bundles[0].items() if amount} == {"memory": DRIVER_BYTES}
@@ -251,14 +258,14 @@ def decide_retry(
 def larger_plan(
     plan: TrialPlan, out_of_memory: OutOfMemory, *, growth: float, max_gpus: float, nodes: Sequence[NodeCapacity]
 ) -> TrialPlan:
-    """Return the plan with more memory for each Train worker, and as many trials at once as then fit.
+    """Return the plan with more memory for each Train worker, and with the number of concurrent trials that then fit.
 
-    A plan with several slot types keeps only the first, because a Train run uses no other. ``growth`` and ``max_gpus``
-    have the meaning of :func:`next_floor`, for each worker.
+    A plan with several slot types keeps only the first, because a Train run does not use the other types. ``growth``
+    and ``max_gpus`` apply to each worker, as in :func:`next_floor`.
 
     Raises:
-        InfeasibleRequestError: The workers have as much as ``max_gpus`` allows, or the workers do not fit on the nodes
-            with more memory.
+        InfeasibleRequestError: The workers already have as much memory as ``max_gpus`` or the nodes allow, or the
+            larger workers do not all fit on the nodes.
     """
     slot = plan.slots[0]
     selects = matcher(slot.label_selector)
@@ -304,5 +311,5 @@ def _with_floor(slot: TrialSlot, floor: MemoryFloor) -> TrialSlot:
                 gpu_memory_bytes = gpu_memory_bytes * floor.gpu_ticks // had
     if floor.memory_bytes > (worker.memory_bytes or 0):
         worker = worker.with_ticks("memory", floor.memory_bytes)
-    # The nodes that were chosen for its workers may not have room for more memory.
+    # The nodes chosen for the workers may not have enough memory for larger workers.
     return slot.model_copy(update={"per_worker": worker, "gpu_memory_bytes": gpu_memory_bytes, "worker_nodes": ()})

@@ -1,8 +1,8 @@
 """A Tune scheduler that retries a trial after an out-of-memory error, with more memory and from its last checkpoint.
 
-``oom_retry`` decides how much memory a retry gets. A record of each retry determines which other trials need as much:
-those with similar memory settings, which are the entries of a config that can affect the memory of its trial.
-``ray_compat.tune_controller`` changes Tune's trials.
+``oom_retry`` decides how much memory a retry gets. The scheduler keeps a record of each retry. Other trials with
+similar memory settings get the same memory. Memory settings are the entries of a config that can affect the memory use
+of its trial. ``ray_compat.tune_controller`` changes Tune's trials.
 """
 
 import logging
@@ -42,14 +42,15 @@ _logger = logging.getLogger(__name__)
 Setting = bool | int | float | str | None
 
 MemorySettings = dict[str, Setting]
-"""The entries of a config that can affect the memory of its trial, by their paths in the config."""
+"""The entries of a config that can affect the memory use of its trial, by their paths in the config."""
 
 
 def memory_settings(config: Mapping[str, object], memory_keys: Sequence[str] | None = None) -> MemorySettings:
-    """Return the entries of ``config`` that can affect the memory of its trial.
+    """Return the entries of ``config`` that can affect the memory use of its trial.
 
-    Without ``memory_keys``, such as ``"model/width"`` for a nested key, these are all entries except fractions. A
-    learning rate does not affect memory. A batch size does, even as a float: some searchers suggest 64.0.
+    ``memory_keys`` are the keys of these entries, such as ``"model/width"`` for a nested key. By default, all entries
+    except fractions are returned, because a fraction such as a learning rate does not affect memory. A float with a
+    whole value is included, because some searchers suggest a batch size of 64.0.
     """
     settings = dict(_flatten("", config, keep_fractions=memory_keys is not None))
     if memory_keys is None:
@@ -85,14 +86,14 @@ def _flatten(path: str, value: object, *, keep_fractions: bool) -> Iterable[tupl
 
 
 def unknown_keys(memory_keys: Iterable[str], configs: Iterable[Mapping[str, object]]) -> dict[str, str]:
-    """Return the keys that no config contains, each with a suggestion such as ``"; did you mean 'width'?"``."""
+    """Return the keys that are in none of the configs, each with a suggestion such as ``"; did you mean 'width'?"``."""
     paths = {path for config in configs for path, _ in _flatten("", config, keep_fractions=True)}
     known = {prefix for path in paths for prefix in accumulate(path.split("/"), "{}/{}".format)}
     return {key: suggest(key, known) for key in memory_keys if key not in known}
 
 
 def _encodable(text: str) -> str:
-    """Return ``text`` without lone surrogates, which Python puts into paths that are not UTF-8."""
+    """Return ``text`` with lone surrogates escaped. Python uses them in file names that are not UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -108,9 +109,12 @@ class OomRecord(Value):
     floor: MemoryFloor
 
     def applies_to(self, settings: MemorySettings) -> bool:
-        """Return whether a trial with ``settings`` needs as much: no number is smaller, all other entries are equal."""
+        """Return whether a trial with ``settings`` needs at least the recorded memory.
+
+        This is the case if no number is smaller than in the record and all other entries are equal.
+        """
         both = self.settings.keys() & settings.keys()
-        # A float that is whole in only one config does not affect memory: dropouts of 0.0 and 0.5.
+        # A float that is whole in only one config does not affect memory, such as dropouts of 0.0 and 0.5.
         in_one_only = [found[path] for found in (self.settings, settings) for path in found.keys() - both]
         return all(isinstance(value, float) and value.is_integer() for value in in_one_only) and all(
             _is_no_less(settings[path], self.settings[path]) for path in both
@@ -145,7 +149,7 @@ class TrialOomHistory(Value):
 
 
 def load_history(trial: Trial) -> TrialOomHistory:
-    """Return the history of ``trial``, including that before Tune restored it."""
+    """Return the history of ``trial``, including the retries before Tune restored it."""
     text = getattr(trial, "oom_history", None)
     try:
         return TrialOomHistory() if text is None else TrialOomHistory.from_json(text)
@@ -155,7 +159,7 @@ def load_history(trial: Trial) -> TrialOomHistory:
 
 
 def save_history(trial: Trial, history: TrialOomHistory) -> None:
-    """Save ``history`` with ``trial``, from which a restored trial loads it."""
+    """Save ``history`` with ``trial``, so that a restored trial keeps it."""
     # Tune saves all attributes of a trial as JSON, with the experiment.
     trial.oom_history = history.to_json()
     trial.invalidate_json_state()
@@ -168,28 +172,28 @@ class OomRetryScheduler(WrappingScheduler):
     """Wraps a Tune scheduler, and retries a trial with more memory after an out-of-memory error.
 
     The trial resumes from its latest checkpoint with a larger GPU fraction, or more host memory. The error does not
-    count as a failure: ``max_failures`` and ``fail_fast`` apply to all other errors. The inner scheduler does not get
-    the failure, with two exceptions: HyperBand does, and any scheduler does if memory ran out while the trial saved a
+    count as a failure: ``max_failures`` and ``fail_fast`` apply only to other errors. The failure is not reported to
+    the inner scheduler, with two exceptions: HyperBand, and any scheduler if memory ran out while the trial saved a
     checkpoint.
 
-    Later trials with a similar config start with the memory of the retry. A config is similar if no whole number is
-    smaller, and all other entries except fractions are equal. A restored experiment keeps this information.
+    Later trials with a similar config start with the memory of the retry. A config is similar if none of its whole
+    numbers is smaller and all other entries, except fractions, are equal. A restored experiment keeps this information.
 
-    If neighbours had filled the GPU and the trial was within its GPU fraction, it is first retried twice with the same
-    fraction.
+    If other trials filled the GPU and this trial was within its GPU fraction, it is first retried up to two times with
+    the same fraction.
 
     Args:
-        inner: The scheduler that decides everything else. The default is Tune's, first come first served.
+        inner: The scheduler that makes all other decisions. The default is Tune's ``FIFOScheduler``.
         growth: The factor by which a trial's memory grows. A fraction is rounded up to the next equal part of a GPU.
-        max_gpus: The most GPUs of a trial. A trial that runs out of memory with this many fails, and its error
-            explains it.
+        max_gpus: The maximum number of GPUs of a trial. A trial that runs out of memory with this many GPUs fails with
+            an error that explains the limit.
         memory_keys: A list of the config keys that affect the memory of a trial, such as ``["model/width"]`` for a
             nested key; their values may be fractions. The default is all keys whose values are not fractions. If no
             config of the first trials contains a key, the scheduler logs a warning.
 
     Raises:
         InvalidResourcesError: ``growth`` is not above 1, ``max_gpus`` is not an amount of GPUs above 0, or
-            ``memory_keys`` is not a list of texts.
+            ``memory_keys`` is not a list of strings.
     """
 
     def __init__(
@@ -213,7 +217,7 @@ class OomRetryScheduler(WrappingScheduler):
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Add a trial. A new or restored trial gets the memory that the records require for its config."""
-        if trial in self._planned:  # it is requeued
+        if trial in self._planned:  # the trial is requeued
             save_experiment(tune_controller)
             super().on_trial_add(tune_controller, trial)
             return
@@ -224,7 +228,7 @@ class OomRetryScheduler(WrappingScheduler):
         self._planned[trial] = planned_of(trial.placement_group_factory)  # a PolicyScheduler inside may have changed it
         install_hook(trial, self, tune_controller)
         records = load_history(trial).records
-        if resources != planned_of(resources):  # a restored trial that had more
+        if resources != planned_of(resources):  # a restored trial that had more memory
             settings = memory_settings(trial.config, self._memory_keys)
             records = (*records, OomRecord(settings=settings, floor=floor_of(bundles_of(resources))))
         if records and self._nodes is None:
@@ -240,7 +244,10 @@ class OomRetryScheduler(WrappingScheduler):
         super().on_trial_error(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Let the inner scheduler decide, but do not pause a trial for a change that its raised memory makes void."""
+        """Let the inner scheduler decide, but do not pause a trial for a change of resources that has no effect.
+
+        A change has no effect if the trial, with its raised memory, already has these resources.
+        """
         decision = super().on_trial_result(tune_controller, trial, result)
         for scheduler in nested_schedulers(self):
             if isinstance(scheduler, ResourceChangingScheduler):
@@ -271,15 +278,15 @@ class OomRetryScheduler(WrappingScheduler):
         return super().choose_trial_to_run(tune_controller)
 
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
-        """Note ``planned`` as the trial's request, and return it with the memory that the records require."""
+        """Store ``planned`` as the trial's planned request, with at least the memory that earlier errors require."""
         self._planned[trial] = planned
         return self._with_needed_memory(trial, planned)
 
     def should_requeue(self, trial: Trial, error: object) -> bool:
-        """Return whether a failed trial ran out of memory and is retried; save the memory of the retry with the trial.
+        """Return whether to retry a trial that ran out of memory, and save the memory of the retry with the trial.
 
         Raises:
-            InfeasibleRequestError: The trial ran out of memory, and cannot get more.
+            InfeasibleRequestError: The trial ran out of memory and cannot get more memory.
         """
         history, out_of_memory = load_history(trial), classify_oom(error)
         if out_of_memory.kind == "none" and was_killed_by_kernel(error):
@@ -302,7 +309,7 @@ class OomRetryScheduler(WrappingScheduler):
     def _new_record(self, trial: Trial, out_of_memory: OutOfMemory) -> OomRecord | None:
         reservation = reservation_of(trial.placement_group_factory)
         nodes = self._read_nodes()
-        if nodes is None:  # more memory might exceed every node, and the trial would wait indefinitely
+        if nodes is None:  # more memory might not fit on any node, and the trial would wait indefinitely
             return None
         floor = next_floor(reservation, out_of_memory, growth=self._growth, max_gpus=self._max_gpus, nodes=nodes)
         _logger.warning(
@@ -335,7 +342,7 @@ class OomRetryScheduler(WrappingScheduler):
             needed = floor_for(memory_settings(trial.config, self._memory_keys), self._records)
             floor = limit_floor(needed, reservation_of(planned), max_gpus=self._max_gpus, nodes=self._nodes)
             raised = floor.apply_to(bundles)
-        except Exception:  # a config may contain any object, whose error must not end the other trials
+        except Exception:  # a config may contain any object, and its errors must not stop the other trials
             if trial not in self._warned:
                 _logger.exception("%s gets the planned memory because its config cannot be compared", trial)
             self._warned.add(trial)

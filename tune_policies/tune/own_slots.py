@@ -1,7 +1,7 @@
 """The slot of a trial whose resources depend on its config, or that requests several bundles.
 
-RLlib, and trainables with a head and children, reserve bundles and place their actors by the index of a bundle. So
-bundles are never changed or merged.
+RLlib, and trainables that start actors of their own, reserve several bundles and place their actors by bundle index. So
+bundles are never reordered or merged.
 """
 
 from collections import Counter
@@ -33,13 +33,14 @@ class OwnSlot(NamedTuple):
 
 
 _MOST_GROUPS: Final = 1000
-"""The most trials with several bundles that are counted."""
+"""The upper limit for the number of concurrent trials with several bundles."""
 
 
 def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapacity) -> TrialSlot:
-    """Return the slot of a trial that requests several bundles: the resources of its own process, and how many run.
+    """Return the slot of a trial that requests several bundles.
 
-    The bundles do not change. The plan determines their nodes and their type of device.
+    The slot contains the resources of the trial's own process and the number of such trials that run at once. The
+    amounts in the bundles do not change. The plan determines their nodes and device type.
 
     Args:
         plan: The plan of the policy.
@@ -47,7 +48,7 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
         capacity: The nodes.
 
     Raises:
-        InvalidResourcesError: Only one of the plan and the bundles has devices.
+        InvalidResourcesError: The plan has devices and the bundles have none, or the reverse.
         InfeasibleRequestError: The nodes do not have room for one such trial.
     """
     same = Counter(str(to_resources(bundle)) for bundle in group.bundles)
@@ -68,7 +69,7 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
     if plan.left_free.ticks:
         capacity = next(rests(capacity, plan.left_free))
     at_once = count_groups(group, capacity.nodes, _MOST_GROUPS)
-    if plan.fewer_than_fit and not plan.left_free.ticks:  # the number of trials itself is limited
+    if plan.fewer_than_fit and not plan.left_free.ticks:  # the policy limits the number of trials
         at_once = min(at_once, plan.max_concurrent_trials)
     if capacity.node_types != ():  # an autoscaler adds nodes for what is requested
         at_once += 1

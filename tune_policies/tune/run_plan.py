@@ -1,6 +1,6 @@
 """Keeps the plan of a run, and the places of its slots, up to date as nodes are added and removed.
 
-Tune's loop must not wait for Ray, so a thread reads the nodes, with a deadline.
+Tune's loop must not wait for Ray, so a thread reads the nodes with a timeout.
 """
 
 import logging
@@ -50,8 +50,8 @@ class NodeWatch:
 
     Args:
         interval_s: The interval between readings, in seconds.
-        probes: Whether each change starts a full probe, which also reads the devices on the nodes. Otherwise the watch
-            returns the nodes in Ray's GCS.
+        probes: Whether each change starts a full probe, which also reads the devices on the nodes. Otherwise, the watch
+            returns only the data in Ray's GCS.
     """
 
     def __init__(self, interval_s: float, *, probes: bool) -> None:
@@ -62,7 +62,7 @@ class NodeWatch:
         self._reading: BackgroundTask[tuple[Hashable, ClusterCapacity] | None] = BackgroundTask()
 
     def read_now(self) -> ClusterCapacity | None:
-        """Read the nodes, with which later readings are compared; return ``None`` if they cannot be read in time."""
+        """Read the nodes as the baseline for later readings; return ``None`` if they cannot be read in time."""
         try:
             self._known, capacity = _read_nodes()
         except ProbeError as error:
@@ -71,7 +71,7 @@ class NodeWatch:
         return capacity
 
     def changed(self) -> ClusterCapacity | None:
-        """Return the cluster after a change of its nodes, or ``None`` without a change. Does not wait."""
+        """Return the cluster if its nodes have changed, else ``None``. Does not wait."""
         match self._reading.take():
             case (known, capacity):
                 self._known = known
@@ -84,7 +84,7 @@ class NodeWatch:
         return None
 
     def _read(self, known: Hashable) -> tuple[Hashable, ClusterCapacity] | None:
-        # A probe runs tasks on the nodes and takes far longer than the GCS, so only a change starts one.
+        # A probe runs tasks on the nodes and takes far longer than reading the GCS, so only a change starts one.
         signature, capacity = _read_nodes()
         if signature == known:
             return None
@@ -102,20 +102,20 @@ def _read_nodes() -> tuple[Hashable, ClusterCapacity]:
 
 
 def lost_node(error: object) -> str | None:
-    """Return the identifier of the dead node with which a trial or one of its Train workers was lost, or ``None``.
+    """Return the ID of the dead node on which a trial or one of its Train workers ran, or ``None``.
 
-    Ray takes seconds to count a killed node as dead (``health_check_period_ms``), but the node's trials fail
-    immediately. So if Ray still counts the node as alive, this connects to its raylet, which no longer answers.
+    Ray takes seconds to mark a killed node as dead (``health_check_period_ms``), but the node's trials fail
+    immediately. So if Ray still reports the node as alive, this function tries to connect to its raylet.
     """
     actor_ids = [*dead_actors(error)]
     if not actor_ids:
         return None
-    # Without an answer the failure counts, as it would without this scheduler.
+    # Without an answer, the failure counts, as it does in Tune.
     return _ask(lambda: _dead_node_of(actor_ids), "whether a trial was lost with its node")
 
 
 def nodes_of(trials: Iterable[Trial]) -> dict[Trial, str]:
-    """Return the identifiers of the nodes on which trials run, without trials whose node is not known."""
+    """Return the ID of the node on which each trial runs. Trials whose node is not known are omitted."""
     actors = {trial: actor_id for trial in trials if (actor_id := actor_of(trial)) is not None}
     if not actors:
         return {}
@@ -126,7 +126,7 @@ def nodes_of(trials: Iterable[Trial]) -> dict[Trial, str]:
 def _ask(read: Callable[[], T], what: str) -> T | None:
     try:
         return answer_within(_ANSWER_TIMEOUT_S, read)
-    except Exception as error:  # noqa: BLE001  # Ray may be busy, or restart: the run continues without the answer
+    except Exception as error:  # noqa: BLE001  # Ray may be busy or restarting, and the run continues without the answer
         _logger.warning("%s could not be read: %s", what, error)
         return None
 
@@ -145,19 +145,19 @@ def _is_dead(node: Mapping[str, Any]) -> bool:
 
 
 _WITHOUT_DEVICE: Final = "without a device"
-"""The key, in ``RunPlan._own_slots``, of the slot of trials that cannot use their device."""
+"""The key in ``RunPlan._own_slots`` for the slot of trials that cannot use their device."""
 
 _AVOID_LOST_NODE_S: Final = 60.0
-"""How long a node that lost a trial gets no other trial. Then Ray counts the node as dead, or it answers again."""
+"""How long no trial is placed on a node that lost a trial, in seconds. By then, Ray has detected its death."""
 
 
 class PlanChange(Value):
-    """A plan that replaced another while trials ran.
+    """A change of the plan during a run.
 
     Attributes:
         at_s: The time of the change, in seconds since 1970.
-        plan: The plan from then on. If no plan is feasible, the last feasible one.
-        why: The reason, as a sentence.
+        plan: The new plan, or the last feasible plan if no plan is feasible.
+        why: The reason for the change.
     """
 
     at_s: float
@@ -166,14 +166,15 @@ class PlanChange(Value):
 
 
 class RunPlan:
-    """The plan of a run. A policy plans again when nodes are added, removed or changed; a given plan does not change.
+    """The plan of a run.
 
-    The constructor plans on the program's cluster, and prints the plan. The nodes are read every ``interval_s``
+    A policy plans again when nodes are added, removed or changed. If you pass a plan instead of a policy, it does not
+    change. The constructor plans on the program's cluster and prints the plan. The nodes are read every ``interval_s``
     seconds. The run ends if no plan is feasible for ``wait_for_nodes_s`` seconds.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: The plan depends on a measurement with other versions than the installed ones.
+        InvalidResourcesError: The plan depends on a measurement, and the installed package versions differ from it.
         ProbeError: The cluster cannot be read.
     """
 
@@ -206,7 +207,7 @@ class RunPlan:
 
     @property
     def placements(self) -> list[Placement]:
-        """The places of the slots, the better types first, without the nodes that have just lost a trial."""
+        """The placements of the slots, better types first, except those on nodes that have just lost a trial."""
         since_s = time.monotonic() - _AVOID_LOST_NODE_S
         lost = {node_id for node_id, at_s in self._lost_nodes.items() if at_s > since_s}
         return [placement for placement in self._placements or () if not lost & placement.nodes]
@@ -218,7 +219,7 @@ class RunPlan:
         return self._infeasible if waited_s > self._wait_for_nodes_s else None
 
     def avoid_node(self, node_id: str) -> None:
-        """Place no trial on a node that has just died, because Ray takes seconds to count it as dead."""
+        """Place no trial on a node that has just died. Ray takes seconds to detect its death."""
         self._lost_nodes[node_id] = time.monotonic()
 
     def replan(self, plan: TrialPlan, why: str) -> None:
@@ -238,7 +239,7 @@ class RunPlan:
             InfeasibleRequestError: The config needs more than any slot has.
         """
         slot = self.plan.slot_for(config)
-        key = id(slot)  # one of the plan's own slots; each step of a run looks up the slots of all waiting trials
+        key = id(slot)  # fast, because each step of a run looks up the slots of all waiting trials
         if key not in self._own_slots:
             self._own_slots[key] = OwnSlot(slot, slot.placement_group_factory())
             if self.plan.by_config is not None and (why := self.plan.by_config.why_unknown(config)) is not None:
@@ -271,7 +272,7 @@ class RunPlan:
         return self._own_slots[asked]
 
     def slot_without_device(self) -> OwnSlot:
-        """Return the slot of the policy's first choice without a device, for a trial that cannot use its device.
+        """Return the slot for a trial that cannot use its device: that of the first feasible choice without a device.
 
         Raises:
             InfeasibleRequestError: No choice without a device fits.
@@ -299,13 +300,16 @@ class RunPlan:
         return self._probed
 
     def _used_as_at_start(self, capacity: ClusterCapacity) -> ClusterCapacity:
-        """Return the capacity with the use at the start of the run, which does not include the run's own trials."""
+        """Return the capacity with the resources in use at the start of the run.
+
+        This excludes the resources that the run's own trials use now.
+        """
         return capacity.with_nodes(
             node.model_copy(update={"in_use": self._in_use.get(node.node_id)}) for node in capacity.nodes
         )
 
     def follow_nodes(self) -> bool:
-        """Update the plan if the nodes changed; return whether the placements changed. Does not wait."""
+        """Update the plan if the nodes changed; return whether the placements changed. Only the first call waits."""
         if self._policy is not None or len(self.plan.slots) > 1:
             if self._capacity is None:
                 self._capacity = self._watch.read_now() or ClusterCapacity()
@@ -339,7 +343,7 @@ class RunPlan:
             self.replan(self._policy.plan(capacity), why)
         except InfeasibleRequestError as error:
             self.wait_for_nodes(error, why)
-        except Exception:  # an error in a user's policy must not end trials that have run for hours
+        except Exception:  # an error in a user's policy must not stop running trials
             _logger.exception("%s: the plan does not change because the policy failed", why)
 
     def wait_for_nodes(self, error: InfeasibleRequestError, why: str) -> None:
@@ -359,7 +363,7 @@ class RunPlan:
             return tuple(_anywhere(slot_type, slot.max_concurrent_trials) for slot_type, slot in enumerate(slots))
         layout = place_slots(slots, capacity)
         to_come = [slot.max_concurrent_trials - layout.count(slot_type) for slot_type, slot in enumerate(slots)]
-        # The autoscaler adds nodes for what is requested.
+        # These requests make the autoscaler add nodes.
         anywhere = [
             _anywhere(slot_type, count) for slot_type, count in enumerate(to_come) if count and self.plan.nodes_to_add
         ]
@@ -390,13 +394,13 @@ def _what_changed(before: ClusterCapacity | None, after: ClusterCapacity) -> str
 def check_versions(measured_with: Mapping[str, str]) -> None:
     """Compare the versions of a measurement with the installed versions.
 
-    A package that is not installed where the program runs, such as on a laptop, is not compared.
+    A package that is not installed where the driver runs is not compared.
 
     Args:
-        measured_with: Versions by package.
+        measured_with: The version of each package, by its name.
 
     Raises:
-        InvalidResourcesError: A package has another version.
+        InvalidResourcesError: The installed version of a package differs.
     """
     others = [
         f"{name} {measured} ({found} is installed)"
@@ -411,7 +415,7 @@ def check_versions(measured_with: Mapping[str, str]) -> None:
 
 
 def _installed(name: str) -> str | None:
-    for build in (name, f"{name}-cpu"):  # the builds of TensorFlow and XGBoost without CUDA
+    for build in (name, f"{name}-cpu"):  # TensorFlow and XGBoost publish CPU-only builds under this name
         with suppress(PackageNotFoundError):
             return version(build)
     return None

@@ -1,11 +1,11 @@
-"""Decides which slots of a plan are free, which types a trial may get, and when a slow slot is better left idle.
+"""Decides which slots are free, which slot types a trial may use, and when a slow slot is better left idle.
 
 A placement is a number of slots of one type on one node, or on any node if the plan need not distinguish nodes.
 
 While many trials wait, every slot helps. Near the end of a run, a trial that starts in a slow slot may be the last to
 finish, although the faster slots could run all waiting trials sooner.
 
-All decisions are pure: this module does not import Ray, and callers pass the time.
+This module does not import Ray or read the clock: callers pass the time.
 """
 
 import heapq
@@ -24,12 +24,13 @@ class SlotAssignment(NamedTuple):
     """The slot in which a trial runs, or waits for Ray to start it.
 
     Attributes:
-        slot: The slot when the trial got it.
-        slot_type: The index of its type among the slots of the plan; ``None``: the plan no longer has such a slot, or
-            the trial has a slot of its own.
-        node_id: The node of the slot; ``None``: any.
-        num_slots: How many slots of the type the trial takes: several if it reserves more than one slot.
-        has_started: Whether the trial runs.
+        slot: The slot, as planned when it was assigned to the trial.
+        slot_type: The index of its type among the slots of the plan. ``None`` if the plan no longer has such a slot,
+            or if the trial itself determines its resources.
+        node_id: The node of the slot, or ``None`` for any node.
+        num_slots: The number of slots of this type that the trial occupies: more than 1 if its reservation is larger
+            than one slot.
+        has_started: Whether the trial has started to run.
         worker_nodes: The nodes of its Train workers in the placement of the slot.
     """
 
@@ -42,19 +43,20 @@ class SlotAssignment(NamedTuple):
 
     @property
     def place(self) -> Hashable:
-        """The result of :func:`place_of` for the placement of the slot."""
+        """The key of the slot's placement, as returned by :func:`place_of`."""
         return self.slot_type, self.node_id, self.worker_nodes
 
 
 def place_of(placement: Placement) -> Hashable:
-    """Return a key of a placement among those of a plan, which does not depend on its number of slots."""
+    """Return a key that identifies a placement within a plan. It does not depend on the number of slots."""
     return placement.slot_type, placement.node_id, placement.worker_nodes
 
 
 def _devices_of(slot: TrialSlot) -> tuple[frozenset[str], str | None, str]:
-    """Return the type of the devices that a trial keeps when it is paused and resumed; the amount may change.
+    """Return a key for the kind of devices in a slot, without their number.
 
-    CPUs without devices are a type too.
+    A paused trial resumes on the same kind of devices, possibly with another number. CPUs without devices are a kind
+    too.
     """
     devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
     return devices, slot.accelerator_type, format_selector(slot.label_selector)
@@ -63,11 +65,10 @@ def _devices_of(slot: TrialSlot) -> tuple[frozenset[str], str | None, str]:
 def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssignment]) -> list[int]:
     """Return the number of free slots of each placement.
 
-    A trial takes a slot of its assigned placement. If the plan has changed and has fewer slots there, the trial takes a
-    slot of the same type elsewhere. A trial of a type that the plan no longer has takes no slot, so Ray lets others
-    wait until it ends.
+    A trial occupies a slot of its assigned placement. If the plan has changed and has fewer slots there, the trial
+    occupies a slot of the same type elsewhere. A trial whose slot type is no longer in the plan occupies no slot.
 
-    A placement has no free slots while a trial that takes several of them has not started, because that many must
+    A placement has no free slots while a trial that needs several of them has not started, because all its slots must
     become free on one device.
     """
     free = [placement.count for placement in placements]
@@ -92,7 +93,7 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
 
 
 class SlotTypes:
-    """The slot types of a plan, and which of them match the slots of earlier plans.
+    """The slot types of a plan, matched with the slots of earlier plans.
 
     Args:
         slots: The slots of the plan.
@@ -103,23 +104,23 @@ class SlotTypes:
         self._matches: dict[int, tuple[TrialSlot, int | None, tuple[int, ...]]] = {}
 
     def type_of(self, slot: TrialSlot) -> int | None:
-        """Return the type that a trial in ``slot`` counts as, or ``None`` if the plan has no similar type.
+        """Return the index of the slot type that matches ``slot``, or ``None`` if the plan has no similar type.
 
-        This is the type with the same resources and labels, else a type with the same devices, because a trial keeps
-        its slot when the plan changes.
+        A trial keeps its slot when the plan changes, so ``slot`` may be from an earlier plan. A type with the same
+        resources and labels is preferred over a type that only has the same devices.
         """
         return self._match(slot)[0]
 
     def allowed_types(self, last_slot: TrialSlot | None) -> tuple[int, ...]:
-        """Return the types in which a trial may run: those with the devices of ``last_slot``, in which it ran last.
+        """Return the slot types in which a trial may run: those with the same devices as its last slot.
 
-        All types are allowed for a trial that has not run, and if the plan no longer has such devices, for instance
-        because their node died.
+        All types are allowed if the trial has not run yet (``None``), or if the plan no longer has such devices, for
+        instance because their node died.
         """
         return tuple(range(len(self.slots))) if last_slot is None else self._match(last_slot)[1]
 
     def _match(self, slot: TrialSlot) -> tuple[int | None, tuple[int, ...]]:
-        """Compare each slot object once, because each step of a run needs the result."""
+        """Return the matching type and the allowed types of ``slot``. Results are cached for the steps of the run."""
         if id(slot) not in self._matches:
             alike = _without_count_and_speed(slot)
             same_slot = [i for i, each in enumerate(self.slots) if _without_count_and_speed(each) == alike]
@@ -134,20 +135,20 @@ def _without_count_and_speed(slot: TrialSlot) -> TrialSlot:
 
 
 _SHORTEST_S: Final = 1e-6
-"""The shortest duration of a trial, because code divides by durations."""
+"""The minimum duration of a trial in seconds, which prevents a division by zero."""
 
 _ENOUGH_TRIALS: Final = 5
-"""With this many trials of a type, their median is better than an estimate from the ratio of speeds."""
+"""The number of measured trials from which their median is better than an estimate from the speeds."""
 
 _NUM_QUANTILES: Final = 20
-"""The number of equally likely durations that represent all measured ones."""
+"""The number of equally likely durations that represent all measured durations."""
 
 
 class TrialDurations:
-    """The durations of trials in each slot type: as measured, or else estimated from the speeds.
+    """The durations of trials in each slot type, measured or estimated from the speeds.
 
     Args:
-        speeds: The speed of a trial in each type, all in the same unit; ``None``: not known.
+        speeds: The speed of a trial in each type, all in the same unit, or ``None`` if it is not known.
     """
 
     def __init__(self, speeds: Sequence[float | None]) -> None:
@@ -161,8 +162,9 @@ class TrialDurations:
     def typical_s(self, slot_type: int) -> float | None:
         """Return the typical duration of a trial in a slot of this type in seconds, or ``None`` if it is not known.
 
-        This is the median, because a few outliers do not change it. The shortest trials end first. So while a type has
-        few measured trials, the duration is estimated from the type with the most, and from the ratio of both speeds.
+        This is the median, which is robust against outliers. The shortest trials end first, so the median of few trials
+        is too low. Therefore, while a type has few measured trials, its duration is estimated from the type with the
+        most trials and the ratio of both speeds.
         """
         here, speed = self._measured_s[slot_type], self._speeds[slot_type]
         _, reference = max(
@@ -185,8 +187,8 @@ class TrialDurations:
     def quantiles(self) -> list[float]:
         """Return equally likely durations of a trial, each relative to the median.
 
-        They come from the type with the most measured trials. If these are many, the longest is left out, because it
-        may have hung. Until a trial has ended, all trials count as equally long.
+        They are measured in the type with the most completed trials. If there are many, the longest is left out because
+        that trial may have hung. Until a trial has completed, all durations are assumed to be equal.
         """
         times = max(self._measured_s, key=len)
         ranks = [(2 * i + 1) * len(times) // (2 * _NUM_QUANTILES) for i in range(_NUM_QUANTILES)]
@@ -200,7 +202,7 @@ def _median(sorted_s: Sequence[float]) -> float:
 
 
 class RunningTrial(NamedTuple):
-    """The slot type of a running trial, and for how many seconds it has run."""
+    """The slot type of a running trial and the time that it has run so far, in seconds."""
 
     slot_type: int
     elapsed_s: float
@@ -220,23 +222,23 @@ def should_idle(
     after them, it makes the run longer. The slot is used if the gain is larger than the mean loss over the measured
     durations of trials.
 
-    If all trials of a type take equally long, the slot is used exactly if its trial would end before the faster types
-    finish all waiting trials. Decided again at each free slot, this gives the shortest run: of all times at which a
-    slot could end a trial, the run uses the earliest ones, as many as there are trials.
+    If all trials of a type take equally long, the slot is used if and only if its trial would end before the faster
+    types finish all waiting trials. This rule, applied at each free slot, gives the shortest run.
 
-    Until a trial has ended in a type with a speed, types are compared by their speeds alone. Running trials then count
-    as just started, because their progress is not known.
+    Until a trial has completed in a type with a known speed, types are compared by their speeds alone. Running trials
+    then count as just started,
+    because their progress is not known.
 
-    A slot of the fastest type is never left idle, nor one of a type without a known duration. Other types without a
-    known duration are ignored.
+    A slot of the fastest type, or of a type without a known duration, is never left idle. The comparison ignores other
+    types without a known duration.
 
     Args:
         slot_type: The type of the free slot.
-        durations: How long trials take.
-        slots: How many slots there are of each type, used and free.
+        durations: The durations of trials in each type.
+        slots: The number of slots of each type, both used and free.
         running: The trials that run now, in slots of any type.
-        num_waiting: How many trials have no slot yet and may take one of any type. Do not count a trial that needs this
-            slot type, because no other slot can run it.
+        num_waiting: The number of trials that wait for a slot of any type. Do not count trials that can only run in
+            this slot type.
     """
     is_measured = durations.typical_s(slot_type) is not None
     each = [(durations.typical_s if is_measured else durations.by_speed)(other) for other in range(len(slots))]
@@ -253,7 +255,7 @@ def should_idle(
         return False
     gain_s = 1 / sum(1 / each_s for _, each_s in free_s)
     ends_s = [here_s * quantile for quantile in durations.quantiles()]
-    # The others take gain_s or more for each trial. This bound avoids a long loop if the search has no end.
+    # The faster slots take at least gain_s per trial. This bound avoids a long loop.
     if (num_waiting - 1) * gain_s >= max(ends_s):
         return False
     others_end_s = _makespan_s(num_waiting, free_s)
@@ -262,7 +264,10 @@ def should_idle(
 
 
 def _makespan_s(num_trials: int, slots: list[tuple[float, float]]) -> float:
-    """Return when the slots have run all trials. Each slot has the time when it is free, and its trials' duration."""
+    """Return the time in seconds until the slots have run all trials.
+
+    Each slot is a pair: the seconds until it is free, and the duration of a trial in it.
+    """
     ends = [(free_s + each_s, each_s) for free_s, each_s in slots]
     heapq.heapify(ends)
     for _ in range(num_trials - 1):
@@ -272,10 +277,10 @@ def _makespan_s(num_trials: int, slots: list[tuple[float, float]]) -> float:
 
 
 def _seconds_until_free(each_s: float, elapsed: Sequence[float], num_slots: int) -> list[float]:
-    """Return in how many seconds each slot of a type becomes free.
+    """Return the time until each slot of a type becomes free, in seconds.
 
-    A late trial is expected to run for as long as it is already late, so a slot with a hanging trial counts less and
-    less. If more trials run than there are slots, the trials that end first free no slot.
+    An overdue trial is expected to run for as long as it is already overdue, so a slot with a hanging trial counts less
+    and less. If more trials run than there are slots, the trials that end first do not free a slot.
     """
     left = [abs(each_s - so_far) for so_far in elapsed]
     free = [0.0] * (num_slots - len(left))
@@ -310,11 +315,11 @@ class TrialTimer:
             self._durations.add(slot_type, seconds)
 
     def start(self, trial: Any, now_s: float) -> None:
-        """Start the clock of a running trial, unless it was started before."""
+        """Start the clock of a running trial if it is not running yet."""
         self._since_s.setdefault(trial, now_s)
 
     def stop(self, trial: Any, now_s: float) -> None:
-        """Stop the clock of a trial that does not run."""
+        """Stop the clock of a trial that no longer runs."""
         since_s = self._since_s.pop(trial, None)
         if since_s is not None:
             self._ran_s[trial] = self._ran_s.get(trial, 0.0) + now_s - since_s

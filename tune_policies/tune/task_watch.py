@@ -1,4 +1,4 @@
-"""Warns about tasks that wait because a run's placement groups have reserved the resources that they need.
+"""Warns about tasks that wait for resources because a run's placement groups have reserved them.
 
 The resources of a Tune trial and of a Train worker are in a placement group. Tasks of Ray Data, and tasks with their
 own scheduling strategy, run outside of all groups. If the groups reserve every CPU, these tasks wait until a trial
@@ -28,25 +28,27 @@ Amounts = Mapping[str, float]
 """The amounts of a node, or of a task's request, by Ray's names."""
 
 _GROUP: Final = re.compile(r"(.+)_group_([0-9a-f]{36})")
-"""A node's resource for all bundles of one group. The name for one bundle has its index before the identifier."""
+"""A node's resource for all bundles of one group. Names for single bundles have an index before the ID."""
 
 _MIN_WAIT_S: Final = 5.0
-"""How long tasks must wait before a warning. After a trial has ended, tasks may take a moment to start."""
+"""How long tasks must wait before a warning, in seconds. Tasks may take a moment to start after a trial ended."""
 
 _REPEAT_S: Final = 60.0
-"""The interval between repeated warnings, as in Ray, because the program may have started another run."""
+"""The interval between repeated warnings in seconds, as in Ray. Another run may have started in the meantime."""
 
 
 def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_id: str) -> list[Amounts]:
     """Return the requests that wait for resources reserved by this program's groups.
 
-    A request that fits beside all groups only waits for its turn. A request that fits on no node even without this
-    program's groups waits for other programs, or for a new node.
+    A request is not returned if it fits on a node despite the groups, because its tasks then start soon. Nor is it
+    returned if it would not fit on any node without this program's groups, because it then waits for other programs or
+    for a new node.
 
     Args:
-        nodes: The resources of each alive node, including those of groups, without those of lasting actors.
+        nodes: The resources of each alive node, including those of placement groups, but without those that actors
+            which may outlive the run reserve outside of placement groups.
         waiting: The resources of each kind of waiting task and actor.
-        job_id: The program's Ray job ID, in hexadecimal, with which the identifiers of its groups end.
+        job_id: The program's Ray job ID in hexadecimal. The IDs of its placement groups end with it.
     """
     without_any, without_own = [], []
     for node in nodes:
@@ -74,16 +76,17 @@ def _holds(ticks: Mapping[str, int], request: Amounts) -> bool:
 
 
 class StarvedTasks:
-    """Tracks how long tasks have been starved, and the time of each warning. Callers pass the time."""
+    """Tracks how long tasks have waited for reserved resources, and when the user was warned. Callers pass the time."""
 
     def __init__(self) -> None:
         self._since_s: dict[frozenset[tuple[str, float]], float] = {}
         self._warned_s: dict[frozenset[tuple[str, float]], float] = {}
 
     def read(self, starved: Iterable[Amounts], now_s: float, held: Amounts = MappingProxyType({})) -> list[str]:
-        """Add a reading; return the warnings that are due: one per minute for each kind of task.
+        """Add a reading and return the warnings that are due, at most one per minute for each kind of task.
 
-        ``held`` are the resources of lasting actors outside of placement groups, which a plan must leave free as well.
+        ``held`` contains the resources of long-lived actors outside of placement groups. A plan must leave these free
+        too.
         """
         kinds = {frozenset(request.items()): request for request in starved}
         self._since_s = {kind: self._since_s.get(kind, now_s) for kind in kinds}
@@ -116,7 +119,10 @@ _logger = logging.getLogger(__name__)
 _INTERVAL_S: Final = 2.0
 _READ_TIMEOUT_S: Final = 10.0
 _WATCH_ON_S: Final = 600.0
-"""How long the watch continues after the program's last group is removed: new trials may wait for other programs."""
+"""How long the watch continues after the program's last placement group was removed, in seconds.
+
+New trials may be waiting for the resources of other programs.
+"""
 _JOIN_TIMEOUT_S: Final = 2.0
 
 _lock = threading.Lock()
@@ -124,7 +130,7 @@ _watch: "_TaskWatch | None" = None
 
 
 def watch_tasks() -> None:
-    """Start a watch for a run, or extend the running watch. Does not wait."""
+    """Start watching for starved tasks of a run, or extend the running watch. Does not wait."""
     global _watch
     with _lock:
         if _watch is None or not _watch.extend():
@@ -133,7 +139,7 @@ def watch_tasks() -> None:
 
 
 def _end_watch() -> None:
-    """End the watch before the interpreter exits, because a thread inside Ray's code would cause an error."""
+    """End the watch before the interpreter exits, because a thread that still runs Ray's code would cause an error."""
     if _watch is not None:
         _watch.stop.set()
         _watch.join(_JOIN_TIMEOUT_S)
@@ -149,7 +155,7 @@ class _TaskWatch(threading.Thread):
         self._needed_until_s = time.monotonic() + _WATCH_ON_S
 
     def extend(self) -> bool:
-        """Continue to watch; return ``False`` if the watch has ended."""
+        """Extend the watch; return ``False`` if it has ended."""
         self._needed_until_s = time.monotonic() + _WATCH_ON_S
         return self.is_alive() and not self.stop.is_set()
 
@@ -168,18 +174,18 @@ class _TaskWatch(threading.Thread):
             except RayVersionError as error:
                 _logger.warning("tasks that wait for the resources of trials are not detected: %s", error)
                 return
-            except Exception as error:  # noqa: BLE001  # Ray is busy or shuts down, which must not affect the run
+            except Exception as error:  # noqa: BLE001  # Ray may be busy or shutting down, and this must not affect the run
                 _logger.debug("the waiting tasks could not be read: %s", error)
 
     def _read(self, tasks: StarvedTasks) -> bool:
-        """Read once; return whether a run of the program continues, which is the case if the program has groups."""
+        """Read the tasks and log warnings; return whether the program has placement groups, so that a run continues."""
         job_id = ray.get_runtime_context().get_job_id()
         demand = read_demand(_READ_TIMEOUT_S)
         totals = demand.node_totals
         if not any(name.endswith(job_id) and "_group_" in name for node in totals.values() for name in node):
             return False
         self._needed_until_s = time.monotonic() + _WATCH_ON_S
-        waiting = () if demand.is_growing else demand.waiting  # nodes for them are being launched
+        waiting = () if demand.is_growing else demand.waiting  # the autoscaler is launching nodes for them
         held = _remove_actors_from(totals, job_id) if waiting else {}
         for text in tasks.read(starved_requests([*totals.values()], waiting, job_id), time.monotonic(), held):
             _logger.warning("%s", text)
@@ -187,7 +193,7 @@ class _TaskWatch(threading.Thread):
 
 
 def _remove_actors_from(node_totals: Mapping[str, dict[str, float]], job_id: str) -> dict[str, float]:
-    """Subtract the resources of lasting actors outside of all groups, such as Ray Serve's; return their sum."""
+    """Subtract the resources of long-lived actors outside of all groups, such as Ray Serve's, and return their sum."""
     held: defaultdict[str, float] = defaultdict(float)
     for actor in living_actors():
         node = node_totals.get(actor.node_id, {})

@@ -1,4 +1,4 @@
-"""The base of a Tune scheduler that wraps another, and may requeue failed trials without counting the failure."""
+"""The base class of schedulers that wrap another one and may requeue failed trials without counting the failure."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
     """Passes all calls to the inner scheduler, except for failures that do not count.
 
     Args:
-        inner: The scheduler that decides everything else. The default is Tune's, first come first served.
+        inner: The scheduler that makes all other decisions. The default is Tune's ``FIFOScheduler``.
     """
 
     def __init__(self, inner: TrialScheduler | None) -> None:
@@ -30,8 +30,8 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Report the failure to the inner scheduler, unless this scheduler requeued the trial."""
-        # HyperBand's brackets cannot contain a trial that waits again after its milestone, at which Tune saves it. So
-        # HyperBand gets the failure, drops the trial and adds it again, as it does for every trial that Tune retries.
+        # HyperBand's brackets cannot contain a trial that is pending again after it reached its milestone. So HyperBand
+        # gets the failure, removes the trial and adds it again, as it does for every trial that Tune retries.
         is_hidden = requeued_by(trial) is self and not (
             was_saving(trial) or any(isinstance(each, HyperBandScheduler) for each in nested_schedulers(self))
         )
@@ -41,7 +41,7 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
             self._inner.on_trial_error(tune_controller, trial)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Let the inner scheduler choose."""
+        """Let the inner scheduler choose the next trial to run."""
         return self._inner.choose_trial_to_run(tune_controller)
 
     @property
@@ -84,14 +84,14 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
 
 
 def nested_schedulers(scheduler: TrialScheduler | None) -> Iterator[TrialScheduler]:
-    """Yield a scheduler and the schedulers that it wraps, the outermost first."""
+    """Yield ``scheduler`` and the schedulers that it wraps, outermost first."""
     while scheduler is not None:
         yield scheduler
         scheduler = getattr(scheduler, "_inner", None) or scheduler_inside(scheduler)
 
 
 def takes_first(scheduler: TrialScheduler) -> bool:
-    """Return whether a scheduler chooses the first waiting trial, like Tune's default, ASHA and the median rule."""
+    """Return whether a scheduler always runs the first waiting trial, like FIFO, ASHA and the median stopping rule."""
     return all(
         isinstance(each, WrappingScheduler) or type(each).choose_trial_to_run is FIFOScheduler.choose_trial_to_run
         for each in nested_schedulers(scheduler)

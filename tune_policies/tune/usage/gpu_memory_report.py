@@ -1,6 +1,6 @@
-"""Shows the GPU memory of a run's trials: tables, advice, or a plot by matplotlib.
+"""Shows the GPU memory of a run's trials as tables with advice, or as a matplotlib plot.
 
-The advice contains how many trials would fit on a GPU, and problems of trials.
+The advice contains the number of trials that would fit on a GPU, and the problems of trials.
 """
 
 import io
@@ -30,7 +30,7 @@ _NOTHING_REPORTED: Final = (
 )
 
 HEADROOM: Final = 0.1
-"""The memory of a trial should exceed its peak by this fraction."""
+"""The fraction by which the memory of a trial should exceed its peak."""
 
 
 class Verdict(Enum):
@@ -42,33 +42,33 @@ class Verdict(Enum):
 
     @classmethod
     def of(cls, usage: GpuMemoryUsage) -> "Verdict":
-        """Return the verdict on a process."""
+        """Return the verdict on the memory use of a process."""
         if usage.num_ooms:
             return cls.OUT_OF_MEMORY
         return cls.BEYOND if usage.share_kept is False else cls.WITHIN
 
 
 def device_bytes(usage: GpuMemoryUsage) -> int | None:
-    """Return the memory of one device, or ``None`` if it is not known."""
+    """Return the memory of one device in bytes, or ``None`` if it is not known."""
     if usage.device_bytes is not None or usage.share_bytes is None or not usage.gpus:
         return usage.device_bytes
     return int(usage.share_bytes / usage.gpus)
 
 
 def share_or_device_bytes(usage: GpuMemoryUsage) -> int:
-    """Return the memory that the process may use: of its fraction, or else of the device; 0 if not known."""
+    """Return the memory of the GPU fraction, or else of the device, in bytes; 0 if neither is known."""
     return usage.share_bytes or device_bytes(usage) or 0
 
 
 def share_text(usage: GpuMemoryUsage) -> str:
-    """Return the GPU fraction in bytes, or in GPUs if its size is not known or the GPUs are whole."""
+    """Return the memory of the GPU fraction as text, or the number of GPUs for whole GPUs or an unknown size."""
     if usage.share_bytes:
         return format_bytes(usage.share_bytes)
     return amount_of(usage.gpus, "GPU") if usage.gpus else "not known"
 
 
 def advise(run: RunUsage, record: ResourceUsage | None = None) -> list[str]:
-    """Return sentences of advice about the run, or none if its record shows that no trial had a GPU."""
+    """Return advice about the run, one sentence per item. Empty if the record shows that no trial had a GPU."""
     known = [trial for trial in run.trials if trial.usage is not None]
     if _is_without_gpus(run, record):
         return []
@@ -100,7 +100,7 @@ def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
         return
     needs = [need for need in (needed_bytes(usage) for usage in usages) if need]
     if not needs or gpus > 1:
-        return  # the use of each of several GPUs is not known
+        return  # the memory use of each single GPU is not known
     peak = max(needs)
     fit = min(int(device / (peak * (1 + HEADROOM))), TICKS)
     text = f"peak {_gib(peak)} of {_gib(share)} GiB"
@@ -156,7 +156,7 @@ def _gib(amount: int) -> str:
 
 
 _BAR: Final = 40
-"""The length of a bar that fills the GPU fraction, in characters."""
+"""The length of a full bar, which represents the whole GPU fraction, in characters."""
 
 
 def _is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:
@@ -223,7 +223,7 @@ def _known(amount: int | None) -> str:
 
 
 _MOST_NAMES: Final = 60
-"""The names of more trials would overlap, so the plot has no names then."""
+"""The maximum number of trials whose names the plot shows. With more trials, the names would overlap."""
 
 _COLOURS: Final = {Verdict.WITHIN: "#4878a8", Verdict.BEYOND: "#c44e52", Verdict.OUT_OF_MEMORY: "#dd8452"}
 
@@ -249,7 +249,7 @@ def plot_usage(run: RunUsage, file: Path, *, force: bool = False) -> None:
     picture = io.BytesIO()
     try:
         figure.savefig(picture, format=file.suffix.removeprefix(".") or "png", dpi=120)
-    except (OSError, RuntimeError, ValueError) as error:  # such as an unsupported suffix
+    except (OSError, RuntimeError, ValueError) as error:  # for instance because the suffix is not supported
         raise InvalidResourcesError(f"cannot write the plot to {file}: {error}") from error
     write_new(file, picture.getvalue(), force=force)
 
@@ -264,7 +264,7 @@ def _draw(axes: Any, rows: list[tuple[str, GpuMemoryUsage]]) -> None:
     used = [(needed_bytes(usage) or 0) / GIB for _, usage in rows]
     axes.barh(places, used, height=0.55, color=[_COLOURS[verdict] for verdict in verdicts])
     axes.invert_yaxis()
-    # matplotlib interprets a text between two dollar signs as a formula.
+    # matplotlib interprets text between two dollar signs as a formula.
     names = [one_line(name).replace("$", r"\$") for name, _ in rows]
     named = [name if len(name) <= 48 else f"{name[:47]}…" for name in names] if len(rows) <= _MOST_NAMES else []
     axes.set_yticks(list(places)[: len(named)], named, fontsize=8)

@@ -1,7 +1,7 @@
-"""The GPU memory that a process used, and that the trials of a run used, as read from the files of Tune or Train.
+"""The GPU memory that processes and trials used, read from the files of Tune or Train.
 
-A trial has one record for each GPU fraction that it had, with the maximum of each peak and the last value of all other
-fields. Truncated files and lines that are not records are skipped.
+A trial has one record for each GPU fraction that it reserved. A record has the maximum of each peak and the last value
+of all other fields. Truncated files and lines that are not records are skipped.
 """
 
 import io
@@ -29,10 +29,10 @@ USAGE_NOTE: Final = f"{GPU_MEMORY_KEY}: "
 """The prefix of the line in an error that contains the trial's record as JSON."""
 
 WORKER_FILES: Final = f"{GPU_MEMORY_KEY}-*.json"
-"""The files of the records of processes, in the folder of a run or a trial."""
+"""The pattern of the files with the records of processes, in the folder of a run or a trial."""
 
 ASSUMED: Final = "the reserved peak and an overhead that is only assumed"
-"""The source of ``share_kept`` if the driver does not count per process, and the overhead was not measured."""
+"""The source of ``share_kept`` if the driver does not report memory per process and the overhead was not measured."""
 
 
 def _from_lines(value: object) -> object:
@@ -47,7 +47,7 @@ def _from_named_lines(value: object) -> object:
 
 
 _Texts = Annotated[tuple[str, ...], BeforeValidator(_from_lines)]
-"""Texts, which are the lines of one text in a result."""
+"""Several texts. In a result, they are the lines of a single text."""
 
 
 class GpuMemoryUsage(Value):
@@ -55,21 +55,21 @@ class GpuMemoryUsage(Value):
 
     Attributes:
         pid: The ID of the process.
-        gpus: GPUs of the process: a fraction of one, or whole ones; ``None``: not known.
-        device_bytes: The memory of one of its devices; ``None``: not known.
-        share_bytes: The memory that the process may use; ``None``: whole GPUs, or a fraction whose size is not known.
-        limit_bytes: The limits of its frameworks' allocators, by framework.
-        peak_allocated_bytes: The peak of tensors; ``None``: not known.
-        peak_reserved_bytes: The peak of allocators; ``None``: not known.
-        process_bytes: All memory of the process as counted by the driver; ``None``: not known.
+        gpus: The number of GPUs of the process, possibly a fraction; ``None``: not known.
+        device_bytes: The memory of one of its devices, in bytes; ``None``: not known.
+        share_bytes: The memory of its GPU fraction, in bytes; ``None`` for whole GPUs, or if it is not known.
+        limit_bytes: The limit of each framework's allocator in bytes, by framework.
+        peak_allocated_bytes: The peak memory of tensors; ``None``: not known.
+        peak_reserved_bytes: The peak memory that allocators reserved; ``None``: not known.
+        process_bytes: The memory of the process as reported by the driver; ``None``: not known.
         overhead_bytes: The memory of frameworks outside their allocators; ``None``: not known.
-        num_ooms: How often an allocation was refused because memory ran out.
+        num_ooms: The number of allocations that failed because memory ran out.
         share_kept: Whether the process stayed within ``share_bytes``; ``None``: not known.
         left_over_bytes: Memory that an earlier trial in this process did not release.
-        isolation: What enforces the limit, such as ``"framework"`` or ``"mps"``; ``None``: nothing does.
-        not_enforceable: Frameworks in use that have no limit.
-        warnings: Why a limit is not enforced although you chose to continue, and other notes.
-        sources: How each field was measured, by its name.
+        isolation: The mechanism that enforces the limit, such as ``"framework"`` or ``"mps"``; ``None``: no limit.
+        not_enforceable: The frameworks in use that cannot limit their memory.
+        warnings: Reasons why a limit is not enforced if the user chose to continue anyway, and other notes.
+        sources: How each field was measured, by the name of the field.
     """
 
     pid: Count | None = None
@@ -90,10 +90,10 @@ class GpuMemoryUsage(Value):
     sources: Annotated[dict[str, str], BeforeValidator(_from_named_lines)] = Field(default_factory=dict)
 
     def to_result(self) -> dict[str, Any]:
-        """Return the record for a result, which always has the same keys, each with a number or a text.
+        """Return the record as part of a result. It always has the same keys, and each value is a number or a text.
 
-        TensorBoard's logger draws each list, and warns about texts in it. ``progress.csv`` has columns only for the
-        keys of the first result, even if the trial continues with another GPU fraction.
+        Lists become texts, because TensorBoard's logger plots lists and warns about texts in them. ``progress.csv`` has
+        columns only for the keys of the first result, even if the trial continues with another GPU fraction.
         """
         lines = {
             "limit_bytes": [f"{name}: {amount}" for name, amount in self.limit_bytes.items()],
@@ -106,7 +106,7 @@ class GpuMemoryUsage(Value):
 
 
 def needed_bytes(usage: GpuMemoryUsage) -> int | None:
-    """Return the peak of the process on a device, including the overhead of frameworks, or ``None`` if not known."""
+    """Return the peak memory of the process in bytes, including the overhead of frameworks; ``None``: not known."""
     peak = usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
     amounts = (peak and peak + (usage.overhead_bytes or 0), usage.process_bytes)
     return max((amount for amount in amounts if amount), default=usage.process_bytes)
@@ -118,7 +118,7 @@ def rests_on_assumption(usage: GpuMemoryUsage) -> bool:
 
 
 def worker_file(rank: int, pid: int) -> str:
-    """Return the name of the file of a process. A restarted worker is another process."""
+    """Return the file name for a process. A restarted worker is another process, so the name contains its ID."""
     return WORKER_FILES.replace("*", f"{rank}-{pid}")
 
 
@@ -136,7 +136,7 @@ _GROWING_FIELDS: Final = (
 
 
 _MAX_RESULTS_BYTES: Final = 128 * MIB
-"""The most bytes that are read of a trial's results, usually enough for a hundred thousand."""
+"""The maximum size of a trial's results file, usually enough for a hundred thousand results."""
 
 _TIME_SUFFIX: Final = re.compile(r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d$")
 
@@ -145,8 +145,8 @@ class TrialUsage(Value):
     """The GPU memory that one trial used.
 
     Attributes:
-        name: The name of the trial's folder, without the time.
-        usage: The record for its largest GPU fraction; ``None``: it left no record, for instance without a GPU.
+        name: The name of the trial's folder, without the time suffix.
+        usage: The record for its largest GPU fraction; ``None`` if there is no record, for instance without a GPU.
         of_smaller_shares: The records for smaller fractions, the smallest first.
     """
 
@@ -156,7 +156,7 @@ class TrialUsage(Value):
 
     @property
     def usages(self) -> tuple[GpuMemoryUsage, ...]:
-        """All its records, the smallest fraction first."""
+        """The records of the trial for all its GPU fractions, smallest first."""
         return self.of_smaller_shares if self.usage is None else (*self.of_smaller_shares, self.usage)
 
 
@@ -168,7 +168,7 @@ class RunUsage(ShownValue):
     trials: tuple[TrialUsage, ...]
 
     def redacted(self) -> "RunUsage":
-        """Return the values without the texts of warnings, so that they can be published."""
+        """Return a copy without the texts of warnings, so that it can be published."""
         return RunUsage(trials=tuple(map(_without_warnings, self.trials)))
 
 
@@ -179,15 +179,17 @@ def _without_warnings(trial: TrialUsage) -> TrialUsage:
 
 
 def read_usage(folder: Path) -> RunUsage:
-    """Return the GPU memory that the trials in ``folder`` used: an experiment of Tune, one trial, or a run of Train.
+    """Return the GPU memory that the trials in ``folder`` used.
+
+    ``folder`` is the folder of a Tune experiment, a single trial, or a Train run.
 
     Raises:
-        InvalidResourcesError: ``folder`` is none of these.
+        InvalidResourcesError: ``folder`` is not such a folder.
     """
     if not folder.is_dir():
         raise InvalidResourcesError(f"{folder} is not a folder: name the folder of a run of Tune or Train")
     if not _is_trial(folder) and (any(folder.glob(WORKER_FILES)) or (folder / _TRAIN_RESULTS).is_file()):
-        # The folders in it are checkpoints. Ray keeps only their metrics, and only those of the first worker.
+        # The subfolders are checkpoints. Ray stores metrics only for checkpoints, and only those of the first worker.
         reported = [*_usages_in_checkpoints(folder / _TRAIN_RESULTS), *_usages_in_worker_files(folder)]
         return RunUsage(trials=(_trial_usage(folder.resolve().name, reported),))
     trials = [child for child in sorted(folder.iterdir()) if _is_trial(child)]
@@ -201,14 +203,14 @@ def read_usage(folder: Path) -> RunUsage:
 
 
 def merge_usages(found: Sequence[GpuMemoryUsage]) -> GpuMemoryUsage:
-    """Merge the records of one fraction: the maximum of each peak, and the last value of all other fields."""
+    """Merge the records of one GPU fraction. Peaks get their maximum, and other fields their last value."""
     changes: dict[str, Any] = {}
     for name in _GROWING_FIELDS:
         amounts = [amount for amount in (getattr(usage, name) for usage in found) if amount is not None]
         changes[name] = max(amounts, default=None)
     kept = [usage.share_kept for usage in found if usage.share_kept is not None]
     changes["share_kept"] = all(kept) if kept else None
-    # A restarted trial had several processes with counts of their own.
+    # A restarted trial had several processes, and each process counts from 0.
     of_process: dict[int | None, int] = defaultdict(int)
     for usage in found:
         of_process[usage.pid] = max(of_process[usage.pid], usage.num_ooms)
@@ -236,7 +238,7 @@ def _usages_of_trial(trial: Path) -> Iterator[GpuMemoryUsage]:
         if note:
             yield from _records(_parse_json(record))
     for line in _lines(trial / _RESULTS):
-        if GPU_MEMORY_KEY in line:  # parsing all other lines takes seconds
+        if GPU_MEMORY_KEY in line:  # parsing all lines would take seconds
             yield from _records(_field(_parse_json(line), GPU_MEMORY_KEY))
     yield from _usages_in_worker_files(trial)
 
@@ -257,7 +259,10 @@ def _field(data: Any, name: str) -> Any:
 
 
 def _lines(file: Path) -> Iterator[str]:
-    from tune_policies.files.reading import UnreadableFileError, read_bytes  # not in the process of a trial
+    from tune_policies.files.reading import (
+        UnreadableFileError,
+        read_bytes,
+    )  # not at the top, because trial processes import this module
 
     try:
         data = read_bytes(file, max_bytes=_MAX_RESULTS_BYTES)
@@ -281,6 +286,6 @@ def _parse_json(text: str) -> Any:
 
 
 def _records(data: Any) -> Iterator[GpuMemoryUsage]:
-    """Yield ``data`` as a record if it is valid. A user's own value may have the same key."""
+    """Yield ``data`` as a record if it is valid. It may also be a value that the user reported under the same key."""
     with suppress(InvalidResourcesError):
         yield GpuMemoryUsage.from_dict(data)

@@ -1,4 +1,7 @@
-"""A Tune callback that prints and saves the resource use of a run: the clock, threads and files for ``run_monitor``."""
+"""A Tune callback that prints and saves the resource use of a run.
+
+``run_monitor`` computes the resource use. This module provides its clock, threads and files.
+"""
 
 import functools
 import logging
@@ -38,9 +41,12 @@ _READ_TIMEOUT_S: Final = 10.0
 _READ_EVERY_S: Final = 5.0
 _WRITE_EVERY_S: Final = 10.0
 _REPORT_EVERY_S: Final = 2.0
-"""By default, Ray exports metrics every ten seconds."""
+"""The interval for setting the metrics, in seconds. By default, Ray exports them every ten seconds."""
 _WRITE_AFTER_FAILURE_S: Final = 1.0
-"""Tune's own state may be ten seconds old when a program is killed, and lacks failures since then."""
+"""The maximum delay of the next write after a failure, in seconds.
+
+Tune's own state may be ten seconds old when a program is killed, so it may not include the latest failures.
+"""
 _END_TIMEOUT_S: Final = 10.0
 
 _STATE_KEY: Final = "resource_usage"
@@ -49,7 +55,7 @@ _Hook = Callable[..., None]
 
 
 def _in_run(hook: _Hook) -> _Hook:
-    """Call ``hook`` with the current run. After its first error, log the error and stop calling it."""
+    """Return a hook that passes the current run to ``hook``. After an error, it logs it and does nothing."""
 
     @functools.wraps(hook)
     def guarded(self: "PolicyCallback", *args: Any, **kwargs: Any) -> None:
@@ -66,19 +72,19 @@ def _in_run(hook: _Hook) -> _Hook:
 
 
 class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
-    """Prints the resource use of a Tune run: the plan at its start, each change of the plan, and the usage at the end.
+    """Prints the plan at the start of a Tune run, each change of the plan, and the resource use at the end.
 
-    It also writes the usage to ``resource_usage.json`` in the folder of the first trial's experiment, every ten seconds
-    and at the end, and exports it as metrics of Ray (see ``run_metrics``). A restored run continues to count. An error
-    in the callback does not end the run.
+    It also writes the resource use to ``resource_usage.json`` in the experiment folder of the first trial, every ten
+    seconds and at the end, and exports it as Ray metrics (see ``run_metrics``). A restored run continues to count. An
+    error in the callback does not end the run.
 
-    The callback uses the plan of the run's ``PolicyScheduler``. In a run without one, pass the plan.
+    The callback uses the plan of the run's ``PolicyScheduler``. In a run without a ``PolicyScheduler``, pass the plan.
 
     Args:
         plan: The plan of a run without a ``PolicyScheduler``.
 
     Raises:
-        InvalidResourcesError: ``plan`` is not a plan. In the run: there is neither a plan nor a ``PolicyScheduler``.
+        InvalidResourcesError: ``plan`` is not a plan, or the run has neither a plan nor a ``PolicyScheduler``.
     """
 
     def __init__(self, plan: TrialPlan | None = None) -> None:
@@ -101,7 +107,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._function_trainables: dict[str, bool] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state that a ``Tuner`` saves; :meth:`get_state` returns the counts of the run."""
+        """Return the state that a ``Tuner`` pickles, without the counts of the run, which :meth:`get_state` returns."""
         return {"_plan": self._plan, "_before": self._before}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -120,7 +126,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._num_trials = int(samples) if 0 < samples < math.inf else None
 
     def _begin(self, trials: Sequence[Any]) -> None:
-        """Start to count, and print the plan unless it was already printed."""
+        """Start counting if there are trials, and print the plan unless it was already printed."""
         if self._run is not None or not trials:
             return
         scheduler = next((hook for hook in hooks_of(trials[0]) if isinstance(hook, PlanFollower)), None)
@@ -150,7 +156,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             return None
         try:
             latest = answer_within(_READ_TIMEOUT_S, partial(_read_usage, self._storage))
-        except Exception:  # noqa: BLE001  # file systems have errors of their own, and the saved state is enough
+        except Exception:  # noqa: BLE001  # file systems raise various errors, and the saved state is sufficient
             return saved
         if latest.elapsed_s <= saved.elapsed_s:
             return saved
@@ -159,11 +165,11 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         return latest.model_copy(update={"trials": counts})
 
     def on_step_begin(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
-        """Start to count in a restored run, which has trials before its first step."""
+        """Start counting in a restored run, because it has trials before its first step."""
         self._begin(trials)
 
     def on_step_end(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
-        """Read the trials, and the cluster every few seconds."""
+        """Read the state of the trials and, every few seconds, of the cluster."""
         self._begin(trials)
         self._read_trials(trials)
 
@@ -244,7 +250,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def on_trial_result(
         self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """Read whether the trial was stopped, what it used, and how many allocations were refused."""
+        """Record from a result whether the trial was stopped, its resource use, and its failed allocations."""
         # A function trainable ends without a last result, so a "done" result means that a scheduler or ``stop={…}``
         # stopped the trial.
         if result.get("done") and self._is_function(trial):
@@ -284,7 +290,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     # The state of a restored run.
 
     def get_state(self) -> dict[str, Any] | None:
-        """Return the counts, with which a restored run continues."""
+        """Return the counts of the run, so that a restored run can continue from them."""
         return None if self._run is None else {_STATE_KEY: self._run.record(self._now_s()).to_json()}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -299,7 +305,7 @@ _V = TypeVar("_V", bound=Value)
 
 
 def _value_of(kind: type[_V], data: object) -> _V | None:
-    """Return a value from a result, or ``None`` if the result has none, or other data of the user under its key."""
+    """Return ``data`` of a result as ``kind``, or ``None`` if it is missing or is other data that the user reported."""
     try:
         return None if data is None else kind.from_dict(data)
     except InvalidResourcesError:
@@ -312,7 +318,7 @@ def _read_nodes() -> ClusterCapacity:
 
 
 def classify_failure(trial: Any) -> OutOfMemory:
-    """Return whether memory ran out in the latest failure of ``trial``, from the two files that Tune writes.
+    """Return whether the latest failure of ``trial`` was an OOM error, according to the two files that Tune writes.
 
     The file with the pickled error may belong to an earlier failure.
     """
@@ -330,7 +336,7 @@ def _failure_text(trial: Any) -> str:
 
 
 def _last_line(trial: Any) -> str:
-    """Return the line with the latest error of ``trial``, which is above the notes to the error."""
+    """Return the last line of the latest error of ``trial``, without the notes that follow the error."""
     lines = (line for line in reversed(_failure_text(trial).splitlines()) if line.strip())
     return next((line for line in lines if not line.startswith(USAGE_NOTE)), "")[:200]
 
@@ -341,5 +347,5 @@ def _read_usage(storage: Any) -> ResourceUsage:
 
 
 def usage_writer(storage: Any, text: str) -> Callable[[], None]:
-    """Return a function that writes ``text`` atomically into the experiment's folder of a trial's storage."""
+    """Return a function that atomically writes ``text`` to the usage file in the experiment folder."""
     return partial(put_text, storage.storage_filesystem, f"{storage.experiment_fs_path}/{USAGE_FILE}", text)

@@ -1,4 +1,4 @@
-"""The CPUs, host memory and GPU that the process of a trial used, and advice on a smaller slot."""
+"""The CPUs, host memory and GPUs that the process of a trial used, and advice on a smaller slot."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -16,22 +16,22 @@ HEADROOM: Final = 0.15
 """The advised amounts exceed the used amounts by this fraction."""
 
 _SHORTEST_S: Final = 2.0
-"""Shorter trials are ignored, because their imports take most of the time."""
+"""The minimum duration of a trial in seconds. Shorter trials are ignored, because imports take most of their time."""
 
 _LOW: Final = 0.5
-"""Trials that used a larger fraction of their CPUs or their GPU get no advice."""
+"""The maximum used fraction of the CPUs, or of the GPU's time, for which a smaller slot is advised."""
 
 
 class ProcessUsage(Value):
-    """The resources that one process has used since its trial began there.
+    """The resources that one process has used since its current trial began.
 
     Attributes:
         elapsed_s: Time since the trial began, in seconds.
         cpus: The reserved CPUs.
         cpu_s: CPU time of the process and its children, in seconds.
-        host_memory_bytes: The peak host memory of the process and its children.
-        gpu_utilization: The mean fraction of time, from 0 to 1, in which its GPUs were busy, including the work of
-            other processes; ``None``: not known.
+        host_memory_bytes: The peak host memory of the process and its children, in bytes.
+        gpu_utilization: The mean fraction of time, from 0 to 1, in which its GPUs were busy. It includes the work of
+            other processes. ``None``: not known.
     """
 
     elapsed_s: float
@@ -45,12 +45,12 @@ class SlotUse(Value):
     """The resources that the trials in one slot type used.
 
     Attributes:
-        num_trials: The number of trials with results.
-        cpus: The CPUs of each process.
+        num_trials: The number of trials that reported their use and ran long enough.
+        cpus: The number of CPUs reserved for each process.
         used_cpus: The mean number of CPUs that a process used.
-        host_memory_bytes: The largest peak.
-        gpu_utilization: The mean over the trials, from 0 to 1; ``None``: not known.
-        gpu_memory_bytes: The largest peak on a device; ``None``: not known.
+        host_memory_bytes: The largest peak of a trial, in bytes.
+        gpu_utilization: The mean GPU utilization of the trials, from 0 to 1; ``None``: not known.
+        gpu_memory_bytes: The largest peak of GPU memory, in bytes; ``None``: not known.
     """
 
     num_trials: Count
@@ -73,9 +73,9 @@ class SlotUse(Value):
 
 
 def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | None:
-    """Return the use of a slot type from each trial's last usage and needed GPU memory.
+    """Return the use of a slot type, or ``None`` if no trial ran long enough.
 
-    Returns ``None`` if no trial ran long enough.
+    ``usages`` contains the last usage of each trial, and the GPU memory that it needs in bytes (``None``: not known).
     """
     long = [(usage, gpu_bytes) for usage, gpu_bytes in usages if usage.elapsed_s >= _SHORTEST_S]
     if not long:
@@ -91,16 +91,18 @@ def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | 
 
 
 def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int) -> str:
-    """Return a sentence with a policy that runs more such trials at once, or ``""`` if the use does not support one.
+    """Return a sentence that suggests a policy which runs more such trials at once.
+
+    Return ``""`` if the measured use does not support a suggestion.
 
     Args:
         use: The use of the slot type.
         gpus: The GPUs of a trial.
-        device_bytes: The memory of its GPU; ``None``: not known.
+        device_bytes: The memory of the GPU in bytes; ``None``: not known.
         at_once: The number of slots of the type.
     """
     if gpus > 1:
-        return ""  # the use of each of several GPUs is not known
+        return ""  # the use of each single GPU is not known
     if gpus == 0:
         needed = max(1, math.ceil(use.used_cpus * (1 + HEADROOM)))
         more = math.floor(at_once * use.cpus / needed)

@@ -1,7 +1,7 @@
-"""Meters the resources that trials use, and the idle resources with the reason.
+"""Meters the resources that trials use, and the idle resources with the reasons.
 
 Time is counted in whole milliseconds and amounts in ticks, so that used and idle amounts add up exactly to the total.
-If a trial reserves more than its slot, the idle amounts are cut to what is left.
+If a trial reserves more than its slot, the idle amounts are reduced accordingly.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ LESS_THAN_SLOT: Final = "trials reserved less than the slots of the plan"
 
 
 class SlotType(NamedTuple):
-    """The number of slots of a type, and what a trial in one reserves with its workers, in ticks."""
+    """The number of slots of a type, and the amounts in ticks that a trial and its workers reserve in one."""
 
     num_slots: int
     needs: Mapping[str, int]
@@ -39,7 +39,7 @@ class SlotType(NamedTuple):
 class AvailableResources(NamedTuple):
     """The resources that trials can use, in ticks, and the slot types of the plan.
 
-    ``unplanned`` contains the resources that the plan does not use, by resource and reason.
+    ``unplanned`` contains the amounts that the plan leaves idle, in ticks, by resource and reason.
     """
 
     total: Mapping[str, int]
@@ -48,7 +48,7 @@ class AvailableResources(NamedTuple):
 
 
 class SlotRow(NamedTuple):
-    """A row of ``ResourceUsage.slots``: the text of a slot type, and Ray's name of the device type if it is known."""
+    """The key of each row of ``ResourceUsage.slots``: the slot type as text, and its device type, or ``None``."""
 
     slot: str
     accelerator_type: str | None = None
@@ -59,8 +59,8 @@ class TrialReservation(NamedTuple):
 
     Attributes:
         slot_type: The index of its slot type in the plan; ``None``: not known.
-        row: The row of the record that counts it.
-        amounts: The amounts that it and its workers reserve, in ticks.
+        row: The row of the usage record that counts this trial.
+        amounts: The amounts that the trial and its workers reserve, in ticks.
     """
 
     slot_type: int | None
@@ -72,8 +72,8 @@ class TrialQueue(NamedTuple):
     """The trials that do not run.
 
     Attributes:
-        num_waiting: Trials that would run if a slot were free.
-        num_paused: Trials that the scheduler has paused until others have made the same progress.
+        num_waiting: The number of trials that would run if a slot were free.
+        num_paused: The number of trials that the scheduler has paused until other trials have caught up.
         more_to_come: Whether the searcher will create more trials.
         left_idle: The number of slots of each type that are left idle on purpose.
     """
@@ -100,26 +100,26 @@ def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> Ava
         total.update({name: count * ticks for name, ticks in counted_ticks(node.resources.ticks).items()})
     try:
         rows = [(row.resource, row.reason, to_ticks(row.amount)) for row in idle(cluster, plan)]
-    except InvalidResourcesError:  # the plan is for other nodes: some were added or removed, or are still to be added
+    except InvalidResourcesError:  # the plan was made for other nodes than the current ones
         rows = [(name, f"limited by {plan.limited_by}", total[name] - planned[name]) for name in total]
     left = {(name, unplanned(why)): ticks for name, why, ticks in rows if name in total and ticks > 0}
     return AvailableResources(dict(total), left, tuple(slot_types))
 
 
 def unplanned(why: str) -> str:
-    """Return the reason for an amount that the plan leaves idle."""
+    """Return the reason text for an amount that the plan leaves idle because of ``why``."""
     return f"not in the plan: {why}"
 
 
 def counted_ticks(ticks: Mapping[str, int]) -> dict[str, int]:
-    """Return only the amounts of the counted resources."""
+    """Return the amounts of the resources whose use is counted, in ticks."""
     return {name: amount for name, amount in ticks.items() if name in COUNTED_RESOURCES}
 
 
 def idle_by_reason(
     available: AvailableResources, running: Collection[TrialReservation], queue: TrialQueue
 ) -> Counter[tuple[str, str]]:
-    """Return the ticks that no trial reserves, by resource and reason."""
+    """Return the amounts that no trial reserves, in ticks, by resource and reason."""
     left = Counter(available.total)
     for reservation in running:
         left.subtract(reservation.amounts)
@@ -145,7 +145,10 @@ def idle_by_reason(
 def _free_slots(
     available: AvailableResources, running: Collection[TrialReservation], queue: TrialQueue
 ) -> list[Counter[str]]:
-    """Return the number of free slots of each type, by reason. Waiting trials get the better types first."""
+    """Return the number of free slots of each type, by the reason why they are free.
+
+    Free slots of the better types are attributed to waiting trials first.
+    """
     busy = Counter(reservation.slot_type for reservation in running)
     waiting, paused = queue.num_waiting, queue.num_paused
     last = LAST_RUNNING if running or waiting or paused else NOTHING_RAN
@@ -167,9 +170,9 @@ _TICK_MS_PER_HOUR: Final = TICKS * _MS_PER_HOUR
 
 
 class ResourceMeter:
-    """Meters used and idle amounts; in a restored run it continues after what was metered ``before``.
+    """Meters used and idle amounts. In a restored run, it continues from the record ``before``.
 
-    Each change counts from the last time that was metered, so call :meth:`count_until` before you report a change.
+    A change applies from the end of the metered time, so call :meth:`count_until` before you report a change.
     """
 
     def __init__(self, before: ResourceUsage | None = None) -> None:
@@ -200,7 +203,7 @@ class ResourceMeter:
         return (self._began_ms + self._now_ms) / 1000
 
     def count_until(self, now_s: float) -> None:
-        """Meter the time up to ``now_s``, in seconds since this meter began; ignore an earlier time."""
+        """Meter the time up to ``now_s``, in seconds since this meter began. If it is already metered, do nothing."""
         passed = max(0, round(now_s * 1000) - self._now_ms)
         if not passed:
             return
@@ -218,11 +221,11 @@ class ResourceMeter:
         self._available, self._rates = available, None
 
     def set_queue(self, queue: TrialQueue) -> None:
-        """Set the trials that do not run from now on."""
+        """Set the numbers of waiting and paused trials from now on."""
         self.queue, self._rates = queue, None
 
     def start_trial(self, trial_id: str, reservation: TrialReservation) -> None:
-        """Meter a running trial and its reservation."""
+        """Start metering a running trial with its reservation."""
         self._running[trial_id] = reservation
         self._starts[reservation.row] += 1
         self._max_at_once = max(self._max_at_once, len(self._running))
@@ -240,13 +243,13 @@ class ResourceMeter:
             held: Counter[str] = Counter()
             for reservation in running:
                 held.update(reservation.amounts)
-            # A trial may still run on a node that is no longer reported, so its reservation counts.
+            # A trial may still run on a node that is no longer reported, so the total includes its reservation.
             total = Counter(self._available.total) | held
             self._rates = total, idle_by_reason(self._available, running, self.queue)
         return self._rates
 
     def record(self) -> ResourceUsage:
-        """Return the metered fields of a record; callers fill in the others."""
+        """Return a record with the metered fields; callers fill in the other fields."""
         names = sorted(self._total, key=lambda name: (name != "CPU", name))
         return ResourceUsage(
             elapsed_s=self.elapsed_s,

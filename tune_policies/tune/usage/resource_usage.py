@@ -1,4 +1,4 @@
-"""The resources that a run used: the record in the experiment's folder, and its view at the end of the run."""
+"""The resources that a run used: the record in the experiment's folder, and its tables for the terminal."""
 
 from pathlib import Path
 from typing import ClassVar, Final, Literal
@@ -15,7 +15,7 @@ from tune_policies.values.value import Many, ShownValue, Value, counted
 from .process_usage import SlotUse
 
 USAGE_FILE: Final = "resource_usage.json"
-"""The file in the experiment's folder."""
+"""The name of the file with the usage record, in the experiment's folder."""
 
 DASHBOARD: Final = Path(__file__).with_name("grafana_dashboard.json")
 """A Grafana dashboard for the metrics of ``run_metrics``."""
@@ -26,7 +26,7 @@ class IdleHours(Value):
 
     Attributes:
         reason: Why no trial used it.
-        hours: Units of the resource times hours: 2 CPUs that were idle for half an hour are 1.
+        hours: The idle amount times hours. For example, 2 CPUs that are idle for half an hour count as 1.
     """
 
     reason: str
@@ -34,13 +34,13 @@ class IdleHours(Value):
 
 
 class ResourceHours(Value):
-    """The used and idle time of one resource, which add up to the total.
+    """The used and idle time of one resource. Both add up to the total.
 
     Attributes:
         resource: Ray's name of the resource.
         total_hours: The amount in the cluster, in units times hours.
         used_hours: The amount reserved by running trials and their planned workers, in units times hours.
-        idle: The rest by reason, the largest part first.
+        idle: The idle time by reason, largest first.
     """
 
     resource: str
@@ -54,12 +54,12 @@ class SlotHours(Value):
 
     Attributes:
         slot: The slot type, as text.
-        accelerator_type: Ray's name of its device type; ``None``: none, or not known.
+        accelerator_type: Ray's name of its device type; ``None``: no device, or not known.
         num_starts: How often a trial started or resumed there.
         trial_hours: The sum of the times that trials ran there, in hours.
         hours: The reserved amount of each resource, in units times hours.
-        use: What the trials used; ``None``: no trial ran long enough, or their results do not contain it.
-        advice: A policy with which more such trials run at once; empty: the measurements support none.
+        use: The resources that the trials actually used; ``None`` if no trial ran long enough or reported its use.
+        advice: A sentence that suggests a policy which runs more such trials at once, or empty.
     """
 
     slot: str
@@ -72,12 +72,14 @@ class SlotHours(Value):
 
 
 class TrialCounts(Value):
-    """How the trials of a run ended. Each trial counts once, except for its retries.
+    """The number of trials of a run by how they ended.
+
+    The first five fields count each trial once. The others count retries and fallbacks.
 
     Attributes:
-        num_finished: Trials that reached their end, ``stop={…}``, or the scheduler's ``max_t`` if the callback has the
-            scheduler. They include class trainables that a scheduler stopped, which look the same.
-        num_stopped_early: Trials of a function that a scheduler or a stopper ended earlier.
+        num_finished: Trials that reached their end, ``stop={…}``, or the ``max_t`` of the run's ``PolicyScheduler``.
+            They include class trainables that a scheduler stopped, because Tune does not distinguish these.
+        num_stopped_early: Trials of a function trainable that a scheduler or a stopper ended earlier.
         num_failed: Trials that ended with an error.
         num_cut_off: Trials that ended with the whole run, before they reached their own end.
         num_unfinished: Trials that wait, run or are paused.
@@ -101,7 +103,7 @@ TRIAL_STATES: Final = {
     "num_cut_off": "cut off",
     "num_unfinished": "not ended",
 }
-"""The text of each state of ``TrialCounts``. Each trial has one."""
+"""The text for each field of ``TrialCounts`` that is a state. Each trial is in exactly one state."""
 
 
 class OutOfMemoryCounts(Value):
@@ -110,9 +112,9 @@ class OutOfMemoryCounts(Value):
     Attributes:
         num_gpu_errors: Failures because GPU memory ran out.
         num_host_errors: Failures because host memory ran out.
-        num_neighbours: Failures in which neighbours had filled the device.
-        num_raised: How often a trial was retried with more resources.
-        num_refused_allocations: Refused allocations in the results of trials, which may have continued.
+        num_neighbours: Failures because other trials had filled the shared device.
+        num_raised: The number of retries with more memory.
+        num_refused_allocations: Failed allocations that trials reported in results. The trials may have continued.
     """
 
     num_gpu_errors: Count = 0
@@ -132,14 +134,14 @@ class TrialSpan(Value):
     Attributes:
         trial: The trial's name, as Tune prints it.
         slot: The slot type, as text.
-        place: The index of the slot among those of its type: the first that was free. It does not identify a device.
+        place: The index of the slot among the slots of its type, the lowest free one. It does not identify a device.
         began_s: The start of the trial's process, in seconds since the run began, without the time between the parts
             of a restored run.
-        ended_s: The end of its time there, in the same seconds; ``None``: it runs.
-        end: How its time there ended: ``"tried_again"`` if it failed and was retried, ``"cut_off"`` if the whole run
-            ended; ``None``: it runs.
-        out_of_memory: Whether it failed because memory ran out.
-        error: The last line of its error; empty: no error.
+        ended_s: The end of its time in the slot, in seconds since the run began; ``None`` if the trial still runs.
+        end: How its time in the slot ended: ``"tried_again"`` if it failed and was retried, ``"cut_off"`` if the whole
+            run ended; ``None`` if the trial still runs.
+        out_of_memory: Whether the trial failed because memory ran out.
+        error: The last line of the trial's error, or empty.
     """
 
     trial: Redacted
@@ -153,12 +155,12 @@ class TrialSpan(Value):
 
 
 class PlanInUse(Value):
-    """A plan of a run, which applied until the next one.
+    """A plan of a run. It applied until the next plan.
 
     Attributes:
         at_s: When the plan began to apply, in seconds since the run began.
         why: Why the plan changed; empty for the first plan.
-        text: The explained plan.
+        text: The plan, as returned by ``TrialPlan.explain``.
     """
 
     at_s: float
@@ -177,14 +179,15 @@ class ResourceUsage(ShownValue):
         slots: The use of each slot type.
         trials: How the trials ended.
         out_of_memory: How often memory ran out.
-        ran_out_with: The amounts of each trial when its memory ran out, by trial ID, until it starts again.
-        max_trials_at_once: The most trials that ran at once.
-        num_rounds_planned: Rounds of all trials under the last plan, if all took equally long; ``None``: the number of
-            trials is not known.
-        num_rounds: The number of trials that ran, divided by the most at once.
+        ran_out_with: The amounts that each trial reserved when its memory ran out, by trial ID. An entry is removed
+            when the trial starts again.
+        max_trials_at_once: The maximum number of trials that ran at once.
+        num_rounds_planned: The number of rounds of trials under the last plan if all trials took equally long. ``None``
+            if the number of trials is not known.
+        num_rounds: The number of trials that ran, divided by ``max_trials_at_once``.
         plans: Each plan of the run.
         spans: The first 2000 spans, in the order of their starts.
-        warnings: What could not be counted, and why.
+        warnings: Warnings about data that could not be counted, with the reasons.
     """
 
     _view: ClassVar = f"{__name__}:resource_usage_view"
@@ -211,7 +214,7 @@ class ResourceUsage(ShownValue):
         texts = [*(each.slot for each in self.slots), *(each.slot for each in self.spans)]
         slot_names: dict[str, str] = {}
         for number, text in enumerate(dict.fromkeys(texts), 1):
-            # The numbers distinguish slot types that differ only in names.
+            # The numbers distinguish slot types whose public texts are equal.
             slot_names[text] = text if public_text(text) == text else f"{public_text(text)} #{number}"
         plans = ({"why": public_text(each.why), "text": public_text(each.text)} for each in self.plans)
         spans = ({"slot": slot_names[each.slot], "error": each.error and LEFT_OUT} for each in self.spans)
@@ -227,7 +230,7 @@ class ResourceUsage(ShownValue):
 
     @property
     def idle_rows(self) -> tuple[tuple[str, str, str, str], ...]:
-        """The resource, reason, time and fraction of each idle part, as texts."""
+        """A row of texts for each idle part: its resource, reason, time and fraction of the total."""
         return tuple(
             (each.resource, part.reason, format_hours(part.hours), _percent(part.hours, each.total_hours))
             for each in self.resources
@@ -313,7 +316,7 @@ def _out_of_memory(counts: OutOfMemoryCounts) -> str:
 
 
 def format_hours(hours: float) -> str:
-    """Return a time, or units of a resource times a time, as text: ``"2.5 h"``, ``"12.3 min"``, ``"8.1 s"``."""
+    """Return a time in hours, or an amount times hours, as text: ``"2.5 h"``, ``"12.3 min"``, ``"8.1 s"``."""
     if hours >= 1:
         return f"{hours:.1f} h"
     return f"{hours * 60:.1f} min" if hours >= 1 / 60 else f"{hours * 3600:.1f} s"

@@ -1,7 +1,7 @@
 """Exports the state of a run as metrics of Ray, for Prometheus, Ray's dashboard and Grafana.
 
-Ray adds the prefix ``ray_`` to each name, and the suffix ``_total`` to the name of a counter. No tag is a trial,
-because a run may have any number of trials and Prometheus keeps each value of a tag.
+Ray adds the prefix ``ray_`` to each name, and the suffix ``_total`` to the name of a counter. Trial names are not used
+as tags, because a run may have any number of trials and Prometheus stores a series for each value of a tag.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ GAUGES: Final = (SLOTS, SLOTS_IN_USE, RESOURCES, IDLE, TRIALS, MEMORY, MEMORY_SH
 COUNTERS: Final = (OUT_OF_MEMORY, RETRIES)
 
 MOST_PLACES: Final = 64
-"""The number of slots of each type that have metrics of GPU memory."""
+"""The maximum number of slots of each type with a metric of GPU memory."""
 
 _OOM_KINDS: Final = {
     "num_gpu_errors": "GPU memory",
@@ -97,11 +97,11 @@ class RunMetrics:
                 self._reported[series] = count
 
     def end(self) -> None:
-        """Set all gauges to 0, because Ray would report the last values as long as the process runs."""
+        """Set all gauges to 0. Otherwise Ray would report their last values as long as the process runs."""
         self._set({})
 
     def _set(self, gauges: Mapping[_Series, float]) -> None:
-        # A series without a value now, such as a reason or a trial's memory, becomes 0.
+        # Series that no longer have a value, such as the memory of a trial that ended, become 0.
         gone = {series: 0.0 for series in self._reported if series[0] in GAUGES and series not in gauges}
         for series, value in (gone | dict(gauges)).items():
             self._metrics[series[0].name].set(value, tags=self._tags(series))

@@ -1,4 +1,4 @@
-"""Follows one run of Tune: meters what its trials use, counts how they end, and builds the record.
+"""Monitors one Tune run: meters its resource use, counts how its trials end, and builds the usage record.
 
 This module reads Tune's trials, but does not import Tune or Ray. Callers pass the time.
 """
@@ -36,19 +36,19 @@ _RUNNING: Final = "RUNNING"
 _TERMINATED: Final = "TERMINATED"
 
 Outcome = Literal["finished", "stopped_early", "failed", "cut_off"]
-"""How a trial ends."""
+"""How a trial ended."""
 
 _MOST_SPANS: Final = 2000
-"""The record is written every few seconds, perhaps to remote storage, so its number of spans is limited."""
+"""The maximum number of spans in a record. Records must be small, because they are written every few seconds."""
 
 
 class RunStatus(NamedTuple):
     """The resources that a run uses at one moment.
 
     Attributes:
-        slots: The number of slots of each type, by its text, and how many of them have a trial.
-        gpu_memory: The GPU memory that the trial in each place of each slot type has used.
-        available: The total of each resource.
+        slots: For each slot type, by its text, the number of slots and the number of slots with a trial.
+        gpu_memory: The GPU memory that the trial in each slot has used, by slot type and index of the slot.
+        available: The total amount of each resource.
         idle: The amounts that no trial reserves, by resource and reason.
         trials: How the trials ended.
         out_of_memory: How often memory ran out.
@@ -64,15 +64,15 @@ class RunStatus(NamedTuple):
 
 @dataclass
 class _TrialRun:
-    """The last run of a trial: since it started or resumed in a slot.
+    """The latest run of a trial, since it started or resumed in a slot.
 
     Attributes:
         trial: The trial.
         amounts: The amounts that Tune reserves for it, by Ray's names.
         row: The row of its slot in the record.
-        span: Its time in the slot, without the end.
-        failure: The changes of the span if the trial has failed.
-        gpu_memory: The GPU memory that it has used so far.
+        span: Its time in the slot. The end is not set yet.
+        failure: The fields to set in the span if the trial has failed.
+        gpu_memory: The GPU memory that it has used so far, in bytes.
     """
 
     trial: Any
@@ -89,11 +89,11 @@ class PlanFollower(Protocol):
 
     @property
     def plan(self) -> TrialPlan | None:
-        """The plan that applies now."""
+        """The current plan."""
 
     @property
     def changes(self) -> Sequence[Any]:
-        """The plans that replaced the first, in order."""
+        """The changes of the plan since the start of the run, in order."""
 
     def slot_of(self, trial: Any) -> TrialSlot | None:
         """Return the current or last slot of ``trial``."""
@@ -103,17 +103,17 @@ class PlanFollower(Protocol):
         """The number of trials that could not use their device and run without one."""
 
     def slots_left_idle(self) -> dict[int, int]:
-        """Return how many free slots of each type are left idle."""
+        """Return the number of free slots that are left idle on purpose, by slot type."""
 
 
 class RunMonitor:
-    """Follows a run.
+    """Monitors one run.
 
     Args:
-        plan: The plan at the start. Without a scheduler it does not change.
+        plan: The plan at the start of the run. Without ``scheduler``, it does not change.
         scheduler: The scheduler that may change the plan.
         num_trials: The number of trials of the whole run; ``None``: not known.
-        before: The record of a restored run, which continues to count from there.
+        before: The earlier record of a restored run. The counts continue from it.
     """
 
     def __init__(
@@ -157,19 +157,19 @@ class RunMonitor:
             self.warn("the number of Train workers may grow, but only the minimum number of workers is counted")
 
     def read_cluster(self, cluster: ClusterCapacity, now_s: float) -> None:
-        """Meter by the resources of ``cluster`` from now on."""
+        """Use the resources of ``cluster`` as the total from now on."""
         if self._cluster is None or cluster.nodes != self._cluster.nodes:
             self._meter.count_until(now_s)
             self._cluster = cluster
             self._meter.set_available(available_resources(self.plan, cluster))
 
     def warn(self, text: str) -> None:
-        """Add a warning to the record, about something that could not be counted."""
+        """Add a warning about data that could not be counted to the record."""
         if text not in self._warnings:
             self._warnings.append(text)
 
     def step(self, trials: Sequence[Any], now_s: float) -> Sequence[PlanInUse]:
-        """Read the trials after a step of Tune, and return the plans that came into use since the last step."""
+        """Read the trials after a step of Tune, and return the new plans since the last step."""
         self._find_new(trials)
         ended = [run for run in self._running.values() if run.trial.status != _RUNNING]
         num_plans = len(self._plans)
@@ -190,7 +190,7 @@ class RunMonitor:
 
     def _find_new(self, trials: Sequence[Any]) -> None:
         self._trials = trials
-        # This runs at each step of Tune's loop, perhaps with thousands of trials, so it stops after the new ones.
+        # This runs at each step of Tune's loop, perhaps with thousands of trials, so it stops after the new trials.
         num_new = len(trials) - len(self._known_ids)
         for trial in reversed(trials):  # Tune puts new and retried trials at the end of its list
             if num_new <= 0:
@@ -263,7 +263,7 @@ class RunMonitor:
         if slot is None:
             return TrialReservation(None, SlotRow(text), ticks)
         grown = slot if slot.num_workers else slot.with_more(amounts)
-        if ticks == counted_ticks(grown.trial.ticks):  # else the trial got other resources by hand
+        if ticks == counted_ticks(grown.trial.ticks):  # otherwise, something else changed the resources of the trial
             text = str(grown)
         for name, each in counted_ticks(slot.per_worker.ticks).items():
             ticks[name] = ticks.get(name, 0) + slot.num_workers * each
@@ -285,7 +285,11 @@ class RunMonitor:
         return next((slot for slot in known if counted_ticks(slot.trial.ticks) == ticks), None)
 
     def complete(self, trial: Any, *, is_stopped: bool, is_at_end: bool = False) -> None:
-        """Record that ``trial`` finished, or that it was stopped: early, unless its last result ``is_at_end``."""
+        """Record that ``trial`` finished or was stopped early.
+
+        A trial with ``is_stopped`` counts as finished if ``is_at_end``, which means that it has reached its stopping
+        criterion.
+        """
         is_early = not is_at_end and (is_stopped or trial.trial_id in self._waiting)  # a paused trial
         self._outcome_of.setdefault(trial.trial_id, "stopped_early" if is_early else "finished")
 
@@ -307,7 +311,7 @@ class RunMonitor:
             self._ooms["num_neighbours"] += out_of_memory.cause == "neighbour"
 
     def note_use(self, trial: Any, process: ProcessUsage | None, gpu_memory: GpuMemoryUsage | None) -> None:
-        """Record what the process of ``trial`` has used so far, and the number of its refused allocations."""
+        """Record what the process of ``trial`` has used so far, and the number of its failed allocations."""
         if gpu_memory is not None:
             more = gpu_memory.num_ooms - self._refused[trial.trial_id, gpu_memory.pid]
             if more > 0:
@@ -364,7 +368,7 @@ class RunMonitor:
         )
 
     def status(self) -> RunStatus:
-        """Return what the run uses now, as of its latest step."""
+        """Return the resources that the run uses, as of its latest step."""
         busy = Counter(run.span.slot for run in self._running.values())
         slots: Counter[str] = Counter()
         for slot in self.plan.slots:
@@ -384,8 +388,8 @@ class RunMonitor:
     def _trial_counts(self) -> TrialCounts:
         """Return the number of trials by how they ended.
 
-        Tune's status does not show which terminated trials were stopped early or cut off. The hooks and, in a restored
-        run, the earlier record do. All other terminated trials finished.
+        Tune's trial status does not distinguish trials that were stopped early or cut off from finished trials. The
+        hooks and, in a restored run, the earlier record do. All other terminated trials finished.
         """
         statuses = Counter(trial.status for trial in self._trials)
         outcomes = Counter(self._outcome_of.values())

@@ -1,4 +1,4 @@
-"""The page of one run: advice, the plan, the trials in each slot over time, failures, and GPU memory.
+"""Builds the HTML page of one run: advice, the plan, the trials in each slot over time, failures, and GPU memory.
 
 Its pictures are plain SVG, with the width and font size of the benchmarks' report.
 """
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 _WIDTH: Final = 420
 _FONT: Final = 11.5
 _LETTER: Final = 6.6
-"""An upper bound of the mean width of a letter with this font size."""
+"""An upper bound of the mean width of a letter in this font size, in pixels."""
 _MUCH: Final = 0.2
-"""The advice contains a reason if at least this fraction of a resource was idle because of it."""
+"""The fraction of a resource that must be idle for one reason before the advice mentions the reason."""
 _NO_RECORD: Final = f"The folder has no {USAGE_FILE}: a run with PolicyCallback records the slot of each trial."
 _TIMELINE: Final = "Trials in each slot over time"
 _MOST_LANES: Final = 300
 _PEAKS: Final = "Peak GPU memory and GPU fraction of each trial"
 _MOST_TRIALS: Final = 60
-"""The number of trials with a bar of GPU memory: those with the highest use of their GPU fraction."""
+"""The maximum number of trials with a bar of GPU memory. Trials with the highest relative use are shown."""
 
 _BLUE, _ORANGE, _GREEN, _PINK, _OLIVE, _GREY = (
     f"var({colour_variable(colour)})" for colour in ("#0072B2", "#D55E00", "#008A65", "#B8578D", "#8A7A00", "#707070")
@@ -49,11 +49,11 @@ _ENDS: Final = {
     "tried_again": ("failed", _PINK),
     "failed": ("failed", _PINK),
 }
-"""The text and the colour of each end of a span."""
+"""The text and the colour for each way in which a span ends."""
 
 
 def read_record(folder: Path) -> ResourceUsage | None:
-    """Return the record in a run's folder, or ``None`` if the run had no ``PolicyCallback``.
+    """Return the usage record in a run's folder, or ``None`` if the run had no ``PolicyCallback``.
 
     Raises:
         InvalidResourcesError: The record cannot be read.
@@ -219,7 +219,7 @@ def _time(seconds: float) -> str:
 
 
 def _ticks(end: float) -> Iterator[float]:
-    """Yield at most five ticks of a time axis, at whole seconds, minutes or hours."""
+    """Yield at most five tick positions of a time axis in seconds, at whole seconds, minutes or hours."""
     unit = 3600 if end >= 4 * 3600 else 60 if end >= 240 else 1
     steps = (unit * step * 10**power for power in range(-3, 9) for step in (1, 2, 5))
     step = next(step for step in steps if end / step <= 4)
@@ -227,7 +227,7 @@ def _ticks(end: float) -> Iterator[float]:
 
 
 class _Drawing:
-    """An SVG of the page's width, in the page's colours. All texts are escaped here."""
+    """Builds an SVG drawing with the page's width and colours. It escapes all texts."""
 
     def __init__(self) -> None:
         self._parts: list[Markup] = []
@@ -279,4 +279,4 @@ class _Drawing:
     def _add(self, element: str, *values: object) -> None:
         from markupsafe import Markup
 
-        self._parts.append(Markup(element).format(*values))  # noqa: S704  # what is formatted in is escaped
+        self._parts.append(Markup(element).format(*values))  # noqa: S704  # `format` escapes the values
