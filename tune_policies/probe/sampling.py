@@ -26,7 +26,10 @@ _MAX_LABEL_VALUES: Final = 10
 
 
 class NodeFacts(Value):
-    """The facts of one node, each as in ``NodeCapacity`` or ``None`` if it was not read."""
+    """The properties read from one node.
+
+    The fields have the same meaning as in ``NodeCapacity``. A field that was not read is ``None``.
+    """
 
     devices: tuple[GpuDevice, ...] | None = None
     usable_cpus: Amount | None = None

@@ -227,7 +227,7 @@ def _raises_another_error(case: _Case) -> str:
     if not (answer.asked and answer.offered and answer.short_of and answer.suggestion):
         return f"its error lacks the request, the available resources, or a suggestion: {answer}"
     again = pickle.loads(pickle.dumps(answer))  # noqa: S301 - just written
-    return "" if _same(again, answer) else f"its error is different after pickle: {again}"
+    return "" if _same(again, answer) else f"its error changes when it is pickled and unpickled: {again}"
 
 
 def _is_impure(case: _Case) -> str:
@@ -256,7 +256,7 @@ def _plan_is_no_value(case: _Case) -> str:
         return "it does not state what prevents one more trial"
     if TrialPlan.from_json(plan.to_json()) != plan:
         return f"the plan is different after JSON: {plan.to_json()}"
-    return "" if pickle.loads(pickle.dumps(plan)) == plan else "the plan is different after pickle"  # noqa: S301
+    return "" if pickle.loads(pickle.dumps(plan)) == plan else "the plan changes when it is pickled and unpickled"  # noqa: S301
 
 
 def _does_not_fit(case: _Case) -> str:

@@ -242,7 +242,7 @@ def check_count(node: NodeFacts) -> Iterator[Finding]:
         yield _problem(f"{_ray_counts(node)}, but only {visible} can be used", hint)
     elif node.declared_gpus < visible:
         hint = "if Ray may use the other GPUs, start Ray on the node without --num-gpus"
-        yield _note(f"{_ray_counts(node)} of the {visible} that can be used", hint)
+        yield _note(f"Ray counts only {format_amount(node.declared_gpus)} of the {visible} usable GPUs", hint)
 
 
 def check_device_variables(node: NodeFacts) -> Iterator[Finding]:
