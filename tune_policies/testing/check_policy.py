@@ -1,4 +1,4 @@
-"""The promises of every policy, and the function that tests a policy for them.
+"""The guarantees ("promises") that every policy must keep, and the function that checks them.
 
 Most promises are about one cluster and the plan or error of the policy for it. The check of a promise is a function
 that returns a description of the violation, or an empty text.
@@ -66,7 +66,7 @@ class PolicyCheckError(AssertionError):
         promise: The broken promise.
         found: A description of the violation.
         policy: The policy.
-        capacity: The smallest cluster found on which it breaks the promise; ``None``: no cluster is needed.
+        capacity: The smallest cluster found on which it breaks the promise, or ``None`` if none is needed.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ def check_policy(
 
 
 def _shrink(promise: Promise, case: "_Case") -> tuple[ClusterCapacity, str]:
-    """Return the smallest cluster found on which a promise is broken, and what is wrong there."""
+    """Return the smallest cluster found on which a promise is broken, and a description of the violation."""
     capacity, found = case.capacity, _CHECKS[promise](case)
     waiting = simpler_clusters(capacity)
     for _ in range(_MOST_STEPS):
@@ -170,7 +170,7 @@ class _Case:
 
     @property
     def num_trials(self) -> int:
-        """How many trials run at once, or 0 if they are too many to be placed one by one."""
+        """The number of trials that run at once, or 0 if there are too many to place one by one."""
         planned = sum(slot.max_concurrent_trials for slot in self.plan.slots) if self.plan else 0
         return planned if planned <= _MOST_PLACED else 0
 
