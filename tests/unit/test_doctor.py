@@ -90,7 +90,7 @@ def test_a_machine_without_gpus_gets_a_note():
         ),
         (healthy(gpus=()), "problem: Ray counts 2 GPUs that do not exist: the NVIDIA driver lists none"),
         (healthy(ray=counts(gpus=4)), "problem: Ray counts 4 GPUs, but only 2 can be used"),
-        (healthy(ray=counts(gpus=1)), "note: Ray counts 1 GPU of the 2 that can be used"),
+        (healthy(ray=counts(gpus=1)), "note: Ray counts only 1 of the 2 usable GPUs"),
         (healthy(ray=None, visible_devices="1"), "note: CUDA_VISIBLE_DEVICES='1' hides 1 of 2 GPUs"),
         (
             healthy(ray=counts(gpus=1), visible_devices="GPU-1,7,0"),

@@ -95,7 +95,7 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
 
 
 def release_capacity() -> None:
-    """Withdraw the cluster's request for nodes, of any program. Without an autoscaler, do nothing.
+    """Withdraw the cluster's request for nodes, even if another program made it. Without an autoscaler, do nothing.
 
     Raises:
         ProbeError: The program is not connected to Ray, or the connection is lost.

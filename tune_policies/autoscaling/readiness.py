@@ -170,12 +170,12 @@ class _Search:
         return None
 
     def _wait_until_free(self, plan: TrialPlan, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
-        """Return a plan on resources that others release within the timeout, or a sentence on who uses them."""
+        """Return a plan on resources that are released within the timeout, or a sentence about who reserves them."""
         self._tell(f"waiting up to {timeout_s:g} s for others to release {plan.common_slot}")
         bundles = plan.bundles(self.num_trials)
         if _can_reserve(bundles, timeout_s):
             deadline = time.monotonic() + _RESERVE_TIMEOUT_S
-            while time.monotonic() < deadline:  # Ray reports what is free with a delay
+            while time.monotonic() < deadline:  # Ray reports free resources with a delay
                 self._read()
                 if (free := self._first_that_runs(number)) is not None:
                     return free, ""
@@ -344,7 +344,7 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
 def _imagined(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> TrialPlan:
     plan = plan_on_smallest_node(choice.plan)
     if plan is None:
-        plan_now(choice, capacity, num_trials)  # which raises
+        plan_now(choice, capacity, num_trials)  # always raises here
         raise AssertionError("a choice that fits the alive nodes needs no further nodes")
     return plan
 

@@ -34,7 +34,7 @@ class AcceleratorFamily(NamedTuple):
     """A family of devices.
 
     Attributes:
-        device: The name of the devices without the vendor.
+        device: The name of the devices, without the vendor name.
         resource: Ray's resource, which counts devices.
         ray_manager: The name of Ray's class for the family.
         visibility_variable: The environment variable with the devices that a process may use, if there is one.
@@ -165,7 +165,10 @@ DEVICE_RESOURCES: Final = frozenset(family.resource for family in FAMILIES)
 single devices, and a fraction must fit one of them."""
 
 UNREPORTED_MARGIN: Final = 0.01
-"""The part of a nominal size that is subtracted without a published total. Known AMD totals lack less than 0.2 %."""
+"""The part of a nominal size that is subtracted without a published total.
+
+Known AMD totals are less than 0.2 % below the nominal size.
+"""
 
 
 class GpuTotal(NamedTuple):
@@ -185,7 +188,7 @@ class GpuTotal(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that a plan uses."""
+        """The GPU memory that plans assume for this type, in bytes."""
         total = self.mib * 2**20
         return int(total * (1 - UNREPORTED_MARGIN)) if self.is_nominal else total
 
@@ -294,7 +297,7 @@ def check_device_amount(amount: float, resource: str) -> float:
 
 
 def families_of(resource: str) -> tuple[AcceleratorFamily, ...]:
-    """Return the families of a resource."""
+    """Return the accelerator families that use a resource."""
     return tuple(family for family in FAMILIES if family.resource == resource)
 
 

@@ -28,7 +28,7 @@ class GpuDevice(Value):
     Attributes:
         index: Its number on the node, from 0.
         name: The driver's name of the model.
-        memory_bytes: Total GPU memory.
+        memory_bytes: The total GPU memory, in bytes.
         uuid: The driver's identifier.
     """
 
@@ -51,7 +51,7 @@ class NodeCapacity(Value):
         is_head: Whether it is the cluster's head node.
         usable_cpus: The CPUs that its cgroup quota, its CPU affinity and ``SLURM_CPUS_PER_TASK`` allow, which can be
             fewer than Ray's, or ``None`` if they were not read.
-        cpu_model: The system's name of its CPUs, which does not affect plans.
+        cpu_model: The CPU model that the operating system reports. It does not affect plans.
         is_expected: Whether the autoscaler has not added it yet.
         in_use: The resources that were reserved when it was read. Plans use totals.
     """
@@ -151,7 +151,7 @@ def _joined(parts: Collection[Sequence[NodeCapacity]]) -> Sequence[NodeCapacity]
 
 
 def nodes_before(nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
-    """Return the nodes before they were reduced, which have the same identifiers and labels."""
+    """Return the original, unreduced nodes. Their identifiers and labels are the same."""
     return nodes.before if type(nodes) is ReducedNodes else nodes  # isinstance() of an abstract class is slow
 
 
@@ -283,7 +283,7 @@ class ClusterCapacity(ShownValue):
             yield from self.nodes_by_shape.get(node.shape, ())
 
     def with_nodes(self, nodes: Iterable[NodeCapacity]) -> "ClusterCapacity":
-        """Return the cluster with other alive nodes, which are not validated."""
+        """Return the cluster with ``nodes`` as its alive nodes. They are not validated."""
         return self.model_copy(update={"nodes": tuple(nodes)})
 
     def replacing(self, changed: Mapping[str, NodeCapacity]) -> "ClusterCapacity":
@@ -428,6 +428,6 @@ def in_use(totals: Mapping[str, float], available: Mapping[str, float]) -> Resou
 
 
 def accelerator_type_of(totals: Mapping[str, float]) -> str | None:
-    """Return Ray's name of the device type, or the first of several by name."""
+    """Return Ray's name of the device type, or the alphabetically first one if there are several."""
     types = sorted(name for name in totals if name.startswith(ACCELERATOR_TYPE_PREFIX))
     return types[0].removeprefix(ACCELERATOR_TYPE_PREFIX) if types else None

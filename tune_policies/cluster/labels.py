@@ -1,4 +1,4 @@
-"""Label selectors, with which Ray restricts work to nodes.
+"""Label selectors, which restrict the nodes on which Ray runs tasks and actors.
 
 A selector maps label keys to conditions in Ray's form: ``"eu"``, ``"!eu"``, ``"in(eu,us)"`` or ``"!in(eu,us)"``. A node
 without the label meets only conditions with ``!``. Source: ``ray._private.label_utils`` and the guide "Use labels to

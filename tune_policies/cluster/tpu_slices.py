@@ -23,7 +23,7 @@ _CHIPS_PER_HOST: Final = 4
 """The chips of a host in a slice with several hosts. A newer host with 8 chips is a slice by itself."""
 
 _LARGEST_ON_ONE_HOST: Final = ("1x1", "2x2", "2x4")
-"""The topologies of one host, for types whose hosts may have up to 8 chips."""
+"""The topologies that fit on one host, for types whose hosts may have up to 8 chips."""
 
 _UP_TO_8_CHIPS: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
 _ONE_CORE_PER_CHIP: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
@@ -79,7 +79,7 @@ class SliceShape(NamedTuple):
 
     @property
     def has_one_host(self) -> bool:
-        """Whether a slice of this shape has one host, for which Train ignores slice names."""
+        """Whether a slice of this shape has a single host. Train ignores the slice names of such slices."""
         is_small = self.accelerator_type in _UP_TO_8_CHIPS and self.topology in _LARGEST_ON_ONE_HOST
         return is_small or self.chips <= _CHIPS_PER_HOST
 

@@ -38,7 +38,8 @@ def parse_data(text: str, source: str, *, max_parts: int = MAX_PARTS) -> Any:
     """Return the data of a JSON or YAML text, or ``None`` if it is empty. In YAML, each line counts as a part.
 
     Raises:
-        DocumentError: It is neither, exceeds the limits, or contains several documents. The error names the ``source``.
+        DocumentError: The text is neither JSON nor YAML, exceeds the limits, or contains several documents. The
+            error names the ``source``.
     """
     try:
         return parse_json(text, max_parts=max_parts)  # before YAML, which is slower and rejects tabs
@@ -57,7 +58,7 @@ def parse_data(text: str, source: str, *, max_parts: int = MAX_PARTS) -> Any:
         first = documents[1].line(())
         raise DocumentError(source, first, f"document 2 of {len(documents)} begins here: use a separate file for each")
     for document in documents:
-        for path, line in document.repeated.items():  # which lint only notes if the values are equal
+        for path, line in document.repeated.items():  # lint only reports a note if the values are equal
             raise DocumentError(source, line, f"duplicate key {shorten(path[-1])}: remove one")
     return documents[0].data if documents else None
 

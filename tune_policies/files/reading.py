@@ -47,7 +47,7 @@ class UnreadableFileError(InvalidResourcesError):
 def read_bytes(
     path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES, by_others: bool = True, is_cut: bool = False
 ) -> bytes:
-    """Return the content of a regular file, or of the file that a link names.
+    """Return the content of a regular file. Symbolic links are followed.
 
     Args:
         path: The file.
@@ -129,7 +129,7 @@ def read_data(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTE
 
     Raises:
         UnreadableFileError: The file cannot be read.
-        DocumentError: It is neither, or exceeds the limits of :mod:`tune_policies.files.plain_data`.
+        DocumentError: The file is not JSON or YAML, or exceeds the limits of :mod:`tune_policies.files.plain_data`.
     """
     data = read_bytes(path, what=what, max_bytes=max_bytes, by_others=by_others)
     max_parts = MAX_PARTS if max_bytes <= MAX_BYTES else MAX_RECORD_PARTS

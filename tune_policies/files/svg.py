@@ -75,7 +75,7 @@ class Column:
         self._parts: list[str] = []
 
     def text(self, x: float, text: str, *, size: float = SMALL, style: str = "", at_end: bool = False) -> None:
-        """Draw a text in the line at ``y``, and keep ``y``."""
+        """Draw a text in the line at ``y``, without changing ``y``."""
         anchor = ' text-anchor="end"' if at_end else ""
         place = f'x="{x:g}" y="{self.y + size:g}" font-size="{size:g}"{anchor}'
         self._parts.append(f'<text {place} class="{style}">{escape(one_line(text))}</text>')
@@ -87,7 +87,7 @@ class Column:
             self.y += size * 1.35
 
     def box(self, x: float, width: float, height: float, style: str, *, radius: float = 2) -> None:
-        """Draw a box whose top is at ``y``, and keep ``y``."""
+        """Draw a box whose top is at ``y``, without changing ``y``."""
         place = f'x="{x:g}" y="{self.y:g}" width="{max(width, 0.5):g}" height="{height:g}" rx="{radius:g}"'
         self._parts.append(f'<rect {place} class="{style}"/>')
 

@@ -1,4 +1,4 @@
-"""Detects whether an error is an out-of-memory error: of which memory, who used it, and how much was requested.
+"""Detects out-of-memory errors, the memory that ran out, the process that used it, and the requested size.
 
 It compares only the names of types and texts. It does not import frameworks or Ray, so the result is the same in a
 driver without them. ``classify`` finds the errors inside an error or a text, and ``signatures`` contains the errors of

@@ -3,8 +3,8 @@
 An error is recognized by its type, if the type has no other meaning, or by a sentence that only an allocator or a
 driver writes. The sentences come from PyTorch 1.13 to 2.13 (``c10/cuda/CUDACachingAllocator.cpp`` and its counterparts
 for XPU, NPU, MPS and cudaMallocAsync, ``c10/core/impl/alloc_cpu.cpp``), TensorFlow's ``bfc_allocator.cc`` and
-``op_kernel.cc``, XLA's ``pjrt`` and ``stream_executor``, and CuPy's ``memory.pyx``. Their numbers show the request, the
-limit, and who used the rest.
+``op_kernel.cc``, XLA's ``pjrt`` and ``stream_executor``, and CuPy's ``memory.pyx``. Their numbers are the
+requested size, the limit, and the memory that other processes use.
 """
 
 import math
@@ -58,7 +58,10 @@ KILLED_BY_RAY_SENTENCE: Final = (
     r"^(?:(?:Task was|\d+ worker\(s\) were) killed due to the node running low on memory"
     r"|\S.*Worker exit type: NODE_OUT_OF_MEMORY)"
 )
-"""The messages of Ray's memory monitor, up to 2.55 and since. After the kernel's OOM killer, Ray only lists guesses."""
+"""The messages of Ray's memory monitor, up to Ray 2.55 and in later versions.
+
+After the kernel's OOM killer, Ray only lists possible causes.
+"""
 
 _DEVICES: Final = r"(?:CUDA|HIP|XPU|NPU|MLU|GCU|MPS backend)"
 _NO_SENTENCE_BEFORE: Final = r"(?:^|[^\w\s]\s+|[^\w\s])"
@@ -233,7 +236,7 @@ def cause(text: str) -> Cause | None:
     """Return the cause according to the numbers in ``text``, or ``None`` if it is unknown.
 
     If the memory of the process and its request exceed its limit, the limit is the cause. Otherwise, other processes
-    filled the device. Without a limit, others are the cause if the process alone would have fit into the device.
+    filled the device. Without a limit, they are the cause if the process alone would have fit into the device.
     """
     asked, limit, free = requested_bytes(text), limit_bytes(text), _amount(_FREE, text)
     if asked is None:

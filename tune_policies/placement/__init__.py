@@ -1,1 +1,1 @@
-"""The placement engine: what fits a cluster, where, what remains, and which nodes could be added. Pure, in ticks."""
+"""The placement engine: where slots fit, the remaining capacity, and the nodes to add. Amounts are in ticks."""

@@ -55,12 +55,12 @@ class Placement(Value):
 
     @property
     def nodes(self) -> set[str]:
-        """The nodes of a trial in this place, including those of its workers."""
+        """The identifiers of the nodes on which a trial with this placement runs, including its workers' nodes."""
         return {*filter(None, [self.node_id]), *(node_id for node_id, _ in self.worker_nodes)}
 
 
 class Layout(Value):
-    """The places of the slots of a plan, in the order of the slot types."""
+    """The placements of a plan's slots, in the order of the slot types."""
 
     places: tuple[Placement, ...]
 
@@ -70,10 +70,10 @@ class Layout(Value):
 
 
 def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
-    """Return the nodes of the slots.
+    """Place the slots on nodes, and return the layout.
 
-    On the capacity for which they were planned, all slots are placed. On another capacity, as many as fit are placed,
-    in the order of the types. Slots that do not fit the alive nodes go to nodes that can be added.
+    If the capacity is the one used for planning, all slots are placed. On another capacity, as many as fit are
+    placed, in the order of the types. Slots that do not fit the alive nodes go to nodes that can be added.
     """
     filled = _fill_with_added(plan_slots, capacity)
     return Layout(places=tuple(place for slot_type, each in enumerate(filled) for place in each.placements(slot_type)))
@@ -149,7 +149,7 @@ def workers_on_nodes(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity)
 
 
 class RemainingCapacity(NamedTuple):
-    """The remaining capacity beside placed slots.
+    """The capacity that remains after slots are placed.
 
     Attributes:
         capacity: The cluster without the resources of the slots. On a node with shared devices, no device remains.
@@ -223,7 +223,7 @@ class RemainingCapacity(NamedTuple):
         num_alive = min(wanted, _total(alive) // size)
         runs = _with_workers(alive, num_alive, size)
         runs += _with_workers([run for run in groups if run.one.is_expected], wanted - num_alive, size)
-        if _total(runs) < wanted * size:  # a trial uses the remaining room on nodes of both kinds
+        if _total(runs) < wanted * size:  # a trial can use the remaining room of several node shapes
             runs = _with_workers(groups, wanted, size)
         return FilledSlots(self, slot, wanted, runs, drivers, held=runs)
 
@@ -244,7 +244,7 @@ class RemainingCapacity(NamedTuple):
         return FilledSlots(self, slot, wanted, runs, drivers, held=held)
 
     def _fitting(self, slot: TrialSlot) -> list["_Run"]:
-        """Return nodes and how many workers of ``slot`` fit each, in the order in which they are filled.
+        """Return the nodes with the number of workers of ``slot`` that fit on each, in filling order.
 
         First come alive nodes, then nodes with CPUs for all of the slot's devices (other slots may need fewer CPUs),
         nodes with the fewest other devices (the slots would leave them without CPUs), and nodes with the most room (so
@@ -354,7 +354,10 @@ class FilledSlots(NamedTuple):
         return _each(self.runs)
 
     def left(self) -> RemainingCapacity:
-        """Return the remaining capacity beside these slots. Equal nodes with equal slots are computed once."""
+        """Return the capacity that remains after these slots are placed.
+
+        Equal nodes with equal slots are computed once.
+        """
         before = self.before
         workers, drivers = _by_shape(self.held), _by_shape(self.drivers)
         left: dict[Hashable, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}

@@ -153,7 +153,7 @@ class RemainingNode:
         return min(free[TICKS] * TICKS // needed if needed >= TICKS else by_device, self.amount(name) // needed)
 
     def hold(self, amounts: Mapping[str, int]) -> None:
-        """Subtract a reservation on unknown devices."""
+        """Subtract a reservation whose devices are unknown."""
         self._add(amounts, 1)
 
     def release(self, amounts: Mapping[str, int]) -> None:
@@ -206,7 +206,7 @@ _MAY_BE_RAISED: Final = DEVICE_RESOURCES | {"CPU", "memory"}
 
 
 def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -> int:
-    """Return how many slots have together the resources that a trial reserves."""
+    """Return the number of slots whose total resources correspond to a trial's reservation."""
     # A fraction is floor(10000 / k) ticks, up to one less than 1/k: a whole GPU is three slots of 0.3333.
     ratios = [
         -(-to_ticks(reserved[name]) // (to_ticks(of_slot[name]) + 1))
@@ -251,7 +251,7 @@ def is_held(group: BundleGroup, nodes: Sequence[NodeCapacity]) -> bool:
 
 
 def count_groups(group: BundleGroup, nodes: Sequence[NodeCapacity], most: int) -> int:
-    """Return how many such groups fit the idle ``nodes`` at once, up to ``most``.
+    """Return how many groups of bundles fit the idle ``nodes`` at once, up to ``most``.
 
     The largest bundle goes to the first node with room, for the best of three measures of size. A search could find
     more, but Ray does not search either.
@@ -321,13 +321,13 @@ class Request(Value):
 
     @cached_property
     def amounts(self) -> Amounts:
-        """The amounts that a worker reserves on a node, including its device type."""
+        """The ticks that a worker reserves on a node, by resource, including its device type."""
         if self.accelerator_type is None:
             return self.worker.ticks
         return self.worker.ticks | {ACCELERATOR_TYPE_PREFIX + self.accelerator_type: to_ticks(ACCELERATOR_TYPE_AMOUNT)}
 
     def with_cpus(self, cpus: float) -> "Request":
-        """Return the request with other CPUs for each worker."""
+        """Return the request with this number of CPUs for each worker."""
         return self.model_copy(update={"worker": self.worker.replaced(cpus=cpus)})
 
     @property
@@ -394,7 +394,7 @@ def holds(node: NodeCapacity, amounts: Resources) -> bool:
 
 
 def count_workers(groups: Iterable[NodeGroup], request: Request, *, num_drivers: int = 0) -> int:
-    """Return how many workers fit the nodes at once."""
+    """Return how many workers fit on all nodes together."""
     return sum(count * workers_on_node(node, request, num_drivers=num_drivers) for node, count in groups)
 
 
@@ -410,7 +410,7 @@ def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
 
 
 def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: int) -> tuple[int | None, int | None]:
-    """Return the most workers of a trial beside ``num_trials`` - 1 others with their minimum, and if it runs alone.
+    """Return the most workers of a trial beside ``num_trials`` - 1 trials at their minimum, and if it runs alone.
 
     Both numbers allow for all drivers, and are ``None`` if the number of workers is fixed.
     """
@@ -483,7 +483,7 @@ def limiting_resource(groups: Collection[NodeGroup], request: Request) -> str:
     resource that does so for the most slots.
     """
     if request.num_workers and count_trials(groups, request) < count_workers(groups, request) // request.num_workers:
-        return "memory"  # drivers lack host memory
+        return "memory"  # the drivers do not fit the host memory
     stops: dict[str, int] = {}
     for node, count in groups:
         slots = slots_on_node(node, request)

@@ -52,7 +52,7 @@ def _fewest_for_slots(
         return with_places(slots, capacity.with_nodes_added({**fewest, name: number})) != slots
 
     if with_places(slots, capacity.with_nodes_added(most)) != slots:
-        return fewest  # the policy reserves resources for others, so only the policy can place the slots
+        return fewest  # the policy reserves resources for other work, so only the policy can place the slots
     for name in sorted(most, key=preference):
         if is_short_with(name, 0):
             fewest[name] = 1 + largest(0, most[name], partial(is_short_with, name))

@@ -61,7 +61,7 @@ class TrialSlot(Value):
             the worker determines it.
         measured_with: The versions of Ray and the frameworks with which both were measured, by name.
         accelerator_type: Ray's name of the required device type, or ``None`` for any.
-        topology: The topology of the TPU slices that each trial reserves as a whole, if it does.
+        topology: The topology of the whole TPU slices that each trial reserves, or ``None``.
         label_selector: Ray's label selector for trials and workers.
         speed: The speed of a trial relative to other slots of the plan, in any unit, or ``None`` if it is unknown.
         worker_nodes: The nodes of its Train workers and the number of workers on each, for trials in a plan with
@@ -112,7 +112,7 @@ class TrialSlot(Value):
 
     @property
     def has_gpu_fraction(self) -> bool:
-        """Whether a worker shares its GPU with others."""
+        """Whether a worker reserves a GPU fraction, so that other workers can share its GPU."""
         return 0 < self.worker.gpus < 1
 
     @property
@@ -142,7 +142,7 @@ class TrialSlot(Value):
 
     @property
     def trial_amounts(self) -> dict[str, float]:
-        """The reservation of a trial on any node, by Tune's names of the resources."""
+        """The resources that a trial reserves, without a node selector, by Tune's resource names."""
         lower_case = {"CPU": "cpu", "GPU": "gpu"}
         # Tune gives a trial with an empty request a whole CPU.
         return {"cpu": 0} | {lower_case.get(name, name): amount for name, amount in self._trial_bundle.items()}
@@ -152,7 +152,7 @@ class TrialSlot(Value):
         return _ray_amounts(self.trial) | ({} if self.num_workers else self._of_type)
 
     def with_type(self, bundle: Mapping[str, float]) -> dict[str, float]:
-        """Return a user's bundle. If it has a device, the resource of the device type is added."""
+        """Return a user's bundle, with the resource of the device type if the bundle has a device."""
         return {**bundle, **(self._of_type if DEVICE_RESOURCES & bundle.keys() else {})}
 
     @property
@@ -241,7 +241,7 @@ class TrialSlot(Value):
         return self.model_copy(update={"trial": trial, "gpu_memory_bytes": gpu_memory_bytes})
 
     def of_fixed_size(self) -> "TrialSlot":
-        """Return the same slot with the minimum of workers in each trial."""
+        """Return the same slot with a fixed number of workers in each trial: the minimum."""
         return self.model_copy(update={"max_workers": None, "max_workers_alone": None})
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialSlot":

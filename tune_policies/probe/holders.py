@@ -20,7 +20,9 @@ class Holders(NamedTuple):
 
 
 def read_holders(own_groups: Collection[str] = ()) -> Holders:
-    """Read the reservations of others, without the placement groups ``own_groups``. Ray Client does not support it.
+    """Read the reservations of actors and placement groups, except those in ``own_groups``.
+
+    Ray Client does not support this.
 
     Raises:
         RayError: Ray stopped.

@@ -84,7 +84,7 @@ def _torch(installed: dict[str, str]) -> list[dict[str, object]]:
     build = _text_of("torch", "version.py")
     if build is None:
         return []
-    # As in: cuda: Optional[str] = '12.8'
+    # Example line: cuda: Optional[str] = '12.8'
     found = dict(re.findall(r"^(cuda|hip|xpu)\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", build, re.MULTILINE))
     return [
         {
@@ -197,7 +197,10 @@ def _cpu_limits(root: str = "/") -> dict[str, float]:
 
 
 def read_cpu_model(root: str = "/") -> str | None:
-    """Return Linux's name of the CPU, or ``None`` on ARM and other systems. ``root`` is the folder with ``proc``."""
+    """Return the CPU model name from Linux, or ``None`` on ARM and other systems.
+
+    ``root`` is the folder with ``proc``.
+    """
     return _cpu_info(root, "model name")
 
 
@@ -223,7 +226,7 @@ def _cpu_info(root: str, key: str) -> str | None:
 
 
 def host_memory_bytes() -> int:
-    """Return the memory of the machine."""
+    """Return the memory of the machine, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -96,7 +96,7 @@ def _to_node_type(name: str, node_type: dict[str, Any], more: int, key: str) -> 
             name=name,
             resources=to_resources(amounts),
             max_nodes_to_add=more,
-            # Not from a label, because requests for a type and the autoscaler use the resource.
+            # Do not read it from a label, because the autoscaler and requests for a type use the resource.
             accelerator_type=accelerator_type_of(amounts),
             labels=labels,
         )

@@ -1,4 +1,4 @@
-"""Reads the GPUs of the machine through NVML, as the only module.
+"""Reads the GPUs of the machine through NVML. No other module uses NVML.
 
 NVML creates no CUDA context, so reading uses no GPU memory. Ray sends this module to nodes without this package, so it
 needs only Python and returns plain data.
@@ -33,9 +33,9 @@ class DeviceUse:
     """The memory use of a device according to the driver.
 
     Attributes:
-        uuid: NVML's name of the device.
+        uuid: The device's UUID in NVML.
         total_bytes: Its memory, if possible without the part that the driver reserves, as in plans.
-        free_bytes: Its free memory.
+        free_bytes: Its free memory, in bytes.
         bytes_by_process: The memory of each process by ID, or ``None`` if it is unknown. It is empty if the driver
             lists no processes. Older drivers use the IDs of the host, so a process in a container may not find itself.
     """
@@ -47,7 +47,7 @@ class DeviceUse:
 
     @property
     def used_bytes(self) -> int:
-        """The memory of all processes."""
+        """The memory that all processes use, in bytes."""
         return self.total_bytes - self.free_bytes
 
 
@@ -147,12 +147,12 @@ class GpuCounters:
         return None
 
     def energy_j(self) -> float | None:
-        """Return the energy of the GPUs since the driver was loaded, in joules, or ``None`` if a GPU lacks it."""
+        """Return the energy used since the driver was loaded, in joules, or ``None`` if a GPU does not report it."""
         used_mj = self._ask("nvmlDeviceGetTotalEnergyConsumption")
         return None if None in used_mj else sum(used_mj) / 1000
 
     def throttled(self) -> tuple[str, ...]:
-        """Return why clocks are throttled now. It is empty if none is, or if a GPU does not report it."""
+        """Return the reasons for throttled clocks. The tuple is empty if there are none or a GPU reports none."""
         masks = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return tuple(
             reason for bit, reason in _THROTTLED_BY.items() if None not in masks and any(mask & bit for mask in masks)

@@ -29,14 +29,14 @@ def run_on_nodes(
         function: A function of ``node_facts``.
         arguments: The keyword arguments of the function on each node, by node ID.
         timeout_s: The deadline of each node from the start of its task, in seconds.
-        late: The reason if a node misses the deadline.
+        late: The failure reason to return for a node that misses the deadline.
         at_once: The most nodes that run the function at the same time, or ``None`` for all.
     """
     found: dict[str, Facts] = {}
     failures: dict[str, str] = {}
     running: dict[Any, tuple[str, float]] = {}  # task → node and deadline
     waiting = list(arguments)
-    with sent_by_value(nvml, node_facts):  # so that a node needs only Ray
+    with sent_by_value(nvml, node_facts):  # so that nodes do not need this package
         task_of = ray.remote(num_cpus=0, max_retries=0)(function)
         while waiting or running:
             while waiting and (at_once is None or len(running) < at_once):

@@ -1,7 +1,7 @@
 """Selects the nodes to read, and applies the facts to similar nodes.
 
 In a cluster of up to 100 nodes, all nodes are read. In a larger cluster, a few nodes of each kind are read, and the
-rest of a kind only if these differ.
+rest of a kind is read only if these nodes differ.
 """
 
 from collections import Counter, defaultdict
@@ -15,18 +15,21 @@ from tune_policies.values.resources import Amount
 from tune_policies.values.value import Value
 
 MAX_NODES_READ: Final = 100
-"""The largest cluster of which all nodes are read, and the most nodes that are read first in a larger cluster."""
+"""Clusters of up to this size are read completely. In a larger cluster, at most this many nodes are read first."""
 READS_PER_KIND: Final = 3
 
 _NAMED: Final = 3
 """The most nodes per reason in a warning."""
 
 _MAX_LABEL_VALUES: Final = 10
-"""The most values of a label of kinds. A label with more values identifies nodes (``ray.io/node-id``, racks)."""
+"""A label with more values than this is ignored in kinds, because it identifies nodes or racks."""
 
 
 class NodeFacts(Value):
-    """The facts of one node, each as in ``NodeCapacity`` or ``None`` if it was not read."""
+    """The properties read from one node.
+
+    The fields have the same meaning as in ``NodeCapacity``. A field that was not read is ``None``.
+    """
 
     devices: tuple[GpuDevice, ...] | None = None
     usable_cpus: Amount | None = None
@@ -98,7 +101,7 @@ def spread_facts(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts]) -> dict[
 
 
 def unread(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts], failures: Mapping[str, str]) -> dict[str, str]:
-    """Return why each node was not read: its own reason, or the reason of a node of its kind."""
+    """Return the reason why each node was not read, or the reason for another node of its kind."""
     reasons = dict(failures)
     for kind in kinds:
         of_kind = next((failures[node.node_id] for node in kind if node.node_id in failures), "too many kinds of node")

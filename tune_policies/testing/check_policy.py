@@ -1,4 +1,4 @@
-"""The promises of every policy, and the function that tests a policy for them.
+"""The guarantees ("promises") that every policy must keep, and the function that checks them.
 
 Most promises are about one cluster and the plan or error of the policy for it. The check of a promise is a function
 that returns a description of the violation, or an empty text.
@@ -66,7 +66,7 @@ class PolicyCheckError(AssertionError):
         promise: The broken promise.
         found: A description of the violation.
         policy: The policy.
-        capacity: The smallest cluster found on which it breaks the promise; ``None``: no cluster is needed.
+        capacity: The smallest cluster found on which it breaks the promise, or ``None`` if none is needed.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ def check_policy(
 
 
 def _shrink(promise: Promise, case: "_Case") -> tuple[ClusterCapacity, str]:
-    """Return the smallest cluster found on which a promise is broken, and what is wrong there."""
+    """Return the smallest cluster found on which a promise is broken, and a description of the violation."""
     capacity, found = case.capacity, _CHECKS[promise](case)
     waiting = simpler_clusters(capacity)
     for _ in range(_MOST_STEPS):
@@ -170,7 +170,7 @@ class _Case:
 
     @property
     def num_trials(self) -> int:
-        """How many trials run at once, or 0 if they are too many to be placed one by one."""
+        """The number of trials that run at once, or 0 if there are too many to place one by one."""
         planned = sum(slot.max_concurrent_trials for slot in self.plan.slots) if self.plan else 0
         return planned if planned <= _MOST_PLACED else 0
 
@@ -227,7 +227,7 @@ def _raises_another_error(case: _Case) -> str:
     if not (answer.asked and answer.offered and answer.short_of and answer.suggestion):
         return f"its error lacks the request, the available resources, or a suggestion: {answer}"
     again = pickle.loads(pickle.dumps(answer))  # noqa: S301 - just written
-    return "" if _same(again, answer) else f"its error is different after pickle: {again}"
+    return "" if _same(again, answer) else f"its error changes when it is pickled and unpickled: {again}"
 
 
 def _is_impure(case: _Case) -> str:
@@ -256,7 +256,7 @@ def _plan_is_no_value(case: _Case) -> str:
         return "it does not state what prevents one more trial"
     if TrialPlan.from_json(plan.to_json()) != plan:
         return f"the plan is different after JSON: {plan.to_json()}"
-    return "" if pickle.loads(pickle.dumps(plan)) == plan else "the plan is different after pickle"  # noqa: S301
+    return "" if pickle.loads(pickle.dumps(plan)) == plan else "the plan changes when it is pickled and unpickled"  # noqa: S301
 
 
 def _does_not_fit(case: _Case) -> str:

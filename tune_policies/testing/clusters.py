@@ -67,7 +67,7 @@ def draw_nodes(rng: random.Random) -> list[NodeCapacity]:
 
 
 def draw_node(rng: random.Random, number: int) -> NodeCapacity:
-    """Return a random node. Ray may count another number of GPUs on it than the driver lists."""
+    """Return a random node. Ray's GPU count may differ from the driver's."""
     gpus = rng.randint(0, 8)
     gpu_memory_gib = rng.choice(_GPU_MEMORY_GIB)
     accelerator_type = rng.choice(_GPU_TYPES)

@@ -76,7 +76,7 @@ class NodeState:
         return True
 
     def _free_devices(self, name: str, ticks: int) -> Sequence[int] | None:
-        """Return the devices for a worker: one with room for its fraction, or whole ones; ``None``: too few."""
+        """Return the device with room for a fraction, or the whole devices, or ``None`` if there are too few."""
         free = self._devices.get(name, [])
         needed = max(1, ticks // TICKS)
         fitting = [device for device, left in enumerate(free) if left >= min(TICKS, ticks)][:needed]
@@ -86,9 +86,9 @@ class NodeState:
 def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int:
     """Return how many of ``wanted`` trials fit at once.
 
-    If all trials get the same, Ray may place them in any order. So the nodes are used in a random order, and Train
-    drivers are placed on the nodes with the least host memory. Slots of several types have their own nodes. Further
-    trials may be of any type.
+    If all trials reserve the same resources, Ray may place them in any order. So the nodes are used in a random
+    order, and Train drivers are placed on the nodes with the least host memory. Slots of several types have their own
+    nodes. Further trials may be of any type.
     """
     nodes = {node.node_id: NodeState(node) for node in capacity.nodes}
     if len(plan.slots) == 1:

@@ -37,7 +37,7 @@ class InvalidResourcesError(ResourcePolicyError, ValueError):
     """The amounts, or the fields of a policy, are invalid on every cluster.
 
     Attributes:
-        mistakes: The message for each wrong field of a value, and the fields that exist; empty for other errors.
+        mistakes: A message for each wrong field, and the list of valid fields. It is empty for other errors.
     """
 
     mistakes: tuple[tuple[str, str], ...] = ()
@@ -76,7 +76,7 @@ class InfeasibleRequestError(ResourcePolicyError):
 
     @classmethod
     def of_choices(cls, errors: "Sequence[InfeasibleRequestError]") -> "InfeasibleRequestError":
-        """Return one error for several choices, with the offer to the last choice."""
+        """Return one error for several choices, with the available resources from the last choice's error."""
         if len(errors) == 1:
             return errors[0]
         asked = _first(" or else ", (error.asked for error in errors))

@@ -1,4 +1,4 @@
-"""The versions of Ray with which this package is tested, as in ``pyproject.toml`` but without patch versions."""
+"""The tested range of Ray versions. It is the range in ``pyproject.toml``, without patch versions."""
 
 import re
 from typing import Final

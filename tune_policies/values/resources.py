@@ -146,15 +146,15 @@ _WHOLE_AMOUNT: Final = core_schema.chain_schema(
 Amount = Annotated[float, Checked(check_amount, _WHOLE_AMOUNT)]
 """A number of units, 0 or above, in whole ticks of 0.0001."""
 GpuAmount = Annotated[float, Checked(check_gpus, _WHOLE_AMOUNT)]
-"""A number of GPUs: a fraction up to 1, whole above."""
+"""A number of GPUs: a fraction up to 1, or a whole number."""
 Bytes = Annotated[int, Field(ge=1), Checked(parse_bytes, _whole(1, MOST_BYTES))]
-"""Bytes above 0 that were read or computed."""
+"""A positive number of bytes, read or computed rather than requested by a user."""
 Memory = Annotated[int | str, Checked(parse_memory), WithJsonSchema({"type": ["integer", "string"], "minimum": MIB})]
 """Memory that a user requests: a text such as ``"6GiB"``, or at least 1 MiB in bytes. Stored as a number of bytes."""
 UsedBytes = Annotated[
     int, Field(ge=0, le=MOST_BYTES), Checked(partial(check_count, least=0, most=MOST_BYTES), _whole(0, MOST_BYTES))
 ]
-"""Bytes that were measured, 0 or above."""
+"""A measured number of bytes, 0 or above."""
 Count = Annotated[int, Field(ge=0), Checked(partial(check_count, least=0), _whole(0, MOST))]
 """A whole number, 0 or above."""
 PositiveCount = Annotated[int, Field(ge=1), Checked(partial(check_count, least=1), _whole(1, MOST))]
@@ -172,8 +172,8 @@ class Resources(Value):
 
     Attributes:
         cpus: Logical CPUs.
-        gpus: GPUs that Ray schedules: a fraction up to 1, whole above.
-        memory_bytes: Host memory. ``None`` means that it is not known on a node, and that a request reserves none.
+        gpus: GPUs that Ray schedules: a fraction up to 1, or a whole number.
+        memory_bytes: Host memory in bytes. On a node, ``None`` means unknown; in a request, it reserves no memory.
         custom: Other Ray resources by name, such as ``{"TPU": 4}``.
 
     Raises:
@@ -201,7 +201,7 @@ class Resources(Value):
         return ", ".join(parts) or "nothing"
 
     def with_ticks(self, name: str, ticks: int) -> "Resources":
-        """Return a copy with another amount of the resource with Ray's name, in ticks, or bytes of ``memory``."""
+        """Return a copy in which the resource ``name`` has ``ticks`` ticks, or bytes if it is ``memory``."""
         match name:
             case "CPU":
                 return self.replaced(cpus=from_ticks(ticks))
@@ -213,7 +213,7 @@ class Resources(Value):
                 return self.replaced(custom={**self.custom, name: from_ticks(ticks)})
 
     def replaced(self, **changes: float | dict[str, float] | None) -> "Resources":
-        """Return a copy with some fields changed, which are validated."""
+        """Return a copy with some fields changed. The new values are validated."""
         return Resources(**{**self.model_dump(), **changes})
 
 

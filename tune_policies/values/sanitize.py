@@ -42,7 +42,7 @@ _NAME: Final = (
     r"(?:(?i:password|passwd|passphrase|pwd|secret|token|credential|authorization|(?:api|access|private)[ _-]?key)"
     r"|KEY|PASS(?![A-Z]))[\w-]{0,64}+"
 )
-"""The part of a name that marks a secret value, and the rest of the name."""
+"""A pattern for the part of a variable name that marks a secret value, and the rest of the name."""
 _SECRETS: Final = (
     (re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]+"), r"\1***"),
     (re.compile(rf"({_NAME}=)(?=\S)(?:{_QUOTED}|\S+)"), r"\1***"),
@@ -130,7 +130,7 @@ _WORDS: Final = frozenset(
     """,
     )
 )
-"""The words that :func:`without_names` keeps. Others can be names of hosts, labels, resources or slices."""
+"""The words that :func:`without_names` keeps. Other words can be names of hosts, labels, resources or slices."""
 
 
 def without_names(text: str, known: Collection[str]) -> str:

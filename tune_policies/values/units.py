@@ -17,7 +17,7 @@ MIB: Final = 2**20
 GIB: Final = 2**30
 
 MOST_BYTES: Final = 2**63 - 1
-"""The maximum that Ray can count."""
+"""The maximum number of bytes that Ray can count."""
 
 _BYTE_SIZE: Final = TypeAdapter(ByteSize, config=ConfigDict(defer_build=True))
 

@@ -197,7 +197,8 @@ def _on_device(model: Any, node: NodeCapacity, request: TrialRequest, per_device
     if per_device is not None:
         is_used = model.new_bool_var("used")
         model.add(count == 0).only_enforce_if(~is_used)
-        # With equal fractions, Ray may put k workers on any device.
+        # With equal fractions, Ray may place ``per_device`` workers on any GPU, so the smallest GPU needs enough
+        # memory for all of them.
         model.add(request.gpu_memory_bytes * per_device <= memory).only_enforce_if(is_used)
         model.add(count <= per_device)
     return count

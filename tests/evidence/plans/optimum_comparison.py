@@ -70,7 +70,7 @@ def compare(seed: int, capacity: ClusterCapacity, policy: ResourcePolicy) -> Com
 
 
 def rule_of_thumb(question: Question) -> int:
-    """Return the sums of the allowed nodes, divided by the request of one trial."""
+    """Return how many trials the total resources of the allowed nodes would fit, ignoring the division among nodes."""
     request, nodes = question.request, question.workers_on
     wanted = {**request.amounts, "GPU": request.gpu_ticks}
     quotients = [

@@ -56,7 +56,7 @@ def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis
 
 
 def _read_this_machine(timeout_s: float) -> NodeFacts:
-    # In a separate process, because a call to a driver that hangs cannot be interrupted.
+    # Use a separate process, because a call to a driver that hangs cannot be interrupted.
     command = child_python("-m", node_facts.__name__)
     name = "this machine"
     try:
@@ -65,7 +65,7 @@ def _read_this_machine(timeout_s: float) -> NodeFacts:
         return NodeFacts(name=name, failure=f"no answer within {timeout_s:g} s")
     except subprocess.CalledProcessError as error:
         return NodeFacts(name=name, failure=error.stderr.strip().splitlines()[-1])
-    # The last line, because code that Python runs at startup, such as a sitecustomize, can print, too.
+    # Parse only the last line, because code that Python runs at startup, such as a sitecustomize, can print, too.
     return NodeFacts.from_dict({"name": name, **json.loads(done.stdout.splitlines()[-1])})
 
 

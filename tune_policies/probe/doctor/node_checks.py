@@ -108,14 +108,14 @@ class NodeFacts(Value):
 
 
 class Severity(StrEnum):
-    """A problem makes work fail or slow. A note is only information."""
+    """A problem makes work fail or run slowly. A note is only information."""
 
     PROBLEM = "problem"
     NOTE = "note"
 
 
 class Finding(Value):
-    """A finding, a hint how to fix it, and the names of the nodes."""
+    """A finding, a hint for fixing it, and the names of the affected nodes."""
 
     severity: Severity
     what: str
@@ -229,7 +229,7 @@ def check_count(node: NodeFacts) -> Iterator[Finding]:
             yield _problem(f"{_ray_counts(node)} that do not exist: the NVIDIA driver lists none", hint)
         return
     visible = _visible(node)
-    if visible is None:  # Ray may count MIG devices or not
+    if visible is None:  # Ray's count may or may not include MIG devices
         return
     total = len(node.gpus)
     if visible < total:
@@ -242,7 +242,7 @@ def check_count(node: NodeFacts) -> Iterator[Finding]:
         yield _problem(f"{_ray_counts(node)}, but only {visible} can be used", hint)
     elif node.declared_gpus < visible:
         hint = "if Ray may use the other GPUs, start Ray on the node without --num-gpus"
-        yield _note(f"{_ray_counts(node)} of the {visible} that can be used", hint)
+        yield _note(f"Ray counts only {format_amount(node.declared_gpus)} of the {visible} usable GPUs", hint)
 
 
 def check_device_variables(node: NodeFacts) -> Iterator[Finding]:
@@ -255,7 +255,7 @@ def check_device_variables(node: NodeFacts) -> Iterator[Finding]:
         value = node.device_variables.get(former.name, "")
         # "level_zero:gpu" selects a back end, not a device.
         devices = [each for each in value.removeprefix("level_zero:").split(",") if _DEVICE.fullmatch(each)]
-        if not devices or node.gpus:  # on a node with NVIDIA GPUs, Ray counts no others
+        if not devices or node.gpus:  # on a node with NVIDIA GPUs, Ray counts only these
             continue
         finding = _problem if node.declared_gpus or node.has_amd_driver else _note
         own = node.device_variables.get(ours)
@@ -431,7 +431,7 @@ https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.ht
 
 
 def minimum_driver(cuda: str) -> str | None:
-    """Return the oldest driver for a CUDA version such as ``"12.8"``, if the table has it."""
+    """Return the oldest driver for a CUDA version such as ``"12.8"``, or ``None`` if the table does not list it."""
     major, _, rest = cuda.partition(".")
     return _MINIMUM.get(major) or _MINIMUM.get(f"{major}.{rest.partition('.')[0]}")
 
