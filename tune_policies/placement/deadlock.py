@@ -1,9 +1,9 @@
-"""Gang deadlock: whether the workers of Train runs can ever start, and an error that explains why not.
+"""Detects deadlocks of Train runs whose workers can never start, and explains them in an error.
 
-A run whose workers train ends at some point and releases its resources, but a driver whose workers wait keeps its
-reservation. So the waiting runs are simulated with the banker's algorithm: a run whose workers fit beside all
-reservations starts, ends, and releases its driver's resources. The remaining runs wait for each other, or for
-reservations that never end.
+Ray starts the workers of a run as a gang: all of them or none. A run whose workers train ends at some point and
+releases its resources, but a driver that waits for its workers keeps its reservation. So the waiting runs are simulated
+with the banker's algorithm: a run whose workers fit beside all reservations starts, ends, and releases its driver's
+resources. The runs that remain wait for each other, or for reservations that may never end.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from tune_policies.values.value import Value
 class NodeTotals(Value):
     """A node with its total resources.
 
-    With ``may_go``, an autoscaler may remove the node when it is idle, and then add another node.
+    If ``may_go`` is true, an autoscaler may remove the node when it is idle, and then add another node.
     """
 
     node_id: str
@@ -35,7 +35,7 @@ class NodeTotals(Value):
 
 
 class Reservation(Value):
-    """A reservation on a node. ``holder`` is a text such as "actor Server"."""
+    """A reservation on a node. ``holder`` describes the owner, such as "actor Server"."""
 
     node_id: str
     amounts: Amounts
@@ -46,11 +46,11 @@ class WaitingRun(Value):
     """A Train run whose workers have not started.
 
     Attributes:
-        run_id: Its identifier.
-        started_at: When it started, in seconds.
-        driver_id: The actor that started it, or an empty text for a program.
-        driver: The reservations of its driver.
-        gang: The workers for which it waits, or ``None`` if it has not requested any yet.
+        run_id: The identifier of the run.
+        started_at: The start time of the run, in seconds.
+        driver_id: The ID of the actor that started the run, or ``""`` if a program started it.
+        driver: The reservations of the run's driver.
+        gang: The workers for which the run waits, or ``None`` if it has not requested any yet.
     """
 
     run_id: str
@@ -65,10 +65,11 @@ class ClusterOccupancy(Value):
 
     Attributes:
         nodes: The alive nodes.
-        permanent: Reservations that may never end, of users and of actors outside of trials and Train runs.
-        waiting: The Train runs whose workers wait.
+        permanent: The reservations outside of trials and Train runs. They may never end.
+        waiting: The Train runs whose workers have not started.
         node_types: The node types that an autoscaler can add.
-        max_nodes_to_add: The most nodes of all types together that it can add, or ``None`` for no limit.
+        max_nodes_to_add: The maximum number of nodes, of all types together, that an autoscaler can add, or ``None``
+            for no limit.
     """
 
     nodes: tuple[NodeTotals, ...]
@@ -78,7 +79,7 @@ class ClusterOccupancy(Value):
     max_nodes_to_add: Count | None = None
 
     def remaining(self, holding: Iterable[WaitingRun]) -> dict[str, RemainingNode]:
-        """Return the remaining resources of each alive node beside permanent reservations and these runs' drivers."""
+        """Return each node's resources that are left by the permanent reservations and the drivers of ``holding``."""
         nodes = {node.node_id: RemainingNode(node.amounts) for node in self.nodes}
         for each in (*self.permanent, *(each for run in holding for each in run.driver)):
             if each.node_id in nodes:
@@ -101,10 +102,11 @@ def stuck_runs(view: ClusterOccupancy) -> tuple[WaitingRun, ...]:
 
 
 def most_workers(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> int:
-    """Return how many of the gang's workers fit the remaining nodes and the best mix of nodes that can be added.
+    """Return how many of the gang's workers fit on the remaining resources and the best mix of nodes to add.
 
-    Each run is counted alone, because an autoscaler removes idle nodes and adds others for the next run. It may replace
-    every idle node, because the number of nodes that it keeps is unknown.
+    The result ignores other waiting runs, because an autoscaler can remove idle nodes and add different nodes for the
+    next run. It assumes that every idle node may be replaced, because the number of nodes that the autoscaler always
+    keeps is unknown.
     """
     is_selected, worker, wanted = matcher(gang.common_selector), ray_ticks(gang.bundles[0]), len(gang.bundles)
     slots = {
@@ -121,7 +123,7 @@ def most_workers(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, 
     }
     limits = {each.name: each.max_nodes_to_add for each in view.node_types} | dict.fromkeys(leaving, 1)
     holds = of_type | {node_id: slots.get(node_id, 0) for node_id in leaving}
-    # Nodes with the most workers come first, so no other mix has room for more.
+    # Nodes with room for the most workers are added first, so no other mix has room for more workers.
     by_use = sorted(filter(holds.__getitem__, holds), key=lambda name: (-holds[name], name))
     most = None if view.max_nodes_to_add is None else view.max_nodes_to_add + len(leaving)
     chosen = nodes_within_limits(limits, by_use, most)
@@ -160,7 +162,7 @@ def deadlock_error(view: ClusterOccupancy, run: WaitingRun) -> InfeasibleRequest
 
 
 _SHOWN: Final = 4
-"""The most nodes that an error lists."""
+"""The maximum number of nodes that an error lists."""
 
 
 def _sum(node: NodeTotals, left: RemainingNode, holding: Iterable[Reservation], names: Sequence[str]) -> str:
@@ -208,7 +210,7 @@ def _asked(gang: BundleGroup) -> str:
 
 
 def _short_of(gang: BundleGroup, view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> str:
-    """Return the resource for which the fewest workers fit."""
+    """Return the name of the resource that limits the number of workers most."""
 
     def workers(name: str) -> int:
         return most_workers(gang.with_bundles([{name: gang.bundles[0][name]}] * len(gang.bundles)), view, nodes)

@@ -1,12 +1,13 @@
 """Places the slots of a plan on nodes, and computes the remaining capacity for further slots.
 
-A plan with several slot types is only valid if every trial runs on the node for which it was planned: a CPU trial on
-the CPUs of a free GPU slot would keep that slot empty. So each slot has a node, and all slots of a node fit it in any
-order. Ray may spread fractions of a device over all devices of a node, so these devices serve only one slot type. Whole
-devices can serve several.
+A plan with several slot types is only valid if every trial runs on the node for which it was planned. Otherwise, a CPU
+trial could use the CPUs of a free GPU slot, and no GPU trial could start there. So each slot is assigned to a node, and
+the slots of a node fit on it in any order. Ray may spread fractions of a device over all devices of a node, so if slots
+reserve fractions, no other slot type may use the devices of the node. Slots of several types can use whole devices.
 
-Train could place all workers of a trial on one node with slots of other types. So a trial with Train workers has a node
-for its driver and for each worker. TPU slices cannot be chosen, because Train reserves any of them.
+Train could place all workers of a trial on one node with slots of other types. So a trial with Train workers is
+assigned a node for its driver and for each worker. A TPU slice cannot be assigned, because Train reserves any free
+slice.
 """
 
 from collections import Counter, defaultdict
@@ -38,7 +39,7 @@ _node_id: Final = attrgetter("node_id")
 
 
 class Placement(Value):
-    """The number of slots of a type on a node.
+    """Slots of one type on the same node.
 
     Attributes:
         slot_type: The index of the slot type in the plan's ``slots``.
@@ -72,8 +73,9 @@ class Layout(Value):
 def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
     """Place the slots on nodes, and return the layout.
 
-    If the capacity is the one used for planning, all slots are placed. On another capacity, as many as fit are
-    placed, in the order of the types. Slots that do not fit the alive nodes go to nodes that can be added.
+    If the capacity is the one used for planning, all slots are placed. On another capacity, as many slots
+    as fit are placed, in the order of the types. Slots that do not fit on the alive nodes are placed on nodes that can
+    be added.
     """
     filled = _fill_with_added(plan_slots, capacity)
     return Layout(places=tuple(place for slot_type, each in enumerate(filled) for place in each.placements(slot_type)))
@@ -102,7 +104,7 @@ def _fill(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list["F
         for slot in plan_slots:
             left = filled[-1].left() if filled else RemainingCapacity.all_of(seen)
             filled.append(left.fill(slot))
-        best = max(best or filled, filled, key=_num_trials)  # the first of the best
+        best = max(best or filled, filled, key=_num_trials)  # the earlier one if both are equal
         if _num_trials(best) == wanted:
             break
     return best
@@ -113,10 +115,10 @@ def _num_trials(filled: Iterable["FilledSlots"]) -> int:
 
 
 def _possible_shapes(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Iterator[ClusterCapacity]:
-    """Yield the cluster with few, and then with more shapes for nodes that differ in host memory.
+    """Yield the cluster with its nodes grouped into few shapes by host memory, and then into more shapes.
 
-    Slots with a label selector fit only if nodes are filled in the same order as in planning, which may have included a
-    policy that distinguishes more shapes but has no slots in the plan.
+    Slots with a label selector fit only if the nodes are filled in the same order as in planning. That order may come
+    from a policy that distinguishes more shapes, even if the policy has no slots in the plan.
     """
     if any(slot.worker.memory_bytes is not None for slot in plan_slots):
         yield capacity
@@ -138,7 +140,7 @@ class NodeWorkers(NamedTuple):
 def workers_on_nodes(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list[NodeWorkers]:
     """Return the number of workers of each slot type on each node, including expected nodes.
 
-    If a plan has one slot type, Ray may choose other nodes.
+    If a plan has only one slot type, the result is one possible placement, because Ray may choose other nodes.
     """
     found: dict[str, list[int]] = defaultdict(lambda: [0] * len(plan_slots))
     for slot_type, filled in enumerate(_fill(plan_slots, capacity)):
@@ -152,8 +154,9 @@ class RemainingCapacity(NamedTuple):
     """The capacity that remains after slots are placed.
 
     Attributes:
-        capacity: The cluster without the resources of the slots. On a node with shared devices, no device remains.
-        in_use: The devices in use by slot type.
+        capacity: The cluster without the resources that the slots reserve. A node with shared devices has no devices
+            left.
+        in_use: The devices that each slot type uses.
     """
 
     capacity: ClusterCapacity
@@ -166,7 +169,7 @@ class RemainingCapacity(NamedTuple):
 
     @property
     def without_devices_in_use(self) -> ClusterCapacity:
-        """The cluster without devices on the nodes where a device of the same resource is in use."""
+        """The cluster without the devices of a resource on each node where slots already use that resource."""
         changed: dict[Hashable, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
         for shape, nodes in self.capacity.nodes_by_shape.items():
             if type(nodes) is not ReducedNodes:  # nothing is in use
@@ -180,7 +183,7 @@ class RemainingCapacity(NamedTuple):
         return self.capacity.with_less(changed)
 
     def grown(self, nodes_to_add: Mapping[str, int]) -> Self:
-        """Return the capacity with these numbers of nodes added by type, which reduces how many can be added later."""
+        """Return the capacity with these numbers of nodes added by type, and with fewer nodes that can be added later."""
         before = self.capacity
         types = tuple(
             each.model_copy(update={"max_nodes_to_add": each.max_nodes_to_add - nodes_to_add.get(each.name, 0)})
@@ -194,7 +197,7 @@ class RemainingCapacity(NamedTuple):
     def allocate(self, slot: TrialSlot) -> tuple[dict[str | None, int], "RemainingCapacity"]:
         """Place slots of one type, and return their numbers by node and the remaining capacity.
 
-        The key ``None`` stands for trials with Train workers, and trials on nodes that have to be added.
+        The key ``None`` counts the trials with Train workers, and the trials on nodes that have to be added.
         """
         filled = self.fill(slot)
         counts: Counter[str | None] = Counter({None: filled.num_trials} if slot.num_workers else {})
@@ -203,10 +206,10 @@ class RemainingCapacity(NamedTuple):
         return +counts, filled.left()
 
     def fill(self, slot: TrialSlot) -> "FilledSlots":
-        """Return as many slots of one type as fit. Nodes are filled one after the other.
+        """Place as many slots of one type as fit, and return them. Nodes are filled one after the other.
 
-        The workers of a trial share a node if they fit. Workers of the last trials are spread over the remaining room
-        before any trial waits for a node that has to be added.
+        The workers of a trial share a node if they fit on one. The workers of the last trials are spread over the
+        remaining room of several alive nodes before any trial is placed on a node that has to be added.
         """
         groups, size = self._fitting(slot), max(1, slot.num_workers)
         wanted = min(slot.max_concurrent_trials, _total(groups) // size)
@@ -223,14 +226,14 @@ class RemainingCapacity(NamedTuple):
         num_alive = min(wanted, _total(alive) // size)
         runs = _with_workers(alive, num_alive, size)
         runs += _with_workers([run for run in groups if run.one.is_expected], wanted - num_alive, size)
-        if _total(runs) < wanted * size:  # a trial can use the remaining room of several node shapes
+        if _total(runs) < wanted * size:  # a trial needs alive and expected nodes
             runs = _with_workers(groups, wanted, size)
         return FilledSlots(self, slot, wanted, runs, drivers, held=runs)
 
     def _fill_slices(
         self, slot: TrialSlot, groups: Sequence["_Run"], wanted: int, drivers: list["_Run"]
     ) -> "FilledSlots":
-        """Return trials on whole TPU slices. Nothing else may use their hosts, because Train chooses any slice."""
+        """Place trials on whole TPU slices, and keep all slices free of other slots: Train may choose any slice."""
         held = [run for run in groups if run.per_node]
         fits = _by_node(held)
         shape = SliceShape(slot.topology or "", slot.accelerator_type or "")
@@ -244,11 +247,12 @@ class RemainingCapacity(NamedTuple):
         return FilledSlots(self, slot, wanted, runs, drivers, held=held)
 
     def _fitting(self, slot: TrialSlot) -> list["_Run"]:
-        """Return the nodes with the number of workers of ``slot`` that fit on each, in filling order.
+        """Return the nodes in filling order, with the number of workers of ``slot`` that fit on each.
 
-        First come alive nodes, then nodes with CPUs for all of the slot's devices (other slots may need fewer CPUs),
-        nodes with the fewest other devices (the slots would leave them without CPUs), and nodes with the most room (so
-        that many nodes stay unused). Nodes with room only for drivers come last.
+        Alive nodes come before expected nodes. Within these, the order prefers nodes with enough CPUs for all of the
+        slot's devices (slots that need fewer CPUs can use the others), then nodes with the fewest devices of other
+        kinds (the slots would leave these devices without CPUs), and then nodes with the most room (so that more nodes
+        stay unused). Nodes with room only for drivers come last.
         """
         request, without_cpus = request_of(slot), request_of(slot).with_cpus(0)
         own_devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
@@ -265,7 +269,7 @@ class RemainingCapacity(NamedTuple):
         held = 0
         for (is_expected, *_, shape), fit, nodes in sorted(order, key=itemgetter(0)):
             if not slot.num_workers and held >= slot.max_concurrent_trials:
-                break  # skip thousands of other nodes
+                break  # a large cluster can have thousands of further nodes
             free, in_use = self._free_for(slot, nodes) if fit else ((), self._selected(slot, nodes))
             held += fit * len(free)
             holding += [_Run(nodes[0], free, fit)] if free else []
@@ -275,7 +279,7 @@ class RemainingCapacity(NamedTuple):
     def _selected(self, slot: TrialSlot, nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
         """Return the nodes that match the slot's label selector."""
         nodes = nodes_before(nodes)
-        labels_of = attrgetter("ray_labels" if NODE_ID in slot.label_selector else "labels")  # faster
+        labels_of = attrgetter("ray_labels" if NODE_ID in slot.label_selector else "labels")  # ``labels`` is faster
         for key, values, is_excluded in conditions_of(slot.label_selector):
             nodes = [node for node in nodes if (labels_of(node).get(key) in values) != is_excluded]
         return nodes
@@ -302,7 +306,7 @@ class RemainingCapacity(NamedTuple):
 
 @dataclass(frozen=True)
 class _DevicesInUse:
-    """The nodes on which slots of a type use devices of a resource, and the device fraction of each slot."""
+    """The nodes on which slots of a type use a device resource, and the fraction per worker in ticks."""
 
     resource: str
     share: int
@@ -317,8 +321,8 @@ class _Run(NamedTuple):
     """Nodes of one shape with the same number of workers or drivers.
 
     Attributes:
-        one: A node of that shape in its current state.
-        nodes: The nodes. Only their identifiers and labels are valid.
+        one: A node of that shape with its remaining resources.
+        nodes: The nodes. Only their identifiers and labels are valid, because their resources may be outdated.
         per_node: The number of workers or drivers on each node.
     """
 
@@ -334,11 +338,11 @@ class FilledSlots(NamedTuple):
     """The placed slots of a type.
 
     Attributes:
-        before: The capacity before these slots.
+        before: The capacity before these slots were placed.
         num_trials: The number of placed slots.
-        runs: The nodes with their workers, in the order in which they were filled.
-        drivers: The nodes with their Train drivers.
-        held: The nodes with room for workers that is reserved, which are more than ``runs`` if Train chooses the nodes.
+        runs: The nodes with their numbers of workers, in the order in which they were filled.
+        drivers: The nodes with their numbers of Train drivers.
+        held: The nodes on which room for workers is reserved. If Train chooses the nodes, these are more than ``runs``.
     """
 
     before: RemainingCapacity
@@ -356,7 +360,7 @@ class FilledSlots(NamedTuple):
     def left(self) -> RemainingCapacity:
         """Return the capacity that remains after these slots are placed.
 
-        Equal nodes with equal slots are computed once.
+        Nodes of the same shape with the same slots are computed together.
         """
         before = self.before
         workers, drivers = _by_shape(self.held), _by_shape(self.drivers)
@@ -370,14 +374,14 @@ class FilledSlots(NamedTuple):
         return RemainingCapacity(before.capacity.with_less(left), (*before.in_use, *in_use))
 
     def _left_on(self, node: NodeCapacity, workers: int, drivers: int) -> Resources | None:
-        """Return the remaining resources of a node, or ``None`` without workers and drivers."""
+        """Return the remaining resources of a node, or ``None`` if it has no workers and drivers."""
         if not workers and not drivers:
             return None
         worker = self.slot.worker.ticks if workers else {}
         return subtract(node, worker, workers, num_drivers=drivers).resources
 
     def placements(self, slot_type: int) -> Iterator[Placement]:
-        """Yield the places of the slots. Slots that wait for a new node come last, without a node."""
+        """Yield the placements of the slots. Slots on nodes that have to be added come last, without a node ID."""
         to_come = 0
         for driver, worker_nodes, count in self._trials():
             if driver.is_expected or any(node.is_expected for node, _ in worker_nodes):
@@ -389,8 +393,9 @@ class FilledSlots(NamedTuple):
             yield Placement(slot_type=slot_type, node_id=None, count=to_come)
 
     def _trials(self) -> Iterator[tuple[NodeCapacity, Sequence[tuple[NodeCapacity, int]], int]]:
-        """Yield the node of equal trials or their drivers, the nodes of their workers, and the number of trials.
+        """Yield the trials grouped by their nodes.
 
+        Each group has the node of the trial or its Train driver, the nodes of the workers, and the number of trials.
         For a trial on TPU slices, only the driver's node can be chosen.
         """
         if not self.slot.num_workers:
@@ -477,7 +482,7 @@ def _spread(groups: Iterable[_Run], wanted: int) -> list[_Run]:
 
 
 def _with_workers(groups: Sequence[_Run], wanted: int, size: int) -> list[_Run]:
-    """Return the workers of trials with ``size`` workers each, starting with trials that fit a node."""
+    """Return the nodes for trials with ``size`` workers each, starting with trials that fit on one node."""
     runs = [run.times(size) for run in _spread((_Run(one, nodes, fit // size) for one, nodes, fit in groups), wanted)]
     if missing := wanted * size - _total(runs):
         runs += _spread((_Run(one, nodes, fit % size) for one, nodes, fit in groups), missing)
@@ -485,7 +490,7 @@ def _with_workers(groups: Sequence[_Run], wanted: int, size: int) -> list[_Run]:
 
 
 def _parts(group: _Run, wanted: int) -> list[_Run]:
-    """Split a group into full nodes, the node with the rest, and empty nodes."""
+    """Split a group into full nodes, a node with the remaining workers, and empty nodes."""
     one, nodes, most = group
     number, rest = divmod(wanted, most) if most else (0, 0)
     if number >= len(nodes):
@@ -499,8 +504,8 @@ def _parts(group: _Run, wanted: int) -> list[_Run]:
 def _with_drivers(slot: TrialSlot, groups: Sequence[_Run], wanted: int) -> tuple[list[_Run], list[_Run]]:
     """Return the nodes of Train drivers, and the nodes with the number of workers that fit beside the drivers.
 
-    A node gets the drivers of trials whose workers share it, then one driver of a trial that spans nodes. The other
-    drivers go to any node with host memory.
+    A node first gets the drivers of the trials whose workers all fit on it, and then one driver of a trial that spans
+    nodes. The remaining drivers are placed on any node with enough host memory.
     """
     places = [(group, 0) for group in groups]
     drivers: list[_Run] = []
@@ -530,5 +535,5 @@ def _without(resources: Resources, names: Iterable[str]) -> Resources | None:
 
 
 def _share(slot: TrialSlot, resource: str) -> int:
-    """Return each worker's fraction of a device in ticks, or one device for any number of whole devices."""
+    """Return the fraction of a device that a worker reserves, in ticks. Whole devices count as one device."""
     return min(TICKS, slot.worker.ticks[resource])

@@ -5,7 +5,7 @@ the order in which Ray places them does not matter. Nodes of one shape are count
 
 Amounts have Ray's names, and are in ticks of 1/10,000 and bytes of host memory. These rules apply:
 
-* Missing host memory is unknown and limits nothing. The amount of any other missing resource is 0.
+* If the host memory of a node is unknown, it limits nothing. The amount of any other missing resource is 0.
 * A fraction of a device must fit on one device, and whole devices are not shared.
 * A node has one unit of ``accelerator_type:X``, and a worker for that type reserves 0.001 of it.
 """
@@ -39,7 +39,7 @@ from tune_policies.values.units import MIB, format_bytes
 from tune_policies.values.value import Value
 
 DRIVER_BYTES: Final = MIB
-"""Host memory of a Train driver, its only resource."""
+"""The host memory that a Train driver reserves, in bytes. A driver reserves no other resources."""
 
 DRIVER: Final = Resources(memory_bytes=DRIVER_BYTES)
 """The reservation of a trial whose training runs in Train workers.
@@ -52,7 +52,7 @@ _UNLIMITED: Final = 2**63
 
 
 class Limit(StrEnum):
-    """A limit of the number of trials that is not a resource of Ray."""
+    """A limit on the number of trials that is not one of Ray's resources."""
 
     MAX_CONCURRENT_TRIALS = "max_concurrent_trials"
     MAX_TRIALS_PER_GPU = "max_trials_per_gpu"
@@ -68,14 +68,14 @@ class Limit(StrEnum):
 
 
 def device_slots(ticks: int, share: int) -> int:
-    """Return how often a device fraction fits the idle devices of a node, both in ticks."""
+    """Return how many workers with ``share`` ticks of devices fit on idle devices of ``ticks`` ticks."""
     if share >= TICKS:
         return ticks // share
     return ticks // TICKS * (TICKS // share) + ticks % TICKS // share
 
 
 def _slots_by_resource(has: Mapping[str, int], worker: Mapping[str, int]) -> dict[str, int]:
-    """Return how many workers fit an idle node, by resource of a worker."""
+    """Return how many workers fit on an idle node according to each resource."""
     return {
         name: _slots_of(name, has.get(name, 0), needed)
         for name, needed in worker.items()
@@ -94,7 +94,7 @@ def _slots_of(name: str, amount: int, needed: int, num_drivers: int = 0) -> int:
 def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, num_drivers: int = 0) -> NodeCapacity:
     """Subtract workers and Train drivers from a node.
 
-    Device fractions take all devices of the node, because Ray may spread them over all.
+    Workers with device fractions use all devices of the node, because Ray may spread them over all devices.
     """
     left = dict(node.resources.ticks)
     for name, ticks in left.items():
@@ -112,7 +112,7 @@ def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, n
 
 
 class RemainingNode:
-    """The remaining resources of a node, by device, while parts of it are allocated and released."""
+    """The remaining resources of a node, with each device counted separately."""
 
     def __init__(self, has: Mapping[str, int]) -> None:
         self._left = {name: ticks for name, ticks in has.items() if name not in DEVICE_RESOURCES}
@@ -140,8 +140,8 @@ class RemainingNode:
     def slots(self, worker: Mapping[str, int], most: int) -> int:
         """Return how many workers fit, up to ``most``.
 
-        Reserved fractions are subtracted from the sum of the devices, because their devices are unknown. So the result
-        can be too large.
+        Held fractions are subtracted from the sum of all devices, because it is unknown which devices they use. So the
+        result can be too large.
         """
         return min([most, *(self._slots_of(name, needed) for name, needed in worker.items() if needed)])
 
@@ -157,7 +157,7 @@ class RemainingNode:
         self._add(amounts, 1)
 
     def release(self, amounts: Mapping[str, int]) -> None:
-        """Add a reservation that has ended."""
+        """Release a reservation that :meth:`hold` subtracted."""
         self._add(amounts, -1)
 
     def _add(self, amounts: Mapping[str, int], sign: int) -> None:
@@ -169,7 +169,7 @@ class RemainingNode:
                 self._left[name] -= sign * ticks
 
     def allocate(self, bundle: Mapping[str, int]) -> bool:
-        """Subtract a bundle, each fraction from the fullest device with room. Return ``False`` if it does not fit."""
+        """Subtract a bundle, and return whether it fits. A fraction uses the fullest device with enough room."""
         devices = {}
         for name, ticks in bundle.items():
             if name in self._devices:
@@ -186,7 +186,7 @@ class RemainingNode:
 
 
 def _without(devices: Counter[int], ticks: int) -> Counter[int] | None:
-    """Return the devices by free ticks after an allocation on the fullest device, or ``None`` without room."""
+    """Return the devices by free ticks after an allocation, or ``None`` if it does not fit."""
     whole, share = divmod(ticks, TICKS)
     left = Counter({free: count for free, count in devices.items() if count})
     if left[TICKS] < whole:
@@ -207,7 +207,7 @@ _MAY_BE_RAISED: Final = DEVICE_RESOURCES | {"CPU", "memory"}
 
 def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -> int:
     """Return the number of slots whose total resources correspond to a trial's reservation."""
-    # A fraction is floor(10000 / k) ticks, up to one less than 1/k: a whole GPU is three slots of 0.3333.
+    # A slot of 1/k is rounded down to whole ticks, so a whole GPU must count as three slots of 0.3333.
     ratios = [
         -(-to_ticks(reserved[name]) // (to_ticks(of_slot[name]) + 1))
         for name in _MAY_BE_RAISED & reserved.keys()
@@ -217,7 +217,7 @@ def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -
 
 
 BundleAmounts = Mapping[str, float]
-"""Amounts that Ray reserves on one node, by Ray's names, in units, and ``memory`` in bytes."""
+"""The amounts that Ray reserves on one node, by resource name: ``memory`` in bytes, all others in units."""
 
 _Wanted = tuple[Amounts, Callable[[Mapping[str, str]], bool]]
 
@@ -226,9 +226,9 @@ class BundleGroup(NamedTuple):
     """The bundles that a trial or the workers of a Train run reserve together.
 
     Attributes:
-        bundles: The bundles. The first bundle of a trial is its trainable's, which can be empty.
+        bundles: The bundles. The first bundle of a trial is for its trainable and can be empty.
         strategy: Ray's placement strategy.
-        selectors: The label selector of each bundle, if there are any.
+        selectors: The label selector of each bundle. It is empty if no bundle has a selector.
     """
 
     bundles: Sequence[BundleAmounts]
@@ -237,11 +237,11 @@ class BundleGroup(NamedTuple):
 
     @property
     def common_selector(self) -> Mapping[str, str]:
-        """The label selector of all bundles, or an empty one if they differ."""
+        """The label selector that all bundles share, or an empty selector if they differ."""
         return self.selectors[0] if self.selectors and all(each == self.selectors[0] for each in self.selectors) else {}
 
     def with_bundles(self, bundles: Sequence[BundleAmounts]) -> "BundleGroup":
-        """Return a group with other bundles."""
+        """Return a copy of the group with these bundles."""
         return self._replace(bundles=bundles)
 
 
@@ -253,8 +253,8 @@ def is_held(group: BundleGroup, nodes: Sequence[NodeCapacity]) -> bool:
 def count_groups(group: BundleGroup, nodes: Sequence[NodeCapacity], most: int) -> int:
     """Return how many groups of bundles fit the idle ``nodes`` at once, up to ``most``.
 
-    The largest bundle goes to the first node with room, for the best of three measures of size. A search could find
-    more, but Ray does not search either.
+    Larger bundles are placed first, each on the first node with room. Three measures of size are tried, and the best
+    result is returned. A search could find room for more groups, but Ray does not search either.
     """
     selectors = [matcher(selector) for selector in group.selectors] or [matcher({})] * len(group.bundles)
     wanted = [(ray_ticks(bundle), selects) for bundle, selects in zip(group.bundles, selectors, strict=True) if bundle]
@@ -288,15 +288,16 @@ def _count_placed(wanted: Sequence[_Wanted], nodes: Sequence[NodeCapacity], *, o
 
 
 class Request(Value):
-    """The needs of a trial.
+    """The resource request of a trial.
 
     Attributes:
-        worker: The reservation of each process that trains.
-        num_workers: Train workers in the trial, or 0 if the trial itself trains. A pair also sets ``max_workers``.
-        max_workers: The most workers of an elastic trial. It does not affect packing.
+        worker: The resources that each training process reserves.
+        num_workers: The number of Train workers in the trial, or 0 if the trial itself trains. A pair also sets
+            ``max_workers``.
+        max_workers: The maximum number of workers of an elastic trial. It does not affect packing.
         accelerator_type: Ray's name of the device type that the workers need.
         gpu_memory_bytes: The GPU memory that each worker needs. Packing uses the GPU fraction instead.
-        is_any_share: Whether any GPU fraction with ``gpu_memory_bytes`` is enough, so that texts omit the fraction.
+        is_any_share: Whether any GPU fraction with ``gpu_memory_bytes`` is enough. Messages then omit the fraction.
     """
 
     worker: Resources
@@ -355,9 +356,9 @@ class Request(Value):
 def as_told_apart(
     capacity: ClusterCapacity, *, memory: int | str | None, num_workers: int | tuple[int, int]
 ) -> ClusterCapacity:
-    """Return the cluster with one shape for all nodes on which equally many workers with ``memory`` fit.
+    """Return the cluster with one shape for all nodes whose host memory is enough for the same number of workers.
 
-    Only the drivers of Train workers, which reserve 1 MiB, need host memory if a request has none.
+    If ``memory`` is ``None``, only Train drivers reserve host memory, 1 MiB each.
     """
     needed = None if memory is None else int(memory)
     if fewest_workers(num_workers) == 0:
@@ -366,12 +367,12 @@ def as_told_apart(
 
 
 def request_of(slot: TrialSlot) -> Request:
-    """Return the needs of a trial in ``slot``."""
+    """Return the resource request of a trial in ``slot``."""
     return Request(worker=slot.worker, num_workers=slot.num_workers, accelerator_type=slot.accelerator_type)
 
 
 def slots_on_node(node: NodeCapacity, request: Request) -> dict[str, int]:
-    """Return how many workers fit ``node``, by resource of ``request``. The smallest number fits."""
+    """Return how many workers fit on ``node`` according to each resource. The minimum is the actual limit."""
     return _slots_by_resource(node.amounts, request.amounts)
 
 
@@ -399,7 +400,7 @@ def count_workers(groups: Iterable[NodeGroup], request: Request, *, num_drivers:
 
 
 def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
-    """Return how many trials run at once for every placement of their drivers."""
+    """Return how many trials can run at once, wherever Ray places their drivers."""
     most = count_workers(groups, request) // request.processes
     if request.num_workers == 0:
         return most
@@ -410,9 +411,10 @@ def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
 
 
 def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: int) -> tuple[int | None, int | None]:
-    """Return the most workers of a trial beside ``num_trials`` - 1 trials at their minimum, and if it runs alone.
+    """Return how many workers a trial can have beside ``num_trials - 1`` other trials, and if it runs alone.
 
-    Both numbers allow for all drivers, and are ``None`` if the number of workers is fixed.
+    The other trials have their minimum number of workers. Both numbers leave room for all drivers, and are ``None`` if
+    the number of workers is fixed.
     """
     if request.max_workers is None:
         return None, None
@@ -422,15 +424,16 @@ def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: in
 
 
 def count_workers_beside(groups: Collection[NodeGroup], request: Request, num_drivers: int) -> int:
-    """Return how many workers fit beside Train drivers for every placement of the drivers."""
+    """Return how many workers fit beside Train drivers, wherever Ray places the drivers."""
     return _workers_beside(groups, request)(num_drivers)
 
 
 def _workers_beside(groups: Collection[NodeGroup], request: Request) -> Callable[[int], int]:
     """Return a function of the number of Train drivers that returns how many workers fit beside them.
 
-    If all drivers together need less memory than a worker, a node loses at most one worker, and the worst place for
-    drivers is the smallest gap. Otherwise the function assumes all drivers on each node.
+    If all drivers together need less memory than a worker, each node loses at most one worker, and the drivers displace
+    the most workers on the nodes with the least spare memory. Otherwise, the function assumes that every node must fit
+    all drivers.
     """
     fits = [
         (fit, node.resources.memory_bytes, count) for node, count in groups if (fit := workers_on_node(node, request))
@@ -467,7 +470,7 @@ def drivers_on_node(node: NodeCapacity) -> int:
 
 
 def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
-    """Return how many Train drivers fit idle nodes, or ``wanted`` if nothing limits them."""
+    """Return how many Train drivers fit on idle nodes, or ``wanted`` if the memory of a node is unknown."""
     room = 0
     for node, count in groups:
         if node.resources.memory_bytes is None:
@@ -477,10 +480,10 @@ def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
 
 
 def limiting_resource(groups: Collection[NodeGroup], request: Request) -> str:
-    """Return Ray's name of the resource that prevents one more trial. Ties go to the scarcest resource.
+    """Return Ray's name of the resource that limits the number of trials. If several do, return the scarcest.
 
-    On each node with room for a worker, the resource with the fewest slots prevents one more. The result is the
-    resource that does so for the most slots.
+    On each node with room for a worker, the resource with the fewest slots is the limit. The result is the resource
+    that limits the most slots.
     """
     if request.num_workers and count_trials(groups, request) < count_workers(groups, request) // request.num_workers:
         return "memory"  # the drivers do not fit the host memory

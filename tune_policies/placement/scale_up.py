@@ -17,7 +17,7 @@ from tune_policies.values.units import GIB
 
 
 def nodes_within_limits(limits: Mapping[str, int], order: Iterable[str], most: int | None) -> dict[str, int]:
-    """Return the most nodes by type within ``limits`` by type and ``most`` in total, with types added in ``order``."""
+    """Return how many nodes of each type fit within ``limits`` per type and ``most`` in total, filled in ``order``."""
     chosen: dict[str, int] = {}
     for name in order:
         number = limits[name] if most is None else min(limits[name], most - sum(chosen.values()))
@@ -26,10 +26,10 @@ def nodes_within_limits(limits: Mapping[str, int], order: Iterable[str], most: i
 
 
 def fewest_nodes(slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
-    """Return the fewest nodes to add by type so that all trials in ``slots`` run.
+    """Return the smallest number of nodes of each type to add so that all trials in ``slots`` can run.
 
-    With ``most`` nodes of each type they run. If the slot of a trial depends on its config, the configs with the
-    largest requests count.
+    ``most`` contains a number of nodes of each type that is sufficient. If the slot of a trial depends on its config,
+    the result is for the configs with the largest requests.
     """
     return _fewest_for_slots(slots, capacity, most) if len(slots) > 1 else _fewest_for(slots[0], capacity, most)
 
@@ -69,9 +69,9 @@ def uses_devices(slot: TrialSlot) -> bool:
 def most_for_devices(
     slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return ``most`` with only as many nodes with devices as the slots with devices need.
+    """Return ``most`` with the nodes that have devices reduced to the number that slots with devices need.
 
-    ``most`` is unchanged if all slots are of one kind, or if the other slots do not fit nodes without devices.
+    ``most`` is unchanged if all slots or no slots have devices, or if a slot without devices needs a node with devices.
     """
     with_devices = tuple(filter(uses_devices, slots))
     others = [slot for slot in slots if not uses_devices(slot)]
@@ -125,7 +125,7 @@ def _workers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> 
 
 
 def _drivers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> int:
-    """Return the number of drivers that fit, or ``num_trials`` if the number of workers allows for drivers."""
+    """Return the number of drivers that fit, or ``num_trials`` if drivers need not be counted separately."""
     if request.num_workers == 0 or request.worker.memory_bytes is not None:
         return num_trials
     return count_drivers(groups, num_trials)
@@ -142,8 +142,8 @@ def plan_on_smallest_node(plan_on: _PlanOn[_Plan]) -> _Plan | None:
     """Return the plan for the smallest node on which a trial runs, or ``None`` if none is found.
 
     If no node fits and the autoscaler's node types are unknown, this plan shows which node to request. The search plans
-    on larger and larger nodes, because only the plan of a policy shows what a trial needs. For a policy that needs GPU
-    memory, each worker gets a whole GPU of that size.
+    on larger and larger nodes, because only the plan of a policy shows the resources of a trial. For a policy that needs
+    GPU memory, each worker gets a whole GPU of that size.
     """
     amounts: dict[str, int] = {}
     while (error := _why_not(plan_on, amounts)) is not None:
@@ -172,7 +172,7 @@ def _why_not(plan_on: _PlanOn[object], amounts: dict[str, int]) -> InfeasibleReq
 
 
 def _short_of(error: InfeasibleRequestError) -> list[str]:
-    """Return the resources to add to the node, or none if more would not help."""
+    """Return the resources to add to the node, or an empty list if more resources would not help."""
     if error.tried:
         return _short_of(error.tried[0])
     if error.short_of == "memory":
@@ -184,7 +184,7 @@ def _short_of(error: InfeasibleRequestError) -> list[str]:
 
 def _capacity(amounts: dict[str, int]) -> ClusterCapacity:
     rest = {name: amount for name, amount in amounts.items() if amount}
-    # The GPU memory of each GPU is in GiB.
+    # ``amounts`` contains the memory of each GPU in GiB.
     cpus, gpus, memory = (rest.pop(name, 0) for name in ("CPU", "GPU", Limit.GPU_MEMORY))
     types = [name for name in rest if name in ACCELERATOR_TYPES]
     devices = [GpuDevice(index=i, name="imagined", memory_bytes=memory * GIB) for i in range(gpus if memory else 0)]

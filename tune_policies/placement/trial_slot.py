@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ray.tune import PlacementGroupFactory
 
 _FINEST: Final = 2**40
-"""Sums of multiples of 1 / 2**40 are exact in floats up to 8,192."""
+"""The denominator of exact amounts: float sums of multiples of 1 / 2**40 are exact up to 8,192."""
 
 SLOT_ATTRIBUTE: Final = "policy_slot"
 """The attribute of a trial, and of its placement group factory, that contains the trial's slot as JSON."""
@@ -39,7 +39,7 @@ WorkerNodes = tuple[tuple[str, PositiveCount], ...]
 
 
 class Bundle(NamedTuple):
-    """Resources of one node by Ray's names, and the label selector of that node."""
+    """The resources that Ray reserves on one node, by Ray's names, and the label selector for that node."""
 
     resources: dict[str, float]
     label_selector: dict[str, str]
@@ -49,23 +49,25 @@ class TrialSlot(Value):
     """One type of slot in which a trial can run, and how many such slots there are.
 
     Attributes:
-        trial: Reserved by Tune for the trainable: the training itself if ``num_workers`` is 0, otherwise only the Train
-            driver.
+        trial: The resources that Tune reserves for the trainable: for the training itself if ``num_workers`` is 0,
+            otherwise only for the Train driver.
         max_concurrent_trials: The number of slots of this type.
-        num_workers: Train workers in each trial (the minimum if elastic), or 0 if the trial itself trains.
-        max_workers: The most workers of an elastic trial while all others have their minimum.
-        max_workers_alone: The most workers of an elastic trial if no other trial runs.
-        per_worker: Reserved by Train for each of its workers.
-        gpu_memory_bytes: GPU memory that a worker may use on each of its devices, or ``None`` if it is unknown.
-        gpu_overhead_bytes: The part of it that a worker's frameworks use outside of their allocators. With ``None``,
-            the worker determines it.
-        measured_with: The versions of Ray and the frameworks with which both were measured, by name.
+        num_workers: The number of Train workers in each trial (the minimum if the trial is elastic), or 0 if the trial
+            itself trains.
+        max_workers: The maximum number of workers of an elastic trial while all other trials have their minimum.
+        max_workers_alone: The maximum number of workers of an elastic trial if no other trial runs.
+        per_worker: The resources that Train reserves for each worker.
+        gpu_memory_bytes: The GPU memory that a worker may use on each of its devices, in bytes, or ``None`` if it is
+            unknown.
+        gpu_overhead_bytes: The part of ``gpu_memory_bytes`` that a worker's frameworks use outside of their allocators.
+            If it is ``None``, the worker determines it.
+        measured_with: The versions of Ray and the frameworks with which the GPU memory was measured, by name.
         accelerator_type: Ray's name of the required device type, or ``None`` for any.
         topology: The topology of the whole TPU slices that each trial reserves, or ``None``.
         label_selector: Ray's label selector for trials and workers.
         speed: The speed of a trial relative to other slots of the plan, in any unit, or ``None`` if it is unknown.
-        worker_nodes: The nodes of its Train workers and the number of workers on each, for trials in a plan with
-            several slot types. If it is empty, Train chooses the nodes.
+        worker_nodes: The nodes of a trial's Train workers and the number of workers on each, in a plan with several
+            slot types. If it is empty, Train chooses the nodes.
     """
 
     trial: Resources
@@ -127,15 +129,15 @@ class TrialSlot(Value):
 
         Args:
             node_id: The node for the trial, or ``None`` for any node.
-            worker_nodes: The nodes for its Train workers, if they differ from those of this slot.
+            worker_nodes: The nodes for the trial's Train workers, or an empty tuple for the nodes of this slot.
         """
         from ray.tune import PlacementGroupFactory
 
         selector = self.label_selector if node_id is None else merged(self.label_selector, {NODE_ID: node_id})
         labels = {"bundle_label_selector": [dict(selector)]} if selector else {}
         factory = PlacementGroupFactory([self._trial_bundle], **labels)
-        # Tune sends this to the trial's process, which reads its slot from it. Tune also saves it with the experiment,
-        # which must load without this package, so it is a text.
+        # Tune sends the factory to the trial's process, which reads its slot from this attribute. Tune also saves the
+        # factory with the experiment, which must load without this package, so the attribute is a string.
         slot = self.model_copy(update={"worker_nodes": worker_nodes}) if worker_nodes else self
         setattr(factory, SLOT_ATTRIBUTE, slot.to_json())
         return factory
@@ -152,7 +154,7 @@ class TrialSlot(Value):
         return _ray_amounts(self.trial) | ({} if self.num_workers else self._of_type)
 
     def with_type(self, bundle: Mapping[str, float]) -> dict[str, float]:
-        """Return a user's bundle, with the resource of the device type if the bundle has a device."""
+        """Return a user's bundle, plus the resource of the device type if the bundle has a device."""
         return {**bundle, **(self._of_type if DEVICE_RESOURCES & bundle.keys() else {})}
 
     @property
@@ -188,7 +190,7 @@ class TrialSlot(Value):
             amounts = fields["resources_per_worker"]
             for name in amounts.keys() - {"memory"}:
                 ticks = to_ticks(amounts[name])
-                # If Ray's rounding took a tick from a small fraction, one more would fit on a device.
+                # If Ray rounded a small fraction down by a tick, one more worker would fit on a device.
                 is_small = ticks < TICKS and TICKS // max(1, ticks - 1) > TICKS // max(1, ticks)
                 if not is_small:
                     amounts[name] = _that_adds_up(ticks)
@@ -206,7 +208,7 @@ class TrialSlot(Value):
 
     @property
     def _worker_selectors(self) -> list[dict[str, str]]:
-        """The label selectors of the workers, or one selector for all, or none."""
+        """A label selector for each worker, or one selector for all workers, or an empty list."""
         on_nodes = [
             merged(self.label_selector, {NODE_ID: node_id})
             for node_id, count in self.worker_nodes
@@ -224,9 +226,9 @@ class TrialSlot(Value):
         return self.model_copy(update=changes)
 
     def with_more(self, reserved: Mapping[str, float]) -> "TrialSlot":
-        """Return the slot of a trial without Train workers that reserves more, such as after it ran out of memory.
+        """Return the slot of a trial that reserves more than planned, such as after an out-of-memory error.
 
-        ``reserved`` contains the amounts that the trial reserves, by Ray's names.
+        The trial must not have Train workers. ``reserved`` contains the amounts that the trial reserves, by Ray's names.
         """
         trial, gpu_memory_bytes = self.trial, self.gpu_memory_bytes
         for name in sorted({"memory", *trial.ticks} & reserved.keys()):
