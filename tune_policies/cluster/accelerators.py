@@ -1,8 +1,8 @@
 """The accelerator families of Ray 2.60, and the memory of GPU types.
 
 Sources: the managers in ``ray._private.accelerators`` for families, ``ray.util.accelerators`` for device types,
-https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html for the support by Ray, the documentation of the
-frameworks for memory limits, and public listings of driver totals for ``GPU_TOTALS``.
+https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html for Ray's level of support, the documentation of
+the frameworks for memory limits, and public listings of driver totals for ``GPU_TOTALS``.
 """
 
 import math
@@ -17,10 +17,10 @@ _NOT_IN_GUIDE: Final = "not in Ray's guide"
 
 
 class FormerVariable(NamedTuple):
-    """An environment variable that older Ray versions used to select visible devices, and that still hides devices.
+    """A variable with which older Ray versions selected visible devices. If it is set, it still hides devices.
 
     Attributes:
-        name: The variable.
+        name: The name of the variable.
         until: The first version of Ray that uses another variable.
         consequence: What happens with a newer Ray if only this variable is set.
     """
@@ -37,11 +37,11 @@ class AcceleratorFamily(NamedTuple):
         device: The name of the devices, without the vendor name.
         resource: Ray's resource, which counts devices.
         ray_manager: The name of Ray's class for the family.
-        visibility_variable: The environment variable with the devices that a process may use, if there is one.
+        visibility_variable: The environment variable that lists the devices that a process may use, or ``None``.
         detection: How Ray finds the devices of a node.
         types: Ray's names of the device types.
         can_be_split: Whether processes may share a device.
-        amounts: The only amounts that Ray assigns. It is empty if any whole number is valid.
+        amounts: The only numbers of devices that Ray assigns to a process. It is empty if any whole number is valid.
         memory_limits: The frameworks that can limit the device memory of a process.
         support: How well Ray supports the family.
         former_variable: The visibility variable of older Ray versions.
@@ -71,7 +71,7 @@ class AcceleratorFamily(NamedTuple):
 
     @property
     def allowed(self) -> str:
-        """The amounts that a process may reserve, as text."""
+        """A description of the amounts that a process may reserve."""
         if self.amounts:
             *most, last = map(str, self.amounts)
             return f"{', '.join(most)} or {last}"
@@ -165,7 +165,7 @@ DEVICE_RESOURCES: Final = frozenset(family.resource for family in FAMILIES)
 single devices, and a fraction must fit one of them."""
 
 UNREPORTED_MARGIN: Final = 0.01
-"""The part of a nominal size that is subtracted without a published total.
+"""The fraction of a nominal memory size that is subtracted if no total is published.
 
 Known AMD totals are less than 0.2 % below the nominal size.
 """
@@ -175,9 +175,9 @@ class GpuTotal(NamedTuple):
     """The total memory of one GPU of a device type.
 
     Attributes:
-        mib: The smallest total that a driver has reported in MiB, or with ``is_nominal`` the vendor's size.
+        mib: The smallest total that a driver has reported, in MiB. If ``is_nominal`` is true, the vendor's nominal size.
         source: The tool that reported the total, with its driver version if known, or a public report.
-        variants: The larger sizes of the same type, with their type names if they have any.
+        variants: The larger memory sizes of the same type, with type names if Ray has separate names.
         is_nominal: Whether no total is published, so that ``UNREPORTED_MARGIN`` is subtracted.
     """
 
@@ -237,14 +237,14 @@ GPU_TOTALS: Final = {
     "MXC500": GpuTotal(65_536, "mx-smi"),
     "MXC550": GpuTotal(65_536, "mx-smi"),
 }
-"""The memory that a plan assumes for a GPU whose memory was not read.
+"""The memory that a plan assumes for a GPU whose memory was not read, by device type.
 
 Totals of a model differ by driver, because drivers count reserved memory and ECC differently. GPUs that share memory
 with the CPU (Apple, MI300A) and types with several sizes (Radeon) have no entry.
 """
 
 ACCELERATOR_TYPE_PREFIX: Final = "accelerator_type:"
-"""A node has one unit of ``accelerator_type:A100``, and each request for that type reserves a small part of it."""
+"""The prefix of type resources. A node has 1 ``accelerator_type:A100``, and each request reserves a small part."""
 
 ACCELERATOR_TYPE_AMOUNT: Final = 0.001
 """The amount that Ray's ``accelerator_type=`` reserves. A node has room for 1000 such bundles."""
@@ -283,7 +283,7 @@ def check_type_of_resource(accelerator_type: str, resource: str) -> str:
 
 
 def check_device_amount(amount: float, resource: str) -> float:
-    """Return ``amount`` if a process may reserve it of ``resource``, or raise an ``InvalidResourcesError``."""
+    """Return ``amount`` if a process may reserve that much of ``resource``, or raise ``InvalidResourcesError``."""
     family = families_of(resource)[0]  # the same for all GPUs
     if not family.allows(amount):
         candidates = family.amounts or (math.floor(amount), math.floor(amount) + 1)
@@ -315,5 +315,5 @@ def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
 
 
 def may_be_nvidia(accelerator_type: str | None) -> bool:
-    """Return whether GPUs of the type can be NVIDIA's. Ray also uses unlisted names for NVIDIA GPUs."""
+    """Return whether a GPU of this type can be an NVIDIA GPU. Ray also uses unlisted names for NVIDIA GPUs."""
     return not any(accelerator_type in family.types for family in FAMILIES if family.vendor != "NVIDIA")

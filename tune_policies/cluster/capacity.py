@@ -1,6 +1,6 @@
 """The nodes of a cluster with their devices, and the nodes that could be added.
 
-A capacity can be saved as JSON, and plans can be made for it elsewhere. The functions at the end convert Ray's resource
+A capacity can be saved as JSON, so that plans for it can be made on another machine. The functions at the end convert Ray's resource
 amounts.
 """
 
@@ -26,10 +26,10 @@ class GpuDevice(Value):
     """A physical GPU, or a MIG device.
 
     Attributes:
-        index: Its number on the node, from 0.
-        name: The driver's name of the model.
+        index: The number of the GPU on the node, starting at 0.
+        name: The model name that the driver reports.
         memory_bytes: The total GPU memory, in bytes.
-        uuid: The driver's identifier.
+        uuid: The UUID that the driver reports.
     """
 
     index: Count
@@ -43,17 +43,17 @@ class NodeCapacity(Value):
 
     Attributes:
         node_id: Ray's identifier, in hexadecimal.
-        resources: All of its resources, used or not.
-        accelerator_type: Ray's name of its device type, such as ``"A100"``.
+        resources: The total resources of the node, including reserved ones.
+        accelerator_type: Ray's name of the device type, such as ``"A100"``, or ``None``.
         labels: Ray's node labels.
-        devices: Its physical GPUs, or ``None`` if they were not read.
-        address: Its IP address.
-        is_head: Whether it is the cluster's head node.
-        usable_cpus: The CPUs that its cgroup quota, its CPU affinity and ``SLURM_CPUS_PER_TASK`` allow, which can be
-            fewer than Ray's, or ``None`` if they were not read.
+        devices: The physical GPUs, or ``None`` if they were not read.
+        address: The IP address.
+        is_head: Whether the node is the cluster's head node.
+        usable_cpus: The number of CPUs that the cgroup quota, the CPU affinity and ``SLURM_CPUS_PER_TASK`` allow, or
+            ``None`` if it was not read. It can be lower than the number of CPUs that Ray counts.
         cpu_model: The CPU model that the operating system reports. It does not affect plans.
-        is_expected: Whether the autoscaler has not added it yet.
-        in_use: The resources that were reserved when it was read. Plans use totals.
+        is_expected: Whether the autoscaler still has to add the node.
+        in_use: The resources that were reserved when the node was read. Plans ignore them and use totals.
     """
 
     node_id: str
@@ -77,8 +77,8 @@ class NodeCapacity(Value):
     def smallest_gpu_memory_bytes(self) -> int | None:
         """The GPU memory of the smallest device in bytes, or ``None`` if it is unknown.
 
-        For devices that were not read, it is the memory of the device type. It is unknown if Ray counts more GPUs than
-        there are devices, because some of them would share a device.
+        If the devices were not read, it is the memory of the device type. It is unknown if Ray counts more GPUs than
+        there are devices, because several of Ray's GPUs would then share a device.
         """
         if self.resources.gpus == 0:
             return None
@@ -101,7 +101,7 @@ class NodeCapacity(Value):
 
     @cached_property
     def shape(self) -> tuple[Any, ...]:
-        """The properties of the node that affect plans, with its host memory first."""
+        """The properties of the node that affect plans. The first one is the host memory."""
         has = self.resources
         custom = tuple(has.custom.items()) if has.custom else ()
         gpu_memory = (self.smallest_gpu_memory_bytes, self.devices is None) if has.gpus else ()
@@ -183,9 +183,9 @@ class NodeTypeCapacity(Value):
 
     Attributes:
         name: The name of the type in the cluster's configuration.
-        max_nodes_to_add: The most nodes that can be added, including pending ones.
-        accelerator_type: Ray's name of its device type.
-        devices: Its GPUs, if they are known before a node is added.
+        max_nodes_to_add: The maximum number of nodes that can be added, including pending ones.
+        accelerator_type: Ray's name of the device type, or ``None``.
+        devices: The GPUs, or ``None`` if they are unknown until a node is added.
     """
 
     name: str
@@ -220,8 +220,8 @@ class ClusterCapacity(ShownValue):
         draining: Alive nodes that are being drained. Plans ignore them, because Ray places nothing on them.
         node_types: The node types that the autoscaler can add, or ``None`` if an autoscaler runs whose types are
             unknown.
-        max_nodes_to_add: The most nodes of all types together that can be added, or ``None`` for no limit.
-        read_at: When the cluster was read, or ``None`` if it was written by hand.
+        max_nodes_to_add: The maximum number of nodes that can be added, of all types together, or ``None`` for no limit.
+        read_at: When the cluster was read, or ``None`` if the capacity was not read from a cluster.
     """
 
     _view: ClassVar = "tune_policies.cluster.cluster_view:cluster_view"
@@ -254,7 +254,7 @@ class ClusterCapacity(ShownValue):
     def in_steps_of_memory(self, step_bytes: int) -> "ClusterCapacity":
         """Return the cluster with one shape for nodes that differ by less than a step of host memory.
 
-        All nodes of a cluster can differ by some bytes, which affect few requests. The node with the most memory
+        All nodes of a cluster can differ by a few bytes, and such differences affect few requests. The node with the most memory
         represents its shape.
         """
         kept: dict[int, ClusterCapacity] = self.__dict__.setdefault("_in_steps", {})
@@ -278,7 +278,7 @@ class ClusterCapacity(ShownValue):
         return seen
 
     def nodes_of(self, groups: Iterable[NodeGroup]) -> Iterator[NodeCapacity]:
-        """Yield the nodes of some of the groups."""
+        """Yield all nodes of these groups."""
         for node, _ in groups:
             yield from self.nodes_by_shape.get(node.shape, ())
 
@@ -319,7 +319,7 @@ class ClusterCapacity(ShownValue):
         return self._with_shapes(by_shape)
 
     def with_nodes_added(self, nodes_to_add: Mapping[str, int]) -> "ClusterCapacity":
-        """Return the cluster with these numbers of nodes added by type. No more can be added to it."""
+        """Return the cluster with these numbers of nodes added by type. No further nodes can be added to the result."""
         by_shape = dict(self.nodes_by_shape)
         for node_type in self.node_types or ():
             if number := nodes_to_add.get(node_type.name, 0):
@@ -370,13 +370,13 @@ class ClusterCapacity(ShownValue):
         )
 
     def gpu_nodes(self, accelerator_type: str | None = None) -> Iterator[NodeCapacity]:
-        """Yield the nodes with GPUs, or with GPUs of a device type."""
+        """Yield the nodes with GPUs, optionally only those with GPUs of one type."""
         for node in self.nodes:
             if node.resources.gpus > 0 and accelerator_type in (None, node.accelerator_type):
                 yield node
 
     def gpu_groups(self, accelerator_type: str | None = None) -> Iterator[NodeGroup]:
-        """Yield the nodes with GPUs by shape, or with GPUs of a device type."""
+        """Yield the nodes with GPUs, grouped by shape, optionally only those with GPUs of one type."""
         for group in self.groups:
             if group.node.resources.gpus > 0 and accelerator_type in (None, group.node.accelerator_type):
                 yield group
@@ -408,7 +408,7 @@ _NOT_CUSTOM: Final = re.compile(
 def to_resources(totals: Mapping[str, float]) -> Resources:
     """Return the resources of a node from Ray's totals, without Ray's internal ones.
 
-    Amounts of custom resources above the maximum of a request are reduced to it.
+    Amounts of custom resources are capped at the maximum amount of a request.
     """
     return Resources(
         cpus=totals.get("CPU", 0),
@@ -420,7 +420,7 @@ def to_resources(totals: Mapping[str, float]) -> Resources:
 
 def in_use(totals: Mapping[str, float], available: Mapping[str, float]) -> Resources:
     """Return the reserved resources, with GPUs above one rounded up to whole ones."""
-    # Ray omits exhausted resources. Free amounts and totals can be from different moments.
+    # Ray omits resources with no free amount. Free amounts and totals can be from different moments.
     used = {name: max(0.0, total - available.get(name, 0)) for name, total in totals.items()}
     if used.get("GPU", 0) > 1:
         used["GPU"] = math.ceil(round(used["GPU"], 4))
@@ -428,6 +428,6 @@ def in_use(totals: Mapping[str, float], available: Mapping[str, float]) -> Resou
 
 
 def accelerator_type_of(totals: Mapping[str, float]) -> str | None:
-    """Return Ray's name of the device type, or the alphabetically first one if there are several."""
+    """Return Ray's name of the node's device type. If there are several, return the alphabetically first one."""
     types = sorted(name for name in totals if name.startswith(ACCELERATOR_TYPE_PREFIX))
     return types[0].removeprefix(ACCELERATOR_TYPE_PREFIX) if types else None

@@ -18,7 +18,7 @@ from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted, shorten_names
 
 _NOT_REPEATED: Final = frozenset({"ray.io/node-id", "ray.io/accelerator-type"})
-"""Labels that are not listed: the node's identifier, and the type, which has a column."""
+"""The labels that are not listed: the node ID, and the device type, which has its own column."""
 
 _NO_LIMIT: Final = 2**30
 """From this number of nodes on, the table shows "no limit". KubeRay's default is 2147483647 minus the running nodes."""
@@ -41,7 +41,7 @@ def cluster_view(capacity: ClusterCapacity) -> RenderableType:
 def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
     shapes: dict[tuple[str, ...], list[NodeCapacity]] = defaultdict(list)
     for node in nodes:
-        # Ray's memory total is the memory that was free when the node started, so it differs among equal nodes.
+        # Ray's memory total is the memory that was free when the node started, so it differs between equal machines.
         has_memory = "" if node.resources.memory_bytes else "not known"
         shapes[(*_columns(node), has_memory, _others(node))].append(node)
     table = empty_table(
@@ -92,7 +92,7 @@ def _columns(node: NodeCapacity) -> tuple[str, ...]:
 
 
 def _host_memory(*each: Resources) -> str:
-    """Return the memory of one node, or of equal nodes: ``"14.7 to 14.9 GiB"``."""
+    """Return the host memory of one node, or the range of equal nodes, such as ``"14.7 to 14.9 GiB"``."""
     amounts = [has.memory_bytes for has in each if has.memory_bytes]
     if not amounts:
         return "not known"
@@ -114,7 +114,7 @@ def _custom(has: Resources) -> str:
 
 
 def _in_use(nodes: Iterable[NodeCapacity]) -> Text:
-    """Return the reserved resources of all nodes together."""
+    """Return the sum of the reserved resources of all nodes."""
     total: dict[str, int] = defaultdict(int)
     for node in nodes:
         if node.in_use is None:

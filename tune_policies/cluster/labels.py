@@ -1,7 +1,7 @@
 """Label selectors, which restrict the nodes on which Ray runs tasks and actors.
 
 A selector maps label keys to conditions in Ray's form: ``"eu"``, ``"!eu"``, ``"in(eu,us)"`` or ``"!in(eu,us)"``. A node
-without the label meets only conditions with ``!``. Source: ``ray._private.label_utils`` and the guide "Use labels to
+without the label satisfies only conditions with ``!``. Source: ``ray._private.label_utils`` and the guide "Use labels to
 control scheduling" of Ray 2.60.
 """
 
@@ -29,7 +29,7 @@ _CONDITION: Final = re.compile(r"(?P<excluded>!?)(?:in\((?P<list>[^()]*)\)|(?P<o
 
 
 class _Condition(NamedTuple):
-    """A condition that a label has one of ``values``, or with ``is_excluded`` none of them."""
+    """The condition that a label has one of ``values``, or none of them if ``is_excluded`` is true."""
 
     values: frozenset[str]
     is_excluded: bool
@@ -39,7 +39,7 @@ class _Condition(NamedTuple):
         match = _CONDITION.fullmatch(text)
         if match is None:
             return None
-        # Ray rejects "in()", but it is the result of contradictory conditions, which no node meets.
+        # Ray rejects "in()", but merging contradictory conditions produces it. No node satisfies it.
         one, several = match["one"], match["list"]
         listed = [one] if several is None else several.split(",") if several else []
         return cls(frozenset(value.strip() for value in listed), is_excluded=bool(match["excluded"]))
@@ -58,7 +58,7 @@ class _Condition(NamedTuple):
 
 
 def check_selector(value: object) -> dict[str, str]:
-    """Return a label selector without blanks, or raise an ``InvalidResourcesError``.
+    """Return the selector without spaces in its conditions, or raise an ``InvalidResourcesError``.
 
     Ray 2.60 accepts ``"in(eu, us)"``, but no node matches it.
     """

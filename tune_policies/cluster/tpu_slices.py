@@ -1,4 +1,4 @@
-"""TPU slices: hosts with connected chips, which can only be used together.
+"""TPU slices: groups of hosts whose chips are connected and can only be used together.
 
 Ray Train runs the workers of a trial on whole slices. To reserve a slice of several hosts, it requests the resource
 ``TPU-{pod type}-head`` of the first host, and finds the other hosts by the label with the slice's name. Sources:
@@ -20,14 +20,14 @@ WORKER_ID: Final = "ray.io/tpu-worker-id"
 POD_TYPE: Final = "ray.io/tpu-pod-type"
 
 _CHIPS_PER_HOST: Final = 4
-"""The chips of a host in a slice with several hosts. A newer host with 8 chips is a slice by itself."""
+"""The number of chips per host in a slice with several hosts. A newer host with 8 chips is a slice by itself."""
 
 _LARGEST_ON_ONE_HOST: Final = ("1x1", "2x2", "2x4")
 """The topologies that fit on one host, for types whose hosts may have up to 8 chips."""
 
 _UP_TO_8_CHIPS: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
 _ONE_CORE_PER_CHIP: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
-"""The types with one core per chip. Other types have two. The number in a pod type counts cores."""
+"""The types with one core per chip. Other types have two cores. The number in a pod type counts cores."""
 
 
 def _cuboids(x: int, y: int, z: int) -> set[str]:
@@ -63,7 +63,7 @@ class SliceShape(NamedTuple):
 
     @property
     def pod_type(self) -> str:
-        """Google's name with the generation and the number of cores, such as ``"v4-16"``."""
+        """Google's name for slices of this shape: the generation and the number of cores, such as ``"v4-16"``."""
         cores = self.chips * (1 if self.accelerator_type in _ONE_CORE_PER_CHIP else 2)
         return f"{self.accelerator_type.removeprefix('TPU-').lower()}-{cores}"
 
@@ -74,7 +74,7 @@ class SliceShape(NamedTuple):
 
     @property
     def told_by(self) -> str:
-        """The property with which Train finds slices of this shape, as text."""
+        """A description of the property by which Train finds slices of this shape."""
         return f"device type {self.accelerator_type}" if self.has_one_host else f"pod type {self.pod_type}"
 
     @property
@@ -96,7 +96,7 @@ class Slices(NamedTuple):
 
     Attributes:
         intact: Slices that Train can reserve.
-        broken: The problems of the other slices, by name.
+        broken: The problem of each other slice, by slice name.
     """
 
     intact: tuple[TpuSlice, ...]
@@ -132,7 +132,7 @@ def find_slices(nodes: Iterable[NodeCapacity], shape: SliceShape) -> Slices:
 
 
 def topologies_not_told_apart(nodes: Iterable[NodeCapacity], shape: SliceShape) -> list[str]:
-    """Return the other topologies whose hosts Train can use by mistake for ``shape``."""
+    """Return the other topologies in the cluster whose hosts Train may reserve by mistake for ``shape``."""
     alike = (
         node
         for node in nodes

@@ -183,7 +183,7 @@ class RemainingCapacity(NamedTuple):
         return self.capacity.with_less(changed)
 
     def grown(self, nodes_to_add: Mapping[str, int]) -> Self:
-        """Return the capacity with these numbers of nodes added by type, and with fewer nodes that can be added later."""
+        """Return the capacity with these numbers of nodes added by type, and fewer nodes that can be added later."""
         before = self.capacity
         types = tuple(
             each.model_copy(update={"max_nodes_to_add": each.max_nodes_to_add - nodes_to_add.get(each.name, 0)})

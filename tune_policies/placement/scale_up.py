@@ -142,8 +142,8 @@ def plan_on_smallest_node(plan_on: _PlanOn[_Plan]) -> _Plan | None:
     """Return the plan for the smallest node on which a trial runs, or ``None`` if none is found.
 
     If no node fits and the autoscaler's node types are unknown, this plan shows which node to request. The search plans
-    on larger and larger nodes, because only the plan of a policy shows the resources of a trial. For a policy that needs
-    GPU memory, each worker gets a whole GPU of that size.
+    on larger and larger nodes, because only the plan of a policy shows the resources of a trial. If a policy needs GPU
+    memory, each worker gets a whole GPU of that size.
     """
     amounts: dict[str, int] = {}
     while (error := _why_not(plan_on, amounts)) is not None:

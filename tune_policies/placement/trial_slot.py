@@ -228,7 +228,7 @@ class TrialSlot(Value):
     def with_more(self, reserved: Mapping[str, float]) -> "TrialSlot":
         """Return the slot of a trial that reserves more than planned, such as after an out-of-memory error.
 
-        The trial must not have Train workers. ``reserved`` contains the amounts that the trial reserves, by Ray's names.
+        The trial must not have Train workers. ``reserved`` contains its reserved amounts by Ray's names.
         """
         trial, gpu_memory_bytes = self.trial, self.gpu_memory_bytes
         for name in sorted({"memory", *trial.ticks} & reserved.keys()):

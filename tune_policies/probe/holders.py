@@ -22,7 +22,7 @@ class Holders(NamedTuple):
 def read_holders(own_groups: Collection[str] = ()) -> Holders:
     """Read the reservations of actors and placement groups, except those in ``own_groups``.
 
-    Ray Client does not support this.
+    It does not work through Ray Client.
 
     Raises:
         RayError: Ray stopped.
@@ -50,7 +50,7 @@ def read_holders(own_groups: Collection[str] = ()) -> Holders:
 
 
 def what_holders_have(request: Sequence[Mapping[str, float]], holders: Holders) -> str:
-    """Return as text which reservations block a request with these bundles, or ``""`` if none does."""
+    """Return a text about the reservations that block a request with these bundles, or ``""`` if none does."""
     bundles = [ray_ticks(bundle) for bundle in request]
     names = {name for bundle in bundles for name in bundle}
     short = {

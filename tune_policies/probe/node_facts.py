@@ -1,7 +1,8 @@
-"""Reads this machine: GPUs, CPUs, memory, frameworks, and the configuration of its autoscaler.
+"""Reads the hardware and software of this machine: GPUs, CPUs, memory, frameworks, and the configuration of its autoscaler.
 
 Ray sends this module and ``probe.nvml`` to nodes without this package, and the doctor runs it as a program. So it needs
-only Python and returns plain data. It does not import frameworks, which would take seconds and GPU memory.
+only Python's standard library and returns plain data. It does not import frameworks, because an import would take
+seconds and use GPU memory.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from tune_policies.probe.nvml import NvmlError, read_driver, read_gpus
 
-# These versions must agree between nodes, because nodes exchange pickled values.
+# These versions must be the same on all nodes, because nodes exchange pickled values.
 _PACKAGES = ("ray", "torch", "tensorflow", "jax", "numpy", "tune-policies")
 
 _CPU_FEATURES = (
@@ -24,7 +25,7 @@ _CPU_FEATURES = (
     *("sve", "sve2", "bf16", "i8mm"),  # ARM
 )
 
-# The variables of this and older Ray versions that hide AMD and Intel GPUs.
+# The variables with which current and older Ray versions hide AMD and Intel GPUs.
 _DEVICE_VARIABLES = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR")
 
 # The distributions that contain the package ``tensorflow``, including AMD's and Google's for TPUs.
@@ -38,7 +39,7 @@ def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:
 
     Args:
         with_gpus: Whether to read the GPUs.
-        session: The Ray session whose autoscaler to find, if it may run here.
+        session: The name of the Ray session whose autoscaler to look for, or ``None`` if it cannot run on this node.
     """
     facts: dict[str, object] = {"gpus": None, "gpu_error": None, "monitor": session and read_monitor(session)}
     facts |= {"usable_cpus": read_usable_cpus(), "cpu_model": read_cpu_model()}
@@ -71,7 +72,7 @@ def read_machine() -> dict[str, object]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of the installed distributions by their names in lower case. The first on the path counts."""
+    """Return the version of each installed distribution by lower-case name, using the first one on the path."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]
@@ -268,7 +269,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _numbers(file: Path) -> list[int]:
-    """Return the numbers above 0 in a cgroup file, in which "max" and -1 mean no limit."""
+    """Return the numbers above 0 in a cgroup file. The values "max" and -1 mean no limit."""
     try:
         return [int(word) for word in file.read_text().split() if word.isdigit() and int(word) > 0]
     except (OSError, ValueError):
@@ -286,7 +287,7 @@ def _shm_bytes() -> int | None:
 def read_monitor(session: str) -> dict[str, object] | None:
     """Return ``path`` and ``config`` of the autoscaler of ``session``, or ``None`` if its monitor does not run here.
 
-    ``config`` is ``None`` without a configuration file, or if it cannot be read for the reason in ``error``. The file
+    ``config`` is ``None`` if there is no configuration file, or if the file cannot be read; ``error`` is the reason. The file
     also contains keys and passwords, so only the parts about node types are returned.
     """
     import yaml

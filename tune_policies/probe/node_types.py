@@ -1,7 +1,7 @@
 """Converts the configuration of Ray's autoscaler to the nodes that it can still add.
 
-The keys are those of a Ray cluster YAML. ``max_workers`` limits worker nodes, without the head. The default of a type
-is the cluster's ``max_workers``, or 0 for the head's type.
+The keys are those of a Ray cluster YAML. ``max_workers`` limits the worker nodes, without the head. The default
+for a node type is the cluster's ``max_workers``, or 0 for the type of the head node.
 """
 
 from collections.abc import Mapping
@@ -96,7 +96,7 @@ def _to_node_type(name: str, node_type: dict[str, Any], more: int, key: str) -> 
             name=name,
             resources=to_resources(amounts),
             max_nodes_to_add=more,
-            # Do not read it from a label, because the autoscaler and requests for a type use the resource.
+            # Do not read the type from a label, because the autoscaler and requests for a type use the resource.
             accelerator_type=accelerator_type_of(amounts),
             labels=labels,
         )
@@ -111,7 +111,7 @@ _HEAD: Final = "headgroup"
 def load_cluster_config(path: str | Path) -> dict[str, Any]:
     """Return the configuration in the format of Ray's autoscaler.
 
-    In a KubeRay manifest, the RayCluster counts, or the RayJob or RayService that contains one. Without
+    From a KubeRay manifest, the function reads the RayCluster, or the one in a RayJob or RayService. Without
     ``enableInTreeAutoscaling``, KubeRay starts no autoscaler, so no node can be added.
 
     Raises:

@@ -1,7 +1,7 @@
 """Reads the GPUs of the machine through NVML. No other module uses NVML.
 
 NVML creates no CUDA context, so reading uses no GPU memory. Ray sends this module to nodes without this package, so it
-needs only Python and returns plain data.
+needs only Python's standard library and the NVML binding, and returns plain data.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _THROTTLED_BY: Final = {
 
 
 class NvmlError(Exception):
-    """The binding or the driver is missing or fails, or ``CUDA_VISIBLE_DEVICES`` selects none of the GPUs."""
+    """The NVML binding or the driver is missing or fails, or ``CUDA_VISIBLE_DEVICES`` selects none of the GPUs."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,11 @@ class DeviceUse:
 
     Attributes:
         uuid: The device's UUID in NVML.
-        total_bytes: Its memory, if possible without the part that the driver reserves, as in plans.
-        free_bytes: Its free memory, in bytes.
-        bytes_by_process: The memory of each process by ID, or ``None`` if it is unknown. It is empty if the driver
-            lists no processes. Older drivers use the IDs of the host, so a process in a container may not find itself.
+        total_bytes: The total memory, in bytes. If possible, it excludes the part that the driver reserves, as in plans.
+        free_bytes: The free memory, in bytes.
+        bytes_by_process: The memory of each process in bytes, by process ID, or ``None`` if it is unknown. The dict is
+            empty if the driver lists no processes. Older drivers use the process IDs of the host, so a process in a
+            container may not find its own ID.
     """
 
     uuid: str
@@ -90,7 +91,7 @@ def read_driver() -> dict[str, Any]:
 
 
 def read_device_use() -> list[DeviceUse]:
-    """Return the use of the devices that are visible to this process.
+    """Return the memory use of the devices that are visible to this process.
 
     Raises:
         NvmlError: They cannot be read.
@@ -113,7 +114,10 @@ def read_device_use() -> list[DeviceUse]:
 
 
 def bytes_of_process(devices: list[DeviceUse], pid: int | None = None) -> int | None:
-    """Return the memory of a process (default: this one) on ``devices``, or ``None`` if the driver does not list it."""
+    """Return the memory of a process on ``devices``, in bytes, or ``None`` if the driver does not report it.
+
+    The default process is this one.
+    """
     pid = os.getpid() if pid is None else pid
     found = [device.bytes_by_process[pid] for device in devices if pid in device.bytes_by_process]
     known = [amount for amount in found if amount is not None]
@@ -159,7 +163,7 @@ class GpuCounters:
         )
 
     def utilization(self) -> float | None:
-        """Return the mean fraction of the last second in which the GPUs were busy, or ``None`` if a GPU lacks it."""
+        """Return the fraction of the last second in which the GPUs were busy, on average, or ``None`` if unknown."""
         rates = self._ask("nvmlDeviceGetUtilizationRates")
         return None if None in rates else sum(rate.gpu for rate in rates) / len(rates) / 100
 
@@ -213,7 +217,7 @@ def _visible(nvml: Any) -> list[tuple[int, Any]]:
     for number, handle in enumerate(_handles(nvml)):
         parts = _mig_devices(nvml, handle)
         listed += [(str(number), part) for part in ([handle] if parts is None else parts)]
-    # Ray empties it to hide the GPUs from a task without GPUs, so an empty value selects all.
+    # Ray sets the variable to an empty value for a task without GPUs, so an empty value selects all GPUs here.
     wanted = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     chosen = [
         (index, handle)
@@ -232,16 +236,16 @@ def _mig_devices(nvml: Any, handle: Any) -> list[Any] | None:
         return None
     places = range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
     found = [_ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, place) for place in places]
-    return [device for device in found if device is not None]  # their numbers may have gaps
+    return [device for device in found if device is not None]  # some indices may be unused
 
 
 def _is_mig(nvml: Any, handle: Any) -> bool:
-    modes = _ask(nvml, "nvmlDeviceGetMigMode", handle)  # now, and after the next reset
+    modes = _ask(nvml, "nvmlDeviceGetMigMode", handle)  # the current mode, and the mode after the next reset
     return modes is not None and modes[0] == _MIG_IS_ON
 
 
 def _usable_bytes(nvml: Any, handle: Any) -> int:
-    """Return a GPU's memory, without the part that the driver reserves if the driver reports it."""
+    """Return a GPU's memory in bytes, without the part that the driver reserves if that part is known."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
         return int(memory.total - memory.reserved)

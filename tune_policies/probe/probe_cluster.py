@@ -1,7 +1,7 @@
 """Reads a Ray cluster for planning: nodes, their GPUs and usable CPUs, and the nodes that can be added.
 
-The state comes from the GCS (``ray_compat.gcs``), facts from the nodes that ``sampling`` selects (``run_on_nodes``),
-and the nodes that the autoscaler can add from its configuration (``node_types``). Plans use totals, because Ray
+The state of the cluster comes from the GCS (``ray_compat.gcs``). Facts come from tasks (``run_on_nodes``) on the nodes
+that ``sampling`` selects, and the nodes that can be added from the autoscaler's configuration (``node_types``). Plans use totals, because Ray
 under-reports free resources while placement groups are pending.
 """
 
@@ -36,7 +36,7 @@ from tune_policies.values.errors import InvalidResourcesError, ProbeError
 
 
 class ProbeWarning(UserWarning):
-    """A part of the cluster could not be read, and is ``None`` in the capacity. Each warning is issued once."""
+    """Warns that a part of the cluster could not be read. It is ``None`` in the capacity."""
 
 
 _warned: Final[set[str]] = set()
@@ -55,20 +55,20 @@ def probe_cluster(
     ``RAY_ADDRESS``, to the Ray instance on this machine, or to an instance that it starts.
 
     Args:
-        address: As for ``ray.init``: ``host:port``, ``ray://host:port``, ``"auto"``, or ``"local"`` to start an
+        address: The address, as for ``ray.init``: ``host:port``, ``ray://host:port``, ``"auto"``, or ``"local"`` to start an
             instance. It is only used if the program is not connected yet.
-        timeout_s: The deadline to connect, again to read the state of the cluster, and again to read all nodes, in
-            seconds.
-        cluster_config: The autoscaler's configuration: a Ray cluster YAML, or a KubeRay RayCluster. By default, it is
-            read on the head node. If the autoscaler runs elsewhere, like KubeRay's, ``node_types`` are unknown.
+        timeout_s: The timeout of each step, in seconds: to connect, to read the state of the cluster, and to read all
+            nodes.
+        cluster_config: The autoscaler's configuration: a Ray cluster YAML, or a KubeRay RayCluster. By default, the
+            configuration is read on the head node. If the autoscaler runs elsewhere, like KubeRay's, ``node_types`` are unknown.
 
     Raises:
         InvalidResourcesError: ``timeout_s`` is not above 0, or ``address`` or ``cluster_config`` is invalid.
         ProbeError: Ray cannot be reached in time, stops while it is read, or has no alive node.
 
     Warns:
-        ProbeWarning: A node or the autoscaler's configuration could not be read in time, and is ``None``. Each warning
-            is issued once per program.
+        ProbeWarning: A node or the autoscaler's configuration could not be read in time. Its fields are ``None`` in the
+            capacity. Each warning is issued once per program.
     """
     if not timeout_s > 0:
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
@@ -110,7 +110,7 @@ def plan_on_cluster(policy: ResourcePolicy, *, timeout_s: float = 30.0) -> Trial
 
     Args:
         policy: The policy.
-        timeout_s: As for ``probe_cluster``.
+        timeout_s: The timeout of each step, in seconds, as for ``probe_cluster``.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
@@ -171,7 +171,7 @@ def _read_nodes(state: ClusterState, timeout_s: float) -> _Readings:
 
 
 def _to_devices(node: NodeCapacity, facts: Facts) -> tuple[tuple[GpuDevice, ...] | None, str | None]:
-    """Return the GPUs of a node, and the problem with them if there is one."""
+    """Return the GPUs of a node, and a text about a problem with them or ``None``."""
     gpus: Any = facts["gpus"]
     if gpus is None:
         return None, None if facts["gpu_error"] is None else str(facts["gpu_error"])
@@ -185,10 +185,10 @@ def _to_devices(node: NodeCapacity, facts: Facts) -> tuple[tuple[GpuDevice, ...]
 
 
 def _addable(state: ClusterState, monitor: Any) -> tuple[tuple[NodeTypeCapacity, ...], int | None]:
-    """Return the node types that can be added, and the most nodes of all types.
+    """Return the node types that can be added, and the maximum number of new nodes of all types together.
 
     Raises:
-        InvalidResourcesError: The configuration of the autoscaler is unknown or wrong.
+        InvalidResourcesError: The configuration of the autoscaler is unknown or invalid.
     """
     if monitor is None:
         if not state.has_autoscaler:

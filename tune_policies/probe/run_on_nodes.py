@@ -28,9 +28,9 @@ def run_on_nodes(
     Args:
         function: A function of ``node_facts``.
         arguments: The keyword arguments of the function on each node, by node ID.
-        timeout_s: The deadline of each node from the start of its task, in seconds.
-        late: The failure reason to return for a node that misses the deadline.
-        at_once: The most nodes that run the function at the same time, or ``None`` for all.
+        timeout_s: The timeout for each node, in seconds from the submission of its task.
+        late: The reason to return for a node that times out.
+        at_once: The maximum number of nodes that run the function at the same time, or ``None`` for all.
     """
     found: dict[str, Facts] = {}
     failures: dict[str, str] = {}
@@ -53,7 +53,7 @@ def run_on_nodes(
                     failures[node_id] = str(error).strip().splitlines()[-1]
             now = time.monotonic()
             for task in [task for task, (_, deadline) in running.items() if deadline <= now]:
-                # Do not cancel it: if its result arrives at the same moment, Ray aborts the program.
+                # Do not cancel the task: if its result arrived at the same moment, Ray would abort the program.
                 node_id, _ = running.pop(task)
                 failures[node_id] = late
     return found, failures

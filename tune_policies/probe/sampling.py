@@ -1,7 +1,7 @@
-"""Selects the nodes to read, and applies the facts to similar nodes.
+"""Selects the nodes to read, and applies their facts to similar nodes.
 
-In a cluster of up to 100 nodes, all nodes are read. In a larger cluster, a few nodes of each kind are read, and the
-rest of a kind is read only if these nodes differ.
+In a cluster of up to 100 nodes, all nodes are read. In a larger cluster, a few nodes of each kind are read first, and
+the other nodes of a kind are read only if the first ones differ.
 """
 
 from collections import Counter, defaultdict
@@ -19,10 +19,10 @@ MAX_NODES_READ: Final = 100
 READS_PER_KIND: Final = 3
 
 _NAMED: Final = 3
-"""The most nodes per reason in a warning."""
+"""The maximum number of nodes that a warning lists for each reason."""
 
 _MAX_LABEL_VALUES: Final = 10
-"""A label with more values than this is ignored in kinds, because it identifies nodes or racks."""
+"""Labels with more values than this do not distinguish kinds, because they identify nodes or racks."""
 
 
 class NodeFacts(Value):
@@ -38,7 +38,7 @@ class NodeFacts(Value):
     def of_another(self) -> "NodeFacts":
         """Return the facts that also apply to another node of the same kind.
 
-        These exclude UUIDs and the CPU model, because a machine type of a cloud can have several CPU models.
+        They exclude UUIDs, which differ, and the CPU model, because a cloud's machine type can have several CPU models.
         """
         devices = self.devices and tuple(d.model_copy(update={"uuid": None}) for d in self.devices)
         return NodeFacts(devices=devices, usable_cpus=self.usable_cpus)
@@ -50,7 +50,7 @@ Kind = tuple[NodeCapacity, ...]
 def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
     """Return the nodes to read in groups of similar nodes, with the largest group first.
 
-    In a large cluster, nodes with a GPU type whose memory is known are not read.
+    In a large cluster, nodes are not read if the GPU memory of their GPU type is known.
     """
     if len(nodes) <= MAX_NODES_READ:
         return [(node,) for node in nodes]
@@ -86,12 +86,12 @@ def first_reads(kinds: Iterable[Kind], heads: Iterable[NodeCapacity]) -> list[No
 
 
 def second_reads(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts]) -> list[NodeCapacity]:
-    """Return the unread nodes of each kind whose first nodes differ."""
+    """Return the remaining nodes of each kind whose first nodes differ."""
     return [node for kind in kinds if len(_findings(kind, facts)) > 1 for node in kind[READS_PER_KIND:]]
 
 
 def spread_facts(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts]) -> dict[str, NodeFacts]:
-    """Return ``facts``, applied also to the unread nodes of each kind whose facts agree."""
+    """Return ``facts``, extended to the unread nodes of each kind whose read nodes have the same facts."""
     known = dict(facts)
     for kind in kinds:
         findings = _findings(kind, facts)
@@ -101,7 +101,7 @@ def spread_facts(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts]) -> dict[
 
 
 def unread(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts], failures: Mapping[str, str]) -> dict[str, str]:
-    """Return the reason why each node was not read, or the reason for another node of its kind."""
+    """Return why each unread node was not read. The reason may come from another node of its kind."""
     reasons = dict(failures)
     for kind in kinds:
         of_kind = next((failures[node.node_id] for node in kind if node.node_id in failures), "too many kinds of node")
@@ -126,7 +126,7 @@ def about_unread(nodes: Iterable[NodeCapacity], failures: Mapping[str, str]) -> 
 
 
 def _explain(reasons: Mapping[str, str]) -> str:
-    """Return each reason once, with the first nodes that have it."""
+    """Return a text that lists each reason once, with the first nodes to which it applies."""
     nodes = defaultdict(list)
     for node_id, why in sorted(reasons.items()):
         nodes[why].append(node_id[:8])

@@ -1,7 +1,7 @@
-"""Reads each node of a Ray cluster, or this machine if there is no Ray.
+"""Reads each node of a Ray cluster, or only this machine if Ray does not run.
 
-Every node is read, because the doctor must find a single node that differs. To protect large clusters, the number of
-tasks at once is limited, and the deadline applies to each node separately.
+Every node is read, because the doctor must find a single node that differs. So that large clusters are not
+overloaded, the number of concurrent tasks is limited, and the deadline applies to each node separately.
 """
 
 import json
@@ -22,7 +22,7 @@ from tune_policies.ray_compat.gcs import free_by_node
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 
 _AT_ONCE: Final = 100
-"""The most nodes that are read at the same time."""
+"""The maximum number of nodes that are read at the same time."""
 
 
 def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis:
@@ -31,7 +31,7 @@ def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis
     It does not start Ray.
 
     Args:
-        address: As for ``ray.init``. The default is ``RAY_ADDRESS``, then the Ray instance on this machine. With
+        address: The address, as for ``ray.init``. The default is ``RAY_ADDRESS``, then the Ray instance on this machine. With
             ``"local"``, only this machine is examined.
         timeout_s: The deadline to connect, and then to read each node, in seconds.
 
@@ -88,7 +88,7 @@ def _read_cluster(timeout_s: float) -> tuple[NodeFacts, ...]:
         node_id, address = node["NodeID"], node["NodeManagerAddress"]
         name = address if at_address[address] == 1 else f"{address} ({node_id[:8]})"
         fields = facts.get(node_id) or {"failure": failures[node_id]}
-        # If it is empty, Ray may have set it for the task, so the value of the node is unknown.
+        # If the variable is empty, Ray may have set it for the task, so its value on the node is unknown.
         fields["visible_devices"] = fields.get("visible_devices") or None
         nodes.append(NodeFacts.from_dict({**fields, "name": name, "ray": _counts(node, free.get(node_id))}))
     return tuple(sorted(nodes, key=lambda node: node.name))

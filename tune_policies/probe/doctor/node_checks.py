@@ -19,7 +19,7 @@ from tune_policies.values.value import Value, shorten_names
 
 
 class Gpu(Value):
-    """A physical NVIDIA GPU. With ``is_mig``, it is partitioned into MIG devices."""
+    """A physical NVIDIA GPU. If ``is_mig`` is true, it is partitioned into MIG devices."""
 
     index: int
     name: str
@@ -34,7 +34,7 @@ class Framework(Value):
 
     Attributes:
         cuda: The CUDA version of the build; ``rocm`` and ``xpu`` are the versions for AMD and Intel GPUs.
-        missing: A library that the framework needs on a GPU and that is not installed.
+        missing: The name of a library that the framework needs for GPUs and that is not installed.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Framework(Value):
 
     @property
     def is_cpu_build(self) -> bool:
-        """Whether it cannot use any GPU."""
+        """Whether the build cannot use any GPU."""
         return not (self.cuda or self.rocm or self.xpu)
 
 
 class RayCounts(Value):
-    """Ray's resources of a node; ``gpus_in_use`` are reserved."""
+    """The resources of a node that Ray counts. ``gpus_in_use`` is the number of reserved GPUs."""
 
     cpus: float = 0
     gpus: float = 0
@@ -64,13 +64,13 @@ class NodeFacts(Value):
     """The facts of one node.
 
     Attributes:
-        name: Its IP address, with the beginning of Ray's node ID if several nodes have that address.
+        name: The IP address, with the beginning of Ray's node ID if several nodes have the same address.
         ray: Ray's resources, or ``None`` if Ray does not run.
-        failure: Why the node was not read. All facts below are then unknown.
-        versions: Versions of packages that must agree on all nodes.
+        failure: Why the node was not read, or ``None`` if it was read. If it is set, all following facts are unknown.
+        versions: The versions of packages that must be the same on all nodes, by name.
         driver_version: The version of the NVIDIA driver.
         cuda_version: The newest CUDA version that the driver supports.
-        nvml_error: Why the NVIDIA driver does not respond.
+        nvml_error: Why the NVIDIA driver does not respond, or ``None`` if it responds.
         gpus: The GPUs that the NVIDIA driver lists, or ``None`` if it does not respond.
         num_nvidia_on_pci: The number of NVIDIA GPUs on the PCI bus, with or without a driver.
         has_amd_driver: Whether AMD's compute driver is loaded.
@@ -108,7 +108,7 @@ class NodeFacts(Value):
 
 
 class Severity(StrEnum):
-    """A problem makes work fail or run slowly. A note is only information."""
+    """The severity of a finding: a problem makes work fail or run slowly, and a note is only information."""
 
     PROBLEM = "problem"
     NOTE = "note"
@@ -148,13 +148,13 @@ class Diagnosis(Value):
         nodes = []
         for node in self.nodes:
             private |= {text for text in (node.failure, node.nvml_error) if text}
-            # With quotes, because other texts contain digits, too.
+            # Replace these values only in quotes, because digits also occur in other texts.
             private |= {repr(value) for value in (node.visible_devices, *node.device_variables.values()) if value}
             shown = {name: LEFT_OUT for name in ("failure", "nvml_error", "visible_devices") if getattr(node, name)}
             variables = dict.fromkeys(node.device_variables, LEFT_OUT)
             changes = {"name": names[node.name], "device_variables": variables, **shown}
             nodes.append(node.model_copy(update=changes))
-        # Longer names first, because 10.0.0.12 contains 10.0.0.1.
+        # Replace longer names first, because 10.0.0.12 contains 10.0.0.1.
         by_length = sorted(names.items(), key=lambda each: -len(each[0]))
 
         def redacted(text: str) -> str:
@@ -186,12 +186,12 @@ _GPU_BUILD: Final = {
 }
 
 _DEVICE: Final = re.compile(r"\d+(\.\d+)?|GPU-\w+")
-"""A device in ``ROCR_VISIBLE_DEVICES`` or ``ONEAPI_DEVICE_SELECTOR``: its number, optionally with a tile, or UUID."""
+"""A device in ``ROCR_VISIBLE_DEVICES`` or ``ONEAPI_DEVICE_SELECTOR``: a UUID, or a number with an optional tile."""
 
 _SHM: Final = "/dev/shm"  # noqa: S108
 
 _RAY_NEEDS_SHM_UP_TO: Final = 10**10
-"""The object store takes 30 % of host memory. Above this size, Ray shrinks it to the size of ``/dev/shm``."""
+"""By default, the object store uses 30 % of host memory. Above this size, Ray shrinks it to the size of ``/dev/shm``."""
 
 
 def check_answer(node: NodeFacts) -> Iterator[Finding]:
@@ -306,7 +306,7 @@ def check_mig(node: NodeFacts) -> Iterator[Finding]:
 
 
 def check_used_memory(node: NodeFacts) -> Iterator[Finding]:
-    """Report GPU memory in use although no GPU is reserved in Ray."""
+    """Report GPU memory that is in use although no GPU is reserved in Ray."""
     # The driver itself uses some hundred MiB, or a little more on large GPUs.
     read = [(gpu.index, gpu.used_bytes or 0, gpu.memory_bytes or 0) for gpu in node.gpus or ()]
     used = [each for each in read if each[1] > max(GIB, each[2] // 50)]
@@ -404,7 +404,7 @@ def _visible(node: NodeFacts) -> int | None:
         return None
     chosen: set[str] = set()
     for name in names:
-        # CUDA also accepts the beginning of a UUID, and ignores all names from the first unknown one on.
+        # CUDA also accepts the beginning of a UUID, and ignores the first unknown name and all names after it.
         found = [gpu.uuid for gpu in gpus if name and (name == str(gpu.index) or gpu.uuid.startswith(name))]
         if not found:
             break
@@ -413,17 +413,17 @@ def _visible(node: NodeFacts) -> int | None:
 
 
 def _driver_needed(node: NodeFacts, framework: Framework) -> str | None:
-    """Return the driver that ``framework`` needs if the node's driver is older, else ``None``."""
+    """Return the oldest driver version that ``framework`` supports, or ``None`` if the node's driver is not older."""
     if framework.cuda is None or node.driver_version is None:
         return None
-    # With NVIDIA's forward compatibility package, an older driver supports newer CUDA, and reports its version.
+    # With NVIDIA's forward compatibility package, an older driver supports a newer CUDA version and reports it.
     is_run = node.cuda_version is not None and not is_older(node.cuda_version, framework.cuda.partition(".")[0])
     needed = minimum_driver(framework.cuda)
     return needed if needed is not None and is_older(node.driver_version, needed) and not is_run else None
 
 
 _MINIMUM: Final = {"13": "580", "12": "525", "11": "450", "10.2": "440.33", "10.1": "418.39", "10.0": "410.48"}
-"""The oldest NVIDIA driver for a CUDA version. From CUDA 11 on, a driver supports all releases of a major version.
+"""The oldest NVIDIA driver that supports each CUDA version. From CUDA 11 on, a driver supports all releases of a major version.
 
 Source: "CUDA Compatibility", tables 1 and 2 (Linux):
 https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html.
@@ -437,7 +437,7 @@ def minimum_driver(cuda: str) -> str | None:
 
 
 def is_older(version: str, than: str) -> bool:
-    """Return whether a version is older than another, by the numbers in both."""
+    """Return whether a version is older than another one. Only the numbers in them are compared."""
     return _numbers(version) < _numbers(than)
 
 
