@@ -175,7 +175,8 @@ class GpuTotal(NamedTuple):
     """The total memory of one GPU of a device type.
 
     Attributes:
-        mib: The smallest total that a driver has reported, in MiB. If ``is_nominal`` is true, the vendor's nominal size.
+        mib: The smallest total that a driver has reported, in MiB. If ``is_nominal`` is true, the vendor's nominal
+            size.
         source: The tool that reported the total, with its driver version if known, or a public report.
         variants: The larger memory sizes of the same type, with type names if Ray has separate names.
         is_nominal: Whether no total is published, so that ``UNREPORTED_MARGIN`` is subtracted.

@@ -1,7 +1,7 @@
 """The nodes of a cluster with their devices, and the nodes that could be added.
 
-A capacity can be saved as JSON, so that plans for it can be made on another machine. The functions at the end convert Ray's resource
-amounts.
+A capacity can be saved as JSON, so that plans for it can be made on another machine. The functions at the end convert
+Ray's resource amounts.
 """
 
 import math
@@ -220,7 +220,8 @@ class ClusterCapacity(ShownValue):
         draining: Alive nodes that are being drained. Plans ignore them, because Ray places nothing on them.
         node_types: The node types that the autoscaler can add, or ``None`` if an autoscaler runs whose types are
             unknown.
-        max_nodes_to_add: The maximum number of nodes that can be added, of all types together, or ``None`` for no limit.
+        max_nodes_to_add: The maximum number of nodes that can be added, of all types together, or ``None`` for no
+            limit.
         read_at: When the cluster was read, or ``None`` if the capacity was not read from a cluster.
     """
 
@@ -254,8 +255,8 @@ class ClusterCapacity(ShownValue):
     def in_steps_of_memory(self, step_bytes: int) -> "ClusterCapacity":
         """Return the cluster with one shape for nodes that differ by less than a step of host memory.
 
-        All nodes of a cluster can differ by a few bytes, and such differences affect few requests. The node with the most memory
-        represents its shape.
+        All nodes of a cluster can differ by a few bytes, and such differences affect few requests. The node with the
+        most memory represents its shape.
         """
         kept: dict[int, ClusterCapacity] = self.__dict__.setdefault("_in_steps", {})
         if step_bytes in kept:

@@ -1,8 +1,8 @@
 """Label selectors, which restrict the nodes on which Ray runs tasks and actors.
 
 A selector maps label keys to conditions in Ray's form: ``"eu"``, ``"!eu"``, ``"in(eu,us)"`` or ``"!in(eu,us)"``. A node
-without the label satisfies only conditions with ``!``. Source: ``ray._private.label_utils`` and the guide "Use labels to
-control scheduling" of Ray 2.60.
+without the label satisfies only conditions with ``!``. Source: ``ray._private.label_utils`` and the guide "Use labels
+to control scheduling" of Ray 2.60.
 """
 
 import re

@@ -1,9 +1,9 @@
 """Classifies an error, or its text, by the innermost out-of-memory error in it.
 
-Errors are foreign objects: their attributes, their text and even their type can raise errors, form cycles or be
-endless.
+Errors are foreign objects. Reading their attributes, text or type can raise another error, and chains of errors can
+form cycles or be endless.
 
-In a text, only the lines of a traceback that contain an error's type and message count, because source lines and the
+In a text, only the lines of a traceback with an error's type and message are evaluated, because source lines and the
 surrounding log can mention memory, too.
 """
 
@@ -38,7 +38,8 @@ class ChainedError(NamedTuple):
 def walk_errors(error: object) -> Iterator[ChainedError]:
     """Yield ``error`` and each error inside it once, with outer errors first. It never raises an error."""
     waiting: list[tuple[int, object]] = [(0, error)]
-    seen: dict[int, BaseException] = {}  # keeps the errors, because a new one could reuse the ID of a deleted one
+    seen: dict[int, BaseException] = {}  # keep the errors alive, because a new object could reuse the ID of a deleted
+        one
     while waiting and len(seen) < _MAX_ERRORS:
         depth, current = waiting.pop()
         if id(current) in seen or not _is_error(current):
@@ -114,7 +115,7 @@ _FAILURE: Final = re.compile(r"^Failure # \d+ \(occurred at ", re.MULTILINE)
 def named_errors(text: str) -> Iterator[tuple[str, str]]:
     """Yield the type and the message of each error in the tracebacks of ``text``, in their order.
 
-    If a trial failed several times, only the last failure counts.
+    If a trial failed several times, only the errors of the last failure are included.
     """
     failures = [match.start() for match in _FAILURE.finditer(text)]
     lines = _GROUP_MARGIN.sub("", _COLOUR.sub("", text[failures[-1] :] if failures else text)).splitlines()
@@ -150,8 +151,8 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 def classify_oom(error: object) -> OutOfMemory:
     """Return the out-of-memory error in ``error``, with kind ``"none"`` if there is none. It never raises an error.
 
-    It also reads causes, contexts that are not hidden, members of exception groups and the errors that Ray wraps. The
-    innermost out-of-memory error counts. A text is parsed as a traceback.
+    It also searches causes, contexts that are not hidden, members of exception groups and the errors that Ray wraps,
+    and returns the innermost out-of-memory error. If ``error`` is a string, it is parsed as a traceback.
     """
     if type(error) is str:
         return classify_oom_text(error)
@@ -165,8 +166,9 @@ def classify_oom(error: object) -> OutOfMemory:
 def classify_oom_text(text: str) -> OutOfMemory:
     """Return the out-of-memory error in the text of a traceback. It never raises an error.
 
-    Use it if you do not have the error itself, such as for Tune's ``error.txt``. Only the last failure in that file,
-    and only lines with an error's type and message count. Of a very long text, the beginning and the end are read.
+    Use it if you do not have the error itself, such as for Tune's ``error.txt``. The function evaluates only
+    the last failure in that file, and only the lines with an error's type and message. It skips the middle of a very
+    long text.
     """
     return _in_traceback(shortened(text)) or _NONE
 

@@ -3,8 +3,8 @@
 An error is recognized by its type, if the type has no other meaning, or by a sentence that only an allocator or a
 driver writes. The sentences come from PyTorch 1.13 to 2.13 (``c10/cuda/CUDACachingAllocator.cpp`` and its counterparts
 for XPU, NPU, MPS and cudaMallocAsync, ``c10/core/impl/alloc_cpu.cpp``), TensorFlow's ``bfc_allocator.cc`` and
-``op_kernel.cc``, XLA's ``pjrt`` and ``stream_executor``, and CuPy's ``memory.pyx``. Their numbers are the
-requested size, the limit, and the memory that other processes use.
+``op_kernel.cc``, XLA's ``pjrt`` and ``stream_executor``, and CuPy's ``memory.pyx``. The numbers in a
+sentence are the requested size, the limit, and memory use.
 """
 
 import math
@@ -20,11 +20,12 @@ class OutOfMemory(Value):
     """An out-of-memory error. Unknown fields are ``None``.
 
     Attributes:
-        kind: Which memory ran out, or ``"none"`` if the error has another meaning.
+        kind: Which memory ran out, or ``"none"`` if the error is not an out-of-memory error.
         framework: The origin of the error: ``"torch"``, ``"tensorflow"``, ``"jax"``, ``"cupy"``, ``"ray"`` (its memory
             monitor) or ``"python"`` (also NumPy).
-        requested_bytes: The size of the request, or the memory use of a worker that Ray's memory monitor killed.
-        limit_bytes: The memory limit of the process.
+        requested_bytes: The size of the failed request, or the memory use of a worker that Ray's memory monitor killed,
+            in bytes.
+        limit_bytes: The memory limit of the process, in bytes.
         cause: ``"own_limit"`` if the process reached its own limit, or ``"neighbour"`` if it was within its limit, but
             other processes used the rest of the device.
     """
@@ -42,13 +43,13 @@ _PROGRAM_ERRORS: Final = frozenset(
     {"AssertionError", "AttributeError", "ImportError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError"}
     | {"NotImplementedError", "SyntaxError", "TypeError", "ValueError", "ZeroDivisionError"}
 )
-"""Errors of the program itself, whose messages people write. They can mention memory for any reason."""
+"""Errors in the program itself. Developers write their messages, which can mention memory for any reason."""
 
 _FRAMEWORKS: Final = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax", "jaxlib": "jax", "cupy": "cupy"} | {
     "cupy_backends": "cupy",
     "torch_npu": "torch",
 }
-"""The framework of a type by its package."""
+"""The framework of an error type, by the top-level package of the type."""
 
 _FRAMEWORK_OOM: Final = re.compile(r"(torch|cupy)(?:_\w+)?(?:\.\w+)*\.OutOfMemoryError")
 _HOST_OOM: Final = re.compile(r"MemoryError|(?:numpy|pyarrow)(?:\.\w+)*\.\w*MemoryError")
@@ -58,9 +59,9 @@ KILLED_BY_RAY_SENTENCE: Final = (
     r"^(?:(?:Task was|\d+ worker\(s\) were) killed due to the node running low on memory"
     r"|\S.*Worker exit type: NODE_OUT_OF_MEMORY)"
 )
-"""The messages of Ray's memory monitor, up to Ray 2.55 and in later versions.
+"""The messages of Ray's memory monitor, in versions up to Ray 2.55 and in later versions.
 
-After the kernel's OOM killer, Ray only lists possible causes.
+If the kernel's OOM killer ends a worker, Ray only lists possible causes, so that message is not included.
 """
 
 _DEVICES: Final = r"(?:CUDA|HIP|XPU|NPU|MLU|GCU|MPS backend)"
@@ -94,7 +95,7 @@ _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
     (r"^\[Errno 12\] ", "host", "python"),
     (r"^std::bad_alloc$", "host", None),
 )
-"""Sentences that only out-of-memory errors contain, the memory that ran out, and the framework of a general type."""
+"""Sentences that occur only in out-of-memory errors, with the kind of memory, and the framework or ``None``."""
 
 _TENSORFLOW_OOM: Final = re.compile(
     r"OOM when allocating tensor|[Ff]ailed to allocate memory|[Oo]ut of memory|[Rr]an out of (?:GPU )?memory"
@@ -108,7 +109,7 @@ _ACCELERATOR_TEXT: Final = re.compile(r"\bCUDA|cudaError|\bHIP\b|hipError|\bRMM 
 
 
 def match_signature(types: Sequence[str], text: str) -> OutOfMemory | None:
-    """Return the out-of-memory error with these ``types``, as in ``ChainedError``, or ``None`` for another error."""
+    """Return the out-of-memory error for these ``types`` (see ``ChainedError``), or ``None`` for any other error."""
     found = _by_type(types, text) or _by_text(types, text)
     if found is None:
         return None
@@ -130,7 +131,7 @@ def _by_type(types: Sequence[str], text: str) -> tuple[MemoryKind, str | None] |
         if found := _FRAMEWORK_OOM.fullmatch(name):
             return "accelerator", found[1]
     if any(_HOST_OOM.fullmatch(name) for name in types):
-        # RAPIDS and others raise a plain MemoryError for device memory.
+        # Some libraries, such as RAPIDS, raise a plain MemoryError for device memory.
         return ("accelerator", None) if _ACCELERATOR_TEXT.search(text) else ("host", "python")
     return None
 
@@ -166,7 +167,7 @@ _SIZE: Final = r"(\d[\d,]{0,30}(?:\.\d{0,9})?) ?(bytes\b|[KMGTPE]i?B\b|[KMGTPE]\
 _UNITS: Final = {unit: 1024**power for power, unit in enumerate("BKMGTPE")}
 """All units are binary: PyTorch on Apple, Ray and XLA write ``GB`` or ``G`` for 2^30 bytes."""
 _MAX_BYTES: Final = 2**60
-"""More than the memory of any device. PyTorch's asynchronous allocator writes 2^64 bytes for "no limit"."""
+"""A number above the memory of any device. PyTorch's asynchronous allocator writes 2^64 bytes for "no limit"."""
 _MAX_ROUNDING_BYTES: Final = 2**24
 """The rounding error of three numbers with 0.01 GiB each is at most 15.4 MiB, or 0.5 % of small numbers."""
 
@@ -187,7 +188,7 @@ _ASKED: Final = _pattern(
     r"memory used=#",  # Ray's memory monitor, for the killed task
 )
 _LIMIT: Final = _pattern(
-    r"# allowed; ",  # PyTorch, where a fraction is set
+    r"# allowed; ",  # PyTorch, if a memory fraction is set
     r"PyTorch limit \(set by user-supplied memory fraction\)\s*: #",
     r"max allowed: #",  # PyTorch on Apple
     r"limit set to: #",  # CuPy
@@ -215,11 +216,11 @@ _ITEM_BYTES: Final = {
     "complex128": 16,
     "bool": 1,
 } | {f"{sign}{bits}": bits // 8 for sign in ("int", "uint", "qint", "quint") for bits in (8, 16, 32, 64)}
-"""The bytes of an element by TensorFlow's name of its type (``DataTypeString``)."""
+"""The size of an element in bytes, by TensorFlow's name of its type (``DataTypeString``)."""
 
 
 def requested_bytes(text: str) -> int | None:
-    """Return how many bytes were requested according to ``text``, if it contains the number."""
+    """Return how many bytes were requested according to ``text``, or ``None`` if it does not contain the number."""
     if found := _SHAPE.search(text):
         sizes = [int(size) for size in re.findall(r"\d{1,18}", found[1])]
         item_bytes = _ITEM_BYTES.get(found[2])
@@ -228,7 +229,7 @@ def requested_bytes(text: str) -> int | None:
 
 
 def limit_bytes(text: str) -> int | None:
-    """Return the limit of the process in bytes according to ``text``, if it contains the number."""
+    """Return the memory limit of the process in bytes according to ``text``, or ``None`` if it is missing."""
     return _amount(_LIMIT, text) or None
 
 
@@ -236,7 +237,8 @@ def cause(text: str) -> Cause | None:
     """Return the cause according to the numbers in ``text``, or ``None`` if it is unknown.
 
     If the memory of the process and its request exceed its limit, the limit is the cause. Otherwise, other processes
-    filled the device. Without a limit, they are the cause if the process alone would have fit into the device.
+    filled the device. If the process has no limit, other processes are the cause if the request would have succeeded
+    without them.
     """
     asked, limit, free = requested_bytes(text), limit_bytes(text), _amount(_FREE, text)
     if asked is None:

@@ -1,4 +1,4 @@
-"""Recognizes the errors of a process that cannot use its device, because the driver or the device fails.
+"""Recognizes errors that mean that a process cannot use its device because the driver or the device fails.
 
 The texts come from the CUDA runtime (``cudaGetErrorString``), the initialization of PyTorch and TensorFlow, HIP, and
 JAX.

@@ -1,4 +1,4 @@
-"""Reads the hardware and software of this machine: GPUs, CPUs, memory, frameworks, and the configuration of its autoscaler.
+"""Reads this machine's GPUs, CPUs, memory and frameworks, and the configuration of its autoscaler.
 
 Ray sends this module and ``probe.nvml`` to nodes without this package, and the doctor runs it as a program. So it needs
 only Python's standard library and returns plain data. It does not import frameworks, because an import would take
@@ -287,8 +287,8 @@ def _shm_bytes() -> int | None:
 def read_monitor(session: str) -> dict[str, object] | None:
     """Return ``path`` and ``config`` of the autoscaler of ``session``, or ``None`` if its monitor does not run here.
 
-    ``config`` is ``None`` if there is no configuration file, or if the file cannot be read; ``error`` is the reason. The file
-    also contains keys and passwords, so only the parts about node types are returned.
+    ``config`` is ``None`` if there is no configuration file, or if the file cannot be read; ``error`` is the reason.
+    The file also contains keys and passwords, so only the parts about node types are returned.
     """
     import yaml
 

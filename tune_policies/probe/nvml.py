@@ -34,7 +34,8 @@ class DeviceUse:
 
     Attributes:
         uuid: The device's UUID in NVML.
-        total_bytes: The total memory, in bytes. If possible, it excludes the part that the driver reserves, as in plans.
+        total_bytes: The total memory, in bytes. If possible, it excludes the part that the driver reserves, as in
+            plans.
         free_bytes: The free memory, in bytes.
         bytes_by_process: The memory of each process in bytes, by process ID, or ``None`` if it is unknown. The dict is
             empty if the driver lists no processes. Older drivers use the process IDs of the host, so a process in a

@@ -1,8 +1,8 @@
 """Reads a Ray cluster for planning: nodes, their GPUs and usable CPUs, and the nodes that can be added.
 
 The state of the cluster comes from the GCS (``ray_compat.gcs``). Facts come from tasks (``run_on_nodes``) on the nodes
-that ``sampling`` selects, and the nodes that can be added from the autoscaler's configuration (``node_types``). Plans use totals, because Ray
-under-reports free resources while placement groups are pending.
+that ``sampling`` selects, and the nodes that can be added from the autoscaler's configuration (``node_types``). Plans
+use totals, because Ray under-reports free resources while placement groups are pending.
 """
 
 import time
@@ -55,12 +55,13 @@ def probe_cluster(
     ``RAY_ADDRESS``, to the Ray instance on this machine, or to an instance that it starts.
 
     Args:
-        address: The address, as for ``ray.init``: ``host:port``, ``ray://host:port``, ``"auto"``, or ``"local"`` to start an
-            instance. It is only used if the program is not connected yet.
+        address: The address, as for ``ray.init``: ``host:port``, ``ray://host:port``, ``"auto"``, or ``"local"`` to
+            start an instance. It is only used if the program is not connected yet.
         timeout_s: The timeout of each step, in seconds: to connect, to read the state of the cluster, and to read all
             nodes.
         cluster_config: The autoscaler's configuration: a Ray cluster YAML, or a KubeRay RayCluster. By default, the
-            configuration is read on the head node. If the autoscaler runs elsewhere, like KubeRay's, ``node_types`` are unknown.
+            configuration is read on the head node. If the autoscaler runs elsewhere, like KubeRay's, ``node_types`` are
+            unknown.
 
     Raises:
         InvalidResourcesError: ``timeout_s`` is not above 0, or ``address`` or ``cluster_config`` is invalid.

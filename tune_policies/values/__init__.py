@@ -1,1 +1,1 @@
-"""The vocabulary of all other modules: units, amounts and errors."""
+"""The basic types of the package: units, amounts, errors, and the base class of values."""

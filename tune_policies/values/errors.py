@@ -1,4 +1,4 @@
-"""The errors of this package, named by what the caller should do about them.
+"""The errors of this package, classified by what the caller should do about them.
 
 ::
 
@@ -10,7 +10,7 @@
     ├── MemoryLimitError                     the GPU memory limit could not be applied: too late, or no device
     └── MeasurementError                     a model or a trial failed while its memory was measured: fix it
 
-Ray sends errors between processes, so each stores all its data in ``args`` and can be pickled.
+Ray sends errors between processes, so each error stores all its data in ``args`` and can be pickled.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from typing import Final
 from tune_policies.values.sanitize import shortened
 
 _MOST_CHOICES: Final = 5
-"""The most choices of a policy in a message."""
+"""The maximum number of a policy's choices that a message lists."""
 
 
 class ResourcePolicyError(Exception):
@@ -37,7 +37,8 @@ class InvalidResourcesError(ResourcePolicyError, ValueError):
     """The amounts, or the fields of a policy, are invalid on every cluster.
 
     Attributes:
-        mistakes: A message for each wrong field, and the list of valid fields. It is empty for other errors.
+        mistakes: A pair for each invalid field: a message, and a list of the valid fields if the field is unknown. It
+            is empty for other errors.
     """
 
     mistakes: tuple[tuple[str, str], ...] = ()
@@ -47,12 +48,12 @@ class InfeasibleRequestError(ResourcePolicyError):
     """The request is valid, but not even one trial fits the cluster.
 
     Attributes:
-        asked: The needs of one trial as text, such as ``"2 CPUs, 1 GPU"``.
+        asked: The resources that one trial needs as text, such as ``"2 CPUs, 1 GPU"``.
         offered: The resources of the best node (or of the cluster) as text.
         short_of: Ray's name of the missing resource, or ``"GPU memory"``.
         suggestion: The nearest request that would work, and other fixes.
-        tried: The errors of all choices, if several were tried in turn.
-        fallback: The policy to use instead, or an empty text.
+        tried: The errors of all choices, if the policy has several choices.
+        fallback: A hint about a policy to use instead, or an empty string.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class InfeasibleRequestError(ResourcePolicyError):
 
 
 def _first(between: str, texts: Iterable[str]) -> str:
-    """Join the first five different texts, and count the others."""
+    """Join the first five distinct texts, and append the number of further texts."""
     each = list(dict.fromkeys(texts))
     others = [f"{len(each) - _MOST_CHOICES} more"] if len(each) > _MOST_CHOICES else []
     return between.join([*each[:_MOST_CHOICES], *others])

@@ -1,4 +1,4 @@
-"""Converts tables and lines to HTML for notebooks, which set the font and the colors."""
+"""Converts tables and lines to HTML for notebooks. The notebook sets the font and the colors."""
 
 from collections.abc import Iterator
 from html import escape

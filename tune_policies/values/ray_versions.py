@@ -1,4 +1,4 @@
-"""The tested range of Ray versions. It is the range in ``pyproject.toml``, without patch versions."""
+"""The range of tested Ray versions, which matches the range in ``pyproject.toml`` without patch versions."""
 
 import re
 from typing import Final

@@ -1,4 +1,4 @@
-"""Amounts of schedulable hardware in ticks of 1/10,000, the unit in which Ray counts them.
+"""Amounts of schedulable hardware, counted as in Ray in ticks of 1/10,000.
 
 Amounts are compared and divided in ticks. With floats, ``1.0 // 0.1`` is 9, so a trial would lose its tenth slice of a
 GPU.
@@ -18,16 +18,16 @@ from tune_policies.values.units import MIB, MOST_BYTES, format_bytes, is_number,
 from tune_policies.values.value import Checked, Value, shorten
 
 TICKS: Final = 10_000
-"""Ticks in one whole CPU, GPU or custom resource (``RESOURCE_UNIT_SCALING`` in Ray)."""
+"""The number of ticks in one whole CPU, GPU or custom resource (``RESOURCE_UNIT_SCALING`` in Ray)."""
 
 Amounts = dict[str, int]
 """Amounts by Ray's names of the resources: ``memory`` in bytes, all others in ticks."""
 
 MOST_AT_ONCE: Final = 100_000
-"""The most trials or bundles for which nodes are designed or requested, because the work grows with their number."""
+"""The maximum number of trials or bundles for which nodes are designed or requested, to limit the run time."""
 
 MOST: Final = 10**11
-"""Floats above this number do not distinguish adjacent ticks."""
+"""The maximum amount of a resource. Floats above it do not distinguish adjacent ticks."""
 
 _NOT_CUSTOM: Final = {
     "CPU": "use the field cpus",
@@ -64,9 +64,9 @@ def check_amount(amount: object, *, name: str) -> float:
     """Return ``amount`` rounded down to whole ticks.
 
     Raises:
-        InvalidResourcesError: It is not a number, negative, not finite, or less than a tick.
+        InvalidResourcesError: The amount is not a number, is negative or not finite, or is above 0 and below one tick.
     """
-    if type(amount) is float and amount.is_integer() and 0 < amount <= MOST:  # most amounts of large clusters
+    if type(amount) is float and amount.is_integer() and 0 < amount <= MOST:  # a fast path for most amounts
         return amount
     if not is_number(amount):
         raise InvalidResourcesError(f"{name} must be a number, got {amount!r}")
@@ -144,13 +144,13 @@ _WHOLE_AMOUNT: Final = core_schema.chain_schema(
 """The schema of whole amounts."""
 
 Amount = Annotated[float, Checked(check_amount, _WHOLE_AMOUNT)]
-"""A number of units, 0 or above, in whole ticks of 0.0001."""
+"""A number of units, 0 or above, rounded down to whole ticks of 0.0001."""
 GpuAmount = Annotated[float, Checked(check_gpus, _WHOLE_AMOUNT)]
 """A number of GPUs: a fraction up to 1, or a whole number."""
 Bytes = Annotated[int, Field(ge=1), Checked(parse_bytes, _whole(1, MOST_BYTES))]
 """A positive number of bytes, read or computed rather than requested by a user."""
 Memory = Annotated[int | str, Checked(parse_memory), WithJsonSchema({"type": ["integer", "string"], "minimum": MIB})]
-"""Memory that a user requests: a text such as ``"6GiB"``, or at least 1 MiB in bytes. Stored as a number of bytes."""
+"""Memory that a user requests: a text such as ``"6GiB"``, or at least 1 MiB in bytes. It is stored in bytes."""
 UsedBytes = Annotated[
     int, Field(ge=0, le=MOST_BYTES), Checked(partial(check_count, least=0, most=MOST_BYTES), _whole(0, MOST_BYTES))
 ]
@@ -223,7 +223,7 @@ def format_amount(amount: float) -> str:
 
 
 def format_ticks(name: str, ticks: int) -> str:
-    """Return an amount in ticks, or of ``memory`` in bytes, as text: ``"0.5 GPU"``, ``"1 GiB of host memory"``."""
+    """Format an amount in ticks, or in bytes for ``memory``: ``"0.5 GPU"``, ``"1 GiB of host memory"``."""
     return f"{format_bytes(ticks)} of host memory" if name == "memory" else amount_of(ticks / TICKS, name)
 
 

@@ -1,7 +1,7 @@
 """Makes external texts safe to print: names, errors and files must not control a terminal or a build service.
 
-Characters without a glyph are replaced by JSON escapes: those that move a cursor, set colors, hide text, change the
-writing direction, or end a line. Commands of build services are disabled.
+Characters without a glyph are replaced by JSON escapes, because they can move the cursor, set colors, hide text, change
+the writing direction, or end a line. Commands of build services are disabled.
 
 :func:`one_line` escapes and shortens a text within a line, because a label of 100,000 characters must not fill a screen
 or a log. ``terminal`` passes all output of a command through :func:`printable`. :func:`redacted` removes secrets.
@@ -18,7 +18,7 @@ LEFT_OUT: Final = "(left out)"
 """The replacement for a text that is not published."""
 
 _MOST_IN_WORD: Final = 400
-"""The most characters of a word. Paths in messages are usually shorter."""
+"""The maximum number of characters in a word. Paths in messages are usually shorter."""
 _MOST_IN_LINE: Final = 4000
 _LONG_WORD: Final = re.compile(rf"(?<!\S)\S{{{_MOST_IN_WORD + 1},}}+")
 _LONG_LINE: Final = re.compile(rf"^.{{{_MOST_IN_LINE + 1},}}+", re.MULTILINE)
@@ -26,7 +26,7 @@ _LONG_LINE: Final = re.compile(rf"^.{{{_MOST_IN_LINE + 1},}}+", re.MULTILINE)
 _NOT_ASCII: Final = re.compile(r"[^ -~]")
 _NOT_ASCII_TEXT: Final = re.compile(r"[^\n\t -~]")
 _STYLE_OR_NOT_ASCII: Final = re.compile(r"\x1b\[[0-9;?]*[A-HJKhlm]|[^\n\r\t -~]")
-"""A color or a cursor movement of Rich is one match."""
+"""A color sequence or cursor movement that Rich writes is a single match."""
 
 _COMMAND_OF_LINE: Final = re.compile(r"^([^\S\n]*+):(?=:)", re.MULTILINE)
 """A command of GitHub, such as ``::add-mask::x``, at the beginning of a line."""
@@ -34,7 +34,7 @@ _COMMAND_ANYWHERE: Final = re.compile(r"##(?=\w*+\[)")
 """``##[add-mask]x`` (GitHub's older form), ``##vso[...]`` and ``##teamcity[...]``, anywhere in a line."""
 
 _QUOTED: Final = r"""(?:(?P<slashes>\\*)(?P<quote>["'])(?s:.{0,1000}?)(?<!\\)(?P=slashes)(?P=quote))+"""
-"""A quoted value. JSON in a JSON text has backslashes before its quotes, and YAML doubles a quote in a value."""
+"""A quoted value. JSON inside a JSON string has backslashes before its quotes, and YAML doubles inner quotes."""
 _BLOCK: Final = r"(?:[|>][\d+-]{0,2}[^\S\n]*(?:\n[^\S\n]+[^\n]*)+)"
 """A YAML value with several lines."""
 _SPACE: Final = r"(?:\s|\\[nrt])*+"
@@ -50,7 +50,7 @@ _SECRETS: Final = (
     (re.compile(rf"""(?<![\w-])(--[\w-]{{0,64}}?{_NAME}(?:\\*["'])?,?\s+(?!\\*["']?-))(?:{_QUOTED}|\S+)"""), r"\1***"),
     (re.compile(r"((?i:bearer|basic)\s+)[\w.~+/=-]{8,}+"), r"\1***"),
 )
-"""Patterns of secrets and their replacements. If the end of a secret is uncertain, the pattern matches more."""
+"""Patterns of secrets and their replacements. If the end of a secret is unclear, a pattern matches too much."""
 
 _SIGNED_IN: Final = re.compile(r"://[^/@:]*[:@]")
 
@@ -78,15 +78,15 @@ def one_line(text: object) -> str:
 
 
 def printable(text: str, *, is_styled: bool = False) -> str:
-    """Return a text with escapes for all characters without a glyph except line breaks and tabs.
+    """Return the text with all characters without a glyph escaped, except line breaks and tabs.
 
-    With ``is_styled``, it keeps the colors and progress bars of Rich.
+    If ``is_styled`` is true, it keeps the colors and progress bars of Rich.
     """
     return _commandless((_STYLE_OR_NOT_ASCII if is_styled else _NOT_ASCII_TEXT).sub(_escaped, text))
 
 
 def indented(text: object) -> str:
-    """Return a message in which all lines but the first are indented."""
+    """Return the message with all lines except the first one indented."""
     first, *others = str(text).splitlines() or [""]
     return "\n".join([one_line(first), *(f"  {one_line(line).strip()}" for line in others)])
 

@@ -22,7 +22,7 @@ MOST_BYTES: Final = 2**63 - 1
 _BYTE_SIZE: Final = TypeAdapter(ByteSize, config=ConfigDict(defer_build=True))
 
 _WHOLE_TEXT: Final = re.compile(r"(?:\d++(?:\.\d++)?|\.\d++)\s*+\w*+")
-"""A text that pydantic parses completely. In other texts, pydantic ignores the rest: ``"50%"`` would be 50 bytes.
+"""A text that pydantic parses completely. Pydantic ignores the rest of other texts: ``"50%"`` would be 50 bytes.
 
 The quantifiers do not backtrack (``++``), because a long text of digits would take very long otherwise.
 """
@@ -30,17 +30,17 @@ The quantifiers do not backtrack (``++``), because a long text of digits would t
 _BINARY_OF_KUBERNETES: Final = re.compile(r".*[\d.\s][KMGTPE]i")
 
 _OF_DOCKER: Final = re.compile(r".*[\d.\s][Kmgtpe]")
-"""Rejected units: pydantic reads them as decimal and Docker as binary, and ``m`` is a thousandth in Kubernetes."""
+"""Rejected units. They are decimal in pydantic but binary in Docker, and ``m`` is a thousandth in Kubernetes."""
 
 _LONGEST: Final = 100
 """The maximum length of a text with an amount."""
 
 
 def parse_bytes(amount: object, *, name: str = "memory") -> int:
-    """Return a number of bytes, or a text such as ``"6GiB"``, in bytes.
+    """Convert an amount, which is a number of bytes or a text such as ``"6GiB"``, to a whole number of bytes.
 
     Raises:
-        InvalidResourcesError: ``amount`` is neither, or is not above 0. The message contains its ``name``.
+        InvalidResourcesError: ``amount`` has another form, or is not above 0. The message contains ``name``.
     """
     try:
         number = _read_text(amount) if isinstance(amount, str) else amount
@@ -65,7 +65,8 @@ def parse_memory(amount: object, *, name: str = "memory") -> int:
     """Return the memory that a user requests, in bytes.
 
     Raises:
-        InvalidResourcesError: ``amount`` is not an amount of memory, or is below 1 MiB because its unit is missing.
+        InvalidResourcesError: ``amount`` is not an amount of memory, or is below 1 MiB, usually because its unit is
+            missing.
     """
     found = parse_bytes(amount, name=name)
     if found < MIB:
@@ -83,7 +84,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def format_request(amount: int) -> str:
-    """Return ``amount`` as a text for :func:`parse_bytes`, in whole MiB, such as ``"40537MiB"``."""
+    """Return ``amount`` bytes as a text for :func:`parse_bytes`, rounded down to whole MiB, such as ``"40537MiB"``."""
     if amount < MIB:
         return str(amount)
     return f"{amount // GIB}GiB" if amount % GIB == 0 else f"{amount // MIB}MiB"
@@ -95,7 +96,7 @@ def format_money(amount: float) -> str:
 
 
 def format_bytes(amount: int, digits: int = 1) -> str:
-    """Return ``amount`` bytes for people: ``"6 GiB"``, ``"1.5 GiB"``, ``"500 MiB"``."""
+    """Return ``amount`` bytes as readable text: ``"6 GiB"``, ``"1.5 GiB"``, ``"500 MiB"``."""
     for unit, size in (("TiB", 2**40), ("GiB", GIB), ("MiB", MIB), ("KiB", 2**10)):
         if amount >= size:
             return f"{round(amount / size, digits):g} {unit}"

@@ -1,7 +1,7 @@
-"""The base class of all values: frozen, compared by content, and the same in Python, YAML and JSON.
+"""The base class of all values, which are frozen, compared by content, and convertible to JSON and YAML.
 
-Pydantic validates the fields. One ``InvalidResourcesError`` lists all mistakes, each with its field, the value, and the
-existing fields.
+Pydantic validates the fields. A single ``InvalidResourcesError`` lists all mistakes, each with the field, its value,
+and the valid fields if the field is unknown.
 """
 
 import gc
@@ -25,7 +25,7 @@ _Part = TypeVar("_Part")
 
 
 class _AtFirstMistake(FailFast):
-    def __hash__(self) -> int:  # pydantic's own class has no hash, and ``| None`` needs one
+    def __hash__(self) -> int:  # pydantic's own class is not hashable, but ``| None`` requires a hash
         return hash(type(self))
 
 
@@ -39,7 +39,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def shorten_names(names: Sequence[str]) -> str:
-    """Return the names in one line, or the first five of many."""
+    """Return the names as one line. If there are more than five, return the first five and the number of others."""
     shown = ", ".join(names[:_MOST_NAMES])
     return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
 
@@ -47,7 +47,7 @@ def shorten_names(names: Sequence[str]) -> str:
 class Checked:
     """An annotation for a field whose values the function ``check(value, name=field)`` validates.
 
-    Values that match the core schema ``plain`` are valid without calling Python, so that large files load fast.
+    Values that match the core schema ``plain`` are accepted without calling ``check``, so that large files load fast.
     """
 
     def __init__(self, check: Callable[..., Any], plain: CoreSchema | None = None) -> None:
@@ -77,7 +77,7 @@ class Checked:
 
 
 class _Choice(StrEnum):
-    """The two schemas of a checked field, which pydantic adds to the location of an error."""
+    """The names of the two schemas of a checked field. Pydantic adds them to the location of an error."""
 
     PLAIN = "tune-policies: plain"
     CHECKED = "tune-policies: checked"
@@ -99,7 +99,7 @@ class Value(BaseModel):
             self.__pydantic_validator__.validate_python(data, self_instance=self)
         except ValidationError as error:
             raise _explain(type(self), error) from None
-        # The set of given fields is unused, and 100,000 of these sets would slow down the garbage collector.
+        # No code uses the set of given fields, and 100,000 such sets would slow down the garbage collector.
         object.__setattr__(self, "__pydantic_fields_set__", _NO_FIELDS)
 
     # Pydantic derives the signature of each class from this one.
@@ -131,7 +131,7 @@ class Value(BaseModel):
             raise _explain(cls, error) from None
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with some fields changed, without validation and cached properties."""
+        """Return a copy with some fields changed. It does not validate them, and does not copy cached properties."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).__pydantic_fields__.keys():
             del copied.__dict__[name]
@@ -145,7 +145,7 @@ class Value(BaseModel):
 class ShownValue(Value):
     """A value that ``rich.print`` and notebooks display as tables.
 
-    ``_view`` is the path ``module:function`` of the function that builds the tables, because views import values.
+    ``_view`` names the function that builds the tables, as ``module:function``, because the module imports this one.
     """
 
     _view: ClassVar[str]
@@ -174,7 +174,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def _explaining_call(init: Callable[..., None]) -> Callable[..., None]:
-    """Return an ``__init__`` that reports arguments that do not match its signature like a wrong field."""
+    """Return an ``__init__`` that reports arguments that do not match its signature like invalid fields."""
 
     @wraps(init)
     def explaining(self: Value, /, *args: Any, **data: Any) -> None:
@@ -188,7 +188,7 @@ def _explaining_call(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all arguments of a call by name, or raise an ``InvalidResourcesError`` for a surplus or repeated one."""
+    """Return all arguments by name. Raise ``InvalidResourcesError`` if an argument is surplus or repeated."""
     parameters = inspect.signature(cls).parameters.values()
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):
         return dict(data)
@@ -237,11 +237,11 @@ def check_names(names: object, *, name: str) -> tuple[str, ...]:
 
 
 _MOST_MISTAKES: Final = 20
-"""The most mistakes in a message. The wrong file may have any number of them."""
+"""The maximum number of mistakes in a message. A file of another format can cause any number of mistakes."""
 
 
 def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
-    """Return an error with a line for each mistake, including nested ones. Each list of known fields appears once."""
+    """Return an error with a line for each mistake, including nested ones. Each list of valid fields appears once."""
     details = [detail for detail in error.errors() if _Choice.PLAIN not in detail["loc"]]
     mistakes = [mistake for detail in details[:_MOST_MISTAKES] for mistake in _mistakes(cls, detail)]
     lines, listed = [], {""}
@@ -255,7 +255,7 @@ def _explain(cls: type[Value], error: ValidationError) -> InvalidResourcesError:
 
 
 def _mistakes(cls: type[Value], detail: Any) -> Iterator[tuple[str, str]]:
-    """Yield the message of each mistake, and the existing fields for an unknown field."""
+    """Yield the message of each mistake. For an unknown field, also yield the valid fields, otherwise ``""``."""
     path = [str(part) for part in detail["loc"] if part != _Choice.CHECKED]
     parents, field = path[:-1], path[-1] if path else ""
     location, inside = ".".join(path), f"{'.'.join(parents)}: " if parents else ""
@@ -290,7 +290,7 @@ def _class_at(cls: type[Value], path: Sequence[str]) -> type[Value]:
 
 
 def _values_in(annotation: Any) -> Iterator[type[Value]]:
-    """Yield the classes of values in the type of a field, such as ``tuple[Resources, ...] | None``."""
+    """Yield the subclasses of ``Value`` in a field's type, such as ``tuple[Resources, ...] | None``."""
     if isinstance(annotation, type) and issubclass(annotation, Value):
         yield annotation
     for each in get_args(annotation):
@@ -298,7 +298,7 @@ def _values_in(annotation: Any) -> Iterator[type[Value]]:
 
 
 def kind_of(data: object) -> str:
-    """Return the kind of ``data`` as text, without its content."""
+    """Return a description of the type of ``data``, without its content."""
     match data:
         case None:
             return "nothing"

@@ -31,8 +31,8 @@ def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis
     It does not start Ray.
 
     Args:
-        address: The address, as for ``ray.init``. The default is ``RAY_ADDRESS``, then the Ray instance on this machine. With
-            ``"local"``, only this machine is examined.
+        address: The address, as for ``ray.init``. The default is ``RAY_ADDRESS``, then the Ray instance on this
+            machine. With ``"local"``, only this machine is examined.
         timeout_s: The deadline to connect, and then to read each node, in seconds.
 
     Raises:

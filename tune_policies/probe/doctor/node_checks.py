@@ -191,7 +191,7 @@ _DEVICE: Final = re.compile(r"\d+(\.\d+)?|GPU-\w+")
 _SHM: Final = "/dev/shm"  # noqa: S108
 
 _RAY_NEEDS_SHM_UP_TO: Final = 10**10
-"""By default, the object store uses 30 % of host memory. Above this size, Ray shrinks it to the size of ``/dev/shm``."""
+"""By default, the object store uses 30 % of memory. Above this size, Ray shrinks it to the size of ``/dev/shm``."""
 
 
 def check_answer(node: NodeFacts) -> Iterator[Finding]:
@@ -423,7 +423,7 @@ def _driver_needed(node: NodeFacts, framework: Framework) -> str | None:
 
 
 _MINIMUM: Final = {"13": "580", "12": "525", "11": "450", "10.2": "440.33", "10.1": "418.39", "10.0": "410.48"}
-"""The oldest NVIDIA driver that supports each CUDA version. From CUDA 11 on, a driver supports all releases of a major version.
+"""The oldest NVIDIA driver for each CUDA version. From CUDA 11 on, a driver supports a whole major version.
 
 Source: "CUDA Compatibility", tables 1 and 2 (Linux):
 https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html.
