@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class CapacityRequest:
-    """A request for nodes, which a ``with`` block or :meth:`release` withdraws."""
+    """A request for nodes. The end of a ``with`` block or :meth:`release` withdraws it."""
 
     def __init__(self, autoscaler: Autoscaler | None, bundles: list[Bundle]) -> None:
         """Request the bundles. Without an autoscaler, this and :meth:`release` do nothing."""
@@ -29,14 +29,14 @@ class CapacityRequest:
                 raise
 
     def release(self) -> None:
-        """Withdraw the request, unless another one has replaced it. You may call it twice."""
+        """Withdraw the request, unless another request has replaced it. You can call this method several times."""
         if self._autoscaler is None:
             return
         try:
             if self._autoscaler.requested() == counted(self._bundles):
                 self._autoscaler.request([])
         except ProbeError as error:
-            # Do not hide an earlier error, which explains more. A cluster that has stopped needs no release.
+            # Do not hide an earlier error, which is more informative. A stopped cluster needs no release.
             logger.warning("the capacity that was requested could not be released: %s", error)
 
     def __enter__(self) -> Self:
@@ -56,27 +56,27 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
         with request_capacity(plan):
             tuner.fit()
 
-    Without an autoscaler it only writes to the log, so that the same script runs on a laptop. If the nodes are never
-    added, no error is raised; call :func:`plan_when_ready` before for a deadline.
+    Without an autoscaler, the function only writes to the log, so that the same script runs on a laptop. If the nodes
+    are never added, no error is raised. To set a timeout, call :func:`plan_when_ready` first.
 
     How Ray handles the request:
 
     * Ray keeps one request for the whole cluster. A later request of any program, such as ``request_resources`` or
       ``plan_when_ready``, replaces this one. The end of the ``with`` block does not withdraw a request that replaced
       it.
-    * Ray counts all nodes of the cluster, not only free ones, so it adds no nodes to replace those that others use.
+    * Ray counts all nodes of the cluster, not only free ones, so it adds no nodes in place of nodes that are in use.
     * If the program is killed or has no ``with`` block, the request and its nodes remain. Then call
       :func:`release_capacity` from any program on the cluster.
     * Autoscaler v2 adds nodes for the whole request or none, so request only trials that can run at once. v1 adds
-      the nodes that it can, and ignores label selectors, as does Ray 2.50.
+      as many nodes as it can, and ignores label selectors, as does Ray 2.50.
     * After the release, nodes are removed when they have been idle for the cluster's ``idle_timeout_minutes``. With
       Train workers, Ray Train's coordinator actor is started on this program's node, so that it keeps no other node
       busy.
 
     Args:
-        plan: The plan whose trials, with drivers and Train workers, are requested.
-        num_trials: The number of trials; by default as many as the plan runs at once. With ``by_config``, the trials
-            with the largest need count.
+        plan: The plan. The request includes the drivers and Train workers of its trials.
+        num_trials: The number of trials. By default, as many as the plan runs at once. If the plan has ``by_config``,
+            the request is for the trials with the largest requests.
 
     Raises:
         InvalidResourcesError: ``plan`` is not a plan, or ``num_trials`` is not a whole number above 0.

@@ -37,12 +37,13 @@ logger = logging.getLogger(__name__)
 _POLL_S: Final = 0.2
 
 _RESERVE_TIMEOUT_S: Final = 5.0
-"""The timeout of a reservation of free resources."""
+"""The timeout for reserving free resources, in seconds."""
 
 _SILENT_REPORTS: Final = 3
-"""The number of consecutive reports without a launch after which no node is expected.
+"""The number of consecutive reports without a launch after which the search expects no further nodes.
 
-One is too few, because neither version of the autoscaler reports a node between its launch and its registration.
+One report is not enough, because neither version of the autoscaler reports a node between its launch and its
+registration.
 """
 
 
@@ -66,18 +67,19 @@ def plan_when_ready(
     idle for the cluster's ``idle_timeout_minutes``, 1 to 5 minutes by default. So start the run at once, or keep them
     with :func:`request_capacity`. The request of a killed program remains, as described there.
 
-    Autoscaler v1 does not report that it can never satisfy a request. If the node types are unknown, three reports
-    (15 s) without a launch count as a rejection.
+    Autoscaler v1 does not report that it can never satisfy a request. So if the node types are unknown, three reports
+    without a launch, which take 15 s, count as a rejection.
 
     Args:
         policy: The policy. With an ``AutoscalingPolicy``, the plan may include nodes that are still to be added.
-        timeout_s: The longest wait for the nodes of each choice, in seconds.
+        timeout_s: How long to wait for the nodes of each choice, in seconds.
         num_trials: The number of trials that must be able to run.
-        only_free: Whether to plan only on free resources, as ``FreeCapacityPolicy`` does. To be sure,
-            the resources of ``num_trials`` trials are reserved briefly. If others use them, the function waits up to
-            ``timeout_s`` seconds for their release before it tries the next choice.
+        only_free: Whether to plan only on free resources, as ``FreeCapacityPolicy`` does. As a check,
+            the function briefly reserves the resources of ``num_trials`` trials. If other programs use them, it waits
+            up to ``timeout_s`` seconds for their release before it tries the next choice.
         probe: The function that reads the cluster: ``probe_cluster``, or a function that calls it with arguments.
-        on_progress: Called with a line for each step. The module's logger also gets the line, at ``INFO``.
+        on_progress: A function that is called with a line of text for each step. The line is also logged at level
+            ``INFO``.
 
     Raises:
         InvalidResourcesError: ``timeout_s`` or ``num_trials`` is not above 0.
@@ -130,7 +132,7 @@ class _Search:
         raise InfeasibleRequestError.of_each(errors)
 
     def _wait_for(self, choice: ResourcePolicy, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
-        """Return the plan of this or an earlier choice as soon as it can run, or why this choice cannot run."""
+        """Return the plan of this or an earlier choice as soon as it can run, or the reason why it cannot."""
         autoscaler = self._autoscaler
         if autoscaler is None:
             return None, "this cluster has no autoscaler"
@@ -170,7 +172,7 @@ class _Search:
         return None
 
     def _wait_until_free(self, plan: TrialPlan, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
-        """Return a plan on resources that are released within the timeout, or a sentence about who reserves them."""
+        """Return a plan if its resources are released within the timeout, or a text about their owners."""
         self._tell(f"waiting up to {timeout_s:g} s for others to release {plan.common_slot}")
         bundles = plan.bundles(self.num_trials)
         if _can_reserve(bundles, timeout_s):
@@ -231,7 +233,7 @@ def _name(choice: ResourcePolicy) -> str:
 
 
 def _can_reserve(bundles: list[Bundle], timeout_s: float) -> bool:
-    """Return whether Ray can reserve all bundles within the timeout, and release them again."""
+    """Reserve all bundles, release them, and return whether Ray could reserve them within the timeout."""
     asked = [bundle for bundle in bundles if bundle.resources]
     selectors = [bundle.label_selector for bundle in asked]
     with ray_errors():
@@ -239,7 +241,7 @@ def _can_reserve(bundles: list[Bundle], timeout_s: float) -> bool:
             [bundle.resources for bundle in asked], **({"bundle_label_selector": selectors} if any(selectors) else {})
         )
         try:
-            return bool(group.wait(math.ceil(timeout_s)))  # Ray truncates it to whole seconds
+            return bool(group.wait(math.ceil(timeout_s)))  # Ray truncates the timeout to whole seconds
         finally:
             remove_placement_group(group)
 
@@ -251,7 +253,7 @@ class LaunchWatch:
         """Start to watch.
 
         Args:
-            before: A report from before the request, whose launches and failures are ignored.
+            before: A report from before the request. Its launches and failures are ignored.
             node_types: The node types with room for a trial, or ``None`` if they are unknown.
         """
         self._before = before
@@ -260,7 +262,7 @@ class LaunchWatch:
         self._silent = 0
 
     def verdict(self, report: LaunchReport) -> str | None:
-        """Return why the request will not be satisfied, or ``None`` if it still may be."""
+        """Return why the request will not be satisfied, or ``None`` if it may still be satisfied."""
         if not report.answers or report.number == self._last:
             return None
         self._last = report.number
@@ -276,7 +278,7 @@ class LaunchWatch:
         return None
 
     def _is_ours(self, failure: Launch) -> bool:
-        """Return whether the launch belongs to the request: its type has room for a trial, and it is not older."""
+        """Return whether a launch is for the request: its node type fits a trial, and it is not older."""
         before = self._before
         if self._node_types is not None and failure.node_type not in self._node_types:
             return False
@@ -316,7 +318,7 @@ def plan_now(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int)
 
 
 def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> Needs:
-    """Return the needs of ``num_trials`` trials, or of the choice's own ``min_trials``, from the autoscaler.
+    """Return the bundles to request for ``num_trials`` trials, or for the choice's ``min_trials`` if it is larger.
 
     Raises:
         InfeasibleRequestError: The nodes that can be added do not suffice.

@@ -1,1 +1,1 @@
-"""Reads, writes and locks all files, and prints to terminals."""
+"""Reads, writes and locks files, and prints to terminals."""

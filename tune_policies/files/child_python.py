@@ -1,4 +1,4 @@
-"""Starts programs without the modules and programs of the working directory.
+"""Starts programs so that they do not use modules and programs from the working directory.
 
 Python searches the working directory or the script's folder first, so a file ``random.py`` there would replace Python's
 module. ``PATH`` can also contain the working directory, as an empty or relative entry.
@@ -16,6 +16,6 @@ def child_python(*arguments: str) -> list[str]:
 
 
 def program_path(name: str) -> str | None:
-    """Return the path of a program in the absolute folders of ``PATH``, or ``None``."""
+    """Return the path of a program in the absolute folders of ``PATH``, or ``None`` if it is not found."""
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return shutil.which(name, path=os.pathsep.join(folder for folder in folders if Path(folder).is_absolute()))

@@ -1,6 +1,6 @@
-"""The content of reports as values, and the HTML page that shows it.
+"""The content of reports, and its rendering as an HTML page.
 
-The page is self-contained: it needs no other file and no network. All texts from data are escaped.
+The page is self-contained: it loads no other files. All texts from data are escaped.
 """
 
 from collections.abc import Callable
@@ -24,10 +24,11 @@ class Finding(NamedTuple):
 
     Attributes:
         workload: The name of the workload, and of the device if several devices are compared with the first.
-        kind: The color of the badge: the device pays, the first device is better, both are the same, the result is
-            ambiguous or depends on the size, or nothing was compared.
-        badge: The result in a few words.
-        sentences: The result in full.
+        kind: The kind of result, which selects the color of the badge: the device pays off (``"gain"``), the first
+            device is better (``"stay"``), both are equal (``"same"``), the result is ambiguous (``"ambiguous"``) or
+            depends on the size (``"depends"``), or nothing was compared (``"none"``).
+        badge: A short text for the result.
+        sentences: The full description of the result.
         device: The device that is compared with the first, or ``None``.
     """
 
@@ -63,9 +64,9 @@ class Picture(NamedTuple):
     """A figure.
 
     Attributes:
-        name: The name of its file without a suffix, which does not depend on data.
+        name: The file name without a suffix. It does not depend on data.
         label: The description for screen readers.
-        figure: An ``<svg>`` element, or an object that the ``svg`` function of :func:`html_page` converts.
+        figure: An ``<svg>`` element, or an object that the ``svg`` argument of :func:`html_page` converts to one.
     """
 
     name: str
@@ -85,7 +86,7 @@ class Section(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The whole page."""
+    """The content of the whole page."""
 
     title: str
     summary: str
@@ -94,7 +95,7 @@ class Content(NamedTuple):
 
 
 def html_page(content: Content, svg: Callable[[Picture], "Markup"] = lambda picture: picture.figure) -> str:
-    """Return the page, with ``svg`` for the pictures. Without Jinja, raise an ``InvalidResourcesError``."""
+    """Return the page, with pictures converted by ``svg``. Raise ``InvalidResourcesError`` without Jinja."""
     colours = [(colour_variable(light), light, dark) for light, dark in ON_DARK.items()]
     page = template(Path(__file__).with_name("page.html.j2"), _for_html, is_html=True, svg=svg, line_colours=colours)
     return page.render(content=content)

@@ -1,8 +1,8 @@
-"""Parses texts as plain data with bounded time and memory.
+"""Parses texts as plain data within limits of time and memory.
 
 JSON is parsed strictly: repeated keys, numbers beyond the range of floats, and too deep nesting are errors. Other texts
-are parsed as YAML by :mod:`tune_policies.files.yaml_documents`. The number of parts is limited, because an empty list
-has 3 characters but takes 64 bytes of memory, and an error about a part takes about 3,000 bytes.
+are parsed as YAML by :mod:`tune_policies.files.yaml_documents`. The number of parts (entries of lists and mappings) is
+limited, because an empty list has 3 characters but uses 64 bytes of memory, and an error about a part uses about 3,000.
 """
 
 import json
@@ -15,10 +15,10 @@ from tune_policies.files.yaml_documents import DocumentError, read_documents
 from tune_policies.values.value import shorten
 
 MAX_PARTS: Final = 100_000
-"""The most parts of a handwritten file."""
+"""The maximum number of parts in a handwritten file."""
 
 MAX_RECORD_PARTS: Final = 2_000_000
-"""The most parts of a generated file: ten thousand nodes with eight GPUs each have 800,000."""
+"""The maximum number of parts in a generated file. A cluster of 10,000 nodes with 8 GPUs each has 800,000."""
 
 _MAX_KEYS: Final = 100_000
 
@@ -27,10 +27,10 @@ def parse_json(text: str | bytes, *, max_parts: int = MAX_RECORD_PARTS) -> Any:
     """Return the data of a JSON text with at most ``max_parts`` parts.
 
     Raises:
-        ValueError: It is not strict JSON, or has more parts.
+        ValueError: The text is not strict JSON, or has more parts.
     """
     _check_parts(text, max_parts)
-    from_json(text, allow_inf_nan=False)  # has better errors and limits the depth, but accepts repeated keys
+    from_json(text, allow_inf_nan=False)  # better errors and a depth limit, but accepts repeated keys
     return json.loads(text, object_pairs_hook=_mapping, parse_float=_finite)
 
 
@@ -58,13 +58,13 @@ def parse_data(text: str, source: str, *, max_parts: int = MAX_PARTS) -> Any:
         first = documents[1].line(())
         raise DocumentError(source, first, f"document 2 of {len(documents)} begins here: use a separate file for each")
     for document in documents:
-        for path, line in document.repeated.items():  # lint only reports a note if the values are equal
+        for path, line in document.repeated.items():  # with equal values, `kuberay lint` only reports a note
             raise DocumentError(source, line, f"duplicate key {shorten(path[-1])}: remove one")
     return documents[0].data if documents else None
 
 
 class Format(NamedTuple):
-    """A file format, and the options and arguments that accept it."""
+    """A file format, and a text about the options and arguments that accept it."""
 
     name: str
     given_as: str
@@ -101,7 +101,7 @@ def format_of(data: object) -> Format | None:
 
 
 def _check_parts(text: str | bytes, max_parts: int, *more: str) -> None:
-    """Check the number of characters that begin or separate parts."""
+    """Raise ``ValueError`` if a text has too many characters that begin or separate parts."""
     signs = (",", "[", "{", *more)
     found = sum(text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in signs)
     if found > max_parts:

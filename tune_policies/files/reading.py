@@ -1,7 +1,7 @@
 """Reads untrusted files: only regular files of limited size, without blocking.
 
-All external files are read here, so that a device, a pipe without a writer or a file of gigabytes raises an error
-instead of blocking the program or filling the memory.
+All external files are read with this module. A device, a pipe without a writer, or a file of several gigabytes raises
+an error instead of blocking the program or filling the memory.
 """
 
 import os
@@ -51,8 +51,8 @@ def read_bytes(
 
     Args:
         path: The file.
-        what: The expected content, for the error message.
-        max_bytes: The maximum size. A larger file raises an error, or is cut with ``is_cut``.
+        what: A description of the expected content, for error messages.
+        max_bytes: The maximum size. A larger file raises an error, or is truncated if ``is_cut`` is true.
         by_others: Whether to accept a file that another user could have written.
         is_cut: Whether to return only the beginning of a larger file.
 
@@ -61,7 +61,7 @@ def read_bytes(
     """
     try:
         _check_regular(Path(path).stat().st_mode)  # opening a device can have side effects
-        # Without blocking, because a pipe may have replaced the file.
+        # Do not block, because a pipe may have replaced the file.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
         with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
             found = os.fstat(file.fileno())
@@ -69,7 +69,7 @@ def read_bytes(
             is_shared = bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
             if not by_others and hasattr(os, "geteuid") and (is_shared or found.st_uid not in (0, os.geteuid())):
                 raise PermissionError("another user could have written it: delete it, or run `chmod go-w` on it")
-            # Read one byte more than allowed, because the file may grow, and the kernel's files have no size.
+            # Read one byte more than allowed to detect larger files: a file can grow, and files in /proc have no size.
             left = max_bytes if is_cut else max_bytes + 1
             chunks: list[bytes] = []
             is_larger = not is_cut and found.st_size > max_bytes
@@ -100,7 +100,7 @@ def read_text(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTE
 def decode(data: bytes, source: str, errors: str = "strict") -> str:
     """Return UTF-8 bytes as text without a byte order mark, or raise a ``DocumentError`` with the line.
 
-    ``errors`` is as for ``bytes.decode``.
+    ``errors`` has the same meaning as for ``bytes.decode``.
     """
     try:
         return data.decode("utf-8-sig", errors)
@@ -147,11 +147,11 @@ def read_value(
 ) -> ValueT:
     """Return the value of class ``cls`` in a JSON or YAML file; see :func:`read_bytes`.
 
-    If the file has other content, the error names the expected content ``what``, and the ``hint`` how to write it.
+    If the file has other content, the error message contains the expected content ``what``, and the ``hint``.
 
     Raises:
         UnreadableFileError: The file cannot be read.
-        InvalidResourcesError: It has other content.
+        InvalidResourcesError: The file has other content.
     """
     ending = f"; {hint}" if hint else ""
     try:

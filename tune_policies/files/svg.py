@@ -43,7 +43,7 @@ def _style() -> str:
 
 
 class Picture:
-    """An SVG picture, which notebooks display. Its text is in ``svg``."""
+    """An SVG picture that notebooks display. ``svg`` is its source text."""
 
     def __init__(self, svg: str) -> None:
         self.svg = svg
@@ -52,7 +52,7 @@ class Picture:
         return self.svg
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the picture to a file that ends in ``.svg``; ``force`` replaces an existing SVG file.
+        """Write the picture to a file whose name ends in ``.svg``. With ``force``, replace an existing SVG file.
 
         Raises:
             InvalidResourcesError: The file has another ending, exists and may not be replaced, or cannot be written.
@@ -68,7 +68,7 @@ class Picture:
 
 
 class Column:
-    """A column that is drawn from top to bottom. The next part begins at ``y``."""
+    """A column that is drawn from top to bottom. ``y`` is the top of the next part, in pixels."""
 
     def __init__(self) -> None:
         self.y = float(MARGIN)
@@ -92,7 +92,7 @@ class Column:
         self._parts.append(f'<rect {place} class="{style}"/>')
 
     def mark(self) -> int:
-        """Return the position for :meth:`box_behind`."""
+        """Return the current position in the drawing order, for :meth:`box_behind`."""
         return len(self._parts)
 
     def box_behind(self, mark: int, top: float, style: str) -> None:

@@ -1,7 +1,7 @@
 """Prints the output of commands so that it cannot control the terminal.
 
-Inside ``guarded_streams``, ``print`` and Rich write through ``values.sanitize``, an ASCII terminal gets escapes, and a
-closed stream only raises an error when a command writes to it.
+Inside ``guarded_streams``, the output of ``print`` and Rich is sanitized with ``values.sanitize``, an ASCII terminal
+gets escapes, and a closed stream only raises an error if a command writes to it.
 """
 
 import codecs
@@ -62,11 +62,11 @@ class TextConsole(Console):
         super().__init__(markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return the printable text, so that tables have the correct widths."""
+        """Render the text with escapes, so that tables have the correct widths."""
         return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the printable segments, including those of texts that were styled elsewhere."""
+        """Yield the segments with escapes, including segments of texts that were styled elsewhere."""
         for segment in super().render(renderable, options):
             plain = segment.text if segment.control else printable(segment.text)
             yield segment if plain == segment.text else Segment(plain, segment.style)
@@ -112,7 +112,7 @@ class _PlainStream:
         return self._write(text, is_styled=False)
 
     def _write(self, text: str, *, is_styled: bool) -> int:
-        before = "" if self._is_at_start else "-"  # a placeholder for the text before it in its line
+        before = "" if self._is_at_start else "-"  # a placeholder for the text that precedes it in the line
         plain = printable(before + text, is_styled=is_styled)[len(before) :]
         if text.strip() or text.endswith("\n"):
             self._is_at_start = text.rstrip(" \t").endswith("\n")
@@ -134,7 +134,7 @@ class _PlainStream:
 
 
 class _StyledStream:
-    """The same stream for Rich."""
+    """The same stream for Rich. It keeps colors and cursor movements."""
 
     def __init__(self, stream: _PlainStream) -> None:
         self._plain = stream

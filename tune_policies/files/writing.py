@@ -1,8 +1,8 @@
 """Writes files atomically, so that no process reads an incomplete file.
 
 New content is written to a temporary file in the same folder, synced to the disk and then renamed. A replaced file
-keeps its mode, owner and attributes. If that is not possible, or the file is read-only, it is not replaced. ``--force``
-only replaces files with the same kind of content, and never an input.
+keeps its mode, owner and attributes. If that is not possible, or if the file is read-only, the file is not replaced.
+``--force`` only replaces files with the same kind of content, and never an input.
 
 Libraries such as ``filelock`` and ``atomicwrites`` cannot replace this module: they do not check links, keep the owner
 and attributes, or compare the old content.
@@ -29,7 +29,7 @@ _POLL_S: Final = 0.05
 
 
 def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
-    """Write a user's output file. ``force`` replaces an existing file of the same kind, which keeps its mode.
+    """Write a user's output file. With ``force``, replace an existing file of the same kind, and keep its mode.
 
     Raises:
         InvalidResourcesError: The file exists and may not be replaced, or it cannot be written.
@@ -55,8 +55,8 @@ def check_new(
 ) -> None:
     """Check that :func:`write_new` can write ``path``, before a command starts its work.
 
-    With ``example`` content, an existing file must have the same kind of content. The ``inputs`` of the command are
-    never replaced.
+    If ``example`` is given, an existing file must have the same kind of content as this example. The ``inputs`` of the
+    command are never replaced.
 
     Raises:
         InvalidResourcesError: ``path`` is an input, exists and may not be replaced, or its folder does not exist.
@@ -124,12 +124,12 @@ def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = N
     Args:
         path: A file in an existing folder.
         content: The content. A text is written in UTF-8.
-        expected: The content that the file must have right before it is replaced.
-        is_private: Whether to allow access only for this user, for files that a later process trusts.
+        expected: The content that the file must have right before it is replaced, or ``None`` for any content.
+        is_private: Whether only this user may access the file. Use it for files that a later process trusts.
 
     Raises:
-        InvalidResourcesError: The file cannot be written, is read-only, or does not have the expected content. It is
-            not changed.
+        InvalidResourcesError: The file cannot be written, is read-only, or does not have the expected content. The
+            file is unchanged.
     """
     try:
         # Another user's link could redirect the output to any file.
@@ -140,7 +140,7 @@ def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = N
         raise _unwritable(path, error) from error
     if is_foreign:
         raise _unwritable(path, "it is another user's link")
-    if before is not None and not stat.S_ISREG(before.st_mode):  # a file would replace a device
+    if before is not None and not stat.S_ISREG(before.st_mode):  # the new file would replace a device
         raise _unwritable(path, "it is not a regular file")
     if before is not None and (not before.st_mode & 0o222 or not os.access(target, os.W_OK)):
         raise _unwritable(path, "it is read-only")
@@ -154,7 +154,7 @@ def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = N
 def _written_beside(
     path: Path, target: Path, content: str | bytes, before: os.stat_result | None = None, *, is_private: bool = False
 ) -> Iterator[Path]:
-    """Write a temporary file next to ``target``. The caller renames it, or it is deleted."""
+    """Write a temporary file next to ``target``. If the caller does not rename it, it is deleted."""
     half = target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}")
     try:
         # Private content must not be readable while it is being written.
@@ -180,9 +180,9 @@ def _written_beside(
 
 
 def _open_half(half: Path, mode: int) -> tuple[int, bool]:
-    """Open a new file, if possible without a name, and return whether it has none.
+    """Open a new file, and return its descriptor and whether the file has no name.
 
-    If the writer is killed, the system deletes a nameless file.
+    If the process is killed, the system deletes a file without a name.
     """
     if hasattr(os, "O_TMPFILE") and Path(_OPEN_FILES).is_dir():
         with suppress(OSError):  # not all file systems support this
@@ -199,7 +199,7 @@ def _keep_owner_and_mode(path: Path, target: Path, before: os.stat_result, half:
             except PermissionError as error:
                 raise _unwritable(path, "it would get another owner or group") from error
         os.fchmod(half, stat.S_IMODE(before.st_mode))
-    if hasattr(os, "listxattr"):  # such as access rights of further users
+    if hasattr(os, "listxattr"):  # extended attributes, such as access rights of other users
         with suppress(OSError):
             for name in os.listxattr(target):
                 os.setxattr(half, name, os.getxattr(target, name))
@@ -235,11 +235,11 @@ def locked(path: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
     """Lock a file for this process, or continue without a lock if the system does not support locks.
 
     The lock is on another file in the folder, because the file itself is replaced. The system releases the lock when
-    the process ends. The package ``filelock`` would neither clean up the lock file nor report these errors.
+    the process ends. The package ``filelock`` would not delete the lock file, and would raise other errors.
 
     Raises:
         BusyFileError: Another process keeps the lock for ``timeout_s`` seconds.
-        InvalidResourcesError: The folder does not exist or is not writable.
+        InvalidResourcesError: The lock file cannot be opened, for example because the folder is not writable.
     """
     try:
         import fcntl
@@ -267,7 +267,7 @@ def _lock(path: Path, lock: Path) -> int | None:
     import fcntl
 
     try:
-        # An existing file is neither followed nor emptied.
+        # If the file exists, do not follow it as a link and do not truncate it.
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

@@ -1,7 +1,7 @@
 """Parses YAML as plain data with the line of each part, for error messages.
 
 Only YAML's own tags are accepted, so no code is executed. Scalars are interpreted as in Kubernetes, which converts YAML
-to JSON: dates and keys are texts.
+to JSON, so dates and keys are strings.
 """
 
 import json
@@ -18,7 +18,7 @@ from tune_policies.values.value import shorten
 _PREFIX: Final = "tag:yaml.org,2002:"
 _KNOWN: Final = frozenset(f"{_PREFIX}{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp", "value"))
 
-# PyYAML reads 1e3 as a text and 12:30 as 750; the parser of Kubernetes (sigs.k8s.io/yaml) as 1000 and as a text.
+# PyYAML reads 1e3 as a string and 12:30 as 750. The parser of Kubernetes (sigs.k8s.io/yaml) reads 1000 and a string.
 _EXPONENT: Final = re.compile(r"[-+]?(\d++(\.\d*+)?|\.\d++)[eE][-+]?\d++")
 
 _resolver: Final[Any] = yaml.resolver.Resolver()
@@ -70,19 +70,19 @@ _MAX_DEPTH: Final = 100
 """The maximum depth of nesting. The definition of a RayCluster has a depth of about 30."""
 
 _MAX_PARTS: Final = 200_000
-"""The most parts of a document with expanded aliases. A few lines of aliases can expand to billions of parts."""
+"""The maximum number of parts of a document with expanded aliases. A few lines can expand to billions of parts."""
 
 _MAX_DOCUMENTS: Final = 10_000
-"""The most documents of a text. The findings of a document need as much memory as a large part."""
+"""The maximum number of documents in a text. The findings of a document need as much memory as a large part."""
 
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML was built with it
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if PyYAML was built with it
 
 
 class Document(NamedTuple):
     """One YAML document from the file ``source``.
 
     Attributes:
-        lines: The line, from 1, on which each part begins. An aliased part has the line of the alias.
+        lines: The line on which each part begins, counted from 1. An aliased part has the line of the alias.
         repeated: The lines of duplicate keys with the same value.
     """
 
@@ -115,7 +115,8 @@ def read_documents(text: str, source: str, room: int = 1) -> tuple[Document, ...
     """Return the nonempty documents of a text in YAML or JSON, which may have ``room`` times the usual maximum size.
 
     Raises:
-        DocumentError: It is not YAML, too long or too deep, or not plain data. No other error is raised.
+        DocumentError: The text is not YAML or not plain data, or is too long or nested too deeply. No other error is
+            raised.
     """
     if len(text) > MAX_CHARACTERS * room:
         raise DocumentError(source, 1, f"more than {MAX_CHARACTERS * room:,} characters: remove unneeded parts")
@@ -148,7 +149,7 @@ def _documents(text: str, source: str, max_parts: int) -> Iterator[Document]:
 
 
 class _Anchored(NamedTuple):
-    """The value of an anchor, its number of parts, and their depth."""
+    """The value of an anchor, its number of parts, and its nesting depth."""
 
     data: Any
     num_parts: int
@@ -223,7 +224,7 @@ class _Builder:
         return {**merged, **found}
 
     def _repeat(self, value: Any, path: Path, line: int) -> None:
-        """Read the value of a duplicate key, which must be equal."""
+        """Read the value of a duplicate key, which must be equal to the first value."""
         first = self.lines[path]
         again = self.value(next(self._events), path)
         self.lines[path] = first
@@ -232,7 +233,7 @@ class _Builder:
         self.repeated[path] = line
 
     def _key(self, event: Any, path: Path, line: int) -> str | None:
-        """Return a key as a text, or ``None`` if it merges another mapping."""
+        """Return a key as a string, or ``None`` for the key ``<<``, which merges another mapping."""
         is_scalar = isinstance(event, yaml.ScalarEvent)
         key = self._scalar(event, line) if is_scalar else None
         if isinstance(event, yaml.AliasEvent):
@@ -264,7 +265,7 @@ class _Builder:
             yield event
 
     def _count(self, num_parts: int, depth: int, line: int) -> None:
-        """Count further parts, up to this depth."""
+        """Add parts to the count, and check the limits of the count and the depth."""
         self._num_parts += num_parts
         self._deepest = max(self._deepest, depth)
         if depth > _MAX_DEPTH:

@@ -38,8 +38,7 @@ class ChainedError(NamedTuple):
 def walk_errors(error: object) -> Iterator[ChainedError]:
     """Yield ``error`` and each error inside it once, with outer errors first. It never raises an error."""
     waiting: list[tuple[int, object]] = [(0, error)]
-    seen: dict[int, BaseException] = {}  # keep the errors alive, because a new object could reuse the ID of a deleted
-        one
+    seen: dict[int, BaseException] = {}  # keep the errors alive, so that no new object reuses an ID
     while waiting and len(seen) < _MAX_ERRORS:
         depth, current = waiting.pop()
         if id(current) in seen or not _is_error(current):

@@ -1,6 +1,6 @@
-"""For authors of policies: ``check_policy`` tests a policy on many kinds of clusters.
+"""Tools for authors of policies: ``check_policy`` tests a policy on many kinds of clusters.
 
-Planning and training need nothing from this package.
+Planning and training do not import this package.
 """
 
 from tune_policies.testing.check_policy import PolicyCheckError, Promise, check_policy

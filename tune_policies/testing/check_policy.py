@@ -30,14 +30,14 @@ from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.value import counted, shorten
 
 _MOST_STEPS: Final = 1000
-"""The most simpler clusters that are tried for a counterexample."""
+"""The maximum number of simpler clusters that are tried to simplify a counterexample."""
 
 _MOST_PLACED: Final = 500
-"""The most trials that are placed one by one. Plans with more trials are not checked for their number."""
+"""The maximum number of trials that are placed one by one. The size of plans with more trials is not checked."""
 
 
 class Promise(Enum):
-    """A promise of every policy. Its value is the promise as a sentence."""
+    """A promise that every policy must keep. The value of a member describes the promise."""
 
     IS_A_VALUE = "a policy is a frozen value, the same after JSON, YAML's plain data and pickle"
     RAISES_INFEASIBLE_ALONE = "plan() returns a TrialPlan, or raises InfeasibleRequestError and nothing else"
@@ -92,18 +92,18 @@ def check_policy(
 ) -> None:
     """Check that a policy keeps the promises of all policies, on many small clusters.
 
-    The clusters have nodes with CPUs alone, with GPUs of one type or several, whose memory is known or not, other
-    accelerators and TPU slices; some have an autoscaler, are in use, or are empty. The promises are the members of
-    :class:`Promise`. Whether the trials of a plan fit is determined by placing them one by one, without any code of the
-    planner.
+    The clusters have nodes without GPUs, nodes with GPUs of one or several types and of known or unknown memory, nodes
+    with other accelerators, and TPU slices. Some clusters have an autoscaler, are in use, or are empty. The promises
+    are the members of :class:`Promise`. Whether the trials of a plan fit is determined by placing them one by one,
+    without any code of the planner.
 
     200 clusters take from 0.2 to 3 seconds of CPU time for the policies of this package (AMD EPYC, Python 3.11).
 
     Args:
-        policy: The policy. Also check its variants, for instance with Train workers.
-        num_clusters: How many random clusters are used.
+        policy: The policy. Check its variants separately, for instance with Train workers.
+        num_clusters: The number of random clusters.
         seed: The seed of the random clusters. The same seed produces the same clusters.
-        clusters: Further clusters, for a policy that only plans on special clusters, such as with your own labels.
+        clusters: Additional clusters, for a policy that needs special clusters, such as clusters with your own labels.
 
     Raises:
         PolicyCheckError: The policy breaks a promise. The error contains the promise, and the smallest cluster found on
@@ -148,7 +148,7 @@ class _Case:
 
     @cached_property
     def first_answer(self) -> tuple[TrialPlan | Exception, bool]:
-        """The plan or the error that was raised, and whether the capacity is unchanged."""
+        """The plan or the raised error, and whether planning left the capacity unchanged."""
         before = self.capacity.to_json()
         answer = _answer(self.policy, self.capacity)
         return answer, self.capacity.to_json() == before
@@ -272,11 +272,11 @@ def _does_not_fit(case: _Case) -> str:
 
 def _is_not_full(case: _Case) -> str:
     plan = case.plan
-    # The order in which drivers and workers are placed matters, so that further trials may or may not fit.
+    # With Train workers, it depends on the order of placement whether further trials fit.
     if plan is None or plan.fewer_than_fit or not case.num_trials or any(slot.num_workers for slot in plan.slots):
         return ""
     if any(_shares(slot) != _shares(plan.slots[0]) for slot in plan.slots):
-        return ""  # a divided device serves slots of one type
+        return ""  # a device that is divided into fractions is used by one slot type
     more = case.num_trials + 1
     return f"one more trial fits beside:\n{plan.explain()}" if place_trials(case.grown, plan, more) == more else ""
 
@@ -293,7 +293,7 @@ def _device_ticks(slot: TrialSlot) -> Mapping[str, int]:
 
 
 def _cannot_grow(case: _Case) -> str:
-    # The autoscaler adds nodes when a trial grows, and not all of them are in the plan.
+    # The autoscaler adds nodes when a trial grows, and the plan does not include all of them.
     if case.plan is None or len(case.plan.slots) > 1 or case.capacity.node_types:
         return ""
     slot = case.plan.slots[0]
@@ -305,7 +305,7 @@ def _cannot_grow(case: _Case) -> str:
 
 
 def _slots_on_nodes(case: _Case) -> Iterator[tuple[TrialSlot, NodeCapacity]]:
-    """Yield each slot with each node on which its workers may run. Slots of several types have their own nodes."""
+    """Yield each slot with each node on which its workers may run. With several types, each type has own nodes."""
     slots = case.plan.slots if case.plan else ()
     nodes_of: dict[int, set[str | None]] = defaultdict(set)
     for place in place_slots(slots, case.grown).places if len(slots) > 1 else ():
@@ -394,7 +394,7 @@ _IO_EVENTS: Final = ("open", "os.", "socket.", "subprocess.", "shutil.", "urllib
 """The prefixes of Python's audit events for I/O."""
 
 _noted: ContextVar[list[str] | None] = ContextVar("_noted", default=None)
-"""The list to which I/O is added during a check."""
+"""The list to which the audit hook appends I/O events during a check."""
 
 
 @cache

@@ -1,7 +1,7 @@
 """Random clusters for testing policies, and simpler variants of a cluster.
 
-The same random numbers produce the same cluster. Clusters are small, because small clusters reveal the same mistakes as
-large ones and are easier to understand.
+The same seed produces the same cluster. Clusters are small, because small clusters reveal the same mistakes as large
+ones and are easier to understand.
 """
 
 import random
@@ -34,8 +34,8 @@ _SLICES: Final = (SliceShape("2x2x2", "TPU-V4"), SliceShape("4x4", "TPU-V6E"), S
 def draw_cluster(rng: random.Random) -> ClusterCapacity:
     """Return a random cluster of at most 12 nodes.
 
-    It has nodes with and without GPUs, of one type or several, whose devices were read or not, or TPU slices. It may
-    have an autoscaler, draining nodes, resources in use, or no nodes.
+    It has nodes with or without GPUs, with one or several GPU types and known or unknown devices, or TPU slices. It may
+    have an autoscaler, draining nodes or resources in use, or be empty.
     """
     match rng.choices(("any", "alike", "slices", "empty"), weights=(70, 15, 10, 5))[0]:
         case "any":
@@ -148,7 +148,7 @@ def _copy(node: NodeCapacity) -> NodeCapacity:
 
 
 def simpler_clusters(capacity: ClusterCapacity) -> Iterator[ClusterCapacity]:
-    """Yield clusters that are slightly simpler: without a node, or with a simpler node."""
+    """Yield slightly simpler clusters, such as without one of the nodes or node types, or with a simpler node."""
     nodes = capacity.nodes
     for i in range(len(nodes)):
         yield capacity.with_nodes((*nodes[:i], *nodes[i + 1 :]))
@@ -168,7 +168,7 @@ def simpler_clusters(capacity: ClusterCapacity) -> Iterator[ClusterCapacity]:
 
 
 def _simpler(node: NodeCapacity) -> Iterator[Mapping[str, Any]]:
-    """Yield changes that make a node slightly simpler."""
+    """Yield field values that make a node slightly simpler."""
     for name in ("labels", "in_use", "usable_cpus", "accelerator_type", "devices", "is_head"):
         default = NodeCapacity.model_fields[name].get_default(call_default_factory=True)
         if getattr(node, name) != default:

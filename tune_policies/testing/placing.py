@@ -1,7 +1,7 @@
 """Places the trials of a plan one by one, process by process and device by device.
 
-It is intentionally slow and simple, and shares no arithmetic with the planner, so it can verify plans. All amounts are
-in Ray's ticks of 1/10,000 and in bytes.
+The module is intentionally slow and simple, and shares no arithmetic with the planner, so that it can verify plans. All
+amounts are in Ray's ticks of 1/10,000 and in bytes.
 """
 
 import random
@@ -22,7 +22,7 @@ _WORKERS_OF_A_TYPE: Final = 1000
 
 
 class NodeState:
-    """The free resources of a node, with each device individually."""
+    """The free resources of a node, with each device counted individually."""
 
     def __init__(self, node: NodeCapacity) -> None:
         has = node.resources
@@ -42,7 +42,10 @@ class NodeState:
                 self._amounts[name] = ticks
 
     def is_selected(self, slot: TrialSlot) -> bool:
-        """Return whether Ray may place the slot here; a condition is ``a``, ``!a``, ``in(a,b)`` or ``!in(a,b)``."""
+        """Return whether the slot's label selector matches the node.
+
+        A condition is ``a``, ``!a``, ``in(a,b)`` or ``!in(a,b)``.
+        """
         for key, condition in slot.label_selector.items():
             listed = condition.removeprefix("!").removeprefix("in(").removesuffix(")").split(",")
             if (self._labels.get(key) in [each.strip() for each in listed]) == condition.startswith("!"):
@@ -50,7 +53,7 @@ class NodeState:
         return True
 
     def take(self, wanted: Resources, accelerator_type: str | None = None) -> bool:
-        """Reserve the resources of a process, or return ``False`` and reserve nothing."""
+        """Reserve the resources of a process, and return whether they fit. If not, nothing is reserved."""
         is_typed = accelerator_type is not None
         if is_typed and (accelerator_type != self._node.accelerator_type or not self._typed_workers):
             return False
@@ -87,8 +90,8 @@ def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int
     """Return how many of ``wanted`` trials fit at once.
 
     If all trials reserve the same resources, Ray may place them in any order. So the nodes are used in a random
-    order, and Train drivers are placed on the nodes with the least host memory. Slots of several types have their own
-    nodes. Further trials may be of any type.
+    order, and Train drivers are placed on the nodes with the least host memory. If the plan has several slot
+    types, each slot is placed on its planned node, and further trials may be of any type.
     """
     nodes = {node.node_id: NodeState(node) for node in capacity.nodes}
     if len(plan.slots) == 1:
@@ -98,7 +101,7 @@ def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int
     for place in place_slots(plan.slots, capacity).places:
         slot = plan.slots[place.slot_type]
         if place.node_id is None and slot.num_workers:
-            # The nodes of its workers are unknown, so they are not checked.
+            # The nodes of the trial's workers are unknown, so the trial is not checked.
             placed += min(place.count, wanted - placed)
             continue
         homes = to_come if place.node_id is None else [nodes[place.node_id]]
@@ -144,7 +147,7 @@ def _place_alike(capacity: ClusterCapacity, nodes: dict[str, NodeState], slot: T
 
 
 def count_workers(capacity: ClusterCapacity, slot: TrialSlot) -> int:
-    """Return how many Train workers fit next to all drivers, up to the number with one grown trial."""
+    """Return how many Train workers fit next to all drivers, up to the number if one trial has grown."""
     nodes = [state for state in map(NodeState, capacity.nodes) if state.is_selected(slot)]
     if not all(_place_driver(slot, nodes) for _ in range(slot.max_concurrent_trials)):
         return 0
