@@ -272,7 +272,7 @@ class LaunchWatch:
         failed = {each.node_type for each in failures}
         self._silent = 0 if report.pending else self._silent + 1
         if failed and self._no_other_type(failed, report):
-            return " and ".join(sorted({_told(each) for each in failures}))
+            return " and ".join(sorted({_describe_failure(each) for each in failures}))
         if self._silent >= _SILENT_REPORTS:
             return "the autoscaler launches no further nodes for it"
         return None
@@ -295,7 +295,7 @@ class LaunchWatch:
         return not others and (bool(report.pending) or self._silent > 1)
 
 
-def _told(failure: Launch) -> str:
+def _describe_failure(failure: Launch) -> str:
     return f"the launch of {failure.node_type!r} failed{failure.error and ': '}{failure.error}"
 
 

@@ -315,7 +315,7 @@ class Request(Value):
         return data
 
     @model_validator(mode="after")
-    def _must_ask_for_something(self) -> Self:
+    def _must_request_resources(self) -> Self:
         if not self.worker.ticks:
             raise InvalidResourcesError("a worker must request resources: set CPUs or GPUs above 0")
         return self

@@ -166,7 +166,7 @@ class TrialSlot(Value):
     def bundles(self) -> list[Bundle]:
         """Return the bundles of one trial for Ray's autoscaler, with the driver first."""
         worker, driver = (
-            {name: each if name == "memory" else _that_adds_up(each) for name, each in resources.ticks.items()}
+            {name: each if name == "memory" else _exactly_summable(each) for name, each in resources.ticks.items()}
             for resources in (self.worker, self.trial)
         )
         workers = [Bundle(worker | self._of_type, self.label_selector)] * max(1, self.num_workers)
@@ -193,7 +193,7 @@ class TrialSlot(Value):
                 # If Ray rounded a small fraction down by a tick, one more worker would fit on a device.
                 is_small = ticks < TICKS and TICKS // max(1, ticks - 1) > TICKS // max(1, ticks)
                 if not is_small:
-                    amounts[name] = _that_adds_up(ticks)
+                    amounts[name] = _exactly_summable(ticks)
             fields["num_workers"] = (self.num_workers, self.max_workers)
         if self.accelerator_type is not None:
             fields["accelerator_type"] = self.accelerator_type
@@ -271,7 +271,7 @@ def _ray_amounts(resources: Resources) -> dict[str, float]:
     return {name: amount if name == "memory" else from_ticks(amount) for name, amount in resources.ticks.items()}
 
 
-def _that_adds_up(ticks: int) -> float:
+def _exactly_summable(ticks: int) -> float:
     """Return a slightly smaller amount whose sums are exact in floats.
 
     Ray divides the sum of the elastic workers' reservations by one reservation in floats: it counts five times 0.2 as

@@ -37,7 +37,7 @@ _LONGEST: Final = 100
 
 
 def parse_bytes(amount: object, *, name: str = "memory") -> int:
-    """Convert an amount, which is a number of bytes or a text such as ``"6GiB"``, to a whole number of bytes.
+    """Convert a number of bytes, or a text such as ``"6GiB"``, to a whole number of bytes.
 
     Raises:
         InvalidResourcesError: ``amount`` has another form, or is not above 0. The message contains ``name``.
