@@ -137,7 +137,7 @@ def _built_for(torch: Any) -> str:
 
 
 def unseen(library: str, device: str, why: str = "") -> ProbeError:
-    """Return the error for a library that does not detect a device. It prevents that the CPU is measured instead."""
+    """Return the error for a library that does not detect a device, so that the CPU is not measured instead."""
     return ProbeError(
         f"{library} sees no {device} in this process, and the CPU is not measured instead{f' ({why})' if why else ''}: "
         f"install a build of {library} for the device, check its driver, or omit the device"
