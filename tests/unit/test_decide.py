@@ -1,4 +1,4 @@
-"""Decisions from a run: whole trials are compared, for a cluster and prices."""
+"""Tests of decisions from a run, which compare whole trials for a cluster and prices."""
 
 import pytest
 from hypothesis import given, settings
