@@ -490,7 +490,10 @@ def tried(name, form):
 
 
 def made(form, path):
-    """Create the file (large files only once), and return a context in which it may be written concurrently."""
+    """Create the file, and return the function that writes it concurrently, or ``None``.
+
+    The content of large files is cached.
+    """
     if form in LARGE:
         path.write_bytes(LARGE[form])
         return None

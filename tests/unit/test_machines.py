@@ -38,7 +38,7 @@ shapes = st.builds(
 
 
 class OneNode(RuleBasedStateMachine):
-    """The remaining resources of a node while resources are allocated and released."""
+    """The remaining resources of a node while requests are allocated, and held on unknown devices and released."""
 
     @initialize(cpus=st.integers(0, 80_000), gpus=st.integers(0, 5), memory=st.none() | st.integers(0, 30))
     def begin(self, cpus, gpus, memory):
@@ -46,7 +46,7 @@ class OneNode(RuleBasedStateMachine):
         self.node = RemainingNode(self.has)
         self.allocated, self.held = [], []
 
-    # If fractions are allocated on unknown devices, it is unknown which devices have enough left.
+    # While requests are held on unknown devices, it is unknown which devices have enough left.
     @precondition(lambda self: not self.held)
     @rule(amounts=worker_amounts)
     def allocate(self, amounts):
