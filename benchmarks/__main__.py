@@ -1,4 +1,4 @@
-"""``python -m tune_policies.benchmarks COMMAND``."""
+"""Runs a benchmark command: ``python -m tune_policies.benchmarks COMMAND``."""
 
 from .cli import app
 

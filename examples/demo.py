@@ -25,7 +25,7 @@ PARTS = {
 def describe(trial):
     config = ", ".join(f"{key}={value}" for key, value in trial.config.items())
     result = trial.last_result
-    slot = result["slot"].partition(";")[0]  # the rest describes the resources of Train drivers
+    slot = result["slot"].partition(";")[0]  # without the resources of Train drivers
     memory = result.get("gpu_memory", {})
     used = memory.get("peak_reserved_bytes") or memory.get("peak_allocated_bytes")
     return config, f"{result['accuracy']:.3f}", slot, format_bytes(used) if used else "no GPU"
@@ -36,7 +36,7 @@ def main():
     console.rule("Resources of the cluster")
     probe = subprocess.run([sys.executable, "-m", "tune_policies", "probe"], check=False)
     if probe.returncode != 0:
-        sys.exit(probe.returncode)  # the probe has printed the error
+        sys.exit(probe.returncode)  # the command has printed the error
     ray.init(logging_level="ERROR", log_to_driver=False)
     table = Table(title="Handwritten digits: every trial")
     for heading in ("Part", "Config", "Accuracy", "Slot", "GPU memory used"):

@@ -15,7 +15,7 @@ from tune_policies.trainers import build_torch_trainer
 POLICY = (
     GpuMemoryPolicy(gpu_memory="4GiB", num_workers=2)
     | CpuPolicy(cpus=1, num_workers=2)
-    | CpuPolicy(cpus=0.5, num_workers=2)  # a machine with a single CPU
+    | CpuPolicy(cpus=0.5, num_workers=2)  # for a machine with a single CPU
 )
 
 
@@ -47,7 +47,7 @@ def train_on_worker(config):
             ray.train.report({"accuracy": accuracy}, checkpoint=checkpoint)
 
 
-def build_trainer(config):  # in the trial, which starts the workers and waits for them
+def build_trainer(config):  # called in the trial, which starts the workers and waits for them
     return build_torch_trainer(train_on_worker, plan=POLICY, train_loop_config=config)
 
 

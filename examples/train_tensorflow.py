@@ -10,7 +10,7 @@ POLICY = GpuPolicy(num_workers=2) | GpuPolicy(num_workers=1) | CpuPolicy(num_wor
 
 
 def train_on_worker(config):
-    import tensorflow as tf  # here, not above, and `tf.keras` rather than `keras`: the worker chooses Keras 2
+    import tensorflow as tf  # imported here, because the worker first selects Keras 2, which is `tf.keras`
     from ray.train.tensorflow.keras import ReportCheckpointCallback
 
     images, labels = load_digits(return_X_y=True)

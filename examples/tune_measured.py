@@ -28,7 +28,7 @@ def train(config):
 
 def measured_plan():
     try:
-        return plan_by_measuring(train, SPACE, num_samples=1, timeout_s=20)  # one draw for each size of the grid
+        return plan_by_measuring(train, SPACE, num_samples=1, timeout_s=20)  # one config per batch size
     except InfeasibleRequestError as error:
         print(error)
         return CpuPolicy(cpus=1)

@@ -26,7 +26,7 @@ def train(config):
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
     for step in range(start, 3):
-        batch_size = config["batch_size"] if step else 100  # a small batch first
+        batch_size = config["batch_size"] if step else 100  # the first batch is small
         x = torch.randn(batch_size, 64, device=device)
         loss = torch.nn.functional.mse_loss(model(x), x.sum(dim=1, keepdim=True))
         optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""The nodes that Ray's autoscaler v2 would launch, by its scheduler, a private API that Ray 2.50 and 2.60 have."""
+"""Computes the nodes that Ray's autoscaler v2 would launch, with its scheduler, a private API of Ray 2.50 to 2.60."""
 
 from dataclasses import fields
 
@@ -7,15 +7,15 @@ from tune_policies.ray_compat.autoscaler_config import errors_of_ray_as_value_er
 
 
 def nodes_launched(config, bundles, label_selectors=()):
-    """Return how many nodes of each type autoscaler v2 would launch for a request, if only the head node runs.
+    """Return how many nodes of each type autoscaler v2 would launch for a request if only the head node runs.
 
-    The result includes the nodes of ``min_workers``. It has no others if not all bundles fit, because v2 launches nodes
-    for a whole request or not for it.
+    The result includes the nodes of ``min_workers``. If not all bundles fit, it includes only these, because v2 does
+    not launch nodes for a part of a request.
 
     Args:
         config: The autoscaler's configuration: ``available_node_types``, ``head_node_type``, ``max_workers``.
         bundles: Amounts by Ray's resource names.
-        label_selectors: The label selector of each bundle; empty: none.
+        label_selectors: The label selector of each bundle. By default, bundles have no label selectors.
 
     Raises:
         ValueError: Ray rejects the configuration.
@@ -30,7 +30,7 @@ def nodes_launched(config, bundles, label_selectors=()):
         request = SchedulingRequest(
             disable_launch_config_check=True,
             node_type_configs={name: _node_type(name, types[name], config) for name in types},
-            # The head is a node, but no worker.
+            # `max_num_nodes` includes the head node, but `max_workers` does not.
             max_num_nodes=config["max_workers"] + 1,
             cluster_resource_constraints=[ClusterResourceConstraint(resource_requests=requests)] if requests else [],
             current_instances=[_head(config["head_node_type"])],
@@ -40,7 +40,7 @@ def nodes_launched(config, bundles, label_selectors=()):
 
 
 def _node_type(name, node_type, config):
-    """Return the node type as Ray's ``AutoscalingConfig`` does, which needs a cloud's credentials."""
+    """Return the same node type as Ray's ``AutoscalingConfig``, which would need cloud credentials."""
     from ray.autoscaler.v2.instance_manager.config import NodeTypeConfig
 
     is_head = name == config["head_node_type"]
@@ -56,7 +56,7 @@ def _node_type(name, node_type, config):
 
 
 def _head(node_type):
-    """Return the head as an allocated instance, whose resources are those of its type."""
+    """Return the head node as an allocated instance of ``node_type``."""
     from ray.autoscaler.v2.schema import AutoscalerInstance
     from ray.core.generated.instance_manager_pb2 import Instance, NodeKind
 

@@ -1,4 +1,4 @@
-"""Settings for all tests: profiles of Hypothesis, the environment of Ray, and skipped GPU tests."""
+"""Settings for all tests: Hypothesis profiles, Ray's environment variables, and the skip of GPU tests."""
 
 import os
 import tempfile
@@ -6,10 +6,10 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-# The tests make no claim about the time of an example.
+# Disable the deadline, because the tests do not check how long an example takes.
 settings.register_profile("few", deadline=None, max_examples=5)
 settings.register_profile("default", deadline=None, max_examples=15)
-# The first failure on a mutant is enough, so shrink no examples.
+# The first failure on a mutant is enough, so do not shrink examples.
 settings.register_profile(
     "mutants",
     deadline=None,
@@ -22,28 +22,29 @@ settings.register_profile(
 settings.register_profile("thorough", deadline=None, max_examples=3000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# Set before Ray is imported: no usage report, and no token between the nodes of a test.
+# Set these before Ray is imported. They disable usage reports, and authentication between the nodes of a test.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 # Do not connect to another Ray cluster on this machine.
 os.environ.pop("RAY_ADDRESS", None)
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # Other workers would find a cluster's address in a common folder. The path is short, because it contains sockets.
+    # In a shared folder, other workers would find the cluster's address. The path must be short, because Ray creates
+    # sockets there.
     _RAY_FOLDER = tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True)
     os.environ["RAY_TMPDIR"] = _RAY_FOLDER.name
 
 
 @pytest.fixture(scope="session")
 def isolated_environment():
-    """An environment for programs that start Ray, with a separate folder for Ray."""
-    # The path must be short, because it contains sockets.
+    """Environment variables for programs that start Ray, with a separate folder for Ray."""
+    # The path must be short, because Ray creates sockets there.
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield {**os.environ, "RAY_TMPDIR": folder, "HOME": folder}
 
 
 def pytest_collection_modifyitems(items):
-    # Run the longest files first, because each file runs in one process.
+    # Start the slowest files first, because each file runs in a single process.
     items.sort(key=lambda item: not item.path.name.startswith("test_page"))
     for item in items:
         if item.get_closest_marker("gpu") and not _has_gpu():

@@ -1,4 +1,4 @@
-"""Builds decisions."""
+"""Builds decisions for tests."""
 
 from datetime import UTC, datetime
 
@@ -28,7 +28,7 @@ def a_size(size, answer, *, cpu_s=1.0, gpu_s=None, **changes):
 
 
 def a_decision(accelerator_type=None, answers=None, *, workload="mlp", **changes):
-    """Return the decision of one workload, whose default is the CPU below size 64 and the GPU from there on."""
+    """Return a decision about one workload. By default, the GPU is the answer from size 64 on."""
     answers = answers or {16: "CPU", 32: "same", 64: "GPU", 256: "GPU"}
     decided = WorkloadDecision(
         workload=workload,

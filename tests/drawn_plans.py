@@ -1,4 +1,4 @@
-"""Draws policies and node catalogs, the same for the same seed."""
+"""Draws random policies and node catalogs. Equal seeds give equal results."""
 
 import random
 from typing import Final
@@ -13,7 +13,7 @@ _LABELS: Final[tuple[dict[str, str], ...]] = ({}, {}, {"zone": "eu"}, {"zone": "
 
 
 def draw_catalog(rng: random.Random) -> NodeCatalog:
-    """Return 1 to 5 node types with GPUs, other devices, or only CPUs."""
+    """Return a catalog of 1 to 5 node types with GPUs, other devices, or only CPUs."""
     return NodeCatalog(nodes=tuple(_draw_type(rng, f"type-{number}") for number in range(rng.randint(1, 5))))
 
 
@@ -43,5 +43,5 @@ def draw_policy(rng: random.Random) -> ResourcePolicy:
             resource, amounts = rng.choice((("NPU", (0.25, 0.3, 1, 2)), ("HPU", (1, 2)), ("neuron_cores", (1, 2))))
             return AcceleratorPolicy(resource=resource, amount=rng.choice(amounts), num_workers=rng.choice((0, 0, 2)))
         case _:
-            # Nodes of a design have no IDs that a policy could exclude.
+            # Pass no nodes, because the nodes of a design have no IDs that a policy could exclude.
             return next(draw_policies(rng, ClusterCapacity()))

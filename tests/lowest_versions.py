@@ -1,6 +1,7 @@
-"""Prints the lowest version that ``pyproject.toml`` allows of each direct dependency, as constraints for pip.
+"""Prints pip constraints with the lowest version of each direct dependency that ``pyproject.toml`` allows.
 
-``make test-lowest`` runs it before the installation, with the extras as arguments. PyTorch is pinned elsewhere.
+``make test-lowest`` runs this program before the installation, with the extras as arguments. PyTorch is pinned
+elsewhere.
 """
 
 import re
@@ -13,7 +14,7 @@ _PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 
 def lowest_versions(extras: Iterable[str]) -> list[str]:
-    """Return a constraint for each dependency that has a lowest version."""
+    """Return a constraint for each dependency that has a minimum version."""
     project = tomllib.loads(_PROJECT.read_text())["project"]
     needs = [*project["dependencies"], *(each for name in extras for each in project["optional-dependencies"][name])]
     found = (re.match(r"([\w.-]+)(?:\[[^]]*\])?>=([\w.]+)", each) for each in needs)

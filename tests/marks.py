@@ -1,9 +1,12 @@
-"""Marks parameters that only ``make test-rest`` runs."""
+"""Marks parameter values that only ``make test-rest`` runs."""
 
 import pytest
 
 
 def further(*values):
-    """Return less important values of a parameter. A tuple has the values of several parameters."""
+    """Mark less important values of a parameter, so that only ``make test-rest`` runs them.
+
+    A tuple contains the values of several parameters.
+    """
     rows = [value if type(value) is tuple else (value,) for value in values]
     return [pytest.param(*row, marks=pytest.mark.rest) for row in rows]

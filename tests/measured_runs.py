@@ -1,4 +1,4 @@
-"""Builds benchmark runs with known times. On the GPU, trials start later, and steps hardly depend on the size."""
+"""Builds benchmark runs with known times. On the GPU, trials start more slowly, and steps hardly depend on the size."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Three small models with their batches and losses."""
+"""Three small PyTorch models with a batch and a loss function for each."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ class Training(NamedTuple):
     loss_fn: object
 
     def train(self, optimizer, num_steps, device):
-        """Train on one batch."""
+        """Train ``num_steps`` steps on the same batch, and return the last loss."""
         model = self.build().to(device)
         steps = optimizer(model.parameters())
         inputs, targets = (each.to(device) for each in self.batch())

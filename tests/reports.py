@@ -1,4 +1,4 @@
-"""Builds a decision with prices and a record of throughput for reports."""
+"""Builds a decision with prices, and a throughput record, for tests of reports."""
 
 from tests.decisions import device_times
 from tests.run_sets import BEGAN
@@ -7,7 +7,7 @@ from tune_policies.plan.decision import Decision, SizeDecision, WorkloadDecision
 
 
 def a_decision(workload="mlp", sizes=(16, 64, 256, 1024, 4096), *, has_prices=True):
-    """Return a decision in which the GPU is faster from size 256 on, and cheaper from 1024 on."""
+    """Return a decision in which the GPU is faster from size 1024 on, and cheaper from size 4096 on."""
     decided = []
     for size in sizes:
         cpu, gpu = 2 + 0.01 * size, 5 + 0.0005 * size
@@ -51,7 +51,7 @@ def _times(device, trial_s, at_once, cost):
 
 
 def a_packing_record(workload="mlp"):
-    """Return a record in which more than four trials per GPU bring almost nothing."""
+    """Return a record in which more than four trials per GPU hardly increase the throughput."""
     rates = {("alone", 1): 100, ("packed", 2): 180, ("packed", 4): 260, ("packed", 8): 265, ("plan", 8): 262}
     samples = [
         ThroughputSample(

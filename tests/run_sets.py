@@ -1,6 +1,7 @@
-"""Builds a small run set of the benchmarks, the same for the same arguments.
+"""Builds a small run set. Equal arguments give equal run sets.
 
-A step takes ``a + b·size`` seconds. The GPU starts more slowly, and is faster from about size 100 on.
+A step takes ``a + b·size`` seconds. Trials start more slowly on the GPU, and its steps are faster from about size 100
+on.
 """
 
 import random
@@ -22,7 +23,7 @@ from tune_policies.benchmarks.record.run_set import (
 SIZES = (16, 64, 256, 1024, 4096)
 BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SECONDS = {"cpu": (2e-5, 2e-6), "gpu": (2e-4, 1e-7)}
-"""The constants ``a`` and ``b`` of each device."""
+"""The constants ``a`` and ``b`` in seconds, by device."""
 START_S = {"cpu": 0.8, "gpu": 3.0}
 TRANSFER = {"cpu": 1.0, "gpu": 1.25}
 ENVIRONMENT = Environment(
@@ -53,10 +54,11 @@ def a_run_set(
     has_failure=True,
     **fields,
 ):
-    """Return a run of each workload and size on each of ``devices``, which may be ``"cpu"`` and ``"gpu"``.
+    """Return a run set with each workload and size on each of ``devices``, which may be ``"cpu"`` and ``"gpu"``.
 
-    With ``has_control``, the first device is measured twice. ``spread`` is the relative spread of times. With
-    ``has_failure``, the last configuration raised an error in the second round. ``fields`` are those of a ``RunSet``.
+    With ``has_control``, the first device is measured twice. ``spread`` is the relative variation of times. With
+    ``has_failure``, the last configuration raised an error in the second round. ``fields`` replace fields of the
+    ``RunSet``.
     """
     draw = random.Random(seed)
     configurations = [

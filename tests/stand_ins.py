@@ -1,7 +1,7 @@
-"""Stand-ins for the packages CuPy and NVML in processes without a GPU.
+"""Stand-ins for the packages ``cupy`` and ``pynvml`` in processes without a GPU.
 
-They have the used parts of the real packages: CuPy's memory pool without real memory, and NVML's counts, which come
-from a file. The code that reads them is real.
+They provide only what this project uses: CuPy's memory pool without real memory, and NVML's readings, which come from
+a file.
 """
 
 import json
@@ -87,12 +87,12 @@ def nvmlDeviceGetComputeRunningProcesses(handle):
 
 
 def write_stand_ins(folder):
-    """Write both packages; return the path of the file with NVML's counts."""
+    """Write both packages to ``folder``. Return the path of the file from which ``pynvml`` reads."""
     (folder / "cupy.py").write_text(CUPY)
     (folder / "pynvml.py").write_text(PYNVML)
     return folder / "nvml.json"
 
 
 def state_counts(path, *, total, free, processes=(), devices=1):
-    """Write NVML's counts, which are equal for all devices."""
+    """Write the readings that ``pynvml`` returns. They are equal for all devices."""
     path.write_text(json.dumps({"total": total, "free": free, "processes": dict(processes), "devices": devices}))

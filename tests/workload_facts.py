@@ -1,4 +1,4 @@
-"""Losses and errors of workloads for tests. As a program, it prints those of several workloads."""
+"""Returns the losses and errors of workloads for tests. As a program, it prints them for several workloads as JSON."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from tune_policies.benchmarks.workloads.registry import load_workload
 
 
 def facts(name, size):
-    """Return the losses of a workload on the CPU, and its error about a missing GPU."""
+    """Return the losses of a workload on the CPU, and the message of its error about a missing GPU."""
     workload = load_workload(name)
     first, second, kept = (workload(size, "cpu") for _ in range(3))
     number = first.steps_per_epoch

@@ -14,14 +14,14 @@ from tune_policies.values.errors import InvalidResourcesError
 from . import decide, record, run
 
 _EXTRAS: Final = {**dict.fromkeys(("jinja2", "matplotlib", "psutil", "scipy"), "bench"), "torch": "torch"}
-"""The project's extra that installs each package."""
+"""The optional dependency group (extra) that installs each package, by package name."""
 
 
 class Commands(GuardedCommands):
     """Reports a missing package with the extra that installs it, and exits with status 130 after Ctrl-C."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
+        """Run the command and return its result."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _MOST_NOTES: Final = 20
-"""With more notes, the table would scroll out of view."""
+"""The maximum number of notes to print. With more, the table would scroll out of view."""
 
 
 @app.command()

@@ -46,7 +46,7 @@ def show(file: File, *, json: Json = False) -> None:
 
 
 class Format(StrEnum):
-    """The formats of an export."""
+    """The file formats of ``export``."""
 
     CSV = "csv"
     JSON = "json"

@@ -91,7 +91,7 @@ def run(
 
 
 def _check_resume(context: typer.Context) -> None:
-    """Refuse options without effect: a resumed run has the settings of its file."""
+    """Reject options that have no effect, because a resumed run uses the settings in its file."""
     for name in context.params:
         source = context.get_parameter_source(name)
         is_given = source is not None and source.name == "COMMANDLINE"
@@ -101,7 +101,7 @@ def _check_resume(context: typer.Context) -> None:
 
 
 def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of each workload: the user's, or its default sizes."""
+    """Return the sizes to measure by workload: the requested ``sizes``, or the workload's default sizes."""
     from ..workloads.registry import BUILT_IN, check_workload
 
     if not workloads:
@@ -112,7 +112,7 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
         own = () if built_in is None else built_in.sizes
         if built_in is None and not sizes:
             raise InvalidResourcesError(f"{name} has no default sizes: pass them, such as --size 64 --size 256")
-        # A quick run has no time for a sweep.
+        # A quick run measures only one size, because a sweep would take too long.
         found[name] = tuple(dict.fromkeys(sizes)) or (own[len(own) // 2 :][:1] if quick else own)
     return found
 

@@ -1,18 +1,19 @@
-"""Compares two configurations: the ratio of their times with a 95 % interval, and the outcome.
+"""Compares two configurations: computes the ratio of their times with a 95 % confidence interval, and the outcome.
 
 Fresh processes differ in memory layout and caches, and more steps in one process do not show how much. Therefore, each
-process counts once, by the median of its blocks. The processes of all configurations take turns within a round, so the
-machine affects them alike, and only the ratio within a round counts. The interval is Student's t interval of the mean
-logarithm of these ratios, so swapped configurations give the inverse ratio.
+process contributes one value, the median of its blocks. The processes of all configurations take turns within a round,
+so the state of the machine affects them equally, and only the ratio within a round is used. The interval is Student's
+t interval of the mean logarithm of these ratios, so swapping the configurations inverts the ratio.
 
 A configuration is faster if the 95 % interval lies outside the band that counts as the same, and the 99.5 % interval
-excludes equality. With these rules, equal configurations are called different in at most about one of 100 comparisons.
-Because a few rounds may agree by chance, the ratio must also differ from 1 by more than the scatter of the blocks
-within processes explains at 99.5 %. Configurations are the same if the interval lies within the band. Everything else
-is ambiguous.
+excludes equality. With these rules, about one in 100 comparisons of equal configurations, at most, reports a
+difference. Because a few rounds may agree by chance, the ratio must also differ from 1 by more than the scatter of the
+blocks within processes explains at 99.5 % confidence. Configurations are the same if the interval lies within the
+band. Otherwise, the outcome is ambiguous.
 
-Doubts about the times, such as other load, do not widen the interval. With a doubt, configurations are never the same,
-and one is faster only if that remains true when the ratio is wrong by ``FACTOR_IN_DOUBT``.
+Doubts about the times, such as the load of other processes, do not widen the interval. If there is a doubt, the
+outcome is never "same", and a configuration is faster only if it still is after the ratio is changed by
+``FACTOR_IN_DOUBT``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,27 +33,28 @@ from tune_policies.values.resources import Count
 from tune_policies.values.value import Value
 
 CONFIDENCE: Final = 0.95
-"""Confidence of the intervals that are shown."""
+"""Confidence of the reported intervals."""
 SURE: Final = 0.99
-"""Confidence at which a difference of equal configurations, or a drift, counts as real."""
+"""Confidence at which a drift, or a difference between equal configurations, is significant."""
 SURER: Final = 0.995
+"""Confidence at which one configuration is faster than another."""
 FEWEST_ROUNDS: Final = 3
-"""With fewer rounds, the run does not show how much processes differ."""
+"""The smallest number of rounds from which the variation between processes can be estimated."""
 FACTOR_OF_PROCESSES: Final = 1.25
-"""The assumed error with fewer rounds, as a factor. On an idle machine, fresh processes differ by less."""
+"""The assumed error of the ratio with fewer rounds. On an idle machine, fresh processes differ by less."""
 FACTOR_IN_DOUBT: Final = 2.0
-"""The largest error of doubtful times, as a factor: one of two equal processes shares its CPU with another process."""
+"""The largest assumed error of a ratio of doubtful times: a process takes twice as long if it shares its CPU."""
 
 _NORMAL_SCALE: Final = 1.4826
-"""The standard deviation of normal values divided by their median absolute deviation."""
+"""The standard deviation of a normal distribution divided by its median absolute deviation."""
 
 Times = Mapping[int, tuple[float, ...]]
-"""By round, the seconds of a step in each block of the process."""
+"""The seconds per step in each block of a configuration's process, by round."""
 Floats = npt.NDArray[np.float64]
 
 
 class Interval(NamedTuple):
-    """The first configuration's time divided by the second's, as the geometric mean over rounds, with its bounds."""
+    """The first configuration's time divided by the second's (geometric mean over rounds), with confidence bounds."""
 
     ratio: float
     low: float
@@ -75,7 +77,7 @@ def common_rounds(first: Times, second: Times) -> list[int]:
 
 
 def ratio_interval(first: Times, second: Times) -> Interval:
-    """Return the interval of the ratio, round by round.
+    """Return the ratio of the first configuration's time to the second's, compared round by round, with its bounds.
 
     Raises:
         InvalidResourcesError: The configurations have no round in common, or a time is not above 0.
@@ -88,9 +90,10 @@ def ratio_interval(first: Times, second: Times) -> Interval:
 
 
 def paired_bounds(differences: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return means, lower and upper bounds, one for each row of ``differences``.
+    """Return the means, the lower bounds and the upper bounds of the rows of ``differences``.
 
-    A row has the difference of the two configurations' logarithms for each round: shape ``(runs, rounds)``.
+    ``differences`` has the shape ``(runs, rounds)``. Its values are the logarithm of the first configuration's time
+    minus that of the second's.
     """
     num_rounds = differences.shape[1]
     means = differences.mean(axis=1)
@@ -102,24 +105,24 @@ def paired_bounds(differences: Floats) -> tuple[Floats, Floats, Floats]:
 
 @cache
 def student_quantile(confidence: float, freedom: float = inf) -> float:
-    """Return the half width of the central interval of Student's t distribution with this probability.
+    """Return the half width of the central interval of Student's t distribution that has this probability.
 
-    ``freedom`` are the degrees of freedom. The default is the normal distribution.
+    ``freedom`` is the number of degrees of freedom. The default gives the normal distribution.
     """
     return float(stats.t.ppf((1 + confidence) / 2, freedom))
 
 
 def error_of_blocks(first: Times, second: Times) -> float:
-    """Return the part of the standard error of the ratio's logarithm that comes from scatter within processes.
+    """Return the part of the standard error of the ratio's logarithm that is caused by scatter within processes.
 
-    The true error is no smaller, because processes differ as well. The scatter is the median absolute deviation, so a
-    few disturbed blocks do not count.
+    The true error is at least as large, because processes differ as well. The scatter is computed from the median
+    absolute deviation, so a few disturbed blocks have little effect.
     """
     variance = 0.0
     for times in (first, second):
         logs = [np.log(blocks) for blocks in times.values() if blocks]
         scatters = [_NORMAL_SCALE * float(np.median(np.abs(each - np.median(each)))) for each in logs]
-        # The median of n normal values varies pi / 2 times as much as their mean.
+        # The variance of the median of n normal values is pi / 2 times that of their mean.
         of_medians = (pi / 2 * scatter**2 / len(each) for each, scatter in zip(logs, scatters, strict=True))
         variance += sum(of_medians) / len(logs) ** 2
     return sqrt(variance)
@@ -136,7 +139,7 @@ def _log_ratios(first: Times, second: Times) -> dict[int, float]:
 
 
 class Outcome(StrEnum):
-    """The faster configuration, ``SAME``, or ``AMBIGUOUS`` if the times do not decide."""
+    """Which configuration is faster, ``SAME``, or ``AMBIGUOUS`` if the times do not show it."""
 
     FIRST = "first"
     SECOND = "second"
@@ -145,14 +148,14 @@ class Outcome(StrEnum):
 
 
 class Comparison(Value):
-    """Two configurations of one workload and size, compared.
+    """The result of comparing two configurations of the same workload and size.
 
     Attributes:
-        ratio: The first configuration's time divided by the second's: above 1, the second is faster.
+        ratio: The first configuration's time divided by the second's. If it is above 1, the second is faster.
         low: The lower end of the interval that contains the ratio with ``confidence``; ``high`` is the upper end.
         same_within: Relative difference up to which the configurations count as the same.
         num_rounds: The number of pairs of processes that were compared.
-        reasons: Why the outcome is ambiguous or doubtful, a sentence each.
+        reasons: Why the outcome is ambiguous or doubtful, as sentences.
     """
 
     ratio: float = Field(gt=0)
@@ -166,7 +169,7 @@ class Comparison(Value):
 
 
 def compare_times(first: Times, second: Times, *, same_within: float = 0.05, doubts: Iterable[str] = ()) -> Comparison:
-    """Compare the times of two configurations of one run, given the ``doubts`` about them, a sentence each.
+    """Compare the times of two configurations of one run. ``doubts`` are sentences about unreliable times.
 
     Raises:
         InvalidResourcesError: The configurations have no round in common, or ``same_within`` is not valid.
@@ -196,7 +199,7 @@ def compare_times(first: Times, second: Times, *, same_within: float = 0.05, dou
 
 
 def outcome_of(interval: Interval, same_within: float, *, is_doubtful: bool) -> Outcome:
-    """Return the outcome for an interval."""
+    """Return the outcome for an interval. ``is_doubtful`` is whether there are doubts about the times."""
     band = log(1 + same_within)
     if not is_doubtful and -band <= log(interval.low) and log(interval.high) <= band:
         return Outcome.SAME
@@ -210,9 +213,9 @@ def outcome_of(interval: Interval, same_within: float, *, is_doubtful: bool) -> 
 
 
 def drift_of_ratio(first: Times, second: Times, same_within: float) -> str | None:
-    """Describe the drift of the ratio over the rounds, or return ``None`` if it is small or not significant.
+    """Return a sentence about the drift of the ratio over the rounds, or ``None`` if it is small or not significant.
 
-    Both configurations of a round may become slower together; their ratio should not.
+    Both configurations may become slower together, but their ratio should stay constant.
     """
     ratios = _log_ratios(first, second)
     if len(ratios) < 4:

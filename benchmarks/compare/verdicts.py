@@ -1,7 +1,7 @@
-"""Compares the devices of a run for each workload, size and phase that both have.
+"""Compares the devices of a run for each workload, size and phase that was measured on both devices.
 
 Doubts, such as load of other processes, make a verdict ambiguous rather than wrong. This module defines the limits
-above which a disturbance is a doubt.
+above which a disturbance causes a doubt.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,12 @@ from ..record.summary import in_words
 from .judge import SURE, Comparison, Outcome, common_rounds, compare_times, ratio_interval
 
 MOST_LOAD: Final = 0.2
-"""CPUs that other processes may use, as the mean over rounds. On an idle machine, they use a few hundredths."""
+"""How many CPUs other processes may use, on average over the rounds. On an idle machine, they use less than 0.1."""
 MOST_PART_OF_CPUS: Final = 0.05
-"""The limit as a part of all CPUs. The larger limit counts: on a large machine, others run on other CPUs."""
+"""The same limit as a fraction of all CPUs. The larger limit applies: on a large machine, other processes usually run
+on other CPUs."""
 MOST_THROTTLED_S: Final = 0.1
-"""Seconds for which the cgroup may be throttled over all rounds: one period of its quota."""
+"""How long the cgroup may be throttled over all rounds, in seconds: one period of its quota."""
 OF_THE_WORK: Final = {"dtype": "dtype", "samples_per_step": "samples a step", "num_threads": "CPU threads"}
 """Fields that must agree between configurations, with their names in messages."""
 
@@ -38,9 +39,10 @@ def problems_of_readings(noise: Sequence[NoiseReading], num_cpus: int) -> Iterat
 
 
 def control_problem(run_set: RunSet, configuration: Configuration, phase: Phase, same_within: float) -> str | None:
-    """Describe the difference between a configuration and its control; ``None`` if it is small or unknown.
+    """Return a sentence about the difference between a configuration and its control.
 
-    The limit is ``same_within``, or half of it if the difference is significant.
+    Return ``None`` if the difference is unknown or below the limit. The limit is ``same_within``, or half of it if the
+    difference is significant.
     """
     twin = configuration.model_copy(update={"is_control": True})
     first, second = run_set.times_s(configuration, phase), run_set.times_s(twin, phase)
@@ -61,7 +63,7 @@ def control_problem(run_set: RunSet, configuration: Configuration, phase: Phase,
 def doubts_about(
     run_set: RunSet, first: Configuration, second: Configuration, phase: Phase, same_within: float
 ) -> list[str]:
-    """Return the doubts about the times of two configurations of one workload and size, a sentence each."""
+    """Return the doubts about the times of two configurations of one workload and size, as sentences."""
     # Only one device has a control. If it differs from its twin, the times of the other devices are doubtful too.
     group = (first.workload, first.size)
     controlled = (each for each in run_set.configurations if (each.workload, each.size) == group)
@@ -81,7 +83,7 @@ def doubts_about(
 
 
 def _other_work(first: Sequence[ProcessRun], second: Sequence[ProcessRun]) -> Iterator[str]:
-    """Describe the recorded differences between the work of two configurations, if there are any."""
+    """Yield one sentence about the recorded differences between the work of two configurations, if there are any."""
     differ = []
     for field, name in OF_THE_WORK.items():
         one, other = (sorted({str(getattr(run, field)) for run in runs} - {"None"}) for runs in (first, second))
@@ -92,7 +94,7 @@ def _other_work(first: Sequence[ProcessRun], second: Sequence[ProcessRun]) -> It
 
 
 class Verdict(Value):
-    """Two devices, ``first`` and ``second``, compared for one workload and size."""
+    """The comparison of two devices, ``first`` and ``second``, for one workload, size and phase."""
 
     workload: str
     size: PositiveCount
@@ -110,9 +112,9 @@ class Verdict(Value):
 
 
 def verdicts(run_set: RunSet, phase: Phase, same_within: float = 0.05) -> tuple[Verdict, ...]:
-    """Return which device is faster for each workload and size that both have in a common round.
+    """Return which device is faster for each workload and size that was measured on both in a common round.
 
-    The CPU is compared with each other device, or the first device if there is no CPU.
+    The CPU is compared with every other device. Without a CPU, the first measured device takes its place.
 
     Raises:
         InvalidResourcesError: ``same_within`` is not valid.

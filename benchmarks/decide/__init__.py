@@ -1,1 +1,1 @@
-"""Decides from measurements: crossover, time and cost."""
+"""Decides from measurements which device is faster or cheaper, and from which size on."""

@@ -1,7 +1,7 @@
-"""Compares one GPU with nodes without GPUs: how many nodes finish the trials as early, or cost no more.
+"""Computes how many nodes without GPUs finish the trials as early as one GPU, and how many cost no more.
 
-The GPU runs the trials one after the other. A node runs as many at once as its CPUs allow. All nodes are paid for until
-the last trial ends. The comparison assumes that a trial on a full node is as fast as the measured one.
+The GPU runs the trials one after the other. A node runs as many trials at once as its CPUs allow. The cost includes all
+nodes until the last trial ends. The comparison assumes that a trial on a full node is as fast as the measured one.
 """
 
 import math
@@ -15,18 +15,18 @@ from tune_policies.values.resources import PositiveCount
 from tune_policies.values.value import Value
 
 MOST_TRIALS: Final = 100_000
-"""The largest number of trials, because every number of nodes up to it is evaluated."""
+"""The maximum number of trials. It is limited because the search may evaluate as many numbers of nodes."""
 
 _ROUNDING: Final = 1e-9
-"""Times whose relative difference is smaller count as equal."""
+"""Times or costs count as equal if their relative difference is at most this."""
 
 
 class NodesQuestion(Value):
-    """The question whether one GPU or more nodes without GPUs should run some trials.
+    """Whether to run some trials on one GPU or on additional nodes without GPUs.
 
     Attributes:
         num_trials: The number of trials of the whole run.
-        node_cpus: CPUs of a node. Default: those of the cluster's largest node without GPUs.
+        node_cpus: CPUs of a node. Defaults to the CPUs of the cluster's largest node without GPUs.
     """
 
     num_trials: PositiveCount = Field(le=MOST_TRIALS)
@@ -34,7 +34,7 @@ class NodesQuestion(Value):
 
 
 class Nodes(NamedTuple):
-    """Nodes without GPUs for some trials.
+    """Equal nodes without GPUs that run some trials.
 
     Attributes:
         num_trials: The number of trials of the whole run.
@@ -60,12 +60,13 @@ class Nodes(NamedTuple):
 
         Args:
             cpu_trial_s: The time of a trial on the CPU, in seconds.
-            gpu_trial_s: The time in which the GPU finishes one trial of many, in seconds.
-            speedups: The ends of the confidence interval of ``cpu_trial_s / gpu_trial_s``.
-            gpu_price: The price of the GPU with a trial's CPUs per hour, or ``None`` if unknown.
+            gpu_trial_s: The mean time per trial on the GPU, in seconds. It is shorter than a trial if trials share the
+                GPU.
+            speedups: The lower and upper end of the confidence interval of ``cpu_trial_s / gpu_trial_s``.
+            gpu_price: The price per hour of the GPU and the CPUs of its trials, or ``None`` if unknown.
 
         Raises:
-            InvalidResourcesError: A node has no room for a trial.
+            InvalidResourcesError: A node has fewer CPUs than a trial.
         """
         if not self.trials_per_node:
             raise InvalidResourcesError(
@@ -97,12 +98,12 @@ class Nodes(NamedTuple):
         return None if self.price is None else number * self.price * self._seconds(number, trial_s) / 3600
 
     def _fewest(self, trial_s: float, deadline_s: float) -> int | None:
-        """Return the fewest nodes that end by the deadline, or ``None`` if one trial takes longer."""
+        """Return the smallest number of nodes that meet the deadline, or ``None`` if a single trial takes longer."""
         in_turn = math.floor(deadline_s / trial_s * (1 + _ROUNDING))
         return math.ceil(self.num_trials / (in_turn * self.trials_per_node)) if in_turn else None
 
     def _most(self, trial_s: float, cost: float) -> int | None:
-        """Return the most nodes with a trial each that cost no more, or ``None`` if one node costs more."""
+        """Return the largest number of nodes, each with a trial, that cost at most ``cost``; ``None`` if none does."""
         numbers = range(math.ceil(self.num_trials / self.trials_per_node), 0, -1)
         limit = cost * (1 + _ROUNDING)
         return next((each for each in numbers if (self._cost(each, trial_s) or math.inf) <= limit), None)

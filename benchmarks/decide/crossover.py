@@ -1,4 +1,4 @@
-"""Finds the smallest size from which the GPU is the better device, and describes it in a sentence."""
+"""Finds the smallest size from which on the GPU is the better device, and describes it in a sentence."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 from tune_policies.plan.decision import Answer
 
 _RANKS: Final[dict[Answer, int]] = {"CPU": 0, "same": 1, "ambiguous": 1, "GPU": 2}
-"""The order of answers by size if there is one crossover."""
+"""The rank of each answer. With a single crossover, the rank never decreases as the size increases."""
 
 
 class Crossover(NamedTuple):
-    """The size from which the GPU is the better device.
+    """The size from which on the GPU is the better device.
 
     Attributes:
         above: The largest size with another answer; ``None`` if the GPU is the answer for all measured sizes.
@@ -23,13 +23,13 @@ class Crossover(NamedTuple):
 
 
 def crossover(answers: Mapping[int, Answer]) -> Crossover:
-    """Return the size from which the GPU is the answer, given the answers by size."""
+    """Return the size from which on the GPU is the answer, given the answers by size."""
     above = max((size for size, answer in answers.items() if answer != "GPU"), default=None)
     return Crossover(above, min((size for size in answers if above is None or size > above), default=None))
 
 
 def describe(answers: Mapping[int, Answer], better: str = "faster") -> str:
-    """Return the crossover in words, with the measured sizes; ``answers`` are by size, and not empty."""
+    """Return a sentence about the crossover and the measured sizes. ``answers`` by size must not be empty."""
     sizes = sorted(answers)
     measured = f"measured from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"measured at {sizes[0]} only"
     found = crossover(answers)

@@ -1,7 +1,8 @@
 """Decides which device is better for trials of each size, by time and by cost.
 
-Whole trials are compared, round by round, and not steps: a trial starts later on a GPU, and a short one may not make up
-for it. Sharing a GPU raises the trials per hour only if a record of ``tune-policies bench packing`` shows it.
+Whole trials are compared instead of steps, because a trial takes longer to start on a GPU, and faster steps may not
+make up for that in a short trial. Sharing a GPU increases the trials per hour only if a record of
+``tune-policies bench packing`` shows it.
 """
 
 import statistics
@@ -28,11 +29,14 @@ from .crossover import crossover
 from .prices import Prices
 
 PHASE = Phase.TRANSFERS
-"""The phase of a trial's steps, because its data start in host memory."""
+"""The phase whose times are compared: steps with transfers, because the data of a trial are in host memory."""
 
 
 def starts_s(run_set: RunSet, configuration: Configuration) -> dict[int, float]:
-    """Return the seconds before the first step, by round: the first epoch without the later time of its steps."""
+    """Return the startup time of the process in seconds, by round.
+
+    It is the time until the end of the first epoch, minus the time that the steps of an epoch take later.
+    """
     starts = {}
     for run in run_set.of(configuration):
         times = run.times_s(PHASE)
@@ -44,9 +48,9 @@ def starts_s(run_set: RunSet, configuration: Configuration) -> dict[int, float]:
 def trials_s(
     run_set: RunSet, configuration: Configuration, steps_per_trial: int, price: float = 1.0
 ) -> dict[int, tuple[float, ...]]:
-    """Return the seconds of a trial, times the price of a second, by round and by block of timed steps.
+    """Return the duration of a trial in seconds, multiplied by ``price``, for each round and block of timed steps.
 
-    Rounds without a known start are omitted.
+    Rounds whose startup time is unknown are omitted.
     """
     times = run_set.times_s(configuration, PHASE)
     return {
@@ -63,7 +67,7 @@ def compare_trials(
     same_within: float,
     prices: tuple[float, float] = (1.0, 1.0),
 ) -> Comparison:
-    """Compare whole trials of two configurations by their time, or by their cost at these prices of a second."""
+    """Compare whole trials of two configurations by time, or by cost if ``prices`` are their prices per second."""
     first, second = (
         trials_s(run_set, configuration, steps_per_trial, price)
         for configuration, price in zip(configurations, prices, strict=True)
@@ -73,7 +77,7 @@ def compare_trials(
 
 
 _OUTSIDE_ALLOCATORS_BYTES: Final = int(1.8 * GIB)
-"""GPU memory that frameworks use outside their allocators: the largest overhead, which is TensorFlow's."""
+"""GPU memory that a framework uses outside its allocator. TensorFlow uses the most, so this is its overhead."""
 
 _WORDS: Final[dict[Outcome, Answer]] = {
     Outcome.FIRST: "CPU",
@@ -88,12 +92,14 @@ class UndecidedError(ResourcePolicyError):
 
 
 class Terms(Value):
-    """The terms of a decision.
+    """The parameters of a decision.
 
     Attributes:
-        gpu: The measured device that is the GPU: ``"gpu"``, or a fraction such as ``"gpu@0.25"``. Default: the first.
-        gpu_type: The GPU's name in the prices. Default: Ray's name.
-        same_within: Relative difference of times, or costs, up to which they count as the same.
+        steps_per_trial: The number of steps of a trial.
+        gpu: The measured GPU to compare with the CPU: ``"gpu"``, or a fraction such as ``"gpu@0.25"``. Defaults to the
+            first measured one.
+        gpu_type: The GPU's name in the prices. Defaults to Ray's name.
+        same_within: Relative difference up to which times or costs count as the same.
         nodes: The trials and nodes for a comparison of one GPU with CPU nodes, or ``None`` for no comparison.
     """
 
@@ -105,14 +111,14 @@ class Terms(Value):
 
 
 class Decided(NamedTuple):
-    """A decision, and notes on what is undecided or doubtful, a sentence each."""
+    """A decision, and notes on undecided or doubtful sizes, as sentences."""
 
     decision: Decision
     notes: tuple[str, ...]
 
     @property
     def is_decided(self) -> bool:
-        """Whether there is an answer for any size."""
+        """Whether at least one size has an unambiguous answer."""
         return any(size.answer != "ambiguous" for each in self.decision.workloads for size in each.sizes)
 
 
@@ -123,12 +129,13 @@ def decide(
     prices: Prices | None = None,
     packing: ThroughputRecord | None = None,
 ) -> Decided:
-    """Decide from a run for trials on a cluster.
+    """Decide from the measurements of a run which device is better for trials on a cluster.
 
-    Without ``prices``, only times are compared. Without ``packing``, sharing a GPU does not raise the throughput.
+    Without ``prices``, only times are compared. Without ``packing``, the decision assumes that sharing a GPU does not
+    increase the throughput.
 
     Raises:
-        UndecidedError: No size has times of both a CPU and a GPU.
+        UndecidedError: No size was measured on both the CPU and the GPU.
         InvalidResourcesError: The run lacks the GPU, a trial's resources have no price, ``packing`` was measured on
             another GPU, or the nodes of ``terms.nodes`` are unknown or too small.
     """
@@ -198,7 +205,7 @@ class _Case(NamedTuple):
     packing: ThroughputRecord | None
 
     def check_packing(self) -> None:
-        """Check that the throughput was measured on the run's type of GPU, if both are known."""
+        """Check that the throughput was measured on the same type of GPU as the run, if both types are known."""
         measured_on = self._accelerator_type
         if self.packing is not None and measured_on is not None and not self.packing.may_be_of(measured_on):
             raise InvalidResourcesError(
@@ -221,7 +228,7 @@ class _Case(NamedTuple):
         )
 
     def decide(self, configurations: tuple[Configuration, Configuration]) -> tuple[SizeDecision, tuple[str, ...]]:
-        """Return which device is better, the cost of a trial on each, and the doubts about this result."""
+        """Compare the devices for one size. Return the decision and the doubts about it, as sentences."""
         steps, same_within = self.terms.steps_per_trial, self.terms.same_within
         (cpu, _), (gpu, gain) = (self._times(configuration) for configuration in configurations)
         by_time = compare_trials(self.run_set, configurations, steps, same_within=same_within)
@@ -264,13 +271,13 @@ class _Case(NamedTuple):
         )
 
     def _times(self, configuration: Configuration) -> tuple[DeviceTimes, float]:
-        """Return the time and cost of trials on a device, and the factor by which sharing raises the throughput."""
+        """Return the times and costs on a device, and the factor by which sharing it increases the throughput."""
         runs = self.run_set.of(configuration)
         cpus = max(run.num_threads for run in runs)
         peak = max((run.peak_gpu_bytes for run in runs if run.peak_gpu_bytes), default=None)
         device = parse_device(configuration.device)
         gpus = max(1.0, device.amount) if device.resource == "GPU" else 0.0
-        # This many trials at a time are as fast as a trial alone.
+        # The number of concurrent trials that do not slow each other down.
         in_turn = self._at_once(GpuPolicy(gpus=gpus, cpus=cpus) if gpus else CpuPolicy(cpus=cpus))
         at_once, gain = in_turn, 1.0
         if gpus:
@@ -307,13 +314,13 @@ class _Case(NamedTuple):
             return 0
 
     def _gain(self, configuration: Configuration, trials_per_gpu: int) -> float:
-        """Return the measured gain in throughput with up to ``trials_per_gpu`` trials at once."""
+        """Return the largest measured throughput gain with up to ``trials_per_gpu`` trials per GPU, as a factor."""
         if self.packing is None:
             return 1.0
-        # If the user gave the size, the record has it in the name.
+        # If the user chose the size, it is part of the name in the record.
         sized = f"{configuration.workload}[{configuration.size}]"
         name = sized if sized in self.packing.workloads else configuration.workload
-        # Without MPS, because a plan does not start it.
+        # Ignore measurements with MPS, because a plan does not start MPS.
         gains = [
             self.packing.speedup(name, mode, number) or 1.0
             for mode, number in self.packing.rates(name)

@@ -1,7 +1,7 @@
-"""Prices of an hour of CPUs and GPUs, and of the resources of a trial.
+"""Prices per hour of CPUs, GPUs and machines, and of the resources that a trial reserves.
 
-A trial on a rented machine costs the part that it reserves: of 16 CPUs and 4 GPUs, one GPU with 2 CPUs is a quarter. If
-CPUs and GPUs have separate prices, it costs their sum.
+A trial on a rented machine costs the fraction of the machine that it reserves: one GPU and 2 CPUs of a machine with
+4 GPUs and 16 CPUs cost a quarter of its price. If CPUs and GPUs have separate prices, a trial costs their sum.
 """
 
 import csv
@@ -21,11 +21,11 @@ from tune_policies.values.value import Value, shorten_names, suggest
 
 PricePerHour = Annotated[float, Field(gt=0)]
 Day = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
-"""A day such as ``2026-11-21``."""
+"""A date such as ``2026-11-21``."""
 
 
 class Instance(Value):
-    """A machine to rent, with its price for an hour. ``gpus`` below 1 are a part of one GPU."""
+    """A type of rented machine with its price per hour. ``gpus`` below 1 is a fraction of one GPU."""
 
     name: str
     price: PricePerHour
@@ -44,12 +44,12 @@ class Instance(Value):
         return self
 
     def part(self, cpus: float, gpus: float) -> float:
-        """Return which part of the machine these resources take: of its CPUs or its GPUs, whichever is larger."""
+        """Return the fraction of the machine that these resources use: of its CPUs or its GPUs, whichever is larger."""
         return max(cpus / self.cpus, gpus / self.gpus if gpus else 0.0)
 
 
 class Price(NamedTuple):
-    """A price per hour, and a description of the machine or resources."""
+    """A price per hour, and a description of the machine or resources that it pays for."""
 
     per_hour: float
     of: str
@@ -59,8 +59,8 @@ class Prices(Value):
     """Prices of one day in one currency.
 
     Attributes:
-        cpu: Price of one CPU for an hour; ``None`` if unknown.
-        gpus: Price of one GPU for an hour by its type, without CPUs.
+        cpu: Price of one CPU per hour, or ``None`` if unknown.
+        gpus: Price of one GPU per hour without CPUs, by GPU type.
     """
 
     date: Day
@@ -82,9 +82,12 @@ class Prices(Value):
         return tuple(sorted({*self.gpus, *(each.accelerator_type for each in self.instances if each.accelerator_type)}))
 
     def per_hour(self, *, cpus: float, gpus: float = 0, accelerator_type: str | None = None) -> Price:
-        """Return the lowest price of a trial's resources, or raise ``InvalidResourcesError``.
+        """Return the lowest price per hour of a trial's resources.
 
-        ``accelerator_type`` is the name in these prices, or Ray's name.
+        ``accelerator_type`` is the name of the GPU in these prices, or Ray's name.
+
+        Raises:
+            InvalidResourcesError: The GPU or the resources have no price.
         """
         name = self._named(accelerator_type) if gpus else None
         found = sorted((*self._of_instances(cpus, gpus, name), *self._of_parts(cpus, gpus, name)))
@@ -110,13 +113,13 @@ class Prices(Value):
 
     def _of_instances(self, cpus: float, gpus: float, name: str | None) -> Iterator[Price]:
         for each in self.instances:
-            # A trial on CPUs does not rent a machine with GPUs.
+            # For a trial without GPUs, both names are `None`, so machines with GPUs are skipped.
             if each.accelerator_type == name and (part := each.part(cpus, gpus)) <= 1:
                 where = f" in {each.region}" if each.region else ""
                 yield Price(each.price * part, f"{part:.3g} of {each.name}{where}")
 
     def _of_parts(self, cpus: float, gpus: float, name: str | None) -> Iterator[Price]:
-        """Yield the sum of the separate prices of a GPU and its CPUs."""
+        """Yield the sums of the separate prices of the GPUs and the CPUs."""
         if self.cpu is not None and (name is None or name in self.gpus):
             of_gpus = gpus * self.gpus[name] if name is not None else 0.0
             what = f"{gpus:g} {name} and {amount_of(cpus, 'CPU')}" if name is not None else amount_of(cpus, "CPU")
@@ -135,24 +138,25 @@ def _plain(name: str) -> str:
 
 
 COLUMNS: Final = ("InstanceType", "AcceleratorName", "AcceleratorCount", "vCPUs", "Price", "SpotPrice", "Region")
-"""The columns of SkyPilot's catalogs, versions 5 to 9, that are read; their prices are in US dollars."""
+"""The required columns of SkyPilot's catalogs, versions 5 to 9. Their prices are in US dollars per hour."""
 
 _MAX_CSV_BYTES: Final = 64 * MIB
 """Six times the size of SkyPilot's largest catalog."""
 
 
 def load_prices(path: str | Path, *, region: str | None = None, use_spot: bool = False) -> Prices:
-    """Read a price file: SkyPilot's ``vms.csv`` if it ends in ``.csv``, else this project's own, in YAML or JSON.
+    """Read a price file: SkyPilot's ``vms.csv`` if its name ends in ``.csv``, else this project's YAML or JSON format.
 
     The date of the prices in a CSV file is the file's modification date.
 
     Args:
         path: The file.
-        region: The region of the prices. By default the lowest prices of all regions.
+        region: The region of the prices. By default, the lowest prices of all regions apply.
         use_spot: Whether to use the spot prices of a CSV file.
 
     Raises:
-        InvalidResourcesError: The file cannot be read, or something in it is missing or invalid.
+        InvalidResourcesError: The file cannot be read, a value in it is missing or invalid, or it does not contain
+            the region.
     """
     path = Path(path)
     try:
@@ -182,13 +186,13 @@ def _own(data: object, name: str, region: str | None) -> Prices:
 
 
 class _Row(NamedTuple):
-    """One line of a CSV file, with its cells by column."""
+    """One line of a CSV file: its line number, and its cells by column name."""
 
     line: int
     cells: Mapping[str, str]
 
     def number(self, column: str) -> float | None:
-        """Return the number in a cell, or ``None`` if it is empty."""
+        """Return the number in a cell, or ``None`` if the cell is empty."""
         text = (self.cells[column] or "").strip()
         if text.lower() in ("", "nan"):
             return None
@@ -219,7 +223,7 @@ def _of_skypilot(text: str, source: str, day: str, region: str | None, *, use_sp
             fields = {"gpus": count, "accelerator_type": name} if name else {}
             region_of = row.cells["Region"] or None
             instances.append(Instance(name=machine, price=price, cpus=cpus, region=region_of, **fields))
-        elif not machine and name and count:  # a GPU that is added to a machine, as on Google Cloud
+        elif not machine and name and count:  # a GPU that can be attached to a machine, such as on Google Cloud
             of_gpus[name] = min(price / count, of_gpus.get(name, float("inf")))
     if not instances and not of_gpus:
         raise InvalidResourcesError("no line has a price")

@@ -1,1 +1,1 @@
-"""Runs workloads on devices in fresh processes, in random turns."""
+"""Measures workloads on devices, in fresh processes that take turns in random order."""

@@ -44,7 +44,12 @@ class Device(NamedTuple):
 
 
 class PlannedDevice(NamedTuple):
-    """A requested device with the plan of a trial, or ``None`` if the cluster lacks it; ``found`` is for the record."""
+    """A requested device.
+
+    Attributes:
+        plan: The plan of a trial on this device, or ``None`` if the cluster has no such device.
+        found: The entry of the device in the record.
+    """
 
     device: Device
     plan: TrialPlan | None
@@ -55,7 +60,7 @@ def parse_device(text: str) -> Device:
     """Parse a device: ``cpu``, ``gpu``, ``gpu@0.25``, or another family by Ray's name.
 
     Raises:
-        InvalidResourcesError: The family is unknown, or a trial cannot have this amount of it.
+        InvalidResourcesError: The family is unknown, or a trial cannot request this amount of it.
     """
     name, at, amount = text.strip().partition("@")
     resource = _RESOURCES.get(name.lower())
@@ -79,7 +84,7 @@ def parse_device(text: str) -> Device:
 
 
 def parse_devices(texts: Iterable[str]) -> tuple[Device, ...]:
-    """Return the devices, each once, and at least one; see :func:`parse_device` for the errors."""
+    """Parse the devices and remove duplicates. An empty list is an error; see :func:`parse_device` for the others."""
     devices = tuple(dict.fromkeys(map(parse_device, texts)))
     if not devices:
         raise InvalidResourcesError("no device is given: --device cpu --device gpu compares the two")
@@ -87,11 +92,11 @@ def parse_devices(texts: Iterable[str]) -> tuple[Device, ...]:
 
 
 def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> PlannedDevice:
-    """Return the plan of a trial with ``cpus`` CPUs on a device, or the reason why the cluster lacks the device."""
+    """Plan a trial with ``cpus`` CPUs on a device. If that is infeasible, the result contains the reason."""
     try:
         plan = device.policy(cpus).plan(capacity)
     except InfeasibleRequestError as error:
-        # Without the suggestion, which is about plans and not about measurements.
+        # Omit the suggestion of the error, because it refers to plans instead of measurements.
         why = f"one trial needs {error.asked}, but {error.offered}: short of {error.short_of}"
         return PlannedDevice(device, None, DeviceFound(device=str(device), why_missing=why))
     found = DeviceFound(
@@ -104,7 +109,7 @@ def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> Plann
 
 
 def _only_type(device: Device, capacity: ClusterCapacity) -> str | None:
-    """Return the type of all devices of this kind in the cluster, or ``None`` if they differ or it is unknown."""
+    """Return Ray's type of the cluster's devices of this kind, or ``None`` if the types differ or are unknown."""
     if device.resource == "CPU":
         return None
     types = {node.accelerator_type for node, _ in capacity.groups if device.resource in node.resources.ticks}
@@ -115,15 +120,16 @@ class Colocation(NamedTuple):
     """How the processes of a group share the cluster.
 
     Attributes:
-        is_together: Whether all run at once and take turns. Otherwise they run one after the other.
-        shares_cpus_on: The node on which they use the same CPUs in turn; ``None`` if each has its own.
+        is_together: Whether all processes exist at once and take turns. Otherwise, they run one after the other.
+        shares_cpus_on: ID of the node on which the processes use the same CPUs in turn. If it is ``None``, each process
+            reserves its own CPUs.
     """
 
     is_together: bool
     shares_cpus_on: str | None = None
 
     def options(self, configuration: Configuration, plan: TrialPlan, group: Group) -> dict[str, Any]:
-        """Return the options of the actor that runs the process of a configuration."""
+        """Return the Ray options of the actor that measures a configuration."""
         if self.shares_cpus_on is None:
             return plan.remote_options()
         # The first process that needs a device reserves the CPUs that all processes share.
@@ -133,25 +139,26 @@ class Colocation(NamedTuple):
 
 
 def colocate(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapacity) -> Colocation:
-    """Return the best way for the processes of a group to share the cluster, given the plans by device.
+    """Return how the processes of a group share the cluster, given the plans by device.
 
-    They reserve everything at once, or share the CPUs of one node, or run one after the other.
+    If possible, all processes reserve their resources at once. Otherwise, they share the CPUs of one node, or run one
+    after the other if no node is large enough.
     """
     slots = [plans[configuration.device].common_slot for configuration in group.configurations]
-    if _holds(slots, capacity):
+    if _fit_at_once(slots, capacity):
         return Colocation(is_together=True)
     cpus = max(slot.worker.cpus for slot in slots)
-    # If processes share CPUs, those without a device reserve nothing.
+    # If processes share CPUs, processes without a device reserve nothing.
     sharing = [slot.model_copy(update={"trial": slot.trial.replaced(cpus=0)}) for slot in slots if _has_device(slot)]
     for node in sorted(capacity.nodes, key=lambda node: node.node_id):
-        if node.resources.cpus >= cpus and _holds(sharing, capacity.with_nodes([node])):
+        if node.resources.cpus >= cpus and _fit_at_once(sharing, capacity.with_nodes([node])):
             return Colocation(is_together=True, shares_cpus_on=node.node_id)
     return Colocation(is_together=False)
 
 
-def _holds(slots: Iterable[TrialSlot], capacity: ClusterCapacity) -> bool:
-    """Return whether the alive nodes have room for all of these trials at once."""
-    # Trials with devices first, or the others could be placed on the CPUs that they need.
+def _fit_at_once(slots: Iterable[TrialSlot], capacity: ClusterCapacity) -> bool:
+    """Return whether the alive nodes have enough resources for all of these trials at once."""
+    # Place trials with devices first, so that other trials do not take the CPUs next to the devices.
     ordered = sorted(slots, key=lambda slot: not _has_device(slot))
     wanted = [
         slot.model_copy(update={"max_concurrent_trials": ordered.count(slot)})

@@ -1,7 +1,7 @@
-"""Determines the order of measurements: groups of configurations, random turns, and the missing part of a resumed run.
+"""Determines the order of measurements, and the missing measurements of a resumed run.
 
-Configurations take random turns, so that drift of the machine affects all of them equally. The order depends only on
-the seed, the round and the group, so a resumed run continues in the same order.
+Configurations take turns in random order, so that drift of the machine affects all of them equally. The order depends
+only on the seed, the round and the group, so a resumed run continues in the same order.
 """
 
 import random
@@ -13,11 +13,12 @@ from tune_policies.values.errors import InvalidResourcesError
 from ..record.run_set import Configuration, Phase, RunSet, Settings
 
 GIVEN_UP: Final = frozenset({"raised", "timed_out"})
-"""Failures that would occur again in later rounds, which skip the configuration. A process may die by chance."""
+"""Kinds of failures that would recur, so later rounds skip the configuration. A process that died is measured again in
+later rounds, because it may have died by chance."""
 
 
 class Group(NamedTuple):
-    """The configurations of one workload and size, which take turns: one for each available device, and a control."""
+    """Configurations of one workload and size that take turns: one for each available device, and maybe a control."""
 
     workload: str
     size: int
@@ -42,12 +43,12 @@ def groups_of(settings: Settings, devices: Sequence[str]) -> tuple[Group, ...]:
 
 
 def given_up(run_set: RunSet) -> frozenset[Configuration]:
-    """Return the configurations that are not retried."""
+    """Return the configurations that later rounds skip after a failure."""
     return frozenset(failure.configuration for failure in run_set.failures if failure.kind in GIVEN_UP)
 
 
 def is_done(run_set: RunSet, group: Group, number: int) -> bool:
-    """Return whether nothing of this round of a group remains to be measured."""
+    """Return whether all configurations of a group were measured or failed in this round, or are skipped."""
     measured = {run.configuration for run in run_set.runs if run.round == number}
     failed = {failure.configuration for failure in run_set.failures if failure.round == number}
     return measured | failed | given_up(run_set) >= set(group.configurations)
@@ -63,19 +64,19 @@ _Item = TypeVar("_Item")
 
 
 def order_of_groups(groups: Sequence[Group], seed: int, number: int) -> list[Group]:
-    """Return the order of the groups in a round."""
+    """Return the groups in the order of a round."""
     return _shuffled(groups, f"{seed}/{number}/groups")
 
 
 def order_of_processes(group: Group, seed: int, number: int) -> list[Configuration]:
-    """Return the order in which the processes of a group start in a round."""
+    """Return the configurations of a group in the order in which their processes start in a round."""
     return _shuffled(group.configurations, f"{seed}/{number}/{group.workload}/{group.size}/processes")
 
 
 def interleave(
     phases: Mapping[Configuration, Sequence[Phase]], num_sweeps: int, seed: str
 ) -> Iterator[list[tuple[Configuration, Phase]]]:
-    """Yield the turns of each sweep, in which every phase of every configuration has one turn, in random order."""
+    """Yield the turns of each sweep in random order. A sweep has one turn for each phase of each configuration."""
     turns = [(configuration, phase) for configuration, each in phases.items() for phase in each]
     for number in range(num_sweeps):
         yield _shuffled(turns, f"{seed}/{number}")
@@ -86,7 +87,7 @@ def _shuffled(items: Sequence[_Item], seed: str) -> list[_Item]:
 
 
 def settings_of(run_set: RunSet) -> Settings:
-    """Return the settings of a record, or raise ``InvalidResourcesError`` if it contains none."""
+    """Return the settings of a record, or raise ``InvalidResourcesError`` if the record has no settings."""
     if run_set.settings is None:
         raise InvalidResourcesError(
             "the record does not contain the requested settings, so it cannot continue: start a new one"
@@ -110,7 +111,7 @@ def check_same(before: RunSet, now: RunSet) -> None:
 
 
 def _comparable(run_set: RunSet) -> dict[str, object]:
-    """Return the facts that must not change in a resumed run, by their names in messages."""
+    """Return the properties that must not change in a resumed run, by their names in messages."""
     machine = run_set.environment
     return {
         **machine.model_dump(include={"cpu_model", "num_cpus", "usable_cpus", "python"}),

@@ -1,6 +1,6 @@
-"""Reads the load of the machine: counters before and after, and the CPU use of other processes in between.
+"""Measures the load of the machine: reads counters before and after, and computes the CPU use of other processes.
 
-Each process reads its own host, so the hosts of the measured processes are read.
+Each measured process reads the counters of its own host.
 """
 
 import platform
@@ -18,14 +18,14 @@ from ..record.run_set import NoiseReading
 
 
 class NoiseCounters(NamedTuple):
-    """The counters that one process reads of its host.
+    """The counters that one process reads on its host.
 
     Attributes:
         at_s: The time by the host's clock, in seconds.
         busy_s: CPU time of all processes and of the hypervisor since the host started, in seconds.
-        own_s: CPU time of this process and its children, by process number, in seconds.
+        own_s: CPU time of this process and its children in seconds, by process ID.
         throttled_s: How long the container's cgroup was throttled, in seconds; ``None`` if unknown.
-        gpu_throttled: The reasons why a GPU's clock is throttled.
+        gpu_throttled: NVML's reasons why a GPU's clock is throttled.
     """
 
     host: str
@@ -37,9 +37,9 @@ class NoiseCounters(NamedTuple):
 
 
 def read_noise() -> NoiseCounters:
-    """Read the counters of this host, and of this process with its children."""
-    # Count all CPUs, even if this process may use only some: load on the others slows it down too, because they share
-    # caches, memory and often cores.
+    """Read the counters of this host, and those of this process and its children."""
+    # Count all CPUs, even if this process may use only some of them. Load on the other CPUs slows the process down too,
+    # because CPUs share caches, memory and often cores.
     times = psutil.cpu_times()
     names = ("user", "nice", "system", "irq", "softirq", "steal")
     own = psutil.Process()
@@ -60,7 +60,7 @@ def read_noise() -> NoiseCounters:
 
 
 def noise_between(number: int, before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> NoiseReading:
-    """Return the load of the noisiest host between the first and the last readings."""
+    """Return the load of the busiest host between the readings ``before`` and ``after``, for round ``number``."""
     hosts = {each.host for each in before} & {each.host for each in after}
     pairs = [([b for b in before if b.host == host], [a for a in after if a.host == host]) for host in sorted(hosts)]
     throttled = [
@@ -77,7 +77,7 @@ def noise_between(number: int, before: Sequence[NoiseCounters], after: Sequence[
 
 
 def _load(before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> float:
-    """Return how many CPUs of a host other processes used."""
+    """Return how many CPUs of a host other processes used on average."""
     first, last = min(before, key=lambda each: each.at_s), max(after, key=lambda each: each.at_s)
     earlier = {pid: seconds for each in before for pid, seconds in each.own_s.items()}
     later = {pid: seconds for each in after for pid, seconds in each.own_s.items()}
@@ -88,7 +88,7 @@ def _load(before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> fl
 
 def _throttled_s() -> float | None:
     """Return how long the cgroup of this container was throttled, in seconds, or ``None`` if unknown."""
-    # A container sees its own cgroup as the root. Version 1 has a folder for each controller.
+    # In a container, its own cgroup is the root. Version 1 of cgroups has a folder for each controller.
     for file in ("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu/cpu.stat"):
         with suppress(OSError, ValueError):
             counts = dict(line.split(maxsplit=1) for line in Path(file).read_text().splitlines())

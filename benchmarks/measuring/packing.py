@@ -1,7 +1,7 @@
-"""Counts trials per hour on one GPU: one trial at a time, several at once, and as many as a measured plan allows.
+"""Measures trials per hour on one GPU: with one trial at a time, several at once, and as many as a plan allows.
 
-All runs do the same trainings through Ray Tune, including the start of their processes, in random order. A trial does
-steps from data in host memory, like a data loader.
+The plan is computed from a measured memory profile. All runs do the same trainings with Ray Tune, in random order, and
+their times include the start of processes. The data of a step start in host memory, as with a data loader.
 """
 
 import json
@@ -34,7 +34,7 @@ from .process import wait_for_devices
 
 
 class Training(NamedTuple):
-    """The work of a trial: steps of a workload; ``name`` identifies it in the record."""
+    """The work of a trial: a number of steps of a workload. ``name`` identifies the training in the record."""
 
     name: str
     workload: str
@@ -49,11 +49,11 @@ _DEFAULTS: Final = {
         *(("resnet18", 64, 1_000), ("transformer", 32, 4_000)),
     )
 }
-"""Trainings that take a few seconds on a GPU."""
+"""Default trainings by name. Each takes a few seconds on a GPU."""
 
 
 def find_training(workload: str, size: int | None, num_steps: int | None) -> Training:
-    """Return a training; ``size`` and ``num_steps`` may be ``None`` for workloads with defaults.
+    """Return a training. ``size`` and ``num_steps`` may be ``None`` for workloads that have defaults.
 
     Raises:
         InvalidResourcesError: The workload does not exist, or its size or number of steps is missing.
@@ -76,7 +76,7 @@ def default_trainings() -> list[Training]:
 
 
 def config_of(training: Training, seed: Any) -> dict[str, Any]:
-    """Return the config of a trial. The seed identifies the trial."""
+    """Return the config of a trial. ``seed`` only distinguishes the trials of a run."""
     return {
         "workload": training.workload,
         "size": training.size,
@@ -87,9 +87,9 @@ def config_of(training: Training, seed: Any) -> dict[str, Any]:
 
 
 def train_workload(config: dict[str, Any]) -> None:
-    """Do the steps of a config from :func:`config_of`, on the GPU if the trial has one, and report losses.
+    """Do the steps of a config from :func:`config_of`, on the GPU if the trial reserves one, and report losses.
 
-    All trials do the same work, because a workload seeds itself.
+    All trials do the same work, because a workload uses a fixed seed of its own.
     """
     if config["folder"] not in sys.path:
         sys.path.insert(0, config["folder"])
@@ -100,22 +100,23 @@ def train_workload(config: dict[str, Any]) -> None:
     for done in range(1, config["num_steps"] + 1):
         result = steps.with_transfers()
         if done % chunk == 0 or done == config["num_steps"]:
-            wait_for_devices(result)  # so that the work is done when the report is sent
+            wait_for_devices(result)  # otherwise the report could be sent before the work is done
             loss = 0.0 if result is None else checked_loss(result, name, done)
             tune.report({"loss": loss, "steps": done})
 
 
 NUM_REPORTS: Final = 4
+"""The number of reports of a trial."""
 ROUNDS: Final = 2
-"""Successive trials on a GPU in one run, so that the time between two trials counts."""
+"""Successive trials in each slot of a run. With two, the measured time includes the time between trials."""
 
 
 class Sweep(NamedTuple):
     """The runs to perform.
 
     Attributes:
-        trials_per_gpu: Numbers of trials that share the GPU, besides 1 and that of the plan.
-        repetitions: Runs of each way to share the GPU.
+        trials_per_gpu: Numbers of trials that share the GPU. The sweep adds 1 and the number of the measured plan.
+        repetitions: The number of runs for each way to share the GPU.
         cpus_per_trial: CPUs of a trial under the measured plan.
         use_mps: Whether several trials also run under MPS.
     """
@@ -128,7 +129,7 @@ class Sweep(NamedTuple):
 
 
 class FailedRunError(Exception):
-    """A run is not valid."""
+    """A trial of a run failed or got the wrong resources, so the run is omitted from the record."""
 
 
 class Sharing(NamedTuple):
@@ -141,7 +142,7 @@ class Sharing(NamedTuple):
 
     @property
     def isolation(self) -> Literal["mps"] | None:
-        """The mechanism that limits trials to their fraction of the GPU."""
+        """The mechanism that limits trials to their fraction of the GPU, or ``None``."""
         return "mps" if self.mode.uses_mps else None
 
 
@@ -166,7 +167,7 @@ def measure_throughput(sweep: Sweep, output: Path | None, *, force: bool = False
 
 
 def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
-    """Yield the record after each run."""
+    """Yield the record before the first run and after each run."""
     capacity = probe_cluster()
     num_gpus = sum(node.resources.gpus for node in capacity.nodes)
     if num_gpus > 1:
@@ -209,7 +210,7 @@ def _sharings(capacity: ClusterCapacity, training: Training, sweep: Sweep) -> li
         for number in sorted(set(sweep.trials_per_gpu))
         if number > 1
     ]
-    # The seed and the number of steps, in which trials differ, do not affect the memory of a training.
+    # The seed and the number of steps do not affect the memory use of a training, so a short training is enough.
     config = config_of(training._replace(num_steps=NUM_REPORTS), seed=0)
     profile = measure_gpu_memory(train_workload, [config], capacity=capacity)
     planned = GpuMemoryPolicy(profile=profile, cpus=sweep.cpus_per_trial).plan(capacity).for_config(config)
@@ -220,10 +221,10 @@ def _sharings(capacity: ClusterCapacity, training: Training, sweep: Sweep) -> li
 
 
 def run_trials(sharing: Sharing) -> ThroughputSample:
-    """Run two rounds of trials, and return how long they took.
+    """Run ``ROUNDS`` trials in each slot, and return the sample with their times and losses.
 
     Raises:
-        FailedRunError: A trial failed, or had more than its fraction of the GPU.
+        FailedRunError: A trial failed, reserved more than its fraction of the GPU, or was not limited by MPS.
     """
     num_trials = ROUNDS * sharing.trials_per_gpu
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:

@@ -1,10 +1,12 @@
-"""Runs in a fresh process: prepares a workload as a trial would, runs its first epoch, and times blocks of steps.
+"""Measures a workload in a fresh process.
 
-The class becomes a Ray actor with its own process. It returns errors of a workload as text, because the driver may not
-be able to unpickle the exception.
+The process prepares the workload as a trial would, runs its first epoch, and times blocks of steps.
+``WorkloadProcess`` becomes a Ray actor with its own process. It returns errors of a workload as text, because the
+driver may not be able to unpickle the exception.
 
-Blocks are timed by ``timeit``, as in ``torch.utils.benchmark``. Only frameworks that the process has imported wait for
-their devices, because importing another one would change the measurement.
+Blocks are timed with ``timeit``, as in ``torch.utils.benchmark``. Before the clock is read, the frameworks that the
+process has imported wait for their devices. Other frameworks are not imported, because that would change the
+measurement.
 """
 
 import functools
@@ -33,15 +35,19 @@ from ..workloads.steps import Steps, checked_loss, checked_steps
 from .noise import NoiseCounters, read_noise
 
 BLOCK_S: Final = 0.03
-"""The duration of a block: the cost of clock and synchronization is negligible, and there is time for many turns."""
+"""The target duration of a block in seconds. It is long enough to make the cost of the clock and of synchronization
+negligible, and short enough for many turns."""
 
 _CALLED_BEFORE: Final = 2
-"""The fewest untimed steps before a block, because another process has used the caches. As in PyTorch's timer, it is
-1 % of the block if that is more."""
+"""The minimum number of untimed steps before a block. They refill the caches, which other processes have used. As in
+PyTorch's timer, 1 % of the block's steps are untimed if that is more."""
 
 
 class BlockTimer:
-    """Times blocks of ``step``. ``synchronize`` waits for the device; by default its framework does."""
+    """Times blocks of calls of ``step``.
+
+    ``synchronize`` waits until the device has finished its work. By default, the imported frameworks wait.
+    """
 
     def __init__(self, step: Callable[[], Any], synchronize: Callable[[], None] | None) -> None:
         self._step = step
@@ -50,13 +56,13 @@ class BlockTimer:
 
     def seconds(self, num_steps: int) -> float:
         """Return how many seconds ``num_steps`` steps took together."""
-        if num_steps > 1:  # a step as long as a block warms up by itself
+        if num_steps > 1:  # a step that is as long as a block needs no warm-up
             for _ in range(max(_CALLED_BEFORE, num_steps // 100)):
                 self._keep_result()
         return timeit.Timer(self._keep_result, timer=self._synchronized_clock).timeit(num_steps)
 
     def _keep_result(self) -> None:
-        self._result = self._step()  # waiting for JAX needs its result
+        self._result = self._step()  # JAX can only wait for a result
 
     def _synchronized_clock(self) -> float:
         if self._synchronize is None:
@@ -67,9 +73,10 @@ class BlockTimer:
 
 
 def steps_of_block(seconds: Callable[[int], float], *, step_s: float | None = None) -> int:
-    """Return how many steps make a block.
+    """Return how many steps take about ``BLOCK_S``.
 
-    ``seconds`` times a number of steps. ``step_s`` is a lower bound of the time of a step, if one is known.
+    ``seconds`` runs a number of steps and returns their duration in seconds. ``step_s`` is a lower bound of the
+    duration of a step, if known.
     """
     if step_s is not None and step_s >= BLOCK_S:
         return 1
@@ -77,14 +84,14 @@ def steps_of_block(seconds: Callable[[int], float], *, step_s: float | None = No
     while True:
         taken = max(seconds(number), 1e-9)
         fitting = max(1, round(number * BLOCK_S / taken))
-        # From a third of a block on, the cost of the clock and of the first step after a pause is negligible.
+        # If the steps take at least a third of a block, the cost of the clock and of the first step is negligible.
         if taken >= BLOCK_S / 3:
             return fitting
         number = min(fitting, number * 10) if fitting > number else number * 2
 
 
 def wait_for_devices(result: Any) -> None:
-    """Wait until all imported frameworks have finished their work; ``result`` is the result of the last step."""
+    """Wait until the devices of all imported frameworks are idle. ``result`` is the result of the last step."""
     for name, wait in _WAITS.items():
         if (module := sys.modules.get(name)) is not None:
             wait(module, result)
@@ -101,13 +108,14 @@ def _wait_for_torch(torch: Any) -> None:
 
 _WAITS: Final[dict[str, Callable[[Any, Any], object]]] = {
     "torch": lambda torch, _: _wait_for_torch(torch),
-    # Outside eager mode, which RLlib switches off, a session returns when its work is done.
+    # RLlib disables eager mode. Without eager mode, a session returns only after its work is done.
     "tensorflow": lambda tensorflow, _: tensorflow.executing_eagerly() and tensorflow.test.experimental.sync_devices(),
     "jax": lambda jax, result: jax.block_until_ready(result),
     "cupy": lambda cupy, _: cupy.cuda.is_available() and cupy.cuda.Device().synchronize(),
     "numba.cuda": lambda cuda, _: cuda.is_available() and cuda.synchronize(),
 }
-"""Functions that wait for a framework's work, by its module name. They get the module and the last step's result."""
+"""Functions that wait until a framework's work is done, by module name. They receive the module and the result of the
+last step."""
 
 
 _COUNTED: Final = ("torch", "tensorflow", "jax", "cupy")
@@ -120,17 +128,17 @@ GPU_USE_UNKNOWN: Final = (
     "its libraries do not report whether they used the GPU, so its times may be those of the CPU: watch "
     "nvidia-smi during the run"
 )
-"""The warning for a user's own workload that was called for a GPU."""
+"""The warning for a user's own workload on a GPU if it is unknown whether the workload used the GPU."""
 
 
 def has_used_gpu(counters: Mapping[str, Any], imported: Container[str]) -> bool:
-    """Return whether a framework certainly used a GPU, judging by memory counters and imported modules.
+    """Return whether memory counters show that a framework used a GPU. ``False`` means that it is unknown.
 
     Raises:
-        ProbeError: All imported frameworks report their use, and none used a GPU.
+        ProbeError: All imported frameworks report their GPU memory, and none used a GPU.
     """
     for memory in counters.values():
-        # Allocations: merely waiting for a GPU initializes it, and memory pools grow without allocations.
+        # Prefer the peak of allocations: waiting for a GPU initializes it, so its pool may grow without allocations.
         if memory.held_bytes if memory.peak_allocated_bytes is None else memory.peak_allocated_bytes:
             return True
     if not any(name in imported for name in _COUNTED) or any(name in imported for name in _UNCOUNTED):
@@ -145,19 +153,21 @@ _Answer = TypeVar("_Answer")
 _Given = ParamSpec("_Given")
 
 _MOST_LOSSES: Final = 100
-"""The most losses in the record. Devices that agree on them did the same work."""
+"""The maximum number of losses in the record. They are enough to check that all devices did the same work."""
 
 _MOST_CHARACTERS: Final = 500
-"""The longest message. Some frameworks append pages of text."""
+"""The maximum length of an error message. Some frameworks append pages of text."""
 
 
 class Task(NamedTuple):
     """The work of a process.
 
     Attributes:
-        workload: Its name, or ``module:function``.
-        device: The argument of the workload: ``"cpu"``, ``"gpu"``, or a family by Ray's name.
-        folder: The driver's working directory, from which modules can be imported.
+        workload: The name of the workload, or ``module:function``.
+        size: The size of the workload, in the workload's own unit.
+        device: The device to pass to the workload: ``"cpu"``, ``"gpu"``, or a family by Ray's name.
+        folder: The driver's working directory. The process can import modules from it.
+        setup: The setup of a trial's process, such as its resources and limits.
         epoch_s: The first epoch stops after this number of seconds.
     """
 
@@ -170,13 +180,14 @@ class Task(NamedTuple):
 
 
 class FirstEpoch(NamedTuple):
-    """A process's report on its first epoch.
+    """The report of a process on its first epoch.
 
     Attributes:
-        epoch_s: The duration of the epoch; ``None`` if it was stopped.
+        epoch_s: The duration of the epoch in seconds, or ``None`` if the epoch was stopped early.
+        num_steps: The number of completed steps.
         phases: The phases that can be timed.
-        step_s: The time of the shortest step; ``None`` if unknown.
-        facts: Other fields of the record.
+        step_s: The duration of the shortest step in seconds, or ``None`` if unknown.
+        facts: Other fields of ``ProcessRun``.
     """
 
     epoch_s: float | None
@@ -187,13 +198,13 @@ class FirstEpoch(NamedTuple):
 
 
 class Raised(NamedTuple):
-    """An exception of the workload, in one line."""
+    """An exception that the workload raised, as one line of text."""
 
     message: str
 
 
 def _returns_errors(method: Callable[_Given, _Answer]) -> Callable[_Given, _Answer | Raised]:
-    """Make a method return its exceptions as ``Raised``."""
+    """Decorate a method so that it returns exceptions as ``Raised`` instead of raising them."""
 
     @functools.wraps(method)
     def returning(*args: _Given.args, **kwargs: _Given.kwargs) -> _Answer | Raised:
@@ -206,7 +217,7 @@ def _returns_errors(method: Callable[_Given, _Answer]) -> Callable[_Given, _Answ
 
 
 def _line(error: BaseException) -> str:
-    """Return the last line of the error's traceback, and the user's line that raised it."""
+    """Return the last line of the error's traceback, with the file and line in the workload that raised it."""
     last = " ".join(traceback.format_exception_only(error)[-1].split())
     last = last if len(last) <= _MOST_CHARACTERS else f"{last[:_MOST_CHARACTERS]}..."
     # If a framework sees no device, the user must change the line that calls `torch_device`.
@@ -216,7 +227,7 @@ def _line(error: BaseException) -> str:
 
 
 class WorkloadProcess:
-    """One process of one configuration."""
+    """The process that measures one configuration. Methods that run the workload return its errors as ``Raised``."""
 
     _task: Task
     _steps: Steps
@@ -224,15 +235,15 @@ class WorkloadProcess:
     _gpu_use_is_unknown: bool = False
 
     def begin(self) -> tuple[int, str]:
-        """Return the process number and the host."""
+        """Return the process ID and the host name."""
         return os.getpid(), platform.node()
 
     def read_noise(self) -> NoiseCounters:
-        """Read how busy this host is."""
+        """Read the load counters of this host."""
         return read_noise()
 
     def finish(self) -> tuple[dict[str, Any], list[str]]:
-        """Return the last fields of the record and warnings, and end the workload's processes on the GPU."""
+        """Terminate the workload's processes on the GPU. Return the remaining fields of the record, and warnings."""
         warnings = list(end_gpu_processes())
         if self._gpu_use_is_unknown:
             warnings.append(GPU_USE_UNKNOWN)
@@ -248,7 +259,7 @@ class WorkloadProcess:
         """Set up the process, prepare the workload, and run its first epoch."""
         self._task = task
         task.setup.apply()
-        # Processes that use the same CPUs in turn may reserve none in Ray, but each may use all of them.
+        # Processes that use the same CPUs in turn may reserve none in Ray. Therefore, set the number of threads here.
         CURRENT.set_num_threads(max(1, int(task.setup.resources.cpus)))
         if task.folder not in sys.path:
             sys.path.insert(0, task.folder)
@@ -259,10 +270,10 @@ class WorkloadProcess:
         ended = time.perf_counter()
         if task.device != "cpu":
             torch = sys.modules.get("torch")
-            # PyTorch has no counters for Apple GPUs, and other devices than GPUs are not checked.
+            # PyTorch has no counters for Apple GPUs, and devices other than GPUs are not checked.
             is_sure = task.device != "gpu" or (torch is not None and torch.backends.mps.is_available())
             is_sure = is_sure or has_used_gpu(read_counters(), sys.modules)
-            # The built-in workloads ask their libraries themselves.
+            # The built-in workloads check by themselves that their libraries use the GPU.
             self._gpu_use_is_unknown = ":" in task.workload and not is_sure
         num_threads = int(os.environ["OMP_NUM_THREADS"])  # set by set_num_threads
         phases = {Phase.TRANSFERS: steps.with_transfers, Phase.COMPUTE: steps.compute}
@@ -273,7 +284,7 @@ class WorkloadProcess:
             epoch_s=ended - prepared if len(times) == steps.steps_per_epoch else None,
             num_steps=len(times),
             phases=tuple(self._timers),
-            # The first step may compile. Without a loss, the steps did not wait for the device.
+            # Skip the first step, because it may compile. Without losses, the steps did not wait for the device.
             step_s=min(times[1:], default=None) if losses else None,
             facts={
                 "losses": tuple(losses[:_MOST_LOSSES]),
@@ -286,7 +297,7 @@ class WorkloadProcess:
         )
 
     def _run_epoch(self, deadline: float) -> tuple[list[float], list[float]]:
-        """Return the losses and the seconds of the steps."""
+        """Run the first epoch until ``deadline``. Return the losses, and the durations of the steps in seconds."""
         losses: list[float] = []
         times: list[float] = []
         result = None
@@ -303,19 +314,22 @@ class WorkloadProcess:
 
     @_returns_errors
     def steps_of_block(self, phase: Phase, step_s: float | None) -> int:
-        """Return how many steps make a block; ``step_s`` is the time of a step in the first epoch, if known."""
-        # With data on the device, a step may be much faster, and the first one may compile.
+        """Return how many steps a block of this phase has.
+
+        ``step_s`` is the duration of a step in the first epoch in seconds, if known.
+        """
+        # ``step_s`` does not apply to the other phase, because a step from data on the device may be much faster.
         return steps_of_block(self._timers[phase].seconds, step_s=step_s if phase is Phase.TRANSFERS else None)
 
     @_returns_errors
     def time_block(self, phase: Phase, num_steps: int) -> float:
-        """Return the seconds of a block."""
+        """Time a block of ``num_steps`` steps, and return its duration in seconds."""
         return self._timers[phase].seconds(num_steps)
 
 
 def _peak_host_bytes() -> int:
     with suppress(OSError):
-        # Not from getrusage, which starts with the memory of the parent process.
+        # `getrusage` would include the peak memory of the parent process before the fork.
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""The driver's side of a measured process: starts it in a trial's slot, calls it with deadlines, and ends it."""
+"""Controls a measured process from the driver: starts it in a trial's slot, calls it with timeouts, and ends it."""
 
 import functools
 import os
@@ -24,7 +24,7 @@ from .process import FirstEpoch, Raised, Task, WorkloadProcess
 
 
 class Round:
-    """One round: its number, its start, and counters for the order of its blocks and processes, over all groups."""
+    """One round of measurements: its number, its start time, and counters that number its blocks and processes."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -33,7 +33,7 @@ class Round:
 
 
 class NoTimesError(Exception):
-    """A process failed, so it cannot be timed any further."""
+    """A process failed, so it cannot be timed further."""
 
     def __init__(self, kind: Literal["raised", "timed_out", "died"], message: str) -> None:
         super().__init__(kind, message)
@@ -42,13 +42,13 @@ class NoTimesError(Exception):
 
 
 _ENDS_WITHIN_S: Final = 10
-"""How long to wait for a process to end, so that it does not disturb the next one."""
+"""How long to wait for a process to end, in seconds. A process that is still ending would disturb the next one."""
 
 _LONG_STEP_S: Final = 0.5
-"""If a step takes this long, the first epoch is enough warm-up."""
+"""If a step takes at least this many seconds, the first epoch is enough warm-up."""
 
 _NUM_WARMUPS: Final = 2
-"""Blocks of each phase that do not count."""
+"""The number of warm-up blocks of each phase, which are excluded from the results."""
 
 _DIED: Final = "its process died: {} Its log is in Ray's session folder; host memory may have run out"
 
@@ -56,7 +56,7 @@ _DIED: Final = "its process died: {} Its log is in Ray's session folder; host me
 class MeasuredProcess:
     """One fresh process, from its start to its end.
 
-    Methods that call the process raise ``NoTimesError`` if the workload raises or times out or the process has died.
+    Methods that call the process raise ``NoTimesError`` if the workload raises or times out, or if the process died.
     """
 
     def __init__(self, configuration: Configuration, current: Round, settings: Settings) -> None:
@@ -69,7 +69,7 @@ class MeasuredProcess:
         self._spent_s = 0.0
         self._last_s: dict[Phase, float] = {}
         self._step_s: float | None = None
-        # The fields of the record that are known so far.
+        # The fields of `ProcessRun` so far.
         self._record: dict[str, Any] = {
             "configuration": configuration,
             "round": current.number,
@@ -81,7 +81,7 @@ class MeasuredProcess:
 
     @property
     def num_sweeps(self) -> int:
-        """Blocks of each phase, with warm-ups."""
+        """The number of blocks of each phase, including warm-ups."""
         return self._settings.num_blocks + self._num_warmups
 
     @property
@@ -91,7 +91,8 @@ class MeasuredProcess:
     def start(self, plan: TrialPlan, reserved: Mapping[str, Any], device: str) -> None:
         """Start the process, and wait until its first epoch is done and the number of steps in a block is known.
 
-        ``plan`` is that of a trial, ``reserved`` the options of the actor, and ``device`` the workload's argument.
+        ``plan`` is the plan of a trial on this device, ``reserved`` are the Ray options of the actor, and ``device`` is
+        the device name to pass to the workload.
         """
         asked = time.monotonic()
         self._record["started_at"] = datetime.now(UTC)
@@ -117,7 +118,7 @@ class MeasuredProcess:
         self._size_blocks(epoch)
 
     def _size_blocks(self, epoch: FirstEpoch) -> None:
-        """Determine how many steps make a block of each phase, unless a step would exceed the remaining time."""
+        """Determine how many steps a block of each phase has, unless a step may exceed the remaining time."""
         self._step_s = epoch.step_s
         mean_s = (epoch.epoch_s or self._settings.process_timeout_s / 2) / epoch.num_steps
         for phase in epoch.phases:
@@ -126,7 +127,7 @@ class MeasuredProcess:
             self.num_steps[phase] = self._ask(self._actor.steps_of_block, phase, self._step_s)
 
     def _is_too_long(self, seconds: float) -> bool:
-        """Return whether ``seconds`` of work may exceed the remaining time. If so, time no more blocks."""
+        """Return whether ``seconds`` of work may exceed the remaining time. If so, also stop timing blocks."""
         if seconds <= (self._settings.process_timeout_s - self._spent_s) * 0.8:
             return False
         self.num_steps.clear()
@@ -134,7 +135,7 @@ class MeasuredProcess:
         return True
 
     def read_noise(self) -> NoiseCounters:
-        """Read how busy the host is."""
+        """Read the load counters of the process's host."""
         return cast(NoiseCounters, self._ask(self._actor.read_noise))
 
     def time_block(self, phase: Phase, sweep: int) -> None:
@@ -158,13 +159,13 @@ class MeasuredProcess:
         )
 
     def finish(self) -> None:
-        """Request the last report of the process."""
+        """Terminate the workload's GPU processes, and record the peak memory and the warnings of the process."""
         facts, warnings = self._ask(self._actor.finish, at_least_s=_ENDS_WITHIN_S)
         self._record |= facts
         self.warnings += warnings
 
     def end(self) -> None:
-        """End the process by force. If it is on this host, wait until it is gone."""
+        """Kill the process. If it runs on this host, wait until it has ended."""
         if not hasattr(self, "_actor"):
             return
         ray.kill(self._actor, no_restart=True)
@@ -176,11 +177,11 @@ class MeasuredProcess:
 
     @property
     def has_times(self) -> bool:
-        """Whether it measured anything besides warm-ups."""
+        """Whether the process completed its first epoch or timed a block that is not a warm-up."""
         return "first_epoch_s" in self._record or any(not block.is_warmup for block in self.blocks)
 
     def run(self) -> ProcessRun:
-        """Return the record of its measurements."""
+        """Return the record of this process's measurements."""
         return ProcessRun(
             **self._record,
             blocks=tuple(self.blocks),
@@ -188,13 +189,17 @@ class MeasuredProcess:
         )
 
     def failure(self, error: NoTimesError) -> Failure:
-        """Return the record of its failure."""
+        """Return the record of this process's failure."""
         return Failure(
             configuration=self.configuration, round=self._round.number, kind=error.kind, message=error.message
         )
 
     def _ask(self, method: Any, *args: object, late: str = "", at_least_s: float = 0.0) -> Any:
-        """Call a method of the process with a deadline."""
+        """Call a method of the process and return its result.
+
+        The timeout is the rest of the process's time, but at least ``at_least_s`` seconds. ``late`` replaces the
+        default message of a timeout.
+        """
         left_s = max(self._settings.process_timeout_s - self._spent_s, at_least_s)
         start = time.monotonic()
         try:
@@ -214,20 +219,20 @@ class MeasuredProcess:
 
 
 def _unique_runtime_env() -> dict[str, Any]:
-    """Return a runtime environment that no other process has.
+    """Return a unique runtime environment, which makes Ray start a fresh process.
 
-    Otherwise, Ray could run the actor in a prestarted process, or in a process that has run tasks.
+    Otherwise, Ray could reuse a prestarted process, or a process that has run tasks.
     """
     return {"env_vars": {"TUNE_POLICIES_MEASURED_PROCESS": uuid.uuid4().hex}}
 
 
-@functools.cache  # otherwise Ray exports the class to its workers each time
+@functools.cache  # otherwise, each call exports the class to Ray's workers again
 def _actor_class() -> Any:
     return ray.remote(WorkloadProcess)
 
 
 def _reason(error: Exception) -> str:
-    """Return the error that Ray's message quotes, or else the first line of the message."""
+    """Return the last error that Ray's message quotes, or the first line of the message if it quotes none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     quoted = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
     return (quoted[-1:] or lines[:1] or [type(error).__name__])[0]

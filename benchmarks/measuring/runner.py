@@ -1,4 +1,4 @@
-"""Runs all rounds of all groups in fresh processes that take turns, and yields the record as it grows."""
+"""Measures all groups in all rounds, in fresh processes that take turns, and yields the record after each group."""
 
 import math
 import sys
@@ -41,9 +41,9 @@ from .process_runner import MeasuredProcess, NoTimesError, Round
 
 
 def disagreements(runs: Iterable[ProcessRun]) -> Iterator[Failure]:
-    """Yield a failure for each process whose losses differ from those of the first process with losses.
+    """Yield a failure for each process whose losses differ from the losses of the first process that reports losses.
 
-    Only steps that both have done are compared.
+    Only steps that both processes completed are compared.
     """
     with_losses = [run for run in runs if run.losses]
     for run in with_losses[1:]:
@@ -63,15 +63,16 @@ def disagreements(runs: Iterable[ProcessRun]) -> Iterator[Failure]:
 
 
 _THREADS_REST_AFTER_S: Final = 0.05
-"""Pause between turns on shared CPUs: OpenBLAS's threads spin for 2^26 clock ticks, 20 to 30 ms, before they sleep."""
+"""The pause before a turn on shared CPUs, in seconds. OpenBLAS's threads spin for 2^26 clock ticks, or 20 to 30 ms,
+before they sleep."""
 
 
 @dataclass
 class GroupRun:
-    """Measures a group in a round.
+    """The measurements of a group in one round.
 
     Attributes:
-        plans: The plan of a trial by device.
+        plans: The plans of a trial, by device.
     """
 
     group: Group
@@ -84,13 +85,16 @@ class GroupRun:
     _failures: dict[Configuration, Failure] = field(default_factory=dict)
 
     def measure(self) -> None:
-        """Measure the group, one process after the other if they do not fit together. All end before it returns."""
+        """Measure the group, with one process after the other if the processes do not fit at once.
+
+        All processes have ended when this method returns.
+        """
         ordered = order_of_processes(self.group, self.settings.seed, self.current.number)
         for together in [ordered] if self.colocation.is_together else [[each] for each in ordered]:
             self._measure_together(together)
 
     def added_to(self, run_set: RunSet) -> RunSet:
-        """Return the record with these measurements."""
+        """Return ``run_set`` with these measurements added."""
         runs = [each.run() for each in self._processes if each.configuration not in self._failures and each.has_times]
         runs.sort(key=lambda run: self.group.configurations.index(run.configuration))
         return run_set.model_copy(
@@ -109,13 +113,13 @@ class GroupRun:
                 processes.append(process)
                 plan = self.plans[configuration.device]
                 reserved = self.colocation.options(configuration, plan, self.group)
-                with self._noting_failure(process):
+                with self._recording_failure(process):
                     process.start(plan, reserved, parse_device(configuration.device).name)
             before = list(self._read_noise(processes))
             self._interleave(processes)
             self._noise.append(noise_between(self.current.number, before, list(self._read_noise(processes))))
-            for process in self._sound(processes):
-                with self._noting_failure(process):
+            for process in self._running(processes):
+                with self._recording_failure(process):
                     process.finish()
                 if not process.has_times:  # it stopped before anything was timed
                     why = NoTimesError("timed_out", "; ".join(process.warnings) or "nothing was timed")
@@ -126,31 +130,34 @@ class GroupRun:
                 process.end()
 
     def _interleave(self, processes: Sequence[MeasuredProcess]) -> None:
-        sound = {process.configuration: process for process in self._sound(processes)}
-        phases = {configuration: tuple(process.num_steps) for configuration, process in sound.items()}
-        num_sweeps = max((process.num_sweeps for process in sound.values()), default=0)
+        running = {process.configuration: process for process in self._running(processes)}
+        phases = {configuration: tuple(process.num_steps) for configuration, process in running.items()}
+        num_sweeps = max((process.num_sweeps for process in running.values()), default=0)
         seed = f"{self.settings.seed}/{self.current.number}/{self.group.workload}/{self.group.size}/turns"
         for number, sweep in enumerate(interleave(phases, num_sweeps, seed)):
             for configuration, phase in sweep:
                 if configuration not in self._failures:
                     if self.colocation.shares_cpus_on is not None:
                         time.sleep(_THREADS_REST_AFTER_S)
-                    with self._noting_failure(sound[configuration]):
-                        sound[configuration].time_block(phase, number)
+                    with self._recording_failure(running[configuration]):
+                        running[configuration].time_block(phase, number)
 
-    def _sound(self, processes: Sequence[MeasuredProcess]) -> list[MeasuredProcess]:
+    def _running(self, processes: Sequence[MeasuredProcess]) -> list[MeasuredProcess]:
         return [process for process in processes if process.configuration not in self._failures]
 
     def _read_noise(self, processes: Sequence[MeasuredProcess]) -> Iterator[NoiseCounters]:
-        """Yield the readings of each process, and of this one."""
-        for process in self._sound(processes):
-            with self._noting_failure(process):
+        """Yield the counters that the running processes and this process read."""
+        for process in self._running(processes):
+            with self._recording_failure(process):
                 yield process.read_noise()
         yield read_noise()
 
     @contextmanager
-    def _noting_failure(self, process: MeasuredProcess) -> Iterator[None]:
-        """Record the failure of a process and end it, so that the others continue."""
+    def _recording_failure(self, process: MeasuredProcess) -> Iterator[None]:
+        """Record the failure of a process in the body of the ``with`` statement, and end the process.
+
+        The other processes continue.
+        """
         try:
             yield
         except NoTimesError as error:
@@ -159,7 +166,7 @@ class GroupRun:
 
 
 def new_run_set(settings: Settings, capacity: ClusterCapacity, environment: Environment, command: str) -> RunSet:
-    """Return the record of a run before anything is measured; errors as in ``parse_device``."""
+    """Return the record of a run without measurements; see :func:`parse_devices` for the errors."""
     return RunSet(
         command=command,
         seed=settings.seed,
@@ -172,9 +179,9 @@ def new_run_set(settings: Settings, capacity: ClusterCapacity, environment: Envi
 
 
 def measure(run_set: RunSet, capacity: ClusterCapacity) -> Iterator[RunSet]:
-    """Measure the missing part of a record, and yield the record after each group of each round.
+    """Take the missing measurements of a record, and yield the record after each group of each round.
 
-    The program must be connected to Ray. Ctrl-C ends the processes, and the group that they measured is not recorded.
+    The program must be connected to Ray. Ctrl-C ends the processes and discards the measurements of the current group.
 
     Raises:
         InvalidResourcesError: The record has no settings, or a device does not exist.
@@ -205,9 +212,11 @@ class Session(NamedTuple):
     """The settings of a run, and the file of its record.
 
     Attributes:
-        settings: ``None`` to continue the run in ``output``.
-        address: Ray's address, as for ``ray.init``.
-        timeout_s: Deadline for Ray's response, in seconds.
+        settings: What to measure, or ``None`` to resume the run recorded in ``output``.
+        command: The command line to record.
+        output: The file of the record.
+        address: The address of the Ray cluster, as for ``ray.init``.
+        timeout_s: How long to wait for a response from Ray, in seconds.
     """
 
     settings: Settings | None
@@ -218,7 +227,7 @@ class Session(NamedTuple):
 
 
 def measure_to_file(session: Session) -> RunSet:
-    """Measure, and return the record that is in the file at the end.
+    """Measure, write the record to the file of the session after each group, and return the final record.
 
     Raises:
         InvalidResourcesError: The file exists already, cannot be resumed, or is being written by another process; or
@@ -259,7 +268,11 @@ def _write_all(growing: Iterator[RunSet], run_set: RunSet, output: Path) -> RunS
 
 @contextmanager
 def ray_of_a_run(address: str | None, timeout_s: float) -> Iterator[None]:
-    """Connect to the given or running Ray cluster, or start one for the run; raise ``ProbeError`` on failure."""
+    """Connect to the given or running Ray cluster, or start Ray on this machine for the run.
+
+    Raises:
+        ProbeError: Ray does not start or does not respond.
+    """
     if ray.is_initialized() or find_ray(address) is not None:
         with connection(address, timeout_s, local="starts a Ray instance for the run"):
             yield

@@ -1,1 +1,1 @@
-"""The record of a run of the benchmarks: values, and their file."""
+"""The record of a benchmark run, and the file that stores it."""

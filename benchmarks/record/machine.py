@@ -1,4 +1,4 @@
-"""Reads this machine, and the versions of its installed distributions, without importing them."""
+"""Reads the hardware of this machine, and the versions of installed distributions without importing them."""
 
 import os
 import platform
@@ -23,11 +23,11 @@ FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "numba", "numpy", "xgboost", 
 """Packages whose version affects the speed of workloads."""
 
 _OTHER_BUILDS: Final = {"tensorflow": "tensorflow-cpu", "xgboost": "xgboost-cpu"}
-"""Distributions that contain the same package under another name."""
+"""Other distributions that contain the same package, by package."""
 
 
 def read_environment(packages: Iterable[str] = ("tune-policies", "ray", *FRAMEWORKS)) -> Environment:
-    """Return the machine, and the versions of the ``packages`` that are installed."""
+    """Return the hardware of this machine, and the versions of those ``packages`` that are installed."""
     installed = installed_versions()
     versions = {name: installed.get(name) or installed.get(_OTHER_BUILDS.get(name, "")) for name in packages}
     return Environment(
@@ -64,7 +64,7 @@ def _gpus() -> tuple[GpuFacts, ...]:
 
 
 def describe_machine(*packages: str) -> str:
-    """Return CPU, cores, Python and versions in one line: of tune-policies, pydantic, Ray and ``packages``."""
+    """Return one line with the CPU, its cores, and the versions of Python, tune-policies, Ray and ``packages``."""
     named = ("tune-policies", "pydantic", "ray", *packages)
     machine = read_environment(named)
     versions = ", ".join(f"{name} {machine.versions.get(name, 'not installed')}" for name in named)

@@ -1,4 +1,4 @@
-"""The record of a throughput benchmark: trials per hour by trials per GPU."""
+"""The record of a throughput benchmark: the trials per hour for each number of trials per GPU."""
 
 import re
 import statistics
@@ -19,13 +19,14 @@ from .run_set import Seconds
 from .summary import Spread, spread
 
 PAYS: Final = 1.1
-"""Doubling the trials on a GPU pays if it multiplies the throughput by this factor."""
+"""Doubling the trials on a GPU pays off if it multiplies the throughput by at least this factor."""
 
 UNREAD_GPU: Final = "GPU that was not read"
+"""The recorded name of a GPU whose model could not be read."""
 
 
 class PackingMode(StrEnum):
-    """How many trials share the GPU: one, a requested number, or the number of the plan from the measured profile."""
+    """How many trials share the GPU: one, a requested number, or the number in a plan from the measured profile."""
 
     ALONE = "alone"
     PACKED = "packed"
@@ -45,12 +46,12 @@ class PackingMode(StrEnum):
 
 
 class ThroughputSample(Value):
-    """One run.
+    """The result of one run.
 
     Attributes:
-        seconds: From the start of the Tune run to its end, including the start of processes.
-        trial_seconds: Time of each trial after the start of its process, by seed, in seconds.
-        losses: The last loss of each trial, by seed.
+        seconds: The duration of the Tune run in seconds, including the start of processes.
+        trial_seconds: The duration of each trial in seconds, without the start of its process, ordered by seed.
+        losses: The last loss of each trial, ordered by seed.
     """
 
     workload: str
@@ -63,7 +64,7 @@ class ThroughputSample(Value):
 
     @property
     def trials_per_hour(self) -> float:
-        """Trials that finish in an hour at this rate."""
+        """How many trials finish per hour at the rate of this run."""
         return self.num_trials * 3600 / self.seconds
 
 
@@ -72,9 +73,9 @@ class ThroughputRecord(Value):
 
     Attributes:
         gpu: The model of the GPU, or ``UNREAD_GPU``.
-        machine: CPU, cores and versions.
+        machine: The CPU, its number of cores, and the versions of packages, as text.
         plans: The explanation of the plan from the measured profile, by workload.
-        failures: Why runs were omitted.
+        failures: The reasons why runs were omitted.
     """
 
     gpu: str
@@ -85,7 +86,7 @@ class ThroughputRecord(Value):
     failures: tuple[Redacted, ...] = ()
 
     def with_sample(self, sample: ThroughputSample) -> "ThroughputRecord":
-        """Return the record with another run."""
+        """Return the record with one more run."""
         return self.model_copy(update={"samples": (*self.samples, sample)})
 
     def with_failure(self, failure: str) -> "ThroughputRecord":
@@ -93,15 +94,18 @@ class ThroughputRecord(Value):
         return self.model_copy(update={"failures": (*self.failures, redacted(failure))})
 
     def redacted(self) -> "ThroughputRecord":
-        """Return a record that can be published: without the command, names of the cluster, and errors."""
+        """Return a copy for publication, without the command, resource names of the cluster, and error messages."""
         plans = {workload: public_text(plan) for workload, plan in self.plans.items()}
         failures = (LEFT_OUT,) * len(self.failures)
         return self.model_copy(update={"command": LEFT_OUT, "plans": plans, "failures": failures})
 
     def may_be_of(self, accelerator_type: str) -> bool:
-        """Return whether the GPU may have this accelerator type. Ray's names are parts of the vendors' names."""
+        """Return whether the GPU may have this accelerator type.
+
+        Ray's name of a type is usually a part of the vendor's name of the GPU.
+        """
         part = re.escape(accelerator_type.partition("-")[0])
-        # Ray's name may end within a word, such as "G" for a GeForce.
+        # The match may end within a word, such as "G" in "GeForce".
         return self.gpu == UNREAD_GPU or re.search(rf"\b{part}(?!\d)", self.gpu, re.IGNORECASE) is not None
 
     @property
@@ -110,7 +114,7 @@ class ThroughputRecord(Value):
         return sorted({sample.workload for sample in self.samples})
 
     def rates(self, workload: str) -> dict[tuple[PackingMode, int], Spread]:
-        """Return trials per hour by mode and trials per GPU, the fewest trials first."""
+        """Return the trials per hour by mode and trials per GPU, sorted by trials per GPU."""
         samples: dict[tuple[PackingMode, int], list[float]] = {}
         for sample in self.samples:
             if sample.workload == workload:
@@ -119,19 +123,19 @@ class ThroughputRecord(Value):
         return {each: spread(samples[each]) for each in by_number}
 
     def speedup(self, workload: str, mode: PackingMode, trials_per_gpu: int) -> float | None:
-        """Return the ratio of the median rate to that of one trial on a GPU, or ``None`` if that was not run."""
+        """Return the median rate divided by the rate with one trial at a time, or ``None`` if the latter is missing."""
         rates = self.rates(workload)
         alone = rates.get((PackingMode.ALONE, 1))
         return rates[mode, trials_per_gpu].median / alone.median if alone else None
 
     def stops_paying_at(self, workload: str) -> int | None:
-        """Return the trials per GPU above which more do not pay, without MPS; see :func:`stops_paying_at`."""
+        """Return the trials per GPU above which more do not pay off without MPS; see :func:`stops_paying_at`."""
         return stops_paying_at(
             {number: rate.median for (mode, number), rate in self.rates(workload).items() if not mode.uses_mps}
         )
 
     def largest_difference_of_losses(self, workload: str) -> float:
-        """Return the largest range of the losses of one seed over all runs, relative to their median."""
+        """Return by how much the losses of the same seed differ between runs, at most, relative to their median."""
         by_seed: dict[int, list[float]] = {}
         for sample in self.samples:
             if sample.workload == workload:
@@ -149,13 +153,14 @@ def read_throughput(path: Path) -> ThroughputRecord:
 
 
 def stops_paying_at(rates: dict[int, float]) -> int | None:
-    """Return the trials per GPU above which no larger number brings a tenth more for each doubling.
+    """Return the trials per GPU above which more trials do not pay off.
 
-    ``None`` if the largest number still pays. ``rates`` are trials per hour by trials per GPU.
+    More trials pay off if each doubling increases the throughput by at least a tenth. Return ``None`` if this is the
+    case up to the largest number. ``rates`` are trials per hour by trials per GPU.
     """
     numbers = sorted(rates)
     for index, number in enumerate(numbers[:-1]):
-        # From 4 to 16 are two doublings.
+        # The number of doublings is log2(more / number).
         if not any(rates[more] >= rates[number] * (more / number) ** log2(PAYS) for more in numbers[index + 1 :]):
             return number
     return None

@@ -1,4 +1,4 @@
-"""The record of a benchmark run: raw times by process, the machine, and disturbances."""
+"""The record of a benchmark run: the raw times of each process, the machine, and disturbances."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ from tune_policies.values.value import Many, Value, counted, shorten
 
 
 def ignoring_fields(*names: str) -> Any:
-    """Return a validator that ignores fields of earlier versions, so that their files still load."""
+    """Return a validator that ignores these fields of earlier versions, so that their files can still be read."""
 
     def without_them(data: Any) -> Any:
         return {key: value for key, value in data.items() if key not in names} if isinstance(data, dict) else data
@@ -26,7 +26,7 @@ def ignoring_fields(*names: str) -> Any:
 
 
 class GpuFacts(Value):
-    """One GPU as its driver describes it. Fields that the driver does not report are ``None``."""
+    """The properties of a GPU that its driver reports. Other fields are ``None``."""
 
     name: str
     memory_bytes: Bytes | None = None
@@ -51,8 +51,9 @@ class Environment(Value):
     Attributes:
         num_cpus: Logical CPUs of the machine.
         usable_cpus: CPUs within the affinity and the cgroup's quota.
-        cgroup_memory_bytes: The cgroup's memory limit; ``None`` also if there is no limit.
-        versions: Of packages, by name.
+        host_memory_bytes: The memory of the machine.
+        cgroup_memory_bytes: The cgroup's memory limit, or ``None`` if it is unknown or there is no limit.
+        versions: Versions of packages, by name.
     """
 
     cpu_model: str
@@ -87,13 +88,13 @@ class Settings(Value):
 
     Attributes:
         sizes: The sizes of each workload, by its name or ``module:function``.
-        devices: Such as ``"cpu"``, ``"gpu"``, ``"gpu@0.25"`` or ``"TPU"``; each once.
+        devices: The distinct devices to measure, such as ``"cpu"``, ``"gpu"``, ``"gpu@0.25"`` or ``"TPU"``.
         cpus: CPUs of a trial, on every device.
-        num_rounds: In each round, every configuration has a fresh process.
-        num_blocks: Blocks of each phase in each process, without warm-ups.
-        process_timeout_s: The longest time that a process works, in seconds since it was requested.
+        num_rounds: The number of rounds. Each round measures every configuration in a fresh process.
+        num_blocks: The number of blocks of each phase in each process, without warm-ups.
+        process_timeout_s: The total time that the driver waits for a process, in seconds.
         seed: Seed of the random order.
-        has_control: Whether a second, equal configuration shows how noisy the machine is.
+        has_control: Whether to measure a second, equal configuration, which shows how noisy the machine is.
     """
 
     sizes: dict[str, tuple[PositiveCount, ...]] = Field(min_length=1)
@@ -115,16 +116,17 @@ def _one_line(name: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_one_line)]
-"""The name of a benchmark, of a row in a table and of a file."""
+"""The name of a workload or device: one line of printable text."""
 
 Seconds = Annotated[float, Field(ge=1e-12, le=1e12)]
-"""A duration above 0, within bounds whose squares are finite floats."""
+"""A positive duration in seconds. The bounds prevent overflow and underflow in computations."""
 
 
 class Phase(StrEnum):
-    """The timed work: a step from data on the device, a step from data in host memory, or the first epoch.
+    """The timed work.
 
-    The first epoch includes everything before it: start of the process, imports, data and compilation.
+    ``COMPUTE`` is a step whose data are on the device, and ``TRANSFERS`` a step whose data are in host memory. The time
+    of ``FIRST_EPOCH`` includes the start of the process, imports, the preparation of data and compilation.
     """
 
     COMPUTE = "compute"
@@ -136,9 +138,9 @@ class Configuration(Value):
     """One workload of one size on one device.
 
     Attributes:
-        workload: Its name, or ``module:function``.
-        size: In the workload's own unit.
-        device: Such as ``"cpu"``, ``"gpu"``, ``"gpu@0.25"`` or ``"TPU"``.
+        workload: The name of the workload, or ``module:function``.
+        size: The size of the workload, in the workload's own unit.
+        device: The device, such as ``"cpu"``, ``"gpu"``, ``"gpu@0.25"`` or ``"TPU"``.
         is_control: Whether this is the second of two equal configurations, which shows the noise of the run.
     """
 
@@ -152,13 +154,13 @@ class Configuration(Value):
 
 
 class Block(Value):
-    """Steps that were timed together, synchronised with the device before and after.
+    """Steps that were timed together, with a synchronization of the device before and after.
 
     Attributes:
-        order: Its position among the blocks of all configurations in its round.
-        at_s: Its start, in seconds since the start of the round.
-        seconds: The time of all its steps together.
-        is_warmup: Whether the block is a warm-up, which does not count.
+        order: The position of the block among the blocks of all configurations in its round.
+        at_s: When the block started, in seconds since the start of the round.
+        seconds: The total time of all steps in the block, in seconds.
+        is_warmup: Whether the block is a warm-up, which is excluded from the results.
     """
 
     phase: Phase
@@ -170,7 +172,7 @@ class Block(Value):
 
     @property
     def seconds_per_step(self) -> float:
-        """The mean time of its steps."""
+        """The mean time of a step, in seconds."""
         return self.seconds / self.num_steps
 
 
@@ -184,15 +186,15 @@ class ProcessRun(Value):
     ``dtype``, ``samples_per_step``, ``steps_per_epoch`` and ``tolerance`` are those of the workload's ``Steps``.
 
     Attributes:
-        round: In each round, every configuration of a group has one process.
-        order: Its position among the processes of its round.
-        node: The host on which it ran.
-        started_at: When it was requested.
-        first_epoch_s: Seconds from the request to the end of its first epoch; ``None`` if that was cut.
-        losses: Losses of the steps of the first epoch; empty if the workload returns none.
+        round: The number of the round, from 0. In each round, every configuration has one process.
+        order: The position of the process among the processes of its round.
+        node: The name of the host on which the process ran.
+        started_at: When the process was requested.
+        first_epoch_s: Seconds from the request to the end of the first epoch, or ``None`` if the epoch was stopped.
+        losses: Losses of the steps of the first epoch. It is empty if the workload returns no losses.
         peak_host_bytes: The peak host memory of the process.
-        peak_gpu_bytes: The peak GPU memory of its frameworks.
-        num_threads: The number of CPU threads that it was configured to use.
+        peak_gpu_bytes: The peak GPU memory that the frameworks in the process used.
+        num_threads: The number of CPU threads that the process was configured to use.
     """
 
     configuration: Measured
@@ -216,18 +218,19 @@ class ProcessRun(Value):
     _former = ignoring_fields("start_up_s", "prepare_s", "energy_j")
 
     def times_s(self, phase: Phase) -> tuple[float, ...]:
-        """Return the seconds of a step in each block without warm-ups, or the one time of the first epoch."""
+        """Return the seconds per step of each block except warm-ups, or the duration of the first epoch in seconds."""
         if phase is Phase.FIRST_EPOCH:
             return () if self.first_epoch_s is None else (self.first_epoch_s,)
         return tuple(each.seconds_per_step for each in self.blocks if each.phase is phase and not each.is_warmup)
 
 
 class DeviceFound(Value):
-    """A device that was requested, and whether the cluster has it.
+    """A requested device, and whether the cluster has it.
 
     Attributes:
-        slot: The resources that a trial reserves, as text; ``None`` if the cluster lacks the device.
-        at_once: The number of these trials that the cluster runs at once.
+        slot: The resources that a trial reserves, as text, or ``None`` if the cluster does not have the device.
+        why_missing: Why the cluster does not have the device, or ``None`` if it does.
+        at_once: How many of these trials the cluster can run at once.
         accelerator_type: Ray's name of the device type; ``None`` if unknown, or for a CPU.
     """
 
@@ -238,13 +241,17 @@ class DeviceFound(Value):
     accelerator_type: str | None = None
 
     def redacted(self) -> "DeviceFound":
-        """Return the device without names of the cluster."""
+        """Return a copy for publication, without resource names of the cluster."""
         texts = {name: getattr(self, name) for name in ("slot", "why_missing", "accelerator_type")}
         return self.model_copy(update={name: text and public_text(text) for name, text in texts.items()})
 
 
 class Failure(Value):
-    """A process without valid times: its workload raised or timed out, it died, or its results disagree."""
+    """A process without valid times.
+
+    Either the workload raised an error or timed out, the process died, or its losses differ from those of another
+    process.
+    """
 
     configuration: Measured
     round: Count
@@ -253,10 +260,10 @@ class Failure(Value):
 
 
 class NoiseReading(Value):
-    """The load and throttling of the machine while some processes took turns.
+    """The load and throttling of the machine while a group of processes was measured.
 
     Attributes:
-        load: The number of CPUs that other processes used.
+        load: The mean number of CPUs that other processes used.
         throttled_s: How long the cgroup was throttled, in seconds; ``None`` if unknown.
         gpu_throttled: NVML's reasons why a GPU's clock was throttled.
     """
@@ -270,7 +277,7 @@ class NoiseReading(Value):
 
 
 class Incident(NamedTuple):
-    """A failure or warning of a configuration's processes that is the same in each of these rounds."""
+    """A failure or warning of a configuration, and the rounds in which it occurred."""
 
     configuration: Configuration
     message: str
@@ -282,16 +289,18 @@ class Incident(NamedTuple):
 
 
 class RunSet(Value):
-    """All measurements of a run of the benchmarks. The file is written again after each group of each round.
+    """All measurements of a benchmark run. Its file is rewritten after each group of each round.
 
     Attributes:
-        devices: The devices that were requested.
+        command: The command line that started the run.
+        devices: The requested devices.
         num_rounds: The number of requested rounds.
-        is_interleaved: Whether the processes of a round took turns block by block. Otherwise they ran one after the
-            other, because the cluster cannot run them at once.
-        is_complete: Whether all requested measurements were made.
-        settings: The requested settings; ``None`` if unknown, so that the run cannot be resumed.
-        is_redacted: Whether host names, process numbers, the command and messages are omitted.
+        runs: The measurements, one entry per process.
+        is_interleaved: Whether the processes of a group took turns block by block. Otherwise, they ran one after the
+            other, because the cluster could not run them at once.
+        is_complete: Whether all requested measurements were taken.
+        settings: The requested settings, or ``None`` if unknown. Without settings, the run cannot be resumed.
+        is_redacted: Whether host names, process IDs, the command and messages were removed.
     """
 
     schema_version: Literal[1] = 1
@@ -310,7 +319,7 @@ class RunSet(Value):
     is_redacted: bool = False
 
     def redacted(self) -> "RunSet":
-        """Return a run that can be published: without names of the cluster, commands and errors."""
+        """Return a copy for publication, without host names, process IDs, the command and messages."""
         names = {name: f"node-{number}" for number, name in enumerate(dict.fromkeys(run.node for run in self.runs), 1)}
         runs = (
             run.model_copy(update={"node": names[run.node], "pid": 0, "warnings": (LEFT_OUT,) * len(run.warnings)})
@@ -327,11 +336,11 @@ class RunSet(Value):
 
     @property
     def configurations(self) -> tuple[Configuration, ...]:
-        """The configurations that were measured, in the order of their first run."""
+        """The measured configurations, in the order of their first run."""
         return tuple(self._runs)
 
     def of(self, configuration: Configuration) -> tuple[ProcessRun, ...]:
-        """Return the processes of a configuration, round by round."""
+        """Return the measurements of a configuration's processes, ordered by round."""
         return tuple(self._runs.get(configuration, ()))
 
     @cached_property
@@ -342,7 +351,7 @@ class RunSet(Value):
         return runs
 
     def times_s(self, configuration: Configuration, phase: Phase) -> dict[int, tuple[float, ...]]:
-        """Return the seconds of a step by round, without rounds that have no time of this phase."""
+        """Return the seconds per step of each block, by round. Rounds that have no times of this phase are omitted."""
         times = {run.round: run.times_s(phase) for run in self.of(configuration)}
         return {number: each for number, each in times.items() if each}
 
@@ -352,11 +361,11 @@ class RunSet(Value):
 
     @property
     def workloads(self) -> tuple[str, ...]:
-        """The workloads that were measured."""
+        """The measured workloads, without duplicates."""
         return tuple(dict.fromkeys(configuration.workload for configuration in self.configurations))
 
     def problems(self) -> Iterator[str]:
-        """Yield a sentence for each measurement that is missing, with the reason."""
+        """Yield a sentence about each missing device and each failure, and about an incomplete run."""
         for device in self.devices:
             if device.why_missing is not None:
                 yield f"the cluster has no {device.device}: {device.why_missing}"
@@ -365,22 +374,22 @@ class RunSet(Value):
             yield "the run was stopped before it was complete: continue it with --resume"
 
     def failed(self) -> tuple[Incident, ...]:
-        """Return the failures; equal ones of several rounds are one."""
+        """Return the failures. Equal failures in several rounds are merged."""
         return _incidents((each.configuration, each.message, each.round) for each in self.failures)
 
     def warnings(self) -> tuple[Incident, ...]:
-        """Return the warnings of processes that have times; equal ones of several rounds are one."""
+        """Return the warnings of processes that have times. Equal warnings in several rounds are merged."""
         return _incidents((run.configuration, warning, run.round) for run in self.runs for warning in run.warnings)
 
     @property
     def devices_in_order(self) -> tuple[str, ...]:
-        """The devices that were requested or measured, the CPU first because others are compared with it."""
+        """The requested or measured devices. The CPU comes first, because other devices are compared with it."""
         devices = [each.device for each in self.devices] + [each.device for each in self.configurations]
         return tuple(sorted(dict.fromkeys(devices), key=lambda each: each != "cpu"))
 
     @property
     def measured_devices(self) -> tuple[str, ...]:
-        """The devices that were measured, the CPU first."""
+        """The measured devices, with the CPU first."""
         measured = {configuration.device for configuration in self.configurations}
         return tuple(each for each in self.devices_in_order if each in measured)
 

@@ -1,4 +1,7 @@
-"""The file of a run set: one JSON file, whose key ``tune_policies`` contains the run set. Also its raw times as CSV."""
+"""Reads and writes the file of a run set, and exports its raw times as CSV.
+
+The file is a JSON object with the run set under the key ``tune_policies``.
+"""
 
 import csv
 import io
@@ -15,7 +18,7 @@ from tune_policies.values.sanitize import one_line
 from .run_set import Phase, ProcessRun, RunSet
 
 KEY: Final = "tune_policies"
-"""The key of the run set. It comes first, so that the first bytes of a file show whether it contains one."""
+"""The key of the run set. It comes first, so that the first bytes of a file show whether it contains a run set."""
 
 _BEGINS: Final = f'{{"{KEY}":'.encode()
 _VERSION: Final = RunSet.model_fields["schema_version"].default
@@ -24,18 +27,18 @@ _MEASURE: Final = "`tune-policies bench run … --output FILE` writes one"
 
 
 def write_run_set(run_set: RunSet, path: Path) -> None:
-    """Write ``run_set`` to ``path`` atomically. It replaces an older run set, and keeps its file mode.
+    """Write ``run_set`` to ``path`` atomically. An older run set is replaced, and the file mode does not change.
 
-    The file contains host names and the command; ``RunSet.redacted`` omits both.
+    The file contains host names and the command; ``RunSet.redacted`` removes both.
 
     Raises:
-        InvalidResourcesError: ``path`` is a file of another kind, or cannot be written.
+        InvalidResourcesError: ``path`` is not a run set, or cannot be written.
     """
     try:
         beginning = read_bytes(path, max_bytes=len(_BEGINS), is_cut=True)
-        if beginning not in (b"", _BEGINS):  # a run set may be cut off, or written by another program
+        if beginning not in (b"", _BEGINS):  # check that it is a complete run set, maybe in another layout
             read_run_set(path)
-    except UnreadableFileError:  # no such file, or one that replace_file refuses
+    except UnreadableFileError:  # the file is missing, or replace_file reports why it cannot be written
         pass
     except InvalidResourcesError as error:
         raise InvalidResourcesError(
@@ -45,7 +48,7 @@ def write_run_set(run_set: RunSet, path: Path) -> None:
 
 
 def file_text(run_set: RunSet) -> str:
-    """Return the content of the file."""
+    """Return the content of the file of ``run_set``."""
     return json.dumps({KEY: run_set.model_dump(mode="json")}, separators=(",", ":")) + "\n"
 
 
@@ -53,8 +56,8 @@ def read_run_set(path: Path) -> RunSet:
     """Read the file that :func:`write_run_set` wrote.
 
     Raises:
-        InvalidResourcesError: The file is missing, too large, cut off, not JSON, without a run set, of a newer version,
-            or has an invalid field.
+        InvalidResourcesError: The file is missing, too large, truncated or not JSON, contains no run set, is of a newer
+            version, or has an invalid field.
     """
     try:
         content = read_bytes(path, what="run set", max_bytes=MAX_RECORD_BYTES)
@@ -93,7 +96,10 @@ _HEADINGS: Final = (
 
 
 def csv_text(run_set: RunSet) -> str:
-    """Return a row for each block, and one for each first epoch, without ``order`` and ``at_s``."""
+    """Return the raw times as CSV, with a row for each block and for each first epoch.
+
+    The rows of first epochs have no values for ``order`` and ``at_s``.
+    """
     file = io.StringIO()
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow(_HEADINGS)
@@ -103,11 +109,14 @@ def csv_text(run_set: RunSet) -> str:
 
 
 _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""The characters, and their full-width forms, with which a spreadsheet starts a formula."""
+"""The characters that start a formula in a spreadsheet, and their full-width forms."""
 
 
 def _cell(value: object) -> object:
-    """Return a cell. Text becomes one line, with an apostrophe if a spreadsheet would read it as a formula."""
+    """Return the content of a cell.
+
+    Text is converted to one line. If a spreadsheet would interpret it as a formula, an apostrophe precedes it.
+    """
     if not isinstance(value, str):
         return value
     text = one_line(value)

@@ -1,4 +1,4 @@
-"""Summarizes raw times by medians over processes with their quartiles, and formats such numbers for people."""
+"""Summarizes raw times by their median and quartiles over processes, and formats times and ratios as text."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -13,8 +13,9 @@ from tune_policies.values.value import Value
 from .run_set import Configuration, Phase, RunSet
 
 _LONG: Final = ((7200, 3600, "h"), (600, 60, "min"))
-"""Units of time: the shortest time for which each is used, in seconds; the unit in seconds; its name."""
+"""Units for long times: the shortest time for which the unit is used in seconds, the unit in seconds, and its name."""
 _SHORT: Final = ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+"""Units for short times: the unit in seconds, and its name."""
 
 
 class Spread(Value):
@@ -40,20 +41,22 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def time_of(run_set: RunSet, configuration: Configuration, phase: Phase) -> Spread | None:
-    """Return the seconds of a step, or of the whole first epoch, over all processes; ``None`` without times.
+    """Return the spread over processes of the time of a step, or of the first epoch, in seconds.
 
-    A process counts by the median of its blocks.
+    Each process contributes the median of its blocks. Return ``None`` if there are no times of this phase.
     """
     medians = [statistics.median(each) for each in run_set.times_s(configuration, phase).values()]
     return spread(medians) if medians else None
 
 
 class ConfigurationSummary(Value):
-    """The measurements of a configuration, over its processes. Unknown fields are ``None``.
+    """A summary of the measurements of a configuration over its processes. Unknown fields are ``None``.
 
     Attributes:
-        times_s: Times by phase; see :func:`time_of`.
-        samples_per_s: With transfers.
+        times_s: Times by phase in seconds; see :func:`time_of`.
+        samples_per_s: The throughput of steps with transfers, in samples per second.
+        peak_host_bytes: The largest peak host memory of a process.
+        peak_gpu_bytes: The largest peak GPU memory of a process.
     """
 
     configuration: Configuration
@@ -64,7 +67,7 @@ class ConfigurationSummary(Value):
 
 
 def summarize(run_set: RunSet) -> tuple[ConfigurationSummary, ...]:
-    """Return a summary for each configuration, by workload, size and device; a control follows its twin."""
+    """Return a summary of each configuration, sorted by workload, size and device, with a control after its twin."""
     ordered = sorted(run_set.configurations, key=lambda each: (each.workload, each.size, each.device, each.is_control))
     return tuple(_summarize(run_set, each) for each in ordered)
 
@@ -88,8 +91,11 @@ def _most(amounts: Iterable[int | None]) -> int | None:
 
 
 def time_text(seconds: float, half_iqr: float | None = None) -> str:
-    """Return ``"1.23 ms"`` or ``"1.23 ±0.14 ms"``, in minutes from ten minutes on, in hours from two hours on."""
-    # The rounded number decides, so that 0.9999 ms is 1 ms and not 1000 µs.
+    """Return a time as text, such as ``"1.23 ms"`` or ``"1.23 ±0.14 ms"``.
+
+    Times from ten minutes on are in minutes, and times from two hours on in hours.
+    """
+    # Choose the unit by the rounded number, so that 0.9999 ms becomes 1 ms instead of 1000 µs.
     written = float(f"{seconds:.3g}")
     short = next((each for each in _SHORT if written >= each[0]), _SHORT[-1])
     factor, unit = next(((each, name) for least, each, name in _LONG if seconds >= least), short)
@@ -98,12 +104,12 @@ def time_text(seconds: float, half_iqr: float | None = None) -> str:
 
 
 def ratio_text(ratio: float) -> str:
-    """Return ``"1.23×"``."""
+    """Return a ratio as text, such as ``"1.23×"``."""
     return f"{_ratio_digits(ratio)}\N{MULTIPLICATION SIGN}"
 
 
 def ratio_with_bounds(ratio: float, low: float, high: float) -> str:
-    """Return ``"1.23× (1.20 to 1.26)"``."""
+    """Return a ratio and its bounds as text, such as ``"1.23× (1.20 to 1.26)"``."""
     return f"{ratio_text(ratio)} ({_ratio_digits(low)} to {_ratio_digits(high)})"
 
 
@@ -114,18 +120,18 @@ def _ratio_digits(ratio: float) -> str:
 
 
 def digits(number: float, count: int = 3) -> str:
-    """Return the number with ``count`` significant digits; larger numbers in full: ``"12,345"``."""
+    """Return the number with ``count`` significant digits. Larger numbers have all digits, such as ``"12,345"``."""
     if abs(number) >= 10 ** (count - 1):
         return f"{number:,.0f}"
     return f"{Decimal(f'{number:.{count}g}'):f}"
 
 
 def in_words(device: str) -> str:
-    """Return a device's name, with ``CPU`` and ``GPU`` in capitals."""
+    """Return the name of a device for people: ``"CPU"`` for ``"cpu"``, and ``"GPU"`` for ``"gpu"``."""
     return device.upper() if device in {"cpu", "gpu"} else device
 
 
 def sentence(text: str) -> str:
-    """Return a text with a capital at its beginning and a full stop at its end."""
+    """Return a text with a capital first letter, and with a full stop if it has no end punctuation."""
     text = text.strip()
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"

@@ -1,1 +1,1 @@
-"""Tables, figures, and reports in HTML and Markdown."""
+"""Tables for the terminal, figures, and HTML reports."""

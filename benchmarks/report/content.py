@@ -1,4 +1,4 @@
-"""Builds the content of a report: the findings in sentences, and sections with figures."""
+"""Builds the content of a report: findings as sentences, and sections with figures and tables."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,29 +28,32 @@ from .tables import (
 )
 
 _PHASES: Final = (Phase.TRANSFERS, Phase.COMPUTE, Phase.FIRST_EPOCH)
-"""In order of preference, because a trial's data start in host memory."""
+"""Phases in order of preference. Transfers come first, because the data of a trial are in host memory."""
 
 _MOST_NAMED: Final = 4
-"""The most findings that the summary lists. If there are more, it counts equal answers."""
+"""The maximum number of findings that the summary lists. If there are more, it counts equal answers instead."""
 
 _MOST_FIGURES: Final = 18
-"""The most figures of a section: each takes a tenth of a second to draw."""
+"""The maximum number of figures in a section, because drawing each takes a tenth of a second."""
 
 _RANKS: Final = {Outcome.FIRST: 0, Outcome.SAME: 1, Outcome.SECOND: 2}
-"""The order of outcomes, from the first device to the second. Ambiguous ones are omitted."""
+"""The order of outcomes, from the first device to the second. ``AMBIGUOUS`` has no rank."""
 
 Verdicts = Mapping[Phase, Sequence[Verdict]]
 
 
 class _Stretch(NamedTuple):
-    """Neighbouring sizes with one outcome."""
+    """Neighbouring sizes with the same outcome, and their comparisons by size."""
 
     outcome: Outcome
     compared: dict[int, Comparison]
 
 
 def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) -> tuple[Finding, ...]:
-    """Return the findings for each workload, preferably from steps with transfers, also for workloads that failed."""
+    """Return the findings for each workload, including workloads that failed.
+
+    The findings are based on steps with transfers if these were measured.
+    """
     decided = {each.workload: each for each in decision.workloads} if decision else {}
     said = doubts_of_all(verdicts)
     found = []
@@ -69,7 +72,7 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
 
 
 def doubts_of_all(verdicts: Verdicts) -> tuple[str, ...]:
-    """Return the reasons that all comparisons share and that therefore concern the whole run."""
+    """Return the reasons that all comparisons share, which therefore affect the whole run."""
     named = [each.comparison.reasons for found in verdicts.values() for each in found]
     if len(named) < 2:
         return ()
@@ -92,7 +95,7 @@ def _not_compared(run_set: RunSet, workload: str) -> Finding:
 def _answers(workload: str, verdicts: Verdicts, said: Collection[str]) -> Iterator[Finding]:
     others = dict.fromkeys(each.second for found in verdicts.values() for each in found if each.workload == workload)
     for other in others:
-        # A workload without separate transfers has no times of that phase.
+        # Some workloads have no times of the preferred phase, so use the first phase that both devices have.
         for phase in _PHASES:
             of_both = [each for each in verdicts.get(phase, ()) if (each.workload, each.second) == (workload, other)]
             if of_both:
@@ -138,7 +141,7 @@ def _badge(
 
 
 def _stretch_text(stretch: _Stretch, first: str, second: str) -> str:
-    """Return the sizes of a stretch, and how many times as fast a device is at the smallest and largest of them."""
+    """Return a sentence with the sizes of a stretch, and the speed ratio at its smallest and largest size."""
     is_first = stretch.outcome is Outcome.FIRST
     faster, slower = (first, second) if is_first else (second, first)
     lowest, highest = min(stretch.compared), max(stretch.compared)
@@ -169,7 +172,7 @@ def _trial_sentences(decided: WorkloadDecision, decision: Decision) -> Iterator[
 
 
 def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
-    """Return a summary of all findings in one sentence."""
+    """Return one sentence that summarizes all findings."""
     if not run_set.workloads:
         return "Nothing was measured: every process failed." if run_set.failures else "Nothing was measured."
     if len(findings) <= _MOST_NAMED:
@@ -181,7 +184,7 @@ def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
 def build_content(
     run_set: RunSet, decision: Decision | None = None, packing: ThroughputRecord | None = None
 ) -> Content:
-    """Return the content of the report on a run, including its missing measurements."""
+    """Return the content of the report on a run, including notes about missing measurements."""
     compared = {phase: verdicts(run_set, phase) for phase in Phase}
     findings = find(run_set, compared, decision)
     doubts = (sentence(f"This affects all results: {doubt}") for doubt in doubts_of_all(compared))

@@ -1,8 +1,8 @@
-"""Draws figures of measurements, without files and without the state of pyplot.
+"""Draws figures of measurements with matplotlib, without pyplot's global state.
 
-All figures have the same width, at which their text is readable. The colors are those of Okabe and Ito for color-blind
-readers, but darker on white and lighter on near black, for a contrast of 3 (WCAG 2, 1.4.11). Each line also has its own
-marker and dash pattern.
+All figures have the same width, so that their text is readable. The colors are based on the palette of Okabe and Ito
+for color-blind readers. They are darker on white and lighter on near black, for a contrast of 3 (WCAG 2, 1.4.11). Each
+line also has its own marker and dash pattern.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -31,16 +31,16 @@ WIDTH: Final = 420 / 72
 """Width of a figure in inches: 420 px for an SVG at its original size."""
 
 _TITLE: Final = 40
-"""The most characters of a title."""
+"""The maximum number of characters of a title."""
 
 _CHARACTERS_OF_TICKS: Final = 44
-"""The most characters of all tick labels of an x axis."""
+"""The maximum total number of characters of the tick labels of an x axis."""
 
 INK: Final = "#24292f"
-"""Color of text, axes and grids. In a page, it becomes the color of the surrounding text."""
+"""Color of text, axes and grids. In an HTML page, it is replaced by the color of the surrounding text."""
 
 SMALL: Final = 11.5
-"""Font size of small texts. On a screen of 400 px, where a figure is 340 px wide, it is still more than 9 px."""
+"""Font size of small text, in points. If a figure is scaled to 340 px for a screen of 400 px, it is more than 9 px."""
 
 LOOK: Final[Any] = {
     "svg.fonttype": "none",
@@ -69,7 +69,7 @@ LOOK: Final[Any] = {
 
 
 class Stroke(NamedTuple):
-    """The style of a line on white."""
+    """The style of a line on a white background."""
 
     color: str
     marker: str
@@ -80,12 +80,12 @@ STROKES: Final = tuple(map(Stroke, ON_DARK, "os^DvP", ("-", "--", "-.", ":", "-"
 
 
 def strokes(names: Iterable[Any]) -> dict[Any, Stroke]:
-    """Return a stroke for each name. The strokes repeat after the sixth name."""
+    """Return a line style for each name. The styles repeat after the sixth name."""
     return {name: STROKES[index % len(STROKES)] for index, name in enumerate(names)}
 
 
 def put_sizes(axes: Any, sizes: Collection[int], what: str = "size") -> None:
-    """Make the x axis logarithmic, with a label, and with powers of two as tick labels that do not overlap."""
+    """Make the x axis logarithmic, and set its label and tick labels. The ticks are powers of two without overlap."""
     low, high = min(sizes) / 1.5, max(sizes) * 1.5
     axes.set_xscale("log", base=2)
     most_ticks = max(2, _CHARACTERS_OF_TICKS // (len(_whole(high)) + 2))
@@ -101,12 +101,12 @@ def _whole(size: float) -> str:
 
 
 def put_log_amounts(axis: Any, values: Iterable[float], label: str, write: Callable[[float], str] = digits) -> None:
-    """Make an axis logarithmic, with a label, and with amounts as tick labels on any range."""
+    """Make an axis logarithmic, and set its label and tick labels. ``write`` formats the value of a tick."""
     low, high = min(values := list(values)), max(values)
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     if low == high:
         axis.axes.set(**{f"{axis.axis_name}lim": (low / 1.5, high * 1.5)})
-    # Below a factor of five, ticks by decade are too few.
+    # If the range spans less than a factor of five, a logarithmic locator would set too few ticks.
     places = next((subs for most, subs in _LOG_TICKS.items() if high / low < most), (1,))
     axis.set_major_locator(AutoLocator() if high / low < 5 else LogLocator(subs=places, numticks=9))
     axis.set_minor_locator(NullLocator())
@@ -115,7 +115,8 @@ def put_log_amounts(axis: Any, values: Iterable[float], label: str, write: Calla
 
 
 _LOG_TICKS: Final = {100: (1, 2, 5), 10_000: (1, 3)}
-"""The ticks in a decade, by the ratio of the largest to the smallest value below which they are used."""
+"""The multiples of each power of ten that get ticks, by the upper limit of the ratio of the largest to the smallest
+value."""
 
 
 def put_legend(figure: Any, axes: Iterable[Any]) -> None:
@@ -130,22 +131,25 @@ def put_legend(figure: Any, axes: Iterable[Any]) -> None:
 
 
 def cut(text: str, most: int) -> str:
-    """Return the text in one line of at most ``most`` characters, without its middle if it is longer.
+    """Return the text as one line of at most ``most`` characters. If it is longer, its middle is omitted.
 
-    Characters that cannot be printed are replaced, because XML, and therefore SVG, must not contain them.
+    Unprintable characters are replaced, because SVG files must not contain them.
     """
     line = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
     return line if len(line) <= most else f"{line[: most // 2]}…{line[len(line) + most // 2 + 1 - most :]}"
 
 
 def title(name: str, about: str = "") -> str:
-    """Return a title that fits into the width of a figure."""
+    """Return a title that fits into the width of a figure. If it is too long, ``name`` is shortened."""
     return cut(name, _TITLE - len(about)) + about
 
 
 @mpl.rc_context(LOOK)
 def crossover_figure(run_set: RunSet, workloads: Iterable[str], phase: Phase) -> Figure | None:
-    """Draw time against size with quartiles: a line per device, a panel per workload; ``None`` without times."""
+    """Draw time against size with quartiles, with a line for each device and a panel for each workload.
+
+    Return ``None`` if there are no times of this phase.
+    """
     times = {
         workload: {
             device: {
@@ -161,7 +165,7 @@ def crossover_figure(run_set: RunSet, workloads: Iterable[str], phase: Phase) ->
     if not shown:
         return None
     figure, panels = _panels(len(shown))
-    looks = strokes(run_set.devices_in_order)  # also of missing devices, so that all figures have the same colors
+    looks = strokes(run_set.devices_in_order)  # includes missing devices, so that colors agree between figures
     for axes, workload in zip(panels, shown, strict=True):
         points = {device: line for device, line in times[workload].items() if line}
         for device, line in points.items():
@@ -177,9 +181,9 @@ def crossover_figure(run_set: RunSet, workloads: Iterable[str], phase: Phase) ->
 
 @mpl.rc_context(LOOK)
 def speedup_figure(verdicts: Sequence[Verdict]) -> Figure:
-    """Draw how many times as fast one device is as another, with intervals and the band that counts as the same.
+    """Draw the speedup of one device over another by size, with intervals and the band that counts as the same.
 
-    The verdicts are of one workload and two devices, with all phases to draw, and not empty.
+    The verdicts must not be empty. They must be about the same workload and devices, and may have several phases.
     """
     figure, (axes,) = _panels(1)
     within = max(each.comparison.same_within for each in verdicts)
@@ -205,7 +209,7 @@ def speedup_figure(verdicts: Sequence[Verdict]) -> Figure:
 
 @mpl.rc_context(LOOK)
 def cost_figure(decided: WorkloadDecision, currency: str | None) -> Figure | None:
-    """Draw the cost of a trial against its time, a point for each size, or return ``None`` without prices."""
+    """Draw the cost of a trial against its time, with a point for each size. Return ``None`` without prices."""
     lines: dict[str, list[tuple[int, float, float]]] = {}
     for each in decided.sizes:
         for times in (each.cpu, each.gpu):
@@ -230,7 +234,7 @@ def cost_figure(decided: WorkloadDecision, currency: str | None) -> Figure | Non
 
 @mpl.rc_context(LOOK)
 def packing_figure(record: ThroughputRecord, workload: str) -> Figure:
-    """Draw throughput against trials per GPU."""
+    """Draw the throughput of a workload against the number of trials per GPU."""
     figure, (axes,) = _panels(1)
     rates = record.rates(workload)
     for label, modes, look in (
@@ -254,10 +258,12 @@ def packing_figure(record: ThroughputRecord, workload: str) -> Figure:
 
 
 def _panels(count: int) -> tuple[Figure, list[Any]]:
-    """Return a figure with ``count`` panels, three in a row."""
+    """Return a figure with ``count`` panels in rows of three, and the panels."""
     columns = min(count, 3)
     rows = -(-count // columns)
-    pads = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)  # inches; by default, a title touches the label above it
+    pads = ConstrainedLayoutEngine(
+        w_pad=0.1, h_pad=0.1
+    )  # in inches; with the default, a title touches the label above it
     figure = Figure(figsize=(WIDTH * columns, 4.2 * rows), layout=pads)
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for spare in panels[count:]:
@@ -266,7 +272,7 @@ def _panels(count: int) -> tuple[Figure, list[Any]]:
 
 
 def _line(axes: Any, points: dict[int, tuple[float, float, float]], look: Stroke, label: str) -> None:
-    """Draw a line with intervals. A point consists of the value and the lower and upper ends of its interval."""
+    """Draw a line with error bars. Each point consists of the value and the lower and upper end of its interval."""
     values = [value for value, _, _ in points.values()]
     below = [max(value - low, 0) for value, low, _ in points.values()]
     above = [max(high - value, 0) for value, _, high in points.values()]

@@ -1,4 +1,4 @@
-"""Draws a report as one HTML page, and writes figures to files."""
+"""Renders a report as one HTML page, and writes figures to files."""
 
 import io
 import re
@@ -21,7 +21,7 @@ from .figures import INK, LOOK
 
 
 def html_page(content: Content) -> str:
-    """Return the report as one HTML page."""
+    """Return the report as one self-contained HTML page."""
     return html_page_of(content, _inline)
 
 
@@ -33,7 +33,7 @@ _LINK: Final = re.compile(r"url\(#([\w-]+)\)")
 
 
 def _inline(picture: Picture) -> Markup:
-    """Return the picture as an ``<svg>`` element of a page."""
+    """Return the picture as an ``<svg>`` element for an HTML page."""
     # matplotlib wrote this XML, so it is trusted.
     root = ElementTree.fromstring(_drawn(picture.figure, "svg", salt=picture.name, transparent=True))  # noqa: S314
     for size in ("width", "height"):  # the page determines the width
@@ -53,7 +53,7 @@ def _inline(picture: Picture) -> Markup:
 
 
 def _in_page(key: str, value: str, name: str) -> str:
-    """Return an attribute's value with the colours of the page, and with ids that are unique in the page."""
+    """Return the value of an attribute with the page's colours, and with ids that are unique in the page."""
     if key == "id":
         return f"{name}-{value}"
     if key == f"{{{_XLINK}}}href":
@@ -71,7 +71,7 @@ def _colour_of_page(found: re.Match[str]) -> str:
 
 
 def _drawn(figure: Figure, kind: str, *, salt: str, **options: Any) -> bytes:
-    # Without a date and with constant ids, so that equal figures are equal files.
+    # Omit the date and use constant ids, so that equal figures produce equal files.
     metadata = {"Date": None} if kind == "svg" else None
     picture = io.BytesIO()
     with mpl.rc_context(LOOK | {"svg.hashsalt": salt}):
@@ -88,13 +88,13 @@ def save_figure(figure: Figure, path: Path, *, force: bool = False) -> None:
     kind = check_ending(path)
     try:
         picture = _drawn(figure, kind, salt="figure", dpi=_DOTS_PER_INCH.get(kind, "figure"))
-    except (OSError, RuntimeError, ValueError) as error:  # such as .pgf without LaTeX
+    except (OSError, RuntimeError, ValueError) as error:  # such as for .pgf if LaTeX is not installed
         raise InvalidResourcesError(f"matplotlib cannot draw {path}: {error}. Try .svg or .png") from error
     write_new(path, picture, force=force)
 
 
 def check_ending(path: Path) -> str:
-    """Return the format of a picture by the ending of its name, or raise ``InvalidResourcesError``."""
+    """Return the image format for the suffix of ``path``, or raise ``InvalidResourcesError`` if it is unknown."""
     known = FigureCanvasBase.get_supported_filetypes()
     ending = path.suffix.removeprefix(".").lower()
     if ending not in known:

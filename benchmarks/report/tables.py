@@ -1,4 +1,4 @@
-"""Builds the tables of the command line and of reports, and prints them with notes."""
+"""Builds the tables of the commands and reports, and prints tables with notes."""
 
 import os
 from collections import defaultdict
@@ -30,7 +30,7 @@ _MEASURED: Final[dict[str, Callable[[ConfigurationSummary], str]]] = {
 
 
 def configurations_table(run_set: RunSet) -> Table:
-    """Return a row for each configuration, with its times and memory, and one for each missing device."""
+    """Return the table of configurations with their times and memory. Missing devices also have a row."""
     columns = ("Workload", "Device", "Size", "Compute", "With transfers", "First epoch", *_MEASURED)
     rows = []
     for each in summarize(run_set):
@@ -46,9 +46,9 @@ def configurations_table(run_set: RunSet) -> Table:
 
 
 def decision_tables(decision: Decision) -> tuple[Table, ...]:
-    """Return a row for each workload and size: the time of a trial on each device and, with prices, its cost.
+    """Return tables of the time of a trial and, if there are prices, of its cost, by workload and size.
 
-    If a number of trials was given, another table compares one GPU with more CPU nodes.
+    If the number of trials is known, another table compares one GPU with CPU nodes.
     """
     of_each = [(decided.workload, size) for decided in decision.workloads for size in decided.sizes]
     times = Table(
@@ -85,7 +85,7 @@ def decision_tables(decision: Decision) -> tuple[Table, ...]:
 
 
 def _nodes_tables(decision: Decision) -> Iterator[Table]:
-    """Yield the table of one GPU against CPU nodes, if a number of trials was given."""
+    """Yield the table that compares one GPU with CPU nodes, if the number of trials is known."""
     of_each = [
         (decided.workload, size, size.gpu_or_nodes)
         for decided in decision.workloads
@@ -117,7 +117,7 @@ def _nodes_tables(decision: Decision) -> Iterator[Table]:
 
 
 def _num_nodes(found: GpuOrNodes) -> str:
-    """Return the fewest nodes with their interval, in which "none" means that no number of nodes is enough."""
+    """Return the smallest number of nodes and its interval as text. "none" means that no number is sufficient."""
     number, low, high = (str(each or "none") for each in (found.num_nodes, found.low, found.high))
     return number if number == low == high else f"{number} ({low} to {high})"
 
@@ -127,7 +127,7 @@ def _cost(times: DeviceTimes) -> str:
 
 
 def packing_table(record: ThroughputRecord) -> Table:
-    """Return a row for each mode and number of trials on a GPU."""
+    """Return the table of trials per hour, by workload, mode and number of trials per GPU."""
     rows = []
     for workload in record.workloads:
         for (mode, number), rate in record.rates(workload).items():
@@ -140,11 +140,11 @@ def packing_table(record: ThroughputRecord) -> Table:
 
 
 _COLUMNS_IN_FILES: Final = 120
-"""Otherwise, Rich wraps tables in files at 80 columns."""
+"""The width of tables if stdout is not a terminal. Rich's default is 80 columns."""
 
 
 def result_console() -> Console:
-    """Return a console for stdout, as wide as the terminal or ``COLUMNS``."""
+    """Return a console for stdout whose width is that of the terminal, ``COLUMNS``, or ``_COLUMNS_IN_FILES``."""
     console = TextConsole(highlight=False)
     is_known = console.is_terminal or "COLUMNS" in os.environ
     return console if is_known else TextConsole(highlight=False, width=_COLUMNS_IN_FILES)
@@ -153,7 +153,9 @@ def result_console() -> Console:
 def _show(tables: Iterable[Table], lines: Iterable[str], console: Console | None = None) -> None:
     console = console or result_console()
     for table in tables:
-        console.print(table.caption, style="bold", soft_wrap=True)  # a title would be as narrow as the table
+        console.print(
+            table.caption, style="bold", soft_wrap=True
+        )  # as a Rich title, it would wrap at the table's width
         console.print(_in_rich(table))
         console.print()
     for text in lines:
@@ -171,7 +173,7 @@ def _in_rich(table: Table) -> RichTable:
 
 
 def print_run_set(run_set: RunSet, console: Console | None = None) -> None:
-    """Print a row for each configuration, the missing measurements, the noise, the machine, and the command."""
+    """Print the table of configurations, missing measurements, the noise, the machine, and the command."""
     _show([configurations_table(run_set)] if run_set.runs else [], _lines(run_set), console)
 
 
@@ -190,7 +192,7 @@ def turns(run_set: RunSet) -> str:
 
 
 def machine_lines(run_set: RunSet) -> Iterator[str]:
-    """Yield the machine, the load by other processes, and the disturbances of the run."""
+    """Yield sentences about the machine, the load of other processes, and the disturbances of the run."""
     yield f"Machine: {run_set.environment}"
     if run_set.noise:
         yield f"Noise: other processes used {_range([each.load for each in run_set.noise])} CPUs"
@@ -203,7 +205,7 @@ def _range(values: Sequence[float], digits: int = 2) -> str:
 
 
 def print_verdicts(found: Sequence[Verdict]) -> None:
-    """Print a row for each pair of configurations, and below the table the reasons for ambiguous ones."""
+    """Print the table of compared configurations, and below it the reasons for ambiguous or doubtful verdicts."""
     texts, numbers = ("Workload", "Phase", "First", "Second", "Faster"), ("Size", "Times as fast", "Interval", "Rounds")
     rows, reasons = [], defaultdict[str, list[str]](list)
     for each in found:
@@ -221,9 +223,9 @@ def print_verdicts(found: Sequence[Verdict]) -> None:
 
 
 def print_decision(decision: Decision, console: Console | None = None) -> None:
-    """Print the times, the costs if there are prices, and the conclusions."""
+    """Print the times of trials, their costs if there are prices, and the conclusions."""
     lines = [text for decided in decision.workloads for text in _below(decided)]
-    _show(decision_tables(decision), [*lines, *_where_it_holds(decision)], console)
+    _show(decision_tables(decision), [*lines, *_source_lines(decision)], console)
 
 
 def _below(decided: WorkloadDecision) -> Iterator[str]:
@@ -244,7 +246,7 @@ def _paid_for(times: Sequence[DeviceTimes]) -> str:
     return ", ".join(dict.fromkeys(each.price_of or "an unknown price" for each in times))
 
 
-def _where_it_holds(decision: Decision) -> Iterator[str]:
+def _source_lines(decision: Decision) -> Iterator[str]:
     gpu = decision.accelerator_type or "a GPU of unknown type"
     yield f"measured on {decision.measured_at:%Y-%m-%d} on {decision.cpu_model} and {gpu}"
     if decision.price_date is not None:
@@ -255,7 +257,7 @@ def _where_it_holds(decision: Decision) -> Iterator[str]:
 
 
 def print_throughput(record: ThroughputRecord) -> None:
-    """Print the table, the number of trials above which more do not pay, the plans, and the machine."""
+    """Print the table of trials per hour, how many trials per GPU pay off, the plans, and the machine."""
     console = result_console()
     _show([packing_table(record)], throughput_lines(record), console)
     for workload, plan in record.plans.items():
@@ -265,7 +267,7 @@ def print_throughput(record: ThroughputRecord) -> None:
 
 
 def throughput_lines(record: ThroughputRecord) -> Iterator[str]:
-    """Yield for each workload how many trials per GPU pay, and the omitted runs."""
+    """Yield a sentence for each workload about how many trials per GPU pay off, and one for each omitted run."""
     for workload in record.workloads:
         end = record.stops_paying_at(workload)
         where = (

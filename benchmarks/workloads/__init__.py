@@ -1,1 +1,1 @@
-"""The built-in workloads, and how to find them."""
+"""The built-in workloads, and functions that find workloads by name."""

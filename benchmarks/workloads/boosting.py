@@ -1,4 +1,4 @@
-"""Gradient boosting by XGBoost on a table of numbers."""
+"""Gradient boosting with XGBoost on a table of numbers."""
 
 import json
 from typing import Any, Final
@@ -25,7 +25,7 @@ _PARAMETERS: Final = {
 def boosting(size: int, device: str) -> Steps:
     """Train 10 trees of depth 6 on ``size`` rows of 28 numbers with two classes, and return the last loss.
 
-    ``compute`` trains on a table that was sorted into bins before, on the device.
+    ``compute`` trains on a table that is already sorted into bins on the device.
     """
     parameters = {**_PARAMETERS, "device": _xgboost_device(device)}
     rows, labels = _make_table(size)
@@ -40,7 +40,7 @@ def boosting(size: int, device: str) -> Steps:
 
 
 def _make_table(num_rows: int) -> tuple[Any, Any]:
-    """Return rows of standard normal numbers, with a class that depends on the first three and on noise."""
+    """Return rows of standard normal numbers, and their classes, which depend on three columns and on noise."""
     rng = np.random.default_rng(SEED)
     rows = rng.standard_normal((num_rows, _NUM_FEATURES), dtype=np.float32)
     noise = rng.standard_normal(num_rows, dtype=np.float32)
@@ -54,13 +54,13 @@ def _train(parameters: dict[str, Any], table: Any) -> float:
 
 
 def _xgboost_device(device: str) -> str:
-    """Return XGBoost's name of a device, or raise ``ProbeError`` if it would silently train on the CPU."""
+    """Return XGBoost's name of a device, or raise ``ProbeError`` if XGBoost would silently train on the CPU."""
     if device == "cpu":
         return "cpu"
     if device.upper() == "GPU":
         least = xgboost.DMatrix(np.zeros((2, 1), np.float32), np.array([0, 1]))
         booster = xgboost.train({"device": "cuda", "verbosity": 0}, least, 1)
-        # Only the configuration shows on which device it trained.
+        # XGBoost reports only in its configuration on which device it trained.
         used = str(json.loads(booster.save_config())["learner"]["generic_param"]["device"])
         if used.startswith("cuda"):
             return "cuda"

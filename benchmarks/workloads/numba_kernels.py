@@ -1,7 +1,8 @@
-"""Kernels in numba for CUDA, and the same kernels for CPU threads.
+"""Numba kernels for CUDA, and the same kernels for CPU threads.
 
-``doubling`` does little work for each number that is copied, so the copies dominate, as in the first example of many
-GPU guides. ``branching`` runs small interpreters that take different branches, which a GPU runs one after the other.
+``doubling`` does little work for each copied number, so the time of the copies dominates, as in the first example of
+many GPU guides. ``branching`` runs small interpreters that take different branches. The threads of a GPU warp execute
+different branches one after the other.
 """
 
 import os
@@ -16,27 +17,27 @@ SEED: Final = 0
 _THREADS_PER_BLOCK: Final = 256
 
 NUM_LANES: Final = 32
-"""Interpreters in a step of ``branching``: as many as a warp has threads, which run together."""
+"""The number of interpreters in a step of ``branching``, which is the number of threads in a warp."""
 
 
 def doubling(size: int, device: str) -> Steps:
-    """Write ``size`` numbers times two into another array, and return the last."""
+    """Write the doubles of ``size`` numbers into another array, and return the last one."""
     values = np.random.default_rng(SEED).random(size, dtype=np.float32)
     return _kernel_steps(values, _double, _double_on_gpu, device)
 
 
 def branching(size: int, device: str) -> Steps:
-    """Run 32 interpreters for ``size`` instructions each, and return the last one's number.
+    """Run 32 interpreters for ``size`` instructions each, and return the number of the last one.
 
-    Each instruction is one of eight and depends on the current number, so its branch and data are unpredictable. All
-    devices give the same result, because the numbers are integers.
+    The current number determines which of eight instructions is next, so branches are unpredictable. All devices
+    compute exactly the same result, because the numbers are integers.
     """
     seeds = np.random.default_rng(SEED).integers(1, 2**32, NUM_LANES)
     return _kernel_steps(seeds, _branch, _branch_on_gpu, device, size)._replace(tolerance=0.0)
 
 
 def _kernel_steps(values: Any, on_cpu: Any, on_gpu: Any, device: str, *arguments: int) -> Steps:
-    """Return steps of a kernel that reads an array, and writes another of the same type and size."""
+    """Return steps of a kernel that reads an array and writes an array of the same type and size."""
     if device == "cpu":
         return _on_cpu(values, on_cpu, arguments)
     if device.upper() == "GPU" and cuda.is_available():
@@ -49,7 +50,7 @@ def _on_cpu(values: Any, kernel: Any, arguments: tuple[int, ...]) -> Steps:
     num_threads = _num_threads()
 
     def step() -> float:
-        set_num_threads(num_threads)  # numba stores it per calling thread
+        set_num_threads(num_threads)  # numba stores the number per calling thread
         kernel(values, written, *arguments)
         return float(written[-1])
 
@@ -77,7 +78,7 @@ def _on_gpu(values: Any, kernel_of: Any, arguments: tuple[int, ...]) -> Steps:
 
 
 class _LastElement:
-    """The last element of an array on the device, which is copied only when it is converted to a float."""
+    """The last element of an array on the device. The array is copied to the host only by ``float()``."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -87,7 +88,7 @@ class _LastElement:
 
 
 def _num_threads() -> int:
-    """Return OpenMP's number of threads for the process. By default, numba would use all CPUs."""
+    """Return the number of threads from ``OMP_NUM_THREADS``, because numba's default is all CPUs."""
     return min(int(os.environ.get("OMP_NUM_THREADS") or get_num_threads()), int(config.NUMBA_NUM_THREADS))
 
 
@@ -105,7 +106,7 @@ def _double_on_gpu(values: Any, doubled: Any) -> None:
 
 
 def _interpreted(number: int, num_instructions: int) -> int:
-    """Run instructions on a 32-bit number, and return the result."""
+    """Run ``num_instructions`` instructions on a 32-bit number, and return the resulting number."""
     for _ in range(num_instructions):
         instruction = (number >> 7) & 7
         if instruction == 0:

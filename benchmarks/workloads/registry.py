@@ -1,4 +1,4 @@
-"""Finds built-in workloads by name, and the user's own as ``module:function``."""
+"""Finds built-in workloads by name, and the user's own workloads as ``module:function``."""
 
 import ast
 import importlib
@@ -19,9 +19,9 @@ class BuiltIn(NamedTuple):
     """A built-in workload.
 
     Attributes:
-        path: Its module in this package, and its function.
-        sizes: The default sizes, ascending powers of two.
-        needs: The packages that it imports. The project's extras have the same names.
+        path: The module in this package and the function, as ``module:function``.
+        sizes: The default sizes, which are ascending powers of two.
+        needs: The packages that the workload imports. The project's extras have the same names.
     """
 
     name: str
@@ -68,7 +68,7 @@ BUILT_IN: Final = {
 }
 
 SYNTHETIC: Final = {"affine": BuiltIn("affine", "registry:affine", _every_fourth(4, 14), ())}
-"""Workloads of known cost, for tests of the measurements and decisions."""
+"""Workloads whose time per step is known, for tests of the measurements and decisions."""
 
 
 def find_workload(name: str) -> BuiltIn:
@@ -83,7 +83,10 @@ def find_workload(name: str) -> BuiltIn:
 
 
 def check_needs(workload: BuiltIn) -> None:
-    """Raise ``InvalidResourcesError`` if a package of the workload is not installed, without importing it."""
+    """Raise ``InvalidResourcesError`` if a package that the workload needs is not installed.
+
+    The packages are not imported.
+    """
     for package in workload.needs:
         if importlib.util.find_spec(package) is None:
             raise InvalidResourcesError(
@@ -95,8 +98,8 @@ def check_needs(workload: BuiltIn) -> None:
 def check_workload(name: str) -> BuiltIn | None:
     """Check that a workload exists, and return it, or ``None`` if it is the user's own.
 
-    The user's module is parsed, but not imported: an import could take seconds, or use the GPU that the measured
-    processes need.
+    The user's module is parsed but not imported, because an import could take seconds or use GPU memory that the
+    measured processes need.
 
     Raises:
         InvalidResourcesError: The workload does not exist, its source is invalid, or a package that it needs is not
@@ -109,7 +112,7 @@ def check_workload(name: str) -> BuiltIn | None:
     module, function = _parts_of(name)
     package, *submodules = module.split(".")
     spec = importlib.util.find_spec(package)
-    for part in submodules:  # importlib.util.find_spec would import the package
+    for part in submodules:  # for submodules, importlib.util.find_spec would import the package
         spec = spec and PathFinder.find_spec(part, spec.submodule_search_locations or ())
     if spec is None:
         near = suggest(module, (each.stem for each in Path.cwd().glob("*.py")))
@@ -120,8 +123,8 @@ def check_workload(name: str) -> BuiltIn | None:
 
 
 def _check_defines(function: str, path: Path, name: str) -> None:
-    """Raise ``InvalidResourcesError`` if a source file is not valid Python, or cannot define the function."""
-    from tune_policies.files.reading import read_bytes  # here, because measured processes do not need it
+    """Raise ``InvalidResourcesError`` if a source file is not valid Python or does not define the function."""
+    from tune_policies.files.reading import read_bytes  # imported here, because measured processes do not need it
 
     source = read_bytes(path, what=f"module of the workload {name!r}")
     try:
@@ -131,7 +134,7 @@ def _check_defines(function: str, path: Path, name: str) -> None:
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     names |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
-    # Code can also define names that the source does not show.
+    # Code such as `from x import *` can also define names that are not visible in the source.
     if not names & {function, "*", "__getattr__"} and not any(
         isinstance(node, ast.Name) and node.id in ("globals", "setattr", "exec") for node in nodes
     ):
@@ -143,7 +146,7 @@ def _parts_of(name: str) -> tuple[str, str]:
     if not module or not function:
         raise InvalidResourcesError(f"workload {name!r} must be module:function, such as my_benchmarks:train")
     folder = str(Path.cwd())
-    if folder not in sys.path:  # only `python -m` adds it
+    if folder not in sys.path:  # Python adds it only for `python -m`
         sys.path.append(folder)
     return module, function
 
@@ -162,7 +165,7 @@ def load_workload(name: str) -> Workload:
     module, function = _parts_of(name)
     try:
         imported = importlib.import_module(module)
-    except Exception as error:  # whatever a user's module raises
+    except Exception as error:  # a user's module may raise any error
         raise InvalidResourcesError(
             f"workload {name!r}: the import of {module} raised {type(error).__name__}: {error}"
         ) from error
@@ -177,14 +180,17 @@ def load_workload(name: str) -> Workload:
 
 
 CPU_COST: Final = (0.05e-3, 1e-6)
-"""Seconds of a step on the CPU, and seconds more for each unit of its size."""
+"""The fixed time of a step on the CPU, and the additional time for each unit of size, in seconds."""
 
 OTHER_COST: Final = (1e-3, 0.05e-6)
-"""The same on any other device. At size 1,000, a step takes equally long on both."""
+"""The same times on any other device. At size 1,000, a step takes equally long on both."""
 
 
 def affine(size: int, device: str) -> Steps:
-    """Wait ``a + b * size`` seconds in a loop. ``a`` and ``b`` depend on the name of the device."""
+    """Return steps that wait in a busy loop for ``a + b * size`` seconds.
+
+    ``a`` and ``b`` are ``CPU_COST`` on the CPU and ``OTHER_COST`` on other devices.
+    """
     fixed_s, per_unit_s = CPU_COST if device == "cpu" else OTHER_COST
     seconds = fixed_s + per_unit_s * size
 

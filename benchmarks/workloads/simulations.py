@@ -1,7 +1,7 @@
 """Graphics and physics in PyTorch: a ray tracer, the heat equation in two and three dimensions, and gravity.
 
-Each step starts from the same state, made on the CPU, and returns the mean square of its result. The squares are
-positive, so they do not cancel out and devices agree on their mean.
+Each step starts from the same state, which is computed on the CPU, and returns the mean square of its result. Squares
+are positive and do not cancel out, so the means on different devices agree closely.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,15 @@ from .steps import Steps, torch_device
 
 SEED: Final = 0
 NUM_UPDATES: Final = 10
-"""Updates of the heat equation in a step."""
+"""The number of updates of the heat equation in a step."""
 
 _DIFFUSION: Final = 0.1
-"""Part of a difference that flows in an update. In three dimensions, above 1/6 the explicit method is unstable."""
+"""The fraction of a temperature difference that flows in an update. In three dimensions, the explicit method is
+unstable above 1/6."""
 
 _TIME_STEP: Final = 0.01
 _SOFTENING: Final = 0.1
-"""Keeps the force between two bodies finite at any distance."""
+"""A softening length that keeps the force between two bodies finite at any distance."""
 
 _SPHERES: Final = (
     # Center (x, y, z) and radius. The eye is at the origin and looks along z. The last sphere is the floor.
@@ -37,14 +38,14 @@ _LIGHT: Final = (0.5, 0.7, -0.5)
 """The direction to the light."""
 
 _AMBIENT: Final = 0.1
-"""The brightness of a point in the shadow."""
+"""The brightness of a point in shadow."""
 
 _SKY: Final = 0.3
 """The brightness of a ray that hits nothing."""
 
 
 def raytracing(size: int, device: str) -> Steps:
-    """Render five spheres with shadows in ``size`` x ``size`` pixels, one ray each."""
+    """Render five spheres with shadows in ``size`` x ``size`` pixels, with one ray per pixel."""
     return _from_one_state(_rendered, _rays(size), device)
 
 
@@ -62,14 +63,17 @@ def _rendered(rays: Tensor) -> Tensor:
     distance, hit = _distances(torch.zeros_like(rays), rays, spheres).min(0)
     points = rays * distance.nan_to_num(posinf=0.0)[:, None]
     normals = normalize(points - spheres[hit, :3], dim=-1)
-    # The points are moved slightly off their spheres, so that a sphere does not shadow itself.
+    # Move the points slightly off their spheres, so that a sphere does not shadow itself.
     is_lit = _distances(points + 1e-3 * normals, light.expand_as(rays), spheres).min(0).values.isinf()
     diffuse = (normals @ light).clamp(min=0) * is_lit
     return torch.where(distance.isinf(), _SKY, _AMBIENT + (1 - _AMBIENT) * diffuse)
 
 
 def _distances(origins: Tensor, directions: Tensor, spheres: Tensor) -> Tensor:
-    """Return the distance of each ray to each sphere in front of it, or infinity. Each row is for one sphere."""
+    """Return the distance from each ray's origin to each sphere along the ray, or infinity if the ray misses it.
+
+    Each row is for one sphere.
+    """
     found = []
     for sphere in spheres:
         to_centre = sphere[:3] - origins
@@ -81,7 +85,7 @@ def _distances(origins: Tensor, directions: Tensor, spheres: Tensor) -> Tensor:
 
 
 def _heat(num_dimensions: int, size: int, device: str) -> Steps:
-    """Let heat flow on a periodic grid of ``size`` points in each dimension, for ``NUM_UPDATES`` updates."""
+    """Simulate ``NUM_UPDATES`` updates of the heat equation on a periodic grid of ``size`` points per dimension."""
     torch.manual_seed(SEED)
     return _from_one_state(_diffused, torch.rand((size,) * num_dimensions), device)
 
@@ -100,13 +104,13 @@ def _diffused(grid: Tensor) -> Tensor:
 
 
 def n_body(size: int, device: str) -> Steps:
-    """Move ``size`` bodies in three dimensions by the gravity of all others, and return their mean square speed."""
+    """Move ``size`` bodies in three dimensions by their mutual gravity, and return their mean square velocity."""
     torch.manual_seed(SEED)
     return _from_one_state(_speeds, torch.rand(size, 3), device)
 
 
 def _speeds(positions: Tensor) -> Tensor:
-    """Return the velocities after one leapfrog step from rest; the masses are 1 / number of bodies."""
+    """Return the velocities after one leapfrog step from rest. Each mass is 1 / number of bodies."""
     half = 0.5 * _TIME_STEP
     velocities = half * _accelerations(positions)
     return velocities + half * _accelerations(positions + _TIME_STEP * velocities)
@@ -119,7 +123,7 @@ def _accelerations(positions: Tensor) -> Tensor:
 
 
 def _from_one_state(work: Callable[[Tensor], Tensor], host: Tensor, device: str) -> Steps:
-    """Return steps that do ``work`` on one state: with transfers from and to host memory, and without."""
+    """Return steps that apply ``work`` to the same state, with and without transfers from and to host memory."""
     where = torch_device(device)
     there = host.to(where)
 

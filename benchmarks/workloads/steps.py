@@ -1,4 +1,4 @@
-"""The interface of workloads: a function that prepares steps of work on a device, and checks of its result."""
+"""The interface of workloads, checks of their results, and functions that find a framework's device."""
 
 import math
 from collections.abc import Callable
@@ -10,21 +10,21 @@ from tune_policies.values.value import shorten
 
 
 class Steps(NamedTuple):
-    """One step of work, prepared and ready to be timed.
+    """A prepared workload, whose steps can be timed.
 
-    A workload is a function ``(size, device) -> Steps``. It is called in a fresh process that sees only the devices of
-    ``device``: ``"cpu"``, ``"gpu"`` or another family by Ray's name, such as ``"TPU"``. It must seed everything random,
-    so that each device does the same work.
+    A workload is a function ``(size, device) -> Steps``. It is called in a fresh process that can use only the devices
+    of the family ``device``: ``"cpu"``, ``"gpu"`` or another family by Ray's name, such as ``"TPU"``. It must seed all
+    random numbers, so that each device does the same work.
 
     Attributes:
-        with_transfers: Does one step from data in host memory. It returns the loss or another number, by which the
-            results of two devices are compared, or ``None``.
-        compute: Does one step from data on the device; ``None`` if it cannot be separated from the transfers.
-        steps_per_epoch: Steps of an epoch. The first epoch is timed with everything before it.
-        synchronize: Waits until the device has finished its work. By default the framework's function is used.
+        with_transfers: Does one step with data in host memory. It returns ``None``, or the loss or another number that
+            is compared between devices.
+        compute: Does one step with data on the device, or ``None`` if a step cannot be separated from the transfers.
+        steps_per_epoch: The number of steps of an epoch. The time of the first epoch includes all preparation.
+        synchronize: Waits until the device has finished its work. By default, the framework's own function is used.
         dtype: The type of the numbers, such as ``"float32"``.
-        samples_per_step: Samples of a step, for a throughput.
-        tolerance: The relative difference allowed between the numbers of two devices.
+        samples_per_step: The number of samples of a step, from which the throughput is computed.
+        tolerance: The allowed relative difference between the losses on two devices.
     """
 
     with_transfers: Callable[[], Any]
@@ -40,7 +40,7 @@ Workload = Callable[[int, str], Steps]
 
 
 def checked_steps(steps: Any, workload: str) -> Steps:
-    """Check the result of a workload, and return it with plain numbers and texts.
+    """Check the result of a workload, and return it with fields converted to ``int``, ``float`` and ``str``.
 
     Raises:
         InvalidResourcesError: The result is not ``Steps``, or a field is not valid.
@@ -93,7 +93,7 @@ def torch_device(device: str) -> Any:
     if device == "cpu":
         return torch.device("cpu")
     if device == "gpu":
-        for name in ("cuda", "xpu", "mps"):  # ROCm is PyTorch's "cuda", too
+        for name in ("cuda", "xpu", "mps"):  # PyTorch calls ROCm "cuda", too
             api = getattr(torch, name, None)
             if api is not None and api.is_available():
                 return torch.device(name)
@@ -110,7 +110,7 @@ def torch_device(device: str) -> Any:
 
 
 def tensorflow_device(device: str) -> str:
-    """Return TensorFlow's name of the family's first device, such as ``"/GPU:0"``, or raise ``ProbeError``."""
+    """Return TensorFlow's name of the first device of the family, such as ``"/GPU:0"``, or raise ``ProbeError``."""
     import tensorflow as tf
 
     kind = {"cpu": "CPU", "gpu": "GPU"}.get(device, device)
@@ -137,7 +137,7 @@ def _built_for(torch: Any) -> str:
 
 
 def unseen(library: str, device: str, why: str = "") -> ProbeError:
-    """Return the error for a library that does not see a device, so that the CPU is not measured by mistake."""
+    """Return the error for a library that does not detect a device, so that the CPU is not measured instead."""
     return ProbeError(
         f"{library} sees no {device} in this process, and the CPU is not measured instead{f' ({why})' if why else ''}: "
         f"install a build of {library} for the device, check its driver, or omit the device"

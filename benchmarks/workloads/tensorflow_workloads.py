@@ -1,7 +1,7 @@
-"""Training in TensorFlow: an MLP and a CNN of Keras, in a compiled step.
+"""Training in TensorFlow: an MLP and a CNN in Keras, with a compiled step.
 
-First weights and data come from NumPy, so they are the same on every device. A step trains by plain gradient descent,
-for the reason in :mod:`.torch_workloads`.
+Initial weights and data come from NumPy, so they are the same on every device. A step uses plain gradient descent; see
+:mod:`.torch_workloads` for the reason.
 """
 
 from itertools import cycle
@@ -15,13 +15,13 @@ from .steps import Steps, tensorflow_device
 SEED: Final = 0
 LEARNING_RATE: Final = 0.001
 NUM_BATCHES: Final = 8
-"""Batches of an epoch. The next epoch has the same."""
+"""The number of batches in an epoch. Every epoch uses the same batches."""
 
 _NUM_CLASSES: Final = 10
 
 
 def mlp(size: int, device: str) -> Steps:
-    """Train an MLP 784-256-256-10 on batches of ``size`` images of 28 x 28."""
+    """Train an MLP with layers of 784, 256, 256 and 10 units on batches of ``size`` images of 28 x 28 pixels."""
     layers = tf.keras.layers
     return _training(
         [layers.Flatten(), layers.Dense(256, "relu"), layers.Dense(256, "relu"), layers.Dense(_NUM_CLASSES)],
@@ -30,7 +30,7 @@ def mlp(size: int, device: str) -> Steps:
 
 
 def cnn(size: int, device: str) -> Steps:
-    """Train a CNN of 2 convolutions and 2 poolings on batches of ``size`` images of 28 x 28."""
+    """Train a CNN with 2 convolutions and 2 pooling layers on batches of ``size`` images of 28 x 28 pixels."""
     layers = tf.keras.layers
     convolutions = [
         *(layers.Conv2D(16, 3, padding="same", activation="relu"), layers.MaxPooling2D()),
@@ -52,7 +52,7 @@ def _training(layers: list[Any], batch_size: int, device: str) -> Steps:
 
     def step(batch: tuple[Any, Any]) -> Any:
         with tf.device(where):
-            return train(*map(tf.convert_to_tensor, batch))  # copies arrays, and returns tensors as they are
+            return train(*map(tf.convert_to_tensor, batch))  # convert_to_tensor copies arrays, but not tensors
 
     from_host, from_device = cycle(host), cycle(there)
     return Steps(

@@ -1,8 +1,8 @@
-"""Workloads in PyTorch: the product of two matrices, steps of training, and iterations on numbers.
+"""Workloads in PyTorch: matrix multiplication, training steps, and iterations on an array of numbers.
 
-Data and first weights are made on the CPU from a seed, so they are the same on every device. Models have no dropout, so
-the seed and the data determine every loss. A step trains by plain gradient descent: the moments of Adam or momentum
-decay towards zero where a gradient is zero, and a CPU can be slow with such tiny numbers.
+Data and initial weights are generated on the CPU from a seed, so they are the same on every device. Models have no
+dropout, so the seed and the data determine every loss. A step uses plain gradient descent, because the moments of Adam
+or momentum decay towards zero where a gradient is zero, and CPUs can be slow with such tiny numbers.
 """
 
 import warnings
@@ -25,27 +25,28 @@ NUM_CLASSES: Final = 10
 NUM_TOKENS: Final = 1_000
 SEED: Final = 0
 LEARNING_RATE: Final = 0.001
-"""Small, so that rounding differences between devices do not grow from step to step."""
+"""The learning rate. It is small, so that rounding differences between devices do not grow from step to step."""
 
 NUM_BATCHES: Final = 8
-"""Batches of an epoch. The next epoch has the same."""
+"""The number of batches in an epoch. Every epoch uses the same batches."""
 
 NUM_ITERATIONS: Final = 8
-"""Iterations of an epoch of the iterative workloads."""
+"""The number of iterations in an epoch of the iterative workloads."""
 
 _ROUNDED: Final = 0.05
-"""The tolerance of losses if a device rounds to 10 bits of mantissa and another does not."""
+"""The tolerance of losses if only one of the devices rounds to 10 bits of mantissa."""
 
 _LOSS_SCALE: Final = 128.0
-"""The first loss scale. With PyTorch's 65,536, float16 overflows in some batches, whose steps are then skipped."""
+"""The initial loss scale. With PyTorch's default of 65,536, float16 overflows in some batches, and PyTorch skips their
+steps."""
 
 Precision = Literal["float32", "tf32", "float16"]
 
 
 class Model(NamedTuple):
-    """A classifier: how to build it on the CPU from torch's seed, and the shape of one sample.
+    """A classifier: a function that builds it on the CPU from torch's seed, and the shape of one sample.
 
-    Samples are normal numbers, or tokens below ``NUM_TOKENS`` if ``is_text``.
+    Samples are normally distributed numbers, or tokens below ``NUM_TOKENS`` if ``is_text`` is set.
     """
 
     build: Callable[[], nn.Module]
@@ -69,7 +70,7 @@ def _cnn() -> nn.Module:
 
 
 class _Residual(nn.Module):
-    """The sum of some layers and a short cut, through a ReLU."""
+    """The sum of some layers and a shortcut, followed by a ReLU."""
 
     def __init__(self, body: nn.Module, short: nn.Module) -> None:
         super().__init__()
@@ -92,7 +93,10 @@ def _basic_block(before: int, after: int, stride: int) -> nn.Module:
 
 
 def _bottleneck(before: int, width: int, stride: int) -> nn.Module:
-    """Return a block of 1 x 1, 3 x 3 and 1 x 1 whose output is four times as wide, with its stride in the middle."""
+    """Return a block of 1 x 1, 3 x 3 and 1 x 1 convolutions with ``4 * width`` output channels.
+
+    The 3 x 3 convolution has the stride.
+    """
     after = 4 * width
     body = nn.Sequential(
         *(*_convolution(before, width, 1), nn.ReLU()),
@@ -108,7 +112,7 @@ def _resnet(stem: Sequence[nn.Module], blocks: Sequence[nn.Module], width: int, 
 
 
 def _resnet18() -> nn.Module:
-    """Return a residual network with the blocks and widths of ResNet-18, for images of 32 x 32."""
+    """Return a residual network with the blocks and widths of ResNet-18, for images of 32 x 32 pixels."""
     widths = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1)]
     widths += [(256, 512, 2), (512, 512, 1)]
     stem = (nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
@@ -116,7 +120,7 @@ def _resnet18() -> nn.Module:
 
 
 def _resnet50() -> nn.Module:
-    """Return ResNet-50 in version 1.5, with the stride of a block in its 3 x 3 convolution."""
+    """Return ResNet-50 v1.5, in which the 3 x 3 convolution of a block has the stride."""
     blocks: list[nn.Module] = []
     before = 64
     for width, num_blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -149,11 +153,11 @@ MODELS: Final = {
 
 
 def matmul(size: int, device: str) -> Steps:
-    """Multiply two matrices of ``size`` rows and columns, and return the last element."""
+    """Multiply two matrices with ``size`` rows and columns, and return the last element of the product."""
     where = torch_device(device)
     _allow_tf32(False)
     torch.manual_seed(SEED)
-    # Positive numbers, because devices agree on their sums. Numbers of both signs would cancel out.
+    # Use positive numbers, because numbers of both signs would cancel out, and rounding differences would dominate.
     host = torch.rand(2, size, size)
     first, second = host.to(where)
     return Steps(
@@ -189,7 +193,7 @@ def _training(
 
 
 def _trainer(model: Model, where: torch.device, precision: Precision) -> Any:
-    """Return a function that trains one step on a batch, and returns its loss without waiting for it."""
+    """Return a function that does one training step on a batch, and returns the loss without waiting for it."""
     is_mixed = precision == "float16"
     trained = model.build().to(where)
     optimizer = torch.optim.SGD(trained.parameters(), lr=LEARNING_RATE)
@@ -197,7 +201,7 @@ def _trainer(model: Model, where: torch.device, precision: Precision) -> Any:
 
     def train(batch: Sequence[Tensor]) -> Tensor:
         samples, labels = batch
-        # For some devices, PyTorch has no autocast, not even a disabled one.
+        # PyTorch does not support autocast for some devices, not even a disabled context.
         context = torch.autocast(where.type, dtype=torch.float16) if is_mixed else nullcontext()
         with context:
             loss = nn.functional.cross_entropy(trained(samples), labels)
@@ -215,7 +219,7 @@ def _moved(tensors: Sequence[Tensor], where: torch.device) -> list[Tensor]:
 
 
 def _allow_tf32(allowed: bool) -> None:
-    """Set whether NVIDIA GPUs may round float32 to TF32. By default, PyTorch allows it in convolutions only."""
+    """Set whether NVIDIA GPUs may round float32 to TF32. By default, PyTorch allows this only in convolutions."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
 
@@ -230,13 +234,13 @@ resnet50_fp16 = partial(resnet50, precision="float16")
 
 
 def iterative_tasks(size: int, device: str) -> Steps:
-    """Iterate on ``size`` numbers that pass through Ray's object store each time, and return the first."""
+    """Iterate on ``size`` numbers that are copied through Ray's object store each time, and return the first one."""
     if not ray.is_initialized():  # otherwise ray.put would start Ray
         raise ProbeError(
             "iterative-tasks copies through Ray's object store, but Ray is not running: call ray.init() first"
         )
     where = torch_device(device)
-    # Arrays from the store are read-only, which is fine because they are only read.
+    # PyTorch warns that arrays from the object store are read-only. The iteration does not write to them.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     stored = ray.put(_first_numbers(size))
 
@@ -246,12 +250,12 @@ def iterative_tasks(size: int, device: str) -> Steps:
         stored = ray.put(numbers)
         return numbers[0]
 
-    # Without `compute`, because without the copies the work would be that of the actor.
+    # There is no `compute`, because without the copies it would be the same as `iterative_actor`.
     return Steps(iterate, steps_per_epoch=NUM_ITERATIONS, dtype="float32")
 
 
 def iterative_actor(size: int, device: str) -> Steps:
-    """Iterate on ``size`` numbers that stay on the device, and return the first."""
+    """Iterate on ``size`` numbers that stay on the device, and return the first one."""
     numbers = torch.from_numpy(_first_numbers(size)).to(torch_device(device))
 
     def iterate() -> Any:
@@ -259,7 +263,7 @@ def iterative_actor(size: int, device: str) -> Steps:
         numbers = _iterated(numbers)
         return numbers[0]
 
-    # Without `compute`, because nothing is transferred.
+    # There is no `compute`, because no data are transferred.
     return Steps(iterate, steps_per_epoch=NUM_ITERATIONS, dtype="float32")
 
 

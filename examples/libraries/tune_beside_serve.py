@@ -26,7 +26,7 @@ def build_model():
 
 
 def draw_images(count, seed):
-    """Return noisy images of 16 x 16 pixels with a square, and its half of each image: 0 is left, 1 is right."""
+    """Return noisy images of 16 x 16 pixels with a square, and the half with the square: 0 is left, 1 is right."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(count, 1, 16, 16, generator=generator)
     halves = torch.randint(2, (count,), generator=generator)
@@ -88,7 +88,7 @@ def main(storage_path=None):
     try:
         found = run(
             train,
-            CappedPolicy(POLICY, max(1, plan.max_concurrent_trials - 1)),  # the trials have the other slots
+            CappedPolicy(POLICY, max(1, plan.max_concurrent_trials - 1)),  # the trials use the other slots
             config={"lr": tune.grid_search([1e-4, 1e-3, 1e-2])},
             metric="loss",
             mode="min",

@@ -1,1 +1,1 @@
-"""Measures this project itself: its plans, its reliability and its tests."""
+"""Measures the quality of this project: its plans, its reliability and its tests."""

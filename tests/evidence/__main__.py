@@ -1,6 +1,6 @@
-"""``python -m tests.evidence COMMAND``: the commands behind this project's own figures.
+"""Runs the measurements behind the documentation's numbers: ``python -m tests.evidence COMMAND``.
 
-Each prints a table, the machine and the command, and exits with 1 if it finds an error.
+Each command prints a table, the machine and its command line. Its exit status is 1 if it finds an error.
 """
 
 import os
@@ -22,10 +22,10 @@ _RAY_VARIABLES: Final = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Idle processes would keep the machine busy.
+    # Do not prestart workers, because starting them uses CPU time.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
-    # Otherwise other processes delay Ray's on a busy machine.
+    # Do not lower the priority of workers, because other processes would delay them on a busy machine.
     "RAY_worker_niceness": "0",
 }
 
@@ -40,13 +40,16 @@ def evidence() -> None:
 
 @contextmanager
 def _own_ray_folder() -> Iterator[str]:
-    """Separate the command's Ray clusters from others on the machine. Call this before Ray is imported."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the clusters are shut down
+    """Use a temporary folder for Ray, to separate the command's Ray clusters from others on the machine.
+
+    Enter this context before Ray is imported.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the clusters are shut down
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets a background job ignore Ctrl-C
     # The path must be short, because Ray creates sockets there.
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
         os.environ.update(_RAY_VARIABLES, RAY_TMPDIR=folder)
-        # Ray refuses more simulated GPUs than this variable lists.
+        # Ray does not allow more simulated GPUs than this variable lists.
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         yield folder
 

@@ -1,4 +1,4 @@
-"""A headless Chromium, controlled by the DevTools protocol over a pipe."""
+"""Controls a headless Chromium with the DevTools protocol over a pipe."""
 
 import base64
 import itertools
@@ -65,7 +65,7 @@ class Browser:
             raise
 
     def open(self, path, *, width, scheme):
-        """Open a file in a window of this width, with a light or a dark scheme."""
+        """Open a file in a window of this width in pixels, with the color scheme ``"light"`` or ``"dark"``."""
         self._call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
@@ -77,19 +77,19 @@ class Browser:
             self._take(self._read(deadline))
 
     def evaluate(self, expression):
-        """Return the value of an expression in the page."""
+        """Evaluate a JavaScript expression in the page, and return its value."""
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def screenshot(self, path):
-        """Write the whole page as PNG."""
+        """Write a screenshot of the whole page as a PNG file."""
         path.write_bytes(
             base64.b64decode(self._call("Page.captureScreenshot", captureBeyondViewport=True, format="png")["data"])
         )
 
     def close(self):
-        """Terminate the browser and wait for its end."""
+        """Terminate the browser, and wait until it has ended."""
         os.close(self._out)
         os.close(self._in)
         try:

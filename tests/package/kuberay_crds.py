@@ -1,4 +1,4 @@
-"""Validation of manifests with KubeRay's official CRDs, which are stored outside the repository."""
+"""Validates manifests with KubeRay's official CRDs, which are stored outside the repository."""
 
 import copy
 import gzip
@@ -9,7 +9,7 @@ from jsonschema import Draft4Validator
 
 
 def load_definitions(folder: Path):
-    """Return the schemas of each kind, one per version of KubeRay; they reject unknown fields."""
+    """Return the schemas by kind, one per version of KubeRay. The schemas reject unknown fields."""
     found: dict[str, list] = {}
     for file in sorted(folder.glob("v*/*.gz")):
         spec = yaml.load(gzip.decompress(file.read_bytes()), getattr(yaml, "CSafeLoader", yaml.SafeLoader))["spec"]
@@ -20,7 +20,7 @@ def load_definitions(folder: Path):
 
 
 def problems(definitions, manifest):
-    """Return the errors of a manifest."""
+    """Return the validation errors of a manifest."""
     return [
         error.message
         for schema in definitions[manifest["kind"]]
@@ -29,7 +29,8 @@ def problems(definitions, manifest):
 
 
 def _closed(schema):
-    # Kubernetes drops unknown fields without an error, adds defaults first, and accepts both types for such a value.
+    # Adapt the schema to Kubernetes, which silently drops unknown fields, adds defaults before it validates, and
+    # accepts both an integer and a string for such a value.
     if schema.pop("x-kubernetes-int-or-string", False):
         return {"type": ["integer", "string"]}
     if "properties" in schema:

@@ -1,4 +1,4 @@
-"""The table of accelerators agrees with the installed Ray. These tests do not start Ray."""
+"""Tests that the table of accelerators agrees with the installed Ray, without starting Ray."""
 
 import os
 import subprocess
@@ -79,7 +79,7 @@ def test_every_known_device_type_exists_in_ray():
 
 
 def types_of_ray():
-    # The package exports only some of them.
+    # The package exports only some of Ray's accelerator types, so read them from the module.
     names = vars(ray.util.accelerators.accelerators)
     return {value for key, value in names.items() if isinstance(value, str) and not key.startswith("__")}
 

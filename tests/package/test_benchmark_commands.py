@@ -1,4 +1,4 @@
-"""How the commands of the benchmarks end, whatever they do."""
+"""Tests of the exit status and errors of all benchmark commands."""
 
 import os
 import re
@@ -22,7 +22,7 @@ def ended_by(error):
 
     @app.callback()
     def all_commands():
-        """One command alone would be no group."""
+        """Make the app a group. With a single command, Typer would not create a group."""
 
     @app.command()
     def fail():
@@ -52,7 +52,7 @@ def test_a_command_ends_with_a_message_and_its_status(error, status, told):
 
 
 def test_a_command_is_recorded_as_typed(tmp_path):
-    """Beside a figure it can be typed again: with its program, and its arguments quoted."""
+    """The user can copy the recorded command and run it again, because its arguments are quoted."""
     (tmp_path / "named.py").write_text(
         "from tune_policies.benchmarks.record.machine import own_command\nprint(own_command())\n"
     )
@@ -73,7 +73,7 @@ def test_a_command_is_recorded_as_typed(tmp_path):
     "program", [["tune_policies", "bench"], ["tune_policies.benchmarks"], ["benchmarks"]], ids=" ".join
 )
 def test_the_commands_are_the_same_from_every_entry_point(program):
-    """That is, as tune-policies bench, and as python -m with the long name or, in a checkout, with the short one."""
+    """The entry points are ``tune-policies bench``, and ``python -m`` with the long or, in a checkout, short name."""
     command = [sys.executable, "-m", *program, "show", "missing.json"]
 
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""The number and the nodes of concurrent trials with several bundles under a plan."""
+"""Tests of the number and the nodes of concurrent trials that have several bundles."""
 
 import pytest
 

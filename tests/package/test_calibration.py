@@ -1,4 +1,4 @@
-"""The calibration of overheads with real child processes. The measurement itself needs a GPU (``tests/on_gpu``)."""
+"""Tests of the calibration of overheads with real child processes. Tests of the measurement are in ``tests/on_gpu``."""
 
 import sys
 import time

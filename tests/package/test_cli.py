@@ -1,4 +1,4 @@
-"""The commands that need no Ray, as a user types them: status, stdout and stderr."""
+"""Tests of the exit status, stdout and stderr of commands that do not need Ray."""
 
 import json
 import os
@@ -297,7 +297,7 @@ def test_a_deleted_working_directory_is_reported(tmp_path):
 
 
 def test_each_command_with_a_result_has_json_and_h_prints_help():
-    """The other commands write files, print a file, or run a program."""
+    """Commands without ``--json`` write files, print a file, or run a program."""
     writers = {"report", "plot", "export", "dashboard", "schema", "exec"}
     found = dict(commands(typer.main.get_command(app)))
 

@@ -1,4 +1,4 @@
-"""The command ``kuberay design``: the file on stdout, the reasons on stderr, exit status and errors."""
+"""Tests of the command ``kuberay design``: the file on stdout, the reasons on stderr, the exit status and errors."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The autoscaler state in the GCS for autoscalers that cannot run in a test: KubeRay's sidecar and a cloud's."""
+"""Tests of the GCS data of autoscalers that cannot run in a test: KubeRay's sidecar and a cloud provider's."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.ray_border
 
 
 def reply(*nodes, autoscaler_v2=False, pending=()):
-    """Return a reply of the GCS; nodes are (address, node type, resources)."""
+    """Return a reply of the GCS. ``nodes`` are (address, node type, resources) tuples."""
     message = GetClusterStatusReply()
     for i, (address, node_type, resources) in enumerate(nodes):
         message.cluster_resource_state.node_states.add(
@@ -56,7 +56,7 @@ def test_user_types_named_node_and_a_number_are_not_mirrored_nodes():
 
 
 def test_autoscaler_v1_reports_nodes_by_type_and_the_head_is_not_a_worker():
-    """With autoscaler v1, a node does not report its type."""
+    """With autoscaler v1, the reply does not contain the type of each node."""
     nodes = [("10.0.0.1", "", HEAD), ("10.0.0.2", "", {"CPU": 8}), ("10.0.0.3", "", {"CPU": 8})]
     v1 = {
         "active_nodes": {"head": 1, "cpu": 2},

@@ -1,4 +1,4 @@
-"""A cluster YAML is read with the defaults of Ray's own preparation."""
+"""Tests that a cluster YAML file is read with the same defaults as in Ray's own code."""
 
 import contextlib
 import io
@@ -48,14 +48,14 @@ files = st.fixed_dictionaries(
 
 @pytest.fixture(autouse=True, scope="module")
 def _quiet() -> Iterator[None]:
-    """Suppress Ray's messages about each default."""
+    """Suppress Ray's messages about default values."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
 
 
 def prepared(data: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the file as Ray prepares it before it starts machines, or ``None`` if Ray rejects it."""
+    """Return the content of a file with the defaults that Ray adds, or ``None`` if Ray rejects the file."""
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             config: dict[str, Any] = prepare_config(yaml.safe_load(yaml.safe_dump(data)))

@@ -1,4 +1,4 @@
-"""The configs to measure, from a list or from a search space of Tune, without Ray."""
+"""Tests of the selection of configs to measure from a list or a Tune search space, without starting Ray."""
 
 import pytest
 from ray import tune

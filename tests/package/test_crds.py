@@ -1,4 +1,4 @@
-"""Written manifests match KubeRay's official CRDs, which are stored outside the repository."""
+"""Tests that written manifests match KubeRay's official CRDs, which are stored outside the repository."""
 
 import gzip
 import os
@@ -94,7 +94,7 @@ def test_no_official_field_is_reported_as_a_typo():
     ids=lambda part: ".".join(map(str, part)) if isinstance(part, tuple) else "",
 )
 def test_a_damaged_manifest_does_not_match_the_crds(crds, path, value):
-    """Otherwise the tests above would prove nothing."""
+    """Check that the CRDs detect errors, because otherwise the tests above would always pass."""
     manifest = yaml.safe_load(write_cluster(a_design()))
     part = manifest["spec"]
     for key in path[:-1]:

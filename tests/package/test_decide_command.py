@@ -1,4 +1,4 @@
-"""The command ``decide`` on files: status, stdout and stderr."""
+"""Tests of the command ``bench decide`` with files: exit status, stdout and stderr."""
 
 import json
 
@@ -17,7 +17,7 @@ PRICES = "{date: 2026-05-01, currency: USD, cpu: 0.05, gpus: {A10G: 0.4}}"
 
 @pytest.fixture
 def decide(tmp_path, monkeypatch):
-    """Run the command in a folder with a run, a cluster and prices."""
+    """Return a function that runs the command in a folder with a run, a cluster and prices."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     write_run_set(a_run(), tmp_path / "run.json")

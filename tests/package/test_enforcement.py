@@ -1,4 +1,4 @@
-"""Real frameworks under a GPU fraction on a machine without a GPU. The limits themselves need a GPU (``on_gpu``)."""
+"""Tests of real frameworks with a GPU fraction on a machine without a GPU. ``tests/on_gpu`` tests the limits."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def run(code, tmp_path, **environ):
 
 @pytest.mark.parametrize("framework", ["torch", *further("tensorflow")])
 def test_a_framework_without_a_visible_gpu_fails_at_import_unless_warnings_are_enabled(framework, tmp_path):
-    """TensorFlow imports JAX, which does not see a GPU either, but the error names TensorFlow."""
+    """TensorFlow imports JAX, which does not detect a GPU either, but the error must be about TensorFlow."""
     refused = f"Ray assigned this process a fraction of a GPU, but {framework} sees no GPU"
 
     raised = run(f"{ENFORCE}enforce()\nimport {framework}", tmp_path)
@@ -52,7 +52,7 @@ def test_a_framework_without_a_visible_gpu_fails_at_import_unless_warnings_are_e
 def test_frameworks_that_are_imported_indirectly_or_have_no_limit_are_reported(tmp_path):
     """JAX and CuPy are real. xgboost is a stand-in, because only the name of an imported module matters.
 
-    In the second trial, all of them are already imported, and JAX has started on the CPU.
+    In the second trial, the modules are already imported, and JAX is initialized on the CPU.
     """
     (tmp_path / "xgboost.py").write_text("")
     code = f"""{ENFORCE}
@@ -97,7 +97,7 @@ cuda = SimpleNamespace(is_available=lambda: True, get_allocator=lambda: POOL.mal
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_later_fraction_replaces_an_earlier_one(when, tmp_path):
-    """The next trial runs in the same process, and imports the framework before or after. CuPy is a stand-in."""
+    """The next trial runs in the same process. The framework is imported before or after it. CuPy is a stand-in."""
     (tmp_path / "cupy.py").write_text(GPU_CUPY)
     code = f"""{ENFORCE}
 enforce()
@@ -113,7 +113,7 @@ print(cupy.POOL.limit == CURRENT.limits.limit_bytes["cupy"] == 4 * 2**30 - int(0
 
 
 def test_two_frameworks_on_one_fraction_are_reported(tmp_path):
-    """Both frameworks are stand-ins. The real JAX sees no GPU, which does not affect this test."""
+    """Both frameworks are stand-ins. The real JAX does not detect a GPU, which does not affect this test."""
     (tmp_path / "cupy.py").write_text(GPU_CUPY)
     (tmp_path / "tensorflow.py").write_text(
         "from types import SimpleNamespace\n"
@@ -143,7 +143,7 @@ backends = SimpleNamespace()
 
 @pytest.fixture
 def beside_a_gpu(tmp_path):
-    """Return a function that runs code with stand-ins for NVML with a GPU, a CuPy with it, and a PyTorch without it."""
+    """Return a function that runs code with stand-ins: NVML and CuPy detect a GPU, and PyTorch does not."""
     state_counts(write_stand_ins(tmp_path), total=2**34, free=2**34)
     (tmp_path / "torch.py").write_text(CPU_TORCH)
     (tmp_path / "cupy.py").write_text(GPU_CUPY)
@@ -210,7 +210,7 @@ sys.modules["torch"].npu = SimpleNamespace(
 
 
 def test_an_npu_fraction_is_limited_after_torch_npu_is_imported(tmp_path):
-    """PyTorch is real, and sees no device until then, which is no error here; torch_npu is a stand-in."""
+    """PyTorch is real. It detects no device before the import, which must not be an error. torch_npu is a stand-in."""
     (tmp_path / "torch_npu.py").write_text(NPU_TORCH)
     code = f"""{ENFORCE}
 enforce(None, 0.25, "NPU")

@@ -1,4 +1,4 @@
-"""The record of the machine contains everything that can be read, without importing frameworks."""
+"""Tests that the record of the machine is complete, and that reading it does not import frameworks."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tune_policies.benchmarks.record.machine import describe_machine, read_envir
 from tune_policies.benchmarks.record.run_set import Environment
 
 ROOT = Path(__file__).parents[2]
-# Reading must not import a framework, which takes seconds and GPU memory.
+# Reading must not import a framework, because an import takes seconds and GPU memory.
 READ = """
 import sys
 from tune_policies.benchmarks.record.machine import read_environment

@@ -1,4 +1,4 @@
-"""The page of errors quotes messages of the code and lists every error."""
+"""Tests that the page of errors quotes messages in the code and lists every error."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ QUOTED = re.findall(r"^\| `([^`]+)` \| .+ \| .+ \|$", PAGE, re.MULTILINE)
 
 
 def texts():
-    """Yield every string of the code, with an ellipsis for each inserted value."""
+    """Yield every string in the code, with an ellipsis in place of each inserted value."""
     for folder in ("tune_policies", "trainers", "benchmarks"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
@@ -29,7 +29,7 @@ def test_each_message_on_the_page_exists_in_the_code():
 
 
 def is_in(parts, text):
-    """Return whether the text contains the parts in this order."""
+    """Return whether the text contains all parts in this order."""
     return parts[0] in text and re.search(".*".join(map(re.escape, parts)), text, re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""The estimate compared with a real training on the CPU, where tensors have the same size as on a GPU."""
+"""Compares the memory estimate with a real training on the CPU, where tensors have the same size as on a GPU."""
 
 import functools
 import resource
@@ -38,7 +38,7 @@ def peak_of_tensors(train):
 @pytest.mark.parametrize("kind", ["transformer", *further("mlp", "resnet")])
 def test_the_estimate_is_within_15_percent_of_the_real_peak(kind, optimizer):
     training = TRAININGS[kind]
-    on_gpus = functools.partial(optimizer, foreach=True)  # the default of PyTorch on GPUs
+    on_gpus = functools.partial(optimizer, foreach=True)  # PyTorch's default on GPUs
 
     real = peak_of_tensors(lambda: training.train(on_gpus, 2, "cpu"))
     estimate = estimate_gpu_memory(training.build, training.batch, optimizer, training.loss_fn)
@@ -68,7 +68,7 @@ def test_a_model_of_100_gib_takes_no_memory():
     estimate = estimate_gpu_memory(lambda: linear(32_768, 25), (8, 32_768), torch.optim.AdamW)
 
     assert estimate.parameters_bytes == 100 * GIB
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # in KiB
 
 
 class TwoInputs(nn.Module):
@@ -142,7 +142,7 @@ def test_a_model_that_was_built_earlier_does_not_change():
 
     assert type(BUILT[0][0].weight.data) is torch.Tensor
     assert BUILT[0][0].weight.grad is None
-    assert nn.Linear(2, 2).half().weight.dtype is torch.half  # and PyTorch's own conversion still works
+    assert nn.Linear(2, 2).half().weight.dtype is torch.half  # PyTorch's own conversion still works
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Files are written atomically, even if the writer is killed, the disk is full, or two processes write.
+"""Tests that files are written atomically, even if the writer is killed, the disk is full, or two processes write.
 
 Every file is written with ``replace_file``, or in the same way to a temporary file.
 """
@@ -29,7 +29,7 @@ def is_whole(text):
 
 @contextmanager
 def writing(path):
-    """Run a process that writes the file repeatedly, wait for its first write, and kill it at the end."""
+    """Start a process that writes the file repeatedly, and wait for its first write. Kill the process on exit."""
     ready, tell = os.pipe()
     child = os.fork()
     if child == 0:
@@ -45,7 +45,7 @@ def writing(path):
         os.read(ready, 1)
         yield
     finally:
-        os.kill(child, signal.SIGKILL)  # not reaped yet, so no other process has its PID
+        os.kill(child, signal.SIGKILL)  # the child has not been reaped, so no other process can have its PID
         os.waitpid(child, 0)
         os.close(ready)
 

@@ -1,4 +1,4 @@
-"""The command ``plan --cluster FILE``: exit status, stdout and stderr."""
+"""Tests of the command ``plan --cluster FILE``: exit status, stdout and stderr."""
 
 import gzip
 import io
@@ -36,7 +36,7 @@ class Done(NamedTuple):
 
 @pytest.fixture
 def plan(tmp_path, monkeypatch, capsys):
-    """Run the command on a cluster's text."""
+    """Return a function that runs the command on a cluster file with the given text."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     policy = tmp_path / "policy.yaml"

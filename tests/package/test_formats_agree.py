@@ -1,4 +1,4 @@
-"""A written cluster is read as designed, in every format."""
+"""Tests that a written cluster file in each format is read as the same cluster."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def read_again(tmp_path):
 
 
 def comparable(cluster, *, without=()):
-    """Return the groups without prices, which no file contains, and without GPU parts, which a cluster YAML lacks."""
+    """Return the groups without prices, which files do not contain, and without GPU parts, which cluster YAML lacks."""
     groups = [group.model_dump(exclude={"price_per_hour", *without}) for group in cluster.groups]
     return cluster.head, cluster.idle_timeout_s, groups
 

@@ -1,4 +1,7 @@
-"""Device objects of frameworks. The CPU never replaces a missing device. JAX is used because it starts fastest."""
+"""Tests that functions for a framework's device never return the CPU instead of a missing device.
+
+The tests use JAX, because it starts fastest.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The page of Ray's GPU guides. Each statement names an existing page and test, which determine its status."""
+"""Tests of the page about Ray's GPU guides: each statement refers to an existing page and test."""
 
 import re
 
@@ -22,7 +22,7 @@ def folders(row):
 
 
 def is_backed(row):
-    """Return whether the status follows from the page and the tests of the row."""
+    """Return whether the page and the tests in the row justify its status."""
     status, _, reason = row["Status"].partition(": ")
     has_page = row["Page"] != NONE
     match status:

@@ -1,7 +1,7 @@
-"""Every command handles files with hostile names and texts: it prints plain text, and ends with a message.
+"""Tests that every command handles files with hostile names and texts: it prints plain text, and ends with a message.
 
-:data:`HOSTILE` contains the sequences that a terminal, GitHub's log and Rich interpret. It is used as every name in a
-file, a cluster or a record.
+:data:`HOSTILE` contains the sequences that a terminal, GitHub's logs and Rich interpret. Every name in a file, a
+cluster or a record contains it.
 """
 
 import json
@@ -72,7 +72,7 @@ def _manifest(name):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return a folder with a valid file of each kind with hostile names, and files whose own name is hostile."""
+    """Return a folder with a valid file of each kind that contains hostile names, and files with hostile file names."""
     folder = tmp_path_factory.mktemp("hostile")
     _write_files(folder, HOSTILE, PRINTABLE)
     return folder
@@ -193,7 +193,7 @@ COMMANDS = {
     "bench run HOSTILE": (2, True),
     "bench packing --workload HOSTILE": (2, True),
 }  # fmt: skip
-"""The exit status of each command (``None``: 0 or 1), and whether it prints a hostile name."""
+"""The exit status of each command (``None`` allows 0 and 1), and whether the command prints a hostile name."""
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -231,7 +231,7 @@ WRITING = (
     "bench decide INPUT --steps-per-trial 9 --cluster INPUT --prices INPUT --packing INPUT --output OUTPUT",
     "bench report INPUT --decision INPUT --packing INPUT --output OUTPUT",
 )
-"""Every command that writes a file. In each line, each INPUT in turn is also the OUTPUT."""
+"""Every command that writes a file. The test uses each INPUT of a command as its OUTPUT."""
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_no_command_replaces_its_input_even_with_force(folder, tmp_path, monkeyp
 
 
 RESULTS = ("--json", "--format", "kuberay design policy.yaml")
-"""Parts of the commands whose stdout is complete data and not a message."""
+"""Parts of the commands whose stdout is data, such as JSON, instead of messages."""
 
 
 @pytest.mark.parametrize("line", COMMANDS)

@@ -1,4 +1,4 @@
-"""The rules for imports: the core does not need Ray, and imports point one way."""
+"""Tests of the rules for imports: the core works without Ray, and there are no circular imports."""
 
 import ast
 import functools
@@ -24,7 +24,7 @@ SHELL = {
     *("tune/oom_retry_scheduler", "tune/own_slots", "tune/run_plan", "tune/task_watch"),
     *("tune/usage/policy_callback", "tune/usage/run_metrics", "tune/wrapping_scheduler"),
 }
-"""Modules outside ``ray_compat`` that may import Ray. All others decide, or read files and machines."""
+"""Modules outside ``ray_compat`` that may import Ray."""
 READ_OR_WRITE_FILES = {
     *("cli/design", "cli/options", "cli/plan", "cli/usage"),
     *("kuberay/reading/documents", "kuberay/reading/load_cluster", "policies/policy_file"),
@@ -35,7 +35,7 @@ PURE_FILES = {
     f"tune_policies.files.{name}"
     for name in ("child_python", "html_page", "plain_data", "svg", "terminal", "yaml_documents")
 }
-"""Modules that open only their own files."""
+"""Modules in ``files`` that open only files of this project."""
 BELOW_THE_BORDER = {"values", "cluster", "files", "placement", "plan", "ray_compat"}
 """The folders that ``ray_compat`` may import."""
 WITHOUT_RAY = {"values", "cluster", "files", "oom", "placement", "plan", "policies", "kuberay"}
@@ -55,7 +55,10 @@ def tree(path):
 
 @functools.cache
 def imported(path, *, at_run_time_only=True):
-    """Return the names that a module imports at import time, without those in functions or under TYPE_CHECKING."""
+    """Return the names that a module imports.
+
+    With ``at_run_time_only``, imports in functions and under ``TYPE_CHECKING`` are omitted.
+    """
     names = set()
 
     def visit(node):
@@ -82,12 +85,12 @@ def top_level(names):
 
 
 def folders(names):
-    """Return these folders of ``tune_policies``."""
+    """Return the folders of ``tune_policies`` that contain these modules."""
     return {name.split(".")[1] for name in names if name.startswith("tune_policies.")}
 
 
 def files_of(names):
-    """Return the modules of ``tune_policies`` among these names, or that contain them."""
+    """Return the modules of ``tune_policies`` that these names refer to, or that define them."""
     places = {
         (ROOT / each.replace(".", "/")).with_suffix(".py") for name in names for each in (name, name.rpartition(".")[0])
     }
@@ -95,7 +98,7 @@ def files_of(names):
 
 
 def packages(names):
-    """Return the packages of this project among these names, with their full names."""
+    """Return the full names of the project's packages that these names refer to."""
     known = ("tune_policies.trainers", "tune_policies.benchmarks", "trainers", "benchmarks", "tests")
     return {package for name in names for package in known if f"{name}.".startswith(f"{package}.")}
 
@@ -149,7 +152,7 @@ def test_the_core_reads_and_writes_no_files():
     [("tune_policies", set()), ("trainers", set()), ("benchmarks", {"tune_policies.trainers"})],
 )
 def test_imports_point_from_benchmarks_to_trainers_to_tune_policies_by_long_names(package, allowed):
-    """Only the command line may import all of them. A short name could import a user's own package."""
+    """Only the command line may import all packages. A short name could import a user's own package."""
     command_line = {ROOT / "tune_policies" / "cli" / name for name in ("main.py", "execute.py")}
     files = [path for path in modules(package) if path not in command_line]
     found = {name for path in files for name in packages(imported(path, at_run_time_only=False))}
@@ -171,7 +174,7 @@ def test_only_one_module_uses_nvml():
 def test_there_are_no_circular_imports_even_in_functions():
     files = {name_of(path): path for package in PACKAGES for path in modules(package)}
     needed = {name: targets(path) & files.keys() - {name} for name, path in files.items()}
-    # Remove modules without remaining imports. The rest is in a circle or imports one.
+    # Repeatedly remove modules without remaining imports. Modules that remain import each other in a circle.
     while free := [name for name, targets in needed.items() if not targets & needed.keys()]:
         for name in free:
             del needed[name]
@@ -186,7 +189,10 @@ def name_of(path):
 
 
 def targets(path):
-    """Return the modules that a module imports anywhere; a package only if one of its own names is imported."""
+    """Return the modules that a module imports, including imports in functions.
+
+    A package is included only if the module imports a name that the package itself defines.
+    """
     package = name_of(path).split(".") if path.name == "__init__.py" else name_of(path).split(".")[:-1]
     found = set()
     for node in ast.walk(tree(path)):

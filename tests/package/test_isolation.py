@@ -1,4 +1,4 @@
-"""MPS and MIG, with a stand-in for NVIDIA's control program, because the real daemon needs a GPU."""
+"""Tests of MPS and MIG with a stand-in for NVIDIA's control program, because the real daemon needs a GPU."""
 
 import os
 import pickle
@@ -27,7 +27,7 @@ def control(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mine")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # also on a machine with a GPU
     for name in (mps.MEMORY_VARIABLE, mps.THREADS_VARIABLE):
-        monkeypatch.setenv(name, "")  # so that it is restored after the test
+        monkeypatch.setenv(name, "")  # restores the variable after the test
         monkeypatch.delenv(name)
 
     def write(text):
@@ -127,7 +127,7 @@ def test_cuda_has_started_if_its_memory_device_is_open(tmp_path, target, expecte
 
 def test_a_task_fails_if_cuda_has_started_on_another_gpu_in_its_process(monkeypatch):
     process = current_process.CurrentProcess()
-    answers = iter((False, True, True))  # at each task after the first
+    answers = iter((False, True, True))  # the answer for each task after the first
     monkeypatch.setattr(current_process, "cuda_has_started", lambda: next(answers))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for task, gpus in enumerate(("0", "1", "1", "0")):

@@ -1,4 +1,4 @@
-"""A KubeRay manifest is read as Ray's own autoscaler reads it."""
+"""Tests that a KubeRay manifest is read in the same way as by Ray's own autoscaler."""
 
 import pytest
 import yaml
@@ -43,7 +43,7 @@ def test_a_cluster_without_an_autoscaler_does_not_grow(addable):
 
 
 def test_omitted_fields_of_a_worker_group_have_kuberays_defaults(addable):
-    """KubeRay starts one replica, and its default maximum means no limit."""
+    """KubeRay starts one replica by default, and its default maximum is so large that it means no limit."""
     worker = {"groupName": "gpu", "rayStartParams": {}, "template": pod(cpu="8")}
 
     ((row,), _) = addable(manifest(workerGroupSpecs=[worker]))

@@ -1,7 +1,7 @@
-"""Ray's own scheduler launches the nodes of a plan when the trials are requested: the same number of each type.
+"""Tests that Ray's autoscaler launches the nodes of a plan when its trials are requested: as many of each type.
 
-Each case is a random policy with a random catalog. The test does what a user does: it makes a plan, writes a
-manifest, lets Ray read it, and requests the trials.
+Each case is a random policy with a random catalog. The test follows the steps of a user: it makes a plan, writes a
+manifest, lets Ray read the manifest, and requests the trials.
 """
 
 import logging
@@ -36,14 +36,14 @@ from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.placement.trial_slot import Bundle
 from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 
-# Top-level labels and resources of a group are what Ray reads from 2.51 on.
+# Ray reads the top-level labels and resources of a group only from version 2.51 on.
 pytestmark = pytest.mark.skipif(
     tuple(map(int, ray.__version__.split(".")[:2])) < (2, 51), reason="this Ray reads no labels of a worker group"
 )
 
 
 class Case(NamedTuple):
-    """A plan and its policy, the nodes that Ray launches for its trials, and those if one more node is allowed."""
+    """A plan and its policy, and the nodes that Ray launches for the trials, also if one more node is allowed."""
 
     seed: int
     policy: ResourcePolicy
@@ -57,7 +57,7 @@ class Case(NamedTuple):
 
     @property
     def cause(self) -> str:
-        """Return why Ray launches other nodes than planned, or an empty text if it does not."""
+        """Return why the nodes that Ray launches differ from the plan, or an empty string if they are equal."""
         if self.launched == self.planned:
             return ""
         if not self.launched and sum(self.launched_with_one_more.values()) == sum(self.planned.values()) + 1:
@@ -89,7 +89,7 @@ class Case(NamedTuple):
 
 
 def draw_case(seed):
-    """Return the case with this number, or ``None`` if no trial of its policy fits its nodes."""
+    """Return the case with this seed, or ``None`` if no trial of the policy fits the nodes."""
     rng = random.Random(seed)
     catalog, policy, num_trials = draw_catalog(rng), draw_policy(rng), rng.choice((1, 2, 5, 16, 64, 200))
     try:
@@ -108,7 +108,7 @@ def draw_case(seed):
 
 
 def with_one_more(config):
-    """Return the same nodes with one more allowed, of any type except the head's."""
+    """Return the configuration with one more node allowed, of any type except the head's."""
     types = {
         name: each if name == config["head_node_type"] else {**each, "max_workers": each["max_workers"] + 1}
         for name, each in config["available_node_types"].items()
@@ -117,7 +117,7 @@ def with_one_more(config):
 
 
 def reserved(policy):
-    """Return the resources that a policy reserves for others, as their resource request."""
+    """Return the resources that a policy leaves for other programs, as a resource request."""
     inner = getattr(policy, "inner", None)
     own = []
     if isinstance(policy, ReservingPolicy):
@@ -136,13 +136,13 @@ def cases(number, first_seed=0):
 
 @pytest.fixture(autouse=True)
 def without_logs(caplog):
-    """Suppress the log line for each node that Ray would launch."""
+    """Suppress Ray's log lines about the nodes that it would launch."""
     caplog.set_level(logging.ERROR, logger="ray")
 
 
 @pytest.mark.parametrize(
     ("number", "least"),
-    # With few plans, the rate depends on chance.
+    # With few plans, the required rate is lower, because the rate depends on chance.
     [(30, 0.9), pytest.param(1000, 0.99, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
 )
 def test_ray_launches_the_planned_nodes_for_99_of_100_plans_and_others_are_explained(number, least):

@@ -1,4 +1,4 @@
-"""Rules about what Ray reads agree with the installed Ray."""
+"""Tests that lint rules about fields that Ray reads agree with the installed Ray."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The command ``kuberay lint``: output, exit status, and the page of rules."""
+"""Tests of the command ``kuberay lint``: its output, its exit status, and the page of rules."""
 
 import json
 import re

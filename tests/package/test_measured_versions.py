@@ -1,4 +1,4 @@
-"""A decision holds where the versions are installed with which it was measured."""
+"""Tests that a decision is rejected if an installed package has another version than the measured one."""
 
 from importlib.metadata import distributions, version
 

@@ -1,4 +1,4 @@
-"""The facts that the doctor reads from files in the formats of the frameworks and the kernel."""
+"""Tests of the properties that the doctor reads from the files of frameworks and the kernel."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ TENSORFLOW = "build_info = collections.OrderedDict([('cuda_version', '12.5.1'), 
 
 @pytest.fixture
 def packages(tmp_path):
-    """Return a folder of installed packages, with only the files that the reader uses."""
+    """Return a folder of installed packages that contain only the files that the reader uses."""
 
     class Packages:
         def installed(self, name, version):
@@ -36,7 +36,7 @@ def packages(tmp_path):
             (tmp_path / path).write_text(text)
 
         def frameworks(self):
-            """Read the frameworks in a Python that finds only these packages and the two modules sent to the nodes."""
+            """Read the frameworks in a Python process that finds only these packages and the two remote modules."""
             for module in (nvml, node_facts):
                 self.file(f"{module.__name__.replace('.', '/')}.py", Path(module.__file__).read_text())
             command = [sys.executable, "-S", "-P", "-m", node_facts.__name__]

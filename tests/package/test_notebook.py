@@ -1,4 +1,4 @@
-"""The values of this project in a real notebook, run by nbconvert and shown in a browser."""
+"""Tests how values of this project look in a real notebook, which nbconvert runs and a browser shows."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ plan = MixedPolicy(GpuPolicy(gpus=0.25), CpuPolicy(cpus=4)).plan(capacity)
 
 
 @pytest.mark.rest
-@pytest.mark.filterwarnings("default")  # from Jupyter itself
+@pytest.mark.filterwarnings("default")  # Jupyter itself causes warnings
 def test_a_notebook_shows_values_as_tables_and_a_plan_as_a_picture(tmp_path):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     ExecutePreprocessor(timeout=120).preprocess(notebook, {"metadata": {"path": str(Path(__file__).parents[2])}})

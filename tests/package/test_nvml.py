@@ -1,4 +1,4 @@
-"""The only reader of NVML, tested with a stand-in for the functions that it calls."""
+"""Tests of the NVML reader with a stand-in for the NVML functions that it calls."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -70,7 +70,7 @@ def nvml(monkeypatch):
 
 
 def split():
-    """Return two GPUs: one without MIG, and one with MIG devices at two of its seven places."""
+    """Return two GPUs: one without MIG, and one with MIG devices at two of its seven indices."""
     return (
         {**A100, "uuid": "GPU-a"},
         {**A100, "uuid": "GPU-b", "mig": {0: {**LARGE, "uuid": "MIG-x"}, 4: {**SMALL, "uuid": "MIG-y"}}},
@@ -169,7 +169,7 @@ def test_errors_of_the_binding_are_converted_and_nvml_is_closed(nvml, monkeypatc
     def refuse(*_):
         raise Nvml.NVMLError("Driver Not Loaded")
 
-    read()  # frequent readers keep NVML open after the first call
+    read()  # with frequent reads, NVML stays initialized after the first call
     opened.clear()
     monkeypatch.setattr(binding, function, refuse)
 
@@ -224,7 +224,7 @@ def test_the_energy_is_unknown_if_one_gpu_does_not_count_it(nvml, monkeypatch):
 
 
 class NewerNvml(Nvml):
-    """A driver and a binding that report the memory that the driver reserves, as on a T4."""
+    """A driver and Python binding that report the memory that the driver reserves, as on a T4."""
 
     nvmlMemory_v2 = 0x02000028  # noqa: N815 - NVML's name
 

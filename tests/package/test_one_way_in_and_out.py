@@ -1,4 +1,4 @@
-"""Only ``tune_policies.files.reading`` reads files, and only ``tune_policies.files.writing`` writes them."""
+"""Tests that only ``tune_policies.files.reading`` reads files, and only ``tune_policies.files.writing`` writes them."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ CALLS = {
     *("tempfile.NamedTemporaryFile", "tempfile.mkstemp", "NamedTemporaryFile", "TemporaryFile"),
     *("tempfile.TemporaryFile", "shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.move"),
 }
-"""Functions that read or write files, or parse texts without limits, by their names in calls."""
+"""Functions that read or write files, or that parse texts without limits, by their names in calls."""
 METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "open", "savefig", "open_output_stream", "rename"}
 """Methods of paths, figures and file systems that read or write files."""
 YAML = {"load", "load_all", "safe_load", "safe_load_all", "full_load", "unsafe_load"}
@@ -73,7 +73,7 @@ def found():
 
 
 def what_is_called(function):
-    """Return the name of a called function or method that reads or writes files, else ``None``."""
+    """Return the name of a called function or method that reads or writes files, or ``None`` for other calls."""
     name = ast.unparse(function)
     if name in CALLS or name in {f"yaml.{each}" for each in YAML}:
         return name
@@ -93,7 +93,7 @@ def test_no_other_module_reads_or_writes_files():
 
 
 RUNS = {"eval", "exec", "compile"}
-"""Functions that run a text, but not methods such as ``re.compile``."""
+"""Functions that run a string as code. Methods such as ``re.compile`` are not meant."""
 UNPICKLES = re.compile(
     r"(.*\.)?(Unpickler|read_pickle|unpickle)|(pickle|cloudpickle|dill|joblib|marshal|torch|shelve|jsonpickle)\.(loads?|open)"
 )
@@ -104,7 +104,7 @@ OF_RAY_ITSELF = {
 
 
 def runs_what_it_reads(call):
-    """Return the name of a called function that runs or unpickles its input, else ``None``."""
+    """Return the name of a called function that runs or unpickles its input, or ``None`` for other calls."""
     name = ast.unparse(call.func)
     allows = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     may_unpickle = allows.get("allow_pickle") == "True" or allows.get("weights_only") == "False"

@@ -1,4 +1,7 @@
-"""The real errors of the installed frameworks and Ray. Each has its own process because their imports conflict."""
+"""Tests of real OOM errors of the installed frameworks and Ray.
+
+Each framework runs in its own process, because their imports conflict.
+"""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""In a checkout, ``trainers`` and ``benchmarks`` are ``tune_policies.trainers`` and ``tune_policies.benchmarks``."""
+"""Tests that the packages ``trainers`` and ``benchmarks`` of a checkout are aliases of those in ``tune_policies``."""
 
 import pickle
 import subprocess

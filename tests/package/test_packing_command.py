@@ -1,4 +1,4 @@
-"""The command ``bench packing`` reports invalid usage before Ray starts."""
+"""Tests that the command ``bench packing`` reports invalid usage before Ray starts."""
 
 import pytest
 from typer.testing import CliRunner

@@ -1,4 +1,7 @@
-"""The Python code of every page runs. It is not in `test_pages.py` so that both files can run in parallel."""
+"""Tests that the Python code on every page runs.
+
+The tests are not in ``test_pages.py``, so that both files can run in parallel.
+"""
 
 import subprocess
 import sys

@@ -1,8 +1,8 @@
-"""Every command and snippet of every page runs.
+"""Tests that every command and snippet on every page runs.
 
-A ``console`` block contains commands behind ``$``, each followed by its output. A ``yaml`` or ``json`` block starts
-with a comment with its file name, and a ``python`` block may too. The other ``python`` blocks of a page are one
-program, in this order. An ellipsis as a line of output matches any lines.
+A ``console`` block contains commands after ``$``, each followed by its output. A ``yaml`` or ``json`` block starts with
+a comment that contains the file name, and a ``python`` block may do so too. The other ``python`` blocks of a page form
+one program, in their order on the page. An ellipsis as a line of output matches any lines.
 """
 
 import os
@@ -24,8 +24,8 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-# For these, make only prints its commands: they run this test, or continuous integration runs them separately, they
-# create another environment or delete this one, they need a GPU, or, like the demo, they have their own test.
+# For these targets, make only prints the commands. The reason is one of: the target runs this test, continuous
+# integration runs the target separately, it creates or deletes an environment, it needs a GPU, or it has its own test.
 DRY_RUN = {
     *("make check", "make docs", "make test", "make test-rest", "make test-all", "make clean", "make test-gpu"),
     *("make demo", "make test-ray RAY=2.50.0"),
@@ -52,13 +52,13 @@ def program(page):
 
 
 def matches(shown, output):
-    """Return whether the output is the shown one, apart from trailing blanks, which editors remove."""
+    """Return whether the output is as shown on the page. Trailing blanks are ignored, because editors remove them."""
     without_padding = re.sub(r" +$", "", output, flags=re.MULTILINE)
     return re.fullmatch(re.escape(shown).replace("…\\\n", "(?:.*\n)*"), without_padding)
 
 
 def commands(page):
-    """Yield each command with the lines below it."""
+    """Yield each command with the lines of output below it."""
     for body in blocks(page, "console"):
         for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
             command, _, output = part.partition("\n")
@@ -66,7 +66,7 @@ def commands(page):
 
 
 def shown_commands(page):
-    """Yield the program and the arguments of each command that takes too long or needs a GPU."""
+    """Yield the program and the arguments of each command that is only shown: it takes too long or needs a GPU."""
     for body in blocks(page, ""):
         for program, app in SHOWN.items():
             for arguments in re.findall(rf"^(?:\$ )?{re.escape(program)} (.+)$", body, re.MULTILINE):
@@ -77,7 +77,7 @@ def name(page):
     return page.relative_to(ROOT).as_posix()
 
 
-# Programs that start Ray instances. `make test` and `make test-rest` cover the subjects of these pages elsewhere.
+# Programs that start Ray instances. Other tests in `make test` and `make test-rest` cover the topics of these pages.
 SLOW_PROGRAMS = {
     *("autoscaling", "data-and-serve", "index", "mixed-clusters", "notebooks", "out-of-memory", "pbt", "right-size"),
     *("rllib", "shared-gpus", "train-in-tune", "usage"),
@@ -86,7 +86,7 @@ SLOW_COMMANDS = {"benchmarks", "cost", "gpu-memory", "pbt", "plans"}
 
 
 def marked(page, slow):
-    """Return the page with the mark of `make test-rest` or `make test-all`."""
+    """Return the page as a parameter that only `make test-rest` or `make test-all` runs."""
     is_slow = page.stem in slow or page.parent.name == "benchmarks"
     return pytest.param(page, marks=pytest.mark.slow if is_slow else pytest.mark.rest)
 

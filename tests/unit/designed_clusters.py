@@ -1,4 +1,4 @@
-"""Random cluster designs for Hypothesis: all device families, slices, parts of GPUs, labels, few or many groups."""
+"""Random cluster designs for Hypothesis, with all device families, TPU slices, parts of GPUs, and labels."""
 
 import re
 
@@ -29,7 +29,7 @@ SLICES = [
 
 
 def a_design(*node_types, **fields):
-    """Return a design with up to three nodes of each type; the default is a type with a GPU."""
+    """Return a design with up to three nodes of each type. The default is one type with a GPU."""
     of_types = node_types or (gpu_type(),)
     fields.setdefault("groups", tuple(DesignedGroup(node_type=each, max_nodes=3) for each in of_types))
     return ClusterDesign(**{"name": "tune", "head": HEAD, "trials": TRIALS, "num_trials": 12, **fields})
@@ -52,7 +52,7 @@ memories = st.sampled_from([2**30, 7 * 2**20, 15_999_999_999, 200 * 10**9]) | st
 
 @st.composite
 def device_fields(draw):
-    """Draw the device fields of a node: of any family, whole devices or parts, or none."""
+    """Draw the device fields of a node: whole devices or parts of devices of any family, or no devices."""
     kind = draw(st.sampled_from(["none", "slice", "parts", *FAMILIES]))
     if kind == "none":
         return {}
@@ -105,7 +105,7 @@ def groups(draw, name):
 
 @st.composite
 def cluster_plans(draw, hosts=None):
-    """Draw designs; with ``hosts``, only with groups of that many hosts."""
+    """Draw designs. With ``hosts``, all groups have that many hosts."""
     names = [f"group-{number}" for number in range(draw(st.sampled_from([1, 1, 2, 3, 12])))]
     of_group = [
         groups(name) if hosts is None else groups(name).filter(lambda one: one.num_hosts == hosts) for name in names

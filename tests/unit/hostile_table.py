@@ -35,7 +35,7 @@ from tune_policies.values.sanitize import indented
 
 NAME = "hostile.yaml"
 LARGE = {}
-"""The contents of the large files, by form."""
+"""The contents of large files, by form."""
 MOST_S = 5.0
 MOST_BYTES = 500_000_000
 HANGS_AFTER_S = 30
@@ -62,7 +62,7 @@ def lint(path):
 
 
 def read_results(path, *names):
-    """Read the file as each of these files of a run."""
+    """Read the file under each of these names as a file of a run."""
     for name in names:
         folder = path.with_name(f"run-{name}")
         folder.mkdir(exist_ok=True)
@@ -430,14 +430,14 @@ HEAVY = {
     *("as_large_as_is_read", "many_keys", "many_keys_in_json", "many_documents", "many_wrong_parts"),
     *("many_empty_parts", "still_more_wrong_parts", "still_more_empty_parts", "too_many_lists", "too_many_lines"),
 }
-"""Reading these takes less than a second."""
+"""Forms that take less than a second to read."""
 OF_RACES = {"comes_and_goes"}
-"""The file may be valid when it is read."""
+"""Forms whose file may be valid at the time of reading."""
 
 
 @contextmanager
 def written_meanwhile(write):
-    """Let another thread write while the block runs."""
+    """Call ``write`` repeatedly in another thread while the body of the ``with`` statement runs."""
     is_over = threading.Event()
 
     def go_on():
@@ -490,7 +490,10 @@ def tried(name, form):
 
 
 def made(form, path):
-    """Create the file, a large one only once, and return its concurrent writer."""
+    """Create the file, and return the function that writes it concurrently, or ``None``.
+
+    The content of large files is cached.
+    """
     if form in LARGE:
         path.write_bytes(LARGE[form])
         return None
@@ -513,7 +516,7 @@ def hang(*_):
 def main(forms):
     signal.signal(signal.SIGALRM, hang)
     for name in LOADERS:
-        if child := os.fork():  # memory of a process would count for the next loader
+        if child := os.fork():  # in a fork, because the peak memory of a process would also count for the next loader
             os.waitpid(child, 0)
             continue
         for form in forms:

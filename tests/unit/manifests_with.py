@@ -1,4 +1,4 @@
-"""Valid manifests, and copies with changes."""
+"""Valid manifests, and functions that return changed copies."""
 
 from copy import deepcopy
 

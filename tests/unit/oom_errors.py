@@ -1,4 +1,4 @@
-"""Stand-ins for the errors of frameworks that these tests do not import: the same names, bases and texts."""
+"""Stand-ins for errors of frameworks that these tests do not import, with the same names, base classes and texts."""
 
 import builtins
 
@@ -255,7 +255,7 @@ ACCELERATOR = {
         ("torch", 4 * GIB, 5 * GIB, "own_limit"),
     ),
 }
-"""Errors about device memory: type and text; framework, requested bytes, limit and cause."""
+"""Errors about device memory: the type and text, and the expected framework, requested bytes, limit and cause."""
 
 HOST = {
     "Python": (("MemoryError", ""), ("python", None)),
@@ -303,7 +303,7 @@ HOST = {
         ("ray", 25 * GIB // 2),
     ),
 }
-"""Errors about host memory: type and text; framework and requested bytes."""
+"""Errors about host memory: the type and text, and the expected framework and requested bytes."""
 
 NEAR_MISSES = {
     "a value that contains the word memory": ("ValueError", "batch_size=512 would run out of memory"),
@@ -340,7 +340,7 @@ NEAR_MISSES = {
         "ValueError: no torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
     ),
 }
-"""Other errors: type and text."""
+"""Errors that are not OOM errors: the type and text."""
 
 _BASES = {
     CUPY_OOM: MemoryError,

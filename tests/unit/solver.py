@@ -23,5 +23,5 @@ def compared(seed):
     from tests.evidence.plans.optimum_comparison import compare, draw_questions
 
     capacity, policies = draw_questions(seed, 3)
-    # Plain data, because the class would import OR-tools.
+    # Return plain data, because unpickling the class would import OR-tools.
     return [(each.planned, each.best, each.reason) for each in (compare(seed, capacity, policy) for policy in policies)]

@@ -8,7 +8,7 @@ from tune_policies.benchmarks.compare.judge import Floats
 
 
 class Noise(NamedTuple):
-    """The relative variation of times.
+    """The sources of relative variation of times.
 
     Attributes:
         of_block: The standard deviation of the logarithm of a block's time.
@@ -28,14 +28,14 @@ def log_medians(
 ) -> tuple[Floats, Floats]:
     """Return the logarithms of the median times of the processes of two configurations, with shape (draws, rounds).
 
-    Blocks are lognormal about their process, and processes about their round. The drift of a round is the same for both
-    configurations.
+    The times of blocks have a log-normal distribution around that of their process, and processes around their round.
+    The drift of a round is the same for both configurations.
 
     Args:
         ratio: The time of the first configuration, relative to that of the second.
-        num_draws: Independent runs.
-        num_rounds: Processes of each configuration.
-        num_blocks: Blocks of each process.
+        num_draws: The number of independent runs.
+        num_rounds: The number of rounds, with one process of each configuration.
+        num_blocks: The number of blocks of each process.
         noise: The variation of times.
         seed: The random seed.
     """

@@ -1,4 +1,4 @@
-"""Wrong results of user-defined policies, and plans and records of other clusters, raise clear errors."""
+"""Tests that wrong results of user-defined policies, and plans of other clusters, raise clear errors."""
 
 import pytest
 from rich.console import Console

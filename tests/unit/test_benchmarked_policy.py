@@ -76,7 +76,7 @@ def test_the_number_may_be_in_a_nested_mapping():
 def test_gpus_and_the_remaining_cpus_both_have_slots():
     plan = policy(gpu=GpuPolicy(gpus=0.5, cpus=1)).plan(CLUSTER)
 
-    # 4 on the GPUs, or 8 on the CPUs, or 4 on the GPUs and 6 on the 12 CPUs that are left.
+    # If all configs need GPUs, 4 trials run at once. At most 10 run: 4 on GPUs, and 6 on the remaining 12 CPUs.
     assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == (4, 10)
     assert plan.explain().splitlines()[:3] == [
         "4 to 10 trials at once, depending on their configs, limited by GPU",

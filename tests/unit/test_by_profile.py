@@ -1,4 +1,4 @@
-"""Plans in which each trial gets what its config needs."""
+"""Tests of plans in which each trial gets the resources that its config needs."""
 
 import pickle
 
@@ -48,7 +48,7 @@ def gpus_for(plan, **config):
 def test_each_config_gets_the_gpu_fraction_that_it_needs():
     plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
 
-    # With a tenth more: 2.2, 4.4, 8.8 and 17.6 of 80 GiB.
+    # With a margin of a tenth, the configs need 2.2, 4.4, 8.8 and 17.6 of 80 GiB.
     shares = [gpus_for(plan, batch=batch) for batch in (8, 16, 32, 64)]
     assert shares[:2] == [0.0277, 0.0555]
     assert 0.11 <= shares[2] < 0.13
@@ -154,7 +154,7 @@ def test_small_configs_use_gpus_that_are_too_small_for_the_largest_config():
     plan = GpuMemoryPolicy(profile=profile_of(measured(6, batch=8), measured(30, batch=64))).plan(mixed)
 
     slots = [plan.slot_for({"batch": batch}) for batch in (8, 64)]
-    # One small trial on each of the 21 devices; the A100 alone has room for 12.
+    # Each of the 21 devices fits one small trial.
     assert [(slot.accelerator_type, slot.max_concurrent_trials) for slot in slots] == [(None, 21), ("A100", 2)]
 
 

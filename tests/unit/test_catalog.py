@@ -1,4 +1,4 @@
-"""The node catalog: valid files, prices and numbers of nodes, and errors for invalid node types."""
+"""Tests of the node catalog: valid files, prices and numbers of nodes, and errors for invalid node types."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The choice of a policy that can run now, and the needs of the others."""
+"""Tests of the choice of a policy that can run now, and of what the other policies would need."""
 
 import pytest
 

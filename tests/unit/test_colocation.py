@@ -1,4 +1,4 @@
-"""Whether the processes of a group run at once, and which resources each reserves."""
+"""Tests of whether the processes of a group run at once, and of the resources that each process reserves."""
 
 import pytest
 

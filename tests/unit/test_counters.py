@@ -1,4 +1,4 @@
-"""Counters of GPU memory, with stand-ins for frameworks on a device."""
+"""Tests of GPU memory counters with stand-ins for frameworks on a device."""
 
 import gc
 import sys

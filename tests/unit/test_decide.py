@@ -1,4 +1,4 @@
-"""Decisions from a run: whole trials are compared, for a cluster and prices."""
+"""Tests of decisions from a run, which compare whole trials for a cluster and prices."""
 
 import pytest
 from hypothesis import given, settings
@@ -38,7 +38,7 @@ def sizes_of(decided):
 def test_a_trial_is_its_start_and_its_steps():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER))
 
-    # 1,000 steps of 25.6 ms after 1 s, and of 1.256 ms after 5 s; the middle round takes 0.2 % longer.
+    # CPU: 1 s + 1,000 steps of 25.6 ms. GPU: 5 s + 1,000 steps of 1.256 ms. The median round takes 0.2 % longer.
     assert found[256].cpu.trial_s == pytest.approx(26.6, rel=0.01)
     assert found[256].gpu.trial_s == pytest.approx(6.256, rel=0.01)
     assert (found[256].cpu.start_s, found[256].gpu.start_s) == (pytest.approx(1), pytest.approx(5))
@@ -46,7 +46,7 @@ def test_a_trial_is_its_start_and_its_steps():
 
 
 def test_the_answer_compares_trials_and_not_steps():
-    # A step of size 16 is 1.6 ms on the CPU and 1.016 ms on the GPU, where a trial starts 4 s later.
+    # A step of size 16 takes 1.6 ms on the CPU and 1.016 ms on the GPU. A trial starts 4 s later on the GPU.
     short, long = (
         sizes_of(decide(a_run(), Terms(steps_per_trial=steps), CLUSTER))[16].answer for steps in (1000, 100_000)
     )
@@ -58,7 +58,7 @@ def test_trials_per_hour_count_all_cpus_and_all_gpus():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER))[256]
 
     assert (found.cpu.at_once, found.cpu.trials_per_hour) == (4, pytest.approx(4 * 3600 / found.cpu.trial_s))
-    # 4 trials of 2 GiB and what frameworks use besides fit each GPU, but only 2 find 4 of its 8 CPUs.
+    # Each GPU has enough memory for 4 trials of 2 GiB plus overhead, but its 8 CPUs suffice for only 2 trials.
     assert (found.gpu.at_once, found.gpu.trials_per_hour) == (4, pytest.approx(2 * 3600 / found.gpu.trial_s))
 
 
@@ -136,7 +136,7 @@ def test_a_trial_on_two_gpus_pays_for_both_and_has_them_to_itself():
 
 
 def test_an_ambiguous_comparison_of_costs_has_a_reason():
-    # The price ratio is nearly the speed-up, so a trial costs nearly the same on both.
+    # The price ratio is almost equal to the speed-up, so a trial costs almost the same on both devices.
     faster = sizes_of(decide(a_run(), TERMS, CLUSTER))[256].speedup
     prices = Prices(date="2026-05-01", currency="USD", cpu=0.05, gpus={"A10G": 0.2 * faster * 1.05 - 0.2})
 
@@ -260,7 +260,7 @@ def test_the_number_of_cpu_nodes_that_finish_as_soon_as_one_gpu():
     size = asked_for_nodes()
     found = size.gpu_or_nodes
 
-    # 100 trials of 6.256 s in turn: meanwhile a node of 16 CPUs does 23 rounds of 4 trials, so 1 node does 92.
+    # The GPU runs 100 trials of 6.256 s one after the other. In this time, a node runs 23 rounds of 4 trials.
     assert found.gpu_s == pytest.approx(100 * size.gpu.trial_s)
     assert (found.trials_per_node, found.num_nodes, found.low, found.high) == (4, 2, 2, 2)
     assert found.nodes_s == pytest.approx(13 * size.cpu.trial_s)
@@ -271,14 +271,14 @@ def test_cpu_nodes_are_paid_for_until_the_last_trial_has_ended():
 
     assert found.gpu_cost == pytest.approx(2.0 * found.gpu_s / 3600)
     assert found.nodes_cost == pytest.approx(2 * 0.8 * found.nodes_s / 3600)
-    # All 25 nodes at once would cost 25 * 0.8 for 26.6 s: less than 2.0 for 625 s.
+    # 25 nodes at a price of 0.8 for 26.6 s cost less than the GPU at a price of 2.0 for 625 s.
     assert found.as_cheap_up_to == 25
 
 
 def test_more_gpu_trials_at_once_need_more_nodes():
     found = asked_for_nodes(packing=packed_on(UNREAD_GPU)).gpu_or_nodes
 
-    # One and a half times as many trials, in 417 s: 15 rounds of 4.
+    # The GPU runs 1.5 times as many trials per hour: 100 take 417 s. In this time, a node runs 15 rounds of 4 trials.
     assert (found.gpu_s, found.num_nodes) == (pytest.approx(100 * 6.256 / 1.5, rel=0.01), 2)
     assert asked_for_nodes().gpu_or_nodes.gpu_s > found.gpu_s
 
@@ -309,9 +309,9 @@ def test_no_number_of_nodes_is_as_fast_if_a_trial_is_slower_than_all_on_the_gpu(
         cpu_trial_s=50.0, gpu_trial_s=10.0, speedups=(2.5, 5.0), gpu_price=6.0
     )
 
-    # Within the interval, a trial may take 25 s, so that three nodes end before the GPU's 30 s.
+    # At one end of the interval, a trial takes 25 s on a node, so three nodes finish within the GPU's 30 s.
     assert (found.num_nodes, found.low, found.high, found.nodes_s, found.nodes_cost) == (None, 3, None, None, None)
-    # The GPU costs 6 * 30 / 3600, three nodes 3 * 50 / 3600.
+    # The GPU costs 6 * 30 / 3600, and three nodes cost 3 * 50 / 3600.
     assert found.as_cheap_up_to == 3
 
 

@@ -1,4 +1,4 @@
-"""Worker groups for a policy and a catalog: the number and types of nodes, and the reasons."""
+"""Tests of worker groups for a policy and a catalog: the number and types of nodes, and the reasons."""
 
 import pytest
 
@@ -115,7 +115,7 @@ def test_no_nodes_are_added_for_trials_that_fit_better_slots():
 
 
 def test_slot_types_that_share_room_get_no_more_nodes_than_the_trials_need():
-    """The first slot type uses all CPUs, so that no second one exists."""
+    """The first slot type uses all CPUs, so no slot of the second type exists."""
     assert groups(design_cluster(MixedPolicy(CpuPolicy(), CpuPolicy()), catalog(CPU), 16)) == {"cpu": 1}
 
 
@@ -179,7 +179,7 @@ def test_a_decision_assigns_trials_to_the_cheapest_nodes(policy, size, expected)
 
 
 def test_a_decision_does_not_apply_to_gpus_of_other_types():
-    """If an L4 were as fast as an A100, it would be the cheapest."""
+    """An L4 would be the cheapest GPU if it were as fast as the measured A100."""
     policy = FirstFeasiblePolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
 
     plan = design_cluster(policy, catalog(L4, A100, CPU), 64, decision=a_decision("A100"))

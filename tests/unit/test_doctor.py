@@ -1,4 +1,4 @@
-"""The findings of the doctor for facts of nodes."""
+"""Tests of the doctor's findings for given properties of nodes."""
 
 import pytest
 from rich.console import Console
@@ -36,7 +36,7 @@ def counts(**changes):
 
 
 def healthy(name="a", **changes):
-    """Return a healthy node with two GPUs, and with the changes."""
+    """Return a healthy node with two GPUs, with ``changes`` to its fields."""
     fields = {
         "ray": counts(),
         "versions": {"Python": "3.12.1", "torch": "2.13.0"},
@@ -196,7 +196,7 @@ def test_a_valid_setup_has_no_findings(node):
 
 
 def of_another_vendor(ray="2.60.0", **variables):
-    """Return a node with two GPUs of AMD or Intel, and with environment variables."""
+    """Return a node with two AMD or Intel GPUs, and with the given environment variables."""
     node = without_driver(num_nvidia_on_pci=0, frameworks=(), has_amd_driver=True, ray=counts(accelerator_type="AMD-"))
     return node.model_copy(update={"versions": {"ray": ray}, "device_variables": variables})
 

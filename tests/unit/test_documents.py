@@ -118,7 +118,7 @@ def test_an_aliased_part_has_the_line_of_the_alias():
 
 def test_a_gzipped_file_is_unpacked(tmp_path):
     path = tmp_path / "cluster.yaml.gz"
-    path.write_bytes(gzip.compress(b"a: ") + gzip.compress(b"1"))  # in parts, as `cat a.gz b.gz` makes it
+    path.write_bytes(gzip.compress(b"a: ") + gzip.compress(b"1"))  # two compressed parts, as from `cat a.gz b.gz`
 
     assert read_text(path) == "a: 1"
 
@@ -130,7 +130,7 @@ def test_a_dash_reads_stdin(monkeypatch):
 
 
 def test_a_dash_with_a_closed_stdin_raises_an_error(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)  # as in Python with a closed stdin
+    monkeypatch.setattr(sys, "stdin", None)  # as in a process with a closed stdin
 
     with pytest.raises(InvalidResourcesError, match="stdin is closed"):
         read_text("-")

@@ -83,7 +83,7 @@ def test_each_size_of_a_profile_has_its_own_room_to_grow():
     "capacity", [nodes((8, 0)), nodes((8, 0), (8, 0), (8, 0))], ids=["on one node", "on several nodes"]
 )
 def test_with_several_slot_types_trials_do_not_grow_and_the_plan_explains_it(capacity):
-    """The other slot type uses the room to grow."""
+    """The other slot type uses the resources that trials could grow into."""
     plan = MixedPolicy(CappedPolicy(CpuPolicy(num_workers=(2, 9)), 1), CpuPolicy()).plan(capacity)
 
     assert len(plan.slots) == 2

@@ -233,7 +233,7 @@ def views(draw):
 
 
 def mixes(view):
-    """Yield the view with each mix of removed idle nodes and added nodes that the limits allow."""
+    """Yield the view for each combination of removed idle nodes and added nodes that the limits allow."""
     with_driver = {share.node_id for run in view.waiting for share in run.driver}
     is_kept = [(True, False) if each.may_go and each.node_id not in with_driver else (True,) for each in view.nodes]
     for kept in product(*is_kept):

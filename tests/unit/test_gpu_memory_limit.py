@@ -1,4 +1,4 @@
-"""The arithmetic of a limit: the memory of a GPU fraction less the overhead, in the units of each framework."""
+"""Tests of the limit of a GPU fraction: its memory minus the overhead, in the unit of each framework."""
 
 import pytest
 

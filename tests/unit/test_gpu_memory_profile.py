@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def profile_of(*measured, **kwargs):
-    """Return a profile from (config, GiB) pairs; an optional third item is the end of the trial."""
+    """Return a profile from (config, GiB) pairs. An optional third item is how the trial ended."""
     return GpuMemoryProfile(
         measurements=tuple(
             GpuMemoryMeasurement(config=config, total_bytes=int(gib * GIB), ended_by=(*ended, "max_steps")[0])

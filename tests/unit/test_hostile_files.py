@@ -19,12 +19,12 @@ from tune_policies.files.yaml_documents import DocumentError
 from tune_policies.values.value import Value
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.timeout(600)  # for the table; a loader without limits would never end
+pytestmark = pytest.mark.timeout(600)  # a loader without limits would never end
 
 
 @functools.cache
 def results(*, heavy):
-    """Return the result of each loader for each form of file, by both names."""
+    """Return the result of each loader for each form of file, by the names of the loader and the form."""
     command = [sys.executable, "-m", "tests.unit.hostile_table", *(form for form in FORMS if (form in HEAVY) == heavy)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found = [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""A text of 100 kB is parsed in linear time and shortened in errors. Long numbers raise no foreign error.
+"""Tests that text of 100 kB is parsed in linear time and shortened in errors, and that long numbers are handled.
 
 The limit is a hundred times the CPU time that a linear pattern needs. A quadratic pattern needs
 minutes for the same text.

@@ -1,4 +1,4 @@
-"""The interval of a ratio of times, the outcome, and its reasons."""
+"""Tests of the confidence interval of a ratio of times, the outcome, and the reasons."""
 
 from itertools import pairwise
 from math import inf, log

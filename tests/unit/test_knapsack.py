@@ -1,4 +1,4 @@
-"""The cover of the knapsack search is the cheapest one."""
+"""Tests that the knapsack search finds the cheapest cover."""
 
 from itertools import product
 
@@ -19,7 +19,7 @@ def test_the_first_name_wins_ties():
 
 
 def test_a_million_pieces_are_covered_fast():
-    """Otherwise the search would try a million counts of each item."""
+    """A naive search would try a million counts of each item."""
     items = [Item("a", 7, 10**6, (9, 1)), Item("b", 3, 10**6, (4, 1)), Item("c", 1, 2, (1, 1))]
 
     assert cheapest_cover(items, 1_000_001) == {"a": 142_857, "c": 2}

@@ -1,4 +1,4 @@
-"""Every slot of a plan with several types has a place, where a trial fits in any order of starts and ends."""
+"""Tests that every slot of a plan has a node on which its trial fits, in any order of starts and ends."""
 
 import pickle
 import random
@@ -77,7 +77,7 @@ def selects(node, slot, *, is_driver=False):
 
 
 class Pool:
-    """Trials that start on the nodes of their places and end in random order."""
+    """Trials that start on the nodes of their slots and end in random order."""
 
     def __init__(self, plan, capacity, rng):
         self._slots, self._rng = plan.slots, rng

@@ -1,4 +1,4 @@
-"""Processes that use GPU memory after their trial are ended, if the driver's process IDs are certain."""
+"""Tests that processes that use GPU memory after their trial are ended if the driver's process IDs are reliable."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
 """The calls of each limiter to its framework. Stand-ins have the functions that the limiters use.
 
-The real frameworks see no GPU here. The tests in ``tests/on_gpu`` show that the limits are enforced.
+The real frameworks detect no GPU here. The tests in ``tests/on_gpu`` check that the limits are enforced.
 """
 
 import os
@@ -42,7 +42,7 @@ def limits_of(on_unenforced_limit="raise", gib=5.0, fraction=0.3333, environment
 
 
 def limit(framework, module, limits=None):
-    """Limit a framework that sees a GPU, and return the limits."""
+    """Limit a framework that detects a GPU, and return the limits."""
     limits = limits or limits_of()
     assert LIMITERS[framework].limit(module, limits)
     return limits
@@ -57,7 +57,7 @@ def nothing_set(monkeypatch):
         *("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ALLOCATOR", "TF_FORCE_UNIFIED_MEMORY"),
         "XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB",
     ):
-        monkeypatch.setenv(name, "")  # so that it is restored after the test
+        monkeypatch.setenv(name, "")  # restores the variable after the test
         monkeypatch.delenv(name)
 
 
@@ -220,7 +220,7 @@ def jax(monkeypatch):
 
 
 def jax_limits(gib=4.85, environment=None):
-    """Return limits on a device of 16 GiB. Its size follows from the plan, because the device cannot be read."""
+    """Return limits on a device of 16 GiB. The size comes from the plan, because the device cannot be read."""
     return limits_of(gib=gib, fraction=gib / 16, environment=environment)
 
 

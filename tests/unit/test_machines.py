@@ -38,7 +38,7 @@ shapes = st.builds(
 
 
 class OneNode(RuleBasedStateMachine):
-    """The remaining resources of a node, while parts are allocated, held and released."""
+    """The remaining resources of a node while requests are allocated, and held on unknown devices and released."""
 
     @initialize(cpus=st.integers(0, 80_000), gpus=st.integers(0, 5), memory=st.none() | st.integers(0, 30))
     def begin(self, cpus, gpus, memory):
@@ -46,7 +46,7 @@ class OneNode(RuleBasedStateMachine):
         self.node = RemainingNode(self.has)
         self.allocated, self.held = [], []
 
-    # If the devices of held fractions are unknown, no device is known to have room.
+    # While requests are held on unknown devices, it is unknown which devices have enough left.
     @precondition(lambda self: not self.held)
     @rule(amounts=worker_amounts)
     def allocate(self, amounts):
@@ -215,7 +215,7 @@ def test_failing_trials_and_lost_nodes_lose_no_trial_and_leave_none_waiting(seed
 
 
 def test_a_trial_is_retried_if_its_reused_process_dies_during_reset():
-    """Tune receives two errors, and without a policy it ends the trial whatever ``max_failures`` is."""
+    """Tune receives two errors. Without a policy, it ends the trial regardless of ``max_failures``."""
     num_killed = 0
     with simulated_run(0, num_trials=60, most_steps=4) as churn:
         while not churn.controller.is_finished():

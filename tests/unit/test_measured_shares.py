@@ -12,7 +12,9 @@ from tune_policies.trainers.gpu_memory.overhead import NOTHING_MEASURED, Assumpt
 from tune_policies.trainers.gpu_memory.share import FractionLimits, GpuShare, LimitOptions
 
 GIB, MIB = 2**30, 2**20
-CAPACITY = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80, accelerator_type="A100"))  # the device's name too
+CAPACITY = ClusterCapacity.of(
+    gpu_node("a", gpu_memory_gib=80, accelerator_type="A100")
+)  # the devices also have this name
 
 
 def measured(batch, peak, overhead, framework="torch", gpu_model="A100"):

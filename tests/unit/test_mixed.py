@@ -1,4 +1,4 @@
-"""Plans with several slot types: the nodes and the speeds of their slots."""
+"""Tests of plans with several slot types: the nodes and the speeds of their slots."""
 
 import pytest
 from hypothesis import assume, given
@@ -142,7 +142,7 @@ _planned = []
 
 
 class Noted(CpuPolicy):
-    """Counts its plans."""
+    """A policy that counts how often it plans."""
 
     def plan(self, capacity):
         _planned.append(capacity)
@@ -150,7 +150,7 @@ class Noted(CpuPolicy):
 
 
 def test_nested_mixed_policies_plan_once():
-    """Two plans at each level would be 65,536 plans."""
+    """If each level planned twice, there would be 65,536 plans."""
     _planned.clear()
     policy = Noted()
     for _ in range(16):

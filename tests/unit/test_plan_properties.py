@@ -1,4 +1,4 @@
-"""Promises of some policies for every cluster, in addition to those of all policies."""
+"""Tests of properties that the plans of some policies have on every cluster."""
 
 import re
 from collections import Counter

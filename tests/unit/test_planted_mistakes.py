@@ -1,4 +1,4 @@
-"""Valid files have no findings, and each mistake that is planted in one is found at its line."""
+"""Tests that valid files have no findings, and that each inserted mistake is reported at its line."""
 
 import pytest
 import yaml

@@ -1,6 +1,6 @@
-"""Every policy keeps all promises, and ``check_policy`` detects policies that break a promise.
+"""Tests that every policy passes ``check_policy``, and that ``check_policy`` detects faulty policies.
 
-A new policy is added to ``POLICIES``, and must pass.
+Add each new policy to ``POLICIES``.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""The resources that trials used of their slot, and advice on a policy that runs more trials at once."""
+"""Tests of how much of their slots trials used, and of the advice on a policy that runs more trials at once."""
 
 import pytest
 

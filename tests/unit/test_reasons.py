@@ -1,4 +1,4 @@
-"""The reasons of plans."""
+"""Tests of the reasons in plans."""
 
 import pytest
 

@@ -60,7 +60,7 @@ def test_the_planner_counts_as_many_workers_as_are_placed_one_by_one(gpus, cpus,
 
 @given(st.integers(1, 3), st.lists(st.sampled_from([2_500, 4_000, 5_000, 6_000, 10_000]), max_size=5))
 def test_placed_fractions_fit_some_assignment_to_devices(gpus, shares):
-    """The converse is not required, because Ray does not search either."""
+    """The converse is not required, because Ray does not search for an assignment either."""
     node = RemainingNode({"GPU": gpus * GPU})
 
     are_placed = all(node.allocate({"GPU": share}) for share in sorted(shares, reverse=True))

@@ -6,12 +6,12 @@ from tests.clusters import gpu_node, nodes
 from tune_policies import ClusterCapacity, CpuPolicy, GpuMemoryPolicy, GpuPolicy, InvalidResourcesError
 from tune_policies.trainers import size_algorithm
 
-pytestmark = pytest.mark.rest  # tests/on_ray/test_rllib.py runs what is sized here
+pytestmark = pytest.mark.rest  # tests/on_ray/test_rllib.py runs such algorithms
 
 
 @pytest.fixture(scope="module")
 def ppo():
-    """Import RLlib, which takes seconds."""
+    """Import RLlib only when a test needs it, because the import takes seconds."""
     return pytest.importorskip("ray.rllib.algorithms.ppo", exc_type=ImportError)
 
 
@@ -67,7 +67,7 @@ def test_the_original_config_is_unchanged(ppo, is_frozen):
 
     assert config.to_dict() == before
     assert (type(sized), sized.env, sized.num_env_runners) == (ppo.PPOConfig, "CartPole-v1", 3)
-    sized.training(lr=0.1)  # which a frozen one would refuse
+    sized.training(lr=0.1)  # a frozen config would raise an error
 
 
 @pytest.mark.parametrize(

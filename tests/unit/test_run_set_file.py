@@ -33,7 +33,7 @@ def changed(path, run_set, change):
     "written",
     [
         pytest.param(a_run_set(workloads=("mlp",), sizes=(16, 256), num_rounds=2), id="several sizes"),
-        # It uses 2 ** 16 bytes on the GPU for each unit of its size.
+        # The workload uses 2 ** 16 bytes of GPU memory for each unit of its size.
         pytest.param(a_run_set(sizes=(2**24,), num_rounds=1), id="the memory of the largest devices"),
         pytest.param(a_run_set(num_rounds=1).model_copy(update={"runs": ()}), id="nothing was measured"),
     ],

@@ -50,7 +50,7 @@ def test_all_of_a_hundred_nodes_are_read():
 
 
 def test_seven_of_5000_nodes_of_two_kinds_are_read_for_all():
-    """These are three nodes in each zone and the head."""
+    """The probe reads three nodes of each kind and the head."""
     nodes = large_cluster(5000)
 
     known, num_read = read(nodes[::-1], lambda _: facts(80))

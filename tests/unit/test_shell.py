@@ -26,7 +26,7 @@ def in_kuberays_shell(group):
     if "template" in group and "resources" in group:  # in values of the chart, they belong to the container
         params["resources"] = "'" + json.dumps({name: int(at) for name, at in group["resources"].items()}) + "'"
     command = "".join(f" --{option}={value} " for option, value in params.items())
-    assert "$" not in command  # Kubernetes would replace it before
+    assert "$" not in command  # Kubernetes would expand it before the shell runs
     (word,) = shlex.split(command, comments=True)
     return json.loads(word.removeprefix("--resources="))
 

@@ -1,1 +1,1 @@
-"""Injects faults into runs of trials."""
+"""Injects faults into runs of trials and checks that no trial is lost."""

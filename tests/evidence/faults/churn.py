@@ -1,7 +1,7 @@
 """Simulates a day of a run under ``PolicyScheduler`` in which nodes are added and lost and trials fail.
 
 Tune's controller, ``PolicyScheduler``, ``OomRetryScheduler``, policies and placement are real, and ``simulated_ray``
-replaces Ray. At each step, every trial must run, wait for a valid reason, or have ended.
+replaces Ray. At each step, every trial must run, wait for a valid reason or have ended.
 """
 
 import itertools
@@ -49,7 +49,7 @@ SHAPES: Final = (
     NodeCapacity(node_id="-", resources=Resources(cpus=16, gpus=2, memory_bytes=64 * GIB)),
     NodeCapacity(node_id="-", resources=Resources(cpus=4, memory_bytes=32 * GIB)),
 )
-"""The shapes of nodes. One of the first two always exists, because no trial could run without it."""
+"""The shapes of nodes. A run starts with one node of the first shape."""
 
 POLICY: Final = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
 
@@ -59,15 +59,15 @@ _NODES_ARE_READ_AFTER_S: Final = (2.0, 20.0)
 _LONGEST_STEP_S: Final = 90.0
 _HELD: Final = "its slot is still occupied"
 _KEPT_S: Final = 10.0
-"""Tune ends an unneeded process within two steps."""
+"""The longest time that an unused process may occupy a slot, in seconds. Tune stops such a process within two steps."""
 
 
 class SimulatedTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no types
-    """The trainable of the trials, which is never called."""
+    """The trainable of the trials. It is never called."""
 
 
 class Watch:
-    """Reports changed nodes to the scheduler some seconds later, as a probe does."""
+    """Reports changes of nodes to the scheduler with a delay of some seconds, as a probe does."""
 
     def __init__(self, cluster: SimulatedCluster, clock: Clock, rng: random.Random) -> None:
         self._cluster, self._clock, self._rng = cluster, clock, rng
@@ -91,9 +91,9 @@ class Churn:
     Args:
         folder: The folder of the run.
         seed: The random seed.
-        inner: The scheduler inside this project's schedulers.
+        inner: The scheduler that this project's schedulers wrap.
         num_trials: The number of trials.
-        most_steps: The most steps of a trial.
+        most_steps: The maximum number of steps of a trial.
         reuse: Whether Tune reuses the processes of trials.
         is_outside: Whether ``PolicyScheduler`` wraps ``OomRetryScheduler`` instead of the reverse.
     """
@@ -136,7 +136,7 @@ class Churn:
             max_failures=-1,
         )
         search.add_configurations([experiment])
-        # With this variable, Tune does not read the number of CPUs from Ray.
+        # With the first variable, Tune does not read the number of CPUs from Ray.
         with patch.dict(os.environ, {"TUNE_MAX_PENDING_TRIALS_PG": "20", "TUNE_PRINT_ALL_TRIAL_ERRORS": "0"}):
             self.controller = TuneController(
                 search_alg=search,
@@ -153,7 +153,7 @@ class Churn:
         return self.controller.get_trials()  # type: ignore[no-any-return]
 
     def _step(self, actor: SimulatedActor) -> tuple[float, dict[str, Any] | Exception]:
-        """Run one step of a trial, which may run out of memory."""
+        """Simulate one step of a trial. Return its duration in seconds, and its result or error."""
         takes_s = self.rng.uniform(1.0, _LONGEST_STEP_S)
         bundle, width = actor.request.bundles[0], actor.config["width"]
         if 0 < bundle.get("GPU", 0) < 0.25 * width:
@@ -175,7 +175,7 @@ class Churn:
         self.num_steps += 1
 
     def fault(self, kind: str) -> bool:
-        """Inject one of ``FAULTS``; return whether there was anything that it could hit."""
+        """Inject one of ``FAULTS``. Return ``False`` if no trial runs, or if only one node is left to lose."""
         running = [actor for actor in self.actors.live if actor.has_started and not actor.is_dead and actor.tasks]
         nodes = list(self.cluster.nodes)
         if kind == "a node is lost":
@@ -234,13 +234,13 @@ class Churn:
         return "it would end later in the slot that is free"
 
     def _slots_needed(self, trial: Trial, placement: Placement) -> int:
-        """Return the number of slots that a trial needs, which may need more memory than one slot has."""
+        """Return the number of slots that a trial needs. It is more than one if the trial needs more memory."""
         planned = self.scheduler._run_slots.run_plan.factories[placement]
         raised = self.oom_retry._with_needed_memory(trial, planned)
         return min(placement.count, num_slots_for(bundles_of(raised)[0], bundles_of(planned)[0]))
 
     def _check(self) -> None:
-        """Raise an ``AssertionError`` if a trial waits without a valid reason, or a node has allocated too much."""
+        """Raise an ``AssertionError`` if a trial waits without a valid reason, or if a node exceeds its capacity."""
         for node in self.cluster.nodes.values():
             left = [*node.free.values(), *itertools.chain(*node.devices.values())]
             assert min(left, default=0) >= 0, f"{node.capacity.node_id} has allocated more than its capacity"
@@ -259,7 +259,7 @@ class Churn:
         assert not is_kept, f"{trial} waits for more than {_KEPT_S:g} s for a process that no trial uses"
 
     def pass_hours(self, hours: float, num_faults: int) -> None:
-        """Inject at least ``num_faults`` faults during simulated ``hours``, and then finish the run.
+        """Inject at least ``num_faults`` faults in at least ``hours`` of simulated time, and then finish the run.
 
         Raises:
             AssertionError: A trial was lost or waited without a valid reason, or a resource was not released.
@@ -309,7 +309,7 @@ class Churn:
 
 @contextmanager
 def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
-    """Yield a run whose scheduler reads the simulated clock and nodes."""
+    """Yield a run whose scheduler uses the simulated clock and nodes."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, ExitStack() as stack:
         churn = Churn(Path(folder), seed, **options)
 
@@ -328,7 +328,7 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
             (run_plan, "plan_on_cluster", lambda policy: policy.plan(churn.cluster.capacity)),
             (run_plan, "NodeWatch", lambda *_, **__: Watch(churn.cluster, churn.clock, churn.rng)),
             (policy_scheduler, "watch_tasks", lambda: None),
-            (PolicyScheduler, "_watch_run", lambda *_: None),  # it reads placement groups from Ray
+            (PolicyScheduler, "_watch_run", lambda *_: None),  # the real one reads placement groups from Ray
             (policy_scheduler, "lost_node", node_lost_with),
             (run_slots, "nodes_of", nodes_of),
             (oom_retry_scheduler, "was_killed_by_kernel", lambda _: False),
@@ -341,7 +341,7 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
 
 
 def measure_churn(num_faults: int, hours: float, seed: int) -> bool:
-    """Simulate a run and print its counts; return whether it passed all checks."""
+    """Simulate a run and print the numbers of its events. Return whether the run passed all checks."""
     logging.disable(logging.ERROR)  # Tune logs each failure
     start, failure = time.monotonic(), ""
     with simulated_run(seed) as churn:

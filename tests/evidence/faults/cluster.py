@@ -1,4 +1,4 @@
-"""A Ray cluster of small nodes on this machine, which detects a dead node within seconds."""
+"""A Ray cluster of small nodes on this machine. Ray is configured to detect a dead node within seconds."""
 
 import logging
 import os
@@ -23,14 +23,17 @@ _QUICK_HEALTH: Final = {
 _NODE: Final = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 _NUM_NODES: Final = 3
 _IDLE_WORKERS: Final = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::_AutoscalingCoordinator")
-"""Workers that Ray keeps without a program. The last one is of Ray Train."""
+"""Worker processes of Ray that exist without a program. The last one belongs to Ray Train."""
 
 FREE_BYTES: Final = 2 * 2**30
 """Host memory that processes may allocate before Ray's memory monitor kills a worker on the watched node."""
 
 
 class FaultCluster:
-    """A head node without room for trials, and three nodes. ``folder`` is Ray's, which identifies its processes."""
+    """A head node without resources for trials, and three worker nodes.
+
+    ``folder`` is the value of ``RAY_TMPDIR``, which identifies the cluster's processes.
+    """
 
     def __init__(self, folder: str) -> None:
         logging.getLogger("ray").setLevel(logging.CRITICAL)  # it warns about each dead node
@@ -42,18 +45,18 @@ class FaultCluster:
 
     @property
     def address(self) -> str:
-        """The address for programs."""
+        """The address of the cluster, as for ``ray.init``."""
         return str(self._cluster.address)
 
     def end(self) -> None:
-        """Kill all its processes."""
+        """Kill all processes of the cluster."""
         self._cluster.shutdown()
-        for process in self._workers():  # whose raylet is dead
+        for process in self._workers():  # workers whose raylet is dead
             with suppress(psutil.Error):
                 process.kill()
 
     def replenish(self) -> None:
-        """Add nodes until there are three again."""
+        """Add nodes until there are three worker nodes again."""
         while len(self._cluster.worker_nodes) < _NUM_NODES:
             self._cluster.add_node(**_NODE)
 
@@ -61,20 +64,23 @@ class FaultCluster:
         return next(each for each in self._cluster.worker_nodes if each.node_id == node_id)
 
     def kill_node(self, node_id: str) -> None:
-        """Kill the raylet with SIGKILL, and then the rest of the node."""
+        """Kill the raylet with SIGKILL, and then the other processes of the node."""
         node = self._node(node_id)
         node.all_processes["raylet"][0].process.kill()
         self._cluster.remove_node(node, allow_graceful=False)
 
     def drain(self, node_id: str, notice_s: float) -> bool:
-        """Announce that the node is removed after ``notice_s``; return whether Ray accepts this."""
+        """Announce the removal of the node in ``notice_s`` seconds. Return whether Ray accepts the request."""
         deadline_ms = int((time.time() + notice_s) * 1000)
         reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
         gcs = ray._raylet.GcsClient(address=self.address)
         return bool(gcs.drain_node(node_id, reason, "the fault matrix", deadline_ms)[0])
 
     def watch_memory(self) -> None:
-        """Replace a node by the only one with Ray's memory monitor, because all nodes share this machine's memory."""
+        """Replace a node with one that has Ray's memory monitor.
+
+        Only one node has the monitor, because all nodes share this machine's memory.
+        """
         memory = psutil.virtual_memory()
         threshold = (memory.total - memory.available + FREE_BYTES) / memory.total
         variables = {"RAY_memory_usage_threshold": f"{threshold:.4f}", "RAY_memory_monitor_refresh_ms": "250"}
@@ -83,7 +89,7 @@ class FaultCluster:
             self.watched = str(self._cluster.add_node(**_NODE).node_id)
 
     def left_within(self, timeout_s: float) -> tuple[str, ...]:
-        """Return the workers and placement groups that still exist after ``timeout_s``."""
+        """Return the workers and placement groups that still exist after ``timeout_s`` seconds."""
         deadline = time.monotonic() + timeout_s
         while (left := self._left()) and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -95,7 +101,7 @@ class FaultCluster:
         return (*left, *(f"process {process.pid}" for process in self._workers()))
 
     def _workers(self) -> list[psutil.Process]:
-        """Return the processes of trials and drivers, including those whose raylet is dead."""
+        """Return the cluster's worker processes, including those whose raylet is dead."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):

@@ -1,4 +1,4 @@
-"""Judges a run with faults from the events of its trials: lost and disturbed trials, repeated steps, recovery times."""
+"""Evaluates a run with faults from its events: lost and disturbed trials, repeated steps and recovery times."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -10,12 +10,12 @@ class Event(NamedTuple):
     """An event that a trial recorded.
 
     Attributes:
-        what: A process started the trial, began a step, or obeyed an order.
-        at_s: The time in seconds since 1970.
+        what: Whether a process started the trial, began a step, or received an order.
+        at_s: The time of the event, in seconds since 1970.
         trial: The trial's ID.
-        pid: The process.
+        pid: The process ID.
         node: The ID of the node.
-        step: The step; at a start, the last step in the checkpoint.
+        step: The number of the step. For a start, it is the last step in the checkpoint.
     """
 
     what: Literal["start", "step", "order"]
@@ -30,10 +30,10 @@ class Hit(NamedTuple):
     """An injected fault.
 
     Attributes:
-        at_s: The time in seconds since 1970.
-        pids: The processes that it kills.
-        nodes: The nodes on which it kills all processes.
-        until_s: The end of the fault, until which it also kills processes that start.
+        at_s: The start of the fault, in seconds since 1970.
+        pids: The IDs of the processes that the fault kills.
+        nodes: The IDs of the nodes on which the fault kills all processes.
+        until_s: The end of the fault, in seconds since 1970. Until then, it also kills processes that start.
     """
 
     at_s: float
@@ -42,7 +42,7 @@ class Hit(NamedTuple):
     until_s: float = 0.0
 
     def is_on(self, event: Event) -> bool:
-        """Return whether the process or the node of ``event`` is one that the fault kills."""
+        """Return whether the fault kills the process or the node of ``event``."""
         return event.pid in self.pids or event.node in self.nodes
 
     def ends(self, event: Event) -> bool:
@@ -51,7 +51,7 @@ class Hit(NamedTuple):
 
 
 class TrialEnd(NamedTuple):
-    """Tune's status of a trial, and the last step in Tune's results, or ``None``."""
+    """Tune's final status of a trial, and the last step in Tune's results, or ``None`` without results."""
 
     status: str
     step: int | None
@@ -74,7 +74,10 @@ class Verdict(NamedTuple):
 
 
 def judge(events: Iterable[Event], hits: Sequence[Hit], ends: Mapping[str, TrialEnd]) -> Verdict:
-    """Return the effects of ``hits``, which are in order of time, on the trials; ``ends`` are from Tune."""
+    """Return the effects of faults on the trials.
+
+    ``hits`` must be in order of time. ``ends`` contains how each trial ended according to Tune.
+    """
     by_trial = sorted(events, key=attrgetter("trial", "at_s"))
     trials = {trial: list(its) for trial, its in groupby(by_trial, key=attrgetter("trial"))}
     found = [_judge_trial(trial, its, hits, ends.get(trial)) for trial, its in trials.items()]
@@ -113,7 +116,7 @@ def _why_lost(most: int, end: TrialEnd | None) -> str:
         return "the run did not finish, or does not contain the trial"
     if end.status != "TERMINATED":
         return end.status
-    # A scheduler may stop a trial during its next step.
+    # A scheduler may stop a trial during its last step, so one step may be missing.
     return (
         "" if end.step is not None and end.step >= most - 1 else f"Tune's last result is of step {end.step} of {most}"
     )

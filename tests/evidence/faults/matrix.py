@@ -1,4 +1,4 @@
-"""Injects each fault into each way to run trials, one run after the other on one cluster, and prints a table."""
+"""Injects each fault into each way to run trials, in successive runs on one cluster, and prints a table."""
 
 import json
 import os
@@ -32,9 +32,9 @@ _END_S: Final = 180.0
 _AFTER_S: Final = 1.0
 _NOTICE_S: Final = 3.0
 _LEFT_S: Final = 60.0
-"""The deadline for Ray to end its processes after a run.
+"""How long Ray may take to end its processes after a run, in seconds.
 
-A worker that starts when its raylet is killed tries to connect to it ten times, for a second each, after its imports.
+A worker whose raylet is killed while the worker starts tries to connect ten times after its imports, for a second each.
 """
 
 
@@ -43,7 +43,10 @@ class MissedError(Exception):
 
 
 class RunningProgram:
-    """A program on a cluster, in its own folder. ``order`` contains the arguments of its ``main``."""
+    """A program that runs trials on a cluster and writes to its own folder.
+
+    ``order`` contains the arguments of the program's ``main``.
+    """
 
     def __init__(self, cluster: FaultCluster, folder: Path, order: Mapping[str, Any]) -> None:
         self.cluster, self.folder, self._order = cluster, folder, order
@@ -53,7 +56,7 @@ class RunningProgram:
         self.process = self.start(resumes=False)
 
     def start(self, *, resumes: bool) -> "subprocess.Popen[bytes]":
-        """Start the program, which may resume its run."""
+        """Start the program and return its process. If ``resumes`` is set, the program resumes its run."""
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
         order = json.dumps({"address": self.cluster.address, "resumes": resumes, **self._order})
         command = child_python("-m", "tests.evidence.faults.program", str(self.folder), order)
@@ -68,14 +71,14 @@ class RunningProgram:
         return sorted((Event(*json.loads(line)) for line in lines), key=attrgetter("at_s"))
 
     def current(self) -> dict[str, Event]:
-        """Return the last step of each trial whose current process has taken one."""
+        """Return the latest step of each trial whose current process exists and has begun a step."""
         latest = {event.trial: event for event in self.events()}
         return {
             trial: event for trial, event in latest.items() if event.what == "step" and psutil.pid_exists(event.pid)
         }
 
     def wait_until(self, is_met: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for a condition; return whether it was met before the program ended or ``timeout_s`` passed."""
+        """Wait for a condition. Return whether it is met before the program ends and ``timeout_s`` seconds pass."""
         deadline = time.monotonic() + timeout_s
         while not is_met():
             if time.monotonic() > deadline or self.process.poll() is not None:
@@ -84,7 +87,7 @@ class RunningProgram:
         return True
 
     def pick(self, rng: random.Random, on_node: str | None = None) -> Event:
-        """Return the last step of a random running trial, or raise a ``MissedError``."""
+        """Return the latest step of a random running trial, or raise ``MissedError`` if no trial runs."""
         running = self.current()
         trials = sorted(trial for trial, event in running.items() if on_node in (None, event.node))
         if not trials:
@@ -92,7 +95,7 @@ class RunningProgram:
         return running[rng.choice(trials)]
 
     def order(self, trial: str, order: str) -> Event:
-        """Give a trial an order; return when and where it obeys, or raise a ``MissedError``."""
+        """Send a trial an order. Return the event in which the trial receives it, or raise ``MissedError``."""
         since_s = time.time()
 
         def obeyed() -> list[Event]:
@@ -105,11 +108,11 @@ class RunningProgram:
         return obeyed()[-1]
 
     def wait_for_recovery(self, hit: Hit) -> None:
-        """Wait until every trial that was hit takes steps again."""
+        """Wait until every trial that the fault hit takes steps again, or until a timeout."""
         hit_trials = {event.trial for event in self.events() if event.at_s <= hit.at_s and hit.ends(event)}
 
         def has_recovered(event: Event) -> bool:
-            # A process may take another step before it ends, and a lasting fault does not end every process.
+            # A killed process may take another step before it ends, and a lasting fault does not kill every process.
             return not hit.is_on(event) or 0 < hit.until_s < event.at_s - _AFTER_S
 
         self.wait_until(
@@ -121,7 +124,7 @@ Inject = Callable[[RunningProgram, random.Random], Hit]
 
 
 def _kill_worker(program: RunningProgram, rng: random.Random) -> Hit:
-    """Send SIGKILL to the process in which a trial trains, which is the worker with Train."""
+    """Send SIGKILL to the process in which a trial trains. With Ray Train, this is the worker."""
     event = program.pick(rng)
     with suppress(ProcessLookupError):
         os.kill(event.pid, signal.SIGKILL)
@@ -144,7 +147,7 @@ def _kill_node(program: RunningProgram, rng: random.Random) -> Hit:
 
 
 def _preempt(program: RunningProgram, rng: random.Random) -> Hit:
-    """Drain a node, as a cloud does with a spot instance, and then kill it."""
+    """Drain a node, and then kill it, as when a cloud provider reclaims a spot instance."""
     node = program.pick(rng).node
     if not program.cluster.drain(node, _NOTICE_S):
         raise MissedError("Ray does not drain the node")
@@ -155,7 +158,7 @@ def _preempt(program: RunningProgram, rng: random.Random) -> Hit:
 
 
 def _take_memory(program: RunningProgram, rng: random.Random) -> Hit:
-    """Let a trial on the watched node allocate memory until Ray kills it. Ray may kill others there too."""
+    """Let a trial on the watched node allocate memory until Ray kills it. Ray may also kill other trials there."""
     node = program.cluster.watched
     event = program.order(program.pick(rng, on_node=node).trial, f"take-host-memory {2 * FREE_BYTES}")
     program.wait_until(lambda: not psutil.pid_exists(event.pid), 60)
@@ -179,7 +182,14 @@ def _end_program(number: int) -> Inject:
 
 
 class Fault(NamedTuple):
-    """A fault, how often it is injected in a run, Tune's ``max_failures``, and whether a node's memory is watched."""
+    """A type of fault.
+
+    Attributes:
+        inject: Injects the fault into a running program.
+        number: How often the fault is injected in a run.
+        max_failures: Tune's ``max_failures`` for the run.
+        is_watched: Whether a node with Ray's memory monitor is added for the run.
+    """
 
     inject: Inject
     number: int = 2
@@ -205,8 +215,8 @@ class Cell(NamedTuple):
 
     Attributes:
         num_hits: How often the fault was injected.
-        verdict: Its effects on the trials.
-        other_failures: Faults that could not be injected, the error of the run, and leaked resources.
+        verdict: The effects of the faults on the trials.
+        other_failures: Sentences about faults that could not be injected, the error of the run, and leaked resources.
     """
 
     num_hits: int
@@ -215,18 +225,18 @@ class Cell(NamedTuple):
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """All failures, a sentence each."""
+        """All failures, as sentences."""
         return (*self.verdict.lost, *self.verdict.disturbed, *self.other_failures)
 
 
 def measure_faults(faults: Sequence[str], ways: Sequence[str], number: int | None, seed: int, ray_folder: str) -> bool:
-    """Inject the named faults into the named ways, and print the table.
+    """Inject each of the named faults into each of the named ways to run trials, and print the table.
 
-    ``number`` is how often each is injected in a run; ``None``: the default of the fault. ``ray_folder`` is the folder
-    of the cluster's Ray.
+    ``number`` is how often each fault is injected in a run. If it is ``None``, each fault has its own default.
+    ``ray_folder`` is the value of ``RAY_TMPDIR``.
 
     Returns:
-        Whether nothing was lost, disturbed or leaked under a policy.
+        Whether no trial was lost or disturbed and no resource leaked in the runs under a policy.
     """
     cells: dict[tuple[str, str], Cell] = {}
     cluster = FaultCluster(ray_folder)
@@ -251,7 +261,7 @@ def measure_faults(faults: Sequence[str], ways: Sequence[str], number: int | Non
 
 
 def _run(fault: Fault, way: str, cluster: FaultCluster, folder: Path, number: int | None, rng: random.Random) -> Cell:
-    """Run trials and inject a fault repeatedly, each time after all trials have recovered."""
+    """Run trials, and inject a fault repeatedly. Before each injection, wait until all trials have recovered."""
     cluster.replenish()
     if fault.is_watched:
         cluster.watch_memory()

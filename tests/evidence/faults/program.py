@@ -1,7 +1,8 @@
-"""Runs the trials of the fault matrix: ``python -m tests.evidence.faults.program FOLDER ORDER``, with JSON as order.
+"""Runs the trials of the fault matrix: ``python -m tests.evidence.faults.program FOLDER ORDER``.
 
-It is a separate process, so that faults can hit it too. Its trials take steps with a checkpoint each until the file
-``finish`` is in the folder, and record each step. A trial reads its orders, such as to fail, from ``orders``.
+``ORDER`` contains the arguments of ``main`` as JSON. The program is a separate process, so that faults can also hit the
+driver. Its trials take steps until the file ``finish`` exists in the folder. They record each step, and save a
+checkpoint after it. A trial reads orders, such as to fail, from the folder ``orders``.
 """
 
 import json
@@ -34,7 +35,7 @@ _STEP_S: Final = 0.25
 
 
 def read_outcome(folder: Path) -> tuple[dict[str, TrialEnd], str]:
-    """Return how each trial ended, and the error of the run; nothing if the program has not written it."""
+    """Return how each trial ended, and the error of the run. Both are empty if the program has not written them."""
     path = folder / _OUTCOME
     if not path.exists():
         return {}, ""
@@ -80,10 +81,10 @@ class Steps:
         self._record("order")
         if order == "fail":
             raise RuntimeError("the trial was ordered to fail")
-        if order == "run-out":  # an error is recognized by the name of its class; PyTorch may not be installed
+        if order == "run-out":  # a stand-in with the same class name, because PyTorch may not be installed
             error = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
             raise error("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        taken = bytearray(b"x") * int(argument)  # until Ray kills this process
+        taken = bytearray(b"x") * int(argument)  # hold the memory until Ray kills this process
         time.sleep(60)
         del taken
 

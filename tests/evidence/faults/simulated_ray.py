@@ -1,8 +1,8 @@
 """Simulates nodes and actors without Ray and without processes, with a clock that jumps from event to event.
 
-It replaces Ray's ``RayActorManager``: an actor waits until a node has room for its request, starts, runs its tasks,
-fails with its process or its node, and stops. A GPU fraction is allocated on a random device with room, because Ray's
-choice is not defined.
+``SimulatedActors`` replaces Ray's ``RayActorManager``: an actor waits until a node has free resources for its request,
+starts, runs tasks and stops. It fails if its process is killed or its node is lost. A GPU fraction is allocated on a
+random device that has enough left, because Ray does not define which device it chooses.
 """
 
 import heapq
@@ -26,10 +26,10 @@ from tune_policies.cluster.labels import matcher
 from tune_policies.values.resources import TICKS, ray_ticks
 
 STARTS_IN_S: Final = 2.0
-"""The time in which the process of an actor starts."""
+"""How long the process of an actor takes to start, in seconds."""
 
 TICK_S: Final = 5.0
-"""The time between two steps of Tune without an event. Without simulation it is 0.1 s."""
+"""The time between two steps of Tune without an event, in seconds. In a real run, it is 0.1 s."""
 
 
 class Clock:
@@ -41,17 +41,17 @@ class Clock:
         self._numbers = itertools.count()
 
     def monotonic(self) -> float:
-        """Return the seconds since the start."""
+        """Return the simulated seconds since the start."""
         return self.now_s
 
     time = monotonic
 
     def call_in(self, delay_s: float, event: Callable[[], object]) -> None:
-        """Schedule an event in ``delay_s``."""
+        """Schedule an event in ``delay_s`` seconds."""
         heapq.heappush(self._events, (self.now_s + delay_s, next(self._numbers), event))
 
     def advance(self) -> None:
-        """Run the next event, or let ``TICK_S`` pass."""
+        """Run the next event if it is due within ``TICK_S``. Otherwise, advance the time by ``TICK_S``."""
         if self._events and self._events[0][0] <= self.now_s + TICK_S:
             self.now_s, _, event = heapq.heappop(self._events)
             event()
@@ -60,7 +60,7 @@ class Clock:
 
 
 class Held(NamedTuple):
-    """An allocation on a node: ticks by resource, and by device."""
+    """An allocation on a node, in ticks: amounts by resource, and for devices by resource and device index."""
 
     node_id: str
     amounts: dict[str, int]
@@ -68,7 +68,7 @@ class Held(NamedTuple):
 
 
 class SimulatedNode:
-    """A node that allocates and releases resources, device by device."""
+    """A node that allocates and releases resources. It tracks each device separately."""
 
     def __init__(self, capacity: NodeCapacity, rng: random.Random) -> None:
         self.capacity = capacity
@@ -84,7 +84,7 @@ class SimulatedNode:
         return {**self.free, **of_devices} == dict(self.capacity.amounts)
 
     def allocate(self, wanted: Mapping[str, int]) -> Held | None:
-        """Allocate ticks of each resource, or return ``None`` if there is no room."""
+        """Allocate ticks of each resource, or return ``None`` if the node does not have enough left."""
         held = Held(self.capacity.node_id, {}, {})
         for name, ticks in wanted.items():
             if name in DEVICE_RESOURCES:
@@ -95,7 +95,7 @@ class SimulatedNode:
                 if len(room) < number or (whole and fraction):
                     return None
                 held.devices[name] = dict.fromkeys(self._rng.sample(room, number), TICKS if whole else fraction)
-            elif name in self.free or name != "memory":  # unknown host memory limits nothing
+            elif name in self.free or name != "memory":  # host memory is not limited if it is unknown
                 if self.free.get(name, 0) < ticks:
                     return None
                 held.amounts[name] = ticks
@@ -125,7 +125,7 @@ class SimulatedCluster:
 
     @property
     def capacity(self) -> ClusterCapacity:
-        """The capacity that a probe reads."""
+        """The capacity that a probe of this cluster would return."""
         return ClusterCapacity(nodes=tuple(node.capacity for node in self.nodes.values()))
 
     def add(self, shape: NodeCapacity) -> str:
@@ -141,7 +141,7 @@ class SimulatedCluster:
         self.changed_at_s = self._clock.now_s
 
     def allocate(self, bundle: Mapping[str, float], selector: Mapping[str, str]) -> Held | None:
-        """Allocate a bundle on a random node that has the labels and room, or return ``None``."""
+        """Allocate a bundle on a random node that matches ``selector`` and has enough left, or return ``None``."""
         selects = matcher(selector)
         nodes = [node for node in self.nodes.values() if selects(node.capacity.ray_labels)]
         self._rng.shuffle(nodes)
@@ -157,11 +157,11 @@ class SimulatedActor:
     """The process of a trial.
 
     Attributes:
-        held: Its allocation, or ``None`` while it waits for room.
-        request: Its resource request.
-        config: The config of its trial.
+        held: The allocation of the actor, or ``None`` while the actor is pending.
+        request: The resource request.
+        config: The config of the trial.
         done: The number of finished steps.
-        is_dead: Whether its process was killed.
+        is_dead: Whether the process was killed.
     """
 
     def __init__(self, tracked: TrackedActor, request: Any, config: dict[str, Any]) -> None:
@@ -170,7 +170,7 @@ class SimulatedActor:
         self.done = 0
         self.has_started = self.is_dead = self.is_stopping = False
         self.tasks: dict[int, tuple[str, Any, Any]] = {}
-        # Tune reads the address of a trial's process, which may be empty.
+        # Tune reads metrics such as the address of the trial's process. They may be empty.
         self.handle = SimpleNamespace(get_auto_filled_metrics=SimpleNamespace(remote=lambda **_: {}))
 
 
@@ -181,7 +181,7 @@ class SimulatedActors:
         cluster: The nodes.
         clock: The clock.
         step: Runs one step of a trial. It returns the duration in seconds, and the result or the error.
-        folder: The folder of checkpoints.
+        folder: The folder for checkpoints.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class SimulatedActors:
         self._failed: set[TrackedActor] = set()
         self.node_of: dict[str, str] = {}
         self.before_event: Callable[[], object] = int
-        # It remains unused: no placement group is requested.
+        # Tune expects this attribute, but no placement group is requested.
         self._resource_manager = PlacementGroupResourceManager()
 
     # The interface of RayActorManager.
@@ -276,7 +276,7 @@ class SimulatedActors:
             self._actors[tracked_actor].tasks.clear()
 
     def next(self, timeout: float | None = None) -> bool:
-        """Start the actors that have room, and run the next event."""
+        """Start the pending actors for which a node has enough resources, and run the next event."""
         for actor in self.pending:
             selectors = actor.request._kwargs.get("bundle_label_selector") or [{}]
             actor.held = self._cluster.allocate(actor.request.bundles[0], selectors[0])
@@ -300,7 +300,7 @@ class SimulatedActors:
 
     @property
     def pending(self) -> list[SimulatedActor]:
-        """The actors that wait for room."""
+        """The actors without an allocation."""
         return [each for each in self._actors.values() if each.held is None]
 
     def kill(self, actor: SimulatedActor) -> None:

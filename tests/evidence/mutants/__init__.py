@@ -1,1 +1,1 @@
-"""Tests the unit tests with mutants of the code."""
+"""Mutation testing: measures how many small mistakes in the code the unit tests detect."""

@@ -1,8 +1,8 @@
-"""Runs the unit tests on mutants. One process collects the tests, and each mutant is a fork of it.
+"""Runs the unit tests on mutants. One process collects the tests, and a fork of it runs them on a mutant.
 
-First, all tests run on the unchanged code, which shows the lines and the time of each. Each mutant then runs the tests
-that reach its line, the fastest first, until one fails. In the fork, the function with the mistake gets new code. A
-mutant that takes ten times as long as the unchanged code counts as killed.
+First, all tests run on the unchanged code, to record which lines each test executes and how long it takes. For each
+mutant, a fork replaces the code of the changed function, and runs the tests that execute the changed line until one
+fails. The fastest tests run first. A mutant that takes ten times as long as the unchanged code counts as killed.
 """
 
 import gc
@@ -42,11 +42,11 @@ _ABOUT_OTHERS: Final = (
     *("hostile", "lint", "writing", "written", "leaks", "mutat"),
     *("shell", "load_cluster", "usage", "optimum"),
 )
-"""Words in the names of test files that do not test placement and policies."""
+"""Words in the names of test files that are skipped because they do not test placement or policies."""
 
 
 class Reach(NamedTuple):
-    """The CPU seconds of a test when it is traced, and the lines that it runs, by file."""
+    """The CPU time of a traced test in seconds, and the lines that the test executes, by file."""
 
     seconds: float
     lines: Mapping[str, frozenset[int]]
@@ -68,11 +68,11 @@ def killing_tests() -> list[Path]:
 
 
 class MutantRun:
-    """A plugin of pytest that tries mutants in place of running the tests.
+    """A pytest plugin that runs the collected tests on mutants instead of on the unchanged code.
 
     Args:
-        chosen: The mutants, by their files and numbers.
-        processes: How many are tried at a time.
+        chosen: The mutants, as pairs of a file and the number of a mutant.
+        processes: How many mutants run at once.
     """
 
     def __init__(self, chosen: Sequence[tuple[Path, int]], processes: int) -> None:
@@ -89,7 +89,7 @@ class MutantRun:
             self._failed.append(report.nodeid)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Run the mutants after the tests are collected."""
+        """Run the collected tests on the mutants. Return ``True``, so that pytest does not run the tests itself."""
         live = _live_functions()
         items = {item.nodeid: item for item in session.items}
         self.reached, failed = self._read_reach(session.items)
@@ -114,7 +114,7 @@ class MutantRun:
             print(len(self.results), *self.results[-1], flush=True)
 
     def _read_reach(self, items: Sequence[pytest.Item]) -> tuple[dict[str, Reach], list[str]]:
-        """Run all tests on the unchanged code in forks; return the reach of each test, and the failed tests."""
+        """Run all tests on the unchanged code in forks. Return the reach by test, and the failed tests."""
         files = {str(path) for path, _ in self._chosen}
         size = -(-len(items) // self._processes)
         with tempfile.TemporaryDirectory() as folder:
@@ -152,7 +152,10 @@ def _each_traced(items: Sequence[pytest.Item], files: Collection[str]) -> Iterat
 def _trial(
     path: Path, made: Mutant, items: Sequence[pytest.Item], live: Mapping[tuple[str, str, int], Sequence[FunctionType]]
 ) -> Callable[[], int]:
-    """Return the work of a fork: make the mistake and run the tests until one fails, which returns 1."""
+    """Return the function that a fork runs: it makes the mistake, and runs the tests until one fails.
+
+    The function returns 1 if a test fails, 0 if all pass, and ``_NOT_MADE`` if it cannot replace the code.
+    """
 
     def work() -> int:
         before = dict(_functions(compile(path.read_text(), str(path), "exec")))
@@ -162,7 +165,7 @@ def _trial(
                 for function in live.get((str(path), *name), ()):
                     try:
                         function.__code__ = after[name]
-                    except ValueError:  # it uses other variables of the enclosing function
+                    except ValueError:  # the new code uses other variables of the enclosing function
                         return _NOT_MADE
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -174,7 +177,7 @@ def _trial(
 
 
 def _functions(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
-    """Yield the functions of a module and its classes by name and line, without those inside functions."""
+    """Yield the functions of a module and its classes by name and line, except functions inside functions."""
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             if inner.co_flags & inspect.CO_OPTIMIZED:
@@ -194,7 +197,7 @@ def _live_functions() -> dict[tuple[str, str, int], list[FunctionType]]:
 
 
 def _in_child(work: Callable[[], int], cpu_s: int) -> int:
-    """Start a process that does ``work`` without output and exits with its result; return the process ID."""
+    """Fork a process that runs ``work`` without output and exits with its result. Return the process ID."""
     process = os.fork()
     if process:
         return process
@@ -219,7 +222,7 @@ def _end(status: int) -> str:
 
 
 def measure_mutants(paths: Sequence[Path], number: int, seed: int, processes: int) -> None:
-    """Print how many of ``number`` random mutants the tests kill, by module, and the surviving ones."""
+    """Print how many of ``number`` random mutants the tests kill, by module, and list the surviving mutants."""
     each_one = [(path, i) for path in paths for i in range(count_mutants(path.read_text()))]
     chosen = random.Random(seed).sample(each_one, min(number, len(each_one)))
     os.environ["HYPOTHESIS_PROFILE"] = "mutants"

@@ -1,6 +1,6 @@
-"""Mutants: the code of a module with one small mistake in a function, such as ``<`` for ``<=``.
+"""Creates mutants: modules with one small mistake in a function, such as ``<`` instead of ``<=``.
 
-Strings, annotations, and code outside functions, such as constants, fields and default values, are not changed.
+Strings, annotations and code outside functions, such as constants, fields and default values, do not change.
 """
 
 import ast
@@ -35,14 +35,14 @@ _SKIPPED: Final = ("annotation", "returns", "type_params")
 
 
 class Mistake(NamedTuple):
-    """A possible mistake: the code that it changes, and the function that makes it in place."""
+    """A possible mistake: the node of the syntax tree, and a function that changes the tree in place."""
 
     node: Any
     make: Callable[[], None]
 
 
 class Mutant(NamedTuple):
-    """A module with one mistake: the line from 1, the code before and after, and the tree."""
+    """A module with one mistake: the line number from 1, the code before and after, and the syntax tree."""
 
     line: int
     change: str
@@ -55,13 +55,13 @@ def count_mutants(source: str) -> int:
 
 
 def mutant(source: str, number: int) -> Mutant:
-    """Return a mutant of a module by its number from 0."""
+    """Return the mutant of a module with this number, counted from 0."""
     tree = ast.parse(source)
     node, make = next(each for i, each in enumerate(_mistakes(tree)) if i == number)
     before = ast.unparse(node)
     make()
     after = ast.unparse(ast.fix_missing_locations(node))
-    if after == before:  # its parent was changed
+    if after == before:  # the change replaced the node itself
         after = {"break": "continue", "continue": "break"}.get(before, "removed")
     return Mutant(node.lineno, f"{_short(before)} -> {_short(after)}", ast.fix_missing_locations(tree))
 
@@ -71,7 +71,7 @@ def _short(code: str) -> str:
 
 
 def _mistakes(tree: ast.AST, *, in_function: bool = False) -> Iterator[Mistake]:
-    """Yield the possible mistakes in the order of the code. Only one of them can be made."""
+    """Yield the possible mistakes in the order of the code. Make only one of them in a tree."""
     if isinstance(tree, ast.JoinedStr):
         return
     is_function = isinstance(tree, ast.FunctionDef)
@@ -101,7 +101,7 @@ def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
         case ast.UnaryOp(op=ast.USub()):
             yield node, partial(setattr, node, "op", ast.UAdd())
         case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
-            if not isinstance(test, ast.Compare | ast.UnaryOp):  # they have mutants of their own
+            if not isinstance(test, ast.Compare | ast.UnaryOp):  # such a test has other mutants
                 yield node, partial(setattr, node, "test", ast.UnaryOp(ast.Not(), test))
         case ast.comprehension(ifs=ifs):
             yield from ((each, partial(ifs.__setitem__, i, ast.Constant(True))) for i, each in enumerate(ifs))
@@ -109,7 +109,7 @@ def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
             yield node, partial(setattr, node, "value", not value)
         case ast.Constant(value=int(value) | float(value)):
             yield node, partial(setattr, node, "value", value + 1)
-        # None instead of False has no effect.
+        # Returning `None` instead of `False` has no effect.
         case ast.Return(value=ast.expr() as value) if ast.unparse(value) not in ("None", "False"):
             yield node, partial(setattr, node, "value", ast.Constant(None))
         case ast.Call(func=ast.Name(id=name)) if name in _CALLS:
@@ -122,7 +122,7 @@ def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
 
 
 def _replacement(statement: ast.AST) -> ast.stmt | None:
-    """Return the replacement of a statement, or ``None`` if it stays."""
+    """Return the replacement of a statement, or ``None`` if it is not replaced."""
     match statement:
         case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Raise():
             return ast.copy_location(ast.Pass(), statement)

@@ -1,1 +1,1 @@
-"""Compares plans with exact optima and with a real Ray."""
+"""Compares plans with exact optima and with real Ray clusters."""

@@ -1,18 +1,18 @@
-"""Finds the most trials that a cluster can run at once, the exact optimum, with OR-tools CP-SAT.
+"""Finds the largest number of trials that a cluster can run at once (the exact optimum) with OR-tools CP-SAT.
 
 The model shares no arithmetic with the planner. It places workers, devices and trial drivers one by one, and the solver
-proves that no placement has room for more. The constraints are:
+proves that no placement fits more trials. The constraints are:
 
-* Every worker gets the request of the *user*, before any rounding: its fraction of one GPU, or whole devices, and CPUs,
-  host memory and custom resources of its node. If the user leaves CPUs open, they are those of the plan.
-* Labels, exclusion, device type and GPU memory allow its node. If GPU memory is requested, a device of unknown memory
-  is too small.
+* Every worker gets the *user's* request, before any rounding: a fraction of one GPU or whole devices, and CPUs, host
+  memory and custom resources of its node. If the user does not set CPUs, the number in the plan is used.
+* The worker's node must satisfy the label selector, the excluded nodes, the device type and the GPU memory. If GPU
+  memory is requested, a device of unknown memory is too small.
 * All workers of a trial run at once.
-* With Train workers, each trial has a driver with 1 MiB of host memory on a node that labels and exclusion allow. Ray
-  chooses the nodes of drivers, so there must be room for the workers whatever it chooses.
+* With Train workers, each trial has a driver with 1 MiB of host memory on a node that the label selector and the
+  excluded nodes allow. Ray chooses the nodes of drivers, so the workers must fit for every choice.
 * If GPU memory is requested instead of a fraction, the memory of each device limits its workers. With ``one_share``,
-  all workers have the same fraction 1/k of a device, because Train gives all its workers the same. The solver chooses k
-  and the nodes.
+  all workers have the same fraction 1/k of a device, because Train gives the same resources to all workers. The solver
+  chooses k and the nodes.
 """
 
 from collections.abc import Iterable
@@ -28,18 +28,19 @@ _TICKS: Final = 10_000
 _DRIVER_BYTES: Final = 2**20
 _SOLVER_SECONDS: Final = 60.0
 _MOST: Final = 10**7
-"""An upper bound of workers that fits the solver's 64 bits."""
+"""An upper bound of the number of workers, small enough for the solver's 64-bit integers."""
 
 
 class TrialRequest(NamedTuple):
     """The request of one trial, in whole numbers.
 
     Attributes:
-        amounts: The request of a worker by Ray's names: ``memory`` in bytes, all others in ticks of 1/10,000.
-        num_workers: Train workers in the trial; 0: the trial itself trains.
-        gpu_ticks: The fraction of one device, or whole devices, in ticks; 0: no GPU, or by memory.
-        gpu_memory_bytes: GPU memory on one device, if the fraction is left open; 0: none.
-        max_per_gpu: The most workers on one device, if the fraction is left open.
+        amounts: The request of a worker by Ray's names: ``memory`` in bytes, and all others in ticks of 1/10,000.
+        num_workers: The number of Train workers in the trial, or 0 if the trial itself trains.
+        gpu_ticks: The fraction of one device, or whole devices, in ticks. It is 0 without a GPU, or if GPU memory is
+            requested instead.
+        gpu_memory_bytes: The requested GPU memory on one device, or 0.
+        max_per_gpu: The maximum number of workers on one device if GPU memory is requested.
     """
 
     amounts: dict[str, int]
@@ -59,8 +60,8 @@ class Question(NamedTuple):
 
     Attributes:
         request: The request of one trial.
-        workers_on: Nodes for workers.
-        drivers_on: Nodes for drivers.
+        workers_on: The allowed nodes for workers.
+        drivers_on: The allowed nodes for trial drivers.
     """
 
     request: TrialRequest
@@ -69,7 +70,7 @@ class Question(NamedTuple):
 
     @classmethod
     def of(cls, policy: ResourcePolicy, nodes: Iterable[NodeCapacity], *, cpus: float) -> Self:
-        """Return the request that ``policy`` expresses, with ``cpus`` if it leaves them open."""
+        """Return the request of ``policy``. ``cpus`` is the number of CPUs if the policy does not set it."""
         allowed = tuple(nodes)
         while isinstance(policy, SelectingPolicy):
             allowed = tuple(node for node in allowed if _is_allowed(node, policy))
@@ -106,22 +107,22 @@ class Question(NamedTuple):
 
 
 def optimum(question: Question, *, one_share: bool = True) -> int:
-    """Return the most trials at once under the constraints of this module.
+    """Return the largest number of concurrent trials under the constraints of this module.
 
     Raises:
-        RuntimeError: The solver finds no proof in time.
+        RuntimeError: The solver does not prove the optimum in time.
     """
     most = _most_trials(question, one_share=one_share)
     request = question.request
     if request.num_workers == 0 or not request.amounts.get("memory"):
-        return most  # drivers take nothing that a worker needs
+        return most  # drivers use no resource that workers need
     while most and _fewest_workers_beside_drivers(question, most) < most * request.processes:
         most -= 1
     return most
 
 
 def _most_trials(question: Question, *, one_share: bool) -> int:
-    """Return the most trials if the drivers are where they take least room from workers."""
+    """Return the largest number of trials if the drivers are placed where they displace the fewest workers."""
     request = question.request
     model = cp_model.CpModel()
     workers = _workers(model, question, one_share=one_share)
@@ -139,7 +140,7 @@ def _most_trials(question: Question, *, one_share: bool) -> int:
 
 
 def _fewest_workers_beside_drivers(question: Question, num_drivers: int) -> int:
-    """Return how many workers have room if the drivers are where they take most room from workers."""
+    """Return how many workers fit if the drivers are placed where they displace the most workers."""
     model = cp_model.CpModel()
     needed = question.request.amounts["memory"]
     drivers, rooms = [], []
@@ -165,7 +166,7 @@ def _fewest_workers_beside_drivers(question: Question, num_drivers: int) -> int:
 
 
 def _workers(model: Any, question: Question, *, one_share: bool) -> dict[str, Any]:
-    """Return a variable for the number of workers on each node."""
+    """Return a variable for the number of workers on each node, by node ID."""
     request = question.request
     per_device = model.new_int_var(1, _TICKS, "k") if request.gpu_memory_bytes and one_share else None
     workers = {}
@@ -215,7 +216,10 @@ def _solved(model: Any) -> int:
 
 
 def _is_allowed(node: NodeCapacity, policy: SelectingPolicy) -> bool:
-    """Return whether labels and exclusion allow the node; conditions are ``a``, ``!a``, ``in(a,b)``, ``!in(a,b)``."""
+    """Return whether the label selector and the excluded nodes of ``policy`` allow the node.
+
+    The conditions of a label selector are ``a``, ``!a``, ``in(a,b)`` and ``!in(a,b)``.
+    """
     if node.node_id in policy.exclude_nodes or (policy.exclude_head and node.is_head):
         return False
     for key, condition in policy.label_selector.items():

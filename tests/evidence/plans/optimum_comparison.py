@@ -1,6 +1,7 @@
-"""Compares plans for random clusters with the exact optimum and with the usual rule of thumb.
+"""Compares plans for random clusters with the exact optimum and with a common rule of thumb.
 
-The rule of thumb divides the sums of the cluster by the request. Here it sums up only the nodes that the user allows.
+The rule of thumb divides the total resources of the cluster by the request. Here, the total includes only the nodes
+that the user allows.
 """
 
 import math
@@ -28,10 +29,10 @@ class Compared(NamedTuple):
     Attributes:
         seed: The seed of the cluster.
         policy: The policy.
-        planned: According to the plan, or 0 if the policy finds the request infeasible.
-        best: According to the solver.
-        rule: According to the rule of thumb.
-        reason: Why the plan has fewer than the optimum, or ``None`` if it has as many.
+        planned: The number of trials in the plan, or 0 if the policy finds the request infeasible.
+        best: The number of trials in the solver's optimum.
+        rule: The number of trials according to the rule of thumb.
+        reason: Why the plan has fewer trials than the optimum, or ``None`` if it does not.
     """
 
     seed: int
@@ -49,14 +50,14 @@ def draw_questions(seed: int, num_policies: int) -> tuple[ClusterCapacity, list[
 
     def draw_policies() -> Iterator[ResourcePolicy]:
         while True:
-            policy = draw_sizing_policy(rng)  # with several device types, it counts as one policy for each
+            policy = draw_sizing_policy(rng)  # a policy with several device types counts as several
             yield from (draw_selection(rng, capacity, policy) if rng.random() < 0.4 else policy).choices
 
     return capacity, list(islice(draw_policies(), num_policies))
 
 
 def compare(seed: int, capacity: ClusterCapacity, policy: ResourcePolicy) -> Compared:
-    """Return the trials at once according to the plan, the solver and the rule of thumb."""
+    """Return the number of concurrent trials according to the plan, the solver and the rule of thumb."""
     try:
         plan = policy.plan(capacity)
     except InfeasibleRequestError:
@@ -96,7 +97,7 @@ def _reason(question: Question, plan: TrialPlan | None) -> str:
 
 
 def measure_optimum(seeds: range, *, num_policies: int) -> bool:
-    """Print the comparison; return whether no plan is above the optimum."""
+    """Print the comparison. Return whether no plan has more trials than the optimum."""
     start = time.monotonic()
     compared = []
     for seed in seeds:

@@ -1,7 +1,7 @@
-"""Measures the time and memory of a plan by number of nodes, and the time of the rule of thumb.
+"""Measures the time and memory of planning by number of nodes, and the time of the rule of thumb.
 
-The rule of thumb divides the sums of the cluster by the request. It is fast, and wrong if a trial must fit on one node
-or device.
+The rule of thumb divides the total resources of the cluster by the request. It is fast, but wrong because a trial must
+fit on one node or device.
 """
 
 import gc
@@ -63,11 +63,11 @@ _POLICIES: Final[Mapping[str, ResourcePolicy]] = {
 }
 
 _Prepare = Callable[[], Callable[[], object]]
-"""Prepares one run, untimed, and returns the function to time."""
+"""A function that prepares one run, which is not timed, and returns the function to time."""
 
 
 def measure_planning(node_counts: list[int], repetitions: int) -> None:
-    """Print milliseconds and peak MiB of each policy's plan by number of nodes."""
+    """Print the time (ms) and the peak memory (MiB) of each policy's plan, by number of nodes."""
     times: dict[str, dict[str, Spread]] = {}
     peaks: dict[str, dict[str, float]] = {}
     for count in node_counts:
@@ -89,7 +89,7 @@ def measure_planning(node_counts: list[int], repetitions: int) -> None:
 
 
 def _plans(capacity: ClusterCapacity) -> dict[str, _Prepare]:
-    # A probed cluster has no cached properties, and neither has a copy.
+    # Copy the capacity, because a copy has no cached properties, just as a probed cluster.
     return {
         name: lambda policy=policy: partial(policy.plan, capacity.model_copy())  # type: ignore[misc]
         for name, policy in _POLICIES.items()
@@ -97,7 +97,7 @@ def _plans(capacity: ClusterCapacity) -> dict[str, _Prepare]:
 
 
 def _interleaved_ms(prepared: Mapping[str, _Prepare], repetitions: int) -> dict[str, Spread]:
-    """Return milliseconds by name, of runs in random order, so that a drift of the machine affects all of them."""
+    """Return the times in milliseconds by name. The runs are in random order, so that drift affects all of them."""
     order = [name for name in prepared for _ in range(repetitions)]
     random.Random(0).shuffle(order)
     samples: dict[str, list[float]] = {name: [] for name in prepared}
@@ -110,7 +110,7 @@ def _interleaved_ms(prepared: Mapping[str, _Prepare], repetitions: int) -> dict[
         start = time.perf_counter()
         result = run()
         samples[name].append((time.perf_counter() - start) * 1e3)
-        del result  # untimed, because a cluster takes a while to free
+        del result  # outside the timed part, because freeing a cluster takes a while
     gc.unfreeze()
     return {name: spread(values) for name, values in samples.items()}
 
@@ -121,7 +121,7 @@ def _with_more_memory(node: NodeCapacity, more_bytes: int) -> NodeCapacity:
 
 
 def _node_fields(num_nodes: int) -> list[dict[str, Any]]:
-    """Return the fields of nodes with 50 shapes of CPUs, host memory and devices, labeled as Ray does."""
+    """Return the fields of nodes with 50 combinations of CPUs, host memory and devices, and with Ray's labels."""
     return [_fields(index, *_shape(index % _NUM_SHAPES)) for index in range(num_nodes)]
 
 

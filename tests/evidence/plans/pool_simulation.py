@@ -1,6 +1,6 @@
-"""Simulated runs on several slot types: which trial starts when, and the makespan, which is the duration of the run.
+"""Simulates runs on several slot types to compare their makespans. The makespan is the duration of a run.
 
-The simulation needs neither Ray nor time. It makes the scheduler's own decisions (``should_idle``).
+The simulation does not need Ray and does not wait. It uses the scheduler's own decision function, ``should_idle``.
 """
 
 import heapq
@@ -16,19 +16,20 @@ from tune_policies.tune.slot_assignment import RunningTrial, TrialDurations, sho
 
 
 class SlotType(NamedTuple):
-    """The number of slots of one type, and the work that a trial does there in a second."""
+    """The number of slots of one type, and the work that a trial does per second in such a slot."""
 
     num_slots: int
     speed: float
 
 
 def simulate(work: Sequence[float], slot_types: Sequence[SlotType], *, durations: TrialDurations | None) -> float:
-    """Return when the last trial ends, in seconds, if each trial starts in the first slot that it may use.
+    """Return the makespan in seconds if each trial starts in the first slot that it may use.
 
     Args:
         work: The work of each trial, in the order in which the trials start.
-        slot_types: The slots, the best type first.
-        durations: The known durations, to which the run adds its own; ``None``: no free slot is left idle.
+        slot_types: The slot types, best first.
+        durations: The known durations, to which the simulated run adds its own. If it is ``None``, no free slot stays
+            idle while trials wait.
     """
     waiting = list(reversed(work))
     running: list[tuple[float, int, int]] = []  # when a trial ends, its number, its slot type
@@ -60,8 +61,8 @@ def least_makespan(work: Sequence[float], slot_types: Sequence[SlotType]) -> flo
     """Return a lower bound of the makespan in seconds.
 
     The ``i`` longest trials use at most ``i`` slots, so they take at least as long as the ``i`` fastest slots need for
-    all of their work. This bound is that of Horvath, Lam and Sethi for trials that may move (Journal of the ACM 24,
-    1977). If all trials are equal, each slot must also finish a whole number of them.
+    their total work. This is the bound of Horvath, Lam and Sethi for trials that may move between slots (Journal of the
+    ACM 24, 1977). If all trials are equal, the bound also takes into account that each slot finishes whole trials.
     """
     speeds = sorted((slot_type.speed for slot_type in slot_types for _ in range(slot_type.num_slots)), reverse=True)
     totals = accumulate(sorted(work, reverse=True))

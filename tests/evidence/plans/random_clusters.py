@@ -1,8 +1,8 @@
-"""Draws random clusters and policies, the same for the same seed.
+"""Draws random clusters and policies. Equal seeds give equal results.
 
-They are small enough to start on one machine, and difficult to plan: different nodes, fractions that do not divide a
-device, device types and labels that divide the cluster, host memory and custom resources that run out first. Some nodes
-have GPUs that were read; the memory of others is that of their device type.
+The clusters are small enough to start on one machine, and difficult to plan: they have different nodes, device types
+and labels, the fractions do not divide a device evenly, and host memory or custom resources may run out first. Some
+nodes have known GPUs. On the other nodes, the GPU memory follows from the device type.
 """
 
 import random
@@ -57,7 +57,7 @@ def draw_cluster(rng: random.Random) -> ClusterCapacity:
         nodes.append(nodes[-1] if rng.random() < 0.3 else _draw_node(rng))
     return ClusterCapacity(
         nodes=tuple(
-            # An identifier of the length of Ray's, for a real node.
+            # Real nodes are started with these IDs, so they have the length of Ray's node IDs.
             node.model_copy(update={"node_id": f"{rng.getrandbits(224):056x}", "is_head": index == 0})
             for index, node in enumerate(nodes)
         )
@@ -90,7 +90,7 @@ def _draw_node(rng: random.Random) -> NodeCapacity:
 
 
 def draw_larger_cluster(rng: random.Random) -> ClusterCapacity:
-    """Return a cluster that may have other accelerators, and 0 to 2 node types that can be added."""
+    """Return a cluster that may have accelerators other than GPUs, and 0 to 2 node types that can be added."""
     cluster = draw_cluster(rng)
     types = []
     for index in range(rng.randint(0, 2)):
@@ -114,7 +114,7 @@ def _with_accelerators(rng: random.Random, node: NodeCapacity) -> NodeCapacity:
 
 
 def draw_mixed_policies(rng: random.Random) -> Iterator[ResourcePolicy]:
-    """Yield policies with several slot types, for other accelerators, or for nodes to add, without end."""
+    """Yield policies with several slot types, for other accelerators, or for nodes to add. The iterator is infinite."""
     while True:
         inner = rng.choice((_draw_mixed, _draw_mixed, _draw_accelerator))(rng)
         yield AutoscalingPolicy(inner) if rng.random() < 0.4 else inner
@@ -142,7 +142,7 @@ def draw_sizing_policy(rng: random.Random) -> ResourcePolicy:
 
 
 def draw_policies(rng: random.Random, capacity: ClusterCapacity) -> Iterator[ResourcePolicy]:
-    """Yield policies of all kinds without end, feasible or not, some of them wrapped."""
+    """Yield policies of all kinds, some of them wrapped and some infeasible. The iterator is infinite."""
     while True:
         yield _wrapped(rng, capacity, _draw_even_split(rng) if rng.random() < 0.15 else draw_sizing_policy(rng))
 

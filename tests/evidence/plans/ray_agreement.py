@@ -1,4 +1,4 @@
-"""Tests plans for random clusters on a real Ray: the planned trials run at once, and one more does not."""
+"""Tests plans for random clusters on real Ray clusters: the planned trials run at once, and one more does not fit."""
 
 import random
 import sys
@@ -26,11 +26,11 @@ from .random_clusters import (
 )
 
 _MOST_BUNDLES: Final = 80
-"""Plans with more bundles are skipped, because each costs time."""
+"""Plans with more bundles are skipped, because each bundle takes time."""
 
 _MOST_DRAWS: Final = 100
 _CLUSTERS_PER_PROCESS: Final = 10
-"""Each cluster leaves threads and memory in the process that started it."""
+"""How many clusters a process starts before it is replaced. Each cluster leaves threads and memory in the process."""
 
 
 class Case(NamedTuple):
@@ -40,8 +40,8 @@ class Case(NamedTuple):
         policy: The policy of the plan.
         plan: The plan.
         strategy: How Train spreads the workers of a trial over nodes.
-        filled: The slot types without room for one more trial.
-        capacity: The nodes of the plan, including those to add.
+        filled: The indices of the slot types for which no further trial fits.
+        capacity: The nodes of the plan, including the nodes to add.
     """
 
     policy: ResourcePolicy
@@ -52,7 +52,7 @@ class Case(NamedTuple):
 
 
 class ClusterResult(NamedTuple):
-    """The numbers of policies and trials that were tested on the cluster of a seed, and the failures."""
+    """The numbers of tested policies and trials on the cluster of a seed, and the failures as sentences."""
 
     seed: int
     policies: int
@@ -61,7 +61,7 @@ class ClusterResult(NamedTuple):
 
 
 def draw_cases(seed: int, num_policies: int, *, mixed: bool = False) -> list[Case]:
-    """Return plans for the cluster of ``seed``, fewer than ``num_policies`` if hardly any policy is feasible.
+    """Return ``num_policies`` plans for the cluster of ``seed``, or fewer if hardly any policy is feasible.
 
     With ``mixed``, the plans have several slot types, other accelerators, or nodes to add.
     """
@@ -82,7 +82,7 @@ def _cases(rng: random.Random, capacity: ClusterCapacity, *, mixed: bool) -> Ite
             continue
         if mixed:
             if len(plan.slots) > 1 or plan.nodes_to_add or isinstance(policy, AcceleratorPolicy):
-                # The plan assumes the worst place of the drivers if they share host memory with Train workers.
+                # If drivers share host memory with Train workers, the plan assumes the worst placement of the drivers.
                 shares_memory = any(slot.num_workers and slot.worker.memory_bytes for slot in plan.slots)
                 fills = not isinstance(policy, AutoscalingPolicy) and not shares_memory
                 grown = _as_alive(capacity.with_nodes_added(plan.nodes_to_add))
@@ -93,7 +93,7 @@ def _cases(rng: random.Random, capacity: ClusterCapacity, *, mixed: bool) -> Ite
 
 
 def _with_one_fraction(plan: TrialPlan) -> Iterator[int]:
-    """Yield the slot types whose devices no other slot type divides into other fractions."""
+    """Yield the slot types whose devices are not also divided into other fractions by other slot types."""
     fractions: dict[str, set[float]] = defaultdict(set)
     for slot in plan.slots:
         for name in DEVICE_RESOURCES & slot.worker.ticks.keys():
@@ -104,7 +104,7 @@ def _with_one_fraction(plan: TrialPlan) -> Iterator[int]:
 
 
 def _as_alive(capacity: ClusterCapacity) -> ClusterCapacity:
-    """Return the cluster with alive nodes in place of those to add."""
+    """Return the cluster with the nodes to add replaced by alive nodes."""
     started = {
         node.node_id: node.model_copy(update={"is_expected": False, "node_id": f"{index:056x}"})
         for index, node in enumerate(capacity.nodes)
@@ -114,7 +114,7 @@ def _as_alive(capacity: ClusterCapacity) -> ClusterCapacity:
 
 
 def _drivers_may_displace_a_worker(plan: TrialPlan, capacity: ClusterCapacity) -> bool:
-    """Return whether more trials may fit than planned, because the plan assumes the worst place of the drivers."""
+    """Return whether more trials than planned may fit, because the plan assumes the worst placement of the drivers."""
     needed = plan.common_slot.per_worker.memory_bytes
     if not needed:
         return False
@@ -147,7 +147,7 @@ def _nodes(case: Case) -> list[str]:
 
 
 def measure_ray_agreement(seeds: range, *, num_policies: int, jobs: int, mixed: bool) -> bool:
-    """Check the clusters of all seeds, and print a summary; return whether Ray agreed everywhere."""
+    """Check the clusters of all seeds, and print a summary. Return whether Ray agreed with all plans."""
     start = time.monotonic()
     results: list[ClusterResult] = []
     options = f"--policies {num_policies}{' --mixed' if mixed else ''}"

@@ -1,8 +1,8 @@
-"""Measures how long programs with empty trials take: by hand, with a limit on Tune's queue, and under a policy.
+"""Measures the duration of programs with empty trials: plain Tune, Tune with a limited queue, and Tune under a policy.
 
-Each program starts Python and a Ray instance of its own, runs the trials on 4 CPUs in reused processes, and ends. Plain
-Tune keeps hundreds of placement groups pending in Ray unless ``TUNE_MAX_PENDING_TRIALS_PG`` limits them. Under a
-policy, Ray receives only the requests that fit.
+Each program starts Python and its own Ray instance, runs the trials on 4 CPUs in reused processes, and ends. Plain Tune
+keeps hundreds of placement groups pending in Ray unless ``TUNE_MAX_PENDING_TRIALS_PG`` limits them. Under a policy, Ray
+receives only the requests that fit.
 """
 
 import json
@@ -26,7 +26,7 @@ _DEADLINE_S: Final = 3600
 
 
 def measure_run_times(trial_counts: list[int], repetitions: int) -> None:
-    """Print the seconds of each program, the ratio to the program by hand, and the driver's CPU time per trial."""
+    """Print the duration of each program, its ratio to plain Tune, and the driver's CPU time per trial."""
     table = empty_table("Programs with empty trials", "Trials", "Program", "Time (s)", "Range", "Ratio", "Driver (ms)")
     for num_trials in trial_counts:
         rounds = [_round(num_trials, seed) for seed in range(repetitions)]
@@ -35,7 +35,7 @@ def measure_run_times(trial_counts: list[int], repetitions: int) -> None:
             ratios = [one[name]["seconds"] / one["by hand"]["seconds"] for one in rounds]
             driver = [one[name]["driver_s"] * 1e3 / num_trials for one in rounds]
             shortest_longest = f"{min(seconds):.1f} to {max(seconds):.1f}"
-            # With few trials, the driver spends its time on imports.
+            # With few trials, the driver spends most of its CPU time on imports.
             per_trial = f"{spread(driver)}" if num_trials >= 100 else ""
             table.add_row(
                 f"{num_trials:,}", name, f"{spread(seconds)}", shortest_longest, f"{spread(ratios)}", per_trial

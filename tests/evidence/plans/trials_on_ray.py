@@ -1,6 +1,7 @@
-"""Tests whether a real Ray schedules all trials of a plan at once, and no further trial.
+"""Tests whether a real Ray cluster schedules all trials of a plan at once, and no further trial.
 
-A trial is represented by the placement groups that Tune and Train would request, on real raylets with simulated GPUs.
+A trial is represented by the placement groups that Tune and Train would request. The raylets are real, and their GPUs
+are simulated.
 """
 
 import logging
@@ -31,17 +32,17 @@ from .random_clusters import Strategy
 
 _OBJECT_STORE_BYTES: Final = 80 * 2**20
 _ATTEMPTS_TO_START: Final = 3
-"""Ray has a fixed timeout of 30 s for each node, and a busy machine may need more."""
+"""The number of attempts to start a cluster. On a busy machine, a node may exceed Ray's fixed timeout of 30 s."""
 
 
 @contextmanager
 def cluster_like(capacity: ClusterCapacity) -> Iterator[None]:
-    """Start and connect to a cluster with one raylet for each node, which has the node's identifier.
+    """Start and connect to a cluster that has a raylet with the same node ID for each node of ``capacity``.
 
     Raises:
         RuntimeError: Ray does not start the nodes.
     """
-    # Ray warns about each address that it writes, and about NPUs that do not exist.
+    # Suppress Ray's warnings about each address that it writes and about NPUs that do not exist.
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     cluster = _started(capacity, _ATTEMPTS_TO_START)
     try:
@@ -75,18 +76,18 @@ def _node_arguments(node: NodeCapacity) -> dict[str, Any]:
         "memory": has.memory_bytes,
         "resources": {**has.custom, **typed},
         "labels": dict(node.labels),
-        # Policies can then exclude nodes by their identifiers.
+        # The IDs must be those of the capacity, because policies exclude nodes by ID.
         "env_vars": {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": node.node_id},
         "object_store_memory": _OBJECT_STORE_BYTES,
         "include_dashboard": False,
-        # Without the autoscaler and the log monitor, two processes fewer start.
+        # Do not start the autoscaler and the log monitor, which are not needed.
         "no_monitor": True,
         "include_log_monitor": False,
     }
 
 
 def nodes_that_differ(capacity: ClusterCapacity) -> list[str]:
-    """Return the nodes whose totals or labels in Ray differ from those in ``capacity``."""
+    """Return a sentence for each node whose total resources or labels in Ray differ from ``capacity``."""
     seen = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     differ = []
     for node in capacity.nodes:
@@ -96,7 +97,7 @@ def nodes_that_differ(capacity: ClusterCapacity) -> list[str]:
         if node.accelerator_type:
             expected[ACCELERATOR_TYPE_PREFIX + node.accelerator_type] = 1
         found = seen.get(node.node_id, {"Resources": {}, "Labels": {}})
-        # Ray adds its object store, and resources named after the node's address.
+        # Ray adds the object store memory, and resources named after the node's address.
         totals = {
             name: amount
             for name, amount in found["Resources"].items()
@@ -108,13 +109,13 @@ def nodes_that_differ(capacity: ClusterCapacity) -> list[str]:
 
 
 def disagreement(plan: TrialPlan, strategy: Strategy, *, fills: bool, timeout_s: float = 20) -> str | None:
-    """Return how Ray disagrees with a plan with one slot type, or ``None``.
+    """Return a sentence about how Ray disagrees with a plan with one slot type, or ``None``.
 
     Args:
         plan: The plan.
         strategy: How Train spreads the workers of a trial over nodes.
         fills: Whether no further trial fits according to the plan.
-        timeout_s: The deadline for Ray, which needs 0.1 s and retries within a second.
+        timeout_s: How long to wait for Ray, in seconds. Ray usually takes 0.1 s and retries within a second.
 
     Raises:
         TimeoutError: Ray does not free the resources of the trials.
@@ -126,10 +127,10 @@ def disagreement(plan: TrialPlan, strategy: Strategy, *, fills: bool, timeout_s:
 def disagreement_of_types(
     plan: TrialPlan, capacity: ClusterCapacity, strategy: Strategy, *, filled: Collection[int], timeout_s: float = 20
 ) -> str | None:
-    """Return how Ray disagrees with a plan with several slot types, or ``None``.
+    """Return a sentence about how Ray disagrees with a plan with several slot types, or ``None``.
 
     As under ``PolicyScheduler``, each trial requests the node of its slot, and the nodes of its Train workers.
-    ``filled`` contains the indices of the slot types without room for a further trial. See also :func:`disagreement`.
+    ``filled`` contains the indices of the slot types for which no further trial fits. See also :func:`disagreement`.
     """
     layout = place_slots(plan.slots, capacity)
     planned = []
@@ -156,7 +157,7 @@ def trial_groups(plan: TrialPlan, strategy: Strategy) -> Iterator[PlacementGroup
 
 
 def _slot_groups(slot: TrialSlot, factory: PlacementGroupFactory, strategy: Strategy) -> Iterator[PlacementGroup]:
-    """Reserve the placement groups of one trial: Tune's, and Train's for the workers."""
+    """Reserve the placement groups of one trial: one as Tune does, and one for the workers as Train does."""
     yield factory.to_placement_group()
     if slot.num_workers:
         bundle = {name: amount for name, amount in slot.resources_per_worker.items() if amount}
@@ -169,11 +170,14 @@ def _slot_groups(slot: TrialSlot, factory: PlacementGroupFactory, strategy: Stra
 
 
 Reserve = Callable[[], Iterator[PlacementGroup]]
-"""Reserves the placement groups of one trial."""
+"""A function that reserves the placement groups of one trial and yields them."""
 
 
 def _disagreement(planned: Sequence[Reserve], one_more: Sequence[Reserve], timeout_s: float) -> str | None:
-    """Return how Ray disagrees: it should schedule all of ``planned`` at once, and none of ``one_more`` in addition."""
+    """Return a sentence about how Ray disagrees, or ``None``.
+
+    Ray should schedule all trials of ``planned`` at once, and then none of ``one_more``.
+    """
     with _reservations() as reserve:
         groups = [group for trial in planned for group in reserve(trial)]
         if not _holds_within(timeout_s, lambda: all(map(_is_scheduled, groups))):
@@ -192,7 +196,7 @@ def _disagreement(planned: Sequence[Reserve], one_more: Sequence[Reserve], timeo
 
 @contextmanager
 def _reservations() -> Iterator[Callable[[Reserve], list[PlacementGroup]]]:
-    """Yield a function that reserves a trial; free all trials afterwards, and wait until they are free."""
+    """Yield a function that reserves a trial. On exit, remove all placement groups and wait until Ray frees them."""
     groups: list[PlacementGroup] = []
     before = _available()
 
@@ -211,8 +215,8 @@ def _reservations() -> Iterator[Callable[[Reserve], list[PlacementGroup]]]:
 
 
 def _available() -> dict[str, float]:
-    """Return the free resources, without those of bundles. Ray 2.50 may never free 0.0001 of these."""
-    # Ray adds up fractions as floats.
+    """Return the free resources except those of bundles. Ray 2.50 may never free 0.0001 of a bundle's resources."""
+    # Round the amounts, because Ray adds up fractions as floats.
     return {name: round(amount, 4) for name, amount in ray.available_resources().items() if "_group_" not in name}
 
 
@@ -225,10 +229,10 @@ def _are_settled(groups: Sequence[PlacementGroup]) -> bool:
 
 
 def _is_settled(group: PlacementGroup) -> bool:
-    """Return whether Ray has placed the group, or has found no room at least twice."""
+    """Return whether Ray has placed the group, or has tried to place it at least twice."""
     table = placement_group_table(group)
     stats = table["stats"]
-    is_infeasible = stats["scheduling_state"] == "INFEASIBLE"  # Ray does not try again
+    is_infeasible = stats["scheduling_state"] == "INFEASIBLE"  # Ray does not retry infeasible groups
     return bool(table["state"] == "CREATED" or stats["scheduling_attempt"] >= 2 or is_infeasible)
 
 

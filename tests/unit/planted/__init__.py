@@ -1,1 +1,1 @@
-"""Sound files of clusters, and mistakes that are planted in them."""
+"""Valid cluster files, and mistakes that are inserted into them."""

@@ -1,4 +1,4 @@
-"""Mistakes about what a node holds, each beside what looks like it and is none."""
+"""Mistakes in the capacity of a node, each next to a valid part that looks similar."""
 
 from tests.unit.planted.planting import plant
 from tests.unit.planted.sound import CLUSTER, JOB

@@ -1,4 +1,4 @@
-"""Mistakes in cluster YAML, in values of the chart, and in what is hardly YAML."""
+"""Mistakes in cluster YAML files, in values of the Helm chart, and in almost invalid YAML."""
 
 from tests.unit.planted.planting import Planted, plant
 from tests.unit.planted.sound import CLUSTER, JOB, LAUNCHER

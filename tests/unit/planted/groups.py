@@ -1,4 +1,4 @@
-"""Mistakes in how groups grow, in TPU slices, in what Kueue queues, and what the operator refuses."""
+"""Mistakes in the autoscaling of groups, in TPU slices, in Kueue's queues, and in fields that KubeRay rejects."""
 
 from tests.unit.planted.planting import plant
 from tests.unit.planted.sound import CLUSTER, QUEUED, TPU

@@ -1,16 +1,16 @@
-"""How a mistake is planted in a sound file."""
+"""Inserts a mistake into a valid file."""
 
 from typing import NamedTuple
 
 
 class Planted(NamedTuple):
-    """A mistake.
+    """A file with a mistake.
 
     Attributes:
-        claim: The mistake, which is also the name of the test.
+        claim: A description of the mistake, which is also the name of the test.
         text: The file with the mistake.
-        rule: The rule that finds it.
-        line: The line, from 1.
+        rule: The rule that must report the mistake.
+        line: The line of the mistake, from 1.
     """
 
     claim: str
@@ -20,9 +20,9 @@ class Planted(NamedTuple):
 
 
 def plant(claim: str, sound: str, old: str, new: str, rule: str, at: str, *, after: str = "") -> Planted:
-    """Change ``old`` to ``new`` in a valid text; the finding must be on the line with ``at``.
+    """Replace ``old`` with ``new`` in a valid text. The rule must report the line that contains ``at``.
 
-    Both are searched after ``after``. If ``old`` equals ``new``, the text already has the mistake.
+    ``old`` and ``at`` are searched only after ``after``. If ``old`` equals ``new``, the text already has the mistake.
     """
     start = sound.index(after)
     where = sound.index(old, start)

@@ -1,4 +1,4 @@
-"""Mistakes with devices, in containers, and about nodes."""
+"""Mistakes in the devices, containers and nodes of pods."""
 
 from tests.unit.planted.planting import plant
 from tests.unit.planted.sound import CLUSTER, JOB, SERVICE

@@ -1,4 +1,4 @@
-"""Files in which nothing is wrong, one of each kind."""
+"""Valid files, one of each kind."""
 
 CLUSTER = """\
 apiVersion: ray.io/v1
