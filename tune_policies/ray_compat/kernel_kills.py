@@ -54,7 +54,7 @@ def note_kernel_kills() -> None:
     context = ray.get_runtime_context()
     if actor_id := context.get_actor_id():
         notes_of_node = f"{_KEY}{context.get_node_id()}:"
-        with suppress(RayError, RayVersionError):  # a missing note must not fail a trial
+        with suppress(RayError, RayVersionError):  # an error while storing the count must not fail a trial
             _internal_kv_put(f"{notes_of_node}{actor_id}:{os.getpid()}:{_started_at(os.getpid())}", str(count))
             _remove_old_notes(notes_of_node)
 
@@ -90,7 +90,7 @@ def old_notes(keys: Iterable[bytes], started_at: Callable[[int], int | None], ke
 def was_killed_by_kernel(error: object) -> bool:
     """Return whether ``error`` reports an actor, or a worker of Ray Train, that the kernel has killed.
 
-    Reads the count on the actor's node, which may take seconds. An actor without a note counts as not killed.
+    Reads the count on the actor's node, which may take seconds. Returns ``False`` if no count is stored for the actor.
     """
     from .gcs import dead_actors  # not above: each process of a trial imports this module
 

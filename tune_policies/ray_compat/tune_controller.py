@@ -61,7 +61,7 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
     def handle_error(self, exc: Any = None) -> None:
         """Count the failure unless a hook requeues the trial. Add the reason if a hook cannot."""
         state = self.temporary_state
-        state.is_told_again = _is_told_again(self, exc, state.controller)
+        state.is_told_again = _is_reported_again(self, exc, state.controller)
         if state.is_told_again:
             _undo_failure(self, state.controller)
             return
@@ -72,7 +72,7 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
         except InfeasibleRequestError as error:
             state.why_not_requeued = str(error)
             _logger.error("%s is not requeued and fails: %s", self, state.why_not_requeued)
-            _note(exc, state.why_not_requeued)
+            _add_note(exc, state.why_not_requeued)
         except Exception:  # an error in a hook must not stop the other trials
             _logger.exception("%s is left to Tune because the decision whether to requeue it failed", self)
         num_failures = self.run_metadata.num_failures
@@ -118,7 +118,7 @@ def install_hook(
         check_members(unwrapped(tune_controller), MEMBERS, "a scheduler that gives trials other resources")
         trial.__class__ = HookedTrial
         state.hooks, state.controller = [], unwrapped(tune_controller)
-        _take_memory_kills_for_deaths(state.controller._actor_manager)
+        _report_memory_kills_as_actor_deaths(state.controller._actor_manager)
         state.requeued_by = state.why_not_requeued = None
         state.was_saving = state.has_failed = state.is_told_again = False
     if hook not in state.hooks:
@@ -145,7 +145,7 @@ def fail_trial(tune_controller: Any, trial: Trial, error: Exception) -> None:
     controller._trial_task_failure(trial, error)
 
 
-def _take_memory_kills_for_deaths(actor_manager: Any) -> None:
+def _report_memory_kills_as_actor_deaths(actor_manager: Any) -> None:
     """Let Tune retry a trial whose process Ray's memory monitor has killed.
 
     Tune does not expect this error in training, so it would end the run. In other calls to the process, Tune treats
@@ -191,7 +191,7 @@ def was_saving(trial: Trial) -> bool:
     return bool(trial.temporary_state.was_saving)
 
 
-def _is_told_again(trial: Trial, error: object, controller: Any) -> bool:
+def _is_reported_again(trial: Trial, error: object, controller: Any) -> bool:
     """Return whether Tune reports the death of a process a second time.
 
     If a process dies while it restores a trial or takes over its config, Tune reports that twice: when it requeues the
@@ -219,7 +219,7 @@ def _undo_failure(trial: Trial, controller: Any) -> None:
     )
 
 
-def _note(error: object, text: str) -> None:
+def _add_note(error: object, text: str) -> None:
     """Add ``text`` to an error, or to the error that Ray's error wraps, because Ray does not save its own notes."""
     cause = getattr(error, "cause", None)
     noted = cause if isinstance(cause, BaseException) else error

@@ -34,7 +34,7 @@ def warn_of_untried_ray() -> None:
 
 
 def version_error(error: Exception, feature: str) -> RayVersionError:
-    """Return the error of a feature that needs a missing part of Ray, as ``error`` says."""
+    """Return the error of a feature that needs the part of Ray whose absence ``error`` reports."""
     why = str(error).partition(" (")[0]  # the message of an ImportError ends with the file path in parentheses
     return RayVersionError(
         f"Ray {ray.__version__} lacks what {feature} needs: {why}. Ray {TRIED} was tested: {_INSTALL}"
@@ -66,15 +66,15 @@ class Gone:
     def __init__(self, error: ImportError, feature: str) -> None:
         self._why, self._feature = error, feature
 
-    def _say(self, *args: object, **kwargs: object) -> NoReturn:
+    def _raise(self, *args: object, **kwargs: object) -> NoReturn:
         raise version_error(self._why, self._feature) from self._why
 
-    __call__ = __iter__ = __eq__ = __hash__ = __str__ = __format__ = __instancecheck__ = __subclasscheck__ = _say
+    __call__ = __iter__ = __eq__ = __hash__ = __str__ = __format__ = __instancecheck__ = __subclasscheck__ = _raise
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # Python looks these up, for instance to copy an object
             raise AttributeError(name)
-        self._say()
+        self._raise()
 
     def __or__(self, other: object) -> Any:
         """Allow types such as ``RunConfig | None``."""
@@ -82,4 +82,4 @@ class Gone:
 
     def __mro_entries__(self, bases: object) -> tuple[type]:
         """Allow subclasses, which cannot be instantiated."""
-        return (type("Gone", (), {"__new__": self._say}),)
+        return (type("Gone", (), {"__new__": self._raise}),)
