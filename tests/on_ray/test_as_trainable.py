@@ -131,7 +131,7 @@ def living_actors():
     return {each["ActorClassName"] for each in ray._private.state.actors().values() if each["State"] == "ALIVE"}
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.ray_border
 def test_stopping_a_trial_ends_its_workers_and_releases_its_resources(tmp_path):
     def loop():

@@ -35,7 +35,15 @@ EXPECTED_METRICS = {  # the metric of each example, and the range of its best va
 }
 # Tests of trainers and policies, which always run, cover the same features.
 SLOW = {
-    *("train_huggingface", "train_lightgbm", "train_lightning", "train_tensorflow", "train_xgboost", "tune_fsdp"),
+    *(
+        "train_huggingface",
+        "train_jax",
+        "train_lightgbm",
+        "train_lightning",
+        "train_tensorflow",
+        "train_xgboost",
+        "tune_fsdp",
+    ),
     *("tune_measured", "tune_mixed", "tune_model_parallel", "tune_optuna_asha", "tune_pytorch", "tune_rllib"),
 }
 NUM_RESULTS = {"tune_trainables": 6, "tune_pbt": 4, "tune_optuna_asha": 4, "tune_pytorch": 4, "tune_mixed": 4}

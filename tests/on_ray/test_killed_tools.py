@@ -28,7 +28,7 @@ def programs_of(mark):
     return lines
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_killed_benchmark_leaves_no_process_behind(tmp_path):
     mark = uuid.uuid4().hex
     environment = {**os.environ, "PYTHONPATH": str(ROOT), MARK: mark, "RAY_AUTH_MODE": "disabled"}

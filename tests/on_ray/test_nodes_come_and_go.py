@@ -160,7 +160,7 @@ def test_adding_a_node_does_not_restart_a_trial_that_is_starting(tmp_path, add_n
     assert records(tmp_path) == ["starts", "the plan changed"]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_each_slot_type_runs_on_its_own_node_type(tmp_path, add_node):
     with_gpu = add_node(num_cpus=2, num_gpus=1)
     without = add_node(num_cpus=2)

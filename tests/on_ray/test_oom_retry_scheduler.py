@@ -144,7 +144,7 @@ def half_a_cpu_from_the_second_step_on(tune_controller, trial, result, scheduler
     return tune.PlacementGroupFactory([{**planned, "CPU": 0.5}])
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.ray_border
 def test_an_inner_resource_changing_scheduler_changes_a_requeued_trial_once(tmp_path):
     inner = ResourceChangingScheduler(None, half_a_cpu_from_the_second_step_on)

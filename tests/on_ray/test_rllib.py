@@ -59,7 +59,7 @@ def by_applied(space, run_config):
 
 
 @pytest.mark.usefixtures("without_loggers")
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("run_and_restore", [by_tuner, pytest.param(by_applied, marks=pytest.mark.slow)])
 def test_an_algorithm_is_restored_and_its_checkpoint_loads_in_rllib(ppo, tmp_path, run_and_restore):
     config = ppo.PPOConfig().environment("CartPole-v1")

@@ -88,7 +88,7 @@ def sum_with_jax(config):
     [
         pytest.param("build_xgboost_trainer", boost_with_xgboost, id="XGBoost", marks=pytest.mark.slow),
         pytest.param("build_lightgbm_trainer", boost_with_lightgbm, id="LightGBM", marks=pytest.mark.slow),
-        pytest.param("build_jax_trainer", sum_with_jax, id="JAX"),
+        pytest.param("build_jax_trainer", sum_with_jax, id="JAX", marks=pytest.mark.slow),
     ],
 )
 def test_two_workers_train_together_with_the_planned_threads_and_no_gpu(tmp_path, build, loop):
