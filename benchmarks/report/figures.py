@@ -209,7 +209,7 @@ def speedup_figure(verdicts: Sequence[Verdict]) -> Figure:
 
 @mpl.rc_context(LOOK)
 def cost_figure(decided: WorkloadDecision, currency: str | None) -> Figure | None:
-    """Draw the cost of a trial against its time, with a point for each size. Return ``None`` without prices."""
+    """Draw the cost of a trial against its time, with a point for each size. Return ``None`` if there are no prices."""
     lines: dict[str, list[tuple[int, float, float]]] = {}
     for each in decided.sizes:
         for times in (each.cpu, each.gpu):

@@ -99,7 +99,7 @@ def test_tasks_run_without_a_warning_if_the_plan_reserves_a_cpu(tmp_path, traina
 
 @pytest.mark.rest
 def test_a_cpu_that_an_actor_uses_is_not_free_for_tasks(tmp_path):
-    """An example is a plan that reserves a CPU for Ray Serve, and none for Ray Data."""
+    """For example, a plan may reserve a CPU for Ray Serve, but none for Ray Data."""
     replica = ray.remote(num_cpus=1)(Replica).remote()
     assert ray.get(replica.answer.remote()) == 1
 

@@ -30,7 +30,7 @@ HEAD = {"CPU": 1, HEAD_RESOURCE: 1}
 MIRRORED = f"node_{'0af' * 18}01"
 
 
-def test_an_autoscaler_beside_the_head_adds_unknown_nodes():
+def test_a_sidecar_autoscaler_requires_a_cluster_config():
     state = to_cluster_state(reply(("10.0.0.1", "headgroup", HEAD), autoscaler_v2=True), {})
 
     with pytest.raises(InvalidResourcesError, match=r"not in Ray's GCS .* pass its file as cluster_config"):

@@ -1,4 +1,4 @@
-"""Ray's own readers read a written file as planned."""
+"""Ray's own parsers read the planned values from a generated file."""
 
 import copy
 

@@ -134,7 +134,7 @@ class _PlainStream:
 
 
 class _StyledStream:
-    """The same stream for Rich. It keeps colors and cursor movements."""
+    """Wraps a plain stream for Rich, and keeps colors and cursor movements."""
 
     def __init__(self, stream: _PlainStream) -> None:
         self._plain = stream

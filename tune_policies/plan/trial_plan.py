@@ -60,7 +60,8 @@ class TrialPlan(ShownValue):
         slots: The slot types, the best first.
         limited_by: What prevents one more trial: a resource by Ray's name, or the field of a policy.
         reasons: How the plan came about, a sentence each.
-        nodes_to_add: Nodes that the autoscaler must add before all trials can run, by node type; empty: none.
+        nodes_to_add: Nodes that the autoscaler must add before all trials can run, by node type. Empty if no
+            nodes are needed.
         by_config: The slot of each trial by its config. The first of ``slots`` then suffices for every measured
             config. ``None``: all trials get the same.
         fewer_than_fit: Whether fewer trials may run at once than Ray would place by their resources.

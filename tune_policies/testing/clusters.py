@@ -148,7 +148,7 @@ def _copy(node: NodeCapacity) -> NodeCapacity:
 
 
 def simpler_clusters(capacity: ClusterCapacity) -> Iterator[ClusterCapacity]:
-    """Yield slightly simpler clusters, such as without one of the nodes or node types, or with a simpler node."""
+    """Yield slightly simpler clusters: without one of the nodes or node types, or with a simpler node."""
     nodes = capacity.nodes
     for i in range(len(nodes)):
         yield capacity.with_nodes((*nodes[:i], *nodes[i + 1 :]))

@@ -22,9 +22,9 @@ MOST_BYTES: Final = 2**63 - 1
 _BYTE_SIZE: Final = TypeAdapter(ByteSize, config=ConfigDict(defer_build=True))
 
 _WHOLE_TEXT: Final = re.compile(r"(?:\d++(?:\.\d++)?|\.\d++)\s*+\w*+")
-"""A text that pydantic parses completely. Pydantic ignores the rest of other texts: ``"50%"`` would be 50 bytes.
+"""Matches strings that pydantic parses completely. It ignores the rest of other strings: ``"50%"`` would be 50 bytes.
 
-The quantifiers do not backtrack (``++``), because a long text of digits would take very long otherwise.
+The quantifiers do not backtrack (``++``), because a long string of digits would otherwise take very long.
 """
 
 _BINARY_OF_KUBERNETES: Final = re.compile(r".*[\d.\s][KMGTPE]i")

@@ -35,7 +35,7 @@ MEMORY_SHARE: Final = MetricName(
     "tune_policies_gpu_memory_share_bytes", "The GPU memory that the trial in a slot may use", ("slot", "place")
 )
 OUT_OF_MEMORY: Final = MetricName("tune_policies_out_of_memory", "Events in which memory ran out", ("kind",))
-RETRIES: Final = MetricName("tune_policies_retries", "Failures of trials that are retried")
+RETRIES: Final = MetricName("tune_policies_retries", "Trial failures that led to a retry")
 
 GAUGES: Final = (SLOTS, SLOTS_IN_USE, RESOURCES, IDLE, TRIALS, MEMORY, MEMORY_SHARE)
 COUNTERS: Final = (OUT_OF_MEMORY, RETRIES)
