@@ -55,7 +55,7 @@ VALUES = {
     "bytes that are not text": os.fsdecode(b"\xff\xfe"),
     "a device": "/dev/zero",
     "a folder of another user": "../../../../../proc/self",
-    "the home of an unknown user": "~nobody-here/a",
+    "the home directory of an unknown user": "~no-such-user/a",
     "a long path": "/a" * 3000,
 }
 

@@ -243,7 +243,7 @@ def cgroup_memory_bytes() -> int | None:
 
 
 def _cgroups(controller: str, root: str = "/") -> list[Path]:
-    """Return the folders of the process's cgroup and all its parents, each of which can set a limit."""
+    """Return the folders of the process's cgroup and of its parents. Each can set a limit."""
     try:
         lines = Path(root, "proc/self/cgroup").read_text().splitlines()
     except OSError:

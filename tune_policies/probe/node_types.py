@@ -24,7 +24,7 @@ _TYPES: Final = "available_node_types"
 def addable_node_types(
     config: object, workers_by_type: Mapping[str, int], *, source: str
 ) -> tuple[NodeTypeCapacity, ...]:
-    """Return the node types of which at least one more node can be added, sorted by name.
+    """Return the node types that the autoscaler can still add, sorted by name.
 
     Args:
         config: The configuration: ``available_node_types``, ``head_node_type``, ``max_workers``.

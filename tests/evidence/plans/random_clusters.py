@@ -51,7 +51,7 @@ _SELECTORS: Final[tuple[dict[str, str], ...]] = (
 
 
 def draw_cluster(rng: random.Random) -> ClusterCapacity:
-    """Return a cluster of 1 to 6 nodes, some of which are equal."""
+    """Return a cluster of 1 to 6 nodes. Some nodes may be equal."""
     nodes = [_draw_node(rng)]
     for _ in range(rng.randint(0, MOST_NODES - 1)):
         nodes.append(nodes[-1] if rng.random() < 0.3 else _draw_node(rng))

@@ -74,7 +74,7 @@ NO_MISTAKES = {
     ),
     "a toleration of a value that only the nodes determine": _of_l4("operator: Exists", 'value: "true"'),
     "a toleration of every effect": _of_l4("              effect: NoSchedule\n", ""),
-    "images of which one has a known Python version": CLUSTER.replace("-py311", "").replace(
+    "only one image has a known Python version": CLUSTER.replace("-py311", "").replace(
         "2.60.0-gpu", "2.60.0-py310-gpu"
     ),
     "a custom image named ray-ml": CLUSTER.replace("rayproject/ray:2", "registry.example/rayproject/ray-ml:2"),
