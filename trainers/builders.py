@@ -35,7 +35,7 @@ def build_torch_trainer(
     Workers that share a GPU communicate through gloo, because NCCL refuses two processes on one device.
 
     Args:
-        train_loop: The function that each worker runs. It takes the config, or nothing.
+        train_loop: The function that each worker runs. It takes the config or no argument.
         plan: A plan with Train workers, or a policy. In a trial, a policy is replaced by the plan of the trial's slot.
             Elsewhere, it plans on the cluster that the program is connected to.
         train_loop_config: The argument of ``train_loop``. If the plan depends on the config of a run, it uses this

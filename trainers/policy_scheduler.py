@@ -42,11 +42,12 @@ _logger = logging.getLogger(__name__)
 class PolicyScheduler(WrappingScheduler):
     """Runs the trials of ``tune.run`` and ``Tuner`` under a policy.
 
-    ``tune.run(train_fn, scheduler=PolicyScheduler(AutoPolicy()))``. The policy plans on the cluster when the run
-    begins, and the plan is printed. Each trial gets the next free slot of the plan, the best type first, so the plan
-    limits the number of concurrent trials. The process of a trial is set up before your code runs: its devices, its
-    thread count and its GPU memory limit. Each result contains the trial's slot as ``"slot"`` and, if the trial has
-    a GPU, its memory usage as ``"gpu_memory"``. The inner scheduler decides everything else.
+    Example: ``tune.run(train_fn, scheduler=PolicyScheduler(AutoPolicy()))``. The policy plans on the cluster when the
+    run begins, not in the constructor, and the plan is printed. Each trial gets the next free slot of the plan, the
+    best type first, so the plan limits the number of concurrent trials. The process of a trial is set up before your
+    code runs: its devices, its thread count and its GPU memory limit. Each result contains the trial's slot as
+    ``"slot"`` and, if the trial has a GPU, its memory usage as ``"gpu_memory"``. The inner scheduler decides everything
+    else.
 
     If a trainable requests one bundle, the policy's resources replace it, and the run prints the difference. If it
     requests several bundles, as an RLlib algorithm does, the bundles are kept, and the policy decides only how many
@@ -56,11 +57,9 @@ class PolicyScheduler(WrappingScheduler):
     speeds of slots come from the plan and from finished trials. If the searcher does not report the number of further
     trials, every slot is used.
 
-    If nodes are added, removed or changed, the policy plans again. If the node of a trial or
-    of its Train workers is lost, the trial is requeued and resumes from its latest checkpoint. That does not count as a
-    failure: ``max_failures`` and ``fail_fast`` apply only to other errors.
-
-    The policy plans when the run begins, not in the constructor.
+    If nodes are added, removed or changed, the policy plans again. If the node of a trial or of its Train workers is
+    lost, the trial is requeued and resumes from its latest checkpoint. This does not count as a failure:
+    ``max_failures`` and ``fail_fast`` apply only to other errors.
 
     Args:
         policy: A policy or a plan. A plan is neither changed nor printed.
@@ -183,7 +182,7 @@ class PolicyScheduler(WrappingScheduler):
 
     @property
     def changes(self) -> tuple[PlanChange, ...]:
-        """The plans that replaced the first one, in order."""
+        """The changes of the plan since the start of the run, in order."""
         return () if self._slots is None else tuple(self._slots.run_plan.changes)
 
     def slot_of(self, trial: Trial) -> TrialSlot | None:
@@ -233,9 +232,9 @@ class PolicyScheduler(WrappingScheduler):
         super().on_trial_complete(tune_controller, trial, result)
 
     def should_requeue(self, trial: Trial, error: object) -> bool:
-        """Return whether to requeue a failed trial, because it lost a node or falls back to CPUs.
+        """Return whether to requeue a failed trial because a node was lost or the trial falls back to CPUs.
 
-        The node may be the node of the trial or of its Train workers.
+        The lost node may have run the trial itself or its Train workers.
 
         Raises:
             InfeasibleRequestError: The trial cannot use its device, and no other choice of the policy fits.

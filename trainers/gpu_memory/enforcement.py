@@ -18,7 +18,7 @@ from .mps import is_mig, isolate_by_mps
 from .share import FractionLimits, SharedDevice
 
 _MUST_SEE_DEVICE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
-"""Frameworks that must see the device. Others may be imported without being used, for example JAX by TensorFlow."""
+"""Frameworks that must see the device. Other frameworks may be imported but unused, for example JAX by TensorFlow."""
 
 _NOT_ENFORCEABLE: Final = {
     "numba.cuda": "numba",
@@ -54,7 +54,7 @@ def limit_imported(limits: FractionLimits, modules: Iterable[str]) -> None:
     """Limit the imported frameworks among ``modules``, and report frameworks that have no limit.
 
     Raises:
-        MemoryLimitError: A framework cannot be limited, or none can see the device.
+        MemoryLimitError: A framework cannot be limited, or no framework can see the device.
     """
     if limits.share.is_whole:
         return

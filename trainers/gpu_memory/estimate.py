@@ -1,7 +1,7 @@
 """Estimates the GPU memory of training a PyTorch model before the training runs, without a GPU.
 
 The model consists of fake tensors, which have shapes but no data. Two training steps are tracked tensor by tensor,
-because the optimizer's state exists from the second step on.
+because the optimizer's state only exists from the second step on.
 
 This module uses private parts of PyTorch, because PyTorch has no public API to track memory without running the model.
 """
@@ -77,7 +77,7 @@ def as_fake(model: Any, fake_mode: Any) -> Any:
 
 
 def is_fake(tensor: Any) -> bool:
-    """Return whether a tensor has no data."""
+    """Return whether ``tensor`` is a fake tensor."""
     return hasattr(tensor, "fake_mode")
 
 
@@ -186,8 +186,8 @@ def estimate_gpu_memory(
         model_fn: Builds the model on the default device, without ``.cuda()``. If it returns an existing model, the
             model is copied without its data.
         batch: The input of the model: a tensor, a tuple of arguments or a dict of keyword arguments, or a function that
-            returns one of them. A tuple of integers is the shape of a tensor of the model's type. With ``loss_fn``, the
-            batch is a pair of the input and the targets.
+            returns one of them. A tuple of integers is the shape of a tensor with the model's dtype. With ``loss_fn``,
+            the batch is a pair of the input and the targets.
         optimizer: Creates the optimizer from the parameters, such as ``torch.optim.AdamW``.
         loss_fn: Returns the loss for an output and its targets. The default is the output's attribute ``loss``, or the
             mean of the output.
