@@ -55,7 +55,7 @@ def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
 
 
 def policies_by_slot(policy: ResourcePolicy) -> tuple[ResourcePolicy, ...]:
-    """Return a policy for each slot type, the best first."""
+    """Return a policy for each slot type, best type first."""
     return tuple(share.policy for share in shares_of(policy, 0))
 
 
@@ -144,7 +144,7 @@ class _Filling:
 def _without_spare(
     policy: ResourcePolicy, plan: TrialPlan, units: Units, pool: NodePool, chosen: Sequence[NodeChoice]
 ) -> dict[str, int]:
-    """Remove units that are not needed because slots of one type also fit on the nodes of another."""
+    """Remove units that are not needed because slots of one type also fit on the nodes of another type."""
     least = [min(slot.max_concurrent_trials, of.num_trials) for slot, of in zip(plan.slots, chosen, strict=True)]
 
     def holds(fewer: Units) -> bool:

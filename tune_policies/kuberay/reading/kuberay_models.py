@@ -153,7 +153,7 @@ class PodTemplate(Part):
 
 
 class HeadGroup(Part):
-    """The head group, with the fields that worker groups have too."""
+    """The head group, with the fields that worker groups also have."""
 
     rayStartParams: dict[str, str] = Field(default_factory=dict)  # noqa: N815
     resources: dict[str, str] = Field(default_factory=dict)
