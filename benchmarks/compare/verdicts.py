@@ -112,7 +112,7 @@ class Verdict(Value):
 
 
 def verdicts(run_set: RunSet, phase: Phase, same_within: float = 0.05) -> tuple[Verdict, ...]:
-    """Return which device is faster for each workload and size that was measured on both in a common round.
+    """Return which device is faster for each workload and size that was measured on both devices in a common round.
 
     The CPU is compared with every other device. Without a CPU, the first measured device takes its place.
 

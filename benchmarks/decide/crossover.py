@@ -29,7 +29,7 @@ def crossover(answers: Mapping[int, Answer]) -> Crossover:
 
 
 def describe(answers: Mapping[int, Answer], better: str = "faster") -> str:
-    """Return a sentence about the crossover and the measured sizes. ``answers`` by size must not be empty."""
+    """Return a sentence about the crossover and the measured sizes. ``answers`` must not be empty."""
     sizes = sorted(answers)
     measured = f"measured from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"measured at {sizes[0]} only"
     found = crossover(answers)

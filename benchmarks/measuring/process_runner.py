@@ -91,8 +91,8 @@ class MeasuredProcess:
     def start(self, plan: TrialPlan, reserved: Mapping[str, Any], device: str) -> None:
         """Start the process, and wait until its first epoch is done and the number of steps in a block is known.
 
-        ``plan`` is the plan of a trial on this device, ``reserved`` are the Ray options of the actor, and ``device`` is
-        the device name to pass to the workload.
+        ``plan`` is the plan of a trial on this device, ``reserved`` contains the Ray options of the actor, and
+        ``device`` is the device name to pass to the workload.
         """
         asked = time.monotonic()
         self._record["started_at"] = datetime.now(UTC)
@@ -197,7 +197,7 @@ class MeasuredProcess:
     def _ask(self, method: Any, *args: object, late: str = "", at_least_s: float = 0.0) -> Any:
         """Call a method of the process and return its result.
 
-        The timeout is the rest of the process's time, but at least ``at_least_s`` seconds. ``late`` replaces the
+        The timeout is the remaining time of the process, but at least ``at_least_s`` seconds. ``late`` replaces the
         default message of a timeout.
         """
         left_s = max(self._settings.process_timeout_s - self._spent_s, at_least_s)

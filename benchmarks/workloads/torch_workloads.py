@@ -234,7 +234,7 @@ resnet50_fp16 = partial(resnet50, precision="float16")
 
 
 def iterative_tasks(size: int, device: str) -> Steps:
-    """Iterate on ``size`` numbers that are copied through Ray's object store each time, and return the first one."""
+    """Iterate on ``size`` numbers that are copied through Ray's object store each time, and return the first number."""
     if not ray.is_initialized():  # otherwise ray.put would start Ray
         raise ProbeError(
             "iterative-tasks copies through Ray's object store, but Ray is not running: call ray.init() first"
@@ -255,7 +255,7 @@ def iterative_tasks(size: int, device: str) -> Steps:
 
 
 def iterative_actor(size: int, device: str) -> Steps:
-    """Iterate on ``size`` numbers that stay on the device, and return the first one."""
+    """Iterate on ``size`` numbers that stay on the device, and return the first number."""
     numbers = torch.from_numpy(_first_numbers(size)).to(torch_device(device))
 
     def iterate() -> Any:

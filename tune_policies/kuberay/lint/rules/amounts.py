@@ -108,7 +108,7 @@ def _cpus_rounded_up(at: Group[HeadGroup]) -> Iterator[Found]:
 
 @RULES.of_each(workers_of, "memory-not-kept", "note", _CONFIG)
 def _memory_not_kept(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """If a node runs out of memory, Kubernetes first kills pods that use more than they requested, with their trials."""
+    """If a node runs out of memory, Kubernetes first kills pods that use more than they requested, and their trials."""
     limit, request = (each.get("memory") for each in (at.container.resources.limits, at.container.resources.requests))
     most, least = exact(limit), exact(request)
     if most is not None and least is not None and least < most:
