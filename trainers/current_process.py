@@ -34,7 +34,7 @@ _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",  # Ray also sets this variable, to 1 if a trial requests GPUs but no CPUs
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",  # TensorFlow reads this variable and the next one when its runtime starts
+    "TF_NUM_INTRAOP_THREADS",  # TensorFlow reads this and the next variable when its runtime starts
     "TF_NUM_INTEROP_THREADS",
     "NPROC",  # XLA, and therefore JAX, reads it when its CPU back end starts
 )

@@ -144,7 +144,7 @@ class _Wait:
 
     def _watch(self) -> None:
         began_s = time.monotonic()
-        # The interval grows, because a run may wait for hours while others train.
+        # The interval grows, because a run may wait for hours while other runs train.
         while not self.stop.wait(min(_LONGEST_INTERVAL_S, max(_INTERVAL_S, (time.monotonic() - began_s) / 20))):
             try:
                 remove_abandoned_groups()

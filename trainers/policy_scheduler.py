@@ -66,8 +66,8 @@ class PolicyScheduler(WrappingScheduler):
         inner: The scheduler that decides everything else. The default is Tune's FIFO scheduler.
         isolation: ``"mps"`` to also limit trials with NVIDIA's MPS daemon, if it is running.
         on_unenforced_limit: What to do if a memory limit cannot be enforced, because of a setting or because the
-            framework sees no GPU: raise an error, or add a warning to the result. To rehearse on simulated GPUs, pass
-            ``"warn"``.
+            framework detects no GPU: raise an error, or add a warning to the result. To rehearse on simulated GPUs,
+            pass ``"warn"``.
         may_move: Whether a trial that was paused or requeued may resume on another type of device.
         falls_back: Whether a trial that cannot use its device, because other processes use its memory or the driver
             fails, resumes with the policy's next choice without a device, such as ``CpuPolicy()`` in
@@ -79,7 +79,7 @@ class PolicyScheduler(WrappingScheduler):
 
     Raises:
         InvalidResourcesError: An argument is invalid. In the run: the policy contradicts the trainable's request, or a
-            decision was measured with other versions than the installed ones.
+            decision was measured with package versions that are not installed.
         InfeasibleRequestError: In the run: not even one trial fits.
         ProbeError: In the run: the cluster cannot be read.
         MemoryLimitError: In a trial: its GPU memory cannot be limited, or other processes use it.
@@ -150,7 +150,7 @@ class PolicyScheduler(WrappingScheduler):
 
         Raises:
             InfeasibleRequestError: Not even one trial fits.
-            InvalidResourcesError: A decision was measured with other versions than the installed ones.
+            InvalidResourcesError: A decision was measured with package versions that are not installed.
             ProbeError: The cluster cannot be read.
         """
         self._begin()

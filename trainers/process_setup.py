@@ -60,7 +60,7 @@ class ProcessSetup(Value):
             assigned = {name: from_ticks(ticks) for name, ticks in self.resources.ticks.items()}
         else:
             context = ray.get_runtime_context()
-            # An actor keeps its devices. A process for tasks gets new ones for each task.
+            # An actor keeps its devices. A process for tasks gets new devices for each task.
             CURRENT.restore_devices(context.get_actor_id() or context.get_task_id())
         note_kernel_kills()
         CURRENT.set_num_threads(max(1, int(assigned.get("CPU", 0))))

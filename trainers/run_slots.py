@@ -68,7 +68,7 @@ class RunSlots:
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: A decision was measured with other versions than the installed ones.
+        InvalidResourcesError: A decision was measured with package versions that are not installed.
         ProbeError: The cluster cannot be read.
     """
 
@@ -131,7 +131,7 @@ class RunSlots:
         return self.last_slots.get(trial) if assignment is None else assignment.slot
 
     def fall_back(self, trial: Trial, error: object) -> bool:
-        """Let a trial that cannot use its device resume without one, and return whether it does.
+        """Return whether a failed trial cannot use its device, and let it resume without a device.
 
         Raises:
             InfeasibleRequestError: No other choice of the policy fits.
@@ -195,7 +195,7 @@ class RunSlots:
             self.assignments[trial] = self.assignments[trial]._replace(node_id=node_id)
 
     def update(self, queue: TuneQueue) -> None:
-        """Update which trials have a slot, and hold back pending trials without one."""
+        """Update which trials have a slot, and hold back pending trials without a slot."""
         before, self.assignments = self.assignments, self._current_assignments(queue)
         self._find_nodes(
             trial
@@ -309,7 +309,7 @@ class RunSlots:
         return there.intersection(self._slot_types.allowed_types(last_slot)) or there
 
     def assign(self, queue: TuneQueue, chosen: Trial | None) -> bool:
-        """Assign the free slots to waiting trials, first to ``chosen``; return whether ``chosen`` has one."""
+        """Assign the free slots to waiting trials, first to ``chosen``; return whether ``chosen`` got a slot."""
         self.left_idle = Counter()
         first = [chosen] if chosen is not None and chosen not in self.assignments else []
         started: set[Trial] = set()

@@ -117,7 +117,7 @@ class TrialProcess:
             share_bytes = CURRENT.limits.share_bytes if CURRENT.limits else None
             try:
                 is_reset = bool(self._trainable.reset(new_config, **kwargs))
-            finally:  # the stopped function has ended, and the next one starts in its own thread
+            finally:  # the stopped function has ended, and the next function starts in its own thread
                 CURRENT.keep_warnings(storage)
             self._unfit = _why_unfit(share_bytes)
             return is_reset

@@ -40,7 +40,7 @@ def run(trainable: Any, policy: _Policy | None = None, **tune_run_kwargs: Any) -
     Args:
         trainable: A function of a config, a ``tune.Trainable`` class, a registered name such as ``"PPO"``, or a result
             of ``as_trainable``.
-        policy: A policy, or a plan, which is not printed. Leave it out if ``scheduler`` contains the policy.
+        policy: A policy or a plan. A plan is not printed. Omit this if ``scheduler`` contains the policy.
         **tune_run_kwargs: Other arguments of ``tune.run``. A ``scheduler`` becomes the inner scheduler of the
             ``PolicyScheduler``. ``max_concurrent_trials`` can only lower the plan's limit.
 

@@ -1,7 +1,7 @@
 """Computes how many nodes without GPUs finish the trials as early as one GPU, and how many cost no more.
 
 The GPU runs the trials one after the other. A node runs as many trials at once as its CPUs allow. The cost includes all
-nodes until the last trial ends. The comparison assumes that a trial on a full node is as fast as the measured one.
+nodes until the last trial ends. The comparison assumes that a trial on a full node is as fast as the measured trial.
 """
 
 import math

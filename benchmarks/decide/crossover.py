@@ -1,4 +1,4 @@
-"""Finds the smallest size from which on the GPU is the better device, and describes it in a sentence."""
+"""Finds the crossover, at and above which the GPU is the better device, and describes it in a sentence."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -11,11 +11,11 @@ _RANKS: Final[dict[Answer, int]] = {"CPU": 0, "same": 1, "ambiguous": 1, "GPU": 
 
 
 class Crossover(NamedTuple):
-    """The size from which on the GPU is the better device.
+    """The size at and above which the GPU is the better device.
 
     Attributes:
         above: The largest size with another answer; ``None`` if the GPU is the answer for all measured sizes.
-        at: The smallest size from which on the GPU is the answer for all measured sizes; ``None`` if there is none.
+        at: The smallest size at and above which the GPU is the answer for all measured sizes, or ``None``.
     """
 
     above: int | None
@@ -23,7 +23,7 @@ class Crossover(NamedTuple):
 
 
 def crossover(answers: Mapping[int, Answer]) -> Crossover:
-    """Return the size from which on the GPU is the answer, given the answers by size."""
+    """Return the size at and above which the GPU is the answer, given the answers by size."""
     above = max((size for size, answer in answers.items() if answer != "GPU"), default=None)
     return Crossover(above, min((size for size in answers if above is None or size > above), default=None))
 

@@ -42,7 +42,7 @@ class NoTimesError(Exception):
 
 
 _ENDS_WITHIN_S: Final = 10
-"""How long to wait for a process to end, in seconds. A process that is still ending would disturb the next one."""
+"""How long to wait for a process to end, in seconds. A process that is still ending would disturb the next process."""
 
 _LONG_STEP_S: Final = 0.5
 """If a step takes at least this many seconds, the first epoch is enough warm-up."""

@@ -47,11 +47,11 @@ def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout
 
     Args:
         frameworks: Some of ``"torch"``, ``"tensorflow"``, ``"jax"`` and ``"cupy"``. The default is all frameworks that
-            are installed on the node and see the GPU.
+            are installed on the node and detect the GPU.
         timeout_s: The timeout for each GPU in seconds, including the wait for a free GPU.
 
     Returns:
-        All measurements, including earlier ones.
+        All measurements, including earlier measurements.
 
     Raises:
         InvalidResourcesError: ``frameworks`` is invalid, or the file cannot be written.

@@ -113,7 +113,7 @@ def _call_counter(name: str, call: Callable[[Any], _T]) -> _T:
 
 
 class _Torch(Counter):
-    """PyTorch on CUDA, ROCm, XPU and NPU, which have the same counters."""
+    """Reads the counters of PyTorch, which are the same on CUDA, ROCm, XPU and NPU."""
 
     def read(self, torch: Any) -> FrameworkMemory | None:
         stats = [api.memory_stats(device) for api, device in self._devices(torch)]
@@ -150,7 +150,7 @@ class _Torch(Counter):
 
 
 class _Tensorflow(Counter):
-    """TensorFlow, whose allocator releases no memory before the process ends."""
+    """Reads the counters of TensorFlow, whose allocator releases no memory before the process ends."""
 
     def read(self, tensorflow: Any) -> FrameworkMemory | None:
         infos = [tensorflow.config.experimental.get_memory_info(name) for name in self._devices(tensorflow)]
@@ -178,7 +178,7 @@ class _Tensorflow(Counter):
 
 
 class _Jax(Counter):
-    """JAX, which cannot reset its peaks."""
+    """Reads the counters of JAX, whose peaks cannot be reset."""
 
     def read(self, jax: Any) -> FrameworkMemory | None:
         # jax.local_devices() starts the back end, and no public function returns whether it has started.
@@ -205,10 +205,10 @@ class _Jax(Counter):
 
 
 class _Cupy(Counter):
-    """CuPy, which does not record peaks."""
+    """Reads the counters of CuPy, which does not record peaks."""
 
     def read(self, cupy: Any) -> FrameworkMemory | None:
-        # Reading another device than the current one would create a context there.
+        # Reading a device other than the current device would create a context on it.
         if not cupy.cuda.is_available():
             return None
         pool = cupy.get_default_memory_pool()

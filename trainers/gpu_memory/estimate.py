@@ -59,7 +59,7 @@ def fakes() -> tuple[Any, Any]:
 
 
 def as_fake(model: Any, fake_mode: Any) -> Any:
-    """Return the model, or a copy whose real parameters and buffers are replaced by fake ones."""
+    """Return the model, or a copy in which fake tensors replace all real parameters and buffers."""
     import torch
 
     tensors = [*model.parameters(), *model.buffers()]

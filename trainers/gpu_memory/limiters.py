@@ -30,8 +30,8 @@ class Limiter(NamedTuple):
 
     Attributes:
         framework: The framework that the module belongs to.
-        limit: Sets the limit, and returns whether the framework sees a device. Raises a ``MemoryLimitError`` if the
-            limit is too small, the framework already uses more, or its allocator has no limit.
+        limit: Sets the limit, and returns whether the framework detects a device. Raises a ``MemoryLimitError`` if the
+            limit is too small, the framework already uses more memory, or its allocator has no limit.
         is_in_force: Returns whether the limit is still in force.
     """
 
@@ -52,7 +52,7 @@ _BACK_ENDS: Final = ("cuda", "xpu", "npu")
 
 
 def limit_torch(torch: Any, limits: FractionLimits) -> bool:
-    """Limit PyTorch, which is possible at any time; return whether PyTorch sees a device."""
+    """Limit PyTorch, which is possible at any time; return whether it detects a device."""
     available = _available(torch)
     for name, module in available.items():
         if not hasattr(module, "set_per_process_memory_fraction"):  # such as XPU before PyTorch 2.10
@@ -118,7 +118,7 @@ _ASYNC_ALLOCATOR: Final = "cuda_malloc_async"
 
 
 def limit_tensorflow(tensorflow: Any, limits: FractionLimits) -> bool:
-    """Limit TensorFlow, which is only possible before its runtime starts; return whether TensorFlow sees a GPU."""
+    """Limit TensorFlow, which is only possible before its runtime starts; return whether it detects a GPU."""
     config = tensorflow.config
     devices = config.list_physical_devices("GPU")
     if devices and os.environ.get("TF_GPU_ALLOCATOR") == _ASYNC_ALLOCATOR:
@@ -170,7 +170,7 @@ _JAX_TOLERANCE: Final = 1.05
 
 
 def limit_jax(jax: Any, limits: FractionLimits) -> bool:
-    """Limit JAX, which is only possible before its back end starts; return whether JAX sees or expects a GPU."""
+    """Limit JAX, which is only possible before its back end starts; return whether it detects or expects a GPU."""
     has_started = _has_jax_started()
     if not (any(device.platform == "gpu" for device in jax.devices()) if has_started else _expects_gpu(jax)):
         return False
@@ -224,7 +224,7 @@ def has_jax_gpu_plugin() -> bool:
 
 
 def limit_cupy(cupy: Any, limits: FractionLimits) -> bool:
-    """Limit CuPy's default memory pool, which is possible at any time; return whether CuPy sees a GPU."""
+    """Limit CuPy's default memory pool, which is possible at any time; return whether CuPy detects a GPU."""
     if not cupy.cuda.is_available():
         return False
     pool = cupy.get_default_memory_pool()

@@ -79,8 +79,8 @@ class FractionLimits:
         overhead_is_of_process: Whether each overhead applies to the whole process, so that they are not added up.
         not_enforceable: Frameworks in use that have no limit.
         by_driver: ``"mps"`` or ``"mig"`` if the driver limits the whole process.
-        seeing: Imported frameworks that see the device, and are limited.
-        blind: Imported modules that see no device.
+        seeing: Imported frameworks that detect the device, and are limited.
+        blind: Imported modules that detect no device.
         refusal: Why a framework could not be limited, or ``None``. It is stored because user code or a library may have
             caught the error.
     """
@@ -112,7 +112,7 @@ class FractionLimits:
     def warnings(self) -> list[str]:
         """The warnings so far, including the reasons why limits are not enforced."""
         texts = [*self._warnings]
-        if not self.seeing:  # a framework that sees the device may have imported frameworks that do not
+        if not self.seeing:  # a framework that detects the device may have imported other frameworks
             texts += [f"{name} sees no {self.share.device}" for name in self.blind]
         if len(self.seeing) > 1:
             names = " and ".join(sorted(self.seeing))

@@ -221,7 +221,7 @@ class OomRetryScheduler(WrappingScheduler):
             super().on_trial_add(tune_controller, trial)
             return
         resources = trial.placement_group_factory
-        # The inner scheduler sees the planned request: Ray's ResourceChangingScheduler rejects different requests.
+        # Give the inner scheduler the planned request. Ray's ResourceChangingScheduler rejects different requests.
         trial.update_resources(planned_of(resources))
         super().on_trial_add(tune_controller, trial)
         self._planned[trial] = planned_of(trial.placement_group_factory)  # an inner PolicyScheduler may have changed it

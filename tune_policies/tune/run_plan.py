@@ -84,7 +84,7 @@ class NodeWatch:
         return None
 
     def _read(self, known: Hashable) -> tuple[Hashable, ClusterCapacity] | None:
-        # A probe runs tasks on the nodes and takes far longer than reading the GCS, so only a change starts one.
+        # A probe runs tasks on the nodes and takes far longer than reading the GCS, so only a change starts a probe.
         signature, capacity = _read_nodes()
         if signature == known:
             return None

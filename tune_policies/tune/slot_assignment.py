@@ -111,7 +111,7 @@ class SlotTypes:
         return self._match(slot)[0]
 
     def allowed_types(self, last_slot: TrialSlot | None) -> tuple[int, ...]:
-        """Return the slot types in which a trial may run: those with the same devices as its last slot.
+        """Return the slot types in which a trial may run: the types with the same devices as its last slot.
 
         All types are allowed if the trial has not run yet (``last_slot`` is ``None``), or if the plan no longer has
         such devices, for instance because their node died.

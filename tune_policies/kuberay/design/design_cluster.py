@@ -277,7 +277,7 @@ def design_cluster(
         num_trials: The number of trials to run at once, at most 100,000.
         decision: The result of benchmarks. If the policy has slots or choices on GPU and CPU, each trial runs
             on the device where it is cheapest.
-        workload: The workload of the decision; ``None`` if the decision has only one.
+        workload: The workload of the decision; ``None`` if the decision has only one workload.
         size: The size of the trials; ``None`` for the largest measured size.
         name: The name of the cluster, a DNS label.
         min_nodes: The number of nodes to keep, by the name of the node type. It replaces ``min_nodes`` of the catalog.

@@ -123,7 +123,7 @@ _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
             "RTX-PRO-6000": "nvidia-rtx-pro-6000",
         },
     ),
-    # EKS sets no label for the type, so the user must set one. The Cluster Autoscaler finds GPUs by this label. The
+    # EKS sets no label for the type, so the user must set it. The Cluster Autoscaler finds GPUs by this label. The
     # values are from cluster-autoscaler/cloudprovider/aws/README.md and aws_cloud_provider.go of kubernetes/autoscaler.
     # Other types have similar values.
     "eks": (
@@ -144,7 +144,7 @@ _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
         | {"A100-40G": "a100", "A100-80G": "a100"},
     ),
     # https://github.com/NVIDIA/k8s-device-plugin/tree/main/docs/gpu-feature-discovery: the driver's name of the model.
-    # Types with several models are missing, because a selector can only name one.
+    # Types with several models are missing, because a selector can only contain one model.
     "gpu-operator": (
         "nvidia.com/gpu.product",
         {"T4": "Tesla-T4"}

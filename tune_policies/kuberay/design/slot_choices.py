@@ -237,7 +237,7 @@ def choose_by_decision(
     """Return nodes for the slots in which a trial is cheapest, or ``None`` if fewer than two slot types were measured.
 
     All trials run in the best slot type. Trials that do not fit there run in the other slot types. If prices of nodes
-    are missing, the decision determines the device: the cheaper one if the decision has prices, else the faster one.
+    are missing, the decision determines the device: the cheaper device if it has prices, else the faster device.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.

@@ -175,7 +175,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     def on_experiment_end(self, trials: Sequence[Any], **info: Any) -> None:
         """Print the resource use and write it to its file."""
-        self._begin(trials)  # there was no step if no trial was left to run
+        self._begin(trials)  # Tune ran no step if no trial was left to run
         self._end(trials)
 
     @_in_run
@@ -228,7 +228,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     def _write_at_end(self, usage: ResourceUsage) -> None:
         deadline_s = time.monotonic() + _END_TIMEOUT_S
-        # An earlier record that is still being written must not replace the last one.
+        # An earlier record that is still being written must not replace the last record.
         self._writing.wait(_END_TIMEOUT_S)
         while self._writing.take() is not None:  # errors of earlier records no longer matter
             pass

@@ -100,7 +100,7 @@ def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> Ava
         total.update({name: count * ticks for name, ticks in counted_ticks(node.resources.ticks).items()})
     try:
         rows = [(row.resource, row.reason, to_ticks(row.amount)) for row in idle(cluster, plan)]
-    except InvalidResourcesError:  # the plan was made for other nodes than the current ones
+    except InvalidResourcesError:  # the nodes have changed since the plan was made
         rows = [(name, f"limited by {plan.limited_by}", total[name] - planned[name]) for name in total]
     left = {(name, unplanned(why)): ticks for name, why, ticks in rows if name in total and ticks > 0}
     return AvailableResources(dict(total), left, tuple(slot_types))

@@ -105,7 +105,7 @@ def _always_there(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
 @RULES.of_each(the_cluster, "idles-long", "note", _AUTOSCALING)
 def _idles_long(cluster: ClusterInFile) -> Iterator[Found]:
-    """An idle device costs as much as a busy one."""
+    """An idle device costs as much as a busy device."""
     workers = [at for at in workers_of(cluster) if at.devices] if is_autoscaling(cluster) else []
     timeouts: list[tuple[Path, int | None]] = [(at.path, at.spec.idleTimeoutSeconds) for at in workers]
     if any(seconds is None for _, seconds in timeouts):
