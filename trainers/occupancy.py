@@ -89,8 +89,8 @@ class OccupancyReader:
     def _gang_of(self, controller: ActorRecord, groups: Sequence[GroupRecord]) -> BundleGroup | None:
         """Return the bundles of the workers that a run waits for, or ``None`` if they are unknown.
 
-        An elastic run without a request is assumed to wait for the same workers as this run if this run is elastic too
-        and belongs to the same program, because two such trials can starve each other.
+        If this run is elastic, other runs of the same program that have no request are assumed to wait for the same
+        workers, because two such trials can starve each other.
         """
         if controller.actor_id == self.own_id:
             return self._gang

@@ -69,10 +69,10 @@ class PolicyScheduler(WrappingScheduler):
             framework detects no GPU: raise an error, or add a warning to the result. To rehearse on simulated GPUs,
             pass ``"warn"``.
         may_move: Whether a trial that was paused or requeued may resume on another type of device.
-        falls_back: Whether a trial that cannot use its device, because other processes use its memory or the driver
-            fails, resumes with the policy's next choice without a device, such as ``CpuPolicy()`` in
-            ``GpuPolicy() | CpuPolicy()``. This does not count as a failure. In the trial, ``trial_plan().use_gpu`` is
-            then ``False``.
+        falls_back: Whether a trial that cannot use its device resumes with the policy's next choice without a device,
+            such as ``CpuPolicy()`` in ``GpuPolicy() | CpuPolicy()``. For example, other processes may use the memory of
+            the device, or the driver may fail. A fallback does not count as a failure. In the trial,
+            ``trial_plan().use_gpu`` is then ``False``.
         replan_interval_s: The interval at which the nodes of the cluster are read, in seconds.
         wait_for_nodes_s: How long to wait for nodes if no plan is feasible on the remaining nodes, in seconds. After
             that, the run ends with the policy's ``InfeasibleRequestError``, and can be resumed.

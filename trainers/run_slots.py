@@ -131,7 +131,7 @@ class RunSlots:
         return self.last_slots.get(trial) if assignment is None else assignment.slot
 
     def fall_back(self, trial: Trial, error: object) -> bool:
-        """Return whether a failed trial cannot use its device, and let it resume without a device.
+        """Let a failed trial resume without a device if it cannot use its device; return whether it resumes.
 
         Raises:
             InfeasibleRequestError: No other choice of the policy fits.

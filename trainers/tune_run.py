@@ -72,14 +72,14 @@ def tuner(
     restored with ``Tuner.restore``, the same policy plans again, or the policy of an ``applied`` block.
 
     Args:
-        trainable: As for ``run``.
-        policy: As for ``run``.
-        tune_config: As for ``tune.Tuner``. Its ``scheduler`` becomes the inner scheduler, and its
+        trainable: See ``run``.
+        policy: See ``run``.
+        tune_config: See ``tune.Tuner``. Its ``scheduler`` becomes the inner scheduler, and its
             ``max_concurrent_trials`` can only lower the plan's limit.
         **tuner_kwargs: Other arguments of ``tune.Tuner``: ``param_space``, ``run_config``.
 
     Raises:
-        InvalidResourcesError: As for ``run``.
+        InvalidResourcesError: See ``run``.
     """
     _check_trainable(trainable)
     if tune_config is not None and not isinstance(tune_config, tune.TuneConfig):

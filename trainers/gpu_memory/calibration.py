@@ -46,8 +46,8 @@ def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout
     later memory limits use them.
 
     Args:
-        frameworks: Some of ``"torch"``, ``"tensorflow"``, ``"jax"`` and ``"cupy"``. The default is all frameworks that
-            are installed on the node and detect the GPU.
+        frameworks: One or more of ``"torch"``, ``"tensorflow"``, ``"jax"`` and ``"cupy"``. The default is all
+            frameworks that are installed on the node and detect the GPU.
         timeout_s: The timeout for each GPU in seconds, including the wait for a free GPU.
 
     Returns:

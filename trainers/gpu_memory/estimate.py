@@ -138,13 +138,13 @@ class GpuMemoryEstimate(Value):
     The first four parts add up to ``peak_bytes``.
 
     Attributes:
-        parameters_bytes: Parameters and buffers of the model.
-        gradients_bytes: Gradients that exist at the peak.
+        parameters_bytes: The parameters and buffers of the model.
+        gradients_bytes: The gradients that exist at the peak.
         optimizer_bytes: The optimizer's state, and temporary memory of its step.
         activations_bytes: The batch, the activations for the backward pass, and temporary memory of this pass.
         peak_bytes: All tensors at the peak.
         overhead_bytes: A safe default for memory outside the allocator.
-        unknown: Memory that the estimate does not include, and that the headroom must cover.
+        unknown: Descriptions of memory that the estimate does not include, and that the headroom must cover.
     """
 
     parameters_bytes: UsedBytes

@@ -108,7 +108,7 @@ def plan_by_measuring(
         InvalidResourcesError: An argument is invalid.
         InfeasibleRequestError: No GPU matches the policy, its memory is unknown, or it is too small for the measured
             need.
-        MeasurementError: As for :func:`measure_gpu_memory`.
+        MeasurementError: See :func:`measure_gpu_memory`.
         ProbeError: Ray cannot be reached.
     """
     # Find invalid fields before any trial runs.

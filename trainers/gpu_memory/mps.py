@@ -48,8 +48,8 @@ def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -
     """Set MPS's environment variables for this process; return ``None``, or the reason why this is not possible.
 
     The memory limit includes the overhead, because MPS counts all memory. A client gets twice its fraction of the
-    threads, as NVIDIA recommends (100 % / 0.5 n for n clients), because the threads of idle clients would otherwise
-    stay unused. A thread percentage or a smaller memory limit that the user has set takes precedence.
+    threads, as NVIDIA recommends (100 % / 0.5 n for n clients), so that the threads of idle clients are used. A thread
+    percentage or a smaller memory limit that the user has set takes precedence.
     """
     own = environment.of_user()
     device = _visible_device()

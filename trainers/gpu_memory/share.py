@@ -120,7 +120,7 @@ class FractionLimits:
         return texts
 
     def warn(self, message: str) -> None:
-        """Add a warning once."""
+        """Add a warning, unless it was already added."""
         self._warnings[message] = None
 
     def overhead_of(self, frameworks: Iterable[str]) -> int:

@@ -22,7 +22,7 @@ class DevicePlugin(NamedTuple):
     """The plugin that registers the devices of one family with Kubernetes.
 
     Attributes:
-        family: Vendor and device, as in ``FAMILIES``.
+        family: The vendor and the device, as in ``FAMILIES``.
         key: The Kubernetes resource that pods request; ``None`` if no resource is documented.
         other_keys: A pattern of further resources of such devices, for example parts of them.
         own_taint: The taint of nodes with such devices, if it is not named after the key.
