@@ -1,8 +1,9 @@
 """Decides how much memory a trial gets when it is retried after an out-of-memory error. This module does no I/O.
 
 A GPU fraction grows to a larger equal part 1/k, because the planner divides GPUs into equal parts. After that, it grows
-to a whole GPU, and then by whole GPUs. Host memory grows in bytes. Neither amount exceeds the capacity of a node,
-because the trial would wait indefinitely. In this module, "GPU" means every device that several processes can share.
+to a whole GPU, and then by whole GPUs. Host memory can grow to any amount. Neither amount exceeds the capacity of a
+node, because the trial would wait indefinitely. In this module, "GPU" means every device that several processes can
+share.
 """
 
 import math

@@ -111,7 +111,7 @@ def lost_node(error: object) -> str | None:
     if not actor_ids:
         return None
     # If Ray does not answer in time, the failure counts, as it does in Tune.
-    return _ask(lambda: _dead_node_of(actor_ids), "whether a trial was lost with its node")
+    return _read_or_none(lambda: _dead_node_of(actor_ids), "whether a trial was lost with its node")
 
 
 def nodes_of(trials: Iterable[Trial]) -> dict[Trial, str]:
@@ -119,11 +119,13 @@ def nodes_of(trials: Iterable[Trial]) -> dict[Trial, str]:
     actors = {trial: actor_id for trial in trials if (actor_id := actor_of(trial)) is not None}
     if not actors:
         return {}
-    found = _ask(lambda: {trial: node_of_actor(actor_id) for trial, actor_id in actors.items()}, "where trials run")
+    found = _read_or_none(
+        lambda: {trial: node_of_actor(actor_id) for trial, actor_id in actors.items()}, "where trials run"
+    )
     return {trial: node_id for trial, node_id in (found or {}).items() if node_id is not None}
 
 
-def _ask(read: Callable[[], T], what: str) -> T | None:
+def _read_or_none(read: Callable[[], T], what: str) -> T | None:
     try:
         return answer_within(_ANSWER_TIMEOUT_S, read)
     except Exception as error:  # noqa: BLE001  # Ray may be busy or restarting, and the run continues without the answer
@@ -193,7 +195,7 @@ class RunPlan:
         self._own_slots: dict[Hashable, OwnSlot] = {}
         self.have_nodes_changed = False
         policies = [] if self._policy is None else with_inner([self._policy])
-        self._is_on_free = any(isinstance(each, FreeCapacityPolicy) for each in policies)
+        self._plans_free_capacity = any(isinstance(each, FreeCapacityPolicy) for each in policies)
         self._in_use: dict[str, Resources | None] = {}
         self._lost_nodes: dict[str, float] = {}
         self._wait_for_nodes_s = wait_for_nodes_s
@@ -315,7 +317,7 @@ class RunPlan:
                 self._capacity = self._watch.read_now() or ClusterCapacity()
                 self._in_use = {node.node_id: node.in_use for node in self._capacity.nodes}
             elif (capacity := self._watch.changed()) is not None:
-                self._plan_anew(capacity)
+                self._replan_on(capacity)
         if self._placements is not None:
             return False
         self._own_slots.clear()
@@ -328,7 +330,7 @@ class RunPlan:
         }
         return True
 
-    def _plan_anew(self, capacity: ClusterCapacity) -> None:
+    def _replan_on(self, capacity: ClusterCapacity) -> None:
         why = _what_changed(self._capacity, capacity)
         capacity = self._used_as_at_start(capacity)
         self._capacity = capacity
@@ -357,7 +359,7 @@ class RunPlan:
 
     def _place_slots(self, capacity: ClusterCapacity) -> tuple[Placement, ...]:
         slots = self.plan.slots
-        if self._is_on_free:
+        if self._plans_free_capacity:
             capacity = free_part(capacity)
         if len(slots) == 1 or len(capacity.nodes) <= 1:
             return tuple(_anywhere(slot_type, slot.max_concurrent_trials) for slot_type, slot in enumerate(slots))

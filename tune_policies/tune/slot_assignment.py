@@ -53,7 +53,7 @@ def place_of(placement: Placement) -> Hashable:
 
 
 def _devices_of(slot: TrialSlot) -> tuple[frozenset[str], str | None, str]:
-    """Return a key for the kind of devices in a slot. Slots without devices have a key too.
+    """Return a key for the kind of devices in a slot. Slots without devices also have a key.
 
     The key does not include the number of devices, because a paused trial may resume with another number.
     """
@@ -67,8 +67,8 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
     A trial occupies a slot of its assigned placement. If the plan has changed and has fewer slots there, the trial
     occupies a slot of the same type elsewhere. A trial whose slot type is no longer in the plan occupies no slot.
 
-    While a trial that needs several slots of a placement waits to start, the placement has no free slots, because all
-    slots of the trial must become free on one device.
+    While a trial that needs several slots of a placement waits to start, the placement has no free slots. Otherwise,
+    other trials could prevent all of these slots from becoming free on one device.
     """
     free = [placement.count for placement in placements]
     index_of = {place_of(placement): index for index, placement in enumerate(placements)}

@@ -37,7 +37,7 @@ class Finding(Value):
         document: The index of the document in the file, not counting empty documents.
         line: The line in the file, from 1.
         path: The keys and indices of the part in the document.
-        message: The mistake, with the value.
+        message: A description of the mistake, with the value.
         why: Why the mistake matters.
         fix: The correction.
     """

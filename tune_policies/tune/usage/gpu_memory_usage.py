@@ -184,7 +184,7 @@ def read_usage(folder: Path) -> RunUsage:
     ``folder`` is the folder of a Tune experiment, a single trial, or a Train run.
 
     Raises:
-        InvalidResourcesError: ``folder`` is not such a folder.
+        InvalidResourcesError: ``folder`` is none of these folders.
     """
     if not folder.is_dir():
         raise InvalidResourcesError(f"{folder} is not a folder: name the folder of a run of Tune or Train")

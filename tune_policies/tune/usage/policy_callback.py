@@ -75,7 +75,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     """Prints the plan at the start of a Tune run, each change of the plan, and the resource use at the end.
 
     It also writes the resource use to ``resource_usage.json`` in the experiment folder of the first trial, every ten
-    seconds and at the end, and exports it as Ray metrics (see ``run_metrics``). A restored run continues from its
+    seconds and at the end. Ray metrics contain the same data (see ``run_metrics``). A restored run continues from its
     earlier counts. An error in the callback does not end the run.
 
     The callback uses the plan of the run's ``PolicyScheduler``. In a run without a ``PolicyScheduler``, pass the plan.

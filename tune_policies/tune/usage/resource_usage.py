@@ -185,7 +185,7 @@ class ResourceUsage(ShownValue):
         num_rounds_planned: The number of rounds of trials under the last plan if all trials took equally long. ``None``
             if the number of trials is not known.
         num_rounds: The number of trials that ran, divided by ``max_trials_at_once``.
-        plans: Each plan of the run.
+        plans: The plans of the run, in order.
         spans: The first 2000 spans, in the order of their starts.
         warnings: Warnings about data that could not be counted, with the reasons.
     """

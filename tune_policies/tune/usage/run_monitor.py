@@ -290,7 +290,7 @@ class RunMonitor:
         A trial with ``is_stopped`` counts as finished if ``is_at_end``, which means that it has reached its stopping
         criterion.
         """
-        is_early = not is_at_end and (is_stopped or trial.trial_id in self._waiting)  # it was paused
+        is_early = not is_at_end and (is_stopped or trial.trial_id in self._waiting)  # the trial was paused
         self._outcome_of.setdefault(trial.trial_id, "stopped_early" if is_early else "finished")
 
     def fail(self, trial: Any, out_of_memory: OutOfMemory, error: str = "", *, is_requeued: bool) -> None:
