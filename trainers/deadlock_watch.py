@@ -175,7 +175,7 @@ class _Wait:
 
 
 def gang_of(scaling_config: Any) -> BundleGroup:
-    """Return the bundles of the workers that must start together, for an elastic run the minimum number of workers."""
+    """Return the bundles of the workers that must start together: the minimum number of workers of an elastic run."""
     num_workers = scaling_config.num_workers
     fewest = num_workers[0] if isinstance(num_workers, tuple) else num_workers
     selector = getattr(scaling_config, "label_selector", None) or {}

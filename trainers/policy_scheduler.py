@@ -53,7 +53,7 @@ class PolicyScheduler(WrappingScheduler):
     requests several bundles, as an RLlib algorithm does, the bundles are kept, and the policy decides only how many
     such trials run at once and on which nodes.
 
-    A slow slot stays idle if the faster slots finish all waiting trials before the slow slot would finish one more. The
+    A slow slot stays idle if the faster slots finish all waiting trials before the slow slot would finish a trial. The
     speeds of slots come from the plan and from finished trials. If the searcher does not report the number of further
     trials, every slot is used.
 

@@ -301,7 +301,7 @@ def _run_as_trial(trainer: _Trainer, start: TrialStart) -> None:
 def _in_trial(trainer: _Trainer, queue: Queue, start: TrialStart) -> Any:
     """Return the trainer with the trial's folder, and with callbacks that pass on reports and checkpoints.
 
-    If an earlier run in that folder has reports that Tune has not received, first report them as results of the trial.
+    Before that, report the results of an earlier run in that folder that Tune has not received.
     """
     # Ray's TuneReportCallback would report everything a second time.
     of_user = [each for each in trainer.run_config.callbacks if not isinstance(each, TuneReportCallback)]

@@ -49,8 +49,8 @@ def run(trainable: Any, policy: _Policy | None = None, **tune_run_kwargs: Any) -
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: ``trainable`` is a trainer; there is no policy, or there are two; an argument conflicts
-            with the policy; or ``max_concurrent_trials`` is not a whole number, 0 or above.
+        InvalidResourcesError: ``trainable`` is a trainer; there is no policy, or there are two policies; an argument
+            conflicts with the policy; or ``max_concurrent_trials`` is not a whole number, 0 or above.
         ProbeError: Ray does not respond in time, or cannot be started.
     """
     _check_trainable(trainable)

@@ -95,7 +95,7 @@ def _basic_block(before: int, after: int, stride: int) -> nn.Module:
 def _bottleneck(before: int, width: int, stride: int) -> nn.Module:
     """Return a block of 1 x 1, 3 x 3 and 1 x 1 convolutions with ``4 * width`` output channels.
 
-    The 3 x 3 convolution has the stride.
+    The stride applies to the 3 x 3 convolution.
     """
     after = 4 * width
     body = nn.Sequential(
@@ -120,7 +120,7 @@ def _resnet18() -> nn.Module:
 
 
 def _resnet50() -> nn.Module:
-    """Return ResNet-50 v1.5, in which the 3 x 3 convolution of a block has the stride."""
+    """Return ResNet-50 v1.5, in which the stride of a block applies to its 3 x 3 convolution."""
     blocks: list[nn.Module] = []
     before = 64
     for width, num_blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):

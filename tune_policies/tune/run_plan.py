@@ -176,7 +176,7 @@ class RunPlan:
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: The plan depends on a measurement, and the installed package versions differ from it.
+        InvalidResourcesError: The plan depends on a measurement with other package versions.
         ProbeError: The cluster cannot be read.
     """
 

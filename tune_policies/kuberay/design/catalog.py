@@ -350,7 +350,7 @@ _MIG_MARGIN: Final = 0.05
 
 _GKE_PROFILE: Final = "cloud.google.com/gke-gpu-partition-size"
 _GKE_SHARING: Final = "cloud.google.com/gke-gpu-sharing-strategy"
-"""GKE also uses the key ``nvidia.com/gpu`` for parts of GPUs, and marks their nodes with this label."""
+"""GKE also uses the key ``nvidia.com/gpu`` for parts of GPUs, and marks their nodes with these labels."""
 
 
 def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int) -> tuple[GpuDevice, ...] | None:

@@ -392,7 +392,7 @@ def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
 
 
 def _portions(item: Item, needed: int) -> Iterator[tuple[int, range]]:
-    """Yield portions that add up to every number of pieces, each with the order of the search.
+    """Yield portions whose sums cover every number of pieces, each with the order of the search.
 
     In ascending order, a portion can be used repeatedly; in descending order, once.
     """

@@ -203,7 +203,7 @@ class Measured(NamedTuple):
         return None if DEVICE_RESOURCES & slot.worker.ticks.keys() else self.at.cpu
 
     def pool(self, pool: NodePool) -> NodePool:
-        """Return the pool without GPUs of other types and parts of GPUs, which were not measured."""
+        """Return the pool without the GPUs that were not measured: other types, and parts of GPUs."""
 
         def is_measured(each: NodeType) -> bool:
             return self.accelerator_type in (None, each.accelerator_type) and each.gpu_parts is None

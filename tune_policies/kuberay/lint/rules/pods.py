@@ -141,7 +141,7 @@ def _taint_not_tolerated(at: Group[HeadGroup]) -> Iterator[Found]:
     for key in at.devices.keys() - {_TPU}:  # only GKE has TPUs, and it adds the toleration
         taint = _taint_of(at, key)
         is_misspelled = suggest(str(taint.key), [each.key for each in tolerations if each.key])
-        # With tolerations of other taints, the user probably considered the taints of the nodes.
+        # If the pod tolerates other taints, the user has probably considered the taints of the nodes.
         if any(_tolerates(own, taint) for own in tolerations) or (tolerations and not is_misspelled):
             continue
         name = f"{taint.key}{'' if taint.value is None else f'={taint.value}'}:NoSchedule"
