@@ -17,7 +17,7 @@ from ..record.summary import in_words
 from .judge import SURE, Comparison, Outcome, common_rounds, compare_times, ratio_interval
 
 MOST_LOAD: Final = 0.2
-"""The maximum mean number of CPUs that other processes use in a round. On an idle machine, it is below 0.1."""
+"""The maximum number of CPUs that other processes use, as a mean over the rounds. An idle machine is below 0.1."""
 MOST_PART_OF_CPUS: Final = 0.05
 """The same limit as a fraction of all CPUs. The larger limit applies: on a large machine, other processes usually run
 on other CPUs."""
