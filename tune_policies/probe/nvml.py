@@ -34,8 +34,7 @@ class DeviceUse:
 
     Attributes:
         uuid: The device's UUID in NVML.
-        total_bytes: The total memory, in bytes. If possible, it excludes the part that the driver reserves, as in
-            plans.
+        total_bytes: The total memory in bytes, without the part that the driver reserves if that part is known.
         free_bytes: The free memory, in bytes.
         bytes_by_process: The memory of each process in bytes, by process ID, or ``None`` if it is unknown. The dict is
             empty if the driver lists no processes. Older drivers use the process IDs of the host, so a process in a
@@ -60,7 +59,7 @@ def read_gpus() -> list[dict[str, Any]]:
     selects GPUs by the number of the physical GPU or by UUID.
 
     Raises:
-        NvmlError: They cannot be read.
+        NvmlError: The GPUs cannot be read.
     """
     with _opened() as nvml:
         return [
@@ -80,7 +79,7 @@ def read_driver() -> dict[str, Any]:
     Unknown values are ``None``. The memory of a GPU includes the part that the driver reserves.
 
     Raises:
-        NvmlError: They cannot be read.
+        NvmlError: The GPUs cannot be read.
     """
     with _opened() as nvml:
         cuda = _ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")
@@ -95,7 +94,7 @@ def read_device_use() -> list[DeviceUse]:
     """Return the memory use of the devices that are visible to this process.
 
     Raises:
-        NvmlError: They cannot be read.
+        NvmlError: The devices cannot be read.
     """
     _keep_open()
     with _opened() as nvml:
@@ -131,10 +130,12 @@ def are_gpus_hidden() -> bool:
 
 
 class GpuCounters:
-    """Energy and clocks of the GPUs that are visible to this process. NVML stays open, so reading takes microseconds.
+    """Reads the energy, clocks and utilization of the GPUs that are visible to this process.
+
+    NVML stays open, so that reading takes microseconds.
 
     Raises:
-        NvmlError: They cannot be read.
+        NvmlError: The GPUs cannot be read.
     """
 
     def __init__(self) -> None:
@@ -164,7 +165,7 @@ class GpuCounters:
         )
 
     def utilization(self) -> float | None:
-        """Return the fraction of the last second in which the GPUs were busy, on average, or ``None`` if unknown."""
+        """Return the average fraction of the last second that the GPUs were busy, or ``None`` if it is unknown."""
         rates = self._ask("nvmlDeviceGetUtilizationRates")
         return None if None in rates else sum(rate.gpu for rate in rates) / len(rates) / 100
 
@@ -174,7 +175,7 @@ class GpuCounters:
 
 @contextlib.contextmanager
 def _opened() -> Iterator[Any]:
-    """Open NVML for a short time, because MIG cannot be switched while NVML is open.
+    """Open NVML only during the block, because the MIG mode cannot be changed while NVML is open.
 
     Raises:
         NvmlError: The binding is missing or raises an error.
@@ -183,7 +184,7 @@ def _opened() -> Iterator[Any]:
         import pynvml  # package nvidia-ml-py
     except ImportError:
         try:
-            # Every Ray wheel has a copy, so a node need not install the package.
+            # Every Ray wheel contains a copy, so the package need not be installed on nodes.
             from ray._private.thirdparty import pynvml
         except ImportError:
             raise NvmlError("the NVML binding is missing: pip install nvidia-ml-py") from None
@@ -197,7 +198,7 @@ def _opened() -> Iterator[Any]:
         raise NvmlError(str(error)) from error
 
 
-@functools.cache  # once per process, because NVML counts its users
+@functools.cache  # once per process, because NVML counts how often it is opened
 def _keep_open() -> None:
     """Keep NVML open until the process ends, because opening it for each report would take milliseconds."""
     with _opened() as nvml:

@@ -80,7 +80,7 @@ def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
 
 
 def first_reads(kinds: Iterable[Kind], heads: Iterable[NodeCapacity]) -> list[NodeCapacity]:
-    """Return a few nodes of each kind, and the head nodes, where the autoscaler runs."""
+    """Return a few nodes of each kind, and the head nodes, because the autoscaler runs there."""
     few = [node for kind in kinds for node in kind[:READS_PER_KIND]][:MAX_NODES_READ]
     return [*few, *(head for head in heads if head not in few)]
 
