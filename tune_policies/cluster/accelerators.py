@@ -256,7 +256,7 @@ GPU_VISIBILITY_VARIABLES: Final = tuple(
         family.visibility_variable for family in FAMILIES if family.resource == "GPU" and family.visibility_variable
     )
 )
-"""The variables that hide all GPUs if they are empty, as Ray sets them with ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO``."""
+"""The variables that hide all GPUs if they are empty. ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO`` makes Ray empty them."""
 
 
 def public_text(text: str) -> str:
@@ -298,7 +298,7 @@ def check_device_amount(amount: float, resource: str) -> float:
 
 
 def families_of(resource: str) -> tuple[AcceleratorFamily, ...]:
-    """Return the accelerator families that use a resource."""
+    """Return the accelerator families whose devices Ray counts as ``resource``."""
     return tuple(family for family in FAMILIES if family.resource == resource)
 
 

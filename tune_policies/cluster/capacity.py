@@ -183,8 +183,8 @@ class NodeTypeCapacity(Value):
 
     Attributes:
         name: The name of the type in the cluster's configuration.
-        max_nodes_to_add: The maximum number of nodes that can be added, including pending ones.
-        accelerator_type: Ray's name of the device type, or ``None`` if the type has no accelerators that Ray names.
+        max_nodes_to_add: The maximum number of nodes that can be added, including pending nodes.
+        accelerator_type: Ray's name of the device type, or ``None`` if the node type specifies none.
         devices: The GPUs, or ``None`` if they are unknown until a node is added.
     """
 
@@ -287,7 +287,7 @@ class ClusterCapacity(ShownValue):
         return self.model_copy(update={"nodes": tuple(nodes)})
 
     def replacing(self, changed: Mapping[str, NodeCapacity]) -> "ClusterCapacity":
-        """Return the cluster with some nodes replaced, by identifier."""
+        """Return the cluster with ``changed`` nodes, by the identifiers of the nodes that they replace."""
         if "_is_in_steps" in self.__dict__:
             return self.model_copy().replacing(changed)  # changed nodes need exact shapes
         by_shape = dict(self.nodes_by_shape)

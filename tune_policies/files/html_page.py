@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table.
+    """A table with a caption.
 
     Attributes:
         num_texts: The number of text columns on the left. The other columns are numbers.

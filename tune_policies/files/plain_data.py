@@ -64,7 +64,7 @@ def parse_data(text: str, source: str, *, max_parts: int = MAX_PARTS) -> Any:
 
 
 class Format(NamedTuple):
-    """A file format, and a text about the options and arguments that accept it."""
+    """A file format, and a description of the options and arguments that accept it."""
 
     name: str
     given_as: str

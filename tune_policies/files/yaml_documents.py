@@ -64,7 +64,7 @@ Path = tuple[str | int, ...]
 """The keys and indices that lead to a part, such as ``("spec", "workerGroupSpecs", 0, "groupName")``."""
 
 MAX_CHARACTERS: Final = 10_000_000
-"""The maximum length of a text. In Kubernetes, an object has at most 1.5 MiB (etcd's limit of a request)."""
+"""The maximum length of a text. In Kubernetes, an object has at most 1.5 MiB (etcd's request limit)."""
 
 _MAX_DEPTH: Final = 100
 """The maximum depth of nesting. The definition of a RayCluster has a depth of about 30."""
@@ -112,7 +112,7 @@ class DocumentError(InvalidResourcesError):
 
 
 def read_documents(text: str, source: str, room: int = 1) -> tuple[Document, ...]:
-    """Return the nonempty documents of a text in YAML or JSON. ``room`` multiplies the limits of its size.
+    """Return the nonempty documents of a text in YAML or JSON. ``room`` multiplies the size limits.
 
     Raises:
         DocumentError: The text is not YAML or not plain data, or is too long or nested too deeply. No other error is
@@ -224,7 +224,7 @@ class _Builder:
         return {**merged, **found}
 
     def _repeat(self, value: Any, path: Path, line: int) -> None:
-        """Read the value of a duplicate key, which must be equal to the first value."""
+        """Read the value of a duplicate key. Raise an error unless it equals the first value."""
         first = self.lines[path]
         again = self.value(next(self._events), path)
         self.lines[path] = first

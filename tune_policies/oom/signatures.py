@@ -165,11 +165,11 @@ Cause = Literal["own_limit", "neighbour"]
 
 _SIZE: Final = r"(\d[\d,]{0,30}(?:\.\d{0,9})?) ?(bytes\b|[KMGTPE]i?B\b|[KMGTPE]\b|B\b)"
 _UNITS: Final = {unit: 1024**power for power, unit in enumerate("BKMGTPE")}
-"""All units are binary: PyTorch on Apple, Ray and XLA write ``GB`` or ``G`` for 2^30 bytes."""
+"""The size of each unit in bytes. All units are binary: PyTorch on Apple, Ray and XLA write ``GB`` for 2^30 bytes."""
 _MAX_BYTES: Final = 2**60
 """A number above the memory of any device. PyTorch's asynchronous allocator writes 2^64 bytes for "no limit"."""
 _MAX_ROUNDING_BYTES: Final = 2**24
-"""The sum of three numbers that are rounded to 0.01 GiB differs by at most 15.4 MiB; small numbers differ by 0.5 %."""
+"""A bound for the error of three numbers that are rounded to 0.01 GiB: 15.4 MiB. For small limits, it is 0.5 %."""
 
 
 def _pattern(*sentences: str) -> re.Pattern[str]:

@@ -116,7 +116,7 @@ def read_device_use() -> list[DeviceUse]:
 def bytes_of_process(devices: list[DeviceUse], pid: int | None = None) -> int | None:
     """Return the memory of a process on ``devices``, in bytes, or ``None`` if the driver does not report it.
 
-    The default process is this one.
+    ``pid`` defaults to this process.
     """
     pid = os.getpid() if pid is None else pid
     found = [device.bytes_by_process[pid] for device in devices if pid in device.bytes_by_process]
@@ -158,7 +158,7 @@ class GpuCounters:
         return None if None in used_mj else sum(used_mj) / 1000
 
     def throttled(self) -> tuple[str, ...]:
-        """Return the reasons for throttled clocks. The tuple is empty if there are none or a GPU reports none."""
+        """Return the reasons for throttled clocks. The tuple is empty if a GPU does not report reasons."""
         masks = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return tuple(
             reason for bit, reason in _THROTTLED_BY.items() if None not in masks and any(mask & bit for mask in masks)
@@ -213,7 +213,7 @@ def _visible(nvml: Any) -> list[tuple[int, Any]]:
     """Return the devices that ``CUDA_VISIBLE_DEVICES`` selects, each with its number among all devices.
 
     Raises:
-        NvmlError: It selects none of them.
+        NvmlError: ``CUDA_VISIBLE_DEVICES`` selects none of the devices.
     """
     listed: list[tuple[str, Any]] = []  # the number of the physical GPU, and the GPU or one of its MIG devices
     for number, handle in enumerate(_handles(nvml)):

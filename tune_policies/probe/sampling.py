@@ -38,7 +38,7 @@ class NodeFacts(Value):
     def of_another(self) -> "NodeFacts":
         """Return the facts that also apply to another node of the same kind.
 
-        They exclude UUIDs, and the CPU model, because a cloud's machine type can have several CPU models.
+        These facts exclude UUIDs, and the CPU model because a cloud's machine type can have several CPU models.
         """
         devices = self.devices and tuple(d.model_copy(update={"uuid": None}) for d in self.devices)
         return NodeFacts(devices=devices, usable_cpus=self.usable_cpus)

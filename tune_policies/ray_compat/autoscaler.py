@@ -45,7 +45,7 @@ _RPC_TIMEOUT_S: Final = 10
 
 
 class Launch(NamedTuple):
-    """The launch of a node. ``started_at`` is a Unix timestamp in seconds; ``error`` is why it failed, if known."""
+    """The launch of a node. ``started_at`` is a Unix timestamp, and ``error`` is the reason for a failure, if known."""
 
     node_type: str
     started_at: float
@@ -59,10 +59,10 @@ class LaunchReport(NamedTuple):
         number: A number that differs between rounds.
         answers: Whether the round took this program's last request into account.
         pending: The number of nodes that are being launched, by node type.
-        launches: The launches in progress. Empty if the report does not contain their start times.
+        launches: The launches in progress, if the report contains their start times.
         failures: Failed launches. Autoscaler v2 reports them as long as it runs, and v1 for half an hour.
         refused: Whether the autoscaler reports that the request is infeasible.
-        time: The Unix timestamp of the report in seconds, or ``None`` if it has none.
+        time: The Unix timestamp of the report, or ``None`` if the report does not contain it.
     """
 
     number: float
@@ -94,7 +94,7 @@ class Autoscaler(ABC):
             try:
                 request_resources(**arguments)
             except TypeError:
-                # Before Ray 2.56, the public function accepts only whole numbers, but the private one fractions, too.
+                # Before Ray 2.56, only the private function accepts fractions.
                 commands.request_resources(**arguments)
         self._request = counted(bundles)
         self._remember_request()
@@ -149,7 +149,7 @@ class AutoscalerV2(Autoscaler):
 
 
 class AutoscalerV1(Autoscaler):
-    """Autoscaler v1, which reports launches and the failures that its node provider explains, but no infeasibility."""
+    """Autoscaler v1, which reports launches and failures that its provider explains, but no infeasible requests."""
 
     version = 1
 
@@ -266,7 +266,7 @@ def _constraints(constraints: Any) -> Counter[str]:
 
 
 def start_coordinator_here() -> None:
-    """Start Ray Train's ``AutoscalingCoordinator`` on this program's node, unless it runs or this Ray version has none.
+    """Start Ray Train's ``AutoscalingCoordinator`` on this program's node, unless it runs or Ray does not have it.
 
     Otherwise, a Train run would start this actor on the node of its driver, which is a worker node if a trial is the
     driver. The actor would keep that node from becoming idle. Ray has no public way to choose the node.

@@ -48,7 +48,7 @@ _CONNECT: Final = "import ray, sys; ray.init(address=sys.argv[1], logging_level=
 
 
 def find_ray(address: str | None) -> str | None:
-    """Return the address of the cluster to which ``ray.init(address)`` connects, or ``None`` if it starts one.
+    """Return the address of the cluster to which ``ray.init(address)`` connects, or ``None`` if it finds none.
 
     Raises:
         InvalidResourcesError: ``address`` is empty.

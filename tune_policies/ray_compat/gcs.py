@@ -47,7 +47,7 @@ except ImportError as error:
     ActorTableData = PlacementGroupTableData = Gone(error, _TABLES)
 
 MIRRORED_TYPE: Final = re.compile(r"node_[0-9a-f]{56}")
-"""The node type that Ray's monitor derives from a node's identifier in a cluster without an autoscaler
+"""Matches the node type that Ray's monitor derives from a node's identifier in a cluster without an autoscaler
 (``format_readonly_node_type`` in ``ray.autoscaler._private.util``). A user's own type may be called ``node_1``."""
 
 
@@ -132,7 +132,7 @@ def read_demand(timeout_s: float) -> Demand:
 
 
 def fetch(gcs_address: str | None, timeout_s: float) -> tuple[bytes, bytes | None]:
-    """Return the serialized status of the cluster and the report of autoscaler v1, or ``None`` without one.
+    """Return the serialized status of the cluster, and the report of autoscaler v1 or ``None`` if it does not run.
 
     Through Ray Client (``ray://``), this function runs as a task because only the cluster can reach the GCS, so it
     imports everything itself. ``ray.nodes()`` reports neither the resources in use nor draining nodes.
@@ -153,7 +153,7 @@ def _fetch_by_task(timeout_s: float) -> Any:
 
 @collector_paused()
 def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
-    """Combine a ``GetClusterStatusReply`` and the report of autoscaler v1, which is empty without autoscaler v1."""
+    """Return the state from a ``GetClusterStatusReply`` and the report of autoscaler v1, or ``{}`` without a report."""
     alive = [node for node in reply.cluster_resource_state.node_states if node.status != NodeStatus.DEAD]
     workers = [node for node in alive if HEAD_RESOURCE not in node.total_resources]
     running = Counter(node.ray_node_type_name for node in workers if node.ray_node_type_name)
@@ -243,7 +243,7 @@ class BundleRecord:
 
 @dataclass(frozen=True)
 class GroupRecord:
-    """A placement group. ``creator_id`` identifies the actor that created it; empty if a driver or task did."""
+    """A placement group. ``creator_id`` is the ID of the actor that created it, or empty for a driver or a task."""
 
     group_id: str
     name: str
@@ -330,7 +330,7 @@ def _accessor() -> Any:
 
 
 def _hex(identifier: bytes) -> str:
-    """Return an identifier in hexadecimal, or ``""`` if it is missing. Ray encodes that as no bytes or as all ones."""
+    """Return an identifier in hexadecimal, or ``""`` if it is missing. Ray encodes this as no bytes or as all ones."""
     return "" if not identifier.strip(b"\xff") else identifier.hex()
 
 

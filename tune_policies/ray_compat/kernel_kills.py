@@ -48,7 +48,7 @@ def read_kernel_kills() -> int | None:
 
 
 def note_kernel_kills() -> None:
-    """Store the count of this actor's node. Does nothing outside of actors, or if the kernel has no count."""
+    """Store the kernel's count for this actor, if the caller runs in an actor and the kernel has a count."""
     if not ray.is_initialized() or (count := read_kernel_kills()) is None:
         return
     context = ray.get_runtime_context()
@@ -90,9 +90,10 @@ def old_notes(keys: Iterable[bytes], started_at: Callable[[int], int | None], ke
 def was_killed_by_kernel(error: object) -> bool:
     """Return whether ``error`` reports the death of an actor, or a worker of Ray Train, that the kernel killed.
 
-    Reads the count on the actor's node, which may take seconds. Returns ``False`` if no count is stored for the actor.
+    The function reads the count on the actor's node, which may take seconds. If no count is stored for the actor, it
+    returns ``False``.
     """
-    from .gcs import dead_actors  # here, because each process of a trial imports this module and does not need `gcs`
+    from .gcs import dead_actors  # imported here, because processes of trials import this module but do not need `gcs`
 
     try:
         return any(map(_is_killed, dead_actors(error)))

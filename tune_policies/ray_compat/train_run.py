@@ -81,7 +81,7 @@ def is_version_2(trainer: Callable[..., Any]) -> bool:
 def with_run_config(trainer: Any, run_config: RunConfig) -> Any:
     """Return a copy of a trainer with another run config.
 
-    Trainers have no public way to change the run config, which they store in two places, and do not store all arguments
+    Trainers store the run config in two places, and have no public way to change it. They do not store all arguments
     that a new trainer needs.
     """
     changed = copy.copy(trainer)
@@ -101,7 +101,7 @@ def worker_amounts(scaling_config: Any) -> dict[str, float]:
 
 
 def is_named(run_config: RunConfig) -> bool:
-    """Return whether the user named the run. Otherwise, Ray has generated a name."""
+    """Return whether the run's name comes from the user instead of Ray."""
     return not run_config.name.startswith(_DEFAULT_NAME_PREFIX)
 
 
@@ -142,7 +142,7 @@ class TrialStart(NamedTuple):
 def unheard_reports(
     run_config: RunConfig, checkpoint: Checkpoint | None, start: TrialStart
 ) -> list[tuple[dict[str, Any], Checkpoint]]:
-    """Return the reports after ``checkpoint`` of the earlier run in the same folder, each with its checkpoint.
+    """Return the reports that the earlier run in the same folder made after ``checkpoint``, each with its checkpoint.
 
     Train saves a snapshot at each report, but Tune saves the state of trials at most every ten seconds. So a trial of
     a killed program may be restored from an older checkpoint than its last one.
@@ -207,7 +207,8 @@ def start_from_checkpoint(checkpoint: Checkpoint) -> None:
 def add_to_reports(change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
     """Replace the metrics of each ``ray.train.report`` in this worker with the result of ``change``.
 
-    Ray Train has no public hook for this. Returns ``False`` outside of a worker, or if Ray lacks the private parts.
+    Ray Train has no public hook for this. The function returns ``False`` outside of a worker, or if Ray lacks the
+    private parts.
     """
     try:
         from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
@@ -227,8 +228,8 @@ def add_to_reports(change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
 def use_cpu_without_gpu() -> bool:
     """Make ``ray.train.torch`` prepare models and batches for the CPU if PyTorch sees none of Ray's GPUs.
 
-    ``ray.train.torch`` relies on Ray's GPUs, which may only be logical, and has no setting for this. Returns ``False``
-    if PyTorch sees a GPU or is not imported, or if Ray assigned no GPU.
+    ``ray.train.torch`` relies on Ray's GPUs, which may only be logical, and has no setting for this. The function
+    returns ``False`` if PyTorch sees a GPU or is not imported, or if Ray assigned no GPU.
     """
     torch = sys.modules.get("torch")
     if torch is None or torch.cuda.is_available() or not ray.get_gpu_ids():
@@ -236,12 +237,12 @@ def use_cpu_without_gpu() -> bool:
     from ray.air._internal import device_manager  # imports PyTorch
 
     device_manager._torch_device_manager = device_manager.CPUTorchDeviceManager()
-    os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"  # Ray sets a GPU for Hugging Face before the loop starts
+    os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"  # Ray sets this variable for Hugging Face before the loop starts
     return True
 
 
 def error_in_worker(failure: Any) -> Any:
-    """Return the error that a worker's loop raised. Before Ray 2.55, a ``WorkerGroupError`` contains it wrapped."""
+    """Return the error that a worker's loop raised. Before Ray 2.55, Ray wraps it in another error."""
     return getattr(failure, "_base_exc", failure)
 
 

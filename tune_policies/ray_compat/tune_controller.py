@@ -1,4 +1,4 @@
-"""Hooks into Tune's trials: which failures count, which resources a trial gets, and which class its process runs.
+"""Lets schedulers decide which failures of a trial count, which resources it gets, and which class its process runs.
 
 Tune has no public hooks for these decisions. The private members used here are the same in Ray 2.50 and 2.60.
 """
@@ -104,12 +104,12 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
 def install_hook(
     trial: Trial, hook: FailureHook, tune_controller: Any, process_class: Callable[[type], type] | None = None
 ) -> None:
-    """Let ``hook`` decide which failures of ``trial`` count, and which resources it gets. A trial can have more hooks.
+    """Let ``hook`` decide which failures of a trial count and which resources it gets. A trial can have several hooks.
 
     If ``process_class`` is given, Tune starts the class that it returns for the trainable's class. It must return the
     same class each time, because Tune reuses processes only for the same class.
 
-    The hook is in the trial because Tune calls the trial before any scheduler or callback when it fails. A larger
+    The trial has the hook because Tune calls the trial before any scheduler or callback when it fails. A larger
     ``max_failures`` would apply to all errors, and methods on the trial object would be saved with it. Tune saves
     neither the class of a trial nor its ``temporary_state``, so a restored trial needs its hook again.
     """
@@ -253,7 +253,7 @@ def scheduler_inside(scheduler: TrialScheduler) -> TrialScheduler | None:
 
 
 def longest_trials(scheduler: TrialScheduler) -> dict[str, float]:
-    """Return the ``max_t`` at which ``scheduler`` stops every trial, by its time attribute; empty if it has none."""
+    """Return the ``max_t`` at which ``scheduler`` stops every trial, by time attribute, or ``{}`` if it has none."""
     key = getattr(scheduler, "_time_attr", None)
     max_t = getattr(scheduler, "_max_t", getattr(scheduler, "_max_t_attr", None))
     stops = getattr(scheduler, "_stop_last_trials", False)
@@ -261,7 +261,7 @@ def longest_trials(scheduler: TrialScheduler) -> dict[str, float]:
 
 
 def pending_change(scheduler: ResourceChangingScheduler, trial: Trial) -> PlacementGroupFactory | None:
-    """Return the new resources for which ``scheduler`` pauses ``trial``, or ``None`` if it changes none."""
+    """Return the new resources for which ``scheduler`` pauses ``trial``, or ``None`` if it does not pause it."""
     wanted = scheduler._trials_to_reallocate.get(trial)
     return resource_dict_to_pg_factory(wanted) if isinstance(wanted, dict) else wanted
 

@@ -1,9 +1,9 @@
 """Controls the waiting trials of a run: which of them Tune may start, their requests, and the reuse of processes.
 
-Ray's public API lets a scheduler choose the waiting trial that runs next, but hides these lists of the controller. In
-each step, Tune calls its scheduler to choose one trial, and requests resources for every other waiting trial
-(``TuneController._maybe_add_actors``). It assigns the processes that are kept for reuse to trials with the same
-request. The private members used here are the same in Ray 2.50 and 2.60.
+Ray's public API lets a scheduler choose the waiting trial that runs next, but hides the controller's lists of trials.
+In each step, Tune calls its scheduler to choose one trial, and requests resources for every other waiting trial
+(``TuneController._maybe_add_actors``). Tune assigns processes that are kept for reuse to trials with the same request.
+The private members used here are the same in Ray 2.50 and 2.60.
 """
 
 from collections import Counter
@@ -88,7 +88,7 @@ class TuneQueue:
         return max(0, total - len(self._controller.get_trials())) if total > 0 else _MANY
 
     def is_requested(self, trial: Trial) -> bool:
-        """Return whether Tune has requested resources for ``trial`` or started it. Also true if it is held back."""
+        """Return whether Tune has requested resources for ``trial``, or treats it as requested."""
         return trial in self._controller._staged_trials
 
     def hold_back(self, trials: Iterable[Trial]) -> None:

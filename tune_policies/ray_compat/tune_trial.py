@@ -63,7 +63,7 @@ def is_function_class(cls: object) -> bool:
 def with_function_wrapped(
     cls: type[Trainable], wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> type[Trainable]:
-    """Return a subclass of ``cls``, which Tune created for a function, that runs ``wrap(function)`` instead.
+    """Return a subclass of a class that Tune created for a function. It runs ``wrap(function)`` instead.
 
     Tune stores the function only in a closure.
     """
@@ -80,7 +80,7 @@ def is_duplicate(result: dict[str, Any]) -> bool:
 def reserved_by_config(config: Mapping[str, Any] | None) -> Any:
     """Return the request that Ray reserved for the trial with ``config``, or ``None`` if ``config`` is not from Tune.
 
-    ``Trainable.trial_resources`` returns the same, but only after the class's own constructor or reset.
+    ``Trainable.trial_resources`` returns the same request, but only after the class's own constructor or reset.
     """
     trial = (config or {}).get(TRIAL_INFO)
     return None if trial is None else trial.trial_resources

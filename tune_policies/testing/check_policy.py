@@ -306,7 +306,7 @@ def _cannot_grow(case: _Case) -> str:
 
 
 def _slots_on_nodes(case: _Case) -> Iterator[tuple[TrialSlot, NodeCapacity]]:
-    """Yield each slot with each node on which its workers may run. If a plan has several types, each has own nodes."""
+    """Yield each slot with each node on which its workers may run. Each of several slot types has its own nodes."""
     slots = case.plan.slots if case.plan else ()
     nodes_of: dict[int, set[str | None]] = defaultdict(set)
     for place in place_slots(slots, case.grown).places if len(slots) > 1 else ():

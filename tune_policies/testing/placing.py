@@ -147,7 +147,7 @@ def _place_alike(capacity: ClusterCapacity, nodes: dict[str, NodeState], slot: T
 
 
 def count_workers(capacity: ClusterCapacity, slot: TrialSlot) -> int:
-    """Return how many Train workers fit beside the drivers of all trials. Stops above the number that can run."""
+    """Return how many Train workers fit beside the drivers of all trials, at least up to the number that can run."""
     nodes = [state for state in map(NodeState, capacity.nodes) if state.is_selected(slot)]
     if not all(_place_driver(slot, nodes) for _ in range(slot.max_concurrent_trials)):
         return 0

@@ -67,7 +67,7 @@ class NodeFacts(Value):
         name: The IP address, with the beginning of Ray's node ID if several nodes have the same address.
         ray: Ray's resources, or ``None`` if Ray does not run.
         failure: Why the node was not read, or ``None`` if it was read. If it is set, all following facts are unknown.
-        versions: The versions of packages that must be the same on all nodes, by name.
+        versions: The versions of Python and packages that must be the same on all nodes, by name.
         driver_version: The version of the NVIDIA driver.
         cuda_version: The newest CUDA version that the driver supports.
         nvml_error: Why the NVIDIA driver does not respond, or ``None`` if it responds.
