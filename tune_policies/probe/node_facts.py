@@ -1,8 +1,8 @@
 """Reads this machine's GPUs, CPUs, memory and frameworks, and the configuration of its autoscaler.
 
 Ray sends this module and ``probe.nvml`` to nodes without this package, and the doctor runs this module as a program. So
-it needs only Python's standard library and returns plain data. It does not import frameworks, because an import would
-take seconds and use GPU memory.
+it needs only Python's standard library and returns plain data. Importing frameworks would take seconds and use GPU
+memory.
 """
 
 import contextlib
@@ -287,8 +287,8 @@ def _shm_bytes() -> int | None:
 def read_monitor(session: str) -> dict[str, object] | None:
     """Return ``path`` and ``config`` of the autoscaler of ``session``, or ``None`` if it does not run on this node.
 
-    ``config`` is ``None`` if the autoscaler has no configuration file, or if the file cannot be read for the reason in
-    ``error``. The file may contain keys and passwords, so only the parts about node types are returned.
+    ``config`` is ``None`` if there is no configuration file, or if it cannot be read for the reason in ``error``. The
+    file may contain keys and passwords, so only the parts about node types are returned.
     """
     import yaml
 

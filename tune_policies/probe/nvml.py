@@ -1,4 +1,4 @@
-"""Reads the GPUs of the machine through NVML. No other module uses NVML.
+"""Reads the GPUs of the machine through NVML.
 
 NVML creates no CUDA context, so reading uses no GPU memory. Ray sends this module to nodes without this package, so it
 needs only Python's standard library and the NVML binding, and returns plain data.

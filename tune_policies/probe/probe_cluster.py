@@ -66,8 +66,8 @@ def probe_cluster(
 
     Raises:
         InvalidResourcesError: ``timeout_s`` is not above 0, or ``address`` or ``cluster_config`` is invalid.
-        ProbeError: Ray cannot be reached in time, stops while it is read, or has no alive node, or ``address`` is
-            passed although the program is already connected.
+        ProbeError: Ray cannot be reached in time, stops while it is read, or has no alive node, or ``address`` is given
+            to a connected program.
 
     Warns:
         ProbeWarning: A node or the autoscaler's configuration could not be read in time. Its fields are ``None`` in the

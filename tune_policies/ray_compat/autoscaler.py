@@ -1,8 +1,8 @@
 """Finds Ray's autoscaler, requests nodes from it, and reads its reports.
 
 Ray has a public API for requests (``request_resources``), but none for reports. Autoscaler v2 reports to the GCS, where
-``ray status`` reads the report. Autoscaler v1 writes JSON to Ray's internal key-value store. The private parts of Ray
-that this module uses are the same in Ray 2.50 and 2.60 unless noted.
+``ray status`` reads the report. Autoscaler v1 writes JSON to Ray's internal key-value store. The private parts used
+here are the same in Ray 2.50 and 2.60 unless noted.
 """
 
 import inspect
@@ -200,7 +200,7 @@ def find_autoscaler() -> Autoscaler | None:
         started_here = ray._private.worker._global_node
         if started_here is not None and started_here.head and not started_here._ray_params.autoscaling_config:
             return None  # this program started the Ray instance, without an autoscaler
-        # By default, Ray returns a cached result, which may belong to an earlier cluster of this process.
+        # Ray's cached result may belong to an earlier cluster of this process.
         autoscaler: Autoscaler = AutoscalerV2() if is_autoscaler_v2(fetch_from_server=True) else AutoscalerV1()
     deadline = time.monotonic() + _FIRST_REPORT_S
     while (is_one := _adds_nodes(autoscaler)) is None:
@@ -268,8 +268,8 @@ def _constraints(constraints: Any) -> Counter[str]:
 def start_coordinator_here() -> None:
     """Start Ray Train's ``AutoscalingCoordinator`` on this program's node, unless it runs or Ray does not have it.
 
-    Otherwise, a Train run would start this actor on the node of its driver, which is a worker node if a trial is the
-    driver. The actor would keep that node from becoming idle. Ray has no public way to choose the node.
+    Otherwise, a Train run starts this actor on the node of its driver, which may be a trial on a worker node. Then that
+    node never becomes idle. Ray has no public way to choose the node.
     """
     try:
         from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (

@@ -4,10 +4,9 @@ The GCS does not contain the nodes that an autoscaler *could* add. Autoscaler v1
 v2 reports pending nodes. Neither reports its configuration through ``report_cluster_config`` (Ray 2.60).
 
 Ray's public API for actors and placement groups, ``ray.util.state``, requires the dashboard, which is not part of
-a default install, and does not report owners. So this module reads the tables behind the dashboard, which are not
-available through Ray Client.
+a default install, and does not report owners. The tables behind the dashboard are not available through Ray Client.
 
-The protobuf messages that this module reads are the same in Ray 2.50 and 2.60.
+All protobuf messages are the same in Ray 2.50 and 2.60.
 """
 
 import json
@@ -100,8 +99,7 @@ class Demand:
     """The resources of a cluster, and the demand for them.
 
     Attributes:
-        node_totals: The total resources of each alive node by node ID, including the resources that Ray adds for
-            placement groups.
+        node_totals: The resources of each alive node by node ID, including the resources of placement groups.
         waiting: The distinct resource requests of waiting tasks and actors.
         is_growing: Whether the autoscaler is launching nodes.
     """

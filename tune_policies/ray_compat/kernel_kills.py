@@ -4,8 +4,8 @@ A killed process leaves no error, and Ray only lists this as a possible cause. H
 that it kills, so each process of a trial stores the count of its node when it starts. If the count is higher after the
 process has died, this module assumes that the kernel killed the process.
 
-The stored counts ("notes") are in the GCS, because Ray has no public store that outlives a process. The key of a note
-contains the IDs of the node, the actor and the process, and the start time of the process.
+The stored counts ("notes") are in the GCS, because Ray has no public store that outlives a process. A note's key
+contains the IDs of the node, actor and process, and the start time.
 """
 
 import functools
@@ -77,7 +77,7 @@ def _remove_old_notes(notes_of_node: str) -> None:
 def old_notes(keys: Iterable[bytes], started_at: Callable[[int], int | None], kept: int) -> list[bytes]:
     """Return the keys of the notes of dead processes, except the ``kept`` processes that started last.
 
-    ``started_at`` returns when the process with a given ID started, or ``None`` if no process has this ID.
+    ``started_at`` returns the start time of a process ID, or ``None`` if no process has this ID.
     """
     dead = []
     for key in keys:

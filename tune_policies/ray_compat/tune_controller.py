@@ -50,7 +50,7 @@ class FailureHook(Protocol):
 
 
 class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
-    """A trial whose hooks decide which failures count and which resources it gets. It may run another class."""
+    """A trial whose hooks decide which failures count and adjust its resources. Its process can run another class."""
 
     def get_trainable_cls(self) -> type | None:
         """Return the class that Tune starts: the trainable's, or the class that ``process_class`` returns for it."""

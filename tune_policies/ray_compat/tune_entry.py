@@ -1,8 +1,8 @@
 """Changes the arguments of all calls of ``tune.run`` in a block, including calls by libraries.
 
-Libraries call ``tune.run``, ``tune.run_experiments``, ``Tuner.fit`` or a restored ``Tuner``. All of these call the
-function ``ray.tune.run``. Ray has three names for this function, and other modules may have imported it under any name.
-Ray has no hook for it, so the module replaces all references during the block. Ray 2.50 and 2.60 do not differ in this.
+``tune.run_experiments``, ``Tuner.fit`` and a restored ``Tuner`` also call ``ray.tune.run``. Ray has three names for
+this function, and other modules may have imported it under any name. Ray has no hook for it, so this module replaces
+all references during the block. Ray 2.50 and 2.60 do not differ in this.
 """
 
 import functools

@@ -60,7 +60,7 @@ def check_members(of_ray: object, names: Iterable[str], feature: str) -> None:
 class Gone:
     """Replaces a name that this version of Ray lacks. Each use raises a ``RayVersionError``.
 
-    ``feature`` is a noun phrase for the feature that needs the name, such as ``"a trial under a plan"``.
+    ``feature`` is a noun phrase for the feature that needs the name.
     """
 
     def __init__(self, error: ImportError, feature: str) -> None:
