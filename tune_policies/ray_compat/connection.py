@@ -78,8 +78,7 @@ def connection(
 
     Raises:
         InvalidResourcesError: ``address`` is empty or invalid.
-        ProbeError: An address is passed although the program is already connected, no cluster answers in time, or none
-            can be started.
+        ProbeError: ``address`` is given to a connected program, no cluster answers in time, or none can be started.
     """
     warn_of_untried_ray()
     if ray.is_initialized():

@@ -310,12 +310,7 @@ def free_by_node() -> dict[str, dict[str, float]]:
 
 
 def programs() -> dict[str, str]:
-    """Return the command and process ID of each program that has connected to the cluster, as text by job ID.
-
-    Raises:
-        RayError: Ray cannot be reached.
-        RuntimeError: Ray cannot be reached.
-    """
+    """Return the command and process ID of each program that has connected to the cluster, as text by job ID."""
     return {each["JobID"]: f"{each['Entrypoint'] or 'a program'} (pid {each['DriverPid']})" for each in jobs()}
 
 

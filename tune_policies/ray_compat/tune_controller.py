@@ -228,7 +228,7 @@ def _add_note(error: object, text: str) -> None:
 
 
 def save_experiment(tune_controller: Any, *, wait: bool = False) -> None:
-    """Make Tune save the experiment now, so that nothing is lost if the program is killed before the next regular save.
+    """Make Tune save the experiment now instead of at the next regular save.
 
     Args:
         tune_controller: Tune's controller.

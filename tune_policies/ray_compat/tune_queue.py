@@ -188,7 +188,7 @@ class TuneQueue:
         fail_trial(self._controller, trial, error)
 
     def withdraw(self, trial: Trial) -> bool:
-        """Withdraw the request of a waiting trial. Return ``False`` if a reused process is being reset for it."""
+        """Withdraw the request of a waiting trial; see :func:`withdraw`."""
         return withdraw(self._controller, trial)
 
     def keep_processes(self, wanted: Counter[PlacementGroupFactory]) -> None:
