@@ -233,7 +233,7 @@ class RemainingCapacity(NamedTuple):
     def _fill_slices(
         self, slot: TrialSlot, groups: Sequence["_Run"], wanted: int, drivers: list["_Run"]
     ) -> "FilledSlots":
-        """Place trials on whole TPU slices, and keep all slices free of other slots: Train may choose any slice."""
+        """Place trials on whole TPU slices. Because Train may choose any slice, keep all slices free of other slots."""
         held = [run for run in groups if run.per_node]
         fits = _by_node(held)
         shape = SliceShape(slot.topology or "", slot.accelerator_type or "")
@@ -339,6 +339,7 @@ class FilledSlots(NamedTuple):
 
     Attributes:
         before: The capacity before these slots were placed.
+        slot: The slot type.
         num_trials: The number of placed slots.
         runs: The nodes with their numbers of workers, in the order in which they were filled.
         drivers: The nodes with their numbers of Train drivers.
