@@ -249,7 +249,7 @@ def _can_reserve(bundles: list[Bundle], timeout_s: float) -> bool:
 
 
 class LaunchWatch:
-    """Detects in the autoscaler's reports that it will not satisfy a request."""
+    """Detects from the autoscaler's reports that a request will not be satisfied."""
 
     def __init__(self, before: LaunchReport, node_types: frozenset[str] | None = None) -> None:
         """Start to watch the reports.
@@ -280,10 +280,7 @@ class LaunchWatch:
         return None
 
     def _is_ours(self, failure: Launch) -> bool:
-        """Return whether a failed launch may be for the request.
-
-        It may be if its node type fits a trial and it started after the request.
-        """
+        """Return whether a failed launch may be for the request: its node type fits a trial, and it started later."""
         before = self._before
         if self._node_types is not None and failure.node_type not in self._node_types:
             return False
@@ -355,7 +352,7 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
 def _imagined(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> TrialPlan:
     plan = plan_on_smallest_node(choice.plan)
     if plan is None:
-        plan_now(choice, capacity, num_trials)  # always raises here
+        plan_now(choice, capacity, num_trials)  # always raises an error here
         raise AssertionError("a choice that fits the alive nodes needs no further nodes")
     return plan
 

@@ -123,7 +123,7 @@ def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
 
 
 def gpu_memory_hint(groups: Iterable[NodeGroup]) -> str:
-    """Return a sentence on how to specify unknown or ambiguous GPU memory, or an empty string if none is."""
+    """Return a sentence on how to specify unknown or ambiguous GPU memory, or an empty string if it is not needed."""
     unread = [node for node, _ in groups if node.devices is None or node.smallest_gpu_memory_bytes is None]
     nodes = [
         node
@@ -247,7 +247,7 @@ def _ticks_of(node: NodeCapacity, name: str) -> int:
 
 
 def _nowhere_enough(nodes: Sequence[NodeCapacity], request: Request) -> list[str]:
-    """Return the names of the resources of which no node has enough for a worker."""
+    """Return the names of the resources that are insufficient for a worker on every node."""
     needed = request.worker.ticks
     return [name for name in needed if max(_ticks_of(node, name) for node in nodes) < needed[name]]
 
@@ -286,7 +286,10 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
 
 
 def _largest_that_fits(groups: tuple[NodeGroup, ...], request: Request, resource: str) -> int | None:
-    """Return the largest amount of a resource, in ticks or bytes, with which a trial fits, or ``None`` if none does."""
+    """Return the largest amount of a resource with which a trial fits, in ticks or bytes.
+
+    If a smaller amount does not help, return ``None``.
+    """
     if resource.startswith(ACCELERATOR_TYPE_PREFIX):
         return None
     asked = request.worker.ticks.get(resource, 0)

@@ -21,7 +21,7 @@ class DeviceTimes(Value):
 
     Attributes:
         device: The device, such as ``"cpu"``, ``"gpu"`` or ``"gpu@0.25"``.
-        step_s: The median time of a step including its transfers, in seconds.
+        step_s: The median time of a step including data transfers, in seconds.
         start_s: The time from the start of a trial to the end of its first step, in seconds.
         trial_s: The time of a whole trial, in seconds.
         at_once: The number of trials that run at once on all such devices in the cluster.
@@ -88,8 +88,8 @@ class SizeDecision(Value):
         cpu: The times and costs on the CPU.
         gpu: The times and costs on the GPU.
         cheapest: The device on which a trial costs less, or ``None`` without prices.
-        flips_at: The price ratio of GPU to CPU at which a trial costs the same on both, or ``None`` without prices. The
-            prices are for the part of a machine that a trial uses.
+        flips_at: The price of the GPU divided by the price of the CPUs at which a trial costs the same on both, or
+            ``None`` without prices. The prices are for the part of a machine that a trial uses.
         gpu_or_nodes: The comparison of one GPU with CPU nodes, or ``None`` if the number of trials is unknown.
     """
 

@@ -243,7 +243,7 @@ class GpuMemoryMeasurement(Value):
         peak_bytes: The peak memory of each framework's allocator in bytes, by framework.
         overhead_bytes: The memory outside the allocators in bytes, or ``None`` if it is unknown.
         total_bytes: The memory that the trial needs in total, in bytes. If the trial ran out of memory, it is the
-            amount that was too little.
+            amount that was not enough.
         host_memory_bytes: The peak host memory of the trial's processes in bytes, or ``None`` if it is unknown.
         num_steps: The number of reported results.
         ended_by: The reason why the trial ended.
@@ -356,9 +356,10 @@ class GpuMemoryProfile(Value):
         return None if needed is None or needed <= (self.more_than_bytes(config) or 0) else max(1, needed)
 
     def more_than_bytes(self, config: Mapping[str, Any]) -> int | None:
-        """Return the largest GPU memory that was too little for ``config`` in bytes, or ``None`` if it is unknown.
+        """Return the largest GPU memory that was not enough for ``config``, in bytes, or ``None`` if it is unknown.
 
-        A trial ran out of this memory with the same config, or with a config of its group without larger whole numbers.
+        With this memory, a trial with the same config ran out of memory, or a trial with a config of the same group
+        without larger whole numbers.
         """
         values = flat(config)
         not_enough = (

@@ -92,7 +92,7 @@ class _Card(NamedTuple):
 
 
 def _cards(nodes: list[NodeWorkers], plan: TrialPlan) -> list[_Card]:
-    """Return the cards: first those of alive nodes, and among these, first the nodes with the most workers."""
+    """Return the cards in this order: alive nodes before expected nodes, and then nodes with more workers first."""
 
     def looks(each: NodeWorkers) -> tuple[object, ...]:
         node, amounts = each.node, _shown(each.node, plan)

@@ -8,7 +8,7 @@ from typing import Final
 from tune_policies.values.units import GIB, MIB
 
 TORCH_OVERHEAD_BYTES: Final = int(0.85 * GIB)
-"""The maximum GPU memory that PyTorch uses outside its allocator, from PyTorch's tests that share a GPU."""
+"""The maximum GPU memory that PyTorch uses outside its allocator. PyTorch's own tests assume this value."""
 
 
 def safe_overhead_bytes(framework: str, compute_capability: tuple[int, int] | None = None) -> int:

@@ -65,7 +65,7 @@ class AutoscalingPolicy(WrappingPolicy):
     def _plan_with(
         self, capacity: ClusterCapacity, most: dict[str, int], limit: int
     ) -> tuple[TrialPlan, dict[str, int]]:
-        """Return the plan that includes added nodes, and the number of nodes added for it, by type."""
+        """Return the plan for the cluster with added nodes, and the number of added nodes by type."""
         plan = self.inner.plan(capacity.with_nodes_added(most))
         found, chosen = self._plan_within(plan, capacity, most, most, limit)
         fewer = most_for_devices(plan.slots, capacity, most)

@@ -42,9 +42,9 @@ class BenchmarkedPolicy(ResourcePolicy):
     """Runs each trial on the device that was better for its size in benchmarks: CPU or GPU.
 
     The size of a trial is a number in its config. The policy uses the measurement of the largest size that does not
-    exceed it. Below all measured sizes, it uses the smallest one. A trial runs on the GPU if the whole confidence
-    interval favors the GPU, and otherwise on the CPU. A trial whose config lacks the number runs on the GPU. If the
-    cluster has slots on only one of the two devices, all trials run there.
+    exceed it. If all measured sizes are larger, it uses the smallest one. A trial runs on the GPU if the whole
+    confidence interval favors the GPU, and otherwise on the CPU. A trial whose config lacks the number runs on the GPU.
+    If the cluster has slots on only one of the two devices, all trials run there.
 
     Attributes:
         decision: The result of ``tune-policies bench decide``. You may pass it by position.

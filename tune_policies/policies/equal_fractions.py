@@ -19,7 +19,7 @@ from tune_policies.values.resources import MOST, TICKS, amount_of, from_ticks, t
 from tune_policies.values.value import counted
 
 _DRAG: Final = 20
-"""Nodes with few CPUs do not limit the CPUs of other workers if they have at most one in this many slots."""
+"""Nodes with few CPUs and at most 1 in this many slots do not limit the CPUs of the other workers."""
 
 
 class Selection(NamedTuple):
@@ -54,9 +54,10 @@ def equal_device_fraction(most_per_device: int, most_devices: float) -> int:
     """Return the smallest valid fraction, in ticks, with at most ``most_per_device`` workers on a device.
 
     Ray's scheduler and autoscaler only add up the fractions on a node, but each fraction must fit on one device. If all
-    workers have the fraction ``floor(10,000 / k)``, both counts agree. With other fractions, Ray can admit a trial that
-    fits on no device and stays pending indefinitely. On a node with many devices and a large k, the rounding losses
-    could add up to one more fraction, so k is reduced. ``most_devices`` is the largest number of devices on a node.
+    workers have the fraction ``floor(10,000 / k)``, the sum and the devices have room for equally many workers. With
+    other fractions, Ray can admit a trial that fits on no device and stays pending indefinitely. On a node with many
+    devices and a large k, the rounding losses could add up to one more fraction, so k is reduced. ``most_devices`` is
+    the largest number of devices on a node.
     """
     devices = to_ticks(most_devices) // TICKS
     for k in range(min(most_per_device, TICKS), 0, -1):
@@ -197,10 +198,9 @@ def with_own_slots(
 def _slots_on(
     alike: Selection, request: Request, resource: str, *, choose_cpus: bool
 ) -> Iterator[tuple[bool, TrialSlot]]:
-    """Yield the slot types of these nodes in descending order of CPUs.
+    """Yield whether the nodes of a slot type still have to be added, and the slot type, in descending order of CPUs.
 
-    Each slot type comes with whether its nodes still have to be added. In this order, each slot type fills its own
-    nodes first. On nodes with fewer CPUs, it would strand devices.
+    In this order, each slot type fills its own nodes first. On nodes with fewer CPUs, it would strand devices.
     """
     worker = request.worker.with_ticks(resource, alike.share_ticks)
     request = request.model_copy(update={"worker": worker, "accelerator_type": alike.accelerator_type})

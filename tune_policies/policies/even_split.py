@@ -32,7 +32,7 @@ from tune_policies.values.value import counted
 class EvenSplitPolicy(WorkersPolicy):
     """Divides the cluster among the trials as evenly as its nodes and devices allow.
 
-    All trials run at once if each can have at least ``min_cpus`` and ``min_gpus``. Otherwise, they run in as few rounds
+    All trials run at once if each can get at least ``min_cpus`` and ``min_gpus``. Otherwise, they run in as few rounds
     as possible. The policy computes the smallest number of concurrent trials for that number of rounds, and divides the
     GPUs and then the CPUs among them. For example, 20 trials in 3 rounds require 7 at once. If more trials of the
     resulting size fit, more run at once.

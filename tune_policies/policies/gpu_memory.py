@@ -374,7 +374,7 @@ def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
 
 
 def _what_they_get(by_config: SlotsByProfile) -> Iterator[str]:
-    """Yield a sentence with the GPU fraction of each measured config, or of only the smallest and the largest."""
+    """Yield a sentence with the GPU fraction of each config. Of many, name only the smallest and the largest."""
     ran = [each for each in by_config.profile.measurements if not each.ran_out]
     ran.sort(key=lambda each: each.total_bytes)
     for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):

@@ -234,7 +234,7 @@ def _labels_of_types(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> 
 def alike_in_memory(selection: Selection) -> Iterator[list[NodeGroup]]:
     """Yield groups of nodes with similar GPU memory, in descending order. Nodes with unknown memory come last.
 
-    Drivers report memory that differs by some MiB for the same device model.
+    For the same device model, different drivers report sizes that differ by some MiB.
     """
     alike: list[NodeGroup] = []
     for group in sorted(selection.groups, key=lambda group: gpu_memory_of(group.node), reverse=True):

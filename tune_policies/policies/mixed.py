@@ -35,8 +35,8 @@ class MixedPolicy(ResourcePolicy):
     workers.
 
     Attributes:
-        policies: One policy for each slot type, in order of preference. Pass them as positional arguments, or as one
-            list with ``policies=``. No policy may have a GPU memory profile.
+        policies: The policies, one for each slot type, in order of preference. Pass them as positional arguments, or as
+            one list with ``policies=``. No policy may have a GPU memory profile.
         speeds: The speed of a trial in the slots of each policy, in any unit, or ``None`` if it is unknown. With
             speeds, ``PolicyScheduler`` leaves slow slots idle if faster slots finish all waiting trials sooner.
 

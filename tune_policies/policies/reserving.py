@@ -183,9 +183,9 @@ def added(resources: Resources, ticks: Amounts) -> Resources:
 
 
 def _off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
-    """Return the slot without the GPU nodes whose devices are too small for its workers.
+    """Return the slot restricted to nodes whose devices are large enough for its workers.
 
-    Such a node may be reserved completely. Then the inner policy ignored it, but Ray could place trials on it.
+    Nodes with smaller devices may be reserved completely. Then the inner policy ignores them, but Ray does not.
     """
     if slot.gpu_memory_bytes is None:
         return slot

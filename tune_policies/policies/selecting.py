@@ -22,7 +22,7 @@ class SelectingPolicy(WrappingPolicy):
     """Plans only on selected nodes, and prevents Ray from placing trials and workers on other nodes.
 
     ``SelectingPolicy(GpuPolicy(), label_selector={"zone": "!eu"}, exclude_head=True)`` excludes the zone ``eu`` and the
-    head node. To exclude nodes, requests to Ray contain a condition on the label ``ray.io/node-id``.
+    head node. For excluded nodes, requests to Ray contain a condition on the label ``ray.io/node-id``.
 
     Attributes:
         inner: The policy that decides everything else.
