@@ -3,7 +3,7 @@
 A *worker* is a process that trains: the trial itself, or each of its Train workers. All workers of a plan are equal, so
 the order in which Ray places them does not matter. Nodes of one shape are counted together.
 
-Amounts have Ray's names, and are in ticks of 1/10,000 and bytes of host memory. These rules apply:
+Amounts have Ray's names. Host memory is in bytes, and all other amounts are in ticks of 1/10,000. These rules apply:
 
 * If the host memory of a node is unknown, it limits nothing. The amount of any other missing resource is 0.
 * A fraction of a device must fit on one device, and whole devices are not shared.

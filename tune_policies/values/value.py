@@ -228,7 +228,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def check_names(names: object, *, name: str) -> tuple[str, ...]:
-    """Return a list of names as a tuple, or raise an ``InvalidResourcesError``, even for a single string."""
+    """Return a list of names as a tuple, or raise an ``InvalidResourcesError``. A single string is not a list."""
     is_text = isinstance(names, str)
     if is_text or not isinstance(names, Collection) or not all(isinstance(each, str) for each in names):
         hint = f". Use [{shorten(names)}]" if is_text else ""
