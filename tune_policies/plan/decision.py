@@ -56,7 +56,7 @@ class GpuOrNodes(Value):
         num_nodes: The smallest number of nodes that finish no later than the GPU, or ``None`` if a single trial on the
             CPU takes longer than all trials on the GPU.
         low: The value of ``num_nodes`` for the lower end of the speed-up's confidence interval.
-        high: The value of ``num_nodes`` for the upper end of the speed-up's confidence interval.
+        high: The value of ``num_nodes`` for the upper end of the interval.
         nodes_s: The time in which ``num_nodes`` nodes finish all trials, in seconds.
         nodes_cost: The cost of these nodes for this time, or ``None`` without prices.
         as_cheap_up_to: The largest number of nodes that cost no more than the GPU, or ``None`` if one node costs more
@@ -84,7 +84,7 @@ class SizeDecision(Value):
         answer: The faster device for a single trial.
         speedup: The time of a trial on the CPU divided by the time on the GPU.
         low: The lower end of the confidence interval of the speed-up.
-        high: The upper end of the confidence interval of the speed-up.
+        high: The upper end of the confidence interval.
         cpu: The times and costs on the CPU.
         gpu: The times and costs on the GPU.
         cheapest: The device on which a trial costs less, or ``None`` without prices.
@@ -151,8 +151,8 @@ class Decision(ShownValue):
         versions: The versions of packages that affect speed, by package name.
         workloads: The decision for each workload.
         price_date: The date of the prices, or ``None`` without prices.
-        currency: The currency of the prices, or ``None`` without prices.
-        price_source: The source of the prices, or ``None`` without prices.
+        currency: The currency of the prices.
+        price_source: The source of the prices.
     """
 
     _view: ClassVar = "tune_policies.plan.plan_view:decision_view"

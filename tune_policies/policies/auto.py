@@ -19,13 +19,13 @@ from tune_policies.values.resources import Memory
 class AutoPolicy(WorkersPolicy):
     """Reserves a GPU for every worker if the cluster has GPUs, and otherwise one CPU.
 
-    If you specify the GPU memory that a worker needs, the worker gets a GPU fraction with that much memory. Otherwise,
-    it gets a whole GPU.
+    If you specify the GPU memory that a worker needs, it gets a GPU fraction with that much memory instead of a whole
+    GPU.
 
     Attributes:
-        gpu_memory: The total GPU memory that one worker needs: bytes, a string such as ``"6GiB"``, or ``None`` if it is
+        gpu_memory: The total GPU memory that one worker needs: bytes, a string such as ``"6GiB"``, or ``None`` if
             unknown.
-        profile: The measured GPU memory of each config, or ``None`` if it was not measured.
+        profile: The measured GPU memory of each config, or ``None``.
         memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. ``None`` reserves the
             host memory in the profile, if any.
 

@@ -60,8 +60,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         accept_other_versions: Whether to accept a decision that was measured with other package versions.
 
     Raises:
-        InvalidResourcesError: A field is invalid, the decision lacks the workload, or the objective is the cost and the
-            decision lacks prices.
+        InvalidResourcesError: A field is invalid, or the decision lacks the workload or the prices for the cost.
     """
 
     decision: Decision

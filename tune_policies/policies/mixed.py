@@ -29,10 +29,9 @@ _SLOWEST: Final = sys.float_info.min
 class MixedPolicy(ResourcePolicy):
     """Combines the slots of several policies. Each policy plans on the resources that earlier policies leave.
 
-    With ``MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))``, a plan has slots with a quarter of a GPU, and
+    A plan of ``MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))`` has slots with a quarter of a GPU, and
     slots with 2 CPUs on the remaining CPUs. ``PolicyScheduler`` assigns free slots to trials. If no slot of a policy
-    fits, the reasons of the plan explain why. With several slot types, each Train run keeps its minimum number of
-    workers.
+    fits, the plan's reasons explain why. With several slot types, Train runs keep their minimum number of workers.
 
     Attributes:
         policies: The policies, one for each slot type, in order of preference. Pass them as positional arguments, or as
@@ -41,8 +40,7 @@ class MixedPolicy(ResourcePolicy):
             speeds, ``PolicyScheduler`` leaves slow slots idle if faster slots finish all waiting trials sooner.
 
     Raises:
-        InvalidResourcesError: A field is invalid, ``policies`` is empty, or the number of speeds differs from the
-            number of policies.
+        InvalidResourcesError: A field is invalid, ``policies`` is empty, or ``speeds`` has another length.
     """
 
     policies: tuple[InnerPolicy, ...]
