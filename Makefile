@@ -1,11 +1,11 @@
-# Everything runs in .venv, which is made on first use and again only when the project's needs change.
+# Everything runs in .venv. It is created on first use and updated when pyproject.toml or constraints.txt changes.
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Without bytecode, each of the hundred processes that the tests start would compile the packages again.
+# Without bytecode files, each process that the tests start would compile the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 comma := ,
-# TensorFlow brings the CUDA libraries only when it is asked to.
+# TensorFlow installs the CUDA libraries only with its extra.
 EXTRAS := all$(if $(shell command -v nvidia-smi),$(comma)tensorflow-gpu)
 
 .PHONY: install demo test test-rest test-all test-gpu test-ray test-libraries test-lowest test-newest check docs bench mutate clean
@@ -21,15 +21,17 @@ install: .venv/installed
 demo: install
 	$(BIN)/python examples/demo.py
 
-# Most tests wait for a Ray: two at a time use a machine of two cores better than one.
+# On two cores, two processes are fastest for unit tests, and three for tests that wait for Ray.
 TWO_AT_A_TIME := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+THREE_AT_A_TIME := $(TWO_AT_A_TIME:2=3)
 
-# Each capability once. What else is run each day is test-rest. A property is tried with more examples by test-all.
+# test runs one test of each capability, test-rest their other forms. test-all also runs the slow tests, and more
+# examples of each property.
 test: install
 	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest $(TWO_AT_A_TIME) -m "not slow and not rest"
 
 test-rest: install
-	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest $(TWO_AT_A_TIME) -m "not slow and rest"
+	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest $(THREE_AT_A_TIME) -m "not slow and rest"
 
 test-all: install
 	$(BIN)/python -m pytest $(TWO_AT_A_TIME)
@@ -37,28 +39,28 @@ test-all: install
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu
 
-# Other versions, each in an environment of its own, with PyTorch of the frameworks; WITH=search,bench,test leaves that out.
+# Other versions, each in its own environment. PyTorch is the only framework; WITH=search,bench,test omits it.
 WITH := torch,search,bench,test
 ON := $(notdir $(PYTHON))
 BORDER = $$(grep --recursive --files-with-matches --include '*.py' 'mark.ray_border' tests)
 MAIN_PATHS := tests/on_ray/test_run.py tests/on_ray/test_train_in_tune.py tests/on_ray/test_ways_in.py
 
-# What is relied on of Ray beside its documented API, and the main paths, on another Ray or Python:
+# The tests of Ray internals and of the main paths, with another version of Ray or Python:
 # make test-ray RAY=2.50.0 PYTHON=python3.12
 test-ray: .venv-ray-$(RAY)-$(ON)/installed
 	RAY_TRAIN_V2_ENABLED=1 .venv-ray-$(RAY)-$(ON)/bin/python -m pytest -m "ray_border and not slow" $(BORDER)
 	RAY_TRAIN_V2_ENABLED=1 .venv-ray-$(RAY)-$(ON)/bin/python -m pytest -m "not slow" $(MAIN_PATHS)
 
 .venv-ray-$(RAY)-$(ON)/installed: pyproject.toml constraints.txt
-	test -n "$(RAY)" || { echo "say which Ray: make test-ray RAY=2.50.0"; exit 1; }
+	test -n "$(RAY)" || { echo "RAY is not set: make test-ray RAY=2.50.0"; exit 1; }
 	test -x $(@D)/bin/pip || $(PYTHON) -m venv --clear $(@D)
 	grep --invert-match '^ray==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt \
 		--editable '.[$(WITH)]' 'ray[tune,train]==$(RAY)'
 	touch $@
 
-# The pure core and the main paths with the lowest versions that pyproject.toml allows, or with the newest that there
-# are. PyTorch keeps its pin. Others' warnings about one another are no errors here.
+# The unit tests and the main paths with the lowest versions that pyproject.toml allows, or with the newest versions.
+# PyTorch stays pinned. Warnings are not errors here, because other packages warn about each other's versions.
 test-lowest test-newest: test-%: .venv-%-$(ON)/installed
 	RAY_TRAIN_V2_ENABLED=1 .venv-$*-$(ON)/bin/python -m pytest -W default -m "not slow" tests/unit $(MAIN_PATHS)
 
@@ -69,14 +71,15 @@ test-lowest test-newest: test-%: .venv-%-$(ON)/installed
 	$(@D)/bin/python -m pip install --quiet --upgrade --constraint $(@D)/constraints.txt --editable '.[$(WITH)]'
 	touch $@
 
-# Libraries that call Tune, or run beside it, each with its versions and in an environment of its own: make test-libraries LIBRARY=flaml
+# Libraries that call Tune or run beside it, each with pinned versions in its own environment:
+# make test-libraries LIBRARY=flaml
 LIBRARIES := huggingface flaml neuralforecast ultralytics autogluon ludwig beside_serve
 LIBRARY := $(LIBRARIES)
 NEEDS-huggingface := transformers==5.23.0 accelerate==1.15.0 torch==2.13.0
 NEEDS-flaml := 'flaml[automl]==2.7.0'
 NEEDS-neuralforecast := neuralforecast==3.3.0 torch==2.13.0
 NEEDS-ultralytics := ultralytics==8.4.190
-# AutoGluon accepts no Ray newer than 2.58.
+# AutoGluon requires Ray 2.58 or older.
 NEEDS-autogluon := 'autogluon.core[raytune]==1.6.3' autogluon.tabular==1.6.3 torch==2.13.0
 NEEDS-ludwig := ludwig==0.11.0 'dask[dataframe]' hyperopt
 NEEDS-beside_serve := 'ray[serve]' torch==2.13.0
@@ -97,7 +100,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# The site, in build/site. A link that leads nowhere, or a name that is not there, is an error.
+# Builds the site in build/site. A broken link or an unresolved name is an error.
 docs: install
 	rm -rf docs/reference/generated
 	$(BIN)/python -m sphinx --builder html --nitpicky --fail-on-warning --keep-going --quiet --jobs auto docs build/site
@@ -105,7 +108,7 @@ docs: install
 bench: install
 	$(BIN)/python -m tests.evidence planning
 
-# Whether the unit tests see small mistakes in placement and policies.
+# Counts how many small mistakes in placement and policies the unit tests detect.
 mutate: install
 	$(BIN)/python -m tests.evidence mutants
 

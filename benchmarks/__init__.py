@@ -1,4 +1,4 @@
-"""Measures workloads on devices, compares the devices, and decides. No other package imports this one."""
+"""Measures workloads on devices, and decides which device is better. No other package imports this package."""
 
 if __name__ == "benchmarks":  # only in a checkout; elsewhere the name is ``tune_policies.benchmarks``
     from tune_policies.package_alias import use_long_name

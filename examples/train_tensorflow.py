@@ -1,4 +1,7 @@
-"""Train Keras on two GPUs if available, else on one, else on two CPUs: with two, `model.fit` needs tf_keras."""
+"""Train a Keras model on two GPUs if available, else on one, else on two CPUs.
+
+With two workers, `model.fit` needs tf_keras.
+"""
 
 import ray.train
 from sklearn.datasets import load_digits

@@ -1,4 +1,4 @@
-"""Shard a model with FSDP over two workers per trial: on two GPUs, or one worker on one GPU, or on CPUs with gloo.
+"""Shard a model with FSDP over the workers of each trial, on two GPUs if available, else on one GPU, else on CPUs.
 
 The example needs PyTorch 2.6 or newer.
 """

@@ -1,4 +1,4 @@
-"""Measure the GPU memory of each config in short trials, and give it a GPU fraction that fits.
+"""Measure the GPU memory of each config in short trials, and run each config on a GPU fraction that fits.
 
 Without a GPU, nothing is measured and the trials use CPUs.
 """

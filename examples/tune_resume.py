@@ -1,4 +1,4 @@
-"""Resume a run under another policy: failed trials run again with more resources, finished ones keep their results."""
+"""Resume a run under another policy: only failed trials run again, with more resources."""
 
 import os
 

@@ -1,6 +1,6 @@
-"""Applies a plan where training runs: in the trials of Tune and the workers of Train.
+"""Applies a plan in the processes that train: the trials of Tune and the workers of Train.
 
-Importing this package imports neither its modules nor Ray or a framework. Each name is imported when it is first used.
+Importing this package does not import its modules, Ray or a framework. Each name is imported when it is first used.
 """
 
 from importlib import import_module
@@ -75,7 +75,7 @@ _MODULES = {
     "trial_process": ("trial_plan",),
     "tune_run": ("applied", "run", "tuner"),
 }
-"""The public names of each module, except ``builders``."""
+"""The public names in each module except ``builders``."""
 
 
 def __dir__() -> list[str]:

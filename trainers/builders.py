@@ -35,7 +35,7 @@ def build_torch_trainer(
     Workers that share a GPU communicate through gloo, because NCCL refuses two processes on one device.
 
     Args:
-        train_loop: The function that each worker runs. It takes the config, or nothing.
+        train_loop: The function that each worker runs. It takes the config or no argument.
         plan: A plan with Train workers, or a policy. In a trial, a policy is replaced by the plan of the trial's slot.
             Elsewhere, it plans on the cluster that the program is connected to.
         train_loop_config: The argument of ``train_loop``. If the plan depends on the config of a run, it uses this
@@ -43,9 +43,9 @@ def build_torch_trainer(
         torch_config: The settings of the process group. The backend is optional.
         isolation: ``"mps"`` to also limit the workers with NVIDIA's MPS daemon, if it is running.
         on_unenforced_limit: What to do if a memory limit cannot be enforced, because of a setting or because PyTorch
-            sees no GPU: raise an error, or add a warning to the report of the worker. With ``"warn"`` you can rehearse
-            on simulated GPUs: a worker whose PyTorch sees no GPU trains on the CPU, and all workers communicate through
-            gloo unless ``torch_config`` names a backend.
+            detects no GPU: raise an error, or add a warning to the report of the worker. With ``"warn"``, you can
+            rehearse on simulated GPUs: a worker without a real GPU trains on the CPU, and all workers communicate
+            through gloo unless ``torch_config`` sets a backend.
         **trainer_kwargs: Other arguments of ``TorchTrainer``.
 
     Raises:

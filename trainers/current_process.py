@@ -31,10 +31,10 @@ from .gpu_memory.trial_usage import RunFolder, TrialUsage, add_usage_note, has_u
 from .usage_meter import UsageMeter
 
 _THREAD_VARIABLES: Final = (
-    "OMP_NUM_THREADS",  # Ray sets it too: to 1 if a trial requests GPUs but no CPUs
+    "OMP_NUM_THREADS",  # Ray also sets this variable, to 1 if a trial requests GPUs but no CPUs
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",  # TensorFlow reads this variable and the next one when its runtime starts
+    "TF_NUM_INTRAOP_THREADS",  # TensorFlow reads this and the next variable when its runtime starts
     "TF_NUM_INTEROP_THREADS",
     "NPROC",  # XLA, and therefore JAX, reads it when its CPU back end starts
 )
@@ -45,7 +45,7 @@ _DEVICE_VARIABLES: Final = (
 
 
 class CurrentProcess:
-    """The state of this process. Unpickling a reference returns ``CURRENT`` of the process that unpickles it.
+    """The state of this process. Unpickling it returns ``CURRENT`` of the process that unpickles it.
 
     Attributes:
         end_train_run: A function that ends the Train run of the current or last trial, or ``None``.
@@ -145,7 +145,7 @@ class CurrentProcess:
         if share is None:
             return
         if share.device == "GPU":
-            # Ray numbers GPUs in the order of the PCI bus, but CUDA's default order starts with the fastest.
+            # Ray numbers GPUs in the order of the PCI bus, but CUDA's default order starts with the fastest GPU.
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         # The order matters: processes must be marked before they start, and the memory of an earlier trial must be
         # released before waiting for free memory.
@@ -230,7 +230,7 @@ class CurrentProcess:
         except Exception as error:
             from tune_policies.oom import classify_oom
 
-            # An inner call may have added the note.
+            # An inner call may already have added the note.
             if self._usage is not None and not has_usage_note(error) and classify_oom(error).kind == "accelerator":
                 before = self._usage.num_ooms
                 usage = self._usage_if_known()

@@ -40,7 +40,7 @@ class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignor
 
     @property
     def controller_failure(self) -> Exception:
-        """The error from which Ray Train decides whether to retry."""
+        """The error that determines whether Ray Train retries."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -55,12 +55,12 @@ TrainerT = TypeVar("TrainerT", bound=_HasRunConfig)
 
 
 def with_deadlock_check(trainer: TrainerT) -> TrainerT:
-    """Return a copy of one of Ray Train's trainers that fails within seconds if its workers can never start.
+    """Return a copy of a Ray Train trainer that fails within seconds if its workers can never start.
 
     Without this check, Ray Train retries indefinitely. The trainers of this package and the trainers that
-    ``as_trainable`` runs already include it. The check assumes that two kinds of reservations are never released: the
-    reservation of a driver whose own workers wait, and the reservations of actors outside of trials and Train runs that
-    belong to this program or are detached. All other workers, trials and programs are expected to end. Nodes that an
+    ``as_trainable`` runs already include the check. It assumes that two kinds of reservations are never released: the
+    reservation of a driver whose own workers wait, and the reservations of detached actors and this program's actors
+    outside of trials and Train runs. All other workers, trials and programs are expected to end. Nodes that an
     autoscaler can add count as available.
 
     Args:
@@ -77,7 +77,7 @@ def with_deadlock_check(trainer: TrainerT) -> TrainerT:
 def with_deadlock_watch(run_config: RunConfig | None) -> RunConfig:
     """Return the run config with a ``DeadlockWatch`` callback, unless it already has one."""
     run_config = run_config or RunConfig()
-    if not isinstance(run_config, RunConfig):  # such as Tune's class; Ray reports the error
+    if not isinstance(run_config, RunConfig):  # for instance Tune's class, for which Ray reports the error
         return run_config
     if any(isinstance(each, DeadlockWatch) for each in run_config.callbacks):
         return run_config
@@ -85,7 +85,7 @@ def with_deadlock_watch(run_config: RunConfig | None) -> RunConfig:
 
 
 class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  # Ray's classes are untyped
-    """Watches in Train's controller whether waiting workers can start."""
+    """A callback in Train's controller that checks whether waiting workers can start."""
 
     def __init__(self) -> None:
         self._gang: BundleGroup | None = None
@@ -110,7 +110,7 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
         self._end()
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
-        """Raise the error of an elastic run here, because Train waits for room before it requests a worker group."""
+        """Raise the error of an elastic run, because Train waits for room before it requests such a worker group."""
         if current_state.is_terminal():
             self._end()
         elif self._is_elastic:
@@ -132,7 +132,7 @@ class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[mi
 
 
 class _Wait:
-    """A thread that reads the cluster until the workers start, or can never start."""
+    """A thread that reads the cluster until the workers start or a deadlock is found."""
 
     def __init__(self, reader: OccupancyReader, nodes: dict[str, NodeTotals]) -> None:
         self.stop = threading.Event()
@@ -144,7 +144,7 @@ class _Wait:
 
     def _watch(self) -> None:
         began_s = time.monotonic()
-        # The interval grows, because a run may wait for hours while others train.
+        # The interval grows, because a run may wait for hours while other runs train.
         while not self.stop.wait(min(_LONGEST_INTERVAL_S, max(_INTERVAL_S, (time.monotonic() - began_s) / 20))):
             try:
                 remove_abandoned_groups()
@@ -175,7 +175,7 @@ class _Wait:
 
 
 def gang_of(scaling_config: Any) -> BundleGroup:
-    """Return the bundles of the workers that must start together. An elastic run has its minimum number of workers."""
+    """Return the bundles of the workers that must start together: the minimum number of workers of an elastic run."""
     num_workers = scaling_config.num_workers
     fewest = num_workers[0] if isinstance(num_workers, tuple) else num_workers
     selector = getattr(scaling_config, "label_selector", None) or {}

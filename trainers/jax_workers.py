@@ -1,4 +1,4 @@
-"""Connects the workers of Ray's ``JaxTrainer``.
+"""Connects the workers of Ray's ``JaxTrainer`` to one distributed JAX system.
 
 Ray's own back end does not connect workers on CPUs. On GPUs, it makes every worker use the first devices of its
 node, so two workers on one node would use the same device.

@@ -47,7 +47,7 @@ _STARTING_S: Final = 30.0
 class OccupancyReader:
     """Reads the resources of a cluster and their users.
 
-    ``own_id`` is the actor ID of the calling Train controller, and ``gang`` are the bundles of its workers.
+    ``own_id`` is the actor ID of the calling Train controller, and ``gang`` contains the bundles of its workers.
     ``is_elastic`` matters because Ray requests the workers of an elastic run only when there is room for them.
     """
 
@@ -89,8 +89,8 @@ class OccupancyReader:
     def _gang_of(self, controller: ActorRecord, groups: Sequence[GroupRecord]) -> BundleGroup | None:
         """Return the bundles of the workers that a run waits for, or ``None`` if they are unknown.
 
-        An elastic run without a request is assumed to wait for the same workers as this run if this run is elastic too
-        and belongs to the same program, because two such trials can starve each other.
+        If this run is elastic, other runs of the same program that have no request are assumed to wait for the same
+        workers, because two such trials can starve each other.
         """
         if controller.actor_id == self.own_id:
             return self._gang
@@ -144,9 +144,9 @@ def _permanent(
 
 
 def remove_groups(controller_id: str, *, only_pending: bool = False) -> None:
-    """Remove the placement groups of a Train controller, or only the pending ones.
+    """Remove the placement groups of a Train controller, or only the pending placement groups.
 
-    Otherwise, Ray keeps the placement groups of a killed actor until the whole program ends.
+    Ray itself keeps the placement groups of a killed actor until the whole program ends.
     """
     for group in placement_groups():
         is_left = group.is_pending or (not only_pending and not group.is_removed)
@@ -205,7 +205,7 @@ class StuckRuns:
         ]
 
     def _with_addable_nodes(self, view: ClusterOccupancy) -> ClusterOccupancy | None:
-        """Return the view with the nodes that an autoscaler can add, or ``None`` if they are unknown or new."""
+        """Return the view with the nodes that an autoscaler can add, or ``None`` if they are unknown or just read."""
         if not read_cluster_state(_READ_TIMEOUT_S).may_have_autoscaler:
             return view
         if time.monotonic() - self._read_at > _FRESH_S:

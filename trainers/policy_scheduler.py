@@ -42,45 +42,44 @@ _logger = logging.getLogger(__name__)
 class PolicyScheduler(WrappingScheduler):
     """Runs the trials of ``tune.run`` and ``Tuner`` under a policy.
 
-    ``tune.run(train_fn, scheduler=PolicyScheduler(AutoPolicy()))``. The policy plans on the cluster when the run
-    begins, and the plan is printed. Each trial gets the next free slot of the plan, the best type first, so the plan
-    limits the number of concurrent trials. The process of a trial is set up before your code runs: its devices, its
-    thread count and its GPU memory limit. Each result contains the trial's slot as ``"slot"`` and, if the trial has
-    a GPU, its memory usage as ``"gpu_memory"``. The inner scheduler decides everything else.
+    Example: ``tune.run(train_fn, scheduler=PolicyScheduler(AutoPolicy()))``. The policy plans on the cluster when the
+    run begins, not in the constructor, and the plan is printed. Each trial gets the next free slot of the plan, the
+    best type first, so the plan limits the number of concurrent trials. The process of a trial is set up before your
+    code runs: its devices, its thread count and its GPU memory limit. Each result contains the trial's slot as
+    ``"slot"`` and, if the trial has a GPU, its memory usage as ``"gpu_memory"``. The inner scheduler decides everything
+    else.
 
     If a trainable requests one bundle, the policy's resources replace it, and the run prints the difference. If it
     requests several bundles, as an RLlib algorithm does, the bundles are kept, and the policy decides only how many
     such trials run at once and on which nodes.
 
-    A slow slot stays idle if the faster slots finish all waiting trials before the slow slot would finish one more. The
+    A slow slot stays idle if the faster slots finish all waiting trials before the slow slot would finish a trial. The
     speeds of slots come from the plan and from finished trials. If the searcher does not report the number of further
     trials, every slot is used.
 
-    If nodes are added, removed or changed, the policy plans again. If the node of a trial or
-    of its Train workers is lost, the trial is requeued and resumes from its latest checkpoint. That does not count as a
-    failure: ``max_failures`` and ``fail_fast`` apply only to other errors.
-
-    The policy plans when the run begins, not in the constructor.
+    If nodes are added, removed or changed, the policy plans again. If the node of a trial or of its Train workers is
+    lost, the trial is requeued and resumes from its latest checkpoint. This does not count as a failure:
+    ``max_failures`` and ``fail_fast`` apply only to other errors.
 
     Args:
         policy: A policy or a plan. A plan is neither changed nor printed.
         inner: The scheduler that decides everything else. The default is Tune's FIFO scheduler.
         isolation: ``"mps"`` to also limit trials with NVIDIA's MPS daemon, if it is running.
         on_unenforced_limit: What to do if a memory limit cannot be enforced, because of a setting or because the
-            framework sees no GPU: raise an error, or add a warning to the result. To rehearse on simulated GPUs, pass
-            ``"warn"``.
+            framework detects no GPU: raise an error, or add a warning to the result. To rehearse on simulated GPUs,
+            pass ``"warn"``.
         may_move: Whether a trial that was paused or requeued may resume on another type of device.
-        falls_back: Whether a trial that cannot use its device, because other processes use its memory or the driver
-            fails, resumes with the policy's next choice without a device, such as ``CpuPolicy()`` in
-            ``GpuPolicy() | CpuPolicy()``. This does not count as a failure. In the trial, ``trial_plan().use_gpu`` is
-            then ``False``.
+        falls_back: Whether a trial that cannot use its device resumes with the policy's next choice without a device,
+            such as ``CpuPolicy()`` in ``GpuPolicy() | CpuPolicy()``. For example, other processes may use the memory of
+            the device, or the driver may fail. A fallback does not count as a failure. In the trial,
+            ``trial_plan().use_gpu`` is then ``False``.
         replan_interval_s: The interval at which the nodes of the cluster are read, in seconds.
         wait_for_nodes_s: How long to wait for nodes if no plan is feasible on the remaining nodes, in seconds. After
             that, the run ends with the policy's ``InfeasibleRequestError``, and can be resumed.
 
     Raises:
         InvalidResourcesError: An argument is invalid. In the run: the policy contradicts the trainable's request, or a
-            decision was measured with other versions than the installed ones.
+            decision was measured with package versions that are not installed.
         InfeasibleRequestError: In the run: not even one trial fits.
         ProbeError: In the run: the cluster cannot be read.
         MemoryLimitError: In a trial: its GPU memory cannot be limited, or other processes use it.
@@ -151,7 +150,7 @@ class PolicyScheduler(WrappingScheduler):
 
         Raises:
             InfeasibleRequestError: Not even one trial fits.
-            InvalidResourcesError: A decision was measured with other versions than the installed ones.
+            InvalidResourcesError: A decision was measured with package versions that are not installed.
             ProbeError: The cluster cannot be read.
         """
         self._begin()
@@ -183,7 +182,7 @@ class PolicyScheduler(WrappingScheduler):
 
     @property
     def changes(self) -> tuple[PlanChange, ...]:
-        """The plans that replaced the first one, in order."""
+        """The changes of the plan since the start of the run, in order."""
         return () if self._slots is None else tuple(self._slots.run_plan.changes)
 
     def slot_of(self, trial: Trial) -> TrialSlot | None:
@@ -233,9 +232,9 @@ class PolicyScheduler(WrappingScheduler):
         super().on_trial_complete(tune_controller, trial, result)
 
     def should_requeue(self, trial: Trial, error: object) -> bool:
-        """Return whether to requeue a failed trial, because it lost a node or falls back to CPUs.
+        """Return whether to requeue a failed trial because a node was lost or the trial falls back to CPUs.
 
-        The node may be the node of the trial or of its Train workers.
+        The lost node may have run the trial itself or its Train workers.
 
         Raises:
             InfeasibleRequestError: The trial cannot use its device, and no other choice of the policy fits.

@@ -60,7 +60,7 @@ class ProcessSetup(Value):
             assigned = {name: from_ticks(ticks) for name, ticks in self.resources.ticks.items()}
         else:
             context = ray.get_runtime_context()
-            # An actor keeps its devices. A process for tasks gets new ones for each task.
+            # An actor keeps its devices. A process for tasks gets new devices for each task.
             CURRENT.restore_devices(context.get_actor_id() or context.get_task_id())
         note_kernel_kills()
         CURRENT.set_num_threads(max(1, int(assigned.get("CPU", 0))))
@@ -71,7 +71,7 @@ class ProcessSetup(Value):
     def _share(self, assigned: Mapping[str, float]) -> GpuShare | None:
         """Return the assigned fraction of a device, or ``None`` without a device.
 
-        If the fraction is larger than planned, the memory limit is larger in proportion.
+        The memory limit is proportional to the assigned fraction, which may be larger than planned.
         """
         device: SharedDevice = "NPU" if assigned.get("NPU") else "GPU"
         fraction = assigned.get(device)
@@ -127,8 +127,9 @@ def set_up_before(
 
     Args:
         function: A function of a config, or without arguments.
-        set_up: Called with the config, or ``None``, in the process and thread of ``function``.
-        at_end: Called in the same thread, after ``function`` has ended and its GPU processes have been terminated.
+        set_up: A function that is called with the config or ``None``, in the process and thread of ``function``.
+        at_end: A function that is called in the same thread, after ``function`` has ended and its GPU processes have
+            been terminated.
     """
     wrapper = wrapped_in(function, _OwnProcess(set_up, at_end).around)
     wrapper.__name__ = name_of(function)  # Tune names trials after it

@@ -20,9 +20,10 @@ ConfigT = TypeVar("ConfigT", bound="AlgorithmConfig")
 def size_algorithm(config: ConfigT, policy: ResourcePolicy | TrialPlan) -> ConfigT:
     """Return a copy of an RLlib config whose trials have the resources of a policy.
 
-    ``run("PPO", policy, param_space=size_algorithm(PPOConfig().environment("CartPole-v1"), policy))``. The policy's
-    ``num_workers`` is the number of learners. With 0, the main process learns. Each learner and the main process get
-    one CPU. All other CPUs of the trial are used by env runners, with one CPU each. The GPUs are for the learners.
+    Example: ``run("PPO", policy, param_space=size_algorithm(PPOConfig().environment("CartPole-v1"), policy))``. The
+    policy's ``num_workers`` is the number of learners. With 0, the main process learns. Each learner and the main
+    process get one CPU. All other CPUs of the trial are used by env runners, with one CPU each. The GPUs are for the
+    learners.
 
     Args:
         config: The config of an algorithm with RLlib's new API stack, which is the default.

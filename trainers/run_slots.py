@@ -1,4 +1,4 @@
-"""Assigns slots to the trials of a run: which trials wait, which slot each gets, and which slots stay idle.
+"""Decides which trials of a run wait, which slots they get, and which slots stay idle.
 
 ``slot_assignment`` finds the free slots for a trial, and decides whether a free slot should stay idle. ``own_slots``
 provides the slots of trials with several bundles. ``run_plan`` replans when nodes change. ``TuneQueue`` delays the
@@ -68,7 +68,7 @@ class RunSlots:
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: A decision was measured with other versions than the installed ones.
+        InvalidResourcesError: A decision was measured with package versions that are not installed.
         ProbeError: The cluster cannot be read.
     """
 
@@ -91,7 +91,7 @@ class RunSlots:
         self._printed: set[str] = set()
 
     def add(self, trial: Trial) -> None:
-        """Add a waiting trial. If it requests one bundle, replace its request with the policy's."""
+        """Add a waiting trial. If it requests one bundle, replace its request with the policy's request."""
         asked = own_request(trial)
         if trial.is_finished():
             return
@@ -131,7 +131,7 @@ class RunSlots:
         return self.last_slots.get(trial) if assignment is None else assignment.slot
 
     def fall_back(self, trial: Trial, error: object) -> bool:
-        """Let a trial that cannot use its device resume without one, and return whether it does.
+        """Let a failed trial resume without a device if it cannot use its device; return whether it resumes.
 
         Raises:
             InfeasibleRequestError: No other choice of the policy fits.
@@ -195,7 +195,7 @@ class RunSlots:
             self.assignments[trial] = self.assignments[trial]._replace(node_id=node_id)
 
     def update(self, queue: TuneQueue) -> None:
-        """Update which trials have a slot, and hold back pending trials without one."""
+        """Update which trials have a slot, and hold back pending trials without a slot."""
         before, self.assignments = self.assignments, self._current_assignments(queue)
         self._find_nodes(
             trial
@@ -272,12 +272,12 @@ class RunSlots:
         return self._used_fraction() + Fraction(1, own.slot.max_concurrent_trials) <= 1
 
     def _used_fraction(self) -> Fraction:
-        """Return the fraction of the nodes that trials with their own types of slots use."""
+        """Return the fraction of the nodes' resources in use if each trial has its own type of slot."""
         used = (Fraction(each.num_slots, each.slot.max_concurrent_trials) for each in self.assignments.values())
         return sum(used, Fraction(0))
 
     def _free_placements(self) -> list[tuple[Placement, int]]:
-        """Return the placements with free slots and their numbers, the best slot type first."""
+        """Return the placements with free slots and the numbers of these slots, best slot type first."""
         if self._free is None:
             placements = self.run_plan.placements
             free = free_slots(placements, self.assignments.values())
@@ -309,7 +309,7 @@ class RunSlots:
         return there.intersection(self._slot_types.allowed_types(last_slot)) or there
 
     def assign(self, queue: TuneQueue, chosen: Trial | None) -> bool:
-        """Assign the free slots to waiting trials, first to ``chosen``; return whether ``chosen`` has one."""
+        """Assign the free slots to waiting trials, first to ``chosen``; return whether ``chosen`` got a slot."""
         self.left_idle = Counter()
         first = [chosen] if chosen is not None and chosen not in self.assignments else []
         started: set[Trial] = set()

@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 2.0
 _PATIENCE_S: Final = 6.0
-"""How long the same runs must be stuck, in seconds. A ``DeadlockWatch`` may end one earlier to unblock the others."""
+"""How long the same runs must be stuck, in seconds. A ``DeadlockWatch`` may end a run earlier to unblock the others."""
 _MIN_WAIT_S: Final = 4.0
 """How long a placement group must wait before the watch reports who uses its resources, in seconds."""
 
@@ -58,7 +58,7 @@ class RunWatch:
             _logger.warning("%s", f"{what}: {why}" if why else what)
 
     def read(self, requested_groups: Collection[str], own_groups: Collection[str]) -> Reading | None:
-        """Start a reading if one is due. Return the last reading if it is new, or ``None``.
+        """Start a reading if it is due; return the last reading if it is new, else ``None``.
 
         Args:
             requested_groups: The IDs of the placement groups that Tune waits for.

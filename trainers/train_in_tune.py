@@ -51,14 +51,14 @@ from .trial_process import reserved_for_trial, slot_of_reservation
 
 @dataclass(frozen=True)
 class ControllerStarted:
-    """A message: the controller of the run has started."""
+    """The message that the controller of the run has started."""
 
     controller: Any
 
 
 @dataclass(frozen=True)
 class Report:
-    """A message: all workers have reported, and this is the report of rank 0, as in Ray's own callback."""
+    """The message that all workers have reported, with the report of rank 0 as in Ray's own callback."""
 
     metrics: dict[str, Any]
     checkpoint: Checkpoint | None
@@ -66,13 +66,13 @@ class Report:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """The last message: the run has ended, perhaps with an error."""
+    """The last message, with the error of the run or ``None``."""
 
     error: BaseException | None
 
 
 class SendReportsToTrial(ControllerCallback, ReportCallback):  # type: ignore[misc]  # Ray's classes are untyped
-    """Sends every report of the workers to the trial. Runs in the process of Train's controller."""
+    """Sends every report of the workers to the trial. This callback runs in the process of Train's controller."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -156,7 +156,7 @@ class TrialRun:
     def _fit(self, trainer: Any) -> None:
         """Run the trainer, and then send ``RunEnded``.
 
-        It is the last message, because each report blocks until the trial has read it.
+        ``RunEnded`` is the last message, because each report blocks until the trial has read it.
         """
         error: BaseException | None = None
         try:
@@ -174,12 +174,12 @@ class TrialRun:
             if self._is_over:
                 return
             self._is_over = True
-        ray.kill(self.queue.actor)  # the trial's thread and Train's controller may be blocked by it
+        ray.kill(self.queue.actor)  # the trial's thread and Train's controller may be waiting for the queue
         if self._controller is None:
             return
         controller_id = run_id_of(self._controller)
         with suppress(RayError):  # the controller may have died already
-            remove_groups(controller_id, only_pending=True)  # while it waits for them, it handles no call
+            remove_groups(controller_id, only_pending=True)  # the controller handles no calls while it waits for them
             abort_run(self._controller, _ABORT_TIMEOUT_S)
         ray.kill(self._controller)
         remove_groups(controller_id)
@@ -247,13 +247,13 @@ class _Trainer(Protocol):
 def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer]) -> Callable[[dict[str, Any]], None]:
     """Return a trainable for ``run`` and ``tuner`` whose trials are Train runs.
 
-    ``run(as_trainable(build_trainer), CpuPolicy(cpus=2, num_workers=2))``. A trial reserves the driver's resources,
-    builds its trainer and waits for it. Every report of the worker with rank 0 is a result of the trial, with or
-    without a checkpoint. Tune's ``CheckpointConfig`` defines which checkpoints are kept. In a trial that is retried or
-    restored, or that exploits another trial, ``ray.train.get_checkpoint()`` returns the checkpoint to resume from. If
-    the program was killed, reports that Tune has not received become results before training resumes. When Tune stops a
-    trial, its workers are stopped too. If the workers of a trial can never start because of other drivers, the trial
-    fails within seconds.
+    Example: ``run(as_trainable(build_trainer), CpuPolicy(cpus=2, num_workers=2))``. A trial reserves the driver's
+    resources, builds its trainer and waits for it. Every report of the worker with rank 0 is a result of the trial,
+    with or without a checkpoint. Tune's ``CheckpointConfig`` defines which checkpoints are kept. In a trial that is
+    retried or restored, or that exploits another trial, ``ray.train.get_checkpoint()`` returns the checkpoint to resume
+    from. If the program was killed, reports that Tune has not received become results before training resumes. When
+    Tune stops a trial, its workers are stopped too. If the workers of a trial can never start because of other drivers,
+    the trial fails within seconds.
 
     Args:
         build_trainer: A function that returns the trainer for a config: a trainer of this package, or any trainer of
@@ -301,7 +301,7 @@ def _run_as_trial(trainer: _Trainer, start: TrialStart) -> None:
 def _in_trial(trainer: _Trainer, queue: Queue, start: TrialStart) -> Any:
     """Return the trainer with the trial's folder, and with callbacks that pass on reports and checkpoints.
 
-    If an earlier run in that folder has reports that Tune has not received, first report them as results of the trial.
+    Before that, report the results of an earlier run in that folder that Tune has not received.
     """
     # Ray's TuneReportCallback would report everything a second time.
     of_user = [each for each in trainer.run_config.callbacks if not isinstance(each, TuneReportCallback)]

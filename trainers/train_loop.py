@@ -81,7 +81,7 @@ def in_worker(train_loop: Callable[..., Any], setup: ProcessSetup) -> Callable[.
 
         add_to_reports(metrics_with_usage)
 
-    def keep_usage() -> None:  # the usage since the last report
+    def keep_usage() -> None:  # writes the usage since the last report
         folder = run_folder()
         if folder is not None:
             CURRENT.keep_usage(folder)
@@ -128,7 +128,7 @@ def run_folder() -> RunFolder | None:
 
 
 def ray_trainer_class(trainer: object) -> type | None:
-    """Return the class of Ray Train that ``trainer`` is an instance of, or ``None``."""
+    """Return the Ray Train class of ``trainer``, or ``None`` if it has no such class."""
     return next((cls for cls in type(trainer).__mro__ if cls.__module__.startswith("ray.train.")), None)
 
 

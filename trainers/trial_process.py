@@ -117,12 +117,12 @@ class TrialProcess:
             share_bytes = CURRENT.limits.share_bytes if CURRENT.limits else None
             try:
                 is_reset = bool(self._trainable.reset(new_config, **kwargs))
-            finally:  # the stopped function has ended, and the next one starts in its own thread
+            finally:  # the stopped function has ended, and the next function starts in its own thread
                 CURRENT.keep_warnings(storage)
             self._unfit = _why_unfit(share_bytes)
             return is_reset
         CURRENT.end_gpu_processes()
-        CURRENT.keep_warnings(storage)  # before the next trial adds its own
+        CURRENT.keep_warnings(storage)  # before the next trial adds its own warnings
         self._set_up()
         CURRENT.rebase_usage()
         with CURRENT.noted_on_oom():
@@ -135,7 +135,7 @@ class TrialProcess:
         try:
             self._trainable.stop()
         finally:
-            if self._function_thread is not None:  # Ray asks the function to stop, but does not wait for its end
+            if self._function_thread is not None:  # Ray signals the function to stop, but does not wait for its end
                 self._function_thread.join(_END_TIMEOUT_S)
             CURRENT.end_gpu_processes()
             CURRENT.keep_warnings(storage_of(self._trainable))
@@ -219,7 +219,7 @@ def plan_of_trial(plan: PlanT) -> "PlanT | TrialPlan":
 def trial_plan() -> "TrialPlan":
     """Return the plan of the calling trial, which has one slot.
 
-    ``train_on_gpu(config) if trial_plan().use_gpu else train_on_cpu(config)``.
+    Example: ``train_on_gpu(config) if trial_plan().use_gpu else train_on_cpu(config)``.
 
     Raises:
         InvalidResourcesError: The caller is not a trial under a policy.
@@ -244,7 +244,7 @@ def reserved_for_trial() -> Any:
 
 
 def _why_unfit(share_bytes: int | None) -> str | None:
-    """Return why this process cannot serve another trial, or ``None``. Never raises."""
+    """Return the reason why this process cannot serve another trial, or ``None``. This function raises no error."""
     try:
         CURRENT.end_gpu_processes()
         release_unused()

@@ -1,4 +1,4 @@
-"""Runs Tune under a policy: one run, or all runs in a block, such as those of a library."""
+"""Runs Tune under a policy: one run, or all runs in a ``with`` block, such as the runs of a library."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -33,14 +33,14 @@ _THROUGH_CLIENT: Final = (
 def run(trainable: Any, policy: _Policy | None = None, **tune_run_kwargs: Any) -> tune.ExperimentAnalysis:
     """Run ``tune.run`` under a policy, which plans on the cluster of the run. The plan is printed.
 
-    ``run(train_fn, AutoPolicy(), config={"lr": tune.grid_search([0.1, 0.2])})`` is ``tune.run`` with
+    ``run(train_fn, AutoPolicy(), config={"lr": tune.grid_search([0.1, 0.2])})`` is the same as ``tune.run`` with
     ``scheduler=PolicyScheduler(AutoPolicy())``. With ``resume=True``, the policy replaces the policy of the earlier
     run.
 
     Args:
         trainable: A function of a config, a ``tune.Trainable`` class, a registered name such as ``"PPO"``, or a result
             of ``as_trainable``.
-        policy: A policy, or a plan, which is not printed. Leave it out if ``scheduler`` contains the policy.
+        policy: A policy or a plan. A plan is not printed. Omit this if ``scheduler`` contains the policy.
         **tune_run_kwargs: Other arguments of ``tune.run``. A ``scheduler`` becomes the inner scheduler of the
             ``PolicyScheduler``. ``max_concurrent_trials`` can only lower the plan's limit.
 
@@ -49,8 +49,8 @@ def run(trainable: Any, policy: _Policy | None = None, **tune_run_kwargs: Any) -
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: ``trainable`` is a trainer; there is no policy, or there are two; an argument conflicts
-            with the policy; or ``max_concurrent_trials`` is not a whole number, 0 or above.
+        InvalidResourcesError: ``trainable`` is a trainer; there is no policy, or there are two policies; an argument
+            conflicts with the policy; or ``max_concurrent_trials`` is not a whole number, 0 or above.
         ProbeError: Ray does not respond in time, or cannot be started.
     """
     _check_trainable(trainable)
@@ -68,18 +68,18 @@ def tuner(
 ) -> tune.Tuner:
     """Return Ray's ``Tuner`` under a policy, which plans when ``fit`` begins. The plan is printed.
 
-    ``tuner(train_fn, AutoPolicy(), param_space={"lr": tune.loguniform(1e-4, 1e-1)}).fit()``. ``Tuner.restore`` plans
-    again with the same policy, or with the policy of an ``applied`` block.
+    Example: ``tuner(train_fn, AutoPolicy(), param_space={"lr": tune.loguniform(1e-4, 1e-1)}).fit()``. If the run is
+    restored with ``Tuner.restore``, the same policy plans again, or the policy of an ``applied`` block.
 
     Args:
-        trainable: As for ``run``.
-        policy: As for ``run``.
-        tune_config: As for ``tune.Tuner``. Its ``scheduler`` becomes the inner scheduler, and its
+        trainable: See ``run``.
+        policy: See ``run``.
+        tune_config: See ``tune.Tuner``. Its ``scheduler`` becomes the inner scheduler, and its
             ``max_concurrent_trials`` can only lower the plan's limit.
         **tuner_kwargs: Other arguments of ``tune.Tuner``: ``param_space``, ``run_config``.
 
     Raises:
-        InvalidResourcesError: As for ``run``.
+        InvalidResourcesError: See ``run``.
     """
     _check_trainable(trainable)
     if tune_config is not None and not isinstance(tune_config, tune.TuneConfig):
@@ -94,9 +94,9 @@ def tuner(
 def applied(policy: _Policy | PolicyScheduler) -> Iterator[None]:
     """Apply a policy to every ``tune.run`` and ``Tuner.fit`` in a block, including restored runs and runs of a library.
 
-    ``with applied(GpuMemoryPolicy(gpu_memory="4GiB")): model.tune(use_ray=True)``. The scheduler of each run becomes
-    the inner scheduler of a ``PolicyScheduler``. A run that has a ``PolicyScheduler`` keeps it, but the policy of a
-    restored run is replaced. In nested blocks, the innermost policy applies. Other threads, and code that runs in
+    Example: ``with applied(GpuMemoryPolicy(gpu_memory="4GiB")): model.tune(use_ray=True)``. The scheduler of each run
+    becomes the inner scheduler of a ``PolicyScheduler``. A run that has a ``PolicyScheduler`` keeps it, but the policy
+    of a restored run is replaced. In nested blocks, the innermost policy applies. Other threads, and code that runs in
     trials, are not affected.
 
     Args:

@@ -1,6 +1,6 @@
 """Compares two configurations: computes the ratio of their times with a 95 % confidence interval, and the outcome.
 
-Fresh processes differ in memory layout and caches, and more steps in one process do not show how much. Therefore, each
+Fresh processes differ in memory layout and caches, which more steps in one process would not reveal. Therefore, each
 process contributes one value, the median of its blocks. The processes of all configurations take turns within a round,
 so the state of the machine affects them equally, and only the ratio within a round is used. The interval is Student's
 t interval of the mean logarithm of these ratios, so swapping the configurations inverts the ratio.
@@ -12,7 +12,7 @@ blocks within processes explains at 99.5 % confidence. Configurations are the sa
 band. Otherwise, the outcome is ambiguous.
 
 Doubts about the times, such as the load of other processes, do not widen the interval. If there is a doubt, the
-outcome is never "same", and a configuration is faster only if it still is after the ratio is changed by
+outcome is never "same", and a configuration is faster only if it is still faster after the ratio is changed by
 ``FACTOR_IN_DOUBT``.
 """
 
@@ -33,13 +33,13 @@ from tune_policies.values.resources import Count
 from tune_policies.values.value import Value
 
 CONFIDENCE: Final = 0.95
-"""Confidence of the reported intervals."""
+"""The confidence level of the reported intervals."""
 SURE: Final = 0.99
-"""Confidence at which a drift, or a difference between equal configurations, is significant."""
+"""The confidence level at which a drift, or a difference between equal configurations, is significant."""
 SURER: Final = 0.995
-"""Confidence at which one configuration is faster than another."""
+"""The confidence level at which one configuration is faster than another."""
 FEWEST_ROUNDS: Final = 3
-"""The smallest number of rounds from which the variation between processes can be estimated."""
+"""The minimum number of rounds for an estimate of the variation between processes."""
 FACTOR_OF_PROCESSES: Final = 1.25
 """The assumed error of the ratio with fewer rounds. On an idle machine, fresh processes differ by less."""
 FACTOR_IN_DOUBT: Final = 2.0
@@ -92,8 +92,8 @@ def ratio_interval(first: Times, second: Times) -> Interval:
 def paired_bounds(differences: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the means, the lower bounds and the upper bounds of the rows of ``differences``.
 
-    ``differences`` has the shape ``(runs, rounds)``. Its values are the logarithm of the first configuration's time
-    minus that of the second's.
+    ``differences`` has the shape ``(runs, rounds)``. Its values are the logarithms of the first configuration's time
+    divided by the second's.
     """
     num_rounds = differences.shape[1]
     means = differences.mean(axis=1)
@@ -105,7 +105,7 @@ def paired_bounds(differences: Floats) -> tuple[Floats, Floats, Floats]:
 
 @cache
 def student_quantile(confidence: float, freedom: float = inf) -> float:
-    """Return the half width of the central interval of Student's t distribution that has this probability.
+    """Return half the width of the central interval of Student's t distribution with probability ``confidence``.
 
     ``freedom`` is the number of degrees of freedom. The default gives the normal distribution.
     """
@@ -122,7 +122,7 @@ def error_of_blocks(first: Times, second: Times) -> float:
     for times in (first, second):
         logs = [np.log(blocks) for blocks in times.values() if blocks]
         scatters = [_NORMAL_SCALE * float(np.median(np.abs(each - np.median(each)))) for each in logs]
-        # The variance of the median of n normal values is pi / 2 times that of their mean.
+        # The variance of the median of n normal values is pi / 2 times the variance of their mean.
         of_medians = (pi / 2 * scatter**2 / len(each) for each, scatter in zip(logs, scatters, strict=True))
         variance += sum(of_medians) / len(logs) ** 2
     return sqrt(variance)
@@ -139,7 +139,7 @@ def _log_ratios(first: Times, second: Times) -> dict[int, float]:
 
 
 class Outcome(StrEnum):
-    """Which configuration is faster, ``SAME``, or ``AMBIGUOUS`` if the times do not show it."""
+    """The faster configuration, ``SAME``, or ``AMBIGUOUS`` if the times are not conclusive."""
 
     FIRST = "first"
     SECOND = "second"
@@ -153,7 +153,7 @@ class Comparison(Value):
     Attributes:
         ratio: The first configuration's time divided by the second's. If it is above 1, the second is faster.
         low: The lower end of the interval that contains the ratio with ``confidence``; ``high`` is the upper end.
-        same_within: Relative difference up to which the configurations count as the same.
+        same_within: The relative difference up to which the configurations count as the same.
         num_rounds: The number of pairs of processes that were compared.
         reasons: Why the outcome is ambiguous or doubtful, as sentences.
     """
@@ -169,7 +169,7 @@ class Comparison(Value):
 
 
 def compare_times(first: Times, second: Times, *, same_within: float = 0.05, doubts: Iterable[str] = ()) -> Comparison:
-    """Compare the times of two configurations of one run. ``doubts`` are sentences about unreliable times.
+    """Compare the times of two configurations of one run. ``doubts`` contains sentences about unreliable times.
 
     Raises:
         InvalidResourcesError: The configurations have no round in common, or ``same_within`` is not valid.
@@ -199,7 +199,7 @@ def compare_times(first: Times, second: Times, *, same_within: float = 0.05, dou
 
 
 def outcome_of(interval: Interval, same_within: float, *, is_doubtful: bool) -> Outcome:
-    """Return the outcome for an interval. ``is_doubtful`` is whether there are doubts about the times."""
+    """Return the outcome for an interval. ``is_doubtful`` states whether there are doubts about the times."""
     band = log(1 + same_within)
     if not is_doubtful and -band <= log(interval.low) and log(interval.high) <= band:
         return Outcome.SAME

@@ -17,7 +17,7 @@ from ..record.summary import in_words
 from .judge import SURE, Comparison, Outcome, common_rounds, compare_times, ratio_interval
 
 MOST_LOAD: Final = 0.2
-"""How many CPUs other processes may use, on average over the rounds. On an idle machine, they use less than 0.1."""
+"""The maximum number of CPUs that other processes use, as a mean over the rounds. An idle machine is below 0.1."""
 MOST_PART_OF_CPUS: Final = 0.05
 """The same limit as a fraction of all CPUs. The larger limit applies: on a large machine, other processes usually run
 on other CPUs."""
@@ -112,7 +112,7 @@ class Verdict(Value):
 
 
 def verdicts(run_set: RunSet, phase: Phase, same_within: float = 0.05) -> tuple[Verdict, ...]:
-    """Return which device is faster for each workload and size that was measured on both in a common round.
+    """Return which device is faster for each workload and size that was measured on both devices in a common round.
 
     The CPU is compared with every other device. Without a CPU, the first measured device takes its place.
 

@@ -1,1 +1,1 @@
-"""Decides from measurements which device is faster or cheaper, and from which size on."""
+"""Decides from measurements which device is faster or cheaper at each size."""

@@ -1,7 +1,7 @@
 """Computes how many nodes without GPUs finish the trials as early as one GPU, and how many cost no more.
 
 The GPU runs the trials one after the other. A node runs as many trials at once as its CPUs allow. The cost includes all
-nodes until the last trial ends. The comparison assumes that a trial on a full node is as fast as the measured one.
+nodes until the last trial ends. The comparison assumes that a trial on a full node is as fast as the measured trial.
 """
 
 import math
@@ -15,18 +15,18 @@ from tune_policies.values.resources import PositiveCount
 from tune_policies.values.value import Value
 
 MOST_TRIALS: Final = 100_000
-"""The maximum number of trials. It is limited because the search may evaluate as many numbers of nodes."""
+"""The maximum number of trials, which limits how many numbers of nodes the search evaluates."""
 
 _ROUNDING: Final = 1e-9
 """Times or costs count as equal if their relative difference is at most this."""
 
 
 class NodesQuestion(Value):
-    """Whether to run some trials on one GPU or on additional nodes without GPUs.
+    """The question whether to run trials on one GPU or on additional nodes without GPUs.
 
     Attributes:
         num_trials: The number of trials of the whole run.
-        node_cpus: CPUs of a node. Defaults to the CPUs of the cluster's largest node without GPUs.
+        node_cpus: The number of CPUs of a node; by default of the cluster's largest node without GPUs.
     """
 
     num_trials: PositiveCount = Field(le=MOST_TRIALS)
@@ -38,8 +38,8 @@ class Nodes(NamedTuple):
 
     Attributes:
         num_trials: The number of trials of the whole run.
-        node_cpus: CPUs of a node.
-        trial_cpus: CPUs of a trial.
+        node_cpus: The number of CPUs of a node.
+        trial_cpus: The number of CPUs of a trial.
         price: The price of a node per hour, or ``None`` if unknown.
     """
 
@@ -50,7 +50,7 @@ class Nodes(NamedTuple):
 
     @property
     def trials_per_node(self) -> int:
-        """How many trials a node runs at once."""
+        """The number of trials that a node runs at once."""
         return self.node_cpus // self.trial_cpus
 
     def against_gpu(

@@ -1,4 +1,4 @@
-"""Finds the smallest size from which on the GPU is the better device, and describes it in a sentence."""
+"""Finds the crossover, at and above which the GPU is the better device, and describes it in a sentence."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -11,11 +11,11 @@ _RANKS: Final[dict[Answer, int]] = {"CPU": 0, "same": 1, "ambiguous": 1, "GPU": 
 
 
 class Crossover(NamedTuple):
-    """The size from which on the GPU is the better device.
+    """The size at and above which the GPU is the better device.
 
     Attributes:
         above: The largest size with another answer; ``None`` if the GPU is the answer for all measured sizes.
-        at: The smallest size from which on the GPU is the answer for all measured sizes; ``None`` if there is none.
+        at: The smallest size at and above which the GPU is the answer for all measured sizes, or ``None``.
     """
 
     above: int | None
@@ -23,13 +23,13 @@ class Crossover(NamedTuple):
 
 
 def crossover(answers: Mapping[int, Answer]) -> Crossover:
-    """Return the size from which on the GPU is the answer, given the answers by size."""
+    """Return the size at and above which the GPU is the answer, given the answers by size."""
     above = max((size for size, answer in answers.items() if answer != "GPU"), default=None)
     return Crossover(above, min((size for size in answers if above is None or size > above), default=None))
 
 
 def describe(answers: Mapping[int, Answer], better: str = "faster") -> str:
-    """Return a sentence about the crossover and the measured sizes. ``answers`` by size must not be empty."""
+    """Return a sentence about the crossover and the measured sizes. ``answers`` must not be empty."""
     sizes = sorted(answers)
     measured = f"measured from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"measured at {sizes[0]} only"
     found = crossover(answers)

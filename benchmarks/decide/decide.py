@@ -96,10 +96,10 @@ class Terms(Value):
 
     Attributes:
         steps_per_trial: The number of steps of a trial.
-        gpu: The measured GPU to compare with the CPU: ``"gpu"``, or a fraction such as ``"gpu@0.25"``. Defaults to the
-            first measured one.
-        gpu_type: The GPU's name in the prices. Defaults to Ray's name.
-        same_within: Relative difference up to which times or costs count as the same.
+        gpu: The measured GPU to compare with the CPU: ``"gpu"``, or a fraction such as ``"gpu@0.25"``. The default is
+            the first measured GPU.
+        gpu_type: The GPU's name in the prices. The default is Ray's name.
+        same_within: The relative difference up to which times or costs count as the same.
         nodes: The trials and nodes for a comparison of one GPU with CPU nodes, or ``None`` for no comparison.
     """
 

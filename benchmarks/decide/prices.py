@@ -59,8 +59,8 @@ class Prices(Value):
     """Prices of one day in one currency.
 
     Attributes:
-        cpu: Price of one CPU per hour, or ``None`` if unknown.
-        gpus: Price of one GPU per hour without CPUs, by GPU type.
+        cpu: The price of one CPU per hour, or ``None`` if unknown.
+        gpus: The price of one GPU per hour without CPUs, by GPU type.
     """
 
     date: Day

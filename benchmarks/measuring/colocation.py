@@ -84,7 +84,7 @@ def parse_device(text: str) -> Device:
 
 
 def parse_devices(texts: Iterable[str]) -> tuple[Device, ...]:
-    """Parse the devices and remove duplicates. An empty list is an error; see :func:`parse_device` for the others."""
+    """Parse the devices and remove duplicates. An empty list is an error; see :func:`parse_device` for other errors."""
     devices = tuple(dict.fromkeys(map(parse_device, texts)))
     if not devices:
         raise InvalidResourcesError("no device is given: --device cpu --device gpu compares the two")
@@ -121,8 +121,8 @@ class Colocation(NamedTuple):
 
     Attributes:
         is_together: Whether all processes exist at once and take turns. Otherwise, they run one after the other.
-        shares_cpus_on: ID of the node on which the processes use the same CPUs in turn. If it is ``None``, each process
-            reserves its own CPUs.
+        shares_cpus_on: The ID of the node on which the processes use the same CPUs in turn. If it is ``None``, each
+            process reserves its own CPUs.
     """
 
     is_together: bool

@@ -18,7 +18,7 @@ later rounds, because it may have died by chance."""
 
 
 class Group(NamedTuple):
-    """Configurations of one workload and size that take turns: one for each available device, and maybe a control."""
+    """Configurations of one workload and size that take turns: one for each available device, possibly a control."""
 
     workload: str
     size: int
@@ -55,7 +55,7 @@ def is_done(run_set: RunSet, group: Group, number: int) -> bool:
 
 
 def num_missing(run_set: RunSet) -> int:
-    """Return how many groups remain to be measured, over all rounds."""
+    """Return the number of groups that remain to be measured, over all rounds."""
     groups = groups_of(settings_of(run_set), [each.device for each in run_set.devices if each.slot is not None])
     return sum(not is_done(run_set, group, number) for group in groups for number in range(run_set.num_rounds))
 

@@ -37,7 +37,7 @@ class NoiseCounters(NamedTuple):
 
 
 def read_noise() -> NoiseCounters:
-    """Read the counters of this host, and those of this process and its children."""
+    """Read the counters of this host, of this process, and of its children."""
     # Count all CPUs, even if this process may use only some of them. Load on the other CPUs slows the process down too,
     # because CPUs share caches, memory and often cores.
     times = psutil.cpu_times()

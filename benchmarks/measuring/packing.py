@@ -1,7 +1,7 @@
 """Measures trials per hour on one GPU: with one trial at a time, several at once, and as many as a plan allows.
 
-The plan is computed from a measured memory profile. All runs do the same trainings with Ray Tune, in random order, and
-their times include the start of processes. The data of a step start in host memory, as with a data loader.
+The plan is computed from a measured memory profile. All runs perform the same trainings with Ray Tune, in random order,
+and their times include the start of processes. The data of a step are first in host memory, as with a data loader.
 """
 
 import json
@@ -87,7 +87,7 @@ def config_of(training: Training, seed: Any) -> dict[str, Any]:
 
 
 def train_workload(config: dict[str, Any]) -> None:
-    """Do the steps of a config from :func:`config_of`, on the GPU if the trial reserves one, and report losses.
+    """Run the steps of a config from :func:`config_of`, on the GPU if the trial reserves one, and report losses.
 
     All trials do the same work, because a workload uses a fixed seed of its own.
     """
@@ -108,7 +108,7 @@ def train_workload(config: dict[str, Any]) -> None:
 NUM_REPORTS: Final = 4
 """The number of reports of a trial."""
 ROUNDS: Final = 2
-"""Successive trials in each slot of a run. With two, the measured time includes the time between trials."""
+"""The number of successive trials in each slot. With two trials, the measured time includes the time between them."""
 
 
 class Sweep(NamedTuple):
@@ -117,7 +117,7 @@ class Sweep(NamedTuple):
     Attributes:
         trials_per_gpu: Numbers of trials that share the GPU. The sweep adds 1 and the number of the measured plan.
         repetitions: The number of runs for each way to share the GPU.
-        cpus_per_trial: CPUs of a trial under the measured plan.
+        cpus_per_trial: The number of CPUs of a trial under the measured plan.
         use_mps: Whether several trials also run under MPS.
     """
 

@@ -46,7 +46,7 @@ PyTorch's timer, 1 % of the block's steps are untimed if that is more."""
 class BlockTimer:
     """Times blocks of calls of ``step``.
 
-    ``synchronize`` waits until the device has finished its work. By default, the imported frameworks wait.
+    ``synchronize`` waits until the device has finished its work. By default, all imported frameworks wait.
     """
 
     def __init__(self, step: Callable[[], Any], synchronize: Callable[[], None] | None) -> None:
@@ -55,7 +55,7 @@ class BlockTimer:
         self._result: Any = None
 
     def seconds(self, num_steps: int) -> float:
-        """Return how many seconds ``num_steps`` steps took together."""
+        """Run ``num_steps`` steps, and return their total duration in seconds."""
         if num_steps > 1:  # a step that is as long as a block needs no warm-up
             for _ in range(max(_CALLED_BEFORE, num_steps // 100)):
                 self._keep_result()
@@ -73,7 +73,7 @@ class BlockTimer:
 
 
 def steps_of_block(seconds: Callable[[int], float], *, step_s: float | None = None) -> int:
-    """Return how many steps take about ``BLOCK_S``.
+    """Return the number of steps that take about ``BLOCK_S`` seconds.
 
     ``seconds`` runs a number of steps and returns their duration in seconds. ``step_s`` is a lower bound of the
     duration of a step, if known.
@@ -314,7 +314,7 @@ class WorkloadProcess:
 
     @_returns_errors
     def steps_of_block(self, phase: Phase, step_s: float | None) -> int:
-        """Return how many steps a block of this phase has.
+        """Return the number of steps for a block of this phase.
 
         ``step_s`` is the duration of a step in the first epoch in seconds, if known.
         """

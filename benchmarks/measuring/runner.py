@@ -212,7 +212,7 @@ class Session(NamedTuple):
     """The settings of a run, and the file of its record.
 
     Attributes:
-        settings: What to measure, or ``None`` to resume the run recorded in ``output``.
+        settings: The measurements to take, or ``None`` to resume the run recorded in ``output``.
         command: The command line to record.
         output: The file of the record.
         address: The address of the Ray cluster, as for ``ray.init``.

@@ -64,7 +64,7 @@ class ThroughputSample(Value):
 
     @property
     def trials_per_hour(self) -> float:
-        """How many trials finish per hour at the rate of this run."""
+        """The number of trials that finish per hour at the rate of this run."""
         return self.num_trials * 3600 / self.seconds
 
 
@@ -129,13 +129,13 @@ class ThroughputRecord(Value):
         return rates[mode, trials_per_gpu].median / alone.median if alone else None
 
     def stops_paying_at(self, workload: str) -> int | None:
-        """Return the trials per GPU above which more do not pay off without MPS; see :func:`stops_paying_at`."""
+        """Return the trials per GPU above which more trials do not pay off without MPS; see :func:`stops_paying_at`."""
         return stops_paying_at(
             {number: rate.median for (mode, number), rate in self.rates(workload).items() if not mode.uses_mps}
         )
 
     def largest_difference_of_losses(self, workload: str) -> float:
-        """Return by how much the losses of the same seed differ between runs, at most, relative to their median."""
+        """Return the largest difference between runs of the losses of the same seed, relative to their median."""
         by_seed: dict[int, list[float]] = {}
         for sample in self.samples:
             if sample.workload == workload:

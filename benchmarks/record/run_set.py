@@ -49,10 +49,10 @@ class Environment(Value):
     """The machine and the software of a measurement. Fields that could not be read are ``None``.
 
     Attributes:
-        num_cpus: Logical CPUs of the machine.
-        usable_cpus: CPUs within the affinity and the cgroup's quota.
-        host_memory_bytes: The memory of the machine.
-        cgroup_memory_bytes: The cgroup's memory limit, or ``None`` if it is unknown or there is no limit.
+        num_cpus: The number of logical CPUs of the machine.
+        usable_cpus: The number of CPUs that the affinity and the cgroup's quota allow.
+        host_memory_bytes: The memory of the machine, in bytes.
+        cgroup_memory_bytes: The cgroup's memory limit in bytes, or ``None`` if it is unknown or there is no limit.
         versions: Versions of packages, by name.
     """
 
@@ -84,16 +84,16 @@ class Environment(Value):
 
 
 class Settings(Value):
-    """What to measure, and the limits of a process.
+    """The requested measurements, and the limits of a process.
 
     Attributes:
         sizes: The sizes of each workload, by its name or ``module:function``.
         devices: The distinct devices to measure, such as ``"cpu"``, ``"gpu"``, ``"gpu@0.25"`` or ``"TPU"``.
-        cpus: CPUs of a trial, on every device.
+        cpus: The number of CPUs of a trial, on every device.
         num_rounds: The number of rounds. Each round measures every configuration in a fresh process.
         num_blocks: The number of blocks of each phase in each process, without warm-ups.
         process_timeout_s: The total time that the driver waits for a process, in seconds.
-        seed: Seed of the random order.
+        seed: The seed of the random order.
         has_control: Whether to measure a second, equal configuration, which shows how noisy the machine is.
     """
 
@@ -158,7 +158,7 @@ class Block(Value):
 
     Attributes:
         order: The position of the block among the blocks of all configurations in its round.
-        at_s: When the block started, in seconds since the start of the round.
+        at_s: The start of the block, in seconds since the start of the round.
         seconds: The total time of all steps in the block, in seconds.
         is_warmup: Whether the block is a warm-up, which is excluded from the results.
     """
@@ -183,17 +183,17 @@ Measured = Annotated[Configuration, Field(validation_alias=AliasChoices("configu
 class ProcessRun(Value):
     """The measurements of one fresh process. Unknown fields are ``None``.
 
-    ``dtype``, ``samples_per_step``, ``steps_per_epoch`` and ``tolerance`` are those of the workload's ``Steps``.
+    ``dtype``, ``samples_per_step``, ``steps_per_epoch`` and ``tolerance`` are copied from the workload's ``Steps``.
 
     Attributes:
         round: The number of the round, from 0. In each round, every configuration has one process.
         order: The position of the process among the processes of its round.
         node: The name of the host on which the process ran.
-        started_at: When the process was requested.
+        started_at: The time at which the process was requested.
         first_epoch_s: Seconds from the request to the end of the first epoch, or ``None`` if the epoch was stopped.
-        losses: Losses of the steps of the first epoch. It is empty if the workload returns no losses.
-        peak_host_bytes: The peak host memory of the process.
-        peak_gpu_bytes: The peak GPU memory that the frameworks in the process used.
+        losses: The losses of the steps of the first epoch, if the workload returns losses.
+        peak_host_bytes: The peak host memory of the process, in bytes.
+        peak_gpu_bytes: The peak GPU memory that the frameworks in the process used, in bytes.
         num_threads: The number of CPU threads that the process was configured to use.
     """
 
@@ -230,7 +230,7 @@ class DeviceFound(Value):
     Attributes:
         slot: The resources that a trial reserves, as text, or ``None`` if the cluster does not have the device.
         why_missing: Why the cluster does not have the device, or ``None`` if it does.
-        at_once: How many of these trials the cluster can run at once.
+        at_once: The number of these trials that the cluster can run at once.
         accelerator_type: Ray's name of the device type; ``None`` if unknown, or for a CPU.
     """
 

@@ -55,8 +55,8 @@ class ConfigurationSummary(Value):
     Attributes:
         times_s: Times by phase in seconds; see :func:`time_of`.
         samples_per_s: The throughput of steps with transfers, in samples per second.
-        peak_host_bytes: The largest peak host memory of a process.
-        peak_gpu_bytes: The largest peak GPU memory of a process.
+        peak_host_bytes: The largest peak host memory of a process, in bytes.
+        peak_gpu_bytes: The largest peak GPU memory of a process, in bytes.
     """
 
     configuration: Configuration
@@ -120,7 +120,7 @@ def _ratio_digits(ratio: float) -> str:
 
 
 def digits(number: float, count: int = 3) -> str:
-    """Return the number with ``count`` significant digits. Larger numbers have all digits, such as ``"12,345"``."""
+    """Return the number as text with ``count`` significant digits, or with all digits of a larger whole part."""
     if abs(number) >= 10 ** (count - 1):
         return f"{number:,.0f}"
     return f"{Decimal(f'{number:.{count}g}'):f}"

@@ -28,7 +28,7 @@ PHASE_TITLES: Final = {
 }
 
 WIDTH: Final = 420 / 72
-"""Width of a figure in inches: 420 px for an SVG at its original size."""
+"""The width of a figure in inches: 420 px for an SVG at its original size."""
 
 _TITLE: Final = 40
 """The maximum number of characters of a title."""
@@ -37,10 +37,10 @@ _CHARACTERS_OF_TICKS: Final = 44
 """The maximum total number of characters of the tick labels of an x axis."""
 
 INK: Final = "#24292f"
-"""Color of text, axes and grids. In an HTML page, it is replaced by the color of the surrounding text."""
+"""The color of text, axes and grids. In an HTML page, it is replaced by the color of the surrounding text."""
 
 SMALL: Final = 11.5
-"""Font size of small text, in points. If a figure is scaled to 340 px for a screen of 400 px, it is more than 9 px."""
+"""The size of small text in points. On a screen of 400 px, a figure has 340 px, and this text has more than 9 px."""
 
 LOOK: Final[Any] = {
     "svg.fonttype": "none",

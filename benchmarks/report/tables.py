@@ -144,7 +144,7 @@ _COLUMNS_IN_FILES: Final = 120
 
 
 def result_console() -> Console:
-    """Return a console for stdout whose width is that of the terminal, ``COLUMNS``, or ``_COLUMNS_IN_FILES``."""
+    """Return a console for stdout with the width of the terminal, of ``COLUMNS``, or of ``_COLUMNS_IN_FILES``."""
     console = TextConsole(highlight=False)
     is_known = console.is_terminal or "COLUMNS" in os.environ
     return console if is_known else TextConsole(highlight=False, width=_COLUMNS_IN_FILES)
@@ -187,7 +187,7 @@ def _lines(run_set: RunSet) -> Iterator[str]:
 
 
 def turns(run_set: RunSet) -> str:
-    """Return how the configurations of a round were interleaved."""
+    """Return a text that states how the configurations of a round were interleaved."""
     return f"configurations interleaved by {'block' if run_set.is_interleaved else 'process'}"
 
 

@@ -21,13 +21,13 @@ NUM_LANES: Final = 32
 
 
 def doubling(size: int, device: str) -> Steps:
-    """Write the doubles of ``size`` numbers into another array, and return the last one."""
+    """Write the doubles of ``size`` numbers into another array, and return the last double."""
     values = np.random.default_rng(SEED).random(size, dtype=np.float32)
     return _kernel_steps(values, _double, _double_on_gpu, device)
 
 
 def branching(size: int, device: str) -> Steps:
-    """Run 32 interpreters for ``size`` instructions each, and return the number of the last one.
+    """Run 32 interpreters for ``size`` instructions each, and return the number of the last interpreter.
 
     The current number determines which of eight instructions is next, so branches are unpredictable. All devices
     compute exactly the same result, because the numbers are integers.

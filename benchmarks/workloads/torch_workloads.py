@@ -95,7 +95,7 @@ def _basic_block(before: int, after: int, stride: int) -> nn.Module:
 def _bottleneck(before: int, width: int, stride: int) -> nn.Module:
     """Return a block of 1 x 1, 3 x 3 and 1 x 1 convolutions with ``4 * width`` output channels.
 
-    The 3 x 3 convolution has the stride.
+    The stride applies to the 3 x 3 convolution.
     """
     after = 4 * width
     body = nn.Sequential(
@@ -120,7 +120,7 @@ def _resnet18() -> nn.Module:
 
 
 def _resnet50() -> nn.Module:
-    """Return ResNet-50 v1.5, in which the 3 x 3 convolution of a block has the stride."""
+    """Return ResNet-50 v1.5, in which the stride of a block applies to its 3 x 3 convolution."""
     blocks: list[nn.Module] = []
     before = 64
     for width, num_blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -234,7 +234,7 @@ resnet50_fp16 = partial(resnet50, precision="float16")
 
 
 def iterative_tasks(size: int, device: str) -> Steps:
-    """Iterate on ``size`` numbers that are copied through Ray's object store each time, and return the first one."""
+    """Iterate on ``size`` numbers that are copied through Ray's object store each time, and return the first number."""
     if not ray.is_initialized():  # otherwise ray.put would start Ray
         raise ProbeError(
             "iterative-tasks copies through Ray's object store, but Ray is not running: call ray.init() first"
@@ -255,7 +255,7 @@ def iterative_tasks(size: int, device: str) -> Steps:
 
 
 def iterative_actor(size: int, device: str) -> Steps:
-    """Iterate on ``size`` numbers that stay on the device, and return the first one."""
+    """Iterate on ``size`` numbers that stay on the device, and return the first number."""
     numbers = torch.from_numpy(_first_numbers(size)).to(torch_device(device))
 
     def iterate() -> Any:

@@ -1,1 +1,1 @@
-"""Limits a process to its fraction of GPU memory, framework by framework, and counts the memory that it uses."""
+"""Limits the GPU memory of each framework in a process to the process's GPU fraction, and measures its use."""

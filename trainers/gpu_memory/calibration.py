@@ -46,12 +46,12 @@ def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout
     later memory limits use them.
 
     Args:
-        frameworks: Some of ``"torch"``, ``"tensorflow"``, ``"jax"`` and ``"cupy"``. The default is all frameworks that
-            are installed on the node and see the GPU.
+        frameworks: One or more of ``"torch"``, ``"tensorflow"``, ``"jax"`` and ``"cupy"``. The default is all
+            frameworks that are installed on the node and detect the GPU.
         timeout_s: The timeout for each GPU in seconds, including the wait for a free GPU.
 
     Returns:
-        All measurements, including earlier ones.
+        All measurements, including earlier measurements.
 
     Raises:
         InvalidResourcesError: ``frameworks`` is invalid, or the file cannot be written.
@@ -76,9 +76,9 @@ def calibrate_gpu_overhead(frameworks: Collection[str] | None = None, *, timeout
 
 
 class Place(NamedTuple):
-    """The node on which a model is measured, and how many GPUs to reserve.
+    """The node on which a GPU model is measured, and the number of GPUs to reserve there.
 
-    If the GPUs of a node differ, all are reserved, because Ray chooses which GPUs a task gets.
+    If the GPUs of a node differ, all of them are reserved, because Ray chooses which GPUs a task gets.
     """
 
     node_id: str
@@ -86,7 +86,7 @@ class Place(NamedTuple):
 
 
 def places_of_models(nodes: Iterable[NodeCapacity]) -> dict[str, Place]:
-    """Return the place for each GPU model, or raise an ``InfeasibleRequestError`` if there is none."""
+    """Return the place for each GPU model, or raise an ``InfeasibleRequestError`` if no node has a known GPU."""
     places: dict[str, Place] = {}
     for node in nodes:
         models = {device.name for device in node.devices or ()}
@@ -173,7 +173,7 @@ def run_while_it_holds(
     """Run a child process that prints a line of JSON, and call ``read`` with its process ID while it waits.
 
     Returns:
-        The child's data and the result of ``read``, or the reason why the child printed no JSON, and ``None``.
+        The child's data and the result of ``read``. If the child printed no JSON, the reason and ``None``.
     """
     with (
         tempfile.TemporaryFile("w+") as errors,
@@ -210,9 +210,9 @@ def overhead_fields(
     Args:
         reported: The child's ``version`` and ``reserved_bytes``.
         gpu_model: The GPU's name.
-        used_before: Bytes in use on the device before the child started.
-        used_now: Bytes in use while the child keeps its memory.
-        process_bytes: The child's memory use as reported by the driver, or ``None``.
+        used_before: The memory in use on the device before the child started, in bytes.
+        used_now: The memory in use while the child keeps its memory, in bytes.
+        process_bytes: The child's memory use as reported by the driver in bytes, or ``None``.
     """
     held = used_now - used_before if process_bytes is None else process_bytes
     if held < reported["reserved_bytes"]:

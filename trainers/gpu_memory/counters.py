@@ -18,11 +18,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class FrameworkMemory:
-    """The GPU memory of a framework in this process on all devices, with ``None`` for unknown figures.
+    """The GPU memory of a framework in this process on all devices. Unknown figures are ``None``.
 
     Attributes:
-        allocated_bytes: The memory of its tensors.
-        reserved_bytes: The memory that its allocator reserves.
+        allocated_bytes: The memory of its tensors, in bytes.
+        reserved_bytes: The memory that its allocator reserves, in bytes.
         num_ooms: The number of failed allocations since the process started.
         how: How the figures were measured.
     """
@@ -62,7 +62,7 @@ def read_counters() -> dict[str, FrameworkMemory]:
     """Return the figures of the frameworks that use a device in this process, by name.
 
     Raises:
-        ProbeError: A framework raised an error. The functions below raise it too.
+        ProbeError: The memory of a framework cannot be read. The functions below raise this error too.
     """
     found = {name: _call_counter(name, counter.read) for name, counter in _in_use()}
     return {name: memory for name, memory in found.items() if memory is not None}
@@ -74,10 +74,10 @@ def held_bytes(counters: Mapping[str, FrameworkMemory]) -> int:
 
 
 def peak_gpu_memory_bytes() -> int | None:
-    """Return the peak GPU memory of this process's frameworks on all devices in bytes, or ``None`` if none used a GPU.
+    """Return the peak GPU memory of this process's frameworks in bytes, or ``None`` if no framework used a GPU.
 
-    The figure counts the memory that the allocators reserved (PyTorch, CuPy) or the memory of tensors (TensorFlow,
-    JAX). It does not include memory outside the allocators.
+    The figure is the sum over all devices of the memory that the allocators reserved (PyTorch, CuPy) or of the memory
+    of tensors (TensorFlow, JAX). It does not include memory outside the allocators.
 
     Raises:
         ProbeError: The memory of a framework cannot be read.
@@ -113,7 +113,7 @@ def _call_counter(name: str, call: Callable[[Any], _T]) -> _T:
 
 
 class _Torch(Counter):
-    """PyTorch on CUDA, ROCm, XPU and NPU, which have the same counters."""
+    """Reads the counters of PyTorch, which are the same on CUDA, ROCm, XPU and NPU."""
 
     def read(self, torch: Any) -> FrameworkMemory | None:
         stats = [api.memory_stats(device) for api, device in self._devices(torch)]
@@ -150,7 +150,7 @@ class _Torch(Counter):
 
 
 class _Tensorflow(Counter):
-    """TensorFlow, whose allocator releases no memory before the process ends."""
+    """Reads the counters of TensorFlow, whose allocator releases no memory before the process ends."""
 
     def read(self, tensorflow: Any) -> FrameworkMemory | None:
         infos = [tensorflow.config.experimental.get_memory_info(name) for name in self._devices(tensorflow)]
@@ -158,7 +158,7 @@ class _Tensorflow(Counter):
             return None
         return FrameworkMemory(
             allocated_bytes=sum(info["current"] for info in infos),
-            # No reserved_bytes, because its allocator reserves the whole limit at the start.
+            # reserved_bytes is not set, because TensorFlow's allocator reserves the whole limit at the start.
             peak_allocated_bytes=sum(info["peak"] for info in infos),
             how="tensorflow's get_memory_info",
         )
@@ -178,7 +178,7 @@ class _Tensorflow(Counter):
 
 
 class _Jax(Counter):
-    """JAX, which cannot reset its peaks."""
+    """Reads the counters of JAX, whose peaks cannot be reset."""
 
     def read(self, jax: Any) -> FrameworkMemory | None:
         # jax.local_devices() starts the back end, and no public function returns whether it has started.
@@ -205,10 +205,10 @@ class _Jax(Counter):
 
 
 class _Cupy(Counter):
-    """CuPy, which does not record peaks."""
+    """Reads the counters of CuPy, which does not record peaks."""
 
     def read(self, cupy: Any) -> FrameworkMemory | None:
-        # Reading another device than the current one would create a context there.
+        # Reading a device other than the current device would create a context on it.
         if not cupy.cuda.is_available():
             return None
         pool = cupy.get_default_memory_pool()

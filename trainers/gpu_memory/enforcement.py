@@ -18,7 +18,7 @@ from .mps import is_mig, isolate_by_mps
 from .share import FractionLimits, SharedDevice
 
 _MUST_SEE_DEVICE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
-"""Frameworks that must see the device. Others may be imported without being used, for example JAX by TensorFlow."""
+"""Frameworks that must detect the device. Others may be imported but unused, for example JAX by TensorFlow."""
 
 _NOT_ENFORCEABLE: Final = {
     "numba.cuda": "numba",
@@ -37,7 +37,7 @@ _AMD_DEVICE: Final = Path("/dev/kfd")
 def enforce(limits: FractionLimits) -> None:
     """Limit this process and each imported framework, unless the process has whole devices.
 
-    A framework that sees no GPU is accepted if another framework sees the GPU, or may see it once it is imported.
+    A framework that detects no GPU is accepted if another framework detects the GPU, or may do so after its import.
 
     Raises:
         MemoryLimitError: The limit cannot be applied.
@@ -54,7 +54,7 @@ def limit_imported(limits: FractionLimits, modules: Iterable[str]) -> None:
     """Limit the imported frameworks among ``modules``, and report frameworks that have no limit.
 
     Raises:
-        MemoryLimitError: A framework cannot be limited, or none can see the device.
+        MemoryLimitError: A framework cannot be limited, or no framework can detect the device.
     """
     if limits.share.is_whole:
         return
@@ -69,7 +69,7 @@ def limit_imported(limits: FractionLimits, modules: Iterable[str]) -> None:
 
 
 def require_limit(limits: FractionLimits) -> None:
-    """Raise a ``MemoryLimitError`` if a limit was refused, or no imported framework sees the device."""
+    """Raise a ``MemoryLimitError`` if a limit was refused, or no imported framework detects the device."""
     if limits.refusal is not None:
         raise MemoryLimitError(limits.refusal)
     _require_visible_device(limits, sorted(limits.blind), may_come=False)
@@ -102,9 +102,9 @@ def _limit(limits: FractionLimits, name: str) -> None:
 
 
 def _require_visible_device(limits: FractionLimits, names: Iterable[str], *, may_come: bool) -> None:
-    """Report an unenforced limit if no imported framework sees the device, although one of ``names`` should.
+    """Report an unenforced limit if no imported framework detects the device, although one of ``names`` should.
 
-    With ``may_come``, nothing is reported if a framework that is not imported yet may see the device.
+    With ``may_come``, no problem is reported if a framework that is not imported yet may detect the device.
     """
     device = limits.share.device
     missing = [name for name in names if name in limits.blind and name in _MUST_SEE_DEVICE[device]]
@@ -118,7 +118,7 @@ def _require_visible_device(limits: FractionLimits, names: Iterable[str], *, may
 
 
 def _may_other_framework_see_gpu(limits: FractionLimits) -> bool:
-    """Return whether an installed framework that is not imported yet may see this process's GPU.
+    """Return whether an installed framework that is not imported yet may detect this process's GPU.
 
     Only an import shows whether PyTorch and TensorFlow are CPU-only builds.
     """

@@ -1,7 +1,7 @@
 """Estimates the GPU memory of training a PyTorch model before the training runs, without a GPU.
 
 The model consists of fake tensors, which have shapes but no data. Two training steps are tracked tensor by tensor,
-because the optimizer's state exists from the second step on.
+because the optimizer's state only exists from the second step on.
 
 This module uses private parts of PyTorch, because PyTorch has no public API to track memory without running the model.
 """
@@ -59,7 +59,7 @@ def fakes() -> tuple[Any, Any]:
 
 
 def as_fake(model: Any, fake_mode: Any) -> Any:
-    """Return the model, or a copy whose real parameters and buffers are replaced by fake ones."""
+    """Return the model, or a copy in which fake tensors replace all real parameters and buffers."""
     import torch
 
     tensors = [*model.parameters(), *model.buffers()]
@@ -77,7 +77,7 @@ def as_fake(model: Any, fake_mode: Any) -> Any:
 
 
 def is_fake(tensor: Any) -> bool:
-    """Return whether a tensor has no data."""
+    """Return whether ``tensor`` is a fake tensor."""
     return hasattr(tensor, "fake_mode")
 
 
@@ -138,13 +138,13 @@ class GpuMemoryEstimate(Value):
     The first four parts add up to ``peak_bytes``.
 
     Attributes:
-        parameters_bytes: Parameters and buffers of the model.
-        gradients_bytes: Gradients that exist at the peak.
+        parameters_bytes: The parameters and buffers of the model.
+        gradients_bytes: The gradients that exist at the peak.
         optimizer_bytes: The optimizer's state, and temporary memory of its step.
         activations_bytes: The batch, the activations for the backward pass, and temporary memory of this pass.
         peak_bytes: All tensors at the peak.
         overhead_bytes: A safe default for memory outside the allocator.
-        unknown: Memory that the estimate does not include, and that the headroom must cover.
+        unknown: Descriptions of memory that the estimate does not include, and that the headroom must cover.
     """
 
     parameters_bytes: UsedBytes
@@ -186,8 +186,8 @@ def estimate_gpu_memory(
         model_fn: Builds the model on the default device, without ``.cuda()``. If it returns an existing model, the
             model is copied without its data.
         batch: The input of the model: a tensor, a tuple of arguments or a dict of keyword arguments, or a function that
-            returns one of them. A tuple of integers is the shape of a tensor of the model's type. With ``loss_fn``, the
-            batch is a pair of the input and the targets.
+            returns one of them. A tuple of integers is the shape of a tensor with the model's dtype. With ``loss_fn``,
+            the batch is a pair of the input and the targets.
         optimizer: Creates the optimizer from the parameters, such as ``torch.optim.AdamW``.
         loss_fn: Returns the loss for an output and its targets. The default is the output's attribute ``loss``, or the
             mean of the output.

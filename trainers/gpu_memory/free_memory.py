@@ -30,7 +30,8 @@ _WHOLE_FRACTION: Final = 0.8
 def wait_for_free_memory(share: GpuShare, earlier: FractionLimits | None = None, *, timeout_s: float = 30.0) -> None:
     """Wait until the memory of this process's GPU fraction or devices is free. Without NVML, return immediately.
 
-    ``earlier`` are the limits of an earlier trial in this process. Memory that this process still uses counts as free.
+    ``earlier`` contains the limits of an earlier trial in this process. Memory that this process still uses counts as
+    free.
 
     Raises:
         MemoryLimitError: The memory is not free after ``timeout_s`` seconds.
@@ -65,7 +66,7 @@ def _needed_bytes(device: DeviceUse, share: GpuShare) -> float:
 
 
 def _own_bytes(device: DeviceUse, earlier: FractionLimits | None) -> int:
-    """Return the bytes that an earlier trial left in this process, as read from the driver or the frameworks.
+    """Return the memory that an earlier trial left in this process, in bytes, from the driver or the frameworks.
 
     In a container, the driver often does not list the process. The sum over all frameworks is used for each device.
     """
@@ -113,7 +114,7 @@ _SMALLEST_LEAK_BYTES: Final = 64 * MIB
 
 
 def is_too_much_to_keep(left_over_bytes: int, share_bytes: int | None) -> bool:
-    """Return whether an earlier trial left more than 1/20 of its share in use, so that the process should end."""
+    """Return whether an earlier trial left so much of its GPU fraction in use that the process should end."""
     return left_over_bytes > max(_SMALLEST_LEAK_BYTES, (share_bytes or 0) // 20)
 
 
@@ -125,7 +126,7 @@ def mark_processes() -> None:
 def end_gpu_processes() -> list[str]:
     """Terminate the processes of the trial that use GPU memory, and return a warning for each.
 
-    These are this process's children, and this user's processes with the mark of the trial.
+    The processes of the trial are this process's children, and this user's processes with the mark of the trial.
     """
     mark = os.environ.get(_MARK)
     if mark is None:
@@ -137,7 +138,7 @@ def end_gpu_processes() -> list[str]:
         return []
     listed = {pid for device in devices for pid in device.bytes_by_process}
     if not _has_pids_of_this_namespace(listed):
-        return []  # a listed ID may belong to another process here
+        return []  # in this namespace, a listed ID may belong to another process
     others = sorted(listed - {os.getpid()})
     holding = [children[pid] if pid in children else _marked(pid, mark) for pid in others]
     outliving = [process for process in holding if process is not None]
@@ -154,7 +155,7 @@ def end_gpu_processes() -> list[str]:
 
 
 def _has_pids_of_this_namespace(listed: set[int]) -> bool:
-    """Return whether the driver reports process IDs of this PID namespace, and not those of a container's host."""
+    """Return whether the driver reports process IDs of this PID namespace, not IDs of a container's host."""
     if os.getpid() in listed:
         return True
     try:

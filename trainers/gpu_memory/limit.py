@@ -31,7 +31,7 @@ class OwnEnvironment:
         """The previous and the written value of each variable."""
 
     def of_user(self) -> dict[str, str]:
-        """Return the environment of the user. If a variable was changed after ``write``, the value is the user's."""
+        """Return the environment of the user. A variable that was changed after ``write`` counts as set by the user."""
         environ = dict(os.environ)
         for name, (before, written) in self._written.items():
             if environ.get(name) == written:
@@ -148,7 +148,7 @@ def _rounded_down(fraction: float) -> float:
 
 
 FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "cupy")
-"""Frameworks that can be limited."""
+"""The frameworks whose GPU memory can be limited."""
 
 
 class GpuMemoryLimit(Value):
@@ -158,8 +158,8 @@ class GpuMemoryLimit(Value):
     ``InvalidResourcesError`` for an unknown framework or an amount that is not above 0.
 
     Attributes:
-        limit_bytes: The limit, including the overhead.
-        overhead_bytes: The measured memory outside the allocator, by framework. The default is a safe value.
+        limit_bytes: The limit including the overhead, in bytes.
+        overhead_bytes: The measured memory outside the allocator in bytes, by framework. The default is a safe value.
     """
 
     limit_bytes: Bytes

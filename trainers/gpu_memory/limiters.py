@@ -1,7 +1,7 @@
 """Limits the GPU memory of each framework, and checks that the limit is still in force.
 
 PyTorch is limited on CUDA, ROCm, XPU, NPU and MPS. TensorFlow gets a logical device on each GPU. JAX reads
-environment variables when its back end starts. CuPy's default memory pool has a limit.
+environment variables when its back end starts. CuPy's default memory pool gets a limit.
 """
 
 import os
@@ -30,8 +30,8 @@ class Limiter(NamedTuple):
 
     Attributes:
         framework: The framework that the module belongs to.
-        limit: Sets the limit, and returns whether the framework sees a device. Raises a ``MemoryLimitError`` if the
-            limit is too small, the framework already uses more, or its allocator has no limit.
+        limit: Sets the limit, and returns whether the framework detects a device. Raises a ``MemoryLimitError`` if the
+            limit is too small, the framework already uses more memory, or its allocator has no limit.
         is_in_force: Returns whether the limit is still in force.
     """
 
@@ -48,14 +48,14 @@ def _started_too_early(what: str) -> MemoryLimitError:
 
 
 _BACK_ENDS: Final = ("cuda", "xpu", "npu")
-"""Modules of ``torch`` with ``set_per_process_memory_fraction``. ROCm uses ``cuda`` too."""
+"""Modules of ``torch`` with ``set_per_process_memory_fraction``. ROCm also uses ``cuda``."""
 
 
 def limit_torch(torch: Any, limits: FractionLimits) -> bool:
-    """Limit PyTorch, which accepts a limit at any time."""
+    """Limit PyTorch, which is possible at any time; return whether it detects a device."""
     available = _available(torch)
     for name, module in available.items():
-        if not hasattr(module, "set_per_process_memory_fraction"):  # XPU before PyTorch 2.10
+        if not hasattr(module, "set_per_process_memory_fraction"):  # such as XPU before PyTorch 2.10
             limits.not_enforceable.append(f"torch.{name}")
             continue
         if name == "cuda" and not _has_limited_allocator(torch, limits):
@@ -118,7 +118,7 @@ _ASYNC_ALLOCATOR: Final = "cuda_malloc_async"
 
 
 def limit_tensorflow(tensorflow: Any, limits: FractionLimits) -> bool:
-    """Limit TensorFlow, which is only possible before its runtime starts."""
+    """Limit TensorFlow, which is only possible before its runtime starts; return whether it detects a GPU."""
     config = tensorflow.config
     devices = config.list_physical_devices("GPU")
     if devices and os.environ.get("TF_GPU_ALLOCATOR") == _ASYNC_ALLOCATOR:
@@ -170,7 +170,7 @@ _JAX_TOLERANCE: Final = 1.05
 
 
 def limit_jax(jax: Any, limits: FractionLimits) -> bool:
-    """Limit JAX, which is only possible before its back end starts."""
+    """Limit JAX, which is only possible before its back end starts; return whether it detects or expects a GPU."""
     has_started = _has_jax_started()
     if not (any(device.platform == "gpu" for device in jax.devices()) if has_started else _expects_gpu(jax)):
         return False
@@ -224,7 +224,7 @@ def has_jax_gpu_plugin() -> bool:
 
 
 def limit_cupy(cupy: Any, limits: FractionLimits) -> bool:
-    """Limit CuPy's default memory pool, which accepts a limit at any time."""
+    """Limit CuPy's default memory pool, which is possible at any time; return whether CuPy detects a GPU."""
     if not cupy.cuda.is_available():
         return False
     pool = cupy.get_default_memory_pool()

@@ -30,7 +30,7 @@ Trainable = Callable[..., Any] | type[tune.Trainable]
 
 _CONNECT_S: Final = 30.0
 _START_S: Final = 120.0
-"""How long a trial may take to start and to end, in addition to the time that it may run, in seconds."""
+"""How long a trial may take to start and to end, in addition to its timeout, in seconds."""
 
 
 def measure_gpu_memory(
@@ -56,7 +56,7 @@ def measure_gpu_memory(
             largest and the smallest integers of a space are always measured.
         max_steps: The number of results after which each trial ends.
         timeout_s: The time after which each trial ends, in seconds.
-        num_samples: The number of configs to draw from a search space, each with all values of a grid.
+        num_samples: The number of configs to draw from a search space. A grid multiplies this number.
         seed: The seed of the draws.
         capacity: The cluster, which is probed by default.
         policy: The CPUs and host memory of each trial and the type of GPU. The default is one whole GPU of any type.
@@ -65,7 +65,7 @@ def measure_gpu_memory(
         InvalidResourcesError: An argument is invalid.
         InfeasibleRequestError: No GPU matches the policy. No trial was started.
         MeasurementError: Some trials failed, did not start, or used no GPU. The error's ``profile`` contains the
-            others.
+            measurements of the other trials.
         ProbeError: Ray cannot be reached.
     """
     if not is_number(timeout_s) or not 0 < timeout_s < float("inf"):
@@ -108,7 +108,7 @@ def plan_by_measuring(
         InvalidResourcesError: An argument is invalid.
         InfeasibleRequestError: No GPU matches the policy, its memory is unknown, or it is too small for the measured
             need.
-        MeasurementError: As for :func:`measure_gpu_memory`.
+        MeasurementError: See :func:`measure_gpu_memory`.
         ProbeError: Ray cannot be reached.
     """
     # Find invalid fields before any trial runs.
@@ -147,7 +147,7 @@ def check_trainable(trainable: Any) -> None:
 
 
 def configs_to_measure(configs: Configs, num_samples: int, seed: int) -> list[dict[str, Any]]:
-    """Return the configs to measure, each once.
+    """Return the configs to measure, without duplicates.
 
     ``num_samples`` configs are drawn from a search space. In the first config, integers have their largest
     values, and in the second their smallest, because memory grows with them and is only extrapolated beyond the
@@ -195,7 +195,7 @@ def _drawn_configs(space: Mapping[str, Any], num_samples: int, seed: int) -> lis
     try:
         state = np.random.RandomState(seed)  # if the seed itself were passed, all draws would be equal
         return [config for each in spaces[:num_samples] for config in draw(each, state)]
-    except Exception as error:  # an error of the seed, of the user's functions, or of Tune
+    except Exception as error:  # caused by the seed, the user's functions, or Tune
         raise InvalidResourcesError(
             f"no configs can be drawn from the search space: {type(error).__name__}: {error}"
         ) from error
@@ -255,7 +255,7 @@ class _Progress(tune.Callback):  # type: ignore[misc]  # Ray's classes are untyp
 def _profile(
     configs: list[dict[str, Any]], readings: dict[int, Reading], caps: Caps, plan: TrialPlan
 ) -> GpuMemoryProfile:
-    """Return the profile of all readings, or raise a ``MeasurementError`` if a config has none."""
+    """Return the profile of all readings, or raise a ``MeasurementError`` if a config was not measured."""
     measurements, failures = [], []
     for number, config in enumerate(configs):
         reading = readings.get(number)

@@ -26,7 +26,7 @@ from .free_memory import shipped_psutil
 from .overhead import Overheads
 
 MEASURED: Final = "measured"
-"""The only key of Tune's config. Its value contains the number of the measured config, and the config."""
+"""The only key of Tune's config. Its value contains the measured config and the number of that config."""
 
 _SAMPLE_S: Final = 0.25
 """The interval of memory readings in seconds. They are needed for frameworks that do not record peaks."""
@@ -44,13 +44,15 @@ class Reading(Value):
     """The memory usage of a trial.
 
     Attributes:
-        peak_bytes: The peak memory of each framework's allocator, or of its tensors if the allocator reserves too much.
-        total_bytes: The sum of peaks and overhead, or the memory that the driver reports for the process, if larger.
-        overhead_bytes: The memory outside the allocators, measured or a safe default.
-        host_memory_bytes: The peak host memory of the process and its children.
+        peak_bytes: The peak memory of each framework's allocator in bytes, or of its tensors if the allocator reserves
+            too much.
+        total_bytes: The larger of two amounts in bytes: the sum of peaks and overhead, and the memory that the driver
+            reports for the process.
+        overhead_bytes: The memory outside the allocators in bytes, measured or a safe default.
+        host_memory_bytes: The peak host memory of the process and its children, in bytes.
         num_steps: The number of results so far.
         ended_by: Why the trial ended, or ``None`` if it still runs.
-        device_bytes: The total memory of the GPU.
+        device_bytes: The total memory of the GPU, in bytes.
         versions: The versions of the frameworks that use the GPU.
     """
 
@@ -67,7 +69,7 @@ class Reading(Value):
 
 
 class Recorder:
-    """An actor that keeps the last reading of each trial."""
+    """An actor that stores the last reading of each trial."""
 
     def __init__(self) -> None:
         self._readings: dict[int, Reading] = {}
@@ -105,7 +107,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray's classes are unty
     _overheads: Overheads
 
     def __init__(self, config: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-        config = dict(config)  # Tune keeps the original
+        config = dict(config)  # Tune still uses the original
         measured = config.pop(MEASURED)
         self._number: int = measured["number"]
         self._num_steps = 0

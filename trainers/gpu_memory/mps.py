@@ -30,7 +30,7 @@ _UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
 
 
 def isolate_by_mps(limits: FractionLimits) -> None:
-    """Limit this process with MPS, or add a warning that says why this is not possible."""
+    """Limit this process with MPS, or add a warning with the reason why this is not possible."""
     reason = ask_mps_daemon()
     if reason is None:
         try:
@@ -45,11 +45,11 @@ def isolate_by_mps(limits: FractionLimits) -> None:
 
 
 def start_mps(environment: OwnEnvironment, fraction: float, memory_bytes: int) -> str | None:
-    """Set the environment variables of MPS for this process, or return why this is not possible.
+    """Set MPS's environment variables for this process; return ``None``, or the reason why this is not possible.
 
     The memory limit includes the overhead, because MPS counts all memory. A client gets twice its fraction of the
-    threads, as NVIDIA recommends (100 % / 0.5 n for n clients), because the threads of idle clients would otherwise
-    stay unused. A thread percentage or a smaller memory limit that the user has set takes precedence.
+    threads, as NVIDIA recommends (100 % / 0.5 n for n clients), so that the threads of idle clients are used. A thread
+    percentage or a smaller memory limit that the user has set takes precedence.
     """
     own = environment.of_user()
     device = _visible_device()
@@ -82,7 +82,7 @@ def mps_own_limit(text: str, device: str) -> int | None:
 
 
 def ask_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
-    """Return why no MPS daemon answers on this machine, or ``None`` if a daemon answers.
+    """Return the reason why no MPS daemon answers on this machine, or ``None`` if a daemon answers.
 
     Like CUDA, the command looks for the daemon in ``CUDA_MPS_PIPE_DIRECTORY``.
     """

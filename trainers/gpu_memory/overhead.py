@@ -59,7 +59,7 @@ class Overheads(Value):
     measured: tuple[MeasuredOverhead, ...] = ()
 
     def merged(self, newer: "Overheads") -> "Overheads":
-        """Return all measurements. A newer one replaces the one for the same GPU model, framework and version."""
+        """Return all measurements. A newer one replaces a measurement of the same GPU model, framework and version."""
         by_key = {(each.gpu_model, each.framework, each.version): each for each in (*self.measured, *newer.measured)}
         return Overheads(measured=tuple(by_key[key] for key in sorted(by_key)))
 
@@ -87,9 +87,9 @@ NOTHING_MEASURED: Final = Overheads()
 def load_overheads() -> Overheads:
     """Return the measurements of this user on this machine.
 
-    If the file is invalid, or another user may write it, it is ignored with a warning.
+    If the file is invalid, or another user can write to it, it is ignored with a warning.
     """
-    # Each process of a trial imports this module, but only the program reads the file.
+    # Each trial process imports this module, but only the driver reads the file.
     from tune_policies.files.reading import UnreadableFileError, read_value
 
     try:

@@ -11,7 +11,7 @@ import sys
 
 
 def use_torch() -> dict[str, object]:
-    """Use PyTorch."""
+    """Use PyTorch, and return its version and the memory that its allocator reserves, in bytes."""
     import torch
 
     image = torch.randn(8, 3, 64, 64, device="cuda", requires_grad=True)
@@ -23,7 +23,7 @@ def use_torch() -> dict[str, object]:
 
 
 def use_tensorflow() -> dict[str, object]:
-    """Use TensorFlow, which reserves its whole limit at the start."""
+    """Use TensorFlow, which reserves its whole limit at the start, and return its version and this limit in bytes."""
     import tensorflow as tf
 
     megabytes = 512
@@ -40,7 +40,7 @@ def use_tensorflow() -> dict[str, object]:
 
 
 def use_jax() -> dict[str, object]:
-    """Use JAX, which reserves its whole limit at the start because of the preallocation."""
+    """Use JAX, which preallocates its whole limit, and return its version and this limit in bytes."""
     os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)
     os.environ |= {"XLA_CLIENT_MEM_FRACTION": "0.05", "XLA_PYTHON_CLIENT_PREALLOCATE": "true"}
     import jax
@@ -57,7 +57,7 @@ def use_jax() -> dict[str, object]:
 
 
 def use_cupy() -> dict[str, object]:
-    """Use CuPy."""
+    """Use CuPy, and return its version and the memory that its pool reserves, in bytes."""
     import cupy
 
     matrix = cupy.random.standard_normal((512, 512), dtype=cupy.float32)

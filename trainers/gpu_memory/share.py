@@ -24,9 +24,9 @@ class GpuShare(Value):
 
     Attributes:
         fraction: The fraction as rounded by Ray; 1 and above are whole devices, which are not limited.
-        memory_bytes: The memory of the fraction in the plan, or ``None`` for ``fraction`` of the device's memory.
-        overhead_bytes: The memory outside the frameworks' allocators in the plan, or ``None`` if the process determines
-            it.
+        memory_bytes: The planned memory of the fraction in bytes, or ``None`` for ``fraction`` of the device's memory.
+        overhead_bytes: The planned memory outside the frameworks' allocators in bytes, or ``None`` if the process
+            determines it.
         measured_with: The versions of the frameworks with which the overhead was measured, by name.
         device: Ray's name of the resource.
     """
@@ -43,7 +43,7 @@ class GpuShare(Value):
         return self.fraction >= 1
 
     def bytes_of(self, total_bytes: int) -> int:
-        """Return the fraction of a device in bytes, which is smaller than planned if the device is smaller."""
+        """Return the memory of the fraction in bytes. It is smaller than planned if the device is smaller."""
         num_parts = TICKS // to_ticks(self.fraction)  # Ray rounds the fraction down
         return min(self.memory_bytes or int(total_bytes * self.fraction), total_bytes // num_parts)
 
@@ -79,8 +79,8 @@ class FractionLimits:
         overhead_is_of_process: Whether each overhead applies to the whole process, so that they are not added up.
         not_enforceable: Frameworks in use that have no limit.
         by_driver: ``"mps"`` or ``"mig"`` if the driver limits the whole process.
-        seeing: Imported frameworks that see the device, and are limited.
-        blind: Imported modules that see no device.
+        seeing: Imported frameworks that detect the device, and are limited.
+        blind: Imported modules that detect no device.
         refusal: Why a framework could not be limited, or ``None``. It is stored because user code or a library may have
             caught the error.
     """
@@ -112,7 +112,7 @@ class FractionLimits:
     def warnings(self) -> list[str]:
         """The warnings so far, including the reasons why limits are not enforced."""
         texts = [*self._warnings]
-        if not self.seeing:  # a framework that sees the device may have imported frameworks that do not
+        if not self.seeing:  # a framework that detects the device may have imported other frameworks
             texts += [f"{name} sees no {self.share.device}" for name in self.blind]
         if len(self.seeing) > 1:
             names = " and ".join(sorted(self.seeing))
@@ -120,7 +120,7 @@ class FractionLimits:
         return texts
 
     def warn(self, message: str) -> None:
-        """Add a warning once."""
+        """Add a warning, unless it was already added."""
         self._warnings[message] = None
 
     def overhead_of(self, frameworks: Iterable[str]) -> int:
@@ -179,7 +179,7 @@ class FractionLimits:
     def report_unenforced(self, message: str, hint: str = "") -> None:
         """Raise a ``MemoryLimitError`` about an unenforced limit, or warn if the user accepts it.
 
-        ``hint`` is only part of the error.
+        ``hint`` is appended only to the error.
         """
         if self.options.on_unenforced_limit == "raise":
             raise MemoryLimitError(f'{message}{hint}. Pass on_unenforced_limit="warn" to run without an enforced limit')

@@ -1,4 +1,4 @@
-"""The command ``kuberay design``, which writes the file of a cluster for the trials of a policy."""
+"""The command ``kuberay design``, which writes a cluster file for the trials of a policy."""
 
 import json as json_text
 import sys

@@ -45,5 +45,5 @@ def tune_policies(
 
 
 def main() -> None:
-    """Run the command."""
+    """Run the command ``tune-policies``."""
     app()

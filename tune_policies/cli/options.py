@@ -93,10 +93,10 @@ def _short_usage_errors() -> Iterator[None]:
 
 
 class GuardedCommands(TyperGroup):
-    """Commands that print sanitized text, and messages instead of tracebacks.
+    """A group of commands that print sanitized text, and error messages instead of tracebacks.
 
     Exit status: 1 if the request is infeasible, or the reader closed stdout; 2 for invalid usage, or if the result
-    cannot be written, because 1 is a result of some commands.
+    cannot be written, because some commands exit with 1 as a result.
     """
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
@@ -133,7 +133,7 @@ class GuardedCommands(TyperGroup):
 
 
 class ImportedCommands(GuardedCommands):
-    """Commands whose modules are imported on use, so that a command starts without the imports of other commands.
+    """A group of commands whose modules are imported on use, so that a command does not import the other commands.
 
     Attributes:
         modules: The module of each command or group of commands. The module's ``app`` contains the command.
@@ -165,7 +165,7 @@ def _write_failure(error: OSError) -> str:
 
 
 def fail(error: object, status: int) -> NoReturn:
-    """Exit with a message on stderr."""
+    """Print an error message to stderr, and exit with ``status``."""
     with suppress(OSError):  # stderr may be closed
         print(f"error: {indented(redacted(str(error)))}", file=sys.stderr)
     sys.exit(status)

@@ -2,7 +2,7 @@
 
 Sources: the managers in ``ray._private.accelerators`` for families, ``ray.util.accelerators`` for device types,
 https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html for Ray's level of support, the documentation of
-the frameworks for memory limits, and public listings of driver totals for ``GPU_TOTALS``.
+the frameworks for memory limits, and public reports of the memory that drivers list for ``GPU_TOTALS``.
 """
 
 import math
@@ -17,12 +17,12 @@ _NOT_IN_GUIDE: Final = "not in Ray's guide"
 
 
 class FormerVariable(NamedTuple):
-    """A variable with which older Ray versions selected visible devices. If it is set, it still hides devices.
+    """An environment variable with which older Ray versions select devices. If it is set, it still hides devices.
 
     Attributes:
         name: The name of the variable.
         until: The first version of Ray that uses another variable.
-        consequence: What happens with a newer Ray if only this variable is set.
+        consequence: What happens in newer Ray versions if only this variable is set.
     """
 
     name: str
@@ -35,7 +35,7 @@ class AcceleratorFamily(NamedTuple):
 
     Attributes:
         device: The name of the devices, without the vendor name.
-        resource: Ray's resource, which counts devices.
+        resource: The name of the Ray resource that counts devices.
         ray_manager: The name of Ray's class for the family.
         visibility_variable: The environment variable that lists the devices that a process may use, or ``None``.
         detection: How Ray finds the devices of a node.
@@ -105,7 +105,7 @@ FAMILIES: Final = (
     AcceleratorFamily(
         "Intel", "GPU", "GPU", "IntelGPUAcceleratorManager", "ZE_AFFINITY_MASK", "SYCL (package `dpctl`)",
         ("Intel-GPU-Max-1550", "Intel-GPU-Max-1100"), can_be_split=True, memory_limits=("PyTorch",),
-        # The variable by version: Ray's intel_gpu.py of 2.57.1 and of 2.58.0.
+        # Source of the version: intel_gpu.py in Ray 2.57.1 and 2.58.0.
         former_variable=FormerVariable(
             "ONEAPI_DEVICE_SELECTOR", "2.58", "both apply in a trial, which may then see no GPU"
         ),
@@ -161,8 +161,8 @@ ACCELERATOR_TYPES: Final = frozenset(name for family in FAMILIES for name in fam
 """The device types of ``ray.util.accelerators``."""
 
 DEVICE_RESOURCES: Final = frozenset(family.resource for family in FAMILIES)
-"""Ray's unit-instance resources, ``GPU`` and ``custom_unit_instance_resources`` of its configuration. Their units are
-single devices, and a fraction must fit one of them."""
+"""Ray's unit-instance resources: ``GPU``, and ``custom_unit_instance_resources`` of its configuration. Each unit is one
+device, and a fraction must fit on a single device."""
 
 UNREPORTED_MARGIN: Final = 0.01
 """The fraction of a nominal memory size that is subtracted if no total is published.
@@ -175,8 +175,8 @@ class GpuTotal(NamedTuple):
     """The total memory of one GPU of a device type.
 
     Attributes:
-        mib: The smallest total that a driver has reported, in MiB. If ``is_nominal`` is true, the vendor's nominal
-            size.
+        mib: The smallest total that a driver has reported, or the vendor's nominal size if ``is_nominal`` is true, in
+            MiB.
         source: The tool that reported the total, with its driver version if known, or a public report.
         variants: The larger memory sizes of the same type, with type names if Ray has separate names.
         is_nominal: Whether no total is published, so that ``UNREPORTED_MARGIN`` is subtracted.
@@ -245,18 +245,18 @@ with the CPU (Apple, MI300A) and types with several sizes (Radeon) have no entry
 """
 
 ACCELERATOR_TYPE_PREFIX: Final = "accelerator_type:"
-"""The prefix of type resources. A node has 1 ``accelerator_type:A100``, and each request reserves a small part."""
+"""The prefix of resources for device types. An A100 node has 1 ``accelerator_type:A100``."""
 
 ACCELERATOR_TYPE_AMOUNT: Final = 0.001
-"""The amount that Ray's ``accelerator_type=`` reserves. A node has room for 1000 such bundles."""
+"""The amount that Ray's argument ``accelerator_type`` reserves. A node has room for 1000 such bundles."""
 
 GPU_VISIBILITY_VARIABLES: Final = tuple(
-    # A dict, because NVIDIA and MetaX share a variable.
+    # The dict removes duplicates, because NVIDIA and MetaX share a variable.
     dict.fromkeys(
         family.visibility_variable for family in FAMILIES if family.resource == "GPU" and family.visibility_variable
     )
 )
-"""The variables that hide all GPUs if they are empty. Ray empties them with ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO``."""
+"""The variables that hide all GPUs if they are empty. ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO`` makes Ray empty them."""
 
 
 def public_text(text: str) -> str:
@@ -285,7 +285,7 @@ def check_type_of_resource(accelerator_type: str, resource: str) -> str:
 
 def check_device_amount(amount: float, resource: str) -> float:
     """Return ``amount`` if a process may reserve that much of ``resource``, or raise ``InvalidResourcesError``."""
-    family = families_of(resource)[0]  # the same for all GPUs
+    family = families_of(resource)[0]  # all families of a resource allow the same amounts
     if not family.allows(amount):
         candidates = family.amounts or (math.floor(amount), math.floor(amount) + 1)
         below = [allowed for allowed in candidates if 0 < allowed < amount]
@@ -298,7 +298,7 @@ def check_device_amount(amount: float, resource: str) -> float:
 
 
 def families_of(resource: str) -> tuple[AcceleratorFamily, ...]:
-    """Return the accelerator families that use a resource."""
+    """Return the accelerator families whose devices Ray counts as ``resource``."""
     return tuple(family for family in FAMILIES if family.resource == resource)
 
 
@@ -316,5 +316,5 @@ def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
 
 
 def may_be_nvidia(accelerator_type: str | None) -> bool:
-    """Return whether a GPU of this type can be an NVIDIA GPU. Ray also uses unlisted names for NVIDIA GPUs."""
+    """Return whether a GPU of this type can be an NVIDIA GPU. Ray also uses type names that are not listed here."""
     return not any(accelerator_type in family.types for family in FAMILIES if family.vendor != "NVIDIA")

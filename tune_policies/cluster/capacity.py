@@ -1,7 +1,7 @@
-"""The nodes of a cluster with their devices, and the nodes that could be added.
+"""The nodes of a cluster with their devices, and the nodes that can be added.
 
-A capacity can be saved as JSON, so that plans for it can be made on another machine. The functions at the end convert
-Ray's resource amounts.
+A ``ClusterCapacity`` can be saved as JSON, so that you can make plans for it on another machine. The functions at the
+end convert Ray's resource amounts.
 """
 
 import math
@@ -39,12 +39,12 @@ class GpuDevice(Value):
 
 
 class NodeCapacity(Value):
-    """An alive node.
+    """A node of a cluster.
 
     Attributes:
         node_id: Ray's identifier, in hexadecimal.
-        resources: The total resources of the node, including reserved ones.
-        accelerator_type: Ray's name of the device type, such as ``"A100"``, or ``None``.
+        resources: The total resources of the node, including reserved resources.
+        accelerator_type: Ray's name of the device type, such as ``"A100"``, or ``None`` if Ray reports no type.
         labels: Ray's node labels.
         devices: The physical GPUs, or ``None`` if they were not read.
         address: The IP address.
@@ -70,15 +70,15 @@ class NodeCapacity(Value):
 
     @cached_property
     def amounts(self) -> Amounts:
-        """Ray's resources of the node and one unit of its device type, without ``memory`` if it is unknown."""
+        """The node's resources and one unit of its device type, in ticks. ``memory`` is missing if it is unknown."""
         return _amounts(self.resources, self.accelerator_type)
 
     @cached_property
     def smallest_gpu_memory_bytes(self) -> int | None:
         """The GPU memory of the smallest device in bytes, or ``None`` if it is unknown.
 
-        If the devices were not read, it is the memory of the device type. It is unknown if Ray counts more GPUs than
-        there are devices, because several of Ray's GPUs would then share a device.
+        If the devices were not read, the memory of the device type is returned. The memory is unknown if Ray counts
+        more GPUs than were read, because several of Ray's GPUs would then share a device.
         """
         if self.resources.gpus == 0:
             return None
@@ -101,7 +101,7 @@ class NodeCapacity(Value):
 
     @cached_property
     def shape(self) -> tuple[Any, ...]:
-        """The properties of the node that affect plans. The first one is the host memory."""
+        """The properties of the node that affect plans. The first property is the host memory."""
         has = self.resources
         custom = tuple(has.custom.items()) if has.custom else ()
         gpu_memory = (self.smallest_gpu_memory_bytes, self.devices is None) if has.gpus else ()
@@ -126,7 +126,7 @@ def _amounts(resources: Resources, accelerator_type: str | None) -> Amounts:
 class ReducedNodes(Sequence[NodeCapacity]):
     """The nodes ``before``, all with the same reduced ``resources``.
 
-    Each node is created on access, because a planner reads only one node per shape, and the identifiers of the others.
+    Each node is created on access, because a planner reads only one node per shape and the identifiers of the rest.
     """
 
     def __init__(self, before: Sequence[NodeCapacity], resources: Resources) -> None:
@@ -152,11 +152,11 @@ def _joined(parts: Collection[Sequence[NodeCapacity]]) -> Sequence[NodeCapacity]
 
 def nodes_before(nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
     """Return the original, unreduced nodes. Their identifiers and labels are the same."""
-    return nodes.before if type(nodes) is ReducedNodes else nodes  # isinstance() of an abstract class is slow
+    return nodes.before if type(nodes) is ReducedNodes else nodes  # isinstance() with an abstract class is slow
 
 
 class _Chained(Sequence[NodeCapacity]):
-    """The nodes of several sequences."""
+    """The nodes of several sequences, without a copy."""
 
     def __init__(self, parts: Collection[Sequence[NodeCapacity]]) -> None:
         self._parts = parts
@@ -183,8 +183,8 @@ class NodeTypeCapacity(Value):
 
     Attributes:
         name: The name of the type in the cluster's configuration.
-        max_nodes_to_add: The maximum number of nodes that can be added, including pending ones.
-        accelerator_type: Ray's name of the device type, or ``None``.
+        max_nodes_to_add: The maximum number of nodes that can be added, including pending nodes.
+        accelerator_type: Ray's name of the device type, or ``None`` if the node type specifies none.
         devices: The GPUs, or ``None`` if they are unknown until a node is added.
     """
 
@@ -197,7 +197,7 @@ class NodeTypeCapacity(Value):
 
     @cached_property
     def amounts(self) -> Amounts:
-        """Ray's resources of such a node; see :attr:`NodeCapacity.amounts`."""
+        """The resources of a node of this type, in ticks; see :attr:`NodeCapacity.amounts`."""
         return _amounts(self.resources, self.accelerator_type)
 
     def as_node(self) -> NodeCapacity:
@@ -218,10 +218,9 @@ class ClusterCapacity(ShownValue):
     Attributes:
         nodes: The alive nodes that accept work, in any order.
         draining: Alive nodes that are being drained. Plans ignore them, because Ray places nothing on them.
-        node_types: The node types that the autoscaler can add, or ``None`` if an autoscaler runs whose types are
+        node_types: The node types that the autoscaler can add, or ``None`` if an autoscaler runs but its node types are
             unknown.
-        max_nodes_to_add: The maximum number of nodes that can be added, of all types together, or ``None`` for no
-            limit.
+        max_nodes_to_add: The maximum number of nodes of all types together that can be added, or ``None`` for no limit.
         read_at: When the cluster was read, or ``None`` if the capacity was not read from a cluster.
     """
 
@@ -253,10 +252,10 @@ class ClusterCapacity(ShownValue):
         return tuple(NodeGroup(nodes[0], len(nodes)) for nodes in self.nodes_by_shape.values())
 
     def in_steps_of_memory(self, step_bytes: int) -> "ClusterCapacity":
-        """Return the cluster with one shape for nodes that differ by less than a step of host memory.
+        """Return the cluster with one shape for nodes that differ only in host memory within a step.
 
-        All nodes of a cluster can differ by a few bytes, and such differences affect few requests. The node with the
-        most memory represents its shape.
+        The host memory of equal machines can differ by a few bytes, and such differences affect few requests. The node
+        with the most memory represents the shape.
         """
         kept: dict[int, ClusterCapacity] = self.__dict__.setdefault("_in_steps", {})
         if step_bytes in kept:
@@ -288,7 +287,7 @@ class ClusterCapacity(ShownValue):
         return self.model_copy(update={"nodes": tuple(nodes)})
 
     def replacing(self, changed: Mapping[str, NodeCapacity]) -> "ClusterCapacity":
-        """Return the cluster with some nodes replaced, by identifier."""
+        """Return the cluster with ``changed`` nodes, by the identifiers of the nodes that they replace."""
         if "_is_in_steps" in self.__dict__:
             return self.model_copy().replacing(changed)  # changed nodes need exact shapes
         by_shape = dict(self.nodes_by_shape)
@@ -303,7 +302,8 @@ class ClusterCapacity(ShownValue):
     ) -> "ClusterCapacity":
         """Return the cluster with fewer resources on some nodes.
 
-        ``parts`` has all nodes of each changed shape with their remaining resources, or ``None`` for unchanged nodes.
+        ``parts`` contains all nodes of each changed shape with their remaining resources, or ``None`` if these are
+        unchanged.
         """
         by_shape = {shape: nodes for shape, nodes in self.nodes_by_shape.items() if shape not in parts}
         for shape, changes in parts.items():
@@ -320,7 +320,7 @@ class ClusterCapacity(ShownValue):
         return self._with_shapes(by_shape)
 
     def with_nodes_added(self, nodes_to_add: Mapping[str, int]) -> "ClusterCapacity":
-        """Return the cluster with these numbers of nodes added by type. No further nodes can be added to the result."""
+        """Return the cluster with ``nodes_to_add`` nodes of each type. The result has no autoscaler."""
         by_shape = dict(self.nodes_by_shape)
         for node_type in self.node_types or ():
             if number := nodes_to_add.get(node_type.name, 0):
@@ -329,7 +329,7 @@ class ClusterCapacity(ShownValue):
         return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
 
     def _nodes_of_type(self, node_type: NodeTypeCapacity, number: int) -> list[NodeCapacity]:
-        """Return new nodes of a type. They are cached, because a search for the best number needs them often."""
+        """Return new nodes of a type. They are cached because a search for the best number needs them often."""
         cached: dict[str, list[NodeCapacity]] = self.__dict__.setdefault("_expected_nodes", {})
         nodes = cached.setdefault(node_type.name, [])
         if len(nodes) < number:
@@ -407,7 +407,7 @@ _NOT_CUSTOM: Final = re.compile(
 
 
 def to_resources(totals: Mapping[str, float]) -> Resources:
-    """Return the resources of a node from Ray's totals, without Ray's internal ones.
+    """Return the resources of a node from Ray's totals, without Ray's internal resources.
 
     Amounts of custom resources are capped at the maximum amount of a request.
     """
@@ -420,7 +420,7 @@ def to_resources(totals: Mapping[str, float]) -> Resources:
 
 
 def in_use(totals: Mapping[str, float], available: Mapping[str, float]) -> Resources:
-    """Return the reserved resources, with GPUs above one rounded up to whole ones."""
+    """Return the reserved resources. More than one GPU is rounded up to whole GPUs."""
     # Ray omits resources with no free amount. Free amounts and totals can be from different moments.
     used = {name: max(0.0, total - available.get(name, 0)) for name, total in totals.items()}
     if used.get("GPU", 0) > 1:

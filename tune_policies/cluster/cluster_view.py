@@ -92,7 +92,7 @@ def _columns(node: NodeCapacity) -> tuple[str, ...]:
 
 
 def _host_memory(*each: Resources) -> str:
-    """Return the host memory of one node, or the range of equal nodes, such as ``"14.7 to 14.9 GiB"``."""
+    """Return the host memory of a node, or the range of several nodes, such as ``"14.7 to 14.9 GiB"``."""
     amounts = [has.memory_bytes for has in each if has.memory_bytes]
     if not amounts:
         return "not known"

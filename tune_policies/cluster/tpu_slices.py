@@ -69,7 +69,7 @@ class SliceShape(NamedTuple):
 
     @property
     def head_resource(self) -> str:
-        """The resource of the first host, with which Train reserves a slice of several hosts."""
+        """The resource of the first host that Train requests to reserve a slice of several hosts."""
         return f"TPU-{self.pod_type}-head"
 
     @property
@@ -96,7 +96,7 @@ class Slices(NamedTuple):
 
     Attributes:
         intact: Slices that Train can reserve.
-        broken: The problem of each other slice, by slice name.
+        broken: The problem of each of the other slices, by slice name.
     """
 
     intact: tuple[TpuSlice, ...]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def child_python(*arguments: str) -> list[str]:
-    """Return the command that runs this Python with ``arguments``."""
+    """Return the command that runs this Python interpreter with ``arguments``."""
     return [sys.executable, "-P", *arguments]
 
 

@@ -23,7 +23,7 @@ class Finding(NamedTuple):
     """A card with the result for one workload and one device.
 
     Attributes:
-        workload: The name of the workload, and of the device if several devices are compared with the first.
+        workload: The name of the workload, with the device's name if several devices are compared with the first.
         kind: The kind of result, which selects the color of the badge: the device pays off (``"gain"``), the first
             device is better (``"stay"``), both are equal (``"same"``), the result is ambiguous (``"ambiguous"``) or
             depends on the size (``"depends"``), or nothing was compared (``"none"``).
@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table.
+    """A table with a caption.
 
     Attributes:
         num_texts: The number of text columns on the left. The other columns are numbers.
@@ -95,7 +95,7 @@ class Content(NamedTuple):
 
 
 def html_page(content: Content, svg: Callable[[Picture], "Markup"] = lambda picture: picture.figure) -> str:
-    """Return the page, with pictures converted by ``svg``. Raise ``InvalidResourcesError`` without Jinja."""
+    """Return the page, with pictures converted by ``svg``. Raise ``InvalidResourcesError`` if Jinja is missing."""
     colours = [(colour_variable(light), light, dark) for light, dark in ON_DARK.items()]
     page = template(Path(__file__).with_name("page.html.j2"), _for_html, is_html=True, svg=svg, line_colours=colours)
     return page.render(content=content)

@@ -2,7 +2,7 @@
 
 JSON is parsed strictly: repeated keys, numbers beyond the range of floats, and too deep nesting are errors. Other texts
 are parsed as YAML by :mod:`tune_policies.files.yaml_documents`. The number of parts (entries of lists and mappings) is
-limited, because an empty list has 3 characters but uses 64 bytes of memory, and an error about a part uses about 3,000.
+limited, because an empty list of 3 characters uses 64 bytes of memory, and an error about a part uses about 3,000.
 """
 
 import json
@@ -58,13 +58,13 @@ def parse_data(text: str, source: str, *, max_parts: int = MAX_PARTS) -> Any:
         first = documents[1].line(())
         raise DocumentError(source, first, f"document 2 of {len(documents)} begins here: use a separate file for each")
     for document in documents:
-        for path, line in document.repeated.items():  # with equal values, `kuberay lint` only reports a note
+        for path, line in document.repeated.items():  # `kuberay lint` only reports a note about these
             raise DocumentError(source, line, f"duplicate key {shorten(path[-1])}: remove one")
     return documents[0].data if documents else None
 
 
 class Format(NamedTuple):
-    """A file format, and a text about the options and arguments that accept it."""
+    """A file format, and a description of the options and arguments that accept it."""
 
     name: str
     given_as: str

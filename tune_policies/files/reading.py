@@ -110,7 +110,7 @@ def decode(data: bytes, source: str, errors: str = "strict") -> str:
 
 
 def get_text(filesystem: Any, path: str, *, max_bytes: int = MAX_BYTES) -> str:
-    """Return the text of a file that ``put_text`` wrote on a filesystem of pyarrow.
+    """Return the text of a file that ``put_text`` wrote on a pyarrow filesystem.
 
     Raises:
         Exception: The file cannot be read. Each filesystem raises its own errors.

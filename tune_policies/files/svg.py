@@ -15,7 +15,7 @@ from rich.cells import cell_len, set_cell_size
 from tune_policies.values.sanitize import one_line
 
 WIDTH: Final = 360
-"""The width of a picture in pixels. On a phone with 320 pixels, a text of size 12.5 has 11 pixels."""
+"""The width of a picture in pixels. On a screen that is 320 pixels wide, text of size 12.5 is 11 pixels high."""
 
 MARGIN: Final = 12
 INNER: Final = WIDTH - 2 * MARGIN
@@ -112,7 +112,7 @@ class Column:
 
 
 _EM: Final = 0.6
-"""The width of a character, as a fraction of the font size."""
+"""The estimated width of a character, as a fraction of the font size."""
 
 
 def text_width(text: str, size: float) -> float:

@@ -1,7 +1,7 @@
 """Prints the output of commands so that it cannot control the terminal.
 
-Inside ``guarded_streams``, the output of ``print`` and Rich is sanitized with ``values.sanitize``, an ASCII terminal
-gets escapes, and a closed stream only raises an error if a command writes to it.
+Inside ``guarded_streams``, the output of ``print`` and Rich is sanitized with ``values.sanitize``, characters that the
+terminal cannot encode are escaped, and a closed stream raises an error only if a command writes to it.
 """
 
 import codecs
@@ -51,7 +51,7 @@ def drop_stdout() -> None:
 
 
 def tell(text: object) -> None:
-    """Print a line on stderr."""
+    """Print a line to stderr."""
     print(one_line(redacted(str(text))), file=sys.stderr)
 
 
@@ -73,7 +73,7 @@ class TextConsole(Console):
 
 
 class TextTable(Table):
-    """A table whose strings are single lines. Pass a ``Text`` for several lines."""
+    """A table that prints a string on a single line. Pass a ``Text`` for several lines."""
 
     def __init__(self, *headings: Any, title: str = "", title_style: str = "table.title", **options: Any) -> None:
         super().__init__(*headings, title=Text(one_line(title), style=title_style) if title else None, **options)
@@ -112,7 +112,7 @@ class _PlainStream:
         return self._write(text, is_styled=False)
 
     def _write(self, text: str, *, is_styled: bool) -> int:
-        before = "" if self._is_at_start else "-"  # a placeholder for the text that precedes it in the line
+        before = "" if self._is_at_start else "-"  # a placeholder for the preceding text in the line
         plain = printable(before + text, is_styled=is_styled)[len(before) :]
         if text.strip() or text.endswith("\n"):
             self._is_at_start = text.rstrip(" \t").endswith("\n")
@@ -147,9 +147,9 @@ class _StyledStream:
 
 
 def _open(number: int) -> None:
-    """Replace a closed stream, because otherwise the next opened file would become stdout.
+    """Replace a closed standard stream, because otherwise the next opened file would get its descriptor.
 
-    Reading from it or writing to it raises an error. Output to a closed stderr is discarded.
+    Reading from a closed stdin, or writing to a closed stdout, raises an error. Output to a closed stderr is discarded.
     """
     name = ("stdin", "stdout", "stderr")[number]
     if getattr(sys, name) is not None:

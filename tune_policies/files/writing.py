@@ -41,7 +41,7 @@ def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
     check_new(path)
     with _written_beside(path, path, content) as half:
         try:
-            path.hardlink_to(half)  # fails if another process was first
+            path.hardlink_to(half)  # fails if another process has created the file
         except FileExistsError:
             raise _in_the_way(path) from None
         except OSError:  # a file system without links
@@ -206,7 +206,7 @@ def _keep_owner_and_mode(path: Path, target: Path, before: os.stat_result, half:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync the new name to the disk, if the system supports it."""
+    """Sync the folder with the new file name to the disk, if the system supports it."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -287,7 +287,7 @@ def _lock(path: Path, lock: Path) -> int | None:
 
 
 def put_text(filesystem: Any, path: str, text: str) -> None:
-    """Write or replace a small file as a whole on a filesystem of pyarrow, and create its folder if necessary.
+    """Write or replace a small file as a whole on a pyarrow filesystem, and create its folder if necessary.
 
     Raises:
         Exception: The file cannot be written. Each filesystem raises its own errors.

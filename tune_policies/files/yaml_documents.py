@@ -47,7 +47,7 @@ def read_scalar(text: str, tag: str | None, implicit: tuple[bool, bool]) -> Any:
     try:
         value = _constructor.construct_object(yaml.ScalarNode(kind, text))
         if isinstance(value, int):
-            str(value)  # fails if a hexadecimal number has too many digits to be written again
+            str(value)  # fails if a hexadecimal number has too many decimal digits
         return value
     except (ValueError, KeyError, OverflowError, yaml.YAMLError) as error:  # such as a number with thousands of digits
         raise ValueError(f"{shorten(text)} cannot be read as {kind.removeprefix(_PREFIX)}") from error
@@ -64,7 +64,7 @@ Path = tuple[str | int, ...]
 """The keys and indices that lead to a part, such as ``("spec", "workerGroupSpecs", 0, "groupName")``."""
 
 MAX_CHARACTERS: Final = 10_000_000
-"""The maximum length of a text. In Kubernetes, an object has at most 1.5 MiB (etcd's limit of a request)."""
+"""The maximum length of a text. In Kubernetes, an object has at most 1.5 MiB (etcd's request limit)."""
 
 _MAX_DEPTH: Final = 100
 """The maximum depth of nesting. The definition of a RayCluster has a depth of about 30."""
@@ -73,7 +73,7 @@ _MAX_PARTS: Final = 200_000
 """The maximum number of parts of a document with expanded aliases. A few lines can expand to billions of parts."""
 
 _MAX_DOCUMENTS: Final = 10_000
-"""The maximum number of documents in a text. The findings of a document need as much memory as a large part."""
+"""The maximum number of documents in a text. Findings about each document use memory."""
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if PyYAML was built with it
 
@@ -112,7 +112,7 @@ class DocumentError(InvalidResourcesError):
 
 
 def read_documents(text: str, source: str, room: int = 1) -> tuple[Document, ...]:
-    """Return the nonempty documents of a text in YAML or JSON, which may have ``room`` times the usual maximum size.
+    """Return the nonempty documents of a text in YAML or JSON. ``room`` multiplies the size limits.
 
     Raises:
         DocumentError: The text is not YAML or not plain data, or is too long or nested too deeply. No other error is
@@ -224,7 +224,7 @@ class _Builder:
         return {**merged, **found}
 
     def _repeat(self, value: Any, path: Path, line: int) -> None:
-        """Read the value of a duplicate key, which must be equal to the first value."""
+        """Read the value of a duplicate key. Raise an error unless it equals the first value."""
         first = self.lines[path]
         again = self.value(next(self._events), path)
         self.lines[path] = first
@@ -248,7 +248,7 @@ class _Builder:
         parts = value if isinstance(value, list) else [value]
         if not all(isinstance(part, dict) for part in parts):
             raise self._error(line, "<< needs a mapping or a list of mappings")
-        return {name: part[name] for part in reversed(parts) for name in part}  # the first one wins
+        return {name: part[name] for part in reversed(parts) for name in part}  # the first mapping has precedence
 
     def _scalar(self, event: Any, line: int) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Works with cluster files: designs the cheapest cluster for trials, forecasts how many trials run, and checks files.
+"""Designs the cheapest cluster for trials, forecasts how many trials run on a cluster, and checks cluster files.
 
 This package needs neither Ray nor Kubernetes. As in :mod:`tune_policies`, names are imported on first use.
 """

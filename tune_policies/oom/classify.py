@@ -18,7 +18,7 @@ _MAX_ERRORS: Final = 10_000
 _MAX_CHARACTERS: Final = 100_000
 
 _WRAPPING_ATTRIBUTES: Final = ("cause", "controller_failure", "health_check_failure", "_base_exc")
-"""The attributes with the wrapped error in Ray's RayTaskError and the errors of Ray Train."""
+"""The attributes that contain the wrapped error in Ray's RayTaskError and the errors of Ray Train."""
 
 
 class ChainedError(NamedTuple):
@@ -94,7 +94,7 @@ def _text(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return ``text``, or the beginning and the end of a very long one."""
+    """Return ``text``, or only its beginning and end if it is very long."""
     half = _MAX_CHARACTERS // 2
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:half]}\n{text[-half:]}"
 
@@ -112,7 +112,7 @@ _FAILURE: Final = re.compile(r"^Failure # \d+ \(occurred at ", re.MULTILINE)
 
 
 def named_errors(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the type and the message of each error in the tracebacks of ``text``, in their order.
+    """Yield the type and the message of each error in the tracebacks of ``text``, in the order of the text.
 
     If a trial failed several times, only the errors of the last failure are included.
     """
@@ -165,7 +165,7 @@ def classify_oom(error: object) -> OutOfMemory:
 def classify_oom_text(text: str) -> OutOfMemory:
     """Return the out-of-memory error in the text of a traceback. It never raises an error.
 
-    Use it if you do not have the error itself, such as for Tune's ``error.txt``. The function evaluates only
+    Use it if you do not have the error itself, for instance for Tune's ``error.txt``. The function evaluates only
     the last failure in that file, and only the lines with an error's type and message. It skips the middle of a very
     long text.
     """
@@ -173,8 +173,8 @@ def classify_oom_text(text: str) -> OutOfMemory:
 
 
 def _classify_one(error: ChainedError) -> OutOfMemory | None:
-    # The message of an error from another process contains that process's traceback. The message of an error of Ray
-    # consists only of that traceback.
+    # The message of an error from another process contains that process's traceback. The message of Ray's own errors
+    # consists only of the traceback.
     message, traceback, _ = error.text.partition(_TRACEBACK)
     of_ray = any(name.startswith("ray.") for name in error.types[:1]) and KILLED_BY_RAY not in error.types
     found = None if of_ray else match_signature(error.types, message)

@@ -4,7 +4,7 @@ An error is recognized by its type, if the type has no other meaning, or by a se
 driver writes. The sentences come from PyTorch 1.13 to 2.13 (``c10/cuda/CUDACachingAllocator.cpp`` and its counterparts
 for XPU, NPU, MPS and cudaMallocAsync, ``c10/core/impl/alloc_cpu.cpp``), TensorFlow's ``bfc_allocator.cc`` and
 ``op_kernel.cc``, XLA's ``pjrt`` and ``stream_executor``, and CuPy's ``memory.pyx``. The numbers in a
-sentence are the requested size, the limit, and memory use.
+sentence are the requested size, the memory limit and the memory use.
 """
 
 import math
@@ -43,7 +43,7 @@ _PROGRAM_ERRORS: Final = frozenset(
     {"AssertionError", "AttributeError", "ImportError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError"}
     | {"NotImplementedError", "SyntaxError", "TypeError", "ValueError", "ZeroDivisionError"}
 )
-"""Errors in the program itself. Developers write their messages, which can mention memory for any reason."""
+"""Errors in the program itself. Their messages can mention memory for any reason, because developers write them."""
 
 _FRAMEWORKS: Final = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax", "jaxlib": "jax", "cupy": "cupy"} | {
     "cupy_backends": "cupy",
@@ -59,14 +59,14 @@ KILLED_BY_RAY_SENTENCE: Final = (
     r"^(?:(?:Task was|\d+ worker\(s\) were) killed due to the node running low on memory"
     r"|\S.*Worker exit type: NODE_OUT_OF_MEMORY)"
 )
-"""The messages of Ray's memory monitor, in versions up to Ray 2.55 and in later versions.
+"""The messages of Ray's memory monitor, up to Ray 2.55 and in later versions.
 
-If the kernel's OOM killer ends a worker, Ray only lists possible causes, so that message is not included.
+If the kernel's OOM killer kills a worker, Ray only lists possible causes, so that message is not included.
 """
 
 _DEVICES: Final = r"(?:CUDA|HIP|XPU|NPU|MLU|GCU|MPS backend)"
 _NO_SENTENCE_BEFORE: Final = r"(?:^|[^\w\s]\s+|[^\w\s])"
-"""The text before a quoted message: a colon or a bracket, but no words of another sentence."""
+"""Matches the text before a quoted message: a colon or a bracket, but no words of another sentence."""
 _RESOURCE_EXHAUSTED: Final = r"(?:RESOURCE_EXHAUSTED|Resource exhausted): "
 
 _SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
@@ -109,7 +109,7 @@ _ACCELERATOR_TEXT: Final = re.compile(r"\bCUDA|cudaError|\bHIP\b|hipError|\bRMM 
 
 
 def match_signature(types: Sequence[str], text: str) -> OutOfMemory | None:
-    """Return the out-of-memory error for these ``types`` (see ``ChainedError``), or ``None`` for any other error."""
+    """Return the out-of-memory error with these ``ChainedError`` types and text, or ``None`` for any other error."""
     found = _by_type(types, text) or _by_text(types, text)
     if found is None:
         return None
@@ -151,7 +151,7 @@ def _by_text(types: Sequence[str], text: str) -> tuple[MemoryKind, str | None] |
 
 
 def _tensorflow(types: Sequence[str], text: str) -> tuple[MemoryKind, str] | None:
-    """Classify an error of TensorFlow, whose ResourceExhaustedError can also concern files, disks and messages."""
+    """Classify an error of TensorFlow. Its ResourceExhaustedError can also be about files, disks and messages."""
     exhausted = any(name.endswith(("ResourceExhaustedError", "InternalError")) for name in types)
     if not exhausted or not _TENSORFLOW_OOM.search(text):
         return None
@@ -165,11 +165,11 @@ Cause = Literal["own_limit", "neighbour"]
 
 _SIZE: Final = r"(\d[\d,]{0,30}(?:\.\d{0,9})?) ?(bytes\b|[KMGTPE]i?B\b|[KMGTPE]\b|B\b)"
 _UNITS: Final = {unit: 1024**power for power, unit in enumerate("BKMGTPE")}
-"""All units are binary: PyTorch on Apple, Ray and XLA write ``GB`` or ``G`` for 2^30 bytes."""
+"""The size of each unit in bytes. All units are binary: PyTorch on Apple, Ray and XLA write ``GB`` for 2^30 bytes."""
 _MAX_BYTES: Final = 2**60
 """A number above the memory of any device. PyTorch's asynchronous allocator writes 2^64 bytes for "no limit"."""
 _MAX_ROUNDING_BYTES: Final = 2**24
-"""The rounding error of three numbers with 0.01 GiB each is at most 15.4 MiB, or 0.5 % of small numbers."""
+"""A bound for the error of three numbers that are rounded to 0.01 GiB: 15.4 MiB. For small limits, it is 0.5 %."""
 
 
 def _pattern(*sentences: str) -> re.Pattern[str]:
@@ -177,7 +177,7 @@ def _pattern(*sentences: str) -> re.Pattern[str]:
     return re.compile("|".join(sentence.replace("#", _SIZE) for sentence in sentences), re.IGNORECASE)
 
 
-_ASKED: Final = _pattern(
+_REQUESTED: Final = _pattern(
     r"(?:tried|trying) to allocate #",  # PyTorch, XLA
     r"allocating #",  # CuPy; XLA on a CPU
     r"unable to (?:allocate|mmap) #",  # NumPy; PyTorch's shared memory
@@ -193,7 +193,7 @@ _LIMIT: Final = _pattern(
     r"max allowed: #",  # PyTorch on Apple
     r"limit set to: #",  # CuPy
 )
-_HELD: Final = (
+_ALLOCATED: Final = (
     _pattern(r"Of the allocated memory #"),
     _pattern(r"and # is reserved by PyTorch but unallocated"),
     _pattern(r"# reserved in total by PyTorch"),  # up to PyTorch 2.0, and on NPU
@@ -225,7 +225,7 @@ def requested_bytes(text: str) -> int | None:
         sizes = [int(size) for size in re.findall(r"\d{1,18}", found[1])]
         item_bytes = _ITEM_BYTES.get(found[2])
         return None if item_bytes is None else _plausible(math.prod(sizes) * item_bytes) or None
-    return _amount(_ASKED, text) or None
+    return _amount(_REQUESTED, text) or None
 
 
 def limit_bytes(text: str) -> int | None:
@@ -244,7 +244,7 @@ def cause(text: str) -> Cause | None:
     if asked is None:
         return None
     if limit is not None:
-        held = sum(_amount(pattern, text) or 0 for pattern in _HELD)
+        held = sum(_amount(pattern, text) or 0 for pattern in _ALLOCATED)
         if held + asked + min(_MAX_ROUNDING_BYTES, limit // 200) > limit or (free is not None and free >= asked):
             return "own_limit"
         return "neighbour"

@@ -82,7 +82,7 @@ def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> L
 
 
 def with_places(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> tuple[TrialSlot, ...]:
-    """Return the slots that fit a cluster, which can be fewer than planned for another cluster."""
+    """Return the slots that fit a cluster. If the plan was made for another cluster, they can be fewer than planned."""
     filled = _fill_with_added(plan_slots, capacity)
     return tuple(each.slot.capped(each.num_trials) for each in filled if each.num_trials)
 
@@ -169,7 +169,7 @@ class RemainingCapacity(NamedTuple):
 
     @property
     def without_devices_in_use(self) -> ClusterCapacity:
-        """The cluster without the devices of a resource on each node where slots already use that resource."""
+        """The cluster in which each node lacks the device resources that slots already use on it."""
         changed: dict[Hashable, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
         for shape, nodes in self.capacity.nodes_by_shape.items():
             if type(nodes) is not ReducedNodes:  # nothing is in use
@@ -233,7 +233,7 @@ class RemainingCapacity(NamedTuple):
     def _fill_slices(
         self, slot: TrialSlot, groups: Sequence["_Run"], wanted: int, drivers: list["_Run"]
     ) -> "FilledSlots":
-        """Place trials on whole TPU slices, and keep all slices free of other slots: Train may choose any slice."""
+        """Place trials on whole TPU slices. Because Train may choose any slice, keep all slices free of other slots."""
         held = [run for run in groups if run.per_node]
         fits = _by_node(held)
         shape = SliceShape(slot.topology or "", slot.accelerator_type or "")
@@ -339,6 +339,7 @@ class FilledSlots(NamedTuple):
 
     Attributes:
         before: The capacity before these slots were placed.
+        slot: The slot type.
         num_trials: The number of placed slots.
         runs: The nodes with their numbers of workers, in the order in which they were filled.
         drivers: The nodes with their numbers of Train drivers.

@@ -3,7 +3,7 @@
 A *worker* is a process that trains: the trial itself, or each of its Train workers. All workers of a plan are equal, so
 the order in which Ray places them does not matter. Nodes of one shape are counted together.
 
-Amounts have Ray's names, and are in ticks of 1/10,000 and bytes of host memory. These rules apply:
+Amounts have Ray's names. Host memory is in bytes, and all other amounts are in ticks of 1/10,000. These rules apply:
 
 * If the host memory of a node is unknown, it limits nothing. The amount of any other missing resource is 0.
 * A fraction of a device must fit on one device, and whole devices are not shared.
@@ -140,8 +140,8 @@ class RemainingNode:
     def slots(self, worker: Mapping[str, int], most: int) -> int:
         """Return how many workers fit, up to ``most``.
 
-        Held fractions are subtracted from the sum of all devices, because it is unknown which devices they use. So the
-        result can be too large.
+        Reserved fractions are subtracted from the sum of all devices, because it is unknown which devices they use. So
+        the result can be too large.
         """
         return min([most, *(self._slots_of(name, needed) for name, needed in worker.items() if needed)])
 
@@ -202,7 +202,7 @@ def _without(devices: Counter[int], ticks: int) -> Counter[int] | None:
 
 
 _MAY_BE_RAISED: Final = DEVICE_RESOURCES | {"CPU", "memory"}
-"""The resources of a trial that a scheduler may raise above its slot."""
+"""The resources of a trial that a scheduler may increase above the amounts of its slot."""
 
 
 def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -> int:
@@ -411,7 +411,7 @@ def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
 
 
 def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: int) -> tuple[int | None, int | None]:
-    """Return how many workers a trial can have beside ``num_trials - 1`` other trials, and if it runs alone.
+    """Return how many workers a trial can have beside ``num_trials - 1`` other trials, and how many if it runs alone.
 
     The other trials have their minimum number of workers. Both numbers leave room for all drivers, and are ``None`` if
     the number of workers is fixed.
@@ -429,7 +429,7 @@ def count_workers_beside(groups: Collection[NodeGroup], request: Request, num_dr
 
 
 def _workers_beside(groups: Collection[NodeGroup], request: Request) -> Callable[[int], int]:
-    """Return a function of the number of Train drivers that returns how many workers fit beside them.
+    """Return a function that maps a number of Train drivers to the number of workers that fit beside them.
 
     If all drivers together need less memory than a worker, each node loses at most one worker, and the drivers displace
     the most workers on the nodes with the least spare memory. Otherwise, the function assumes that every node must fit

@@ -1,1 +1,1 @@
-"""Reads a cluster: its state from the GCS, its nodes with tasks, and its configuration from files."""
+"""Reads the state of a cluster from the GCS, its nodes through tasks, and its configuration from files."""

@@ -1,4 +1,4 @@
-"""Reads which actors and placement groups reserve a cluster's resources, and their programs."""
+"""Reads which actors and placement groups reserve a cluster's resources, and which programs own them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,11 +22,11 @@ class Holders(NamedTuple):
 def read_holders(own_groups: Collection[str] = ()) -> Holders:
     """Read the reservations of actors and placement groups, except those in ``own_groups``.
 
-    It does not work through Ray Client.
+    The function does not work through Ray Client.
 
     Raises:
-        RayError: Ray stopped.
-        RuntimeError: Ray stopped.
+        RayError: Ray cannot be reached.
+        RuntimeError: Ray cannot be reached.
     """
     own_job, by_job = ray.get_runtime_context().get_job_id(), programs()
 
@@ -50,7 +50,7 @@ def read_holders(own_groups: Collection[str] = ()) -> Holders:
 
 
 def what_holders_have(request: Sequence[Mapping[str, float]], holders: Holders) -> str:
-    """Return a text about the reservations that block a request with these bundles, or ``""`` if none does."""
+    """Return a description of the reservations that block a request for these bundles, or ``""`` if none does."""
     bundles = [ray_ticks(bundle) for bundle in request]
     names = {name for bundle in bundles for name in bundle}
     short = {
@@ -68,7 +68,7 @@ def what_holders_have(request: Sequence[Mapping[str, float]], holders: Holders) 
 
 
 def sum_of(request: Iterable[Mapping[str, float]]) -> Amounts:
-    """Return the sum of bundles, in ticks."""
+    """Return the total resources of the bundles, in ticks."""
     total: Counter[str] = Counter()
     for bundle in request:
         total.update(ray_ticks(bundle))
@@ -76,5 +76,5 @@ def sum_of(request: Iterable[Mapping[str, float]]) -> Amounts:
 
 
 def format_amounts(ticks: Amounts) -> str:
-    """Return amounts in ticks as text: ``1 CPU, 0.5 GPU``."""
+    """Return amounts in ticks as text, such as ``1 CPU, 0.5 GPU``."""
     return ", ".join(format_ticks(name, amount) for name, amount in sorted(ticks.items()))

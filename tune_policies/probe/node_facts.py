@@ -1,8 +1,8 @@
 """Reads this machine's GPUs, CPUs, memory and frameworks, and the configuration of its autoscaler.
 
-Ray sends this module and ``probe.nvml`` to nodes without this package, and the doctor runs it as a program. So it needs
-only Python's standard library and returns plain data. It does not import frameworks, because an import would take
-seconds and use GPU memory.
+Ray sends this module and ``probe.nvml`` to nodes without this package, and the doctor runs this module as a program. So
+it needs only Python's standard library and returns plain data. Importing frameworks would take seconds and use GPU
+memory.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tune_policies.probe.nvml import NvmlError, read_driver, read_gpus
 
-# These versions must be the same on all nodes, because nodes exchange pickled values.
+# The packages whose versions must be the same on all nodes, because nodes exchange pickled values.
 _PACKAGES = ("ray", "torch", "tensorflow", "jax", "numpy", "tune-policies")
 
 _CPU_FEATURES = (
@@ -28,7 +28,7 @@ _CPU_FEATURES = (
 # The variables with which current and older Ray versions hide AMD and Intel GPUs.
 _DEVICE_VARIABLES = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR")
 
-# The distributions that contain the package ``tensorflow``, including AMD's and Google's for TPUs.
+# The distributions that contain the package ``tensorflow``, including those for AMD GPUs and Google TPUs.
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "rocm-tensorflow", "tensorflow-tpu")
 
 
@@ -39,7 +39,7 @@ def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:
 
     Args:
         with_gpus: Whether to read the GPUs.
-        session: The name of the Ray session whose autoscaler to look for, or ``None`` if it cannot run on this node.
+        session: The name of the Ray session whose autoscaler may run on this node, or ``None`` if none can.
     """
     facts: dict[str, object] = {"gpus": None, "gpu_error": None, "monitor": session and read_monitor(session)}
     facts |= {"usable_cpus": read_usable_cpus(), "cpu_model": read_cpu_model()}
@@ -190,7 +190,7 @@ def _cpu_limits(root: str = "/") -> dict[str, float]:
         limits["CPU affinity"] = len(os.sched_getaffinity(0))
     if quotas := [quota for folder in _cgroups("cpu", root) if (quota := _quota(folder)) is not None]:
         limits["cgroup quota"] = min(quotas)
-    # Slurm sets it for a task with its own CPUs, but binds the task to these CPUs only if configured to do so.
+    # Slurm sets this variable for a task with its own CPUs, but binds the task to these CPUs only if configured to.
     slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
     if slurm.isdecimal() and 0 < float(slurm) < 1e6:
         limits["SLURM_CPUS_PER_TASK"] = float(slurm)
@@ -208,7 +208,7 @@ def read_cpu_model(root: str = "/") -> str | None:
 def read_cpu_labels(root: str = "/") -> dict[str, str]:
     """Return node labels for the CPU features that affect the speed of numerical code.
 
-    They contain the names of the features in ``lscpu``: ``{"cpu-avx512f": "true"}``. ``root`` is the folder with
+    The labels use the feature names of ``lscpu``, such as ``{"cpu-avx512f": "true"}``. ``root`` is the folder with
     ``proc``.
     """
     features = (_cpu_info(root, "flags") or _cpu_info(root, "Features") or "").split()  # "flags" on x86
@@ -216,7 +216,7 @@ def read_cpu_labels(root: str = "/") -> dict[str, str]:
 
 
 def _cpu_info(root: str, key: str) -> str | None:
-    """Return a field of the first CPU in Linux's list."""
+    """Return a field of the first CPU in ``proc/cpuinfo``, or ``None`` if it is missing."""
     try:
         lines = (Path(root) / "proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -232,7 +232,7 @@ def host_memory_bytes() -> int:
 
 
 def cgroup_memory_bytes() -> int | None:
-    """Return the memory limit of the cgroups of this process, or ``None`` if it is not below the machine's memory."""
+    """Return this process's cgroup memory limit in bytes, or ``None`` if it is not below the machine's memory."""
     limits = [
         limit
         for folder in _cgroups("memory")
@@ -262,7 +262,7 @@ def _cgroups(controller: str, root: str = "/") -> list[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """Return the number of CPUs that a cgroup of version 1 or 2 allows, or ``None`` without a limit."""
+    """Return the number of CPUs that a cgroup of version 1 or 2 allows, or ``None`` if it has no limit."""
     numbers = _numbers(folder / "cpu.max")
     numbers = numbers or _numbers(folder / "cpu.cfs_quota_us") + _numbers(folder / "cpu.cfs_period_us")
     return numbers[0] / numbers[1] if len(numbers) == 2 else None
@@ -285,10 +285,10 @@ def _shm_bytes() -> int | None:
 
 
 def read_monitor(session: str) -> dict[str, object] | None:
-    """Return ``path`` and ``config`` of the autoscaler of ``session``, or ``None`` if its monitor does not run here.
+    """Return ``path`` and ``config`` of the autoscaler of ``session``, or ``None`` if it does not run on this node.
 
-    ``config`` is ``None`` if there is no configuration file, or if the file cannot be read; ``error`` is the reason.
-    The file also contains keys and passwords, so only the parts about node types are returned.
+    ``config`` is ``None`` if there is no configuration file, or if it cannot be read for the reason in ``error``. The
+    file may contain keys and passwords, so only the parts about node types are returned.
     """
     import yaml
 

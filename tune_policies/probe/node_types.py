@@ -1,7 +1,7 @@
-"""Converts the configuration of Ray's autoscaler to the nodes that it can still add.
+"""Determines which nodes Ray's autoscaler can still add, from its configuration.
 
-The keys are those of a Ray cluster YAML. ``max_workers`` limits the worker nodes, without the head. The default
-for a node type is the cluster's ``max_workers``, or 0 for the type of the head node.
+The configuration has the keys of a Ray cluster YAML. ``max_workers`` limits the worker nodes, excluding the head node.
+The default for a node type is the cluster's ``max_workers``, or 0 for the type of the head node.
 """
 
 from collections.abc import Mapping
@@ -27,12 +27,13 @@ def addable_node_types(
     """Return the node types that the autoscaler can still add, sorted by name.
 
     Args:
-        config: The configuration: ``available_node_types``, ``head_node_type``, ``max_workers``.
+        config: The configuration, with ``available_node_types``, ``head_node_type`` and ``max_workers``.
         workers_by_type: The number of running worker nodes of each type.
-        source: The origin of the configuration, for messages.
+        source: The origin of the configuration, for error messages.
 
     Raises:
-        InvalidResourcesError: A part of it is missing or wrong. The message contains ``source`` and the key.
+        InvalidResourcesError: A part of the configuration is missing or invalid. The message contains ``source`` and
+            the key.
     """
     most = _max_workers(config, source)
     rows = []
@@ -96,7 +97,7 @@ def _to_node_type(name: str, node_type: dict[str, Any], more: int, key: str) -> 
             name=name,
             resources=to_resources(amounts),
             max_nodes_to_add=more,
-            # Do not read the type from a label, because the autoscaler and requests for a type use the resource.
+            # Do not read the type from a label, because the autoscaler and resource requests use the resource.
             accelerator_type=accelerator_type_of(amounts),
             labels=labels,
         )
@@ -105,13 +106,13 @@ def _to_node_type(name: str, node_type: dict[str, Any], more: int, key: str) -> 
 
 
 _HEAD: Final = "headgroup"
-"""The node type of the head in Ray's autoscaler."""
+"""The node type of a RayCluster's head node in Ray's autoscaler."""
 
 
 def load_cluster_config(path: str | Path) -> dict[str, Any]:
     """Return the configuration in the format of Ray's autoscaler.
 
-    From a KubeRay manifest, the function reads the RayCluster, or the one in a RayJob or RayService. Without
+    In a KubeRay manifest, the function reads the RayCluster, or the cluster in a RayJob or RayService. Without
     ``enableInTreeAutoscaling``, KubeRay starts no autoscaler, so no node can be added.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Reads the GPUs of the machine through NVML. No other module uses NVML.
+"""Reads the GPUs of the machine through NVML.
 
 NVML creates no CUDA context, so reading uses no GPU memory. Ray sends this module to nodes without this package, so it
 needs only Python's standard library and the NVML binding, and returns plain data.
@@ -34,8 +34,7 @@ class DeviceUse:
 
     Attributes:
         uuid: The device's UUID in NVML.
-        total_bytes: The total memory, in bytes. If possible, it excludes the part that the driver reserves, as in
-            plans.
+        total_bytes: The total memory in bytes, without the part that the driver reserves if that part is known.
         free_bytes: The free memory, in bytes.
         bytes_by_process: The memory of each process in bytes, by process ID, or ``None`` if it is unknown. The dict is
             empty if the driver lists no processes. Older drivers use the process IDs of the host, so a process in a
@@ -60,7 +59,7 @@ def read_gpus() -> list[dict[str, Any]]:
     selects GPUs by the number of the physical GPU or by UUID.
 
     Raises:
-        NvmlError: They cannot be read.
+        NvmlError: The GPUs cannot be read.
     """
     with _opened() as nvml:
         return [
@@ -80,7 +79,7 @@ def read_driver() -> dict[str, Any]:
     Unknown values are ``None``. The memory of a GPU includes the part that the driver reserves.
 
     Raises:
-        NvmlError: They cannot be read.
+        NvmlError: The GPUs cannot be read.
     """
     with _opened() as nvml:
         cuda = _ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")
@@ -95,7 +94,7 @@ def read_device_use() -> list[DeviceUse]:
     """Return the memory use of the devices that are visible to this process.
 
     Raises:
-        NvmlError: They cannot be read.
+        NvmlError: The devices cannot be read.
     """
     _keep_open()
     with _opened() as nvml:
@@ -117,7 +116,7 @@ def read_device_use() -> list[DeviceUse]:
 def bytes_of_process(devices: list[DeviceUse], pid: int | None = None) -> int | None:
     """Return the memory of a process on ``devices``, in bytes, or ``None`` if the driver does not report it.
 
-    The default process is this one.
+    ``pid`` defaults to this process.
     """
     pid = os.getpid() if pid is None else pid
     found = [device.bytes_by_process[pid] for device in devices if pid in device.bytes_by_process]
@@ -131,10 +130,12 @@ def are_gpus_hidden() -> bool:
 
 
 class GpuCounters:
-    """Energy and clocks of the GPUs that are visible to this process. NVML stays open, so reading takes microseconds.
+    """Reads the energy, clocks and utilization of the GPUs that are visible to this process.
+
+    NVML stays open, so that reading takes microseconds.
 
     Raises:
-        NvmlError: They cannot be read.
+        NvmlError: The GPUs cannot be read.
     """
 
     def __init__(self) -> None:
@@ -157,14 +158,14 @@ class GpuCounters:
         return None if None in used_mj else sum(used_mj) / 1000
 
     def throttled(self) -> tuple[str, ...]:
-        """Return the reasons for throttled clocks. The tuple is empty if there are none or a GPU reports none."""
+        """Return the reasons for throttled clocks. The tuple is empty if a GPU does not report reasons."""
         masks = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return tuple(
             reason for bit, reason in _THROTTLED_BY.items() if None not in masks and any(mask & bit for mask in masks)
         )
 
     def utilization(self) -> float | None:
-        """Return the fraction of the last second in which the GPUs were busy, on average, or ``None`` if unknown."""
+        """Return the average fraction of the last second that the GPUs were busy, or ``None`` if it is unknown."""
         rates = self._ask("nvmlDeviceGetUtilizationRates")
         return None if None in rates else sum(rate.gpu for rate in rates) / len(rates) / 100
 
@@ -174,7 +175,7 @@ class GpuCounters:
 
 @contextlib.contextmanager
 def _opened() -> Iterator[Any]:
-    """Open NVML for a short time, because MIG cannot be switched while NVML is open.
+    """Open NVML only during the block, because the MIG mode cannot be changed while NVML is open.
 
     Raises:
         NvmlError: The binding is missing or raises an error.
@@ -183,7 +184,7 @@ def _opened() -> Iterator[Any]:
         import pynvml  # package nvidia-ml-py
     except ImportError:
         try:
-            # Every Ray wheel has a copy, so a node need not install the package.
+            # Every Ray wheel contains a copy, so the package need not be installed on nodes.
             from ray._private.thirdparty import pynvml
         except ImportError:
             raise NvmlError("the NVML binding is missing: pip install nvidia-ml-py") from None
@@ -197,7 +198,7 @@ def _opened() -> Iterator[Any]:
         raise NvmlError(str(error)) from error
 
 
-@functools.cache  # once per process, because NVML counts its users
+@functools.cache  # once per process, because NVML counts how often it is opened
 def _keep_open() -> None:
     """Keep NVML open until the process ends, because opening it for each report would take milliseconds."""
     with _opened() as nvml:
@@ -212,7 +213,7 @@ def _visible(nvml: Any) -> list[tuple[int, Any]]:
     """Return the devices that ``CUDA_VISIBLE_DEVICES`` selects, each with its number among all devices.
 
     Raises:
-        NvmlError: It selects none of them.
+        NvmlError: ``CUDA_VISIBLE_DEVICES`` selects none of the devices.
     """
     listed: list[tuple[str, Any]] = []  # the number of the physical GPU, and the GPU or one of its MIG devices
     for number, handle in enumerate(_handles(nvml)):

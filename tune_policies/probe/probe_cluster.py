@@ -1,8 +1,9 @@
 """Reads a Ray cluster for planning: nodes, their GPUs and usable CPUs, and the nodes that can be added.
 
-The state of the cluster comes from the GCS (``ray_compat.gcs``). Facts come from tasks (``run_on_nodes``) on the nodes
-that ``sampling`` selects, and the nodes that can be added from the autoscaler's configuration (``node_types``). Plans
-use totals, because Ray under-reports free resources while placement groups are pending.
+The state of the cluster comes from the GCS (``ray_compat.gcs``). The facts of nodes come from tasks (``run_on_nodes``)
+on the nodes that ``sampling`` selects. The autoscaler's configuration determines which nodes can be added
+(``node_types``). Plans use total resources, because Ray under-reports free resources while placement groups are
+pending.
 """
 
 import time
@@ -36,11 +37,11 @@ from tune_policies.values.errors import InvalidResourcesError, ProbeError
 
 
 class ProbeWarning(UserWarning):
-    """Warns that a part of the cluster could not be read. It is ``None`` in the capacity."""
+    """Warns that a part of the cluster could not be read. This part is ``None`` in the capacity."""
 
 
 _warned: Final[set[str]] = set()
-"""The warnings issued so far. Python forgets them whenever any code changes the warning filters."""
+"""The warnings issued so far. Python's own record of them is cleared when any code changes the warning filters."""
 
 _printed: Final[list[TrialPlan]] = []
 """The plans that ``plan_on_cluster`` has printed."""
@@ -51,21 +52,22 @@ def probe_cluster(
 ) -> ClusterCapacity:
     """Read the nodes of a Ray cluster, their GPUs and usable CPUs, and the nodes that the autoscaler can add.
 
-    It uses the program's connection to Ray. Without one, it connects for the duration of the call: to ``address``, to
-    ``RAY_ADDRESS``, to the Ray instance on this machine, or to an instance that it starts.
+    The function uses the program's connection to Ray. Without one, it connects for the duration of the call to
+    ``address``, to ``RAY_ADDRESS``, to the Ray instance on this machine, or to an instance that it starts.
 
     Args:
         address: The address, as for ``ray.init``: ``host:port``, ``ray://host:port``, ``"auto"``, or ``"local"`` to
-            start an instance. It is only used if the program is not connected yet.
+            start an instance. Omit it if the program is already connected.
         timeout_s: The timeout of each step, in seconds: to connect, to read the state of the cluster, and to read all
             nodes.
         cluster_config: The autoscaler's configuration: a Ray cluster YAML, or a KubeRay RayCluster. By default, the
-            configuration is read on the head node. If the autoscaler runs elsewhere, like KubeRay's, ``node_types`` are
-            unknown.
+            configuration is read on the head node. If the autoscaler runs elsewhere, as with KubeRay, ``node_types`` is
+            ``None``.
 
     Raises:
         InvalidResourcesError: ``timeout_s`` is not above 0, or ``address`` or ``cluster_config`` is invalid.
-        ProbeError: Ray cannot be reached in time, stops while it is read, or has no alive node.
+        ProbeError: Ray cannot be reached in time, stops while it is read, or has no alive node, or ``address`` is given
+            to a connected program.
 
     Warns:
         ProbeWarning: A node or the autoscaler's configuration could not be read in time. Its fields are ``None`` in the
@@ -106,8 +108,8 @@ def probe_cluster(
 def plan_on_cluster(policy: ResourcePolicy, *, timeout_s: float = 30.0) -> TrialPlan:
     """Return and print the policy's plan for the cluster that the program's runs will use.
 
-    If the program is not connected to Ray, it connects like Tune and Train, and stays connected, so that the next run
-    uses the same cluster.
+    If the program is not connected to Ray, the function connects it as Tune and Train do. The program stays connected,
+    so that the next run uses the same cluster.
 
     Args:
         policy: The policy.
@@ -133,7 +135,7 @@ def is_printed(plan: TrialPlan) -> bool:
 
 @dataclass
 class _Readings:
-    """The facts of the nodes. ``monitor`` describes the autoscaler's process on the head node."""
+    """The facts of nodes and the failures to read them. ``monitor`` is the result of ``read_monitor``, if any."""
 
     facts: dict[str, NodeFacts] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -172,7 +174,7 @@ def _read_nodes(state: ClusterState, timeout_s: float) -> _Readings:
 
 
 def _to_devices(node: NodeCapacity, facts: Facts) -> tuple[tuple[GpuDevice, ...] | None, str | None]:
-    """Return the GPUs of a node, and a text about a problem with them or ``None``."""
+    """Return the GPUs of a node, or ``None`` if they were not read, and a description of a problem, or ``None``."""
     gpus: Any = facts["gpus"]
     if gpus is None:
         return None, None if facts["gpu_error"] is None else str(facts["gpu_error"])

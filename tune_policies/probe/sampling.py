@@ -38,7 +38,7 @@ class NodeFacts(Value):
     def of_another(self) -> "NodeFacts":
         """Return the facts that also apply to another node of the same kind.
 
-        They exclude UUIDs, and the CPU model, because a cloud's machine type can have several CPU models.
+        These facts exclude UUIDs, and the CPU model because a cloud's machine type can have several CPU models.
         """
         devices = self.devices and tuple(d.model_copy(update={"uuid": None}) for d in self.devices)
         return NodeFacts(devices=devices, usable_cpus=self.usable_cpus)
@@ -80,7 +80,7 @@ def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
 
 
 def first_reads(kinds: Iterable[Kind], heads: Iterable[NodeCapacity]) -> list[NodeCapacity]:
-    """Return a few nodes of each kind, and the head nodes, where the autoscaler runs."""
+    """Return a few nodes of each kind, and the head nodes, because the autoscaler runs there."""
     few = [node for kind in kinds for node in kind[:READS_PER_KIND]][:MAX_NODES_READ]
     return [*few, *(head for head in heads if head not in few)]
 

@@ -1,1 +1,1 @@
-"""The only package that uses parts of Ray that are private or not in its documented API."""
+"""Wraps the private and undocumented parts of Ray. No other package uses them."""

@@ -1,8 +1,8 @@
 """Finds Ray's autoscaler, requests nodes from it, and reads its reports.
 
 Ray has a public API for requests (``request_resources``), but none for reports. Autoscaler v2 reports to the GCS, where
-``ray status`` reads it, and v1 writes JSON into Ray's internal key-value store. The private parts are the same in Ray
-2.50 and 2.60 unless noted.
+``ray status`` reads the report. Autoscaler v1 writes JSON to Ray's internal key-value store. The private parts used
+here are the same in Ray 2.50 and 2.60 unless noted.
 """
 
 import inspect
@@ -40,12 +40,12 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 _FIRST_REPORT_S: Final = 6.0
-"""Both versions report every 5 s (``AUTOSCALER_UPDATE_INTERVAL_S``), for the first time soon after the start."""
+"""How long to wait for the first report. Both versions report every 5 s (``AUTOSCALER_UPDATE_INTERVAL_S``)."""
 _RPC_TIMEOUT_S: Final = 10
 
 
 class Launch(NamedTuple):
-    """The launch of a node. ``started_at`` is in seconds of the head node's clock, and ``error`` may be empty."""
+    """The launch of a node. ``started_at`` is a Unix timestamp, and ``error`` is the reason for a failure, if known."""
 
     node_type: str
     started_at: float
@@ -53,16 +53,16 @@ class Launch(NamedTuple):
 
 
 class LaunchReport(NamedTuple):
-    """The report of a round of the autoscaler.
+    """The autoscaler's report of one update round.
 
     Attributes:
-        number: Differs between rounds.
-        answers: Whether the round took the request into account.
-        pending: Nodes that are being launched, by node type.
-        launches: Nodes that are being launched, if the report has their start times.
-        failures: Failed launches, which the autoscaler keeps while it runs, or for half an hour.
-        refused: Whether the autoscaler reports that it can never satisfy the request.
-        time: The time of the report in seconds of the head node's clock, if it has one.
+        number: A number that differs between rounds.
+        answers: Whether the round took this program's last request into account.
+        pending: The number of nodes that are being launched, by node type.
+        launches: The launches in progress, if the report contains their start times.
+        failures: Failed launches. Autoscaler v2 reports them as long as it runs, and v1 for half an hour.
+        refused: Whether the autoscaler reports that the request is infeasible.
+        time: The Unix timestamp of the report, or ``None`` if the report does not contain it.
     """
 
     number: float
@@ -75,7 +75,7 @@ class LaunchReport(NamedTuple):
 
 
 class Autoscaler(ABC):
-    """The autoscaler of the program's cluster. All methods raise a ``ProbeError`` if Ray cannot be reached."""
+    """The autoscaler of the cluster. All methods raise a ``ProbeError`` if Ray cannot be reached."""
 
     version: int
 
@@ -83,7 +83,7 @@ class Autoscaler(ABC):
         self._request: Counter[str] = Counter()
 
     def request(self, bundles: list[Bundle]) -> None:
-        """Request nodes for all bundles at once, which replaces all earlier requests of any program."""
+        """Request nodes that fit all bundles at once. This replaces the earlier request of any program."""
         arguments: dict[str, Any] = {"bundles": [bundle.resources for bundle in bundles]}
         if any(bundle.label_selector for bundle in bundles):
             if self.version == 1 or "bundle_label_selectors" not in inspect.signature(request_resources).parameters:
@@ -94,25 +94,25 @@ class Autoscaler(ABC):
             try:
                 request_resources(**arguments)
             except TypeError:
-                # Before Ray 2.56 it accepts only whole numbers, but the private function accepts fractions.
+                # Before Ray 2.56, only the private function accepts fractions.
                 commands.request_resources(**arguments)
         self._request = counted(bundles)
         self._remember_request()
 
     @abstractmethod
     def requested(self) -> Counter[str]:
-        """Return the current request of any program as :func:`counted` does."""
+        """Return the cluster's current request, of any program, in the format of :func:`counted`."""
 
     @abstractmethod
     def report(self) -> LaunchReport | None:
         """Return the last report, or ``None`` if there is none yet."""
 
     def _remember_request(self) -> None:  # noqa: B027  # version 1 reports the request itself
-        """Remember which reports take the request into account."""
+        """Record which reports will take the request into account."""
 
 
 class AutoscalerV2(Autoscaler):
-    """Reports launches, failed launches, and infeasible requests."""
+    """Autoscaler v2, which reports launches, failed launches and infeasible requests."""
 
     version = 2
     _version_at_request = 0
@@ -132,7 +132,7 @@ class AutoscalerV2(Autoscaler):
         for starting in state.pending_instances:
             pending[starting.ray_node_type_name] += 1
         failed, waiting = state.failed_instance_requests, state.pending_instance_requests
-        # The report may still contain an earlier request.
+        # The infeasible request in the report may be an earlier one.
         infeasible = _constraints(state.infeasible_cluster_resource_constraints)
         return LaunchReport(
             number=state.last_seen_cluster_resource_state_version,
@@ -144,12 +144,12 @@ class AutoscalerV2(Autoscaler):
         )
 
     def _remember_request(self) -> None:
-        # A round that read a later version of the cluster's state has read the request.
+        # A round that reads a later version of the cluster state also reads the request.
         self._version_at_request = _status().cluster_resource_state.cluster_resource_state_version
 
 
 class AutoscalerV1(Autoscaler):
-    """Reports launches and those failures that its provider explains, but no infeasible requests."""
+    """Autoscaler v1, which reports launches and failures that its provider explains, but no infeasible requests."""
 
     version = 1
 
@@ -184,9 +184,9 @@ class AutoscalerV1(Autoscaler):
 
 
 def find_autoscaler() -> Autoscaler | None:
-    """Return the autoscaler of the program's cluster, or ``None`` if nothing adds nodes.
+    """Return the cluster's autoscaler, or ``None`` if it has none or the program uses Ray Client.
 
-    If the cluster has just started, wait for its first report.
+    If the cluster has just started, the function waits a few seconds for the first report.
 
     Raises:
         ProbeError: The program is not connected to Ray, or Ray cannot be reached.
@@ -199,8 +199,8 @@ def find_autoscaler() -> Autoscaler | None:
     with ray_errors():
         started_here = ray._private.worker._global_node
         if started_here is not None and started_here.head and not started_here._ray_params.autoscaling_config:
-            return None  # this program started the Ray instance
-        # Ray caches the answer of the first cluster of a process.
+            return None  # this program started the Ray instance, without an autoscaler
+        # Ray's cached result may belong to an earlier cluster of this process.
         autoscaler: Autoscaler = AutoscalerV2() if is_autoscaler_v2(fetch_from_server=True) else AutoscalerV1()
     deadline = time.monotonic() + _FIRST_REPORT_S
     while (is_one := _adds_nodes(autoscaler)) is None:
@@ -211,9 +211,12 @@ def find_autoscaler() -> Autoscaler | None:
 
 
 def _adds_nodes(autoscaler: Autoscaler) -> bool | None:
-    """Return whether the autoscaler can add nodes, unlike Ray's monitor without one, or ``None`` if not known."""
+    """Return whether the cluster can add nodes, or ``None`` before the first report.
+
+    Ray's monitor reports even in a cluster that cannot add nodes.
+    """
     if autoscaler.version == 2:
-        # Only the nodes of an autoscaler, and its head, have an instance ID or a type.
+        # In a cluster that cannot add nodes, no node has an instance ID or a type.
         nodes = _status().cluster_resource_state.node_states
         return any(node.instance_id or node.ray_node_type_name for node in nodes)
     report = json.loads(_read(DEBUG_AUTOSCALING_STATUS) or b"{}").get("autoscaler_report") or {}
@@ -222,7 +225,7 @@ def _adds_nodes(autoscaler: Autoscaler) -> bool | None:
 
 
 def counted(bundles: list[Bundle]) -> Counter[str]:
-    """Count equal bundles, without labels, whose format depends on Ray's version."""
+    """Count equal bundles, without label selectors, because their format depends on Ray's version."""
     return Counter(_name_of(bundle.resources) for bundle in bundles)
 
 
@@ -232,7 +235,7 @@ def _name_of(resources: Mapping[str, float]) -> str:
 
 @contextmanager
 def ray_errors() -> Iterator[None]:
-    """Convert errors of a Ray cluster that cannot be reached, or that lacks private parts, to a ``ProbeError``."""
+    """Raise a ``ProbeError`` if Ray cannot be reached, or lacks a private part that the block uses."""
     try:
         yield
     except AttributeError as error:
@@ -263,10 +266,10 @@ def _constraints(constraints: Any) -> Counter[str]:
 
 
 def start_coordinator_here() -> None:
-    """Start Ray Train's ``AutoscalingCoordinator`` on this program's node, if this Ray has one and it does not run yet.
+    """Start Ray Train's ``AutoscalingCoordinator`` on this program's node, unless it runs or Ray does not have it.
 
-    A Train run would start it on the node of its driver, which may be a trial on a worker node. The actor stays there,
-    so that node would never become idle. Ray has no public way to choose the node.
+    Otherwise, a Train run starts this actor on the node of its driver, which may be a trial on a worker node. Then that
+    node never becomes idle. Ray has no public way to choose the node.
     """
     try:
         from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (

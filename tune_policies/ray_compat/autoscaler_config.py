@@ -1,6 +1,6 @@
-"""Reads a RayCluster as Ray's autoscaler reads it, by a private function of Ray, which has no public one.
+"""Converts a RayCluster to the configuration of Ray's autoscaler.
 
-The function is the same in Ray 2.50 and 2.60. Any error of Ray becomes a ``ValueError``.
+Ray has only a private function for this, which is the same in Ray 2.50 and 2.60.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,12 +12,12 @@ _GROUP_DEFAULTS: Final = {"replicas": 0, "minReplicas": 0, "maxReplicas": 214748
 
 
 def read_ray_cluster(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the autoscaler's configuration of a RayCluster with KubeRay's defaults.
+    """Return the autoscaler configuration of a RayCluster, with KubeRay's defaults for missing fields.
 
-    It does not say whether KubeRay starts an autoscaler (``enableInTreeAutoscaling``).
+    The configuration does not show whether KubeRay starts an autoscaler (``enableInTreeAutoscaling``).
 
     Raises:
-        ValueError: Ray cannot read it. The message is Ray's.
+        ValueError: Ray cannot read the manifest. The message contains Ray's error.
     """
     from tune_policies.ray_compat.version import needs_of_ray  # the rest of this module does not import Ray
 
@@ -35,7 +35,7 @@ def read_ray_cluster(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def errors_of_ray_as_value_errors() -> Iterator[None]:
-    """Convert any error of Ray to a ``ValueError``."""
+    """Convert any error in the block to a ``ValueError``."""
     try:
         yield
     except Exception as error:

@@ -1,6 +1,6 @@
-"""Runs calls in threads, with deadlines: a call of Ray or of a remote file system may hang.
+"""Runs calls to Ray or a remote file system in threads with a timeout, because such calls may hang.
 
-The threads do not keep the program alive, unlike those of ``concurrent.futures``.
+Unlike the threads of ``concurrent.futures``, these threads do not keep the program alive.
 """
 
 import threading
@@ -12,24 +12,24 @@ T = TypeVar("T")
 
 
 class BackgroundTask(Generic[T]):
-    """Runs one piece of work at a time in a thread. A copy is a new, idle task."""
+    """Runs one function at a time in a thread. A copy of a task is a new, idle task."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._answers: SimpleQueue[T | Exception] = SimpleQueue()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), ()  # Tune saves its schedulers, and a thread cannot be pickled
+        return type(self), ()  # Tune pickles its schedulers, but a thread cannot be pickled
 
     def start(self, work: Callable[[], T]) -> bool:
-        """Start ``work`` unless other work still runs; return whether it was started."""
+        """Start ``work`` unless earlier work is still running. Return whether it was started."""
         if not self.wait(0):
             return False
 
         def run() -> None:
             try:
                 self._answers.put(work())
-            except Exception as error:  # noqa: BLE001  # the caller of `take` gets it
+            except Exception as error:  # noqa: BLE001  # `take` returns it
                 self._answers.put(error)
 
         self._thread = threading.Thread(target=run, daemon=True)
@@ -37,14 +37,14 @@ class BackgroundTask(Generic[T]):
         return True
 
     def take(self) -> T | Exception | None:
-        """Return the next result or error of the work, or ``None`` if there is none."""
+        """Return the next result or exception of finished work, or ``None`` if there is none."""
         try:
             return self._answers.get_nowait()
         except Empty:
             return None
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the work; return whether it ended in time."""
+        """Wait for the work to end. Return whether it ended within ``timeout_s`` seconds."""
         if self._thread is None:
             return True
         self._thread.join(timeout_s)
@@ -52,7 +52,7 @@ class BackgroundTask(Generic[T]):
 
 
 def answer_within(timeout_s: float, work: Callable[[], T]) -> T:
-    """Return the result of ``work``.
+    """Run ``work`` in a thread and return its result.
 
     Raises:
         TimeoutError: ``work`` did not end within ``timeout_s`` seconds.

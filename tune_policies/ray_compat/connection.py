@@ -1,4 +1,4 @@
-"""Connects the program to a Ray cluster, without a long wait if none answers."""
+"""Connects the program to a Ray cluster, or fails quickly if none answers."""
 
 import re
 import socket
@@ -15,7 +15,7 @@ from tune_policies.files.child_python import child_python
 from tune_policies.ray_compat.version import Gone, warn_of_untried_ray
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 
-try:  # Ray has no public API to find a running Ray
+try:  # Ray has no public API to find a running cluster
     from ray._private import services
 except ImportError as error:
     services = Gone(error, "finding a running Ray cluster (not needed if you call ray.init() yourself)")
@@ -36,8 +36,8 @@ except ImportError:  # a Ray installation without Ray Client
 class _WithoutWorkingFolder(JobConfig):  # type: ignore[misc]  # Ray has no types
     """A job whose workers do not import modules from the driver's working folder.
 
-    Ray 2.50 and 2.60 send the folder's name to all workers unless this method says that they have one of their own.
-    There is no public option.
+    Ray 2.50 and 2.60 send the folder's path to all workers unless this method returns ``True``. Ray has no public
+    option for this.
     """
 
     def _runtime_env_has_working_dir(self) -> bool:
@@ -48,7 +48,7 @@ _CONNECT: Final = "import ray, sys; ray.init(address=sys.argv[1], logging_level=
 
 
 def find_ray(address: str | None) -> str | None:
-    """Return the address of the Ray cluster to which ``ray.init(address)`` would connect, or ``None``.
+    """Return the address of the cluster to which ``ray.init(address)`` connects, or ``None`` if it finds none.
 
     Raises:
         InvalidResourcesError: ``address`` is empty.
@@ -57,9 +57,9 @@ def find_ray(address: str | None) -> str | None:
         raise InvalidResourcesError("the address of Ray is empty: name host:port or ray://host:port, or leave it out")
     found = address
     if address in (None, "auto"):
-        # As in ray.init, because the instance may have stopped since. Ray 2.50 has no cache.
+        # Clear the cache as `ray.init` does, because the instance may have stopped. Ray 2.50 has no cache.
         getattr(services.find_gcs_addresses, "cache_clear", lambda: None)()
-        with suppress(ConnectionError):  # "auto", and no Ray runs
+        with suppress(ConnectionError):  # the address is "auto", but no Ray cluster runs
             found = services.get_ray_address_from_environment(address, None)
     return None if found in ("auto", "local") else found
 
@@ -68,17 +68,17 @@ def find_ray(address: str | None) -> str | None:
 def connection(
     address: str | None, timeout_s: float, *, local: str, uses_working_folder: bool = True
 ) -> Iterator[None]:
-    """Connect to Ray during the block: the program's cluster, the one at ``address``, or one that is found.
+    """Connect the program to Ray during the block, or use its existing connection.
 
     Args:
-        address: As for ``ray.init``.
-        timeout_s: Deadline for a named or found cluster to answer, in seconds.
-        local: The effect of the address ``"local"``, for messages.
+        address: The address, as for ``ray.init``.
+        timeout_s: The timeout for a running cluster to answer, in seconds.
+        local: The effect of the address ``"local"``, for error messages.
         uses_working_folder: Whether workers import modules from the working folder, such as a user's trainables.
 
     Raises:
         InvalidResourcesError: ``address`` is empty or invalid.
-        ProbeError: The program is connected to another cluster, none answers in time, or none can be started.
+        ProbeError: ``address`` is given to a connected program, no cluster answers in time, or none can be started.
     """
     warn_of_untried_ray()
     if ray.is_initialized():
@@ -90,7 +90,7 @@ def connection(
         yield
         return
     found = find_ray(address)
-    # Through Ray Client, workers do not have a working folder of this machine.
+    # Through Ray Client, workers never use this machine's working folder.
     is_here = not (found or "").startswith("ray://")
     job = _WithoutWorkingFolder() if is_here and not uses_working_folder else None
     _init(found, timeout_s, local, address=found or address, job_config=job, logging_level="ERROR", log_to_driver=False)
@@ -104,7 +104,7 @@ def connect(timeout_s: float) -> None:
     """Connect the program to a running Ray cluster or a new one, as Tune and Train do.
 
     Raises:
-        ProbeError: None answers in time, or none can be started.
+        ProbeError: A running cluster does not answer in time, or none can be started.
     """
     warn_of_untried_ray()
     if not ray.is_initialized():
@@ -121,7 +121,7 @@ def _init(found: str | None, timeout_s: float, local: str, **options: Any) -> No
 
 
 def is_through_client() -> bool:
-    """Return whether the program uses a Ray Client (``ray://``), through which it cannot read the GCS.
+    """Return whether the program is connected through Ray Client (``ray://``), so that it cannot read the GCS.
 
     Ray has no public function for this. The private one is the same since Ray 2.50.
     """
@@ -130,10 +130,10 @@ def is_through_client() -> bool:
 
 @contextmanager
 def sent_by_value(*modules: ModuleType) -> Iterator[None]:
-    """Send these modules with tasks during the block, so that a node needs only Ray to run them.
+    """Pickle these modules by value during the block, so that a task that uses them needs only Ray on its node.
 
     Ray's public option, ``py_modules`` of a runtime environment, takes seconds on each node and may need an agent that
-    a plain install lacks. Ray 2.50 and 2.60 contain a copy of cloudpickle with this function.
+    a default install lacks. The cloudpickle copy in Ray 2.50 and 2.60 supports pickling by value.
     """
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
@@ -145,9 +145,9 @@ def sent_by_value(*modules: ModuleType) -> Iterator[None]:
 
 
 def _check_reachable(address: str, timeout_s: float, local: str) -> None:
-    """Raise a ``ProbeError`` unless Ray answers at ``address`` in time.
+    """Raise a ``ProbeError`` unless Ray answers at ``address`` within ``timeout_s`` seconds.
 
-    A child process tries first, because ``ray.init`` retries for minutes, cannot be interrupted, and may end the
+    A child process connects first, because ``ray.init`` retries for minutes, cannot be interrupted, and may end its
     process.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -178,7 +178,7 @@ def _check_reachable(address: str, timeout_s: float, local: str) -> None:
 
 
 def _is_host(name: str) -> bool:
-    """Return whether a name can be looked up. For others such as ``a..b``, ``socket`` raises a ``UnicodeError``."""
+    """Return whether ``socket`` can look up a host name. For ``a..b``, for instance, it raises a ``UnicodeError``."""
     try:
         return name.isprintable() and bool(name.encode("idna"))
     except UnicodeError:
@@ -186,8 +186,8 @@ def _is_host(name: str) -> bool:
 
 
 def last_error(stderr: bytes) -> str:
-    """Return the last error message of a Python program in one line."""
+    """Return the last error message that a Python program printed, joined to one line."""
     lines = stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-    # The lines of the traceback before the message are indented.
+    # The traceback's lines before the message are indented.
     start = max((i for i, line in enumerate(lines) if re.match(r"[\w.]+: ", line)), default=len(lines) - 1)
     return " ".join(line.strip() for line in lines[start:])

@@ -1,13 +1,12 @@
 """Reads nodes, their resources, pending nodes, actors and placement groups from Ray's GCS.
 
-The GCS does not contain what an autoscaler *could* add: v1 stores the nodes that it started under a key, v2 reports
-pending nodes, and neither reports the configuration that ``report_cluster_config`` would accept (Ray 2.60).
+The GCS does not contain the nodes that an autoscaler *could* add. Autoscaler v1 reports the nodes that it started, and
+v2 reports pending nodes. Neither reports its configuration through ``report_cluster_config`` (Ray 2.60).
 
 Ray's public API for actors and placement groups, ``ray.util.state``, requires the dashboard, which is not part of
-a default install. It also does not report their owners. The tables that the dashboard reads are not available through a
-Ray Client.
+a default install, and does not report owners. The tables behind the dashboard are not available through Ray Client.
 
-All messages are the same in Ray 2.50 and 2.60.
+All protobuf messages are the same in Ray 2.50 and 2.60.
 """
 
 import json
@@ -47,8 +46,8 @@ except ImportError as error:
     ActorTableData = PlacementGroupTableData = Gone(error, _TABLES)
 
 MIRRORED_TYPE: Final = re.compile(r"node_[0-9a-f]{56}")
-"""The type of a node without an autoscaler: Ray's monitor names each node by its identifier, as does
-``format_readonly_node_type`` in ``ray.autoscaler._private.util``. A user's own type may be called ``node_1``."""
+"""Matches the node type that Ray's monitor derives from a node's identifier in a cluster without an autoscaler
+(``format_readonly_node_type`` in ``ray.autoscaler._private.util``). A user's own type may be called ``node_1``."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +56,13 @@ class ClusterState:
 
     Attributes:
         session: The name of the cluster's session.
-        nodes: The alive nodes that accept work, and are not ``draining``.
-        workers_by_type: The number of running worker nodes by node type of the autoscaler.
+        nodes: The alive nodes that accept work.
+        draining: The alive nodes that accept no more work.
+        workers_by_type: The number of running worker nodes, by the autoscaler's node type.
         num_workers: The number of running worker nodes.
-        has_autoscaler: Whether an autoscaler with node types reports.
-        may_have_autoscaler: Whether there may be an autoscaler. If the head was started by hand, version 2 reports no
-            types before it adds a node.
+        has_autoscaler: Whether an autoscaler reports node types.
+        may_have_autoscaler: Whether the cluster may have an autoscaler. If the head node was started by hand,
+            autoscaler v2 reports no types until it adds a node.
     """
 
     session: str
@@ -75,7 +75,7 @@ class ClusterState:
 
 
 def read_cluster_state(timeout_s: float) -> ClusterState:
-    """Read the state from the GCS of the program's Ray.
+    """Read the state of the program's cluster from the GCS.
 
     Raises:
         ProbeError: The GCS does not answer within ``timeout_s`` seconds.
@@ -84,7 +84,7 @@ def read_cluster_state(timeout_s: float) -> ClusterState:
         with needs_of_ray(_STATUS):
             if is_through_client():
                 status, report = _fetch_by_task(timeout_s)
-            else:  # a connection to a dead GCS is retried for a minute in spite of its own timeout
+            else:  # Ray retries the connection to a dead GCS for a minute, regardless of the timeout
                 address = ray.get_runtime_context().gcs_address
                 status, report = answer_within(timeout_s, partial(fetch, address, timeout_s))
     except (RayError, OSError) as error:
@@ -99,8 +99,8 @@ class Demand:
     """The resources of a cluster, and the demand for them.
 
     Attributes:
-        node_totals: The resources of each alive node, including those of placement groups, by identifier.
-        waiting: The resources of each kind of waiting task and actor.
+        node_totals: The resources of each alive node by node ID, including the resources of placement groups.
+        waiting: The distinct resource requests of waiting tasks and actors.
         is_growing: Whether the autoscaler is launching nodes.
     """
 
@@ -110,9 +110,9 @@ class Demand:
 
 
 def read_demand(timeout_s: float) -> Demand:
-    """Read the demand from the GCS, not through a Ray Client. The call may hang.
+    """Read the demand from the GCS. The call may hang, and does not work through Ray Client.
 
-    ``ray status`` prints the same, but Ray has no public API for it.
+    ``ray status`` prints the same values, but Ray has no public API for them.
     """
     with needs_of_ray(_STATUS):
         status, _ = fetch(ray.get_runtime_context().gcs_address, timeout_s)
@@ -130,10 +130,10 @@ def read_demand(timeout_s: float) -> Demand:
 
 
 def fetch(gcs_address: str | None, timeout_s: float) -> tuple[bytes, bytes | None]:
-    """Return the cluster's status and the report of a v1 autoscaler as the GCS sends them.
+    """Return the serialized status of the cluster, and the report of autoscaler v1 or ``None`` if it does not run.
 
-    Through a Ray Client (``ray://``) this runs as a task, because only the cluster can reach the GCS. So it imports
-    everything itself. ``ray.nodes()`` has neither use nor draining.
+    Through Ray Client (``ray://``), this function runs as a task because only the cluster can reach the GCS, so it
+    imports everything itself. ``ray.nodes()`` reports neither the resources in use nor draining nodes.
     """
     import ray
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # as in ray.autoscaler.v2.sdk
@@ -151,7 +151,7 @@ def _fetch_by_task(timeout_s: float) -> Any:
 
 @collector_paused()
 def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
-    """Combine a ``GetClusterStatusReply`` and the report of autoscaler v1, which is empty if it does not run."""
+    """Return the state from a ``GetClusterStatusReply`` and the report of autoscaler v1, or ``{}`` without a report."""
     alive = [node for node in reply.cluster_resource_state.node_states if node.status != NodeStatus.DEAD]
     workers = [node for node in alive if HEAD_RESOURCE not in node.total_resources]
     running = Counter(node.ray_node_type_name for node in workers if node.ray_node_type_name)
@@ -163,7 +163,7 @@ def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
         session=reply.cluster_resource_state.cluster_session_name,
         nodes=tuple(_to_node(node) for node in alive if node.status != NodeStatus.DRAINING),
         draining=tuple(_to_node(node) for node in alive if node.status == NodeStatus.DRAINING),
-        # Under v1 only the report has the types of nodes.
+        # With autoscaler v1, only its report contains the types of nodes.
         workers_by_type=Counter(running | reported),
         num_workers=len(workers),
         has_autoscaler=has_v1 or (is_v2 and any(node.ray_node_type_name for node in alive)),
@@ -198,15 +198,15 @@ def _to_node(node: Any) -> NodeCapacity:
 
 
 _STRATEGIES: Final = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
-"""In the order of Ray's ``PlacementStrategy``."""
+"""The placement strategies, in the order of Ray's ``PlacementStrategy``."""
 
 
 @dataclass(frozen=True)
 class ActorRecord:
-    """An actor that is alive. Identifiers are in hexadecimal, or empty.
+    """A living actor. Identifiers are hexadecimal, or empty if Ray reports none.
 
-    ``started_at`` is in seconds since 1970. ``process_id`` is its worker process, and ``owner_process_id`` the worker
-    process that started it.
+    ``started_at`` is a Unix timestamp in seconds. ``process_id`` identifies the actor's own worker process, and
+    ``owner_process_id`` the worker process that created the actor.
     """
 
     actor_id: str
@@ -225,7 +225,7 @@ class ActorRecord:
     def is_lasting(self, job_id: str) -> bool:
         """Return whether the actor may live as long as the program of ``job_id``.
 
-        An actor of another program may end sooner unless it is detached, and one of Ray Data ends with its dataset.
+        Another program's actor may end earlier unless it is detached, and Ray Data's actors end with their dataset.
         """
         return (self.is_detached or self.job_id == job_id) and not self.module.startswith("ray.data.")
 
@@ -241,7 +241,7 @@ class BundleRecord:
 
 @dataclass(frozen=True)
 class GroupRecord:
-    """A placement group. ``creator_id`` is the actor that created it, and empty for a program or a task."""
+    """A placement group. ``creator_id`` is the ID of the actor that created it, or empty for a driver or a task."""
 
     group_id: str
     name: str
@@ -259,7 +259,7 @@ def living_actors() -> list[ActorRecord]:
     """Return the living actors of all programs.
 
     Raises:
-        RayError: Ray cannot be reached, here and in the functions below.
+        RayError: Ray cannot be reached. The functions below raise the same errors.
         RuntimeError: Ray cannot be reached.
     """
     return [_to_actor(ActorTableData.FromString(each)) for each in _accessor().get_actor_table(None, "ALIVE")]
@@ -272,7 +272,7 @@ def placement_groups() -> list[GroupRecord]:
 
 
 def is_dead_actor_of(class_name: str, actor_id: str) -> bool:
-    """Return whether an actor of that class is known to have died."""
+    """Return whether Ray reports that the actor has died and is of class ``class_name``."""
     info = _accessor().get_actor_info(ray.ActorID.from_hex(actor_id)) if actor_id else None
     if info is None:
         return False
@@ -281,13 +281,13 @@ def is_dead_actor_of(class_name: str, actor_id: str) -> bool:
 
 
 def remove_group(group_id: str) -> None:
-    """Remove a placement group of any program. Ray's public API needs a handle, which only the creator has."""
+    """Remove a placement group of any program. Ray's public API needs a handle, and only the creator has one."""
     remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group_id)))
 
 
 def dead_actors(error: object) -> Iterator[str]:
-    """Yield the identifiers of the actors, such as workers of Ray Train, that died according to an error."""
-    failures = getattr(error, "worker_failures", None)  # of Ray Train's WorkerGroupError, by rank
+    """Yield the identifiers of the dead actors that an error reports, such as workers of Ray Train."""
+    failures = getattr(error, "worker_failures", None)  # errors by rank in Ray Train's WorkerGroupError
     for each in (error, *(failures.values() if isinstance(failures, dict) else ())):
         died = getattr(each, "health_check_failure", each)
         actor_id = getattr(died, "actor_id", None)
@@ -296,26 +296,21 @@ def dead_actors(error: object) -> Iterator[str]:
 
 
 def node_of_actor(actor_id: str) -> str | None:
-    """Return the identifier of the node where an actor runs or ran, or ``None`` if it is not known.
+    """Return the identifier of the node where an actor runs or ran, or ``None`` if it is unknown.
 
-    The error of a lost actor has the node only in its text, and only after Ray counts it as dead.
+    A ``RayActorError`` contains the node only in its text, and only after Ray considers the actor dead.
     """
     return actors_as_dicts(actor_id).get("Address", {}).get("NodeID") or None
 
 
 def free_by_node() -> dict[str, dict[str, float]]:
-    """Return the free resources of each node. Ray's public ``available_resources`` is a sum over all nodes."""
+    """Return the free resources of each node by node ID. Ray's public ``available_resources`` sums over all nodes."""
     free: dict[str, dict[str, float]] = available_resources_per_node()
     return free
 
 
 def programs() -> dict[str, str]:
-    """Return the command lines of all programs that were connected, by their job IDs.
-
-    Raises:
-        RayError: Ray cannot be reached.
-        RuntimeError: Ray cannot be reached.
-    """
+    """Return the command and process ID of each program that has connected to the cluster, as text by job ID."""
     return {each["JobID"]: f"{each['Entrypoint'] or 'a program'} (pid {each['DriverPid']})" for each in jobs()}
 
 
@@ -328,7 +323,7 @@ def _accessor() -> Any:
 
 
 def _hex(identifier: bytes) -> str:
-    """Return an identifier in hexadecimal. Ray writes a missing identifier as nothing or as all ones."""
+    """Return an identifier in hexadecimal, or ``""`` if it is missing. Ray encodes this as no bytes or as all ones."""
     return "" if not identifier.strip(b"\xff") else identifier.hex()
 
 

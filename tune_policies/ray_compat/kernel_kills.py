@@ -1,11 +1,11 @@
-"""Detects whether the kernel killed a process because of a lack of host memory.
+"""Detects whether the kernel killed a process because the host ran out of memory.
 
-Such a process leaves no error, and Ray only reports that this may have been the reason. But the kernel counts the
-processes that it kills. So each process of a trial notes the count of its node when it starts. If the count is higher
-after the process has died, the process counts as killed by the kernel.
+A killed process leaves no error, and Ray only lists this as a possible cause. However, the kernel counts the processes
+that it kills, so each process of a trial stores the count of its node when it starts. If the count is higher after the
+process has died, this module assumes that the kernel killed the process.
 
-The notes are in the GCS, because Ray has no public store that outlives a process. The key of a note has the node, the
-actor, the process ID and the start time.
+The stored counts ("notes") are in the GCS, because Ray has no public store that outlives a process. A note's key
+contains the IDs of the node, actor and process, and the start time.
 """
 
 import functools
@@ -35,11 +35,11 @@ _logger = logging.getLogger(__name__)
 _KEY: Final = "tune-policies:kernel-kills:"
 _TIMEOUT_S: Final = 10.0
 _KEPT_DEAD: Final = 64
-"""How many notes of dead processes stay on each node: the program compares a note only after the process has died."""
+"""How many notes of dead processes to keep for each node. The program reads a note only after the process has died."""
 
 
 def read_kernel_kills() -> int | None:
-    """Return how many processes the kernel has killed for lack of memory, or ``None`` if it does not count."""
+    """Return the kernel's count of processes that it killed for lack of memory, or ``None`` if it has no count."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
@@ -48,7 +48,7 @@ def read_kernel_kills() -> int | None:
 
 
 def note_kernel_kills() -> None:
-    """Note the count of this actor's node. Does nothing outside of actors, or if the kernel does not count."""
+    """Store the kernel's count for this actor, if the caller runs in an actor and the kernel has a count."""
     if not ray.is_initialized() or (count := read_kernel_kills()) is None:
         return
     context = ray.get_runtime_context()
@@ -60,12 +60,12 @@ def note_kernel_kills() -> None:
 
 
 def _started_at(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since the machine started, or ``None`` without such a process."""
+    """Return when a process started, in clock ticks since boot, or ``None`` if no process has this ID."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    return int(stat.rpartition(")")[2].split()[19])  # its name, in parentheses, may contain anything
+    return int(stat.rpartition(")")[2].split()[19])  # the process name, in parentheses, may contain spaces
 
 
 @functools.cache  # once in each process
@@ -77,7 +77,7 @@ def _remove_old_notes(notes_of_node: str) -> None:
 def old_notes(keys: Iterable[bytes], started_at: Callable[[int], int | None], kept: int) -> list[bytes]:
     """Return the keys of the notes of dead processes, except the ``kept`` processes that started last.
 
-    ``started_at`` returns when the process with an ID started, or ``None`` if there is none.
+    ``started_at`` returns the start time of a process ID, or ``None`` if no process has this ID.
     """
     dead = []
     for key in keys:
@@ -88,11 +88,12 @@ def old_notes(keys: Iterable[bytes], started_at: Callable[[int], int | None], ke
 
 
 def was_killed_by_kernel(error: object) -> bool:
-    """Return whether ``error`` reports an actor, or a worker of Ray Train, that the kernel has killed.
+    """Return whether ``error`` reports the death of an actor, or a worker of Ray Train, that the kernel killed.
 
-    Reads the count on the actor's node, which may take seconds. Returns ``False`` if no count is stored for the actor.
+    The function reads the count on the actor's node, which may take seconds. If no count is stored for the actor, it
+    returns ``False``.
     """
-    from .gcs import dead_actors  # not above: each process of a trial imports this module
+    from .gcs import dead_actors  # imported here, because processes of trials import this module but do not need `gcs`
 
     try:
         return any(map(_is_killed, dead_actors(error)))

@@ -1,7 +1,7 @@
-"""Private parts of Ray Train's version 2: callbacks, reports of workers, files of a run, and its abortion.
+"""Uses private parts of Ray Train v2: callbacks, the reports of workers, the files of a run, and aborting a run.
 
-The names are imported from where they are defined, because ``ray.train`` has them only if version 2 is active. They are
-the same in Ray 2.50 and 2.60 unless noted.
+The names are imported from the modules that define them, because ``ray.train`` exports them only if v2 is active. They
+are the same in Ray 2.50 and 2.60 unless noted.
 """
 
 import copy
@@ -54,65 +54,67 @@ __all__ = [  # the names of Ray that other modules import from here
     "WorkerCallback",
     "WorkerGroupCallback",
 ]
-# The public UserCallback has no hooks for the start of the controller, of a group of workers, and of a worker.
+# The public UserCallback has no hooks for the start of the controller, of a worker group, or of a worker.
 
 CONTROLLER_CLASS: Final = "TrainController"
-"""The class of a run's controller in Ray's tables."""
+"""The class name of a run's controller in Ray's actor table."""
 
 REPORT_INTERVAL_VARIABLE: Final = HEALTH_CHECK_INTERVAL_S_ENV_VAR
-"""Ray's variable for the interval in which Train's controller polls each worker for a report."""
+"""Ray's environment variable for the interval at which Train's controller polls each worker for reports."""
 
-_BEGAN: Final = ".began.json"
-"""The file in the folder of a trial's Train run with its first checkpoint and ``TrialStart``."""
+_START_FILE: Final = ".began.json"
+"""The file in a Train run's folder with the ``TrialStart`` and the checkpoint from which the run started."""
 
-_NAME_OF_NONE_GIVEN: Final = "ray_train_run-"
+_DEFAULT_NAME_PREFIX: Final = "ray_train_run-"
 
 
 def is_version_2(trainer: Callable[..., Any]) -> bool:
-    """Return whether a trainer is of Ray Train's version 2, and that version is active.
+    """Return whether a trainer belongs to Ray Train v2, and v2 is active.
 
-    Ray has no public function for either. JAX has no older trainer, but the configs are those of the active version.
+    Ray has no public function for either check. JAX has only a v2 trainer, but its config classes depend on the active
+    version.
     """
     warn_of_untried_ray()
     return trainer.__module__.startswith("ray.train.v2.") and bool(RunConfig == ray.train.RunConfig)
 
 
 def with_run_config(trainer: Any, run_config: RunConfig) -> Any:
-    """Return a copy of a trainer with another run config, which Ray stores in two places.
+    """Return a copy of a trainer with another run config.
 
-    Trainers have no public way to change it, and do not store all arguments that a new trainer needs.
+    Trainers store the run config in two places, and have no public way to change it. They do not store all arguments
+    that a new trainer needs.
     """
     changed = copy.copy(trainer)
     changed.run_config = run_config
-    # `replace` would change the run's identifier, which is not among the arguments.
+    # `dataclasses.replace` would change the run's identifier, which is not an argument of the constructor.
     changed.train_run_context = copy.copy(trainer.train_run_context)
     object.__setattr__(changed.train_run_context, "run_config", run_config)
     return changed
 
 
 def worker_amounts(scaling_config: Any) -> dict[str, float]:
-    """Return Ray's request for a worker, including the default of a CPU or a GPU and the device type.
+    """Return Ray's resource request for a worker, including the default CPU or GPU and the accelerator type.
 
-    The public field is ``None`` by default.
+    The public field, ``resources_per_worker``, is ``None`` by default.
     """
     return {name: each for name, each in scaling_config._resources_per_worker_not_none.items() if each}
 
 
 def is_named(run_config: RunConfig) -> bool:
-    """Return whether a user has named the run, and not Ray."""
-    return not run_config.name.startswith(_NAME_OF_NONE_GIVEN)
+    """Return whether the run's name comes from the user instead of Ray."""
+    return not run_config.name.startswith(_DEFAULT_NAME_PREFIX)
 
 
 class TrialStart(NamedTuple):
-    """Identifies a start of a trial, to decide whether a later start may take over the reports of its Train run.
+    """Identifies a start of a trial, to decide whether a later start may reuse the reports of its Train run.
 
-    The config cannot identify a restored trial. Tune draws ``tune.sample_from`` again, returns tuples as lists, and the
-    ``repr`` of a function or an object may contain its address.
+    The config cannot identify a restored trial, because Tune draws ``tune.sample_from`` again and returns tuples as
+    lists, and the ``repr`` of a function or an object may contain its address.
 
     Attributes:
         trial_id: Tune's identifier of the trial, which stays the same when Tune restores the trial.
         program: An identifier of the program that runs the trial.
-        config: A digest of the trial's config without addresses, which is comparable within a program.
+        config: A digest of the trial's config without memory addresses. It is comparable only within a program.
     """
 
     trial_id: str
@@ -121,7 +123,7 @@ class TrialStart(NamedTuple):
 
     @classmethod
     def of(cls, trial_id: str, program: str, config: dict[str, Any]) -> Self:
-        """Return the start of a trial with a config."""
+        """Return the start of a trial with ``config``."""
         try:
             text = re.sub(r"\bat 0x[0-9A-Fa-f]+", "", repr(config))
         except Exception:  # noqa: BLE001  # the objects in a config may be of any class
@@ -131,8 +133,8 @@ class TrialStart(NamedTuple):
     def continues(self, earlier: Self) -> bool:
         """Return whether this start continues ``earlier``.
 
-        Within a program, a scheduler may start the trial with another config, as PBT does. That start must not take
-        over reports of the config before.
+        Within a program, a scheduler may start the trial with another config, as PBT does. That start must not reuse
+        the reports of the previous config.
         """
         return self.trial_id == earlier.trial_id and (self.program != earlier.program or self.config == earlier.config)
 
@@ -140,17 +142,17 @@ class TrialStart(NamedTuple):
 def unheard_reports(
     run_config: RunConfig, checkpoint: Checkpoint | None, start: TrialStart
 ) -> list[tuple[dict[str, Any], Checkpoint]]:
-    """Return the reports of the earlier run in the same folder after ``checkpoint``, each with its checkpoint.
+    """Return the reports that the earlier run in the same folder made after ``checkpoint``, each with its checkpoint.
 
-    Train writes an account at each report, but Tune saves the state of trials at most every ten seconds. So a trial of
-    a killed program is restored from an older checkpoint than the last.
+    Train saves a snapshot at each report, but Tune saves the state of trials at most every ten seconds. So a trial of
+    a killed program may be restored from an older checkpoint than its last one.
 
-    The list ends before a report without a checkpoint, because Tune counts reports. It is empty if the earlier run
-    started from another checkpoint, for instance because the trial now exploits another one, or if ``start`` does not
-    continue it. Before Ray 2.54 it is always empty, because Train's account does not number reports.
+    The list ends before a report without a checkpoint, because Tune counts reports. It is empty if ``checkpoint`` is
+    not from the earlier run, for instance because the trial now exploits another trial, or if ``start`` does not
+    continue the earlier run. Before Ray 2.54, it is always empty because Train's snapshot does not number reports.
     """
     try:
-        began, account = (_read_json(run_config, name) for name in (_BEGAN, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME))
+        began, account = (_read_json(run_config, name) for name in (_START_FILE, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME))
         if not start.continues(TrialStart(**began["start"])):
             return []
         path = None if checkpoint is None else checkpoint.path.rstrip("/")
@@ -165,22 +167,22 @@ def unheard_reports(
             lambda index: filesystem.get_file_info(results[index][1]).type == FileType.Directory, following
         )
         return [(results[index][0], Checkpoint(results[index][1], filesystem)) for index in there]
-    except Exception:  # noqa: BLE001  # filesystems have errors of their own, and the trial can run without the list
+    except Exception:  # noqa: BLE001  # filesystems raise errors of their own, and the trial can run without the reports
         return []
 
 
 def begin_account(run_config: RunConfig, checkpoint: Checkpoint | None, start: TrialStart) -> None:
-    """Remove Train's account of an earlier run in the same folder, and save how the next run starts.
+    """Remove Train's snapshot of an earlier run in the same folder, and save how the next run starts.
 
-    Ray always reads the account. But Tune decides from which checkpoint a trial resumes, which may be another trial's,
-    and may have deleted checkpoints in the account, without which Train would not start.
+    Ray would always restore the snapshot. However, Tune decides from which checkpoint a trial resumes, possibly another
+    trial's. Tune may also have deleted checkpoints that the snapshot lists, and Train would not start without them.
     """
     filesystem = run_config.storage_context.storage_filesystem
-    for name in (_BEGAN, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME):
+    for name in (_START_FILE, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME):
         if filesystem.get_file_info(path := _path_in(run_config, name)).is_file:
             filesystem.delete_file(path)
     began = {"checkpoint": None if checkpoint is None else checkpoint.path.rstrip("/"), "start": start._asdict()}
-    put_text(filesystem, _path_in(run_config, _BEGAN), json.dumps(began))
+    put_text(filesystem, _path_in(run_config, _START_FILE), json.dumps(began))
 
 
 def _path_in(run_config: RunConfig, name: str) -> str:
@@ -193,7 +195,7 @@ def _read_json(run_config: RunConfig, name: str) -> Any:
 
 
 def start_from_checkpoint(checkpoint: Checkpoint) -> None:
-    """Make ``ray.train.get_checkpoint()`` return ``checkpoint`` in this worker, unless the run has its own.
+    """Make ``ray.train.get_checkpoint()`` return ``checkpoint`` in this worker, unless the run has its own checkpoint.
 
     Ray Train has no public way to start a run from another run's checkpoint.
     """
@@ -203,9 +205,10 @@ def start_from_checkpoint(checkpoint: Checkpoint) -> None:
 
 
 def add_to_reports(change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
-    """Replace the metrics of each ``ray.train.report`` of this worker by the result of ``change``.
+    """Replace the metrics of each ``ray.train.report`` in this worker with the result of ``change``.
 
-    Ray Train has no public hook for this. Returns ``False`` outside of a worker, and with another Ray.
+    Ray Train has no public hook for this. The function returns ``False`` outside of a worker, or if Ray lacks the
+    private parts.
     """
     try:
         from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
@@ -225,8 +228,8 @@ def add_to_reports(change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
 def use_cpu_without_gpu() -> bool:
     """Make ``ray.train.torch`` prepare models and batches for the CPU if PyTorch sees none of Ray's GPUs.
 
-    It relies on Ray's GPUs, which may only be logical, and has no setting for this. Returns ``False`` if PyTorch sees a
-    GPU, Ray assigned none, or PyTorch is not imported.
+    ``ray.train.torch`` relies on Ray's GPUs, which may only be logical, and has no setting for this. The function
+    returns ``False`` if PyTorch sees a GPU or is not imported, or if Ray assigned no GPU.
     """
     torch = sys.modules.get("torch")
     if torch is None or torch.cuda.is_available() or not ray.get_gpu_ids():
@@ -234,24 +237,24 @@ def use_cpu_without_gpu() -> bool:
     from ray.air._internal import device_manager  # imports PyTorch
 
     device_manager._torch_device_manager = device_manager.CPUTorchDeviceManager()
-    os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"  # Ray has set it for Hugging Face before the loop runs
+    os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"  # Ray sets this variable for Hugging Face before the loop starts
     return True
 
 
 def error_in_worker(failure: Any) -> Any:
-    """Return the error of a worker's loop from that in a ``WorkerGroupError``, which is wrapped before Ray 2.55."""
+    """Return the error that a worker's loop raised. Before Ray 2.55, Ray wraps it in another error."""
     return getattr(failure, "_base_exc", failure)
 
 
 def run_id_of(controller: Any) -> str:
-    """Return the identifier of a run's controller, for which Ray has no public function."""
+    """Return the actor ID of a run's controller. Ray has no public function for it."""
     return str(controller._actor_id.hex())
 
 
 def abort_run(controller: Any, timeout_s: float) -> None:
-    """Make a run's controller terminate its workers, its helpers and itself, within ``timeout_s``.
+    """Make a run's controller terminate its workers, its helper actors and itself; wait at most ``timeout_s`` seconds.
 
-    Ray calls the same method after an interrupt in ``fit``. If the controller were killed, its helpers would stay.
+    Ray calls the same method after an interrupt in ``fit``. Killing the controller would leave its helpers running.
     """
     try:
         ray.get(controller.abort.remote(), timeout=timeout_s)

@@ -1,6 +1,6 @@
-"""Tune's controller and the trials that fail without a counted failure, get other resources, or run another class.
+"""Lets schedulers decide which failures of a trial count, which resources it gets, and which class its process runs.
 
-Tune has no public hook for any of this. The private members used here are the same in Ray 2.50 and 2.60.
+Tune has no public hooks for these decisions. The private members used here are the same in Ray 2.50 and 2.60.
 """
 
 import functools
@@ -32,7 +32,7 @@ MEMBERS: Final = (
     *("_running_trials", "_set_trial_status", "_staged_trials"),
     *("_trial_task_failure", "_trial_to_actor", "_unstage_trial_with_resources", "_wrapped"),
 )
-"""The private members of Tune's controller used here and in ``tune_queue``. A run fails early without one."""
+"""The private members of Tune's controller used here and in ``tune_queue``. If one is missing, a run fails early."""
 
 
 class FailureHook(Protocol):
@@ -42,24 +42,24 @@ class FailureHook(Protocol):
         """Return whether Tune requeues a failed trial without counting the failure.
 
         Raises:
-            InfeasibleRequestError: The trial cannot get what it needs to continue, so it fails permanently.
+            InfeasibleRequestError: The trial cannot get the resources to continue, so it fails permanently.
         """
 
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
-        """Return the resources that a trial gets if ``planned`` was requested for it."""
+        """Return the resources to request for a trial instead of ``planned``."""
 
 
 class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
-    """A trial that asks its hooks which failures count, which resources it gets, and which class runs its process."""
+    """A trial whose hooks decide which failures count and adjust its resources. Its process can run another class."""
 
     def get_trainable_cls(self) -> type | None:
-        """Return the class that Tune starts: the trainable's, or what ``process_class`` returns for it."""
+        """Return the class that Tune starts: the trainable's, or the class that ``process_class`` returns for it."""
         cls = super().get_trainable_cls()
         to_process = getattr(self.temporary_state, "process_class", None)
         return cls if cls is None or to_process is None else to_process(cls)  # type: ignore[no-any-return]
 
     def handle_error(self, exc: Any = None) -> None:
-        """Count the failure unless a hook requeues the trial. Add the reason if a hook cannot."""
+        """Count the failure unless a hook requeues the trial. If a hook cannot, add the reason to the error."""
         state = self.temporary_state
         state.is_told_again = _is_reported_again(self, exc, state.controller)
         if state.is_told_again:
@@ -94,7 +94,7 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
         return state.why_not_requeued is None and bool(super().should_recover())
 
     def update_resources(self, resources: PlacementGroupFactory | dict[str, float]) -> None:
-        """Request ``resources`` as the hooks adjust them."""
+        """Request ``resources`` after the hooks have adjusted them."""
         wanted = resource_dict_to_pg_factory(resources) if isinstance(resources, dict) else resources
         for hook in self.temporary_state.hooks:
             wanted = hook.adjust_resources(self, wanted)
@@ -104,14 +104,14 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
 def install_hook(
     trial: Trial, hook: FailureHook, tune_controller: Any, process_class: Callable[[type], type] | None = None
 ) -> None:
-    """Let ``hook`` decide which failures of ``trial`` count, and which resources it gets. A trial can have several.
+    """Let ``hook`` decide which failures of a trial count and which resources it gets. A trial can have several hooks.
 
-    With ``process_class``, Tune starts the class that it returns for the trainable's class. It must return the same
-    class each time, because Tune reuses processes of one class.
+    If ``process_class`` is given, Tune starts the class that it returns for the trainable's class. It must return the
+    same class each time, because Tune reuses processes only for the same class.
 
-    Tune calls the trial itself before any scheduler or callback, and counts failures only by ``max_failures``, which a
-    larger limit would change for all errors. Methods on the trial object would be saved with it. Tune saves neither the
-    class of a trial nor its ``temporary_state``, so a restored trial needs its hook again.
+    The trial has the hook because Tune calls the trial before any scheduler or callback when it fails. A larger
+    ``max_failures`` would apply to all errors, and methods on the trial object would be saved with it. Tune saves
+    neither the class of a trial nor its ``temporary_state``, so a restored trial needs its hook again.
     """
     state = trial.temporary_state
     if not isinstance(trial, HookedTrial):
@@ -128,19 +128,19 @@ def install_hook(
 
 
 def hooks_of(trial: Trial) -> Sequence[FailureHook]:
-    """Return the hooks of a trial, the outermost scheduler last."""
+    """Return the hooks of a trial, with the outermost scheduler last."""
     return tuple(getattr(trial.temporary_state, "hooks", ()))
 
 
 def fail_trial(tune_controller: Any, trial: Trial, error: Exception) -> None:
-    """Fail a waiting trial with ``error``, as if its process had raised it. Schedulers can only stop trials.
+    """Fail a waiting trial with ``error``, as if its process had raised it. Tune's schedulers can only stop trials.
 
     Raises:
         Exception: ``error`` itself, in a run with ``fail_fast="raise"``.
     """
     controller = unwrapped(tune_controller)
-    trial.init_local_path()  # for its error file
-    if trial.status == Trial.PAUSED:  # or Tune would only count the failure
+    trial.init_local_path()  # the folder of its error file
+    if trial.status == Trial.PAUSED:  # Tune would only count the failure of a paused trial
         controller._set_trial_status(trial, Trial.PENDING)
     controller._trial_task_failure(trial, error)
 
@@ -148,8 +148,8 @@ def fail_trial(tune_controller: Any, trial: Trial, error: Exception) -> None:
 def _report_memory_kills_as_actor_deaths(actor_manager: Any) -> None:
     """Let Tune retry a trial whose process Ray's memory monitor has killed.
 
-    Tune does not expect this error in training, so it would end the run. In other calls to the process, Tune treats
-    every error as the death of the process.
+    Tune does not expect an ``OutOfMemoryError`` in training, so the error would end the run. In other calls to the
+    process, Tune treats every error as the death of the process.
     """
     handle = getattr(actor_manager, "_actor_task_failed", None)
     if handle is None or hasattr(handle, "takes_memory_kills"):
@@ -172,7 +172,7 @@ def _is_not_gpu_warning(record: logging.LogRecord) -> bool:
 
 
 def hide_gpu_warning() -> None:
-    """Hide Tune's warning that no trials use GPUs, which Tune bases on the trainable's own request."""
+    """Hide Tune's warning that no trial uses GPUs, because Tune only checks the trainable's own request."""
     _tune_logger.addFilter(_is_not_gpu_warning)
 
 
@@ -182,19 +182,19 @@ def show_gpu_warning() -> None:
 
 
 def requeued_by(trial: Trial) -> FailureHook | None:
-    """Return the hook that requeued ``trial`` after its last failure, or ``None`` if Tune decided."""
+    """Return the hook that requeued ``trial`` after its last failure, or ``None`` if no hook did."""
     return trial.temporary_state.requeued_by if isinstance(trial, HookedTrial) else None
 
 
 def was_saving(trial: Trial) -> bool:
-    """Return whether ``trial`` was saving its state when it failed. Tune drops this when it handles a failure."""
+    """Return whether ``trial`` was saving its state when it failed. Tune resets this when it handles the failure."""
     return bool(trial.temporary_state.was_saving)
 
 
 def _is_reported_again(trial: Trial, error: object, controller: Any) -> bool:
     """Return whether Tune reports the death of a process a second time.
 
-    If a process dies while it restores a trial or takes over its config, Tune reports that twice: when it requeues the
+    If a process dies while it restores a trial or is reset for it, Tune reports the death twice: when it requeues the
     trial, and again while the trial waits. The second report would end the trial regardless of ``max_failures``.
     """
     return (
@@ -205,9 +205,9 @@ def _is_reported_again(trial: Trial, error: object, controller: Any) -> bool:
 def _undo_failure(trial: Trial, controller: Any) -> None:
     """Undo what Tune recorded for a failure that does not count.
 
-    A trial that fails in ``reset_config`` is pending, and Tune retries only running trials, so its status changes. Tune
-    takes the same steps if the process of a trial does not start. With ``fail_fast``, Tune stops at the first recorded
-    failure.
+    A trial that fails in ``reset_config`` is pending, but Tune retries only running trials, so the status is changed to
+    running. Tune takes the same steps if the process of a trial does not start. With ``fail_fast``, Tune stops the run
+    at the first recorded failure.
     """
     if trial.status == Trial.PENDING:
         controller._resetting_trials.discard(trial)
@@ -220,7 +220,7 @@ def _undo_failure(trial: Trial, controller: Any) -> None:
 
 
 def _add_note(error: object, text: str) -> None:
-    """Add ``text`` to an error, or to the error that Ray's error wraps, because Ray does not save its own notes."""
+    """Add a note to an error, or to the error that it wraps, because Ray does not save the notes of its own errors."""
     cause = getattr(error, "cause", None)
     noted = cause if isinstance(cause, BaseException) else error
     if isinstance(noted, BaseException):
@@ -228,7 +228,7 @@ def _add_note(error: object, text: str) -> None:
 
 
 def save_experiment(tune_controller: Any, *, wait: bool = False) -> None:
-    """Have Tune save the experiment now, so that nothing is lost if the program is killed before the next save.
+    """Make Tune save the experiment now instead of at the next regular save.
 
     Args:
         tune_controller: Tune's controller.
@@ -238,22 +238,22 @@ def save_experiment(tune_controller: Any, *, wait: bool = False) -> None:
 
 
 def unwrapped(tune_controller: Any) -> Any:
-    """Return Tune's controller. Schedulers get a wrapper that hides most of it."""
+    """Return Tune's controller itself instead of the wrapper that Tune passes to schedulers."""
     return getattr(tune_controller, "_tune_controller", tune_controller)
 
 
 def trainable_class(trial: Trial) -> type:
-    """Return the class of the trial's trainable, even if another class sets up its process."""
+    """Return the class of the trial's trainable, even if the trial's process runs another class."""
     return Trial.get_trainable_cls(trial)  # type: ignore[no-any-return]
 
 
 def scheduler_inside(scheduler: TrialScheduler) -> TrialScheduler | None:
-    """Return the scheduler inside Ray's ``ResourceChangingScheduler``, which has no public name for it."""
+    """Return the scheduler inside Ray's ``ResourceChangingScheduler``, or ``None`` for other schedulers."""
     return getattr(scheduler, "_base_scheduler", None)
 
 
 def longest_trials(scheduler: TrialScheduler) -> dict[str, float]:
-    """Return the ``max_t`` of ``scheduler``, at which it stops every trial, by the metric that it compares."""
+    """Return the ``max_t`` at which ``scheduler`` stops every trial, by time attribute, or ``{}`` if it has none."""
     key = getattr(scheduler, "_time_attr", None)
     max_t = getattr(scheduler, "_max_t", getattr(scheduler, "_max_t_attr", None))
     stops = getattr(scheduler, "_stop_last_trials", False)
@@ -261,7 +261,7 @@ def longest_trials(scheduler: TrialScheduler) -> dict[str, float]:
 
 
 def pending_change(scheduler: ResourceChangingScheduler, trial: Trial) -> PlacementGroupFactory | None:
-    """Return the new resources for which ``scheduler`` pauses ``trial``, or ``None``."""
+    """Return the new resources for which ``scheduler`` pauses ``trial``, or ``None`` if it does not pause it."""
     wanted = scheduler._trials_to_reallocate.get(trial)
     return resource_dict_to_pg_factory(wanted) if isinstance(wanted, dict) else wanted
 

@@ -1,8 +1,8 @@
-"""Changes the arguments of ``tune.run`` for a block, however a library calls it.
+"""Changes the arguments of all calls of ``tune.run`` in a block, including calls by libraries.
 
-Libraries call ``tune.run``, ``tune.run_experiments``, ``Tuner.fit`` or a restored ``Tuner``. All of them call the
-function ``ray.tune.run``, which Ray references under three names, and which any module may have imported under another.
-Ray has no hook there, so the references are replaced during the block. This is the same in Ray 2.50 and 2.60.
+``tune.run_experiments``, ``Tuner.fit`` and a restored ``Tuner`` also call ``ray.tune.run``. Ray has three names for
+this function, and other modules may have imported it under any name. Ray has no hook for it, so this module replaces
+all references during the block. Ray 2.50 and 2.60 do not differ in this.
 """
 
 import functools
@@ -23,18 +23,18 @@ Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 _changes: ContextVar[tuple[Change, ...]] = ContextVar("changes_of_tune_run", default=())
 _lock: Final = threading.Lock()
 _changed: dict[Any, Any] = {}
-"""The replacement of each replaced function."""
+"""The replacement for each original function."""
 _num_blocks = 0
 
 
 @contextmanager
 def changed_tune_run(change: Change) -> Iterator[None]:
-    """Add the arguments that ``change`` returns to each call of ``tune.run`` in the block.
+    """Replace the arguments of each call of ``tune.run`` in the block.
 
-    The innermost of nested blocks applies. Only this thread, or asynchronous task, is affected.
+    In nested blocks, only the innermost change applies. Only calls in this thread or asynchronous task are affected.
 
     Args:
-        change: A function of the arguments by name, which returns the arguments to replace.
+        change: A function that receives the arguments by name, and returns the arguments to replace or add.
     """
     _replace()
     token = _changes.set((*_changes.get(), change))
@@ -50,7 +50,7 @@ def _replace() -> None:
     with _lock:
         _num_blocks += 1
         if _num_blocks == 1:
-            # They differ if other code has wrapped one of them.
+            # The functions differ if other code has wrapped one of them.
             originals = {ray.tune.run, ray.tune.tune.run, ray.tune.impl.tuner_internal.run}
             _changed.update({original: _with_changes(original) for original in originals})
         _rebind(_changed)
@@ -60,7 +60,7 @@ def _restore() -> None:
     global _num_blocks
     with _lock:
         _num_blocks -= 1
-        if _num_blocks == 0:  # also in modules that were imported in the block
+        if _num_blocks == 0:  # also in modules that were imported during the block
             _rebind({changed: original for original, changed in _changed.items()})
             _changed.clear()
 

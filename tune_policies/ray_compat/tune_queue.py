@@ -1,9 +1,9 @@
-"""The trials of a run that wait: which of them Tune may start, what they request, and which processes are reused.
+"""Controls the waiting trials of a run: which of them Tune may start, their requests, and the reuse of processes.
 
-A scheduler can choose which waiting trial runs next, and has no public way to do anything else here: Tune passes it a
-controller that hides these lists. In each step, Tune asks its scheduler for one trial, requests resources for every
-other waiting trial (``TuneController._maybe_add_actors``), and gives processes that are kept for reuse to trials with
-the same request. The private members used here are the same in Ray 2.50 and 2.60.
+Ray's public API lets a scheduler choose the waiting trial that runs next, but hides the controller's lists of trials.
+In each step, Tune calls its scheduler to choose one trial, and requests resources for every other waiting trial
+(``TuneController._maybe_add_actors``). Tune assigns processes that are kept for reuse to trials with the same request.
+The private members used here are the same in Ray 2.50 and 2.60.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ except ImportError as error:
     TuneController = Gone(error, "a searcher that is asked for no trial too early")
 
 _MANY: Final = 10**9
-"""The number of trials to come if the searcher does not report it."""
+"""A number of trials that stands for "no limit", also if the searcher does not report how many trials remain."""
 
 _WAITS = frozenset({Trial.PENDING, Trial.PAUSED})
 
@@ -39,7 +39,7 @@ class TuneQueue:
     """The waiting trials of a run.
 
     Args:
-        tune_controller: Tune's controller, as it is given to a scheduler.
+        tune_controller: Tune's controller, as Tune passes it to a scheduler.
     """
 
     def __init__(self, tune_controller: Any) -> None:
@@ -53,7 +53,7 @@ class TuneQueue:
         self._has_paused = False
 
     def is_of(self, tune_controller: Any) -> bool:
-        """Return whether this is the queue of that controller's run."""
+        """Return whether this queue belongs to the run of ``tune_controller``."""
         return self._controller is unwrapped(tune_controller)
 
     @property
@@ -64,7 +64,8 @@ class TuneQueue:
     def to_hold_back(self, held: AbstractSet[Trial], assigned: AbstractSet[Trial]) -> list[Trial]:
         """Return the waiting trials without a slot that Tune would start, in Tune's order.
 
-        Tune calls this in each step with all waiting trials. Most are held back already and cost almost nothing.
+        The trials in ``held`` are already held back, and those in ``assigned`` have a slot. The method is called in
+        each step, so trials that are already held back must take almost no time.
         """
         listed = dict.fromkeys(
             each for each in self._controller._pending_trials_list if each in self.pending and each not in assigned
@@ -87,22 +88,22 @@ class TuneQueue:
         return max(0, total - len(self._controller.get_trials())) if total > 0 else _MANY
 
     def is_requested(self, trial: Trial) -> bool:
-        """Return whether Tune has requested resources for ``trial`` or it has a process, if it is not held back."""
+        """Return whether Tune has requested resources for ``trial``, or treats it as requested."""
         return trial in self._controller._staged_trials
 
     def hold_back(self, trials: Iterable[Trial]) -> None:
         """Keep Tune from starting these waiting trials.
 
-        To Tune they count as requested, because it keeps the processes of finished trials for reuse only while there
-        are requests. ``keep_processes`` decides how many it keeps: a process kept for a trial that gets no slot there
-        would occupy what another trial waits for.
+        Tune treats them as requested, because it keeps the processes of finished trials for reuse only while requests
+        exist. ``keep_processes`` limits the number of kept processes, because a process that no trial reuses would
+        occupy resources for which another trial waits.
         """
         held = set(trials)
         for trial in held:
             self._controller._resources_to_pending_trials[trial.placement_group_factory].discard(trial)
             if trial not in self._controller._staged_trials:
                 self._controller._staged_trials.add(trial)
-                # As Tune does for each request: the results of a stopped run name the folder of each trial.
+                # Tune does this for each request, because the results of a stopped run list the folder of each trial.
                 trial.init_local_path()
                 self._controller._mark_trial_to_checkpoint(trial)
         if held:
@@ -111,11 +112,11 @@ class TuneQueue:
             ]
 
     def forget(self, trial: Trial) -> None:
-        """Stop holding back ``trial``, which has a slot or has ended."""
+        """Stop holding back ``trial`` because it has a slot or has ended."""
         self._controller._staged_trials.discard(trial)
 
     def let_start(self, trial: Trial) -> None:
-        """Let Tune start a trial that was held back or is paused, with the resources that it has now."""
+        """Let Tune start a trial that was held back or is paused, with its current resource request."""
         self.forget(trial)
         if trial.status == Trial.PENDING:
             self._controller._resources_to_pending_trials[trial.placement_group_factory].add(trial)
@@ -124,7 +125,7 @@ class TuneQueue:
             self._controller._set_trial_status(trial, Trial.PENDING)
 
     def stage_paused(self) -> None:
-        """Let Tune keep the processes of trials that pause, which it does only while other trials are requested.
+        """Make Tune keep the processes of trials that pause. By default, it keeps them only while requests exist.
 
         Once a trial has paused, each running trial may pause next.
         """
@@ -143,7 +144,7 @@ class TuneQueue:
         return [group.id.hex() for group in (*self._groups_without_process(), *self._groups_of_pending())]
 
     def own_groups(self) -> set[str]:
-        """Return the IDs of all placement groups of the run, whether they are requested or in use."""
+        """Return the IDs of all placement groups of the run, both requested and in use."""
         return {group.id.hex() for group in self._controller._actor_manager._resource_manager._pg_to_request}
 
     def _groups_without_process(self) -> list[Any]:
@@ -153,7 +154,7 @@ class TuneQueue:
         return [*manager._pg_to_staging_future, *ready]
 
     def _groups_of_pending(self) -> dict[Any, Trial]:
-        """Return the placement groups of processes that have not started yet."""
+        """Return the placement groups of processes that have not started yet, each with its trial."""
         live = self._controller._actor_manager._live_actors_to_ray_actors_resources
         return {
             live[actor][1].placement_group: trial
@@ -163,9 +164,9 @@ class TuneQueue:
         }
 
     def request_group_again(self, group_id: str) -> PlacementGroupFactory | None:
-        """Request a lost placement group again; return its request, or ``None`` if Tune no longer needs it.
+        """Request a lost placement group again. Return its request, or ``None`` if Tune no longer needs it.
 
-        Tune considers a removed group ready, and waits indefinitely for the process that it starts there.
+        Tune would consider a removed group ready, and wait indefinitely for a process to start there.
         """
         manager = self._controller._actor_manager._resource_manager
         for group, trial in self._groups_of_pending().items():
@@ -183,15 +184,15 @@ class TuneQueue:
         return request
 
     def fail(self, trial: Trial, error: Exception) -> None:
-        """Fail a waiting trial."""
+        """Fail a waiting trial with ``error``."""
         fail_trial(self._controller, trial, error)
 
     def withdraw(self, trial: Trial) -> bool:
-        """Withdraw the request of a waiting trial; return ``False`` if it is already taking over a process."""
+        """Withdraw the request of a waiting trial; see :func:`withdraw`."""
         return withdraw(self._controller, trial)
 
     def keep_processes(self, wanted: Counter[PlacementGroupFactory]) -> None:
-        """Have Tune keep this number of processes for reuse per request, and no others."""
+        """Set how many processes Tune keeps for reuse, by resource request."""
         if not self._controller._reuse_actors or wanted == self._kept:
             return
         kept, self._kept = self._kept, wanted
@@ -203,23 +204,22 @@ class TuneQueue:
                 self._controller._actor_cache.decrease_max(resources, -more)
 
     def view(self, is_shown: Callable[[Trial], bool]) -> "QueueView":
-        """Return a controller for the inner scheduler that hides the waiting trials that may not start now."""
+        """Return a controller for the inner scheduler that hides waiting trials unless ``is_shown`` returns true."""
         wrapped = self._controller._wrapped()
         return QueueView(
             wrapped, lambda: [each for each in wrapped.get_trials() if each.status not in _WAITS or is_shown(each)]
         )
 
     def view_of(self, trials: list[Trial]) -> "QueueView":
-        """Return a controller with only these trials, for a scheduler that takes the first waiting trial.
+        """Return a controller with only these trials, for a scheduler that chooses the first waiting trial.
 
-        The list of all trials grows with the run, and Tune calls its scheduler in each step, so listing them would make
-        each trial slower than the one before.
+        Tune calls its scheduler in each step, so listing all trials would make the steps slower as the run grows.
         """
         return QueueView(self._controller._wrapped(), lambda: trials)
 
 
 class QueueView:
-    """Tune's controller for a scheduler that does not see all trials."""
+    """Wraps Tune's controller for a scheduler that must not get all trials."""
 
     def __init__(self, tune_controller: Any, get_trials: Callable[[], list[Trial]]) -> None:
         self._tune_controller = unwrapped(tune_controller)
@@ -231,10 +231,10 @@ class QueueView:
 
 
 def withdraw(controller: Any, trial: Trial) -> bool:
-    """Withdraw the request of a waiting trial; return ``False`` if it is already taking over a process.
+    """Withdraw the request of a waiting trial. Return ``False`` if a reused process is being reset for it.
 
-    Tune requests resources for waiting trials ahead of time, and has no public way to withdraw a request. These are the
-    steps that Tune takes when a waiting trial gets the process of another trial.
+    Tune requests resources for waiting trials ahead of time, and has no public way to withdraw a request. This function
+    takes the same steps as Tune when a waiting trial reuses the process of another trial.
     """
     if trial in controller._resetting_trials:
         return False
@@ -251,7 +251,7 @@ def withdraw(controller: Any, trial: Trial) -> bool:
 
 
 def request_instead(tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
-    """Withdraw the request of a waiting trial, and request ``resources`` for it."""
+    """Replace the request of a waiting trial with ``resources``, unless a reused process is being reset for it."""
     controller = unwrapped(tune_controller)
     if not withdraw(controller, trial):
         return
@@ -261,14 +261,14 @@ def request_instead(tune_controller: Any, trial: Trial, resources: PlacementGrou
 
 
 class GatedController(TuneController):  # type: ignore[misc]  # Ray has no types
-    """A controller that asks its searcher only for trials that can start."""
+    """A controller that requests trials from its searcher only if they can start."""
 
     def _maybe_update_trial_queue(self) -> None:
         num_free = self.num_free_of_policy()
         if num_free > 0:
             self._max_pending_trials = len(self._pending_trials) + num_free
             super()._maybe_update_trial_queue()
-        self._max_pending_trials = _MANY  # the scheduler alone decides how many start
+        self._max_pending_trials = _MANY  # only the scheduler limits how many trials start
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state that Tune would save without this class, because a run may be resumed without a policy."""
@@ -278,11 +278,11 @@ class GatedController(TuneController):  # type: ignore[misc]  # Ray has no types
 
 
 def gate_searcher(tune_controller: Any, num_free: Callable[[], int]) -> None:
-    """Let Tune ask its searcher for ``num_free()`` trials in each step.
+    """Let Tune request at most ``num_free()`` trials from its searcher in each step.
 
-    Without this, Tune asks for a trial before the previous one has started, so each suggestion is based on one result
-    less. ``max_concurrent_trials`` would prevent that, but Tune needs it before it calls a scheduler. Grid and random
-    search do not learn from results and are not gated.
+    Otherwise, Tune requests a trial before the previous one has started, so each suggestion is based on one result
+    less. ``max_concurrent_trials`` would prevent that, but Tune reads it before it calls a scheduler. Grid and random
+    search do not use results, so they are not changed.
     """
     controller = unwrapped(tune_controller)
     if isinstance(controller, TuneController) and hasattr(controller.search_alg, "searcher"):

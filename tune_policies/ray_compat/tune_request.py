@@ -1,4 +1,4 @@
-"""Reads and changes the request of a trial: its placement group factory, which also carries the trial's slot.
+"""Reads and changes a trial's resource request, a placement group factory that also stores the trial's slot.
 
 Ray keeps the label selectors and other arguments of a ``PlacementGroupFactory`` in private attributes.
 """
@@ -19,23 +19,23 @@ _logger = logging.getLogger(__name__)
 
 
 def bundles_of(resources: PlacementGroupFactory) -> list[Mapping[str, float]]:
-    """Return the bundles. The first one is the trainable's own, even if it is empty."""
+    """Return the bundles of a request. The first bundle is for the trainable itself, and may be empty."""
     return [{}, *resources.bundles] if resources.head_bundle_is_empty else list(resources.bundles)
 
 
 def reservation_of(resources: PlacementGroupFactory) -> BundleGroup:
-    """Return the requested bundles with their label selectors."""
+    """Return the requested bundles with their strategy and label selectors."""
     selectors = resources._kwargs.get("bundle_label_selector") or [{}] * len(resources.bundles)
     head: list[dict[str, str]] = [{}] if resources.head_bundle_is_empty else []
     return BundleGroup(bundles_of(resources), resources.strategy, [*head, *selectors])
 
 
 def with_bundles(resources: PlacementGroupFactory, bundles: Sequence[Mapping[str, float]]) -> PlacementGroupFactory:
-    """Return the same request with other bundles, and with the original request as its ``planned`` attribute."""
+    """Return a copy of a request with other bundles. Its ``planned`` attribute is the original request."""
     other = PlacementGroupFactory(
         [dict(bundle) for bundle in bundles], resources.strategy, *resources._args, **resources._kwargs
     )
-    other.planned = resources  # a restored trial has no other record of it
+    other.planned = resources  # a restored trial has no other record of the original
     if SLOT_ATTRIBUTE in vars(resources):
         setattr(other, SLOT_ATTRIBUTE, getattr(resources, SLOT_ATTRIBUTE))
     return other
@@ -44,12 +44,12 @@ def with_bundles(resources: PlacementGroupFactory, bundles: Sequence[Mapping[str
 def with_selectors(
     resources: PlacementGroupFactory, bundles: Sequence[Mapping[str, float]], selector: Mapping[str, str]
 ) -> PlacementGroupFactory:
-    """Return the request with these bundles, each restricted to the nodes that ``selector`` selects.
+    """Return a copy of a request with these bundles, each restricted to the nodes that ``selector`` matches.
 
     Args:
-        resources: The trial's own request, which the result keeps as its ``own_request`` attribute.
-        bundles: The bundles to reserve, the trainable's own first.
-        selector: Ray's label selector; empty for any node.
+        resources: The trial's own request. It becomes the ``own_request`` attribute of the result.
+        bundles: The bundles to reserve, with the trainable's own bundle first.
+        selector: A label selector in Ray's format, or an empty one for any node.
     """
     kwargs = dict(resources._kwargs)
     if selector:
@@ -61,7 +61,7 @@ def with_selectors(
 
 
 def planned_of(resources: PlacementGroupFactory) -> PlacementGroupFactory:
-    """Return the request from which ``with_bundles`` made ``resources``, or ``resources`` itself."""
+    """Return the original request if ``with_bundles`` returned ``resources``, and otherwise ``resources`` itself."""
     return getattr(resources, "planned", resources)
 
 
@@ -74,13 +74,13 @@ def own_request(trial: Trial) -> PlacementGroupFactory | None:
 
 
 def has_raised_resources(trial: Trial) -> bool:
-    """Return whether a scheduler gave ``trial`` other resources than planned. It then cannot reuse a process."""
+    """Return whether a scheduler gave ``trial`` other resources than planned, so that it cannot reuse a process."""
     asked = trial.placement_group_factory
     return planned_of(asked) is not asked
 
 
 def slots_taken(trial: Trial) -> int:
-    """Return how many slots the request of ``trial`` takes: one, unless a scheduler gave the trial more."""
+    """Return how many slots the request of ``trial`` occupies: 1 unless a scheduler gave the trial more resources."""
     if not has_raised_resources(trial):
         return 1
     asked = trial.placement_group_factory
@@ -88,9 +88,9 @@ def slots_taken(trial: Trial) -> int:
 
 
 def slot_before(trial: Trial) -> TrialSlot | None:
-    """Return the last slot of ``trial``, which may be from before a restore, or ``None`` if it never had one.
+    """Return the last slot of ``trial``, possibly from before a restore, or ``None`` if it never had one.
 
-    The trial's request does not contain it, because Tune computes the request again when it restores a trial.
+    The trial's request may lack the slot, because Tune computes the request again when it restores a trial.
     """
     text = getattr(trial, SLOT_ATTRIBUTE, None)
     try:
@@ -116,5 +116,5 @@ def remember_fallback(trial: Trial) -> None:
 
 
 def has_fallen_back(trial: Trial) -> bool:
-    """Return whether ``trial`` could not use its device, which may be from before a restore."""
+    """Return whether ``trial`` could not use its device, possibly before a restore."""
     return bool(getattr(trial, _FALLBACK, False))

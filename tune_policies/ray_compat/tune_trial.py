@@ -1,4 +1,4 @@
-"""Reads trials of Tune: config, trainable, reservation, files and errors; draws configs from a search space.
+"""Reads the config, trainable, reservation, files and errors of trials, and draws configs from a search space.
 
 Ray documents the functions of a search space (``tune.choice``, ``tune.randint``), but neither what they return nor how
 to draw configs outside of a run. The private parts are the same in Ray 2.50 and 2.60.
@@ -47,7 +47,7 @@ def add_mixin(function: Callable[..., Any], mixin: type) -> None:
 
 
 def class_of_function(function: Callable[..., Any]) -> type[Trainable]:
-    """Return the class that Tune creates for a function. Its public functions create it only in a run.
+    """Return the class that Tune creates for a function. Tune's public functions create it only in a run.
 
     Raises:
         ValueError: Tune does not support the function's parameters.
@@ -56,16 +56,16 @@ def class_of_function(function: Callable[..., Any]) -> type[Trainable]:
 
 
 def is_function_class(cls: object) -> bool:
-    """Return whether Tune created a trainable class for a function, which only its base class shows."""
+    """Return whether ``cls`` is a trainable class that Tune created for a function."""
     return isinstance(cls, type) and issubclass(cls, FunctionTrainable)
 
 
 def with_function_wrapped(
     cls: type[Trainable], wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> type[Trainable]:
-    """Return a subclass of ``cls``, which Tune created for a function, that runs ``wrap(function)`` instead.
+    """Return a subclass of a class that Tune created for a function. It runs ``wrap(function)`` instead.
 
-    Tune keeps the function only in a closure.
+    Tune stores the function only in a closure.
     """
     function = inspect.getclosurevars(cls._trainable_func).nonlocals["train_func"]
     runs = wrap_function(wrap(function))._trainable_func
@@ -78,28 +78,28 @@ def is_duplicate(result: dict[str, Any]) -> bool:
 
 
 def reserved_by_config(config: Mapping[str, Any] | None) -> Any:
-    """Return the request that Ray reserved for the trial with ``config``, or ``None``.
+    """Return the request that Ray reserved for the trial with ``config``, or ``None`` if ``config`` is not from Tune.
 
-    ``Trainable.trial_resources`` returns the same, but only after the class's own constructor or reset.
+    ``Trainable.trial_resources`` returns the same request, but only after the class's own constructor or reset.
     """
     trial = (config or {}).get(TRIAL_INFO)
     return None if trial is None else trial.trial_resources
 
 
 def storage_of(trainable: Trainable) -> Any:
-    """Return the storage of a trial's files, or ``None``. ``Trainable.logdir`` is a local folder."""
+    """Return the storage of a trial's files, or ``None``. The public ``Trainable.logdir`` is only a local folder."""
     return trainable._storage
 
 
 def storage_of_session() -> Any:
-    """Return the storage of the trial whose function runs in this process. Tune's context only has names."""
+    """Return the storage of the trial whose function runs in this process. Tune's public context has only names."""
     return get_session().storage
 
 
 def report_stored_checkpoint(metrics: dict[str, Any], checkpoint: Checkpoint) -> None:
-    """Report a result with a checkpoint that stays where it is; wait until Tune lets the trial continue.
+    """Report a result with a checkpoint that is already stored, and wait until Tune lets the trial continue.
 
-    ``tune.report`` would copy it into the trial's folder. Version 1 of Ray Train reported stored checkpoints like this.
+    ``tune.report`` would copy the checkpoint to the trial's folder. Ray Train v1 reports stored checkpoints like this.
 
     Raises:
         SystemExit: Tune has stopped the trial.
@@ -109,7 +109,7 @@ def report_stored_checkpoint(metrics: dict[str, Any], checkpoint: Checkpoint) ->
 
 
 def unpickled_error(pickled: bytes) -> BaseException | None:
-    """Return a trial's error that Tune has saved, or ``None`` if it cannot be read.
+    """Return a trial's error that Tune has pickled, or ``None`` if it cannot be read.
 
     The public ``Result.error`` is available only after the run has ended.
     """
@@ -123,20 +123,20 @@ def unpickled_error(pickled: bytes) -> BaseException | None:
 def to_be_replaced(reason: str) -> RayActorError:
     """Return an error that makes Tune end this process and run its trial in a new one.
 
-    Tune starts a new process without counting a failure in one case: if the node was preempted (``preempted``, an
-    undocumented argument). If ``reset`` fails, or the process ends in it, Tune counts a failure, or waits indefinitely.
-    So raise the error in the first step after the reset.
+    Tune starts a new process without counting a failure only if the error reports that the node was preempted (its
+    undocumented argument ``preempted``). If ``reset`` fails or ends the process, Tune counts a failure or waits
+    indefinitely, so raise the error in the first step after the reset.
     """
     return RayActorError(None, f"process {os.getpid()} is replaced by a new one: {reason}", False, True)
 
 
 def is_domain(value: object) -> bool:
-    """Return whether a value of a config is a domain that Tune samples. A grid is a dict instead."""
+    """Return whether a config value is a domain that Tune samples. A grid is not a domain but a dict."""
     return isinstance(value, Domain)
 
 
 def draw(space: Mapping[str, Any], random_state: Any) -> list[dict[str, Any]]:
-    """Return the configs of one draw: one, or one for each combination of values if the space has grids.
+    """Return the configs of one draw: one config, or one for each combination of values if the space has grids.
 
     The public ``BasicVariantGenerator`` draws the same configs, but only for a run and with its own seed.
 
@@ -145,13 +145,13 @@ def draw(space: Mapping[str, Any], random_state: Any) -> list[dict[str, Any]]:
         random_state: A ``numpy.random.RandomState``, which advances with each draw.
 
     Raises:
-        Exception: An error of the user's functions in the space, or of Tune's domains.
+        Exception: A user's function in the space, or one of Tune's domains, raises an error.
     """
     return [spec["config"] for _, spec in generate_variants({"config": space}, random_state=random_state)]
 
 
 def extremes(domain: object) -> list[int]:
-    """Return the minimum and maximum of a range of whole numbers, all values of a choice of them, or an empty list."""
+    """Return the minimum and maximum of an integer range, all values of a choice of integers, or an empty list."""
     if isinstance(domain, Categorical):
         values = list(domain.categories)
         return values if all(isinstance(each, int) and not isinstance(each, bool) for each in values) else []
@@ -159,6 +159,6 @@ def extremes(domain: object) -> list[int]:
         return []
     sampler = domain.get_sampler()
     step = int(sampler.q) if isinstance(sampler, Quantized) else 1
-    if step > 1:  # the upper bound is inclusive
+    if step > 1:  # the upper bound of a quantized range is inclusive
         return [-(-domain.lower // step) * step, domain.upper // step * step]
     return [domain.lower, domain.upper - 1]

@@ -1,7 +1,7 @@
-"""Checks the version of Ray, and explains which feature needs a part that this Ray lacks.
+"""Checks the version of Ray, and reports which feature needs a part that this version lacks.
 
-Other versions may have moved private parts of Ray. No version is rejected: an untried version causes one warning, and a
-missing private name is replaced by a stand-in, which raises when a feature uses it.
+Other versions may have moved private parts of Ray. No version is rejected. An untested version causes one warning, and
+a missing private name is replaced by a stand-in that raises an error when a feature uses it.
 """
 
 import functools
@@ -20,9 +20,9 @@ _logger = logging.getLogger(__name__)
 _INSTALL: Final = "pip install 'ray[tune,train]>=2.50,<2.61'"
 
 
-@functools.cache  # once a process
+@functools.cache  # once per process
 def warn_of_untried_ray() -> None:
-    """Warn if this version of Ray was not tried."""
+    """Log a warning if this version of Ray was not tested."""
     if not is_tried(ray.__version__):
         _logger.warning(
             "Ray %s was not tested with this package: Ray %s was. If this version has moved a part of Ray that a "
@@ -34,7 +34,7 @@ def warn_of_untried_ray() -> None:
 
 
 def version_error(error: Exception, feature: str) -> RayVersionError:
-    """Return the error of a feature that needs the part of Ray whose absence ``error`` reports."""
+    """Return the error to raise if a feature needs a part of Ray and ``error`` reports that it is missing."""
     why = str(error).partition(" (")[0]  # the message of an ImportError ends with the file path in parentheses
     return RayVersionError(
         f"Ray {ray.__version__} lacks what {feature} needs: {why}. Ray {TRIED} was tested: {_INSTALL}"
@@ -43,7 +43,7 @@ def version_error(error: Exception, feature: str) -> RayVersionError:
 
 @contextmanager
 def needs_of_ray(feature: str) -> Iterator[None]:
-    """Raise a ``RayVersionError`` if the block uses a missing part of Ray."""
+    """Raise a ``RayVersionError`` about ``feature`` if the block uses a missing part of Ray."""
     try:
         yield
     except (ImportError, AttributeError) as error:
@@ -51,16 +51,16 @@ def needs_of_ray(feature: str) -> Iterator[None]:
 
 
 def check_members(of_ray: object, names: Iterable[str], feature: str) -> None:
-    """Raise a ``RayVersionError`` if an object of Ray lacks private members."""
+    """Raise a ``RayVersionError`` about ``feature`` if an object of Ray lacks one of the members ``names``."""
     missing = [name for name in names if not hasattr(of_ray, name)]
     if missing:
         raise version_error(AttributeError(f"{type(of_ray).__name__} has no {', '.join(missing)}"), feature)
 
 
 class Gone:
-    """Replaces a name that this Ray lacks. Each use raises a ``RayVersionError``.
+    """Replaces a name that this version of Ray lacks. Each use raises a ``RayVersionError``.
 
-    ``feature`` needs the name, and is the subject of a sentence.
+    ``feature`` is a noun phrase for the feature that needs the name.
     """
 
     def __init__(self, error: ImportError, feature: str) -> None:

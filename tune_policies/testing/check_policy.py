@@ -1,4 +1,4 @@
-"""The guarantees ("promises") that every policy must keep, and the function that checks them.
+"""Defines the guarantees ("promises") that every policy must keep, and the function that checks them.
 
 Most promises are about one cluster and the plan or error of the policy for it. The check of a promise is a function
 that returns a description of the violation, or an empty text.
@@ -66,7 +66,8 @@ class PolicyCheckError(AssertionError):
         promise: The broken promise.
         found: A description of the violation.
         policy: The policy.
-        capacity: The smallest cluster found on which it breaks the promise, or ``None`` if none is needed.
+        capacity: The smallest cluster found on which the policy breaks the promise, or ``None`` if it breaks the
+            promise without a cluster.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ def check_policy(
 
     The clusters have nodes without GPUs, nodes with GPUs of one or several types and of known or unknown memory, nodes
     with other accelerators, and TPU slices. Some clusters have an autoscaler, are in use, or are empty. The promises
-    are the members of :class:`Promise`. Whether the trials of a plan fit is determined by placing them one by one,
+    are the members of :class:`Promise`. To check whether the trials of a plan fit, the function places them one by one,
     without any code of the planner.
 
     200 clusters take from 0.2 to 3 seconds of CPU time for the policies of this package (AMD EPYC, Python 3.11).
@@ -272,7 +273,7 @@ def _does_not_fit(case: _Case) -> str:
 
 def _is_not_full(case: _Case) -> str:
     plan = case.plan
-    # With Train workers, it depends on the order of placement whether further trials fit.
+    # With Train workers, whether further trials fit depends on the order of placement.
     if plan is None or plan.fewer_than_fit or not case.num_trials or any(slot.num_workers for slot in plan.slots):
         return ""
     if any(_shares(slot) != _shares(plan.slots[0]) for slot in plan.slots):
@@ -305,7 +306,7 @@ def _cannot_grow(case: _Case) -> str:
 
 
 def _slots_on_nodes(case: _Case) -> Iterator[tuple[TrialSlot, NodeCapacity]]:
-    """Yield each slot with each node on which its workers may run. Each of several types has its own nodes."""
+    """Yield each slot with each node on which its workers may run. Each of several slot types has its own nodes."""
     slots = case.plan.slots if case.plan else ()
     nodes_of: dict[int, set[str | None]] = defaultdict(set)
     for place in place_slots(slots, case.grown).places if len(slots) > 1 else ():

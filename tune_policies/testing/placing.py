@@ -79,7 +79,7 @@ class NodeState:
         return True
 
     def _free_devices(self, name: str, ticks: int) -> Sequence[int] | None:
-        """Return the device with room for a fraction, or the whole devices, or ``None`` if there are too few."""
+        """Return the device with room for a fraction, or enough free whole devices, or ``None`` if too few are free."""
         free = self._devices.get(name, [])
         needed = max(1, ticks // TICKS)
         fitting = [device for device, left in enumerate(free) if left >= min(TICKS, ticks)][:needed]
@@ -89,7 +89,7 @@ class NodeState:
 def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int:
     """Return how many of ``wanted`` trials fit at once.
 
-    If all trials reserve the same resources, Ray may place them in any order. So the nodes are used in a random
+    If all trials reserve the same resources, Ray may place them in any order, so the nodes are used in a random
     order, and Train drivers are placed on the nodes with the least host memory. If the plan has several slot
     types, each slot is placed on its planned node, and further trials may be of any type.
     """
@@ -116,7 +116,7 @@ def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int
 
 
 def _place_own(slot: TrialSlot, homes: Sequence[NodeState], on_nodes: Sequence[NodeState]) -> bool:
-    """Place a trial on one of its homes, and its Train workers on their nodes."""
+    """Place a trial on one of ``homes``, and its Train workers on ``on_nodes``, or on ``homes`` if that is empty."""
     if not slot.num_workers:
         return _place_process(slot.worker, homes, slot.accelerator_type)
     workers: Sequence[Sequence[NodeState]] = [[node] for node in on_nodes] or [homes] * slot.num_workers
@@ -147,7 +147,7 @@ def _place_alike(capacity: ClusterCapacity, nodes: dict[str, NodeState], slot: T
 
 
 def count_workers(capacity: ClusterCapacity, slot: TrialSlot) -> int:
-    """Return how many Train workers fit next to all drivers, up to the number if one trial has grown."""
+    """Return how many Train workers fit beside the drivers of all trials, at least up to the number that can run."""
     nodes = [state for state in map(NodeState, capacity.nodes) if state.is_selected(slot)]
     if not all(_place_driver(slot, nodes) for _ in range(slot.max_concurrent_trials)):
         return 0

@@ -1,8 +1,9 @@
 """Decides how much memory a trial gets when it is retried after an out-of-memory error. This module does no I/O.
 
-A GPU fraction grows to the next equal part 1/k, because the planner divides GPUs into equal parts. Then it grows to a
-whole GPU, and then by whole GPUs. Host memory grows in bytes. Neither exceeds what a node has, because the trial would
-wait indefinitely. "GPU" here means every device that several processes can share.
+A GPU fraction grows to a larger equal part 1/k, because the planner divides GPUs into equal parts. After that, it grows
+to a whole GPU, and then by whole GPUs. Host memory can grow to any amount. Neither amount exceeds the capacity of a
+node, because the trial would wait indefinitely. In this module, "GPU" means every device that several processes can
+share.
 """
 
 import math
@@ -38,15 +39,15 @@ ASSUMED_MEMORY_BYTES: Final = 2 * GIB
 """The assumed host memory of a trial, in bytes, if neither its reservation nor its error contains an amount."""
 
 MAX_SAME_SHARE_RETRIES: Final = 2
-"""How often a trial is retried with the same GPU fraction if another process filled the shared GPU."""
+"""The maximum number of retries with the same GPU fraction if another process filled the shared GPU."""
 
 
 class MemoryFloor(Value):
     """The minimum memory of a trial.
 
     Attributes:
-        gpu_ticks: The number or fraction of GPUs in each bundle with a GPU, in ticks.
-        memory_bytes: Host memory in the first bundle, which runs the trainable, in bytes.
+        gpu_ticks: The minimum number or fraction of GPUs in each bundle with a GPU, in ticks.
+        memory_bytes: The minimum host memory in the first bundle, which runs the trainable, in bytes.
     """
 
     gpu_ticks: Count = 0
@@ -76,7 +77,7 @@ class MemoryFloor(Value):
 
 
 def floor_of(bundles: Sequence[BundleAmounts]) -> MemoryFloor:
-    """Return the memory that ``bundles`` reserve. If they have several GPU fractions, the smallest counts."""
+    """Return the memory that ``bundles`` reserve. If their GPU fractions differ, the smallest is returned."""
     shares = [to_ticks(bundle[device]) for bundle in bundles for device in SHARED_DEVICES & bundle.keys()]
     return MemoryFloor(
         gpu_ticks=min((share for share in shares if share > 0), default=0),
@@ -92,13 +93,13 @@ def next_floor(
     max_gpus: float,
     nodes: Sequence[NodeCapacity],
 ) -> MemoryFloor:
-    """Return the memory for the retry of a trial that ran out of memory. It is more than the trial reserved before.
+    """Return a larger memory minimum for the retry of a trial that ran out of memory.
 
     Args:
         reservation: The reservation of the trial.
         out_of_memory: The classified error; its kind is not ``"none"``.
-        growth: The factor by which the memory grows. A fraction is rounded up to the next equal part of a GPU. If the
-            nodes do not have that much, the trial gets the largest amount that fits.
+        growth: The factor by which the memory grows. A fraction is rounded up to the next equal part of a GPU. If no
+            node has that much, the trial gets the largest amount that fits.
         max_gpus: The maximum number of GPUs in a bundle.
         nodes: The nodes of the cluster.
 
@@ -137,9 +138,9 @@ def next_floor(
 
 
 def largest_that_fits(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequence[NodeCapacity]) -> MemoryFloor:
-    """Return the largest part of ``wish`` that fits on ``nodes``.
+    """Return the largest amounts up to ``wish`` with which the trial fits on ``nodes``.
 
-    An amount is 0 if it would not exceed the amount in ``reservation``.
+    An amount is 0 if the trial cannot get more than it has in ``reservation``.
     """
 
     def is_held_with(floor: MemoryFloor) -> bool:
@@ -159,10 +160,10 @@ def largest_that_fits(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequen
 def limit_floor(
     floor: MemoryFloor, reservation: BundleGroup, *, max_gpus: float, nodes: Sequence[NodeCapacity] | None
 ) -> MemoryFloor:
-    """Return ``floor``, limited to ``max_gpus`` in a bundle and to what fits on the nodes.
+    """Return ``floor``, limited to ``max_gpus`` in a bundle and to the amounts that fit on the nodes.
 
-    The nodes do not limit ``floor`` if they are not known (``None``), or if even ``reservation`` does not fit on them,
-    because nodes are then still to be added.
+    The nodes are ignored if they are not known (``None``), or if even ``reservation`` does not fit on them, because
+    more nodes are then expected.
     """
     most_devices = _most_devices(reservation, nodes or ())
     floor = floor.model_copy(update={"gpu_ticks": min(floor.gpu_ticks, _largest_share(max_gpus, most_devices))})
@@ -176,10 +177,11 @@ def limit_floor(
 def next_share(share_ticks: int, *, growth: float, max_gpus: float, most_devices: float) -> int | None:
     """Return the next larger fraction or number of GPUs in ticks, or ``None`` if ``share_ticks`` is the maximum.
 
-    The result is at least ``growth`` times ``share_ticks``, unless that exceeds a whole GPU or ``max_gpus``.
+    The result is at least ``growth`` times ``share_ticks``, but at most ``max_gpus``. A fraction grows to at most one
+    GPU.
     """
-    wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))  # 100 * 1.1 is 110.00000000000001
-    if share_ticks >= TICKS:  # a fraction becomes a whole GPU before it becomes several GPUs
+    wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))  # because 100 * 1.1 is 110.00000000000001
+    if share_ticks >= TICKS:  # only whole GPUs grow to several GPUs
         share = -(-wanted // TICKS) * TICKS
     else:
         share = equal_device_fraction(max(1, TICKS // wanted), most_devices)
@@ -193,9 +195,9 @@ def _largest_share(max_gpus: float, most_devices: float) -> int:
 
 
 def _shares_up_to(most_ticks: int, above_ticks: int, most_devices: float) -> list[int]:
-    """Return the GPU amounts above ``above_ticks`` in ticks, largest first.
+    """Return the GPU amounts above ``above_ticks`` and up to ``most_ticks``, in ticks, largest first.
 
-    These are ``most_ticks``, whole GPUs, and equal parts of a GPU.
+    The amounts are equal parts of a GPU, whole GPUs, and ``most_ticks`` itself.
     """
     parts = range(2, TICKS // max(1, above_ticks) + 1)
     shares = {
@@ -240,11 +242,12 @@ def decide_retry(
 ) -> RetryDecision:
     """Return whether a failed trial with these bundles is retried, and whether it gets more memory.
 
-    If a trial without a GPU reports GPU memory, or a Train driver reports host memory, the error comes from another
-    process, such as a Train worker. More memory for the trial would not help, so Tune decides.
+    If a trial without a GPU runs out of GPU memory, or a Train driver runs out of host memory, the error comes from
+    another process, such as a Train worker. More memory for the trial would not help, so Tune decides.
 
     If another trial filled the device and this trial was within its limit, the same fraction may be enough next time.
-    After ``MAX_SAME_SHARE_RETRIES``, the trial gets a larger fraction, so that fewer trials share its device.
+    After ``MAX_SAME_SHARE_RETRIES`` such retries, the trial gets a larger fraction, so that fewer trials share its
+    device.
     """
     holds_gpu = floor_of(bundles).gpu_ticks > 0
     is_driver = {name: amount for name, amount in bundles[0].items() if amount} == {"memory": DRIVER_BYTES}
@@ -260,8 +263,8 @@ def larger_plan(
 ) -> TrialPlan:
     """Return the plan with more memory for each Train worker, and with the number of concurrent trials that then fit.
 
-    A plan with several slot types keeps only the first, because a Train run does not use the other types. ``growth``
-    and ``max_gpus`` apply to each worker, as in :func:`next_floor`.
+    Only the first slot type of the plan is kept, because a Train run does not use the other types. ``growth`` and
+    ``max_gpus`` apply to each worker, as in :func:`next_floor`.
 
     Raises:
         InfeasibleRequestError: The workers already have as much memory as ``max_gpus`` or the nodes allow, or the

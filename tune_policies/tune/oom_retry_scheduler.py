@@ -1,8 +1,8 @@
 """A Tune scheduler that retries a trial after an out-of-memory error, with more memory and from its last checkpoint.
 
-``oom_retry`` decides how much memory a retry gets. The scheduler keeps a record of each retry. Other trials with
-similar memory settings get the same memory. Memory settings are the entries of a config that can affect the memory use
-of its trial. ``ray_compat.tune_controller`` changes Tune's trials.
+``oom_retry`` decides how much memory a retry gets. The scheduler records each retry, and gives other trials with
+similar memory settings the same memory. Memory settings are the entries of a config that can affect the memory use of
+its trial. Tune's trials are changed through ``ray_compat.tune_controller``.
 """
 
 import logging
@@ -86,7 +86,7 @@ def _flatten(path: str, value: object, *, keep_fractions: bool) -> Iterable[tupl
 
 
 def unknown_keys(memory_keys: Iterable[str], configs: Iterable[Mapping[str, object]]) -> dict[str, str]:
-    """Return the keys that are in none of the configs, each with a suggestion such as ``"; did you mean 'width'?"``."""
+    """Return the keys that no config contains, each with a suggestion such as ``"; did you mean 'width'?"``."""
     paths = {path for config in configs for path, _ in _flatten("", config, keep_fractions=True)}
     known = {prefix for path in paths for prefix in accumulate(path.split("/"), "{}/{}".format)}
     return {key: suggest(key, known) for key in memory_keys if key not in known}
@@ -114,7 +114,7 @@ class OomRecord(Value):
         This is the case if no number is smaller than in the record and all other entries are equal.
         """
         both = self.settings.keys() & settings.keys()
-        # A float that is whole in only one config does not affect memory, such as dropouts of 0.0 and 0.5.
+        # A whole float that only one config has, such as a dropout of 0.0, was a fraction in the other config.
         in_one_only = [found[path] for found in (self.settings, settings) for path in found.keys() - both]
         return all(isinstance(value, float) and value.is_integer() for value in in_one_only) and all(
             _is_no_less(settings[path], self.settings[path]) for path in both
@@ -169,12 +169,11 @@ _READ_TIMEOUT_S: Final = 10.0
 
 
 class OomRetryScheduler(WrappingScheduler):
-    """Wraps a Tune scheduler, and retries a trial with more memory after an out-of-memory error.
+    """Wraps a Tune scheduler and retries trials with more memory after out-of-memory errors.
 
     The trial resumes from its latest checkpoint with a larger GPU fraction, or more host memory. The error does not
-    count as a failure: ``max_failures`` and ``fail_fast`` apply only to other errors. The failure is not reported to
-    the inner scheduler, with two exceptions: HyperBand, and any scheduler if memory ran out while the trial saved a
-    checkpoint.
+    count as a failure: ``max_failures`` and ``fail_fast`` apply only to other errors. The failure is reported to the
+    inner scheduler only if that scheduler is HyperBand, or if memory ran out while the trial saved a checkpoint.
 
     Later trials with a similar config start with the memory of the retry. A config is similar if none of its whole
     numbers is smaller and all other entries, except fractions, are equal. A restored experiment keeps this information.
@@ -222,13 +221,13 @@ class OomRetryScheduler(WrappingScheduler):
             super().on_trial_add(tune_controller, trial)
             return
         resources = trial.placement_group_factory
-        # The inner scheduler sees the planned request: Ray's ResourceChangingScheduler rejects different requests.
+        # Give the inner scheduler the planned request. Ray's ResourceChangingScheduler rejects different requests.
         trial.update_resources(planned_of(resources))
         super().on_trial_add(tune_controller, trial)
-        self._planned[trial] = planned_of(trial.placement_group_factory)  # a PolicyScheduler inside may have changed it
+        self._planned[trial] = planned_of(trial.placement_group_factory)  # an inner PolicyScheduler may have changed it
         install_hook(trial, self, tune_controller)
         records = load_history(trial).records
-        if resources != planned_of(resources):  # a restored trial that had more memory
+        if resources != planned_of(resources):  # the trial was restored, and had more memory than planned
             settings = memory_settings(trial.config, self._memory_keys)
             records = (*records, OomRecord(settings=settings, floor=floor_of(bundles_of(resources))))
         if records and self._nodes is None:
@@ -246,7 +245,7 @@ class OomRetryScheduler(WrappingScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Let the inner scheduler decide, but do not pause a trial for a change of resources that has no effect.
 
-        A change has no effect if the trial, with its raised memory, already has these resources.
+        A change has no effect if the trial already has these resources because its memory was raised.
         """
         decision = super().on_trial_result(tune_controller, trial, result)
         for scheduler in nested_schedulers(self):
@@ -265,7 +264,7 @@ class OomRetryScheduler(WrappingScheduler):
             self._unchecked_keys = ()
         if self._records:
             for trial in list(tune_controller.get_live_trials()):
-                # A paused trial may have taken over the config of another trial.
+                # While a trial is paused, a scheduler such as PBT may replace its config.
                 if trial.status == Trial.PAUSED or (self._has_new_records and trial.status == Trial.PENDING):
                     planned = self._planned[trial]
                     if self._with_needed_memory(trial, planned) == trial.placement_group_factory:
@@ -278,7 +277,7 @@ class OomRetryScheduler(WrappingScheduler):
         return super().choose_trial_to_run(tune_controller)
 
     def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
-        """Store ``planned`` as the trial's planned request, with at least the memory that earlier errors require."""
+        """Store ``planned`` as the trial's planned request; return it with the memory that earlier errors require."""
         self._planned[trial] = planned
         return self._with_needed_memory(trial, planned)
 

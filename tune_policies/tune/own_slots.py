@@ -1,7 +1,7 @@
-"""The slot of a trial whose resources depend on its config, or that requests several bundles.
+"""Slots of trials whose resources depend on their config, and of trials that request several bundles.
 
-RLlib, and trainables that start actors of their own, reserve several bundles and place their actors by bundle index. So
-bundles are never reordered or merged.
+RLlib, and trainables that start their own actors, reserve several bundles and place their actors by bundle index.
+Therefore, this module never reorders or merges bundles.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ class OwnSlot(NamedTuple):
 
     Attributes:
         slot: The slot, with the number of such trials that may run at once.
-        factory: The request to Ray.
+        factory: The resource request to Ray.
     """
 
     slot: TrialSlot
@@ -71,7 +71,7 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
     at_once = count_groups(group, capacity.nodes, _MOST_GROUPS)
     if plan.fewer_than_fit and not plan.left_free.ticks:  # the policy limits the number of trials
         at_once = min(at_once, plan.max_concurrent_trials)
-    if capacity.node_types != ():  # an autoscaler adds nodes for what is requested
+    if capacity.node_types != ():  # one more request makes the autoscaler add nodes
         at_once += 1
     if not at_once:
         raise InfeasibleRequestError(

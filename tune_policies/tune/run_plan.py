@@ -1,4 +1,4 @@
-"""Keeps the plan of a run, and the places of its slots, up to date as nodes are added and removed.
+"""Updates the plan of a run and the placements of its slots when nodes are added or removed.
 
 Tune's loop must not wait for Ray, so a thread reads the nodes with a timeout.
 """
@@ -71,7 +71,7 @@ class NodeWatch:
         return capacity
 
     def changed(self) -> ClusterCapacity | None:
-        """Return the cluster if its nodes have changed, else ``None``. Does not wait."""
+        """Return the cluster if a background reading found changed nodes, else ``None``. This method does not wait."""
         match self._reading.take():
             case (known, capacity):
                 self._known = known
@@ -84,7 +84,7 @@ class NodeWatch:
         return None
 
     def _read(self, known: Hashable) -> tuple[Hashable, ClusterCapacity] | None:
-        # A probe runs tasks on the nodes and takes far longer than reading the GCS, so only a change starts one.
+        # A probe runs tasks on the nodes and takes far longer than reading the GCS, so only a change starts a probe.
         signature, capacity = _read_nodes()
         if signature == known:
             return None
@@ -92,7 +92,7 @@ class NodeWatch:
 
 
 def _read_nodes() -> tuple[Hashable, ClusterCapacity]:
-    """Return a value that differs after each change of the nodes, and the nodes in Ray's GCS."""
+    """Return a signature that changes with the nodes, and the nodes in Ray's GCS."""
     capacity = ClusterCapacity(nodes=read_cluster_state(_READ_TIMEOUT_S).nodes)
     signature = frozenset(
         (node.node_id, tuple(sorted(node.resources.ticks.items())), tuple(sorted(node.labels.items())))
@@ -110,8 +110,8 @@ def lost_node(error: object) -> str | None:
     actor_ids = [*dead_actors(error)]
     if not actor_ids:
         return None
-    # Without an answer, the failure counts, as it does in Tune.
-    return _ask(lambda: _dead_node_of(actor_ids), "whether a trial was lost with its node")
+    # If Ray does not answer in time, the failure counts, as it does in Tune.
+    return _read_or_none(lambda: _dead_node_of(actor_ids), "whether a trial was lost with its node")
 
 
 def nodes_of(trials: Iterable[Trial]) -> dict[Trial, str]:
@@ -119,11 +119,13 @@ def nodes_of(trials: Iterable[Trial]) -> dict[Trial, str]:
     actors = {trial: actor_id for trial in trials if (actor_id := actor_of(trial)) is not None}
     if not actors:
         return {}
-    found = _ask(lambda: {trial: node_of_actor(actor_id) for trial, actor_id in actors.items()}, "where trials run")
+    found = _read_or_none(
+        lambda: {trial: node_of_actor(actor_id) for trial, actor_id in actors.items()}, "where trials run"
+    )
     return {trial: node_id for trial, node_id in (found or {}).items() if node_id is not None}
 
 
-def _ask(read: Callable[[], T], what: str) -> T | None:
+def _read_or_none(read: Callable[[], T], what: str) -> T | None:
     try:
         return answer_within(_ANSWER_TIMEOUT_S, read)
     except Exception as error:  # noqa: BLE001  # Ray may be busy or restarting, and the run continues without the answer
@@ -148,7 +150,7 @@ _WITHOUT_DEVICE: Final = "without a device"
 """The key in ``RunPlan._own_slots`` for the slot of trials that cannot use their device."""
 
 _AVOID_LOST_NODE_S: Final = 60.0
-"""How long no trial is placed on a node that lost a trial, in seconds. By then, Ray has detected its death."""
+"""How long a node that lost a trial is avoided, in seconds. Ray detects a dead node within this time."""
 
 
 class PlanChange(Value):
@@ -174,7 +176,7 @@ class RunPlan:
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: The plan depends on a measurement, and the installed package versions differ from it.
+        InvalidResourcesError: The plan depends on a measurement with other package versions.
         ProbeError: The cluster cannot be read.
     """
 
@@ -193,7 +195,7 @@ class RunPlan:
         self._own_slots: dict[Hashable, OwnSlot] = {}
         self.have_nodes_changed = False
         policies = [] if self._policy is None else with_inner([self._policy])
-        self._is_on_free = any(isinstance(each, FreeCapacityPolicy) for each in policies)
+        self._plans_free_capacity = any(isinstance(each, FreeCapacityPolicy) for each in policies)
         self._in_use: dict[str, Resources | None] = {}
         self._lost_nodes: dict[str, float] = {}
         self._wait_for_nodes_s = wait_for_nodes_s
@@ -219,11 +221,11 @@ class RunPlan:
         return self._infeasible if waited_s > self._wait_for_nodes_s else None
 
     def avoid_node(self, node_id: str) -> None:
-        """Place no trial on a node that has just died. Ray takes seconds to detect its death."""
+        """Avoid a node that has just died, because Ray takes seconds to detect its death."""
         self._lost_nodes[node_id] = time.monotonic()
 
     def replan(self, plan: TrialPlan, why: str) -> None:
-        """Use ``plan`` from now on."""
+        """Use ``plan`` from now on, and record the reason for the change."""
         if plan != self.plan:
             _logger.info("%s: %s", why, plan.explain())
             self.plan = plan
@@ -233,13 +235,13 @@ class RunPlan:
         self._placements = None
 
     def slot_by_config(self, config: Mapping[str, Any]) -> "OwnSlot":
-        """Return the slot of a trial if the plan depends on the config.
+        """Return the slot of a trial with ``config`` under a plan that depends on configs.
 
         Raises:
             InfeasibleRequestError: The config needs more than any slot has.
         """
         slot = self.plan.slot_for(config)
-        key = id(slot)  # fast, because each step of a run looks up the slots of all waiting trials
+        key = id(slot)  # must be fast, because each step of a run looks up the slots of all waiting trials
         if key not in self._own_slots:
             self._own_slots[key] = OwnSlot(slot, slot.placement_group_factory())
             if self.plan.by_config is not None and (why := self.plan.by_config.why_unknown(config)) is not None:
@@ -272,7 +274,7 @@ class RunPlan:
         return self._own_slots[asked]
 
     def slot_without_device(self) -> OwnSlot:
-        """Return the slot for a trial that cannot use its device: that of the first feasible choice without a device.
+        """Return the slot for a trial that cannot use its device, from the first feasible choice without a device.
 
         Raises:
             InfeasibleRequestError: No choice without a device fits.
@@ -300,22 +302,22 @@ class RunPlan:
         return self._probed
 
     def _used_as_at_start(self, capacity: ClusterCapacity) -> ClusterCapacity:
-        """Return the capacity with the resources in use at the start of the run.
+        """Return ``capacity``, with only the resources that were in use at the start of the run marked as in use.
 
-        This excludes the resources that the run's own trials use now.
+        The current use would include the run's own trials.
         """
         return capacity.with_nodes(
             node.model_copy(update={"in_use": self._in_use.get(node.node_id)}) for node in capacity.nodes
         )
 
     def follow_nodes(self) -> bool:
-        """Update the plan if the nodes changed; return whether the placements changed. Only the first call waits."""
+        """Update the plan if the nodes changed; return whether the placements changed. Only the first call blocks."""
         if self._policy is not None or len(self.plan.slots) > 1:
             if self._capacity is None:
                 self._capacity = self._watch.read_now() or ClusterCapacity()
                 self._in_use = {node.node_id: node.in_use for node in self._capacity.nodes}
             elif (capacity := self._watch.changed()) is not None:
-                self._plan_anew(capacity)
+                self._replan_on(capacity)
         if self._placements is not None:
             return False
         self._own_slots.clear()
@@ -328,7 +330,7 @@ class RunPlan:
         }
         return True
 
-    def _plan_anew(self, capacity: ClusterCapacity) -> None:
+    def _replan_on(self, capacity: ClusterCapacity) -> None:
         why = _what_changed(self._capacity, capacity)
         capacity = self._used_as_at_start(capacity)
         self._capacity = capacity
@@ -357,7 +359,7 @@ class RunPlan:
 
     def _place_slots(self, capacity: ClusterCapacity) -> tuple[Placement, ...]:
         slots = self.plan.slots
-        if self._is_on_free:
+        if self._plans_free_capacity:
             capacity = free_part(capacity)
         if len(slots) == 1 or len(capacity.nodes) <= 1:
             return tuple(_anywhere(slot_type, slot.max_concurrent_trials) for slot_type, slot in enumerate(slots))
@@ -392,9 +394,9 @@ def _what_changed(before: ClusterCapacity | None, after: ClusterCapacity) -> str
 
 
 def check_versions(measured_with: Mapping[str, str]) -> None:
-    """Compare the versions of a measurement with the installed versions.
+    """Check that the installed versions are the versions of a measurement.
 
-    A package that is not installed where the driver runs is not compared.
+    Packages that are not installed where the driver runs are not checked.
 
     Args:
         measured_with: The version of each package, by its name.
@@ -415,7 +417,7 @@ def check_versions(measured_with: Mapping[str, str]) -> None:
 
 
 def _installed(name: str) -> str | None:
-    for build in (name, f"{name}-cpu"):  # TensorFlow and XGBoost publish CPU-only builds under this name
+    for build in (name, f"{name}-cpu"):  # TensorFlow and XGBoost publish CPU-only builds with this suffix
         with suppress(PackageNotFoundError):
             return version(build)
     return None

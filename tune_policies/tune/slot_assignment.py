@@ -1,9 +1,9 @@
 """Decides which slots are free, which slot types a trial may use, and when a slow slot is better left idle.
 
-A placement is a number of slots of one type on one node, or on any node if the plan need not distinguish nodes.
+A placement is a number of slots of one type on one node, or on any node if the plan does not distinguish nodes.
 
-While many trials wait, every slot helps. Near the end of a run, a trial that starts in a slow slot may be the last to
-finish, although the faster slots could run all waiting trials sooner.
+While many trials wait, every free slot is used. Near the end of a run, a trial that starts in a slow slot may be the
+last to finish, although the faster slots could run all waiting trials sooner.
 
 This module does not import Ray or read the clock: callers pass the time.
 """
@@ -27,7 +27,7 @@ class SlotAssignment(NamedTuple):
         slot: The slot, as planned when it was assigned to the trial.
         slot_type: The index of its type among the slots of the plan. ``None`` if the plan no longer has such a slot,
             or if the trial itself determines its resources.
-        node_id: The node of the slot, or ``None`` for any node.
+        node_id: The ID of the slot's node, or ``None`` for any node.
         num_slots: The number of slots of this type that the trial occupies: more than 1 if its reservation is larger
             than one slot.
         has_started: Whether the trial has started to run.
@@ -53,10 +53,9 @@ def place_of(placement: Placement) -> Hashable:
 
 
 def _devices_of(slot: TrialSlot) -> tuple[frozenset[str], str | None, str]:
-    """Return a key for the kind of devices in a slot, without their number.
+    """Return a key for the kind of devices in a slot. Slots without devices also have a key.
 
-    A paused trial resumes on the same kind of devices, possibly with another number. CPUs without devices are a kind
-    too.
+    The key does not include the number of devices, because a paused trial may resume with another number.
     """
     devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
     return devices, slot.accelerator_type, format_selector(slot.label_selector)
@@ -68,8 +67,8 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
     A trial occupies a slot of its assigned placement. If the plan has changed and has fewer slots there, the trial
     occupies a slot of the same type elsewhere. A trial whose slot type is no longer in the plan occupies no slot.
 
-    A placement has no free slots while a trial that needs several of them has not started, because all its slots must
-    become free on one device.
+    While a trial that needs several slots of a placement waits to start, the placement has no free slots. Otherwise,
+    other trials could prevent all of these slots from becoming free on one device.
     """
     free = [placement.count for placement in placements]
     index_of = {place_of(placement): index for index, placement in enumerate(placements)}
@@ -112,15 +111,15 @@ class SlotTypes:
         return self._match(slot)[0]
 
     def allowed_types(self, last_slot: TrialSlot | None) -> tuple[int, ...]:
-        """Return the slot types in which a trial may run: those with the same devices as its last slot.
+        """Return the slot types in which a trial may run: the types with the same devices as its last slot.
 
-        All types are allowed if the trial has not run yet (``None``), or if the plan no longer has such devices, for
-        instance because their node died.
+        All types are allowed if the trial has not run yet (``last_slot`` is ``None``), or if the plan no longer has
+        such devices, for instance because their node died.
         """
         return tuple(range(len(self.slots))) if last_slot is None else self._match(last_slot)[1]
 
     def _match(self, slot: TrialSlot) -> tuple[int | None, tuple[int, ...]]:
-        """Return the matching type and the allowed types of ``slot``. Results are cached for the steps of the run."""
+        """Return the matching type and the allowed types of ``slot``. Results are cached."""
         if id(slot) not in self._matches:
             alike = _without_count_and_speed(slot)
             same_slot = [i for i, each in enumerate(self.slots) if _without_count_and_speed(each) == alike]
@@ -138,7 +137,7 @@ _SHORTEST_S: Final = 1e-6
 """The minimum duration of a trial in seconds, which prevents a division by zero."""
 
 _ENOUGH_TRIALS: Final = 5
-"""The number of measured trials from which their median is better than an estimate from the speeds."""
+"""The minimum number of measured trials whose median replaces the estimate from the speeds."""
 
 _NUM_QUANTILES: Final = 20
 """The number of equally likely durations that represent all measured durations."""
@@ -187,8 +186,9 @@ class TrialDurations:
     def quantiles(self) -> list[float]:
         """Return equally likely durations of a trial, each relative to the median.
 
-        They are measured in the type with the most completed trials. If there are many, the longest is left out because
-        that trial may have hung. Until a trial has completed, all durations are assumed to be equal.
+        They are measured in the type with the most completed trials. If many trials have completed, the longest
+        duration is left out, because that trial may have hung. Until a trial has completed, all durations are assumed
+        to be equal.
         """
         times = max(self._measured_s, key=len)
         ranks = [(2 * i + 1) * len(times) // (2 * _NUM_QUANTILES) for i in range(_NUM_QUANTILES)]
@@ -216,18 +216,17 @@ def should_idle(
     running: Sequence[RunningTrial],
     num_waiting: int,
 ) -> bool:
-    """Return whether a free slot of ``slot_type`` is better left idle than given to one more waiting trial.
+    """Return whether a free slot of ``slot_type`` should stay idle, although trials are waiting.
 
-    A trial in this slot leaves one trial less for the faster types, so they finish a little earlier. But if it ends
-    after them, it makes the run longer. The slot is used if the gain is larger than the mean loss over the measured
-    durations of trials.
+    If a trial starts in this slot, the faster types have one trial less to run and finish slightly earlier. But if that
+    trial ends after them, the run takes longer. The slot is used if the gain is larger than the mean loss over the
+    measured durations of trials.
 
     If all trials of a type take equally long, the slot is used if and only if its trial would end before the faster
     types finish all waiting trials. This rule, applied at each free slot, gives the shortest run.
 
-    Until a trial has completed in a type with a known speed, types are compared by their speeds alone. Running trials
-    then count as just started,
-    because their progress is not known.
+    Until a trial has completed in a type with a known speed, types are compared by their speeds alone. All running
+    trials then count as just started, because their progress is not known.
 
     A slot of the fastest type, or of a type without a known duration, is never left idle. The comparison ignores other
     types without a known duration.
@@ -236,9 +235,9 @@ def should_idle(
         slot_type: The type of the free slot.
         durations: The durations of trials in each type.
         slots: The number of slots of each type, both used and free.
-        running: The trials that run now, in slots of any type.
-        num_waiting: The number of trials that wait for a slot of any type. Do not count trials that can only run in
-            this slot type.
+        running: The running trials in slots of any type.
+        num_waiting: The number of trials that wait for a slot of any type, without trials that can run only in this
+            slot type.
     """
     is_measured = durations.typical_s(slot_type) is not None
     each = [(durations.typical_s if is_measured else durations.by_speed)(other) for other in range(len(slots))]
@@ -279,8 +278,8 @@ def _makespan_s(num_trials: int, slots: list[tuple[float, float]]) -> float:
 def _seconds_until_free(each_s: float, elapsed: Sequence[float], num_slots: int) -> list[float]:
     """Return the time until each slot of a type becomes free, in seconds.
 
-    An overdue trial is expected to run for as long as it is already overdue, so a slot with a hanging trial counts less
-    and less. If more trials run than there are slots, the trials that end first do not free a slot.
+    The remaining time of an overdue trial is assumed to equal its delay so far, so a slot with a hanging trial counts
+    less and less. If more trials run than there are slots, the trials that end first do not free a slot.
     """
     left = [abs(each_s - so_far) for so_far in elapsed]
     free = [0.0] * (num_slots - len(left))
@@ -301,7 +300,7 @@ class TrialTimer:
         self.change_types(slot_types)
 
     def change_types(self, slot_types: SlotTypes) -> None:
-        """Continue with the types of another plan, and keep the durations of types that are in both."""
+        """Continue with the types of another plan, and keep the durations of types that both plans have."""
         self._slot_types = slot_types
         self._durations = TrialDurations([slot.speed for slot in slot_types.slots])
         finished, self._finished = self._finished, []
@@ -315,7 +314,7 @@ class TrialTimer:
             self._durations.add(slot_type, seconds)
 
     def start(self, trial: Any, now_s: float) -> None:
-        """Start the clock of a running trial if it is not running yet."""
+        """Start the clock of a running trial, unless it has already been started."""
         self._since_s.setdefault(trial, now_s)
 
     def stop(self, trial: Any, now_s: float) -> None:
@@ -338,7 +337,7 @@ class TrialTimer:
         num_waiting: int,
         now_s: float,
     ) -> bool:
-        """Return whether a free slot of a type is better left idle than given to one of ``num_waiting`` trials."""
+        """Return whether a free slot of a type should stay idle, although ``num_waiting`` trials are waiting."""
         if not self._durations.is_known(slot_type):
             return False
         slots = [0] * len(self._slot_types.slots)

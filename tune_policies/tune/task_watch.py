@@ -25,10 +25,10 @@ from tune_policies.values.errors import RayVersionError
 from tune_policies.values.resources import amount_of, format_amount, to_ticks
 
 Amounts = Mapping[str, float]
-"""The amounts of a node, or of a task's request, by Ray's names."""
+"""The resource amounts of a node or of a task's request, by Ray's resource names."""
 
 _GROUP: Final = re.compile(r"(.+)_group_([0-9a-f]{36})")
-"""A node's resource for all bundles of one group. Names for single bundles have an index before the ID."""
+"""The name of a node's resource for all bundles of one group. Names for single bundles have an index before the ID."""
 
 _MIN_WAIT_S: Final = 5.0
 """How long tasks must wait before a warning, in seconds. Tasks may take a moment to start after a trial ended."""
@@ -38,16 +38,15 @@ _REPEAT_S: Final = 60.0
 
 
 def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_id: str) -> list[Amounts]:
-    """Return the requests that wait for resources reserved by this program's groups.
+    """Return the requests that wait for resources reserved by this program's placement groups.
 
-    A request is not returned if it fits on a node despite the groups, because its tasks then start soon. Nor is it
-    returned if it would not fit on any node without this program's groups, because it then waits for other programs or
-    for a new node.
+    Two kinds of requests are omitted. If a request fits on a node beside all groups, its tasks start soon. If a request
+    would not fit on any node even without this program's groups, it waits for other programs or for a new node.
 
     Args:
-        nodes: The resources of each alive node, including those of placement groups, but without those that actors
-            which may outlive the run reserve outside of placement groups.
-        waiting: The resources of each kind of waiting task and actor.
+        nodes: The resources of each alive node, including those of placement groups. Subtract the resources of
+            long-lived actors outside of placement groups.
+        waiting: The resource request of each kind of waiting task and actor.
         job_id: The program's Ray job ID in hexadecimal. The IDs of its placement groups end with it.
     """
     without_any, without_own = [], []
@@ -66,12 +65,12 @@ def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_i
         request
         for request in waiting
         if not any("_group_" in name for name in request)
-        and not any(_holds(node, request) for node in without_any)
-        and any(_holds(node, request) for node in without_own)
+        and not any(_has_room(node, request) for node in without_any)
+        and any(_has_room(node, request) for node in without_own)
     ]
 
 
-def _holds(ticks: Mapping[str, int], request: Amounts) -> bool:
+def _has_room(ticks: Mapping[str, int], request: Amounts) -> bool:
     return all(ticks.get(name, 0) >= to_ticks(amount) for name, amount in request.items())
 
 
@@ -85,8 +84,8 @@ class StarvedTasks:
     def read(self, starved: Iterable[Amounts], now_s: float, held: Amounts = MappingProxyType({})) -> list[str]:
         """Add a reading and return the warnings that are due, at most one per minute for each kind of task.
 
-        ``held`` contains the resources of long-lived actors outside of placement groups. A plan must leave these free
-        too.
+        ``held`` contains the resources of long-lived actors outside of placement groups. A plan must also leave these
+        resources free.
         """
         kinds = {frozenset(request.items()): request for request in starved}
         self._since_s = {kind: self._since_s.get(kind, now_s) for kind in kinds}
@@ -130,7 +129,7 @@ _watch: "_TaskWatch | None" = None
 
 
 def watch_tasks() -> None:
-    """Start watching for starved tasks of a run, or extend the running watch. Does not wait."""
+    """Start to watch for starved tasks of a run, or extend the running watch. This function does not wait."""
     global _watch
     with _lock:
         if _watch is None or not _watch.extend():
@@ -178,7 +177,7 @@ class _TaskWatch(threading.Thread):
                 _logger.debug("the waiting tasks could not be read: %s", error)
 
     def _read(self, tasks: StarvedTasks) -> bool:
-        """Read the tasks and log warnings; return whether the program has placement groups, so that a run continues."""
+        """Log warnings about starved tasks; return whether the program still has placement groups."""
         job_id = ray.get_runtime_context().get_job_id()
         demand = read_demand(_READ_TIMEOUT_S)
         totals = demand.node_totals

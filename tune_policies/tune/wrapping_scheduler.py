@@ -1,4 +1,4 @@
-"""The base class of schedulers that wrap another one and may requeue failed trials without counting the failure."""
+"""A base class for schedulers that wrap another scheduler and can requeue failed trials without counting a failure."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from tune_policies.ray_compat.tune_controller import requeued_by, scheduler_insi
 
 
 class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no types
-    """Passes all calls to the inner scheduler, except for failures that do not count.
+    """Passes all calls to the inner scheduler, except failures that do not count.
 
     Args:
         inner: The scheduler that makes all other decisions. The default is Tune's ``FIFOScheduler``.
@@ -22,7 +22,7 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
         self._requeued: set[Trial] = set()
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Add a trial to the inner scheduler, unless it is requeued after a failure that was not reported to it."""
+        """Add a trial to the inner scheduler, unless the trial was requeued and is still in that scheduler."""
         if trial in self._requeued:
             self._requeued.remove(trial)
         else:
@@ -91,7 +91,7 @@ def nested_schedulers(scheduler: TrialScheduler | None) -> Iterator[TrialSchedul
 
 
 def takes_first(scheduler: TrialScheduler) -> bool:
-    """Return whether a scheduler always runs the first waiting trial, like FIFO, ASHA and the median stopping rule."""
+    """Return whether a scheduler always runs the first waiting trial, as FIFO, ASHA and median stopping do."""
     return all(
         isinstance(each, WrappingScheduler) or type(each).choose_trial_to_run is FIFOScheduler.choose_trial_to_run
         for each in nested_schedulers(scheduler)

@@ -109,10 +109,10 @@ class NodeType(Value):
         min_nodes: The number of nodes that a designed cluster always keeps. If it is above 0, the cluster has a group
             of this type even if the trials do not need it.
         name: A DNS label, which is also the name of the worker group. By default, it is derived from the devices.
-        cpus: The whole number of CPUs that Ray counts. KubeRay's autoscaler does not read fractions.
+        cpus: The number of CPUs that Ray counts, without fractions because KubeRay's autoscaler does not read them.
         memory: Host memory: a text such as ``"32GiB"``, or bytes. A design requires it.
         gpu_memory: Memory of each GPU, such as ``"39GiB"``; ``None`` for the smallest memory of its device type.
-        custom: Devices of other families by Ray's resource name, such as ``{"TPU": 4}``, and any other resource.
+        custom: Devices of other families by Ray's resource name, such as ``{"TPU": 4}``, and custom resources.
         accelerator_type: Ray's name of its device type; ``None`` for no devices or any type.
         topology: The topology of its TPU slices, such as ``"4x4"``. The nodes of a slice are added and removed
             together.
@@ -123,7 +123,7 @@ class NodeType(Value):
         node_selector: Kubernetes labels that select the nodes for its pods, in addition to the labels of its device
             type.
         tolerations: Tolerations of its pods, in addition to the toleration for its device family.
-        node_config: Passed to the cloud by Ray's launcher, such as ``{"InstanceType": "g6.xlarge"}``.
+        node_config: Fields that Ray's launcher passes to the cloud, such as ``{"InstanceType": "g6.xlarge"}``.
 
     Raises:
         InvalidResourcesError: A field is wrong, or the fields contradict each other.
@@ -350,7 +350,7 @@ _MIG_MARGIN: Final = 0.05
 
 _GKE_PROFILE: Final = "cloud.google.com/gke-gpu-partition-size"
 _GKE_SHARING: Final = "cloud.google.com/gke-gpu-sharing-strategy"
-"""GKE uses the key ``nvidia.com/gpu`` for parts of GPUs too, and labels the nodes."""
+"""GKE also uses the key ``nvidia.com/gpu`` for parts of GPUs, and marks their nodes with these labels."""
 
 
 def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int) -> tuple[GpuDevice, ...] | None:

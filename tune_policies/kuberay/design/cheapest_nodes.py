@@ -2,9 +2,9 @@
 
 The slot of a trial may depend on the nodes. If each node type has its own slots, a node runs as many trials as
 the policy plans on this node alone. If all trials get the same slot, its CPUs may depend on the node with the fewest
-CPUs per GPU, and its GPU fraction on the GPU with the least memory. So this module counts in several ways: the trials
-on each node type alone, and the workers of each slot that the policy chooses on any of them. For each way, it finds the
-cheapest nodes, and checks with the policy whether the trials fit on them.
+CPUs per GPU, and its GPU fraction on the GPU with the least memory. Therefore, this module counts in several ways: the
+trials on each node type alone, and the workers of each slot that the policy chooses on any node type. For each way, it
+finds the cheapest nodes, and checks with the policy whether the trials fit on them.
 
 Nodes are counted in units: a node, or all hosts of a TPU slice.
 """
@@ -35,7 +35,10 @@ Units = Mapping[str, int]
 MOST_NODES_OF_TYPE: Final = 10_000
 _MOST_NODES: Final = 100_000
 _LEAST_LIMIT: Final = 1000
-"""The maximum number of nodes of a type, and of all types together. Even with many types, each may have 1,000 nodes."""
+"""A type has at most ``MOST_NODES_OF_TYPE`` nodes. All types together have at most ``_MOST_NODES``, divided evenly.
+
+Even with many types, the limit of a type is at least ``_LEAST_LIMIT``.
+"""
 
 _NO_LIMIT: Final = 1_000
 """The maximum number of units of a node type without a ``count``."""
@@ -80,7 +83,7 @@ class NodePool(NamedTuple):
         return DesignedGroup(node_type=node_type, min_nodes=least * hosts, max_nodes=units * hosts, num_hosts=hosts)
 
     def with_least(self, units: Units) -> dict[str, int]:
-        """Return the units, increased to the units that always exist."""
+        """Return the units, with at least the units that always exist."""
         return {name: max(units.get(name, 0), self.least.get(name, 0)) for name in sorted({**units, **self.least})}
 
     def capacity(self, units: Units, *, is_expected: bool = True) -> ClusterCapacity:
@@ -154,8 +157,8 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
     try:
         return _choose_from(policy, pool, most, num_trials)
     except InfeasibleRequestError:
-        # Ray does not distinguish parts of GPUs from whole GPUs of their type. If some have too little memory, trials
-        # can only use nodes of one kind.
+        # Ray does not distinguish parts of GPUs from whole GPUs of their type. If some of them have too little memory,
+        # trials can only use nodes of one kind.
         found = list(_choose_per_gpu_kind(policy, pool, most, num_trials))
         if not found:
             raise
@@ -192,7 +195,7 @@ def _choose_from(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
 def _sufficient_units(
     policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
 ) -> tuple[dict[str, int], TrialPlan]:
-    """Return units with room for the trials and the plan on them, or as many units as are useful."""
+    """Return units with room for the trials, or as many units as are useful, and the plan on these units."""
     number, before = 1, 0
     while True:
         units = {name: min(number, limit) for name, limit in most.items()}
@@ -294,7 +297,7 @@ def _trimmed(policy: ResourcePolicy, pool: NodePool, units: Units, target: int) 
 
 
 def trimmed(units: Units, pool: NodePool, *, uses_devices: bool, holds: Callable[[Units], bool]) -> dict[str, int]:
-    """Remove units while ``holds`` stays true, the most expensive first."""
+    """Remove units as long as ``holds`` returns true, the most expensive units first."""
     kept = dict(units)
     for name in sorted(kept, key=lambda name: (pool.cost(name, uses_devices=uses_devices), name), reverse=True):
 
@@ -389,7 +392,7 @@ def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
 
 
 def _portions(item: Item, needed: int) -> Iterator[tuple[int, range]]:
-    """Yield portions that add up to every number of pieces, each with the order of the search.
+    """Yield portions whose sums cover every number of pieces, each with the order of the search.
 
     In ascending order, a portion can be used repeatedly; in descending order, once.
     """

@@ -23,7 +23,7 @@ class WorkerGroup(Value):
         resources: The amounts that Ray counts on one node.
         start_nodes: The number of nodes at the start; ``None`` for ``min_nodes``.
         num_hosts: The number of nodes that are added and removed together, such as the hosts of a TPU slice. All
-            numbers of nodes are multiples of it.
+            numbers of nodes are multiples of this number.
         accelerator_type: Ray's name of the device type, if known.
         devices: The GPUs of one node, if their memory is known.
         is_type_counted: Whether the autoscaler adds nodes for trials that request the device type.
@@ -150,7 +150,7 @@ class DesignedGroup(Value):
 
 
 class ClusterSpec(Value):
-    """A cluster as its file describes it.
+    """A cluster that a file describes.
 
     Attributes:
         head: The head, with the resources that Ray counts. With 0 CPUs, it runs no trials.

@@ -14,12 +14,13 @@ from tune_policies.values.value import ShownValue
 
 
 class ComparedPolicy(Stage):
-    """One policy on the cluster, with all nodes that an autoscaler can add.
+    """The trials of one policy on the cluster, with all nodes that an autoscaler can add.
 
     Attributes:
         policy: The name of the policy, such as its file name.
         idle: The resources that stay unused under its plan.
-        num_rounds: The number of rounds of all trials; ``None`` if their number is unknown or no trial fits.
+        num_rounds: The number of rounds in which all trials run; ``None`` if the number of trials is unknown or no
+            trial fits.
     """
 
     policy: str

@@ -1,6 +1,6 @@
 """Designs a cluster: the worker groups that a policy's trials need.
 
-Without a catalog, the nodes are the smallest on which nothing stays idle. A node for trials with devices has one
+Without a catalog, the nodes are the smallest on which no resource stays idle. A node for trials with devices has one
 device, or the devices of one worker. A node for trials on CPUs has up to 16 CPUs. Nodes have 4 GiB of memory per CPU,
 as clouds' general-purpose machines do, or more if the trials need more.
 """
@@ -170,7 +170,7 @@ def _devices_and_workers(worker: _Worker, devices: float) -> tuple[int, int]:
 
 
 def _name(name: str) -> str:
-    # KubeRay derives the names of pods and services from it.
+    # KubeRay derives the names of pods and services from this name.
     if not re.fullmatch(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?", name):
         raise InvalidResourcesError(
             f"name {shorten(name)} is not valid: use at most 53 lowercase letters, digits and '-', starting with a "
@@ -188,8 +188,8 @@ class ClusterDesign(Value):
         trials: The plan of the trials on the cluster.
         num_trials: The requested number of trials.
         idle_timeout_s: Seconds after which an idle node is removed.
-        price_per_hour: The price of all nodes, with the head if its price is known; ``None`` if the price of a worker
-            is unknown.
+        price_per_hour: The price of all nodes per hour, with the head if its price is known; ``None`` if the price of a
+            worker is unknown.
         hours: The duration of all trials, if it was measured.
         currency: The currency of the price.
         reasons: Sentences about the choice of the nodes.
@@ -277,7 +277,7 @@ def design_cluster(
         num_trials: The number of trials to run at once, at most 100,000.
         decision: The result of benchmarks. If the policy has slots or choices on GPU and CPU, each trial runs
             on the device where it is cheapest.
-        workload: The workload of the decision; ``None`` if the decision has only one.
+        workload: The workload of the decision; ``None`` if the decision has only one workload.
         size: The size of the trials; ``None`` for the largest measured size.
         name: The name of the cluster, a DNS label.
         min_nodes: The number of nodes to keep, by the name of the node type. It replaces ``min_nodes`` of the catalog.

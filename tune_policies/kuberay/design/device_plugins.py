@@ -22,7 +22,7 @@ class DevicePlugin(NamedTuple):
     """The plugin that registers the devices of one family with Kubernetes.
 
     Attributes:
-        family: Vendor and device, as in ``FAMILIES``.
+        family: The vendor and the device, as in ``FAMILIES``.
         key: The Kubernetes resource that pods request; ``None`` if no resource is documented.
         other_keys: A pattern of further resources of such devices, for example parts of them.
         own_taint: The taint of nodes with such devices, if it is not named after the key.
@@ -123,9 +123,9 @@ _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
             "RTX-PRO-6000": "nvidia-rtx-pro-6000",
         },
     ),
-    # EKS sets no label for the type, so the user must set one. The Cluster Autoscaler finds GPUs by this label, with
-    # the values in cluster-autoscaler/cloudprovider/aws/README.md and aws_cloud_provider.go of kubernetes/autoscaler,
-    # and similar ones for other types.
+    # EKS sets no label for the type, so the user must set it. The Cluster Autoscaler finds GPUs by this label. The
+    # values are from cluster-autoscaler/cloudprovider/aws/README.md and aws_cloud_provider.go of kubernetes/autoscaler.
+    # Other types have similar values.
     "eks": (
         "k8s.amazonaws.com/accelerator",
         {name: f"nvidia-{name.lower()}" for name in ("A10G", "L4", "L40S", "A100-80G", "H100", "H200", "B200")}
@@ -144,7 +144,7 @@ _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
         | {"A100-40G": "a100", "A100-80G": "a100"},
     ),
     # https://github.com/NVIDIA/k8s-device-plugin/tree/main/docs/gpu-feature-discovery: the driver's name of the model.
-    # Types with several models are missing, because a selector can only name one.
+    # Types with several models are missing, because a selector can only contain one model.
     "gpu-operator": (
         "nvidia.com/gpu.product",
         {"T4": "Tesla-T4"}
@@ -234,7 +234,7 @@ def devices_of(node_type: NodeType) -> PodDevices | None:
 
 
 def type_selector(node_type: NodeType, platform: Platform | None) -> dict[str, str]:
-    """Return the labels that select Kubernetes nodes with the devices of this type, empty if none is known.
+    """Return the labels that select Kubernetes nodes with the devices of this type, or ``{}`` if no label is known.
 
     TPUs have GKE's labels on any platform.
 

@@ -1,4 +1,4 @@
-"""Forecasts how many trials of a policy run on a cluster, at its minimum and maximum size, before it exists."""
+"""Forecasts how many trials of a policy run on a planned cluster, at its minimum and maximum size."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
@@ -103,7 +103,7 @@ def forecast_trials(
         num_trials: The number of trials to run; ``None`` for as many as fit.
 
     Raises:
-        InfeasibleRequestError: Not one trial fits at the maximum.
+        InfeasibleRequestError: Not even one trial fits on the cluster at its maximum size.
         InvalidResourcesError: The cluster has more than 10,000 nodes at its minimum.
     """
     priced = cluster if catalog is None else with_prices(cluster, catalog)
@@ -223,8 +223,8 @@ def _prices_missing(cluster: ClusterSpec, catalog: NodeCatalog | None, head_pric
 def with_prices(spec: ClusterSpec, catalog: NodeCatalog) -> ClusterSpec:
     """Return the cluster with the prices of the catalog.
 
-    A group has the price of the node type with the same name. If there is none, it has the price of the smallest node
-    type with the same devices, the same device type if both have one, and at least as many CPUs.
+    A group gets the price of the node type with the same name. If no node type has this name, it gets the price of the
+    smallest node type with the same devices, the same device type if both have one, and at least as many CPUs.
     """
     named = {each.name: each for each in catalog.nodes}
     groups = []

@@ -55,7 +55,7 @@ def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
 
 
 def policies_by_slot(policy: ResourcePolicy) -> tuple[ResourcePolicy, ...]:
-    """Return a policy for each slot type, the best first."""
+    """Return a policy for each slot type, best type first."""
     return tuple(share.policy for share in shares_of(policy, 0))
 
 
@@ -144,7 +144,7 @@ class _Filling:
 def _without_spare(
     policy: ResourcePolicy, plan: TrialPlan, units: Units, pool: NodePool, chosen: Sequence[NodeChoice]
 ) -> dict[str, int]:
-    """Remove units that are not needed because slots of one type also fit on the nodes of another."""
+    """Remove units that are not needed because slots of one type also fit on the nodes of another type."""
     least = [min(slot.max_concurrent_trials, of.num_trials) for slot, of in zip(plan.slots, chosen, strict=True)]
 
     def holds(fewer: Units) -> bool:
@@ -203,7 +203,7 @@ class Measured(NamedTuple):
         return None if DEVICE_RESOURCES & slot.worker.ticks.keys() else self.at.cpu
 
     def pool(self, pool: NodePool) -> NodePool:
-        """Return the pool without GPUs of other types and parts of GPUs, which were not measured."""
+        """Return the pool without the GPUs that were not measured: other types, and parts of GPUs."""
 
         def is_measured(each: NodeType) -> bool:
             return self.accelerator_type in (None, each.accelerator_type) and each.gpu_parts is None
@@ -237,7 +237,7 @@ def choose_by_decision(
     """Return nodes for the slots in which a trial is cheapest, or ``None`` if fewer than two slot types were measured.
 
     All trials run in the best slot type. Trials that do not fit there run in the other slot types. If prices of nodes
-    are missing, the decision determines the device: the cheaper one if the decision has prices, else the faster one.
+    are missing, the decision determines the device: the cheaper device if it has prices, else the faster device.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.

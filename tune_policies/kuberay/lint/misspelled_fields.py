@@ -23,7 +23,7 @@ from tune_policies.kuberay.reading.kuberay_models import (
 )
 
 _NEAR: Final = 0.88
-"""The minimum similarity for a typo: another ending, an additional letter, or two swapped letters."""
+"""The minimum similarity of a misspelled name, for example with an additional letter or two swapped letters."""
 
 _Fields: TypeAlias = Mapping[str, Union[type[Part], "_Fields", None]]
 """The known fields of a part, each with the type of the part in the field, or ``None``."""

@@ -12,7 +12,7 @@ from tune_policies.values.sanitize import shortened
 from tune_policies.values.value import Value
 
 Severity = Literal["error", "warning", "note"]
-"""An error means that the cluster does not work as its file describes, a warning that it may not."""
+"""An error means that the cluster does not work as its file describes. A warning means that it may not work."""
 
 
 class Found(NamedTuple):
@@ -37,7 +37,7 @@ class Finding(Value):
         document: The index of the document in the file, not counting empty documents.
         line: The line in the file, from 1.
         path: The keys and indices of the part in the document.
-        message: The mistake, with the value.
+        message: A description of the mistake, with the value.
         why: Why the mistake matters.
         fix: The correction.
     """
@@ -58,7 +58,7 @@ _CheckT: TypeAlias = Callable[[_PartT], Iterator[Found]]
 
 
 class Rule(NamedTuple):
-    """A rule.
+    """A rule that finds one kind of mistake.
 
     Attributes:
         why: Why the mistake matters.
@@ -82,7 +82,7 @@ class RuleBook(list[Rule]):
     def of_each(
         self, parts_of: Callable[[ClusterInFile], Iterable[_PartT]], name: str, severity: Severity, source: str
     ) -> Callable[[_CheckT[_PartT]], _CheckT[_PartT]]:
-        """Add a rule that checks some parts of each cluster on Kubernetes, such as its groups."""
+        """Return a decorator that adds a rule for some parts of each cluster on Kubernetes, such as its groups."""
 
         def add(check: _CheckT[_PartT]) -> _CheckT[_PartT]:
             def of_clusters(_: Document, clusters: Sequence[ClusterInFile]) -> Iterator[Found]:

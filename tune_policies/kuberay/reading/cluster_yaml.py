@@ -93,7 +93,7 @@ PROVIDERS: Final = {
         ("external", "aliyun", "kuberay", "fake_multinode", "fake_multinode_docker", LOCAL), ProviderDefaults()
     ),
 }
-"""All providers of Ray, with the default node types of the most common ones."""
+"""All providers of Ray, with the default node types of the most common providers."""
 
 FILLS_RESOURCES: Final = "aws"
 """The provider for which Ray looks up missing ``resources`` by the instance type."""

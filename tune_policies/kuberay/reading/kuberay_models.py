@@ -28,7 +28,7 @@ _QUANTITY: Final = re.compile(
     re.ASCII,
 )
 
-_MAX_CHARACTERS: Final = 100  # characters: Kubernetes supports amounts below 2**63 with nano precision
+_MAX_CHARACTERS: Final = 100  # sufficient, because Kubernetes supports amounts below 2**63 with nano precision
 
 
 def parse_quantity(quantity: str | float) -> Fraction:
@@ -153,7 +153,7 @@ class PodTemplate(Part):
 
 
 class HeadGroup(Part):
-    """The head group, with the fields that worker groups have too."""
+    """The head group, with the fields that worker groups also have."""
 
     rayStartParams: dict[str, str] = Field(default_factory=dict)  # noqa: N815
     resources: dict[str, str] = Field(default_factory=dict)

@@ -72,7 +72,7 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
         return ray_counts(group if reads_resources else group.model_copy(update={"resources": {}}))
 
     is_head_known = is_autoscaling or names_cpus(spec.headGroupSpec)
-    with _naming("the head"):
+    with _prefix_errors("the head"):
         amounts = counts(spec.headGroupSpec) if is_head_known else {}
         fields = _node_fields(amounts, spec.headGroupSpec.labels, spec.headGroupSpec.template.spec)
         head = NodeCapacity(node_id="head", is_head=True, **fields)
@@ -87,7 +87,7 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
 
 
 def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]) -> WorkerGroup:
-    with _naming(f"the group {group.groupName!r}"):
+    with _prefix_errors(f"the group {group.groupName!r}"):
         amounts = counts(group)
         shape = slice_shape(group) if "TPU" in amounts else None
         if shape is not None:
@@ -156,7 +156,7 @@ def yaml_to_cluster_spec(
     if unknown:
         raise InvalidResourcesError("\n".join(unknown))
     minutes = cluster.idle_timeout_minutes
-    with _naming(f"the node type {head!r}"):
+    with _prefix_errors(f"the node type {head!r}"):
         amounts = {} if head_unknown else instance_types.amounts(types[head], is_head=True)
         of_head = NodeCapacity(node_id="head", is_head=True, **_node_fields(amounts, types[head].labels))
     return ClusterSpec(
@@ -170,7 +170,7 @@ def yaml_to_cluster_spec(
 
 
 def _node_type(name: str, node_type: YamlNodeType, amounts: Mapping[str, int], most: int) -> WorkerGroup:
-    with _naming(f"the node type {name!r}"):
+    with _prefix_errors(f"the node type {name!r}"):
         return WorkerGroup(
             name=name,
             min_nodes=node_type.min_workers,
@@ -182,7 +182,7 @@ def _node_type(name: str, node_type: YamlNodeType, amounts: Mapping[str, int], m
 
 
 @contextmanager
-def _naming(part: str) -> Iterator[None]:
+def _prefix_errors(part: str) -> Iterator[None]:
     try:
         yield
     except InvalidResourcesError as error:

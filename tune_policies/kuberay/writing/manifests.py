@@ -38,7 +38,7 @@ _NOT_EVICTED: Final = {
 """Annotations that prevent Kubernetes from removing a node while a trial runs on it."""
 
 _DISK: Final = "10Gi"
-"""The disk of a pod for logs, packages of the runtime environment, and spilled objects."""
+"""The disk space of a pod for logs, packages of the runtime environment, and spilled objects."""
 
 _SHARED_MEMORY: Final = "shared-memory"
 

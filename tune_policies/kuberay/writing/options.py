@@ -125,7 +125,8 @@ class WriteOptions(Value):
     def ray_reads_group_fields(self) -> bool:
         """Whether Ray's autoscaler reads the fields ``resources`` and ``labels`` of a group.
 
-        From Ray 2.51 on: https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/label-based-scheduling.html.
+        Ray 2.51 is the first version whose autoscaler reads them:
+        https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/label-based-scheduling.html.
         """
         return _minor(self.ray_version) >= (2, 51)
 

@@ -1,7 +1,7 @@
 """Reads each node of a Ray cluster, or only this machine if Ray does not run.
 
-Every node is read, because the doctor must find a single node that differs. So that large clusters are not
-overloaded, the number of concurrent tasks is limited, and the deadline applies to each node separately.
+Every node is read, because the doctor must find a single node that differs. To avoid overloading a large cluster, the
+number of concurrent tasks is limited, and the timeout applies to each node separately.
 """
 
 import json
@@ -28,12 +28,12 @@ _AT_ONCE: Final = 100
 def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis:
     """Examine all nodes of a Ray cluster, or this machine if Ray does not run, and return the diagnosis.
 
-    It does not start Ray.
+    The function does not start Ray.
 
     Args:
         address: The address, as for ``ray.init``. The default is ``RAY_ADDRESS``, then the Ray instance on this
             machine. With ``"local"``, only this machine is examined.
-        timeout_s: The deadline to connect, and then to read each node, in seconds.
+        timeout_s: The timeout to connect, and then to read each node, in seconds.
 
     Raises:
         InvalidResourcesError: ``timeout_s`` is not above 0, or ``address`` is empty.
@@ -56,7 +56,7 @@ def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis
 
 
 def _read_this_machine(timeout_s: float) -> NodeFacts:
-    # Use a separate process, because a call to a driver that hangs cannot be interrupted.
+    # Use a separate process, because a hanging call to a driver cannot be interrupted.
     command = child_python("-m", node_facts.__name__)
     name = "this machine"
     try:

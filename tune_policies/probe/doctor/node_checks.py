@@ -1,6 +1,6 @@
-"""The facts of a node and the checks of the doctor. In facts, ``None`` means that a value is unknown.
+"""Defines the facts of a node, and the doctor's checks of these facts.
 
-A check is a function of a node's facts that yields findings.
+A check is a function that yields findings from a node's facts. A fact that is ``None`` is unknown.
 """
 
 import re
@@ -34,7 +34,7 @@ class Framework(Value):
 
     Attributes:
         cuda: The CUDA version of the build; ``rocm`` and ``xpu`` are the versions for AMD and Intel GPUs.
-        missing: The name of a library that the framework needs for GPUs and that is not installed.
+        missing: The name of a library that the framework needs for GPUs but that is not installed.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Framework(Value):
 
 
 class RayCounts(Value):
-    """The resources of a node that Ray counts. ``gpus_in_use`` is the number of reserved GPUs."""
+    """The resources that Ray counts on a node. ``gpus_in_use`` is the number of reserved GPUs."""
 
     cpus: float = 0
     gpus: float = 0
@@ -67,7 +67,7 @@ class NodeFacts(Value):
         name: The IP address, with the beginning of Ray's node ID if several nodes have the same address.
         ray: Ray's resources, or ``None`` if Ray does not run.
         failure: Why the node was not read, or ``None`` if it was read. If it is set, all following facts are unknown.
-        versions: The versions of packages that must be the same on all nodes, by name.
+        versions: The versions of Python and packages that must be the same on all nodes, by name.
         driver_version: The version of the NVIDIA driver.
         cuda_version: The newest CUDA version that the driver supports.
         nvml_error: Why the NVIDIA driver does not respond, or ``None`` if it responds.
@@ -103,7 +103,7 @@ class NodeFacts(Value):
 
     @property
     def has_gpus(self) -> bool:
-        """Whether Ray or the NVIDIA driver counts GPUs."""
+        """Whether Ray or the NVIDIA driver reports any GPUs."""
         return bool(self.declared_gpus or self.gpus)
 
 
@@ -177,7 +177,7 @@ class Diagnosis(Value):
 Check = Callable[[NodeFacts], Iterator[Finding]]
 
 _NOT_NVIDIA: Final = ("AMD-", "Intel-", "MXC", "Apple-", "M1", "M2", "M3", "M4")
-"""The prefixes of Ray's GPU types of vendors other than NVIDIA."""
+"""The prefixes of Ray's names for GPU types of vendors other than NVIDIA."""
 
 _GPU_BUILD: Final = {
     "torch": "install a build for the node's GPUs: see https://pytorch.org/get-started/locally",
@@ -191,11 +191,11 @@ _DEVICE: Final = re.compile(r"\d+(\.\d+)?|GPU-\w+")
 _SHM: Final = "/dev/shm"  # noqa: S108
 
 _RAY_NEEDS_SHM_UP_TO: Final = 10**10
-"""By default, the object store uses 30 % of memory. Above this size, Ray shrinks it to the size of ``/dev/shm``."""
+"""A size in bytes above which Ray shrinks the object store (by default 30 % of memory) to the size of ``/dev/shm``."""
 
 
 def check_answer(node: NodeFacts) -> Iterator[Finding]:
-    """Report a node that was not read."""
+    """Report a node that could not be read."""
     if node.failure is not None:
         yield _problem(
             f"the node was not read: {node.failure}",
@@ -204,7 +204,7 @@ def check_answer(node: NodeFacts) -> Iterator[Finding]:
 
 
 def check_driver(node: NodeFacts) -> Iterator[Finding]:
-    """Report GPUs without a driver."""
+    """Report NVIDIA GPUs whose driver does not respond, and GPUs that Ray counts but that do not exist."""
     if node.gpus is not None or node.failure is not None or _is_of_another_vendor(node):
         return
     on_bus = f"the PCI bus has {_gpus(node.num_nvidia_on_pci)} of NVIDIA"
@@ -222,7 +222,7 @@ def check_driver(node: NodeFacts) -> Iterator[Finding]:
 
 
 def check_count(node: NodeFacts) -> Iterator[Finding]:
-    """Report GPUs that are hidden, counted but missing, or not counted."""
+    """Report GPUs that are hidden, that Ray counts but that are missing, or that Ray does not count."""
     if not node.gpus:
         if node.gpus is not None and node.declared_gpus and not _is_of_another_vendor(node):
             hint = "start Ray on the node without --num-gpus, or start the container with GPUs"
@@ -246,7 +246,7 @@ def check_count(node: NodeFacts) -> Iterator[Finding]:
 
 
 def check_device_variables(node: NodeFacts) -> Iterator[Finding]:
-    """Report AMD and Intel GPUs that a variable of an older Ray hides."""
+    """Report AMD and Intel GPUs that an environment variable of an older Ray version hides."""
     installed = node.versions.get("ray")
     for family in FAMILIES:
         former, ours = family.former_variable, family.visibility_variable
@@ -307,7 +307,7 @@ def check_mig(node: NodeFacts) -> Iterator[Finding]:
 
 def check_used_memory(node: NodeFacts) -> Iterator[Finding]:
     """Report GPU memory that is in use although no GPU is reserved in Ray."""
-    # The driver itself uses some hundred MiB, or a little more on large GPUs.
+    # The driver itself uses several hundred MiB, or a little more on large GPUs.
     read = [(gpu.index, gpu.used_bytes or 0, gpu.memory_bytes or 0) for gpu in node.gpus or ()]
     used = [each for each in read if each[1] > max(GIB, each[2] // 50)]
     if not used or (node.ray is not None and node.ray.gpus_in_use != 0):
@@ -437,7 +437,7 @@ def minimum_driver(cuda: str) -> str | None:
 
 
 def is_older(version: str, than: str) -> bool:
-    """Return whether a version is older than another one. Only the numbers in them are compared."""
+    """Return whether ``version`` is older than ``than``. Only the numbers in the versions are compared."""
     return _numbers(version) < _numbers(than)
 
 

@@ -1,1 +1,1 @@
-"""Records what the trials of a run used, and shows it: tables, advice, metrics and a page."""
+"""Records the resources that the trials of a run use, and shows them as tables, advice, metrics and a page."""

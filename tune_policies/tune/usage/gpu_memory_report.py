@@ -1,6 +1,6 @@
 """Shows the GPU memory of a run's trials as tables with advice, or as a matplotlib plot.
 
-The advice contains the number of trials that would fit on a GPU, and the problems of trials.
+The advice states how many trials would fit on a GPU, and which trials had problems.
 """
 
 import io
@@ -61,14 +61,14 @@ def share_or_device_bytes(usage: GpuMemoryUsage) -> int:
 
 
 def share_text(usage: GpuMemoryUsage) -> str:
-    """Return the memory of the GPU fraction as text, or the number of GPUs for whole GPUs or an unknown size."""
+    """Return the memory of the GPU fraction as text, or the number of GPUs if the memory is not known."""
     if usage.share_bytes:
         return format_bytes(usage.share_bytes)
     return amount_of(usage.gpus, "GPU") if usage.gpus else "not known"
 
 
 def advise(run: RunUsage, record: ResourceUsage | None = None) -> list[str]:
-    """Return advice about the run, one sentence per item. Empty if the record shows that no trial had a GPU."""
+    """Return advice about the run, one sentence per item, or an empty list if ``record`` shows no trial with a GPU."""
     known = [trial for trial in run.trials if trial.usage is not None]
     if _is_without_gpus(run, record):
         return []
@@ -89,7 +89,7 @@ def _advise_on_size(trials: list[TrialUsage]) -> Iterator[str]:
 
 
 def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> Iterator[str]:
-    """Advise on trials with the same fraction of devices of the same size."""
+    """Yield advice on trials with the same GPU fraction of devices of the same size."""
     now = TICKS // to_ticks(gpus) if gpus < 1 else 1
     share = usages[0].share_bytes or device
     ran_out = sum(usage.num_ooms > 0 for usage in usages)
@@ -113,7 +113,7 @@ def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
 
 
 def _advise_on_retries(trials: list[TrialUsage]) -> Iterator[str]:
-    """List the trials that ran out of memory with one fraction and completed with a larger one."""
+    """Yield a sentence for the trials that ran out of memory with one fraction and completed with a larger one."""
     fitted: dict[tuple[str, str], list[TrialUsage]] = defaultdict(list)
     for trial in trials:
         ran_out_of = [usage for usage in trial.of_smaller_shares if usage.num_ooms]

@@ -1,7 +1,7 @@
 """The GPU memory that processes and trials used, read from the files of Tune or Train.
 
 A trial has one record for each GPU fraction that it reserved. A record has the maximum of each peak and the last value
-of all other fields. Truncated files and lines that are not records are skipped.
+of most other fields. Truncated files and lines that are not records are skipped.
 """
 
 import io
@@ -23,7 +23,7 @@ from tune_policies.values.units import MIB
 from tune_policies.values.value import ShownValue, Value
 
 GPU_MEMORY_KEY: Final = "gpu_memory"
-"""The key of the record in each result of a trial."""
+"""The key of the GPU memory record in each result of a trial."""
 
 USAGE_NOTE: Final = f"{GPU_MEMORY_KEY}: "
 """The prefix of the line in an error that contains the trial's record as JSON."""
@@ -47,7 +47,7 @@ def _from_named_lines(value: object) -> object:
 
 
 _Texts = Annotated[tuple[str, ...], BeforeValidator(_from_lines)]
-"""Several texts. In a result, they are the lines of a single text."""
+"""Several texts, which are joined as the lines of one text in a result."""
 
 
 class GpuMemoryUsage(Value):
@@ -59,13 +59,13 @@ class GpuMemoryUsage(Value):
         device_bytes: The memory of one of its devices, in bytes; ``None``: not known.
         share_bytes: The memory of its GPU fraction, in bytes; ``None`` for whole GPUs, or if it is not known.
         limit_bytes: The limit of each framework's allocator in bytes, by framework.
-        peak_allocated_bytes: The peak memory of tensors; ``None``: not known.
-        peak_reserved_bytes: The peak memory that allocators reserved; ``None``: not known.
-        process_bytes: The memory of the process as reported by the driver; ``None``: not known.
-        overhead_bytes: The memory of frameworks outside their allocators; ``None``: not known.
+        peak_allocated_bytes: The peak memory of tensors, in bytes; ``None``: not known.
+        peak_reserved_bytes: The peak memory that allocators reserved, in bytes; ``None``: not known.
+        process_bytes: The memory of the process as reported by the driver, in bytes; ``None``: not known.
+        overhead_bytes: The memory of frameworks outside their allocators, in bytes; ``None``: not known.
         num_ooms: The number of allocations that failed because memory ran out.
         share_kept: Whether the process stayed within ``share_bytes``; ``None``: not known.
-        left_over_bytes: Memory that an earlier trial in this process did not release.
+        left_over_bytes: The memory that an earlier trial in this process did not release, in bytes.
         isolation: The mechanism that enforces the limit, such as ``"framework"`` or ``"mps"``; ``None``: no limit.
         not_enforceable: The frameworks in use that cannot limit their memory.
         warnings: Reasons why a limit is not enforced if the user chose to continue anyway, and other notes.
@@ -90,7 +90,7 @@ class GpuMemoryUsage(Value):
     sources: Annotated[dict[str, str], BeforeValidator(_from_named_lines)] = Field(default_factory=dict)
 
     def to_result(self) -> dict[str, Any]:
-        """Return the record as part of a result. It always has the same keys, and each value is a number or a text.
+        """Return the record for a result. It always has the same keys, and each value is a number or a text.
 
         Lists become texts, because TensorBoard's logger plots lists and warns about texts in them. ``progress.csv`` has
         columns only for the keys of the first result, even if the trial continues with another GPU fraction.
@@ -118,7 +118,7 @@ def rests_on_assumption(usage: GpuMemoryUsage) -> bool:
 
 
 def worker_file(rank: int, pid: int) -> str:
-    """Return the file name for a process. A restarted worker is another process, so the name contains its ID."""
+    """Return the name of a worker's file. It contains the process ID, which changes if the worker restarts."""
     return WORKER_FILES.replace("*", f"{rank}-{pid}")
 
 
@@ -136,7 +136,7 @@ _GROWING_FIELDS: Final = (
 
 
 _MAX_RESULTS_BYTES: Final = 128 * MIB
-"""The maximum size of a trial's results file, usually enough for a hundred thousand results."""
+"""The maximum size of a trial's results file in bytes, usually enough for a hundred thousand results."""
 
 _TIME_SUFFIX: Final = re.compile(r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d$")
 
@@ -147,7 +147,7 @@ class TrialUsage(Value):
     Attributes:
         name: The name of the trial's folder, without the time suffix.
         usage: The record for its largest GPU fraction; ``None`` if there is no record, for instance without a GPU.
-        of_smaller_shares: The records for smaller fractions, the smallest first.
+        of_smaller_shares: The records for smaller fractions, smallest first.
     """
 
     name: str
@@ -184,7 +184,7 @@ def read_usage(folder: Path) -> RunUsage:
     ``folder`` is the folder of a Tune experiment, a single trial, or a Train run.
 
     Raises:
-        InvalidResourcesError: ``folder`` is not such a folder.
+        InvalidResourcesError: ``folder`` is none of these folders.
     """
     if not folder.is_dir():
         raise InvalidResourcesError(f"{folder} is not a folder: name the folder of a run of Tune or Train")
@@ -203,7 +203,7 @@ def read_usage(folder: Path) -> RunUsage:
 
 
 def merge_usages(found: Sequence[GpuMemoryUsage]) -> GpuMemoryUsage:
-    """Merge the records of one GPU fraction. Peaks get their maximum, and other fields their last value."""
+    """Merge the records of one GPU fraction: peaks by maximum, failed allocations by sum, most others by last value."""
     changes: dict[str, Any] = {}
     for name in _GROWING_FIELDS:
         amounts = [amount for amount in (getattr(usage, name) for usage in found) if amount is not None]
@@ -286,6 +286,6 @@ def _parse_json(text: str) -> Any:
 
 
 def _records(data: Any) -> Iterator[GpuMemoryUsage]:
-    """Yield ``data`` as a record if it is valid. It may also be a value that the user reported under the same key."""
+    """Yield ``data`` as a record if it is valid, because a user may have reported other data under the same key."""
     with suppress(InvalidResourcesError):
         yield GpuMemoryUsage.from_dict(data)

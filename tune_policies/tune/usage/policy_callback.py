@@ -55,7 +55,7 @@ _Hook = Callable[..., None]
 
 
 def _in_run(hook: _Hook) -> _Hook:
-    """Return a hook that passes the current run to ``hook``. After an error, it logs it and does nothing."""
+    """Return a hook that passes the current run to ``hook``. The first error is logged and disables the hook."""
 
     @functools.wraps(hook)
     def guarded(self: "PolicyCallback", *args: Any, **kwargs: Any) -> None:
@@ -75,8 +75,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     """Prints the plan at the start of a Tune run, each change of the plan, and the resource use at the end.
 
     It also writes the resource use to ``resource_usage.json`` in the experiment folder of the first trial, every ten
-    seconds and at the end, and exports it as Ray metrics (see ``run_metrics``). A restored run continues to count. An
-    error in the callback does not end the run.
+    seconds and at the end. Ray metrics contain the same data (see ``run_metrics``). A restored run continues from its
+    earlier counts. An error in the callback does not end the run.
 
     The callback uses the plan of the run's ``PolicyScheduler``. In a run without a ``PolicyScheduler``, pass the plan.
 
@@ -107,14 +107,14 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._function_trainables: dict[str, bool] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state that a ``Tuner`` pickles, without the counts of the run, which :meth:`get_state` returns."""
+        """Return the state that a ``Tuner`` pickles. :meth:`get_state` returns the counts of the run."""
         return {"_plan": self._plan, "_before": self._before}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._reset_run()
 
-    # The run.
+    # Hooks for the run.
 
     def setup(
         self, stop: Any = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: Any
@@ -165,7 +165,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         return latest.model_copy(update={"trials": counts})
 
     def on_step_begin(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
-        """Start counting in a restored run, because it has trials before its first step."""
+        """Start counting before the first step of a restored run, because it already has trials."""
         self._begin(trials)
 
     def on_step_end(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
@@ -174,8 +174,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._read_trials(trials)
 
     def on_experiment_end(self, trials: Sequence[Any], **info: Any) -> None:
-        """Print the resource use, and write it to the file."""
-        self._begin(trials)  # there was no step if no trial was left to run
+        """Print the resource use and write it to its file."""
+        self._begin(trials)  # Tune ran no step if no trial was left to run
         self._end(trials)
 
     @_in_run
@@ -228,7 +228,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     def _write_at_end(self, usage: ResourceUsage) -> None:
         deadline_s = time.monotonic() + _END_TIMEOUT_S
-        # An earlier record that is still being written must not replace the last one.
+        # An earlier record that is still being written must not replace the last record.
         self._writing.wait(_END_TIMEOUT_S)
         while self._writing.take() is not None:  # errors of earlier records no longer matter
             pass
@@ -239,7 +239,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             why = failure if is_done else f"not done within {_END_TIMEOUT_S:g} s"
             _logger.warning("%s could not be written: %s", USAGE_FILE, why)
 
-    # The trials.
+    # Hooks for trials.
 
     @_in_run
     def on_trial_start(self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
@@ -287,7 +287,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             self._function_trainables[name] = is_function_class(trainable_class(trial))
         return self._function_trainables[name]
 
-    # The state of a restored run.
+    # Saving and restoring.
 
     def get_state(self) -> dict[str, Any] | None:
         """Return the counts of the run, so that a restored run can continue from them."""
@@ -305,7 +305,7 @@ _V = TypeVar("_V", bound=Value)
 
 
 def _value_of(kind: type[_V], data: object) -> _V | None:
-    """Return ``data`` of a result as ``kind``, or ``None`` if it is missing or is other data that the user reported."""
+    """Return ``data`` as ``kind``, or ``None`` if it is missing or is unrelated data that the user reported."""
     try:
         return None if data is None else kind.from_dict(data)
     except InvalidResourcesError:
@@ -318,9 +318,9 @@ def _read_nodes() -> ClusterCapacity:
 
 
 def classify_failure(trial: Any) -> OutOfMemory:
-    """Return whether the latest failure of ``trial`` was an OOM error, according to the two files that Tune writes.
+    """Classify the latest failure of ``trial`` from the two error files that Tune writes.
 
-    The file with the pickled error may belong to an earlier failure.
+    The file with the pickled error is ignored if it belongs to an earlier failure.
     """
     text = _failure_text(trial)
     error = None

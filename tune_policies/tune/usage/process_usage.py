@@ -27,7 +27,7 @@ class ProcessUsage(Value):
 
     Attributes:
         elapsed_s: Time since the trial began, in seconds.
-        cpus: The reserved CPUs.
+        cpus: The number of reserved CPUs.
         cpu_s: CPU time of the process and its children, in seconds.
         host_memory_bytes: The peak host memory of the process and its children, in bytes.
         gpu_utilization: The mean fraction of time, from 0 to 1, in which its GPUs were busy. It includes the work of
@@ -75,7 +75,7 @@ class SlotUse(Value):
 def use_of_slot(usages: Iterable[tuple[ProcessUsage, int | None]]) -> SlotUse | None:
     """Return the use of a slot type, or ``None`` if no trial ran long enough.
 
-    ``usages`` contains the last usage of each trial, and the GPU memory that it needs in bytes (``None``: not known).
+    ``usages`` contains the last usage of each trial and the GPU memory that it needs, in bytes (``None``: not known).
     """
     long = [(usage, gpu_bytes) for usage, gpu_bytes in usages if usage.elapsed_s >= _SHORTEST_S]
     if not long:
@@ -97,7 +97,7 @@ def advice(use: SlotUse, *, gpus: float, device_bytes: int | None, at_once: int)
 
     Args:
         use: The use of the slot type.
-        gpus: The GPUs of a trial.
+        gpus: The number of GPUs of a trial.
         device_bytes: The memory of the GPU in bytes; ``None``: not known.
         at_once: The number of slots of the type.
     """

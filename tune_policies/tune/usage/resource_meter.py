@@ -1,4 +1,4 @@
-"""Meters the resources that trials use, and the idle resources with the reasons.
+"""Meters the resources that trials use, and the idle resources by reason.
 
 Time is counted in whole milliseconds and amounts in ticks, so that used and idle amounts add up exactly to the total.
 If a trial reserves more than its slot, the idle amounts are reduced accordingly.
@@ -30,7 +30,7 @@ LESS_THAN_SLOT: Final = "trials reserved less than the slots of the plan"
 
 
 class SlotType(NamedTuple):
-    """The number of slots of a type, and the amounts in ticks that a trial and its workers reserve in one."""
+    """The number of slots of a type, and the amounts that a trial and its workers reserve in a slot, in ticks."""
 
     num_slots: int
     needs: Mapping[str, int]
@@ -48,7 +48,7 @@ class AvailableResources(NamedTuple):
 
 
 class SlotRow(NamedTuple):
-    """The key of each row of ``ResourceUsage.slots``: the slot type as text, and its device type, or ``None``."""
+    """The key of a row of ``ResourceUsage.slots``: the slot type as text, and its device type or ``None``."""
 
     slot: str
     accelerator_type: str | None = None
@@ -69,7 +69,7 @@ class TrialReservation(NamedTuple):
 
 
 class TrialQueue(NamedTuple):
-    """The trials that do not run.
+    """Counts of the trials that do not run, and of the slots that are left idle.
 
     Attributes:
         num_waiting: The number of trials that would run if a slot were free.
@@ -100,7 +100,7 @@ def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> Ava
         total.update({name: count * ticks for name, ticks in counted_ticks(node.resources.ticks).items()})
     try:
         rows = [(row.resource, row.reason, to_ticks(row.amount)) for row in idle(cluster, plan)]
-    except InvalidResourcesError:  # the plan was made for other nodes than the current ones
+    except InvalidResourcesError:  # the nodes have changed since the plan was made
         rows = [(name, f"limited by {plan.limited_by}", total[name] - planned[name]) for name in total]
     left = {(name, unplanned(why)): ticks for name, why, ticks in rows if name in total and ticks > 0}
     return AvailableResources(dict(total), left, tuple(slot_types))
@@ -203,7 +203,7 @@ class ResourceMeter:
         return (self._began_ms + self._now_ms) / 1000
 
     def count_until(self, now_s: float) -> None:
-        """Meter the time up to ``now_s``, in seconds since this meter began. If it is already metered, do nothing."""
+        """Meter the time up to ``now_s``, in seconds since this meter began, unless it is already metered."""
         passed = max(0, round(now_s * 1000) - self._now_ms)
         if not passed:
             return
@@ -221,7 +221,7 @@ class ResourceMeter:
         self._available, self._rates = available, None
 
     def set_queue(self, queue: TrialQueue) -> None:
-        """Set the numbers of waiting and paused trials from now on."""
+        """Set the waiting and paused trials from now on."""
         self.queue, self._rates = queue, None
 
     def start_trial(self, trial_id: str, reservation: TrialReservation) -> None:

@@ -25,8 +25,8 @@ class IdleHours(Value):
     """The idle time of a resource for one reason.
 
     Attributes:
-        reason: Why no trial used it.
-        hours: The idle amount times hours. For example, 2 CPUs that are idle for half an hour count as 1.
+        reason: Why no trial used the resource.
+        hours: The idle time in unit-hours. For example, 2 CPUs that are idle for half an hour count as 1.
     """
 
     reason: str
@@ -38,8 +38,8 @@ class ResourceHours(Value):
 
     Attributes:
         resource: Ray's name of the resource.
-        total_hours: The amount in the cluster, in units times hours.
-        used_hours: The amount reserved by running trials and their planned workers, in units times hours.
+        total_hours: The total time of the resource in the cluster, in unit-hours, such as CPU-hours.
+        used_hours: The time reserved by running trials and their planned workers, in unit-hours.
         idle: The idle time by reason, largest first.
     """
 
@@ -55,10 +55,10 @@ class SlotHours(Value):
     Attributes:
         slot: The slot type, as text.
         accelerator_type: Ray's name of its device type; ``None``: no device, or not known.
-        num_starts: How often a trial started or resumed there.
-        trial_hours: The sum of the times that trials ran there, in hours.
-        hours: The reserved amount of each resource, in units times hours.
-        use: The resources that the trials actually used; ``None`` if no trial ran long enough or reported its use.
+        num_starts: How often a trial started or resumed in such a slot.
+        trial_hours: The total time that trials ran in such slots, in hours.
+        hours: The reserved time of each resource, in unit-hours.
+        use: The resources that the trials actually used; ``None`` if no trial that ran long enough reported its use.
         advice: A sentence that suggests a policy which runs more such trials at once, or empty.
     """
 
@@ -72,9 +72,9 @@ class SlotHours(Value):
 
 
 class TrialCounts(Value):
-    """The number of trials of a run by how they ended.
+    """Counts of the trials of a run, by how they ended.
 
-    The first five fields count each trial once. The others count retries and fallbacks.
+    The first five fields count each trial once. The other fields count retries and fallbacks.
 
     Attributes:
         num_finished: Trials that reached their end, ``stop={…}``, or the ``max_t`` of the run's ``PolicyScheduler``.
@@ -107,7 +107,7 @@ TRIAL_STATES: Final = {
 
 
 class OutOfMemoryCounts(Value):
-    """The number of events in which memory ran out.
+    """Counts of the events in which memory ran out.
 
     Attributes:
         num_gpu_errors: Failures because GPU memory ran out.
@@ -129,12 +129,12 @@ SpanEnd = Literal["finished", "stopped_early", "failed", "tried_again", "paused"
 
 
 class TrialSpan(Value):
-    """A trial's time in a slot. A trial that is paused or retried has several.
+    """A trial's time in a slot. A trial that is paused or retried has several spans.
 
     Attributes:
         trial: The trial's name, as Tune prints it.
         slot: The slot type, as text.
-        place: The index of the slot among the slots of its type, the lowest free one. It does not identify a device.
+        place: The lowest free index among the slots of the type when the trial started. It does not identify a device.
         began_s: The start of the trial's process, in seconds since the run began, without the time between the parts
             of a restored run.
         ended_s: The end of its time in the slot, in seconds since the run began; ``None`` if the trial still runs.
@@ -155,10 +155,10 @@ class TrialSpan(Value):
 
 
 class PlanInUse(Value):
-    """A plan of a run. It applied until the next plan.
+    """A plan of a run, which applied until the next plan.
 
     Attributes:
-        at_s: When the plan began to apply, in seconds since the run began.
+        at_s: The time when the plan began to apply, in seconds since the run began.
         why: Why the plan changed; empty for the first plan.
         text: The plan, as returned by ``TrialPlan.explain``.
     """
@@ -179,13 +179,13 @@ class ResourceUsage(ShownValue):
         slots: The use of each slot type.
         trials: How the trials ended.
         out_of_memory: How often memory ran out.
-        ran_out_with: The amounts that each trial reserved when its memory ran out, by trial ID. An entry is removed
+        ran_out_with: The amounts that each trial reserved when it ran out of memory, by trial ID. An entry is removed
             when the trial starts again.
         max_trials_at_once: The maximum number of trials that ran at once.
         num_rounds_planned: The number of rounds of trials under the last plan if all trials took equally long. ``None``
             if the number of trials is not known.
         num_rounds: The number of trials that ran, divided by ``max_trials_at_once``.
-        plans: Each plan of the run.
+        plans: The plans of the run, in order.
         spans: The first 2000 spans, in the order of their starts.
         warnings: Warnings about data that could not be counted, with the reasons.
     """
@@ -230,7 +230,7 @@ class ResourceUsage(ShownValue):
 
     @property
     def idle_rows(self) -> tuple[tuple[str, str, str, str], ...]:
-        """A row of texts for each idle part: its resource, reason, time and fraction of the total."""
+        """A row of texts for each resource and reason: both names, the idle time, and its fraction of the total."""
         return tuple(
             (each.resource, part.reason, format_hours(part.hours), _percent(part.hours, each.total_hours))
             for each in self.resources

@@ -41,7 +41,7 @@ GAUGES: Final = (SLOTS, SLOTS_IN_USE, RESOURCES, IDLE, TRIALS, MEMORY, MEMORY_SH
 COUNTERS: Final = (OUT_OF_MEMORY, RETRIES)
 
 MOST_PLACES: Final = 64
-"""The maximum number of slots of each type with a metric of GPU memory."""
+"""The maximum number of slots of each type whose GPU memory is exported."""
 
 _OOM_KINDS: Final = {
     "num_gpu_errors": "GPU memory",
@@ -54,7 +54,7 @@ _Series = tuple[MetricName, tuple[str, ...]]
 
 
 def gauges_of(status: RunStatus) -> dict[_Series, float]:
-    """Return the values of all gauges."""
+    """Return the value of each gauge."""
     values: dict[_Series, float] = {}
     for slot, (number, num_busy) in status.slots.items():
         values[SLOTS, (slot,)] = number
@@ -69,7 +69,7 @@ def gauges_of(status: RunStatus) -> dict[_Series, float]:
 
 
 def counts_of(status: RunStatus) -> dict[_Series, float]:
-    """Return the values of the counters."""
+    """Return the value of each counter."""
     ooms: dict[_Series, float] = {
         (OUT_OF_MEMORY, (kind,)): getattr(status.out_of_memory, field) for field, kind in _OOM_KINDS.items()
     }
@@ -89,7 +89,7 @@ class RunMetrics:
         self._reported: dict[_Series, float] = {}
 
     def report(self, status: RunStatus) -> None:
-        """Set all gauges, and increase the counters."""
+        """Set all gauges and increase the counters."""
         self._set(gauges_of(status))
         for series, count in counts_of(status).items():
             if (more := count - self._reported.get(series, 0)) > 0:
@@ -97,7 +97,7 @@ class RunMetrics:
                 self._reported[series] = count
 
     def end(self) -> None:
-        """Set all gauges to 0. Otherwise Ray would report their last values as long as the process runs."""
+        """Set all gauges to 0, because Ray reports their last values as long as the process runs."""
         self._set({})
 
     def _set(self, gauges: Mapping[_Series, float]) -> None:

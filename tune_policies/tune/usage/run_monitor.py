@@ -43,11 +43,11 @@ _MOST_SPANS: Final = 2000
 
 
 class RunStatus(NamedTuple):
-    """The resources that a run uses at one moment.
+    """The state of a run at one moment.
 
     Attributes:
-        slots: For each slot type, by its text, the number of slots and the number of slots with a trial.
-        gpu_memory: The GPU memory that the trial in each slot has used, by slot type and index of the slot.
+        slots: The number of slots and the number of slots with a trial, by the text of the slot type.
+        gpu_memory: The GPU memory record of the trial in each slot, by slot type and index of the slot.
         available: The total amount of each resource.
         idle: The amounts that no trial reserves, by resource and reason.
         trials: How the trials ended.
@@ -70,9 +70,9 @@ class _TrialRun:
         trial: The trial.
         amounts: The amounts that Tune reserves for it, by Ray's names.
         row: The row of its slot in the record.
-        span: Its time in the slot. The end is not set yet.
+        span: Its time in the slot, still without an end.
         failure: The fields to set in the span if the trial has failed.
-        gpu_memory: The GPU memory that it has used so far, in bytes.
+        gpu_memory: Its latest GPU memory record, or ``None``.
     """
 
     trial: Any
@@ -132,7 +132,7 @@ class RunMonitor:
         self._last_runs: dict[str, _TrialRun] = {}
         self._trials: Sequence[Any] = ()
         self._meter = ResourceMeter(before)
-        # Trials wait before Tune's first step, in which it creates or restores them.
+        # Before its first step, Tune has not created or restored the trials, so all of them are waiting.
         num_waiting = plan.max_concurrent_trials if num_trials is None else num_trials
         self._meter.set_queue(TrialQueue(num_waiting if before is None else before.trials.num_unfinished))
         reason = "" if before is None else "the run was restored"
@@ -164,7 +164,7 @@ class RunMonitor:
             self._meter.set_available(available_resources(self.plan, cluster))
 
     def warn(self, text: str) -> None:
-        """Add a warning about data that could not be counted to the record."""
+        """Add a warning to the record that some data could not be counted."""
         if text not in self._warnings:
             self._warnings.append(text)
 
@@ -238,7 +238,7 @@ class RunMonitor:
         return TrialQueue(num_waiting, num_paused, more, self._scheduler.slots_left_idle() if self._scheduler else {})
 
     def start(self, trial: Any, now_s: float) -> None:
-        """Meter ``trial``, which starts in a new or a reused process."""
+        """Start to meter ``trial``, in a new or a reused process."""
         self._meter.count_until(now_s)
         self._end_span(trial)  # it may end and start again within one step
         self._waiting.pop(trial.trial_id, None)
@@ -263,7 +263,7 @@ class RunMonitor:
         if slot is None:
             return TrialReservation(None, SlotRow(text), ticks)
         grown = slot if slot.num_workers else slot.with_more(amounts)
-        if ticks == counted_ticks(grown.trial.ticks):  # otherwise, something else changed the resources of the trial
+        if ticks == counted_ticks(grown.trial.ticks):  # otherwise, other code changed the resources of the trial
             text = str(grown)
         for name, each in counted_ticks(slot.per_worker.ticks).items():
             ticks[name] = ticks.get(name, 0) + slot.num_workers * each
@@ -290,7 +290,7 @@ class RunMonitor:
         A trial with ``is_stopped`` counts as finished if ``is_at_end``, which means that it has reached its stopping
         criterion.
         """
-        is_early = not is_at_end and (is_stopped or trial.trial_id in self._waiting)  # a paused trial
+        is_early = not is_at_end and (is_stopped or trial.trial_id in self._waiting)  # the trial was paused
         self._outcome_of.setdefault(trial.trial_id, "stopped_early" if is_early else "finished")
 
     def fail(self, trial: Any, out_of_memory: OutOfMemory, error: str = "", *, is_requeued: bool) -> None:
@@ -311,7 +311,7 @@ class RunMonitor:
             self._ooms["num_neighbours"] += out_of_memory.cause == "neighbour"
 
     def note_use(self, trial: Any, process: ProcessUsage | None, gpu_memory: GpuMemoryUsage | None) -> None:
-        """Record what the process of ``trial`` has used so far, and the number of its failed allocations."""
+        """Record the resources that the process of ``trial`` has used, and the number of its failed allocations."""
         if gpu_memory is not None:
             more = gpu_memory.num_ooms - self._refused[trial.trial_id, gpu_memory.pid]
             if more > 0:
@@ -339,7 +339,7 @@ class RunMonitor:
         return hours.model_copy(update={"use": use, "advice": text if same else ""})
 
     def end(self, trials: Sequence[Any], now_s: float) -> None:
-        """Meter up to the end of the run."""
+        """Meter the run up to its end at ``now_s``."""
         self.step(trials, now_s)
         self._meter.count_until(now_s)
 
@@ -368,7 +368,7 @@ class RunMonitor:
         )
 
     def status(self) -> RunStatus:
-        """Return the resources that the run uses, as of its latest step."""
+        """Return the state of the run after its latest step."""
         busy = Counter(run.span.slot for run in self._running.values())
         slots: Counter[str] = Counter()
         for slot in self.plan.slots:
@@ -389,7 +389,7 @@ class RunMonitor:
         """Return the number of trials by how they ended.
 
         Tune's trial status does not distinguish trials that were stopped early or cut off from finished trials. The
-        hooks and, in a restored run, the earlier record do. All other terminated trials finished.
+        hooks and, in a restored run, the earlier record do. All other terminated trials count as finished.
         """
         statuses = Counter(trial.status for trial in self._trials)
         outcomes = Counter(self._outcome_of.values())

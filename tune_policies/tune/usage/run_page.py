@@ -49,7 +49,7 @@ _ENDS: Final = {
     "tried_again": ("failed", _PINK),
     "failed": ("failed", _PINK),
 }
-"""The text and the colour for each way in which a span ends."""
+"""The text and the colour of each end of a span."""
 
 
 def read_record(folder: Path) -> ResourceUsage | None:
@@ -63,7 +63,7 @@ def read_record(folder: Path) -> ResourceUsage | None:
 
 
 def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Content:
-    """Return the content of the page."""
+    """Return the content of the HTML page of a run."""
     advice = [*advise(run, usage), *(_advise_on_idle(usage) if usage else ())]
     details = [counted(len(run.trials), "trial")]
     if usage is not None:

@@ -76,7 +76,10 @@ def _resources_quoted(at: Group[HeadGroup]) -> Iterator[Found]:
 
 
 def _problem_of_resources(text: str) -> str | None:
-    """Return why Ray's autoscaler cannot read a text after it removes the outer characters and all backslashes."""
+    """Return why Ray's autoscaler cannot read ``text``, or ``None``.
+
+    The autoscaler first removes the outer characters and all backslashes.
+    """
     try:
         found = parse_json(text[1:-1].replace("\\", ""))
     except ValueError:
@@ -105,7 +108,7 @@ def _cpus_rounded_up(at: Group[HeadGroup]) -> Iterator[Found]:
 
 @RULES.of_each(workers_of, "memory-not-kept", "note", _CONFIG)
 def _memory_not_kept(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """If a node runs out of memory, Kubernetes first kills pods that use more than they requested, with all trials."""
+    """If a node runs out of memory, Kubernetes first kills pods that use more than they requested, and their trials."""
     limit, request = (each.get("memory") for each in (at.container.resources.limits, at.container.resources.requests))
     most, least = exact(limit), exact(request)
     if most is not None and least is not None and least < most:
@@ -125,7 +128,7 @@ def _memory_not_told(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
 @RULES.of_each(workers_of, "workers-without-cpus", "warning", START)
 def _workers_without_cpus(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """A trial requests one CPU by default, so it never runs there, even if it needs the GPUs."""
+    """A trial requests one CPU by default, so it never runs on these nodes, even if it needs the GPUs."""
     told = at.amount("CPU", "num-cpus")
     if told is not None and exact(told[1]) == 0:
         fix = "remove it: 0 is only useful for a head that should not run trials"
@@ -133,7 +136,7 @@ def _workers_without_cpus(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
 
 def _shared_memory(at: Group[HeadGroup]) -> tuple[Path, Mapping[str, Any]] | None:
-    """Return the path and the fields of the ``emptyDir`` at ``/dev/shm``. Without a volume, KubeRay mounts one."""
+    """Return the path and the fields of the ``emptyDir`` at ``/dev/shm``, or ``None`` if KubeRay mounts the volume."""
     mounts = extra(at.container, "volumeMounts")
     names = [
         mapping(each).get("name")
@@ -150,7 +153,7 @@ def _shared_memory(at: Group[HeadGroup]) -> tuple[Path, Mapping[str, Any]] | Non
 
 @RULES.of_each(groups_of, "shm-on-disk", "warning", "https://kubernetes.io/docs/concepts/storage/volumes/#emptydir")
 def _shm_on_disk(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray's object store and PyTorch's data loaders exchange data through it, which is slow on a disk."""
+    """Ray's object store and PyTorch's data loaders exchange data through /dev/shm, which is slow on a disk."""
     volume = _shared_memory(at)
     if volume is not None and volume[1].get("medium") != "Memory":
         message = f"{_SHM} of {at} is an emptyDir without medium: Memory, so it is on the node's disk"

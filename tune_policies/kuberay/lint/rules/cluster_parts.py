@@ -1,4 +1,4 @@
-"""The groups of a cluster with their containers and devices, and other helpers of several rules."""
+"""The groups of a cluster with their containers and devices, and other helpers for several rules."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ VALIDATION = "https://github.com/ray-project/kuberay/blob/master/ray-operator/co
 """The source of the checks in KubeRay's operator."""
 
 READER = "https://github.com/ray-project/ray/blob/master/python/ray/autoscaler/_private/kuberay/autoscaling_config.py"
-"""The source of the code with which Ray's autoscaler reads a RayCluster."""
+"""The code with which Ray's autoscaler reads a RayCluster."""
 
 START = "https://docs.ray.io/en/latest/cluster/cli.html#ray-start"
 
@@ -154,7 +154,7 @@ class Group(NamedTuple, Generic[_SpecT_co]):
         return (*self.container_path, "env", names.index(name))
 
     def amount(self, resource: str, parameter: str) -> tuple[Path, Quantity] | None:
-        """Return the amount that the group passes to Ray and its path, or ``None`` if Ray detects the amount."""
+        """Return the path and the value of the amount that the group passes to Ray, or ``None`` if Ray detects it."""
         if resource in self.spec.resources:
             return (*self.path, "resources", resource), self.spec.resources[resource]
         if parameter in self.spec.rayStartParams:

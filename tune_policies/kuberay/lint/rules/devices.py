@@ -47,7 +47,7 @@ def _fractional_device(at: Group[HeadGroup]) -> Iterator[Found]:
 
 @RULES.of_each(groups_of, "device-not-counted", "error", f"_get_num_gpus in {_READER}")
 def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
-    """The autoscaler counts only keys that end in gpu, and google.com/tpu.
+    """The autoscaler counts only google.com/tpu and keys that end in gpu.
 
     It adds no node of this group for a trial that needs the device, so the trial stays pending indefinitely.
     """

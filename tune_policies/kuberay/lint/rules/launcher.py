@@ -50,7 +50,7 @@ _Check: TypeAlias = Callable[[_File], Iterator[Found]]
 
 
 def _rule(name: str, severity: Severity, source: str) -> Callable[[_Check], _Check]:
-    """Add a rule for valid files. ``wrong-field`` reports invalid files."""
+    """Return a decorator that adds a rule for valid files. ``wrong-field`` reports invalid files."""
 
     def add(check: _Check) -> _Check:
         def of_document(document: Document, _: object) -> Iterator[Found]:

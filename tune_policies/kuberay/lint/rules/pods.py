@@ -141,7 +141,7 @@ def _taint_not_tolerated(at: Group[HeadGroup]) -> Iterator[Found]:
     for key in at.devices.keys() - {_TPU}:  # only GKE has TPUs, and it adds the toleration
         taint = _taint_of(at, key)
         is_misspelled = suggest(str(taint.key), [each.key for each in tolerations if each.key])
-        # With tolerations of other taints, the user probably considered the taints of the nodes.
+        # If the pod tolerates other taints, the user has probably considered the taints of the nodes.
         if any(_tolerates(own, taint) for own in tolerations) or (tolerations and not is_misspelled):
             continue
         name = f"{taint.key}{'' if taint.value is None else f'={taint.value}'}:NoSchedule"
@@ -309,7 +309,7 @@ def _tolerates(own: Toleration, taint: Toleration) -> bool:
 
 @RULES.of_each(groups_of, "devices-by-hand", "warning", "resolve in ray._private.resource_and_label_spec")
 def _devices_by_hand(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray uses only the devices in the variable, and refuses to start if the group states more."""
+    """Ray uses only the devices in the variable, and does not start if the group states more devices."""
     for name in sorted(_VARIABLES.keys() & at.environment.keys()) if at.devices else ():
         message = f"{at} sets {name}={at.environment[name]}"
         sets = "it" if _VARIABLES[name] == name else _VARIABLES[name]
@@ -320,7 +320,7 @@ def _devices_by_hand(at: Group[HeadGroup]) -> Iterator[Found]:
     groups_of, "devices-not-set", "warning", "set_current_process_visible_accelerator_ids in ray._private.accelerators"
 )
 def _devices_not_set(at: Group[HeadGroup]) -> Iterator[Found]:
-    """All trials of a node use its first device. Its memory is exceeded while other devices are idle."""
+    """All trials of a node use its first device, whose memory is exceeded while other devices are idle."""
     for name, value in at.environment.items() if at.devices else ():
         if name.startswith("RAY_EXPERIMENTAL_NOSET_") and (value or "").lower() in ("1", "true"):
             message = f"{at} sets {name}, so all devices of a node are visible to every trial"

@@ -46,7 +46,7 @@ def _min_above_max(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
 @RULES.of_each(workers_of, "group-never-starts", "warning", f"{API} (WorkerGroupSpec)")
 def _never_starts(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """No node of the group ever starts, and trials that need one wait indefinitely."""
+    """No node of the group ever starts, and trials that need such a node wait indefinitely."""
     if "maxReplicas" in at.spec.model_fields_set and at.spec.maxReplicas == 0 and not at.spec.suspend:
         yield Found((*at.path, "maxReplicas"), f"{at} has maxReplicas 0", "set maxReplicas to what you want to pay for")
 
@@ -105,7 +105,7 @@ def _always_there(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
 @RULES.of_each(the_cluster, "idles-long", "note", _AUTOSCALING)
 def _idles_long(cluster: ClusterInFile) -> Iterator[Found]:
-    """An idle device costs as much as a busy one."""
+    """An idle device costs as much as a busy device."""
     workers = [at for at in workers_of(cluster) if at.devices] if is_autoscaling(cluster) else []
     timeouts: list[tuple[Path, int | None]] = [(at.path, at.spec.idleTimeoutSeconds) for at in workers]
     if any(seconds is None for _, seconds in timeouts):
@@ -167,7 +167,7 @@ def _labels_unread(unread: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
 
 @RULES.of_each(_unread, "group-resources-unread", "warning", _UNREAD_BEFORE)
 def _resources_unread(unread: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
-    """The nodes get these resources, but the autoscaler counts others."""
+    """The nodes get these resources, but the autoscaler counts other resources."""
     at, why = unread
     if at.spec.resources:
         fix = "use Ray 2.51 or newer, or write rayStartParams"
