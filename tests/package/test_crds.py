@@ -38,31 +38,13 @@ def crds():
     return load_definitions(Path(FOLDER))
 
 
-def check(plan, how, crds, change=str):
+@given(cluster_plans(), options, st.sampled_from([str, filled_in]))
+@settings(max_examples=30)
+def test_manifests_match_all_crds(crds, plan, how, change):
+    """``filled_in`` sets the optional fields."""
     manifest = yaml.load(change(write_cluster(plan, how)), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
     assert problems(crds, manifest) == []
-
-
-@pytest.mark.rest
-@given(cluster_plans(), options)
-@settings(max_examples=40)
-def test_manifests_match_all_crds(crds, plan, how):
-    check(plan, how, crds)
-
-
-@given(cluster_plans(), options)
-@settings(max_examples=20)
-def test_manifests_with_optional_fields_match_all_crds(crds, plan, how):
-    check(plan, how, crds, filled_in)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@given(cluster_plans(), options)
-@settings(max_examples=5000)
-def test_five_thousand_manifests_match_all_crds(crds, plan, how):
-    check(plan, how, crds)
 
 
 @pytest.mark.rest

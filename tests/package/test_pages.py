@@ -85,10 +85,13 @@ SLOW_PROGRAMS = {
 SLOW_COMMANDS = {"benchmarks", "cost", "gpu-memory", "pbt", "plans"}
 
 
+def is_slow(page, slow):
+    return page.stem in slow or page.parent.name == "benchmarks"
+
+
 def marked(page, slow):
     """Return the page as a parameter that only `make test-rest` or `make test-all` runs."""
-    is_slow = page.stem in slow or page.parent.name == "benchmarks"
-    return pytest.param(page, marks=pytest.mark.slow if is_slow else pytest.mark.rest)
+    return pytest.param(page, marks=pytest.mark.slow if is_slow(page, slow) else pytest.mark.rest)
 
 
 @pytest.fixture
@@ -109,7 +112,7 @@ def run_command(command, folder, environment):
     elif command.startswith(".venv/bin/"):
         folder, command = ROOT, command.removeprefix(".venv/bin/")
     elif command.startswith("pip install"):
-        folder, command = ROOT, f"python -m {command} --dry-run --no-deps --quiet"
+        folder, command = ROOT, f"python -m {command} --dry-run --no-deps --no-build-isolation --quiet"
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command],
         cwd=folder,
