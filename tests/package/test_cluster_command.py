@@ -112,20 +112,6 @@ def test_a_decision_places_all_trials_where_they_are_cheapest(run):
     assert [each["groupName"] for each in groups] == ["cpu"]
 
 
-def test_a_file_that_exists_is_overwritten_only_with_force(run, tmp_path):
-    first = run("--output", "cluster.yaml")
-    written = (tmp_path / "cluster.yaml").read_text()
-    second = run("--output", "cluster.yaml", "--name", "other")
-    kept = (tmp_path / "cluster.yaml").read_text()
-    third = run("--output", "cluster.yaml", "--name", "other", "--force")
-
-    assert (first.status, first.stdout) == (0, "")
-    assert second.status == 2
-    assert "cluster.yaml already exists" in second.stderr
-    assert (kept, third.status) == (written, 0)
-    assert "name: other" in (tmp_path / "cluster.yaml").read_text()
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [

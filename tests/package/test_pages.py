@@ -79,10 +79,10 @@ def name(page):
 
 # Programs that start Ray instances. Other tests in `make test` and `make test-rest` cover the topics of these pages.
 SLOW_PROGRAMS = {
-    *("autoscaling", "data-and-serve", "index", "mixed-clusters", "notebooks", "out-of-memory", "pbt", "right-size"),
-    *("rllib", "shared-gpus", "train", "train-in-tune", "usage"),
+    *("autoscaling", "data-and-serve", "index", "migrate", "mixed-clusters", "notebooks", "out-of-memory", "pbt"),
+    *("right-size", "rllib", "shared-gpus", "train", "train-in-tune", "usage"),
 }
-SLOW_COMMANDS = {"benchmarks", "cost", "gpu-memory", "pbt", "plans"}
+SLOW_COMMANDS = {"benchmarks", "cost", "gpu-memory", "libraries", "pbt", "plans"}
 
 
 def is_slow(page, slow):

@@ -2,7 +2,6 @@
 
 import itertools
 from datetime import UTC, datetime
-from html.parser import HTMLParser
 
 import pytest
 from typer.testing import CliRunner
@@ -61,16 +60,11 @@ def without_blocks():
 
 
 @pytest.fixture(scope="module")
-def hostile_content():
-    return build_content(hostile_run_set(), a_decision(HOSTILE), a_packing_record(HOSTILE))
-
-
-@pytest.fixture(scope="module")
-def looks(tmp_path_factory, hostile_content):
+def looks(tmp_path_factory):
     """The looks at each page, by page and screen."""
     contents = {
         "full": build_content(a_run_set(), a_decision(), a_packing_record()),
-        "hostile": hostile_content,
+        "hostile": build_content(hostile_run_set(), a_decision(HOSTILE), a_packing_record(HOSTILE)),
         "sweep": build_content(small(sizes=[2**power for power in range(14)])),
     }
     folder = tmp_path_factory.mktemp("pages")
@@ -116,37 +110,10 @@ def test_a_flawed_page_has_every_problem(tmp_path):
     assert [problem for problem in PROBLEMS if not look[problem]] == []
 
 
-class Elements(HTMLParser):
-    """Collects the names of elements, and of their attributes."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.names, self.attributes = set(), set()
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.names.add(tag)
-        self.attributes.update(name for name, _ in attrs)
-
-
-def test_names_are_escaped_in_a_page(hostile_content):
-    page = html_page(hostile_content)
-
-    assert "script" not in Elements(page).names
-    assert not any(name.startswith("on") for name in Elements(page).attributes)
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in page
-
-
 def test_a_name_that_cannot_be_printed_is_marked_in_a_figure():
     record = a_packing_record("mlp\x00\x1b[31m")
 
     assert "mlp\N{REPLACEMENT CHARACTER}" in html_page(build_content(small(), packing=record))
-
-
-def test_the_same_run_gives_the_same_page():
-    run_set = small(has_failure=False)
-
-    assert html_page(build_content(run_set)) == html_page(build_content(run_set))
 
 
 @pytest.mark.parametrize(
@@ -255,24 +222,13 @@ def test_the_command_prints_the_file_that_it_wrote(run_file, tmp_path):
 
 
 def test_the_command_refuses_invalid_arguments_with_a_hint(run_file, tmp_path):
-    wrong, other, loop, link, page = (
-        tmp_path / name for name in ("wrong.json", "other.json", "loop.json", "link.json", "report.html")
-    )
+    wrong, page = tmp_path / "wrong.json", tmp_path / "report.html"
     wrong.write_text("{}")
-    write_run_set(small(), other)
-    loop.symlink_to(loop)
-    link.symlink_to(run_file)
-    before = run_file.read_text()
     cases = {
-        f"cannot read the run set {loop}": (loop, "--output", page),
-        f"{link} is an input of this command": (run_file, "--output", link),
-        f"{loop} already exists": (run_file, "--output", loop),
         "cannot read the run set": (tmp_path / "none.json", "--output", page),
-        "is an input of this command": (run_file, "--output", run_file),
         "it is a folder": (run_file, "--output", tmp_path),
         "is not a decision": (run_file, "--decision", wrong, "--output", page),
         "is not a record of throughput": (run_file, "--packing", wrong, "--output", page),
-        "already exists: choose another file": (run_file, "--output", other),
         "cannot be written": (run_file, "--output", tmp_path / "missing" / "report.html"),
     }
 
@@ -281,4 +237,3 @@ def test_the_command_refuses_invalid_arguments_with_a_hint(run_file, tmp_path):
     assert {said: (each.exit_code, said in each.stderr) for said, each in done.items()} == dict.fromkeys(
         cases, (2, True)
     )
-    assert run_file.read_text() == before

@@ -40,30 +40,6 @@ def test_export_writes_csv_or_the_file_of_the_run(benchmarks, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "mine"),
-    [
-        (("plot", "a.json", "--output", "mine.svg"), "<svg>mine</svg>"),
-        (
-            ("report", "a.json", "--output", "mine.html"),
-            '<!DOCTYPE html><meta name="generator" content="tune-policies">',
-        ),
-    ],
-    ids=["plot", "report"],
-)
-def test_an_existing_file_is_replaced_only_with_force(arguments, mine, benchmarks, tmp_path):
-    file = tmp_path / arguments[-1]
-    file.write_text(mine)
-
-    done = benchmarks(*arguments)
-    kept = file.read_text()
-    forced = benchmarks(*arguments, "--force")
-
-    assert (done.exit_code, kept) == (2, mine)
-    assert f"{file.name} already exists: choose another file, or pass --force" in done.stderr
-    assert (forced.exit_code, file.read_text() != mine) == (0, True)
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("show", "none.json"), "cannot read the run set none.json: No such file or directory"),
