@@ -136,7 +136,7 @@ def faults(
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Inject faults into real runs, and report lost trials, disturbed trials and leaked resources."""
+    """Inject faults into real runs, and report lost trials, repeated steps, recovery times and leaked resources."""
     with _own_ray_folder() as folder:
         from .faults.matrix import FAULTS, measure_faults
         from .faults.program import WAYS
