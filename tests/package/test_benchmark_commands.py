@@ -1,7 +1,6 @@
 """Tests of the exit status and errors of all benchmark commands."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ import typer
 from typer.testing import CliRunner
 
 from tune_policies.benchmarks.cli import Commands
-from tune_policies.cli.main import app as tune_policies_app
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 
 ROOT = Path(__file__).parents[2]
@@ -69,9 +67,7 @@ def test_a_command_is_recorded_as_typed(tmp_path):
     assert said("named.py") == "named.py run 'my steps:product'\n"
 
 
-@pytest.mark.parametrize(
-    "program", [["tune_policies", "bench"], ["tune_policies.benchmarks"], ["benchmarks"]], ids=" ".join
-)
+@pytest.mark.parametrize("program", [["tune_policies", "bench"], ["benchmarks"]], ids=" ".join)
 def test_the_commands_are_the_same_from_every_entry_point(program):
     """The entry points are ``tune-policies bench``, and ``python -m`` with the long or, in a checkout, short name."""
     command = [sys.executable, "-m", *program, "show", "missing.json"]
@@ -80,9 +76,3 @@ def test_the_commands_are_the_same_from_every_entry_point(program):
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: cannot read the run set missing.json: No such file or directory;")
-
-
-def test_tune_policies_lists_the_benchmarks_among_its_commands():
-    done = CliRunner().invoke(tune_policies_app, ["--help"])
-
-    assert re.search(r"bench\s+Measure GPU against CPU", done.stdout)

@@ -116,14 +116,11 @@ def test_a_decision_places_all_trials_where_they_are_cheapest(run):
     ("arguments", "status", "message"),
     [
         pytest.param(("--size", "16"), 2, "--size requires --decision", id="a size without a decision"),
-        pytest.param(("--nodes", "policy.yaml"), 2, "not a list of nodes", id="a file that is not a catalog"),
         pytest.param(("--name", "My_Cluster"), 2, "at most 53", id="a name that is invalid in Kubernetes"),
-        pytest.param(("--format", "helm"), 2, "cluster-yaml", id="an unknown format"),
         pytest.param(("--job", "python tune.py"), 2, "neither its code nor its packages", id="a job without code"),
         pytest.param(
             ("--job", "x", "--runtime-env", "list.yaml"), 2, "working_dir", id="an invalid runtime environment"
         ),
-        pytest.param(("--job", "x", "--runtime-env", "none.yaml"), 2, "cannot read", id="a missing file"),
         pytest.param(
             ("--min-nodes", "l4"), 2, "must have the form NAME=NUMBER, such as l4=2", id="a minimum without a number"
         ),

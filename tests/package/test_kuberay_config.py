@@ -39,7 +39,9 @@ def test_a_worker_group_can_grow_to_its_replicas_times_its_hosts(addable):
 
 
 def test_a_cluster_without_an_autoscaler_does_not_grow(addable):
-    assert addable(manifest(enableInTreeAutoscaling=False)) == ((), 0)
+    group = {"groupName": "gpu", "replicas": 2, "template": pod(memory="32Gi")}
+
+    assert addable(manifest(enableInTreeAutoscaling=False, workerGroupSpecs=[group])) == ((), 0)
 
 
 def test_omitted_fields_of_a_worker_group_have_kuberays_defaults(addable):
@@ -86,9 +88,3 @@ def test_the_error_for_a_file_without_a_cluster_describes_its_content(addable, c
 def test_the_error_for_an_invalid_manifest_contains_its_name(addable, broken, message):
     with pytest.raises(InvalidResourcesError, match=message):
         addable(manifest(**broken))
-
-
-def test_no_node_can_be_added_to_a_cluster_without_an_autoscaler(addable):
-    group = {"groupName": "gpu", "replicas": 2, "template": pod(memory="32Gi")}
-
-    assert addable(manifest(enableInTreeAutoscaling=False, workerGroupSpecs=[group])) == ((), 0)

@@ -69,20 +69,6 @@ def test_name_selects_one_of_several_clusters(two):
     assert {each["document"] for each in found} == {1}
 
 
-def test_an_unknown_name_is_invalid_usage(two):
-    done = run(two, "--name", "three")
-
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert re.search(r"two\.yaml has no cluster 'three'\. Available names: 'one', 'two'", done.stderr)
-
-
-def test_stdin_is_checked():
-    done = run("-", text=changed("RayCluster", {"spec.workerGroupSpecs.0.minReplicas": 5}))
-
-    assert done.exit_code == 1
-    assert "-:" in done.stdout
-
-
 def test_json_contains_the_path_of_a_finding(write):
     done = run(write(spec__workerGroupSpecs__0__minReplicas=5), "--json")
 

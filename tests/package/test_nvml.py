@@ -85,11 +85,6 @@ def test_mig_devices_are_listed_with_their_own_size_instead_of_their_gpu(nvml):
     nvml(*split())
 
     assert listed() == [(0, "GPU-a", 40), (1, "MIG-x", 20), (2, "MIG-y", 5)]
-
-
-def test_mig_devices_have_their_own_name(nvml):
-    nvml(*split())
-
     assert [gpu["name"] for gpu in read_gpus()] == [A100["name"], LARGE["name"], SMALL["name"]]
 
 
@@ -99,17 +94,8 @@ def test_mig_devices_have_their_own_name(nvml):
         ("MIG-y", [(2, "MIG-y", 5)]),
         ("MIG-y,MIG-x", [(1, "MIG-x", 20), (2, "MIG-y", 5)]),
         ("GPU-a", [(0, "GPU-a", 40)]),
-        ("0", [(0, "GPU-a", 40)]),
         ("1", [(1, "MIG-x", 20), (2, "MIG-y", 5)]),
         ("", [(0, "GPU-a", 40), (1, "MIG-x", 20), (2, "MIG-y", 5)]),
-    ],
-    ids=[
-        "one MIG device",
-        "two MIG devices",
-        "a whole GPU",
-        "a whole GPU by number",
-        "a split GPU by number",
-        "nothing selected",
     ],
 )
 def test_the_environment_variable_of_the_node_also_selects_mig_devices(nvml, visible, expected, monkeypatch):

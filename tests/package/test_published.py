@@ -81,14 +81,6 @@ def test_published_files_have_default_permissions_and_redacted_ones_no_host_or_c
     assert mode(folder / VIEWS[line]) == mode(folder / "other")
 
 
-def test_the_file_of_a_run_keeps_its_file_mode(run, folder):
-    (folder / "run.json").chmod(0o640)
-
-    write_run_set(run, folder / "run.json")
-
-    assert mode(folder / "run.json") == 0o640
-
-
 def test_a_redacted_run_is_the_same_measurement(run, folder):
     assert run.redacted().configurations == run.configurations
     assert [each.blocks for each in run.redacted().runs] == [each.blocks for each in run.runs]
