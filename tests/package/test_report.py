@@ -171,19 +171,6 @@ def test_every_log_axis_is_labeled_as_such():
     assert [axis.get_scale() == "log" for axis in axes] == ["log scale" in axis.get_label_text() for axis in axes]
 
 
-@pytest.mark.parametrize("sizes", [[4**power for power in range(13)], [2**20, 2**20 + 2**16, 2**21, 2**22]])
-def test_each_workload_has_a_panel_whose_tick_labels_do_not_overlap(sizes):
-    names = ["a", "b", "c", "d"]
-    figure = crossover_figure(a_run_set(workloads=names, sizes=sizes, num_rounds=1), names, Phase.COMPUTE)
-
-    figure.draw_without_rendering()
-    assert [axes.get_title() for axes in figure.axes] == [f"{name}, compute only" for name in names]
-    for axes in figure.axes:
-        boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
-        assert len(boxes) >= 3
-        assert all(left.x1 + 2 < right.x0 for left, right in itertools.pairwise(boxes))
-
-
 @pytest.fixture
 def run_file(tmp_path):
     file = tmp_path / "run.json"
