@@ -167,19 +167,6 @@ def test_an_infeasible_request_exits_with_1_and_nothing_on_stdout(capacity, poli
         (["plan", "POLICY", "--cluster", "CAPACITY", "--cluster-config", "c.yaml"], "omit --cluster-config"),
         (["prob"], "No such command 'prob'"),
     ],
-    ids=[
-        "no policy",
-        "no capacity file",
-        "a policy instead of a cluster",
-        "a cluster instead of a policy",
-        "a saved cluster instead of a list of nodes",
-        "one picture of two plans",
-        "a saved cluster instead of prices",
-        "no policy file",
-        "negative trials",
-        "two clusters",
-        "an unknown command",
-    ],
 )
 def test_invalid_arguments_exit_with_2_and_a_message(capacity, policy, arguments, message):
     paths = {"POLICY": policy("kind: CpuPolicy\n"), "CAPACITY": capacity}

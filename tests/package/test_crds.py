@@ -1,6 +1,5 @@
 """Tests that written manifests match KubeRay's official CRDs, which are stored outside the repository."""
 
-import gzip
 import os
 from pathlib import Path
 
@@ -9,8 +8,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.package.kuberay_crds import load_definitions, problems
+from tests.package.kuberay_crds import load_validators, problems, read_crds
 from tests.unit.designed_clusters import a_design, cluster_plans, filled_in
+from tests.unit.planted.sound import SOUND
 from tune_policies.files.yaml_documents import Document
 from tune_policies.kuberay.lint.misspelled_fields import misspelled_fields
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
@@ -35,7 +35,7 @@ options = st.one_of(
 
 @pytest.fixture(scope="module")
 def crds():
-    return load_definitions(Path(FOLDER))
+    return load_validators(Path(FOLDER))
 
 
 @given(cluster_plans(), options, st.sampled_from([str, filled_in]))
@@ -47,6 +47,12 @@ def test_manifests_match_all_crds(crds, plan, how, change):
     assert problems(crds, manifest) == []
 
 
+def test_the_valid_files_of_the_lint_tests_match_all_crds(crds):
+    sound = [yaml.safe_load(text) for text in SOUND.values()]
+
+    assert [problem for each in sound if each.get("kind") in crds for problem in problems(crds, each)] == []
+
+
 @pytest.mark.rest
 def test_no_official_field_is_reported_as_a_typo():
     def filled(schema):
@@ -55,11 +61,9 @@ def test_no_official_field_is_reported_as_a_typo():
             return [filled(schema["items"])]
         return {name: filled(each) for name, each in schema.get("properties", {}).items()}
 
-    for file in Path(FOLDER).glob("v*/*.gz"):
-        definition = yaml.load(gzip.decompress(file.read_bytes()), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        for version in definition["spec"]["versions"]:
-            fields = filled(version["schema"]["openAPIV3Schema"])
-            manifest = {**fields, "kind": definition["spec"]["names"]["kind"]}
+    for spec in read_crds(Path(FOLDER)):
+        for version in spec["versions"]:
+            manifest = {**filled(version["schema"]["openAPIV3Schema"]), "kind": spec["names"]["kind"]}
             assert list(misspelled_fields(Document(manifest, {}, ""))) == []
 
 
