@@ -13,9 +13,9 @@ from tests.package.test_pages import PAGES, SLOW_PROGRAMS, files, is_slow, name,
 WITH_PROGRAMS = [page for page in PAGES if program(page)]
 README = [page for page in WITH_PROGRAMS if page.name == "README.md"]
 SLOW = [page for page in WITH_PROGRAMS if is_slow(page, SLOW_PROGRAMS)]
-OTHERS = [page for page in WITH_PROGRAMS if page not in README + SLOW]
+# Programs with their own ray.init are last, so that the others share one Ray instance.
+OTHERS = sorted(set(WITH_PROGRAMS) - {*README, *SLOW}, key=lambda page: ("ray.init" in program(page), page))
 
-# Imports and Ray start once for all programs, except that a program with its own ray.init starts Ray itself.
 RUN_ALL = """
 import os, pathlib, runpy, sys
 import ray
