@@ -1,6 +1,7 @@
 """Reports in a real browser, narrow and wide, light and dark, and the command that writes them."""
 
 import itertools
+from datetime import UTC, datetime
 
 import pytest
 from typer.testing import CliRunner

@@ -56,7 +56,7 @@ def build_plan(
         InfeasibleRequestError: Not even one trial fits.
     """
     groups = capacity.groups if groups is None else groups
-    count = count_trials(groups, request)
+    most = count = count_trials(groups, request)
     if count == 0:
         raise in_context(infeasible(groups, request), capacity, request)
     notes = [*reasons, *about_host_memory(groups, request)]
@@ -85,7 +85,7 @@ def build_plan(
     )
     return TrialPlan(
         slots=(slot,),
-        limited_by=limiting_resource(groups, request),
+        limited_by=limiting_resource(groups, request, most),
         reasons=(*notes, *about_the_nodes(capacity)),
     )
 
@@ -96,10 +96,11 @@ def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator
     if memory is None:
         return
     beside = request.model_copy(update={"worker": request.worker.with_ticks("memory", 0)})
-    fits = [group for group in groups if workers_on_node(group.node, beside)] if beside.worker.ticks else list(groups)
+    short = [group for group in groups if (group.node.resources.memory_bytes or 0) < memory]
+    fits = [group for group in short if workers_on_node(group.node, beside)] if beside.worker.ticks else short
     if any(node.resources.memory_bytes is None for node, _ in fits):
         yield "host memory of some nodes is unknown, so it limits nothing there"
-    if left_out := sum(count for node, count in fits if not workers_on_node(node, request)):
+    if left_out := sum(count for node, count in fits if node.resources.memory_bytes is not None):
         yield f"{counted(left_out, 'node')} not used, with less host memory than the {format_bytes(memory)} of a worker"
 
 
@@ -213,7 +214,7 @@ def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> Infeas
         lambda n: count_trials(groups, request.model_copy(update={"num_workers": n})) > 0,
     )
     offered = f"{beside}the cluster has room for only {counted(workers, 'such worker')}"
-    short_of = limiting_resource(groups, request)
+    short_of = limiting_resource(groups, request, 0)
     if fewer:
         return InfeasibleRequestError(str(request), offered, short_of, f"Set num_workers={fewer}, or add nodes.")
     return _short_of(short_of, groups, request, offered)

@@ -79,7 +79,7 @@ class EvenSplitPolicy(WorkersPolicy):
         usable = gpus_of_type(capacity, None).where(lambda node: share > 0 and workers_on_node(node, request) > 0)
         memory = fraction_of_gpu_memory(usable.groups, share)
         plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), reasons)
-        limited_by = Limit.NUM_TRIALS if rounds == 1 else limiting_resource(groups, least)
+        limited_by = Limit.NUM_TRIALS if rounds == 1 else limiting_resource(groups, least, fit)
         return plan.capped(self.num_trials, limited_by=limited_by).model_copy(update={"limited_by": limited_by})
 
     def _least_share(self, groups: tuple[NodeGroup, ...]) -> int:

@@ -191,15 +191,17 @@ def _off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
         return slot
     request = request_of(slot)
     per_device = max(1, TICKS // to_ticks(slot.worker.gpus))
+    # A plan can have many slots, so each slot compares few shapes instead of all nodes.
+    seen = as_told_apart(capacity, memory=slot.worker.memory_bytes, num_workers=0)
     too_small = [
         group
-        for group in capacity.gpu_groups(slot.accelerator_type)
+        for group in seen.gpu_groups(slot.accelerator_type)
         if (group.node.smallest_gpu_memory_bytes or 0) // per_device < slot.gpu_memory_bytes
         and workers_on_node(group.node, request) > 0
     ]
     if not too_small:
         return slot
-    return slot.on_nodes({NODE_ID: is_none_of(node.node_id for node in capacity.nodes_of(too_small))})
+    return slot.on_nodes({NODE_ID: is_none_of(node.node_id for node in seen.nodes_of(too_small))})
 
 
 def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacity]:
