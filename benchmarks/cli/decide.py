@@ -9,7 +9,7 @@ import typer
 
 from tune_policies import InvalidResourcesError
 from tune_policies.cli.options import Address, Cluster, Force, Json, TimeoutS, read_cluster
-from tune_policies.files.terminal import tell
+from tune_policies.files.terminal import print_to_stderr
 from tune_policies.files.writing import check_new, write_new
 from tune_policies.plan.decision import Decision
 
@@ -103,7 +103,7 @@ def _show(decided: "Decided", *, as_json: bool) -> None:
     from ..report.tables import print_decision
 
     for note in decided.notes[:_MOST_NOTES]:
-        tell(f"note: {note}")
+        print_to_stderr(f"note: {note}")
     if (left_out := len(decided.notes) - _MOST_NOTES) > 0:
         print(f"note: and {left_out} more", file=sys.stderr)
     if as_json:

@@ -9,7 +9,7 @@ import typer
 
 from tune_policies.cli.options import Force, Json, Redact
 from tune_policies.files.reading import read_value
-from tune_policies.files.terminal import tell
+from tune_policies.files.terminal import print_to_stderr
 from tune_policies.files.writing import check_new, write_new
 from tune_policies.plan.decision import Decision
 from tune_policies.values.errors import InvalidResourcesError
@@ -120,7 +120,7 @@ def compare(
             f"times of the same workload and size. {' '.join(problems)}".rstrip()
         )
     for problem in problems:
-        tell(problem)
+        print_to_stderr(problem)
     if as_json:
         print(json_text.dumps([{**each.model_dump(mode="json"), "word": each.word} for each in found], indent=2))
     else:

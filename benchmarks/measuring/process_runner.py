@@ -99,7 +99,7 @@ class MeasuredProcess:
         options = {**reserved, "max_restarts": 0, "max_task_retries": 0, "runtime_env": _unique_runtime_env()}
         self._actor = _actor_class().options(**options).remote()
         late = "its process had not started. If its resources are in use, stop other work on the cluster"
-        pid, node = self._ask(self._actor.begin, late=late)
+        pid, node = self._call(self._actor.begin, late=late)
         self._record |= {"pid": pid, "node": node}
         task = Task(
             workload=self.configuration.workload,
@@ -109,7 +109,7 @@ class MeasuredProcess:
             setup=ProcessSetup.for_trial(plan.common_slot, limit_options(None, "raise")),
             epoch_s=self._settings.process_timeout_s / 2,
         )
-        epoch: FirstEpoch = self._ask(self._actor.first_epoch, task)
+        epoch: FirstEpoch = self._call(self._actor.first_epoch, task)
         self._record |= epoch.facts
         if epoch.epoch_s is None:
             self.warnings.append("its first epoch was cut short: raise --process-timeout-s, or make epochs shorter")
@@ -124,7 +124,7 @@ class MeasuredProcess:
         for phase in epoch.phases:
             if self._is_too_long(self._step_s or mean_s):
                 return
-            self.num_steps[phase] = self._ask(self._actor.steps_of_block, phase, self._step_s)
+            self.num_steps[phase] = self._call(self._actor.steps_of_block, phase, self._step_s)
 
     def _is_too_long(self, seconds: float) -> bool:
         """Return whether ``seconds`` of work may exceed the remaining time. If so, also stop timing blocks."""
@@ -136,7 +136,7 @@ class MeasuredProcess:
 
     def read_noise(self) -> NoiseCounters:
         """Read the load counters of the process's host."""
-        return cast(NoiseCounters, self._ask(self._actor.read_noise))
+        return cast(NoiseCounters, self._call(self._actor.read_noise))
 
     def time_block(self, phase: Phase, sweep: int) -> None:
         """Time the block of a phase in a sweep, unless the process has used up its time."""
@@ -145,7 +145,7 @@ class MeasuredProcess:
         if self._is_too_long(self._last_s.get(phase, self._step_s or 0)):
             return
         at_s, before = time.monotonic() - self._round.began, self._spent_s
-        seconds: float = self._ask(self._actor.time_block, phase, self.num_steps[phase])
+        seconds: float = self._call(self._actor.time_block, phase, self.num_steps[phase])
         self._last_s[phase] = self._spent_s - before
         self.blocks.append(
             Block(
@@ -160,7 +160,7 @@ class MeasuredProcess:
 
     def finish(self) -> None:
         """Terminate the workload's GPU processes, and record the peak memory and the warnings of the process."""
-        facts, warnings = self._ask(self._actor.finish, at_least_s=_ENDS_WITHIN_S)
+        facts, warnings = self._call(self._actor.finish, at_least_s=_ENDS_WITHIN_S)
         self._record |= facts
         self.warnings += warnings
 
@@ -194,7 +194,7 @@ class MeasuredProcess:
             configuration=self.configuration, round=self._round.number, kind=error.kind, message=error.message
         )
 
-    def _ask(self, method: Any, *args: object, late: str = "", at_least_s: float = 0.0) -> Any:
+    def _call(self, method: Any, *args: object, late: str = "", at_least_s: float = 0.0) -> Any:
         """Call a method of the process and return its result.
 
         The timeout is the rest of the process's time, but at least ``at_least_s`` seconds. ``late`` replaces the

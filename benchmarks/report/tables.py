@@ -234,7 +234,7 @@ def _below(decided: WorkloadDecision) -> Iterator[str]:
     on_cpu, on_gpu = [size.cpu for size in decided.sizes], [size.gpu for size in decided.sizes]
     if by_cost := {size.size: size.cheapest for size in decided.sizes if size.cheapest is not None}:
         yield f"{decided.workload}, by cost: {describe(by_cost, 'cheaper')}"
-        yield f"a trial pays for {_paid_for(on_cpu)} or, on a GPU, for {_paid_for(on_gpu)}"
+        yield f"a trial pays for {_priced_resources(on_cpu)} or, on a GPU, for {_priced_resources(on_gpu)}"
     yield f"trials at once: {_at_once(on_cpu)} on CPUs, {_at_once(on_gpu)} on GPUs"
 
 
@@ -242,7 +242,7 @@ def _at_once(times: Sequence[DeviceTimes]) -> str:
     return _range([each.at_once for each in times], digits=0)
 
 
-def _paid_for(times: Sequence[DeviceTimes]) -> str:
+def _priced_resources(times: Sequence[DeviceTimes]) -> str:
     return ", ".join(dict.fromkeys(each.price_of or "an unknown price" for each in times))
 
 

@@ -9,7 +9,7 @@ import ray
 from ray import tune
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.files.terminal import tell
+from tune_policies.files.terminal import print_to_stderr
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile, flat
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies import GpuMemoryPolicy, GpuPolicy
@@ -249,7 +249,7 @@ class _Progress(tune.Callback):  # type: ignore[misc]  # Ray's classes are untyp
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         measured = trial.config[MEASURED]
         which = f"config {measured['number'] + 1} of {self._num_configs}, {shorten(measured['config'])}"
-        tell(f"measuring GPU memory: {which}")
+        print_to_stderr(f"measuring GPU memory: {which}")
 
 
 def _profile(

@@ -168,7 +168,7 @@ class FractionLimits:
             )
         return with_version is not None
 
-    def check_held(self, framework: str, device: int, held_bytes: int, budget: int) -> None:
+    def check_allocated(self, framework: str, device: int, held_bytes: int, budget: int) -> None:
         """Raise a ``MemoryLimitError`` if a framework already uses more memory of a device than its budget."""
         if held_bytes > budget:
             raise MemoryLimitError(

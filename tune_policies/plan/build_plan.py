@@ -180,7 +180,7 @@ def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request
         )
     elif capacity.node_types is None:
         suggestion += " An autoscaler may add nodes of unknown types: plan_when_ready requests them."
-    return error.told(offered=offered, suggestion=suggestion)
+    return error.with_texts(offered=offered, suggestion=suggestion)
 
 
 def infeasible(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
@@ -232,7 +232,7 @@ def _too_large(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleReq
     best = max(nodes, key=closeness)
     short_of = missing(best)[0]
     # Prefer a resource that is too small on every node, and the node with the most of it.
-    if nowhere := _nowhere_enough(nodes, request):
+    if nowhere := _insufficient_everywhere(nodes, request):
         short_of = nowhere[0]
         best = max(nodes, key=lambda node: (_ticks_of(node, short_of), closeness(node)))
     return _short_of(short_of, groups, request, f"the largest node has {best}")
@@ -246,7 +246,7 @@ def _ticks_of(node: NodeCapacity, name: str) -> int:
     return node.resources.ticks.get(name, 0)
 
 
-def _nowhere_enough(nodes: Sequence[NodeCapacity], request: Request) -> list[str]:
+def _insufficient_everywhere(nodes: Sequence[NodeCapacity], request: Request) -> list[str]:
     """Return the resources that are too small for a worker on every node."""
     needed = request.worker.ticks
     return [name for name in needed if max(_ticks_of(node, name) for node in nodes) < needed[name]]
@@ -266,7 +266,7 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
     ``most`` is the largest amount of the short resource with which a trial fits; ``None``: less does not help.
     """
     if most is None:
-        short = _nowhere_enough(_nodes_of_the_type(groups, request), request) or [short_of]
+        short = _insufficient_everywhere(_nodes_of_the_type(groups, request), request) or [short_of]
         return f"Add a node with more {' and '.join(short)}, or request less of every resource."
     if most == 0 and short_of in DEVICE_RESOURCES:
         return f"Add a {short_of} node."

@@ -135,7 +135,7 @@ class BenchmarkedPolicy(ResourcePolicy):
             holds_for={} if self.accept_other_versions else self.decision.versions,
         )
         reasons = (
-            *_what_was_decided(decided, self.size, self.objective),
+            *_describe_decision(decided, self.size, self.objective),
             *notes,
             *_about_amounts(decided, gpu.common_slot, cpu.common_slot),
             *(f"on the GPU: {reason}" for reason in gpu.reasons),
@@ -214,7 +214,7 @@ def _nodes_for(slot: TrialSlot, capacity: ClusterCapacity) -> Iterator[NodeCapac
     yield from (node for node in nodes if is_selected(node.ray_labels))
 
 
-def _what_was_decided(decided: WorkloadDecision, size: str, objective: Objective) -> Iterator[str]:
+def _describe_decision(decided: WorkloadDecision, size: str, objective: Objective) -> Iterator[str]:
     """Yield the device of each range of sizes, and the measured range."""
     runs = [(device, list(each)) for device, each in groupby(decided.sizes, lambda each: each.device(objective))]
     for at, (device, sizes) in enumerate(runs):

@@ -85,13 +85,13 @@ def plan_first_feasible(
             errors.append(error)
             notes.append(why_not(policy, error))
     if most_at_once and len(errors) > 1:
-        raise InfeasibleRequestError.of_each(errors).told(suggestion=_fewer(most_at_once))
+        raise InfeasibleRequestError.of_each(errors).with_texts(suggestion=_fewer(most_at_once))
     raise InfeasibleRequestError.of_choices(errors)
 
 
 def why_not(policy: ResourcePolicy, error: InfeasibleRequestError) -> str:
     """Return why a choice does not fit, without the suggestion of a fallback."""
-    return f"not {type(policy).__name__}: {error.told(fallback='')}"
+    return f"not {type(policy).__name__}: {error.with_texts(fallback='')}"
 
 
 def _fewer(at_once: int) -> str:

@@ -11,11 +11,11 @@ from tune_policies.cluster.labels import NODE_ID, is_none_of, matcher
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.packing import (
     Limit,
-    as_told_apart,
     count_trials,
     largest,
     request_of,
     subtract,
+    with_rounded_memory,
     workers_on_node,
 )
 from tune_policies.placement.trial_slot import TrialSlot
@@ -106,7 +106,7 @@ class ReservingPolicy(WrappingPolicy):
         try:
             plan = self.inner.plan(rest)
         except InfeasibleRequestError as error:
-            raise error.told(
+            raise error.with_texts(
                 offered=f"with {wish} reserved for others, {error.offered}",
                 suggestion=f"{error.suggestion} Or reserve less.",
             ) from error
@@ -214,10 +214,10 @@ def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacit
         without_cpus = wish.replaced(cpus=0)
         rest = capacity.replacing(_reduced(capacity, without_cpus))
         cpus = Resources(cpus=wish.cpus)
-        yield rest.replacing(_reduced(rest, cpus, kept_per_device=_most_kept_per_device(rest, cpus.ticks["CPU"])))
+        yield rest.replacing(_reduced(rest, cpus, kept_per_device=_max_reserved_per_device(rest, cpus.ticks["CPU"])))
 
 
-def _most_kept_per_device(capacity: ClusterCapacity, cpus: int) -> int:
+def _max_reserved_per_device(capacity: ClusterCapacity, cpus: int) -> int:
     """Return how many CPUs each device can keep if ``cpus`` are reserved, in ticks, and whole above 1."""
     nodes = [(group.num_nodes, group.node.resources.ticks.get("CPU", 0), group.node) for group in capacity.groups]
     has = [(count, ticks, _num_devices(node)) for count, ticks, node in nodes]
@@ -259,7 +259,7 @@ def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int
         return (not alone, has.get("GPU", 0), -has.get("CPU", 0))
 
     kept: dict[str, NodeCapacity] = {}
-    seen = as_told_apart(capacity, memory=wish.memory_bytes, num_workers=0)
+    seen = with_rounded_memory(capacity, memory=wish.memory_bytes, num_workers=0)
     # Nodes of one shape count with the largest host memory, so the amount is subtracted from the exact node.
     exact = {} if seen is capacity else {node.node_id: node for node in capacity.nodes}
     by_shape = ((preference(nodes[0]), min(map(_node_id, nodes)), nodes) for nodes in seen.nodes_by_shape.values())

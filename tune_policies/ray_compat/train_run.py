@@ -137,7 +137,7 @@ class TrialStart(NamedTuple):
         return self.trial_id == earlier.trial_id and (self.program != earlier.program or self.config == earlier.config)
 
 
-def unheard_reports(
+def unconsumed_reports(
     run_config: RunConfig, checkpoint: Checkpoint | None, start: TrialStart
 ) -> list[tuple[dict[str, Any], Checkpoint]]:
     """Return the reports of the earlier run in the same folder after ``checkpoint``, each with its checkpoint.

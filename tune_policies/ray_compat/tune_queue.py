@@ -61,7 +61,7 @@ class TuneQueue:
         """The trials that wait for resources or for their process."""
         return self._controller._pending_trials  # type: ignore[no-any-return]
 
-    def to_hold_back(self, held: AbstractSet[Trial], assigned: AbstractSet[Trial]) -> list[Trial]:
+    def trials_to_defer(self, held: AbstractSet[Trial], assigned: AbstractSet[Trial]) -> list[Trial]:
         """Return the waiting trials without a slot that Tune would start, in Tune's order.
 
         Tune calls this in each step with all waiting trials. Most are held back already and cost almost nothing.
@@ -78,7 +78,7 @@ class TuneQueue:
         return len(self._controller._paused_trials)
 
     @property
-    def num_to_come(self) -> int:
+    def num_future_trials(self) -> int:
         """The number of trials that the searcher has yet to suggest."""
         search = self._controller.search_alg
         if search.is_finished():
@@ -90,7 +90,7 @@ class TuneQueue:
         """Return whether Tune has requested resources for ``trial`` or it has a process, if it is not held back."""
         return trial in self._controller._staged_trials
 
-    def hold_back(self, trials: Iterable[Trial]) -> None:
+    def defer(self, trials: Iterable[Trial]) -> None:
         """Keep Tune from starting these waiting trials.
 
         To Tune they count as requested, because it keeps the processes of finished trials for reuse only while there
@@ -114,7 +114,7 @@ class TuneQueue:
         """Stop holding back ``trial``, which has a slot or has ended."""
         self._controller._staged_trials.discard(trial)
 
-    def let_start(self, trial: Trial) -> None:
+    def start_deferred(self, trial: Trial) -> None:
         """Let Tune start a trial that was held back or is paused, with the resources that it has now."""
         self.forget(trial)
         if trial.status == Trial.PENDING:

@@ -111,7 +111,7 @@ def lost_node(error: object) -> str | None:
     if not actor_ids:
         return None
     # Without an answer, the failure counts, as it does in Tune.
-    return _ask(lambda: _dead_node_of(actor_ids), "whether a trial was lost with its node")
+    return _try_read(lambda: _dead_node_of(actor_ids), "whether a trial was lost with its node")
 
 
 def nodes_of(trials: Iterable[Trial]) -> dict[Trial, str]:
@@ -119,11 +119,13 @@ def nodes_of(trials: Iterable[Trial]) -> dict[Trial, str]:
     actors = {trial: actor_id for trial in trials if (actor_id := actor_of(trial)) is not None}
     if not actors:
         return {}
-    found = _ask(lambda: {trial: node_of_actor(actor_id) for trial, actor_id in actors.items()}, "where trials run")
+    found = _try_read(
+        lambda: {trial: node_of_actor(actor_id) for trial, actor_id in actors.items()}, "where trials run"
+    )
     return {trial: node_id for trial, node_id in (found or {}).items() if node_id is not None}
 
 
-def _ask(read: Callable[[], T], what: str) -> T | None:
+def _try_read(read: Callable[[], T], what: str) -> T | None:
     try:
         return answer_within(_ANSWER_TIMEOUT_S, read)
     except Exception as error:  # noqa: BLE001  # Ray may be busy or restarting, and the run continues without the answer
@@ -315,7 +317,7 @@ class RunPlan:
                 self._capacity = self._watch.read_now() or ClusterCapacity()
                 self._in_use = {node.node_id: node.in_use for node in self._capacity.nodes}
             elif (capacity := self._watch.changed()) is not None:
-                self._plan_anew(capacity)
+                self._replan(capacity)
         if self._placements is not None:
             return False
         self._own_slots.clear()
@@ -328,8 +330,8 @@ class RunPlan:
         }
         return True
 
-    def _plan_anew(self, capacity: ClusterCapacity) -> None:
-        why = _what_changed(self._capacity, capacity)
+    def _replan(self, capacity: ClusterCapacity) -> None:
+        why = _describe_change(self._capacity, capacity)
         capacity = self._used_as_at_start(capacity)
         self._capacity = capacity
         self.have_nodes_changed = True
@@ -383,7 +385,7 @@ def _anywhere(slot_type: int, count: int) -> Placement:
     return Placement(slot_type=slot_type, node_id=None, count=count)
 
 
-def _what_changed(before: ClusterCapacity | None, after: ClusterCapacity) -> str:
+def _describe_change(before: ClusterCapacity | None, after: ClusterCapacity) -> str:
     known = {node.node_id for node in before.nodes} if before else set()
     now = {node.node_id for node in after.nodes}
     changes = (("added", now - known), ("removed", known - now))

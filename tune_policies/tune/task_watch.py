@@ -66,12 +66,12 @@ def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_i
         request
         for request in waiting
         if not any("_group_" in name for name in request)
-        and not any(_holds(node, request) for node in without_any)
-        and any(_holds(node, request) for node in without_own)
+        and not any(_fits(node, request) for node in without_any)
+        and any(_fits(node, request) for node in without_own)
     ]
 
 
-def _holds(ticks: Mapping[str, int], request: Amounts) -> bool:
+def _fits(ticks: Mapping[str, int], request: Amounts) -> bool:
     return all(ticks.get(name, 0) >= to_ticks(amount) for name, amount in request.items())
 
 

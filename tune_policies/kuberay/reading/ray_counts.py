@@ -199,7 +199,7 @@ def started_counts(group: HeadGroup) -> dict[str, int]:
     return {**detected, **ray_counts(group)}
 
 
-def names_cpus(group: HeadGroup) -> bool:
+def states_cpus(group: HeadGroup) -> bool:
     """Return whether a group sets the number of CPUs. Otherwise, Ray counts the CPUs of the machine."""
     asked = group.template.spec.containers[0].resources
     return "CPU" in group.resources or "num-cpus" in group.rayStartParams or "cpu" in {**asked.limits, **asked.requests}

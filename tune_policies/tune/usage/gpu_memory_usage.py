@@ -112,7 +112,7 @@ def needed_bytes(usage: GpuMemoryUsage) -> int | None:
     return max((amount for amount in amounts if amount), default=usage.process_bytes)
 
 
-def rests_on_assumption(usage: GpuMemoryUsage) -> bool:
+def has_assumed_overhead(usage: GpuMemoryUsage) -> bool:
     """Return whether ``share_kept`` depends on an assumed overhead."""
     return usage.sources.get("share_kept") == ASSUMED
 
