@@ -166,7 +166,7 @@ class PolicyScheduler(WrappingScheduler):
         if changes_resources and (len(plan.slots) > 1 or plan.by_config is not None):
             raise InvalidResourcesError(
                 "ResourceChangingScheduler needs one request for all trials, but the plan has several slot types. Use "
-                "a policy with one slot type, or leave ResourceChangingScheduler out"
+                "a policy with one slot type, or omit ResourceChangingScheduler"
             )
         limits = limit_options(self._options.limits.isolation, self._options.limits.on_unenforced_limit)
         self._process_class = cache(partial(process_class, limits=limits))

@@ -108,6 +108,7 @@ def compare(
 ) -> None:
     """Compare the devices of a run: which is faster in a step, and with what confidence."""
     from ..compare.verdicts import verdicts
+    from ..decide.decide import UndecidedError
     from ..report.tables import print_verdicts
 
     run_set = read_run_set(file)
@@ -115,7 +116,7 @@ def compare(
     found = [verdict for each in phase or Phase for verdict in verdicts(run_set, each, same_within)]
     if not found:
         measured = ", ".join(run_set.measured_devices) or "no device"
-        raise InvalidResourcesError(
+        raise UndecidedError(
             f"nothing to compare: the run measured {measured}, but a comparison needs two devices with "
             f"times of the same workload and size. {' '.join(problems)}".rstrip()
         )

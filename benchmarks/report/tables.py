@@ -271,9 +271,9 @@ def throughput_lines(record: ThroughputRecord) -> Iterator[str]:
     for workload in record.workloads:
         end = record.stops_paying_at(workload)
         where = (
-            "more trials paid up to the largest number that ran"
+            "more trials per GPU paid off up to the largest measured number"
             if end is None
-            else f"stops paying at {end} trials per GPU"
+            else f"more than {end} trials per GPU do not pay off"
         )
         apart = record.largest_difference_of_losses(workload)
         yield f"{workload}: {where}; losses of trials differ by at most {apart:.2%}"

@@ -156,7 +156,7 @@ def test_name_requires_a_file(plan):
         ("a: [", "cluster.yaml, line 1: not YAML"),
         ("a: 1", "cluster.yaml is not a cluster's file: it must define a cluster in a KubeRay RayCluster"),
         (TWO, "cluster.yaml contains 2 clusters (RayCluster 'train', RayCluster 'tune'): select one by name"),
-        (MANIFEST.replace('"0"', "0"), 'cluster.yaml, line 8: num-cpus must be a text, got the number 0: write "0"'),
+        (MANIFEST.replace('"0"', "0"), 'cluster.yaml, line 8: num-cpus must be a string, got the number 0: write "0"'),
         (
             MANIFEST.replace('cpu: "8"', 'cpu: "8 cores"'),
             "cluster.yaml, line 14: cpu '8 cores' is not a Kubernetes quantity",

@@ -36,17 +36,17 @@ def test_the_json_contains_the_verdict_in_a_word(compare):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "status", "message"),
     [
-        (["run.json", "--same-within", "5"], "same_within must be between 0 and 1"),
-        (["run.json", "--phase", "with-transfers"], "needs two devices with times of the same workload and size"),
-        (["cpu.json"], "the run measured cpu, but a comparison needs two devices"),
-        (["missing.json"], "missing.json"),
+        (["run.json", "--same-within", "5"], 2, "same_within must be between 0 and 1"),
+        (["run.json", "--phase", "with-transfers"], 1, "needs two devices with times of the same workload and size"),
+        (["cpu.json"], 1, "the run measured cpu, but a comparison needs two devices"),
+        (["missing.json"], 2, "missing.json"),
     ],
     ids=["a percentage", "a phase without times", "one device", "no file"],
 )
-def test_the_exit_status_is_2_if_nothing_can_be_compared(arguments, message, compare):
+def test_the_exit_status_is_1_if_nothing_can_be_compared_and_2_for_invalid_usage(arguments, status, message, compare):
     done = compare(*arguments)
 
-    assert done.exit_code == 2
+    assert done.exit_code == status
     assert message in done.stderr

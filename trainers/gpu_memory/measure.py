@@ -76,7 +76,7 @@ def measure_gpu_memory(
         raise InvalidResourcesError(f"policy must be a GpuPolicy, got {shorten(policy)}")
     if policy.gpus != 1 or policy.num_workers:
         raise InvalidResourcesError(
-            "memory is measured on one whole GPU, in the trial itself. Leave gpus and num_workers out of the policy"
+            "memory is measured on one whole GPU, in the trial itself. Omit gpus and num_workers in the policy"
         )
     check_trainable(trainable)
     wanted = configs_to_measure(configs, num_samples, seed)

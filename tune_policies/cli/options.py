@@ -88,7 +88,7 @@ def _short_usage_errors() -> Iterator[None]:
     try:
         yield
     except _UsageError as error:
-        error.message = shortened(error.message)
+        error.message = shortened(error.message.removeprefix("Value error, "))  # pydantic's prefix
         raise
 
 

@@ -206,7 +206,7 @@ def _no_such_type(groups: tuple[NodeGroup, ...], request: Request) -> Infeasible
 
 def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
     workers = count_workers_beside(groups, request, 1)
-    beside = "" if workers == count_workers(groups, request) else f"beside a driver with {DRIVER} "
+    beside = "" if workers == count_workers(groups, request) else f"next to a driver with {DRIVER} "
     fewer = largest(
         0,
         request.num_workers - 1,

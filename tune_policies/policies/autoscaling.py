@@ -92,7 +92,7 @@ class AutoscalingPolicy(WrappingPolicy):
             plan = self.inner.plan(capacity)
         except InfeasibleRequestError:
             raise error.with_texts(offered=f"with all nodes that can be added, {error.offered}") from error
-        return plan.with_reasons(f"the plan adds no nodes, because with added nodes {error.offered}")
+        return plan.with_reasons(f"the plan adds no nodes: the policy would not fit with them, because {error.offered}")
 
     def _fewest(self, plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
         seen = capacity

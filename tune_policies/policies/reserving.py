@@ -153,7 +153,7 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
             "Reserve less, or add nodes.",
         )
     missing = [
-        f"{count or 'none'} of {counted(slot.max_concurrent_trials, 'slot')} with {slot}: no more fit beside the others"
+        f"{count or 'none'} of {counted(slot.max_concurrent_trials, 'slot')} with {slot}: no more fit"
         for slot, count in zip(plan.slots, counts, strict=True)
         if count < slot.max_concurrent_trials
     ]
@@ -276,8 +276,8 @@ def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int
     if any(node.resources.memory_bytes is None for node, _ in seen.groups):
         left.pop("memory", None)
     if short_of := sorted(name for name, amount in left.items() if amount > 0):
-        asked, hint = f"{wish} reserved for others beside it", "Reserve less, or add nodes."
-        raise InfeasibleRequestError(asked, "the whole cluster has less", short_of[0], hint)
+        asked, hint = f"resources in addition to the {wish} reserved for others", "Reserve less, or add nodes."
+        raise InfeasibleRequestError(asked, "the cluster has less than the reserved amount", short_of[0], hint)
     return kept
 
 
@@ -301,8 +301,8 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCap
     memory, node_id = min(known, default=(less_bytes + 1, ""))
     if memory <= less_bytes:
         raise InfeasibleRequestError(
-            f"{format_bytes(less_bytes)} of each GPU reserved for others beside it",
-            f"node {node_id} has GPUs of {format_bytes(memory)}",
+            f"GPU memory in addition to the {format_bytes(less_bytes)} of each GPU reserved for others",
+            f"the GPUs of node {node_id} have {format_bytes(memory)}",
             Limit.GPU_MEMORY,
             "Reserve less, or exclude such nodes: SelectingPolicy(policy, exclude_nodes=…).",
         )

@@ -126,7 +126,7 @@ def _no_node_selected(capacity: ClusterCapacity, selector: dict[str, str]) -> In
     ]
     return InfeasibleRequestError(
         f"a node with {format_selector(selector)}",
-        f"none of {counted(len(capacity.nodes), 'node')} is left" + (f"; {'; '.join(there)}" if there else ""),
+        f"none of the {counted(len(capacity.nodes), 'node')} is selected" + (f" ({'; '.join(there)})" if there else ""),
         Limit.NODES,
         "Select labels that nodes have, exclude fewer nodes, or add such a node.",
     )

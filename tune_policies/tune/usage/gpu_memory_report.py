@@ -96,7 +96,7 @@ def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
     if ran_out:
         has = f"{ran_out} of {counted(len(usages), 'trial')} ran out of {_gib(share)} GiB"
         fewer = f": {_trials_per_gpu(now - 1)} instead of {now}"
-        yield has + (fewer if now > 1 else ", a whole GPU: take a larger one")
+        yield has + (fewer if now > 1 else ", a whole GPU: use a larger GPU")
         return
     needs = [need for need in (needed_bytes(usage) for usage in usages) if need]
     if not needs or gpus > 1:

@@ -74,8 +74,8 @@ def _how_to_state(at: Group[HeadGroup], resource: str, key: str, amount: str) ->
     if version is not None and version < READS_GROUP_FIELDS:
         return f"write {what} as {resource} in JSON under rayStartParams, resources"
     if is_chips:
-        return f"write {what} as {resource} in the group's resources, beside groupName and template"
-    return f'write resources: {{{resource}: "{amount}"}} beside groupName and template'
+        return f"write {what} as {resource} in the group's resources, next to groupName and template"
+    return f'write resources: {{{resource}: "{amount}"}} next to groupName and template'
 
 
 @RULES.of_each(groups_of, "resource-spelling", "warning", f"_get_custom_resources in {_READER}")

@@ -48,7 +48,11 @@ def _min_above_max(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 def _never_starts(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """No node of the group ever starts, and trials that need one wait indefinitely."""
     if "maxReplicas" in at.spec.model_fields_set and at.spec.maxReplicas == 0 and not at.spec.suspend:
-        yield Found((*at.path, "maxReplicas"), f"{at} has maxReplicas 0", "set maxReplicas to what you want to pay for")
+        yield Found(
+            (*at.path, "maxReplicas"),
+            f"{at} has maxReplicas 0",
+            "set maxReplicas to the largest number that you want to pay for",
+        )
 
 
 @RULES.of_each(
@@ -131,7 +135,9 @@ def _no_upper_bound(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """The autoscaler adds nodes for all waiting trials, so a mistake in one run can be expensive."""
     if at.is_autoscaling and at.devices and at.spec.maxReplicas >= _NO_LIMIT:
         message = f"{at} can grow to {at.spec.maxReplicas} replicas"
-        yield Found((*at.path, "maxReplicas"), message, "set maxReplicas to what you want to pay for")
+        yield Found(
+            (*at.path, "maxReplicas"), message, "set maxReplicas to the largest number that you want to pay for"
+        )
 
 
 @RULES.of_each(
