@@ -43,4 +43,4 @@ for part in (run, record, decide):
 
 @app.callback()
 def benchmarks() -> None:
-    """Measure GPU against CPU, with the machine and the versions beside every figure."""
+    """Compare GPUs with CPUs, and record the machine and the versions with every result."""

@@ -71,7 +71,7 @@ def decision_tables(decision: Decision) -> tuple[Table, ...]:
         return times, *_nodes_tables(decision)
     costs = Table(
         f"{decision.currency or 'Cost'} for 1,000 trials",
-        ("Workload", "Cheaper", "Size", "On CPU", "On GPU", "Flips at a price ratio of"),
+        ("Workload", "Cheaper", "Size", "On CPU", "On GPU", "Equal cost at a price ratio of"),
         tuple(
             (
                 *(workload, size.cheapest or "", str(size.size), _cost(size.cpu), _cost(size.gpu)),
@@ -101,7 +101,7 @@ def _nodes_tables(decision: Decision) -> Iterator[Table]:
             f"{counted(first.node_cpus, 'CPU')} that end no later",
             (
                 *("Workload", "Size", "GPU takes", "CPU nodes", "They take"),
-                *(f"GPU, {money}", f"Nodes, {money}", "Nodes cost no more up to"),
+                *(f"GPU, {money}", f"Nodes, {money}", "Most nodes for the cost of the GPU"),
             ),
             tuple(
                 (

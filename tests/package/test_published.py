@@ -120,7 +120,7 @@ def test_a_redacted_record_contains_no_cluster_names_and_keeps_slot_types_distin
     slots = [f"2 CPUs, 1 GPU on A100 on nodes with host={each}" for each in (host, "other-host")] + ["1 CPU"]
     idle = (
         IdleHours(reason=f"no trial asks for {host}", hours=1),
-        IdleHours(reason="left free by the policy", hours=1),
+        IdleHours(reason="reserved for others by the policy", hours=1),
     )
     usage = ResourceUsage(
         elapsed_s=9,
@@ -144,7 +144,7 @@ def test_a_redacted_record_contains_no_cluster_names_and_keeps_slot_types_distin
     assert [each.slot for each in public.spans] == [each.slot for each in public.slots]
     assert [each.reason for each in public.resources[0].idle] == [
         "no trial asks for (left out)",
-        "left free by the policy",
+        "reserved for others by the policy",
     ]
     assert public.plans[0].text == "2 trials at once, limited by (left out)\n  each trial: 1 CPU"
 

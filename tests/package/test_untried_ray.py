@@ -106,7 +106,9 @@ def test_without_rays_client_module_no_client_is_connected(border_without):
 
 
 def test_a_run_starts_only_if_tunes_controller_has_the_used_members():
-    with pytest.raises(RayVersionError, match="a part that a scheduler needs: ControllerOfAnotherTune has no _staged_trials"):
+    with pytest.raises(
+        RayVersionError, match="a part that a scheduler needs: ControllerOfAnotherTune has no _staged_trials"
+    ):
         version.check_members(type("ControllerOfAnotherTune", (), {})(), ["_staged_trials"], "a scheduler")
 
 

@@ -195,8 +195,8 @@ def test_hardware_on_which_no_trial_is_placed_does_not_count():
 def test_unknown_hardware_is_reported_as_unknown():
     reasons = policy().plan(nodes((16, 2))).reasons
 
-    assert "it is unknown whether the GPUs are those of the measurement" in reasons
-    assert "it is unknown whether the CPUs are those of the measurement" in reasons
+    assert "it is unknown whether the GPUs are the same as in the measurement" in reasons
+    assert "it is unknown whether the CPUs are the same as in the measurement" in reasons
 
 
 @pytest.mark.parametrize("is_naive", [True, False], ids=["without a time zone", "with one"])

@@ -351,4 +351,4 @@ def test_the_table_of_nodes_has_the_crossover_and_what_both_cost():
     text = captured.get()
 
     assert "100 trials on 1 GPU, or on the fewest nodes of 16 CPUs that end no later" in text
-    assert "Nodes cost no more up to" in text
+    assert "Most nodes for the cost of the GPU" in text

@@ -173,7 +173,7 @@ class FractionLimits:
         if held_bytes > budget:
             raise MemoryLimitError(
                 f"{framework} already uses {format_bytes(held_bytes)} of GPU {device}, more than its budget of "
-                f"{format_bytes(budget)}. Put nothing on the GPU before the trial starts"
+                f"{format_bytes(budget)}. Do not use the GPU before the trial starts"
             )
 
     def report_unenforced(self, message: str, hint: str = "") -> None:

@@ -49,12 +49,13 @@ TimeoutS = Annotated[
 Cluster = Annotated[
     Path | None,
     option(
-        "Plan for the nodes of this file, without Ray: a list of nodes, the output of `probe --json`, a KubeRay "
-        "manifest, or a cluster YAML."
+        "Plan for the nodes in this file instead of a Ray cluster: a list of nodes, the output of `probe --json`, a "
+        "KubeRay manifest, or a cluster YAML."
     ),
 ]
 ClusterConfig = Annotated[
-    Path | None, option("The cluster's file (of `ray up` or KubeRay), for the nodes that an autoscaler can add.")
+    Path | None,
+    option("The file of the cluster for `ray up` or KubeRay, which defines the node types of the autoscaler."),
 ]
 
 

@@ -222,7 +222,7 @@ def _file_exists_error(path: Path) -> InvalidResourcesError:
 def _unwritable(path: Path, reason: object) -> InvalidResourcesError:
     text = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
     return InvalidResourcesError(
-        f"{path} cannot be written: {text}. Choose a file in an existing folder that is writable and has room"
+        f"{path} cannot be written: {text}. Choose a file in an existing folder that is writable and has free space"
     )
 
 

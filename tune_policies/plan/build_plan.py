@@ -98,7 +98,7 @@ def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator
     beside = request.model_copy(update={"worker": request.worker.with_ticks("memory", 0)})
     fits = [group for group in groups if workers_on_node(group.node, beside)] if beside.worker.ticks else list(groups)
     if any(node.resources.memory_bytes is None for node, _ in fits):
-        yield "host memory of some nodes is unknown, so it limits nothing there"
+        yield "host memory of some nodes is unknown, so it does not limit trials on them"
     if left_out := sum(count for node, count in fits if not workers_on_node(node, request)):
         yield f"{counted(left_out, 'node')} not used, with less host memory than the {format_bytes(memory)} of a worker"
 

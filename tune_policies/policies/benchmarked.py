@@ -191,7 +191,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         ):
             others = sorted(name for name in found if name not in (None, measured))
             if measured is None or found <= {None}:
-                yield f"it is unknown whether the {what}s are those of the measurement"
+                yield f"it is unknown whether the {what}s are the same as in the measurement"
             elif others and self.accept_other_hardware:
                 yield f"measured on {measured}, and used on {shorten_names(others)} because of accept_other_hardware"
             elif others:

@@ -182,7 +182,8 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         sized = tuple(slot.model_copy(update=overheads) for _, slot in sorted(slots.items()))
         by_config = SlotsByProfile(profile=profile, headroom=self.headroom, slots=sized)
         ran_out = [
-            f"{counted(len(not_held), 'config')} not counted, which ran out of memory on a GPU of {format_bytes(most)}"
+            f"{counted(len(not_held), 'config')} not counted because of out-of-memory errors on a GPU of "
+            f"{format_bytes(most)}"
             for most in sorted(not_held)[-1:]
         ]
         largest = sized[-1]
@@ -394,8 +395,8 @@ def _describe_profile(profile: GpuMemoryProfile, held: list[int], headroom: floa
     least, most = format_bytes(min(held)), format_bytes(max(held))
     amount = least if least == most else f"{least} to {most}"
     return (
-        f"{counted(len(profile.measurements), 'config')} measured{on}, {amount}: each trial gets what its config "
-        f"needs and {headroom:.0%} more"
+        f"{counted(len(profile.measurements), 'config')} measured{on}, {amount}: each trial gets the memory "
+        f"that its config needs and {headroom:.0%} more"
     )
 
 

@@ -81,7 +81,7 @@ class ReservingPolicy(WrappingPolicy):
         if any(slot.worker.gpus >= 1 for slot in plan.slots):
             notes.append("a trial with a whole GPU has no limit, so it may also use the reserved part of its memory")
         if any(group.node.smallest_gpu_memory_bytes is None for group in capacity.gpu_groups()):
-            notes.append("GPU memory of some nodes is unknown, so it may not be reserved there")
+            notes.append("GPU memory of some nodes is unknown, so less may be free on these nodes")
         return plan.with_reasons(*notes, *about_gpu_memory(capacity.gpu_groups()))
 
     def _plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -116,7 +116,7 @@ class ReservingPolicy(WrappingPolicy):
                 "Ray may spread the GPU fractions, so the reserved GPUs stay free in total, but maybe not as whole GPUs"
             )
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
-            notes.append("host memory of some nodes is unknown, so it may not be reserved there")
+            notes.append("host memory of some nodes is unknown, so less may be free on these nodes")
         plan = leaving_free(plan, capacity, wish, notes)
         plan = plan.model_copy(update={"limited_by": _limited_by(plan, capacity, wish)})
         # Slots of several types have their own places, which are chosen on the whole cluster.

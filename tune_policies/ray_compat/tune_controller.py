@@ -74,7 +74,9 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
             _logger.error("%s is not requeued and fails: %s", self, state.why_not_requeued)
             _add_note(exc, state.why_not_requeued)
         except Exception:  # an error in a hook must not stop the other trials
-            _logger.exception("%s is left to Tune because the decision whether to requeue it failed", self)
+            _logger.exception(
+                "Tune handles the failure of %s because the decision whether to requeue it raised an error", self
+            )
         num_failures = self.run_metadata.num_failures
         super().handle_error(exc)
         if state.requeued_by is None:

@@ -20,7 +20,7 @@ from tune_policies.ray_compat.version import Gone, check_members
 try:
     from ray.tune.execution.tune_controller import TuneController
 except ImportError as error:
-    TuneController = Gone(error, "a searcher that is asked for no trial too early")
+    TuneController = Gone(error, "a searcher that does not suggest trials too early")
 
 _MANY: Final = 10**9
 """The number of trials to come if the searcher does not report it."""
