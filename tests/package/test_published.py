@@ -30,9 +30,9 @@ GPU = Gpu(index=0, name="A100", uuid="GPU-1")
 @pytest.fixture
 def run():
     """A run whose host, command, error and warning are private."""
-    host, command, said, number = PRIVATE
+    host, command, message, number = PRIVATE
     runs = [
-        process("mlp", 16, device, round_, node=host, pid=int(number), warnings=(said,))
+        process("mlp", 16, device, round_, node=host, pid=int(number), warnings=(message,))
         for device in ("cpu", "gpu")
         for round_ in range(3)
     ]
@@ -42,7 +42,7 @@ def run():
         DeviceFound(device="TPU", why_missing=f"no node but {host} has TPU"),
     )
     failure = Failure(
-        configuration=Configuration(workload="mlp", size=16, device="gpu"), round=0, kind="raised", message=said
+        configuration=Configuration(workload="mlp", size=16, device="gpu"), round=0, kind="raised", message=message
     )
     return a_run(runs=runs, rounds=3, failures=(failure,), command=command, devices=devices)
 
@@ -150,9 +150,9 @@ def test_a_redacted_record_contains_no_cluster_names_and_keeps_slot_types_distin
 
 
 def test_redacted_doctor_findings_contain_no_addresses_or_errors():
-    host, _, said, _ = PRIVATE
+    host, _, message, _ = PRIVATE
     hidden = NodeFacts(name="other-host", visible_devices=PRIVATE[1], ray=RayCounts(cpus=1, gpus=2), gpus=(GPU, GPU))
-    nodes = (NodeFacts(name=host, failure=f"no route to {host}: {said}"), hidden)
+    nodes = (NodeFacts(name=host, failure=f"no route to {host}: {message}"), hidden)
     diagnosis = Diagnosis(address="other-host:6379", nodes=nodes, findings=diagnose(nodes))
     assert all(each in str(diagnosis.findings) for each in (host, PRIVATE[1]))
 

@@ -150,7 +150,7 @@ def test_the_same_run_gives_the_same_page():
 
 
 @pytest.mark.parametrize(
-    ("run_set", "said"),
+    ("run_set", "text"),
     [
         (small(devices=("cpu",), missing=()), "Only CPU was measured"),
         (small(devices=("cpu",), missing=("gpu",)), "The cluster has no GPU, so the report does not cover it"),
@@ -168,8 +168,8 @@ def test_the_same_run_gives_the_same_page():
         *("outliers", "ended early", "not interleaved"),
     ],
 )
-def test_an_unusual_run_has_a_page_with_its_known_facts(run_set, said):
-    assert said in html_page(build_content(run_set))
+def test_an_unusual_run_has_a_page_with_its_known_facts(run_set, text):
+    assert text in html_page(build_content(run_set))
 
 
 def test_a_section_shows_its_first_figures_if_there_are_many_workloads():
@@ -186,8 +186,8 @@ def test_a_decision_of_another_run_is_mentioned():
 
     verdict, *_ = build_content(small(), decision).sections
 
-    told = "The decision is from another run, of 2025-12-01 00:00 UTC on Example CPU and H200"
-    assert any(told in text for text in verdict.texts)
+    expected = "The decision is from another run, of 2025-12-01 00:00 UTC on Example CPU and H200"
+    assert any(expected in text for text in verdict.texts)
 
 
 def contrast(color, ground):
@@ -276,9 +276,9 @@ def test_the_command_refuses_invalid_arguments_with_a_hint(run_file, tmp_path):
         "cannot be written": (run_file, "--output", tmp_path / "missing" / "report.html"),
     }
 
-    done = {said: report(*arguments) for said, arguments in cases.items()}
+    done = {message: report(*arguments) for message, arguments in cases.items()}
 
-    assert {said: (each.exit_code, said in each.stderr) for said, each in done.items()} == dict.fromkeys(
+    assert {message: (each.exit_code, message in each.stderr) for message, each in done.items()} == dict.fromkeys(
         cases, (2, True)
     )
     assert run_file.read_text() == before
