@@ -64,7 +64,7 @@ def build_torch_trainer(
     elif plan.common_slot.has_gpu_fraction and "nccl" in torch_config.backend.lower():  # PyTorch ignores case
         raise InvalidResourcesError(
             f"torch_config requests the backend {torch_config.backend!r}, but workers with {plan.worker.gpus:g} GPU "
-            "share a device, which NCCL refuses. Leave the backend out, or plan whole GPUs"
+            "share a device, which NCCL refuses. Omit the backend, or plan whole GPUs"
         )
     trainer_kwargs = {**trainer_kwargs, "torch_config": torch_config}
     limits = limit_options(isolation, on_unenforced_limit)

@@ -26,7 +26,7 @@ from tune_policies.ray_compat.tune_controller import (
 from tune_policies.ray_compat.tune_queue import TuneQueue, gate_searcher
 from tune_policies.tune.run_plan import PlanChange, check_seconds, lost_node
 from tune_policies.tune.task_watch import watch_tasks
-from tune_policies.tune.wrapping_scheduler import WrappingScheduler, nested_schedulers, takes_first
+from tune_policies.tune.wrapping_scheduler import WrappingScheduler, nested_schedulers, runs_first_waiting
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
@@ -165,7 +165,7 @@ class PolicyScheduler(WrappingScheduler):
         if changes_resources and (len(plan.slots) > 1 or plan.by_config is not None):
             raise InvalidResourcesError(
                 "ResourceChangingScheduler needs one request for all trials, but the plan has several slot types. Use "
-                "a policy with one slot type, or leave ResourceChangingScheduler out"
+                "a policy with one slot type, or omit ResourceChangingScheduler"
             )
         limits = limit_options(self._options.limits.isolation, self._options.limits.on_unenforced_limit)
         self._process_class = cache(partial(process_class, limits=limits))
@@ -273,7 +273,7 @@ class PolicyScheduler(WrappingScheduler):
         self._watch_run(tune_controller, queue)
         slots.update(queue)
         may_start = slots.may_start()
-        if queue.num_paused or not takes_first(self._inner):
+        if queue.num_paused or not runs_first_waiting(self._inner):
             view: Any = queue.view(may_start)
         else:
             view = queue.view_of(list(islice(filter(may_start, slots.waiting), 1)))

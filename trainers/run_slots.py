@@ -206,9 +206,9 @@ class RunSlots:
         for trial in self.waiting.keys() - queue.pending:
             del self.waiting[trial]
             queue.forget(trial)
-        to_hold_back = queue.to_hold_back(self.waiting.keys(), self.assignments.keys())
-        self.waiting.update(dict.fromkeys(to_hold_back))
-        queue.hold_back(to_hold_back)
+        trials_to_defer = queue.trials_to_defer(self.waiting.keys(), self.assignments.keys())
+        self.waiting.update(dict.fromkeys(trials_to_defer))
+        queue.defer(trials_to_defer)
 
     def _current_assignments(self, queue: TuneQueue) -> dict[Trial, SlotAssignment]:
         now_s = time.monotonic()
@@ -350,7 +350,7 @@ class RunSlots:
         return True
 
     def _start(self, queue: TuneQueue, trial: Trial, assignment: SlotAssignment) -> None:
-        queue.let_start(trial)
+        queue.start_deferred(trial)
         remember_slot(trial, assignment.slot)
         self.assignments[trial] = assignment
 
@@ -383,7 +383,7 @@ class RunSlots:
 
     def _should_idle(self, slot_type: int, queue: TuneQueue, idle: set[int]) -> bool:
         if slot_type not in idle:
-            num_waiting = len(self.waiting) + queue.num_paused + queue.num_to_come
+            num_waiting = len(self.waiting) + queue.num_paused + queue.num_future_trials
             if self._timer.should_idle(
                 slot_type, self.run_plan.placements, self.assignments, num_waiting, time.monotonic()
             ):
@@ -394,7 +394,7 @@ class RunSlots:
         """Let Tune keep processes for reuse while trials wait, unless they block the resources of a new process."""
         wanted: Counter[PlacementGroupFactory] = Counter()
         queue.stage_paused()
-        if self.waiting or queue.num_paused or queue.num_to_come:
+        if self.waiting or queue.num_paused or queue.num_future_trials:
             in_the_way = {
                 assignment.place
                 for trial, assignment in self.assignments.items()

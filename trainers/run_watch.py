@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from tune_policies.placement.deadlock import WaitingRun
-from tune_policies.probe.holders import format_amounts, read_holders, sum_of, what_holders_have
+from tune_policies.probe.holders import describe_holders, format_amounts, read_holders, sum_of
 from tune_policies.ray_compat.background import BackgroundTask
 from tune_policies.ray_compat.gcs import GroupRecord, placement_groups
 from tune_policies.values.errors import InfeasibleRequestError
@@ -88,7 +88,7 @@ class RunWatch:
         if not waiting:
             return ""
         request = [bundle.resources for bundle in waiting[0].bundles]
-        holders = what_holders_have(request, read_holders(own_groups))
+        holders = describe_holders(request, read_holders(own_groups))
         if not holders:
             return ""
         waits = "1 trial waits" if len(waiting) == 1 else f"{len(waiting)} trials wait"
@@ -100,7 +100,7 @@ class RunWatch:
 
     def _find_stuck(self) -> dict[str, InfeasibleRequestError]:
         found = self._stuck.errors(OccupancyReader().read(), lambda _: _PATIENCE_S)
-        return {run.driver_id: error.told(suggestion=_suggestion(run)) for run, error in found if run.driver_id}
+        return {run.driver_id: error.with_texts(suggestion=_suggestion(run)) for run, error in found if run.driver_id}
 
 
 def _suggestion(run: WaitingRun) -> str:

@@ -35,7 +35,7 @@ from tune_policies.ray_compat.train_run import (
     is_named,
     run_id_of,
     start_from_checkpoint,
-    unheard_reports,
+    unconsumed_reports,
     with_run_config,
 )
 from tune_policies.ray_compat.tune_trial import add_mixin, report_stored_checkpoint, storage_of_session
@@ -308,7 +308,7 @@ def _in_trial(trainer: _Trainer, queue: Queue, start: TrialStart) -> Any:
     callbacks = [*of_user, SendReportsToTrial(queue)]
     run_config = run_config_in_trial_folder(trainer.run_config, storage_of_session())
     checkpoint = tune.get_checkpoint()
-    for metrics, later in unheard_reports(run_config, checkpoint, start):
+    for metrics, later in unconsumed_reports(run_config, checkpoint, start):
         report_stored_checkpoint(metrics, later)
         checkpoint = later
     if checkpoint is not None:

@@ -28,7 +28,7 @@ from tune_policies.values.units import format_bytes
 
 from .current_process import CURRENT
 from .gpu_memory.counters import held_bytes, read_counters, release_unused
-from .gpu_memory.free_memory import is_too_much_to_keep
+from .gpu_memory.free_memory import exceeds_leak_limit
 from .gpu_memory.share import LimitOptions
 from .process_setup import ProcessSetup, set_up_before
 
@@ -251,6 +251,6 @@ def _why_unfit(share_bytes: int | None) -> str | None:
         left_over_bytes = held_bytes(read_counters())
     except Exception as error:  # noqa: BLE001  # after some errors, all calls of a device raise
         return f"its GPU does not respond: {error}"
-    if not is_too_much_to_keep(left_over_bytes, share_bytes):
+    if not exceeds_leak_limit(left_over_bytes, share_bytes):
         return None
     return f"it still uses {format_bytes(left_over_bytes)} of GPU memory of an earlier trial"

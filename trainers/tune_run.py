@@ -162,5 +162,5 @@ def _under_policy(policy: _Policy | None, scheduler: TrialScheduler | str | None
     if policy is None:
         raise InvalidResourcesError("there is no policy. Pass one as the second argument, such as AutoPolicy()")
     if has_policy:
-        raise InvalidResourcesError("the scheduler already has a policy. Leave the second argument out")
+        raise InvalidResourcesError("the scheduler already has a policy. Omit the second argument")
     return PolicyScheduler(policy, inner)

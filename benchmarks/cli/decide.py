@@ -9,7 +9,7 @@ import typer
 
 from tune_policies import InvalidResourcesError
 from tune_policies.cli.options import Address, Cluster, Force, Json, TimeoutS, read_cluster
-from tune_policies.files.terminal import tell
+from tune_policies.files.terminal import print_to_stderr
 from tune_policies.files.writing import check_new, write_new
 from tune_policies.plan.decision import Decision
 
@@ -32,7 +32,7 @@ def decide(
     spot: Annotated[bool, typer.Option("--spot", help="Use the spot prices of vms.csv.")] = False,
     gpu: Annotated[
         str | None,
-        typer.Option(help="The measured GPU: gpu, or a fraction such as gpu@0.25; by default the first measured one."),
+        typer.Option(help="The measured GPU: gpu, or a fraction such as gpu@0.25; by default the first measured GPU."),
     ] = None,
     gpu_type: Annotated[str | None, typer.Option(help="The GPU's name in the prices; by default Ray's.")] = None,
     cluster: Cluster = None,
@@ -60,7 +60,7 @@ def decide(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Decide from which size the GPU is worth it: time and cost of a trial, and trials per hour on this cluster."""
+    """Decide above which size a GPU is worth it, by the time and cost of a trial and the trials per hour."""
     from tune_policies.kuberay.reading.load_cluster import load_capacity
 
     from ..decide.cpu_nodes import NodesQuestion
@@ -103,7 +103,7 @@ def _show(decided: "Decided", *, as_json: bool) -> None:
     from ..report.tables import print_decision
 
     for note in decided.notes[:_MOST_NOTES]:
-        tell(f"note: {note}")
+        print_to_stderr(f"note: {note}")
     if (left_out := len(decided.notes) - _MOST_NOTES) > 0:
         print(f"note: and {left_out} more", file=sys.stderr)
     if as_json:

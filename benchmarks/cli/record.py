@@ -9,7 +9,7 @@ import typer
 
 from tune_policies.cli.options import Force, Json, Redact
 from tune_policies.files.reading import read_value
-from tune_policies.files.terminal import tell
+from tune_policies.files.terminal import print_to_stderr
 from tune_policies.files.writing import check_new, write_new
 from tune_policies.plan.decision import Decision
 from tune_policies.values.errors import InvalidResourcesError
@@ -108,6 +108,7 @@ def compare(
 ) -> None:
     """Compare the devices of a run: which is faster in a step, and with what confidence."""
     from ..compare.verdicts import verdicts
+    from ..decide.decide import UndecidedError
     from ..report.tables import print_verdicts
 
     run_set = read_run_set(file)
@@ -115,12 +116,12 @@ def compare(
     found = [verdict for each in phase or Phase for verdict in verdicts(run_set, each, same_within)]
     if not found:
         measured = ", ".join(run_set.measured_devices) or "no device"
-        raise InvalidResourcesError(
+        raise UndecidedError(
             f"nothing to compare: the run measured {measured}, but a comparison needs two devices with "
             f"times of the same workload and size. {' '.join(problems)}".rstrip()
         )
     for problem in problems:
-        tell(problem)
+        print_to_stderr(problem)
     if as_json:
         print(json_text.dumps([{**each.model_dump(mode="json"), "word": each.word} for each in found], indent=2))
     else:

@@ -42,7 +42,7 @@ def run(
     ] = None,
     process_timeout_s: Annotated[
         float | None,
-        typer.Option(min=0.1, help="The longest time that a process runs, in seconds.  [default: 60; quick: 15]"),
+        typer.Option(min=0.1, help="The time limit of a process, in seconds.  [default: 60; quick: 15]"),
     ] = None,
     control: Annotated[
         bool, typer.Option(help="Measure a second, equal configuration, which shows how noisy the machine is.")

@@ -60,7 +60,7 @@ def control_problem(run_set: RunSet, configuration: Configuration, phase: Phase,
     )
 
 
-def doubts_about(
+def doubts_of(
     run_set: RunSet, first: Configuration, second: Configuration, phase: Phase, same_within: float
 ) -> list[str]:
     """Return the doubts about the times of two configurations of one workload and size, as sentences."""
@@ -127,7 +127,7 @@ def verdicts(run_set: RunSet, phase: Phase, same_within: float = 0.05) -> tuple[
         for second in (first.model_copy(update={"device": device}) for device in others):
             times = run_set.times_s(first, phase), run_set.times_s(second, phase)
             if common_rounds(*times):
-                doubts = doubts_about(run_set, first, second, phase, same_within)
+                doubts = doubts_of(run_set, first, second, phase, same_within)
                 names = {"first": first.device, "second": second.device, "phase": phase}
                 compared = compare_times(*times, same_within=same_within, doubts=doubts)
                 found.append(Verdict(workload=first.workload, size=first.size, comparison=compared, **names))

@@ -19,7 +19,7 @@ from tune_policies.values.units import GIB
 from tune_policies.values.value import Value, shorten, shorten_names, suggest
 
 from ..compare.judge import Comparison, Outcome, compare_times
-from ..compare.verdicts import doubts_about
+from ..compare.verdicts import doubts_of
 from ..measuring.colocation import parse_device
 from ..record.machine import FRAMEWORKS
 from ..record.packing_record import PackingMode, ThroughputRecord
@@ -72,7 +72,7 @@ def compare_trials(
         trials_s(run_set, configuration, steps_per_trial, price)
         for configuration, price in zip(configurations, prices, strict=True)
     )
-    doubts = doubts_about(run_set, *configurations, PHASE, same_within)
+    doubts = doubts_of(run_set, *configurations, PHASE, same_within)
     return compare_times(first, second, same_within=same_within, doubts=doubts)
 
 

@@ -19,7 +19,7 @@ from ray import tune
 
 from tune_policies import ClusterCapacity, GpuMemoryPolicy, GpuPolicy, PolicyScheduler, TrialPlan, probe_cluster
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_text
-from tune_policies.files.terminal import tell
+from tune_policies.files.terminal import print_to_stderr
 from tune_policies.files.writing import check_new, locked, write_new
 from tune_policies.trainers import measure_gpu_memory
 from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY
@@ -188,11 +188,11 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
     yield record
     for number, sharing in enumerate(runs, start=1):
         name = f"{sharing.training.name}, {sharing.mode}, {sharing.trials_per_gpu} at once"
-        tell(f"{number}/{len(runs)}: {name}")
+        print_to_stderr(f"{number}/{len(runs)}: {name}")
         try:
             record = record.with_sample(run_trials(sharing))
         except FailedRunError as error:
-            tell(f"omitted: {error}")
+            print_to_stderr(f"omitted: {error}")
             record = record.with_failure(f"{name}: {error}")
         yield record
 
@@ -256,8 +256,8 @@ def _check(sharing: Sharing, trials: Sequence[Any]) -> None:
     for trial in trials:
         if trial.status != "TERMINATED":
             file = trial.error_file
-            said = read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").strip() if file else "no error"
-            raise FailedRunError(f"a trial failed: {said.splitlines()[-1]}")
+            reason = read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").strip() if file else "no error"
+            raise FailedRunError(f"a trial failed: {reason.splitlines()[-1]}")
         if trial.placement_group_factory.required_resources.get("GPU", 0) * sharing.trials_per_gpu > 1:
             raise FailedRunError(f"a trial had more than 1/{sharing.trials_per_gpu} of the GPU")
         used = trial.last_result.get(GPU_MEMORY_KEY, {})

@@ -55,10 +55,10 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
     The findings are based on steps with transfers if these were measured.
     """
     decided = {each.workload: each for each in decision.workloads} if decision else {}
-    said = doubts_of_all(verdicts)
+    named_doubts = doubts_of_all(verdicts)
     found = []
     for workload in sorted({*run_set.workloads, *(failure.configuration.workload for failure in run_set.failures)}):
-        answers = list(_answers(workload, verdicts, said)) or [_not_compared(run_set, workload)]
+        answers = list(_answers(workload, verdicts, named_doubts)) or [_not_compared(run_set, workload)]
         if decision and workload in decided:
             devices = [each.device for each in answers]
             gpu = decided[workload].sizes[0].gpu.device
@@ -92,25 +92,25 @@ def _not_compared(run_set: RunSet, workload: str) -> Finding:
     return Finding(workload, "none", "not compared", (why, *failures))
 
 
-def _answers(workload: str, verdicts: Verdicts, said: Collection[str]) -> Iterator[Finding]:
+def _answers(workload: str, verdicts: Verdicts, named_doubts: Collection[str]) -> Iterator[Finding]:
     others = dict.fromkeys(each.second for found in verdicts.values() for each in found if each.workload == workload)
     for other in others:
         # Some workloads have no times of the preferred phase, so use the first phase that both devices have.
         for phase in _PHASES:
             of_both = [each for each in verdicts.get(phase, ()) if (each.workload, each.second) == (workload, other)]
             if of_both:
-                yield _answer(sorted(of_both, key=lambda each: each.size), phase, said)
+                yield _answer(sorted(of_both, key=lambda each: each.size), phase, named_doubts)
                 break
 
 
-def _answer(verdicts: list[Verdict], phase: Phase, said: Collection[str]) -> Finding:
+def _answer(verdicts: list[Verdict], phase: Phase, named_doubts: Collection[str]) -> Finding:
     first, second = in_words(verdicts[0].first), in_words(verdicts[0].second)
     stretches = [
         _Stretch(outcome, {each.size: each.comparison for each in group})
         for outcome, group in groupby(verdicts, key=lambda each: each.comparison.outcome)
     ]
     sentences = []
-    named = set(said)
+    named = set(named_doubts)
     for each in reversed(stretches):
         sentences.append(_stretch_text(each, first, second))
         reasons = dict.fromkeys(reason for one in each.compared.values() for reason in one.reasons)

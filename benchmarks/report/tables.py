@@ -71,7 +71,7 @@ def decision_tables(decision: Decision) -> tuple[Table, ...]:
         return times, *_nodes_tables(decision)
     costs = Table(
         f"{decision.currency or 'Cost'} for 1,000 trials",
-        ("Workload", "Cheaper", "Size", "On CPU", "On GPU", "Flips at a price ratio of"),
+        ("Workload", "Cheaper", "Size", "On CPU", "On GPU", "Equal cost at a price ratio of"),
         tuple(
             (
                 *(workload, size.cheapest or "", str(size.size), _cost(size.cpu), _cost(size.gpu)),
@@ -101,7 +101,7 @@ def _nodes_tables(decision: Decision) -> Iterator[Table]:
             f"{counted(first.node_cpus, 'CPU')} that end no later",
             (
                 *("Workload", "Size", "GPU takes", "CPU nodes", "They take"),
-                *(f"GPU, {money}", f"Nodes, {money}", "Nodes cost no more up to"),
+                *(f"GPU, {money}", f"Nodes, {money}", "Most nodes for the cost of the GPU"),
             ),
             tuple(
                 (
@@ -234,7 +234,7 @@ def _below(decided: WorkloadDecision) -> Iterator[str]:
     on_cpu, on_gpu = [size.cpu for size in decided.sizes], [size.gpu for size in decided.sizes]
     if by_cost := {size.size: size.cheapest for size in decided.sizes if size.cheapest is not None}:
         yield f"{decided.workload}, by cost: {describe(by_cost, 'cheaper')}"
-        yield f"a trial pays for {_paid_for(on_cpu)} or, on a GPU, for {_paid_for(on_gpu)}"
+        yield f"a trial pays for {_priced_resources(on_cpu)} or, on a GPU, for {_priced_resources(on_gpu)}"
     yield f"trials at once: {_at_once(on_cpu)} on CPUs, {_at_once(on_gpu)} on GPUs"
 
 
@@ -242,7 +242,7 @@ def _at_once(times: Sequence[DeviceTimes]) -> str:
     return _range([each.at_once for each in times], digits=0)
 
 
-def _paid_for(times: Sequence[DeviceTimes]) -> str:
+def _priced_resources(times: Sequence[DeviceTimes]) -> str:
     return ", ".join(dict.fromkeys(each.price_of or "an unknown price" for each in times))
 
 
@@ -271,9 +271,9 @@ def throughput_lines(record: ThroughputRecord) -> Iterator[str]:
     for workload in record.workloads:
         end = record.stops_paying_at(workload)
         where = (
-            "more trials paid up to the largest number that ran"
+            "more trials per GPU paid off up to the largest measured number"
             if end is None
-            else f"stops paying at {end} trials per GPU"
+            else f"more than {end} trials per GPU do not pay off"
         )
         apart = record.largest_difference_of_losses(workload)
         yield f"{workload}: {where}; losses of trials differ by at most {apart:.2%}"

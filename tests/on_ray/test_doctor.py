@@ -180,7 +180,7 @@ def test_a_machine_without_gpus_has_a_finding_that_trials_run_on_cpus():
 
 
 def test_an_address_without_a_ray_cluster_raises_an_error():
-    with pytest.raises(ProbeError, match=r"no Ray answers at '127.0.0.1:1'"):
+    with pytest.raises(ProbeError, match=r"no Ray cluster responds at '127.0.0.1:1'"):
         examine("127.0.0.1:1")
 
 

@@ -320,7 +320,7 @@ def closed_port():
 
 
 def test_a_closed_port_raises_an_error_immediately(closed_port):
-    with pytest.raises(ProbeError, match=r"no Ray answers at '127.0.0.1:\d+' \(.*refused\): start Ray there"):
+    with pytest.raises(ProbeError, match=r"no Ray cluster responds at '127.0.0.1:\d+' \(.*refused\): start Ray there"):
         probe_cluster(f"127.0.0.1:{closed_port}")
 
 
@@ -337,7 +337,9 @@ def test_the_saved_address_of_a_dead_cluster_raises_an_error_immediately(closed_
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text(f"127.0.0.1:{closed_port}")
 
-    with pytest.raises(ProbeError, match=rf"no Ray answers at '127.0.0.1:{closed_port}' .* to ray_current_cluster"):
+    with pytest.raises(
+        ProbeError, match=rf"no Ray cluster responds at '127.0.0.1:{closed_port}' .* to ray_current_cluster"
+    ):
         probe_cluster()
 
 
@@ -371,7 +373,7 @@ def test_an_empty_address_is_a_usage_error(command):
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: the address of Ray is empty")
+    assert done.stderr.startswith("error: the Ray address is empty")
 
 
 def test_the_error_explains_what_local_does_in_each_function(closed_port):

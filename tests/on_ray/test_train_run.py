@@ -143,7 +143,7 @@ def earlier_run(tmp_path):
 
 
 def missing_reports(run_config, checkpoint=None, start=START):
-    found = train_run.unheard_reports(run_config, checkpoint and Checkpoint(checkpoint), start)
+    found = train_run.unconsumed_reports(run_config, checkpoint and Checkpoint(checkpoint), start)
     assert all(Path(at.path).name == f"checkpoint_{metrics['n']}" for metrics, at in found)
     return [metrics["n"] for metrics, _ in found]
 

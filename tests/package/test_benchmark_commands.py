@@ -50,7 +50,7 @@ def ended_by(error):
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "told"),
+    ("error", "status", "message"),
     [
         (InvalidResourcesError("no such size"), 2, "error: no such size\n"),
         (ResourcePolicyError("no answer"), 1, "error: no answer\n"),
@@ -63,10 +63,10 @@ def ended_by(error):
     ],
     ids=["invalid usage", "an infeasible request", "a missing package", "Ctrl-C"],
 )
-def test_a_command_ends_with_a_message_and_its_status(error, status, told):
+def test_a_command_ends_with_a_message_and_its_status(error, status, message):
     done = ended_by(error)
 
-    assert (done.exit_code, done.stdout, done.stderr) == (status, "", told)
+    assert (done.exit_code, done.stdout, done.stderr) == (status, "", message)
 
 
 def test_a_command_is_recorded_as_typed(tmp_path):
@@ -77,14 +77,14 @@ def test_a_command_is_recorded_as_typed(tmp_path):
     (tmp_path / "pack").mkdir()
     (tmp_path / "pack" / "__main__.py").write_text("import named\n")
 
-    def said(*program):
+    def recorded_by(*program):
         command = [sys.executable, *program, "run", "my steps:product"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
         return done.stdout
 
-    assert said("-m", "pack") == "python -m pack run 'my steps:product'\n"
-    assert said("named.py") == "named.py run 'my steps:product'\n"
+    assert recorded_by("-m", "pack") == "python -m pack run 'my steps:product'\n"
+    assert recorded_by("named.py") == "named.py run 'my steps:product'\n"
 
 
 @pytest.mark.parametrize("program", [["tune_policies", "bench"], ["benchmarks"]], ids=" ".join)

@@ -12,7 +12,7 @@ from tune_policies.trainers.gpu_memory.calibration import (
     measure_on_this_gpu,
     overhead_fields,
     places_of_models,
-    run_while_it_holds,
+    run_while_memory_is_allocated,
     use_once_settled,
 )
 
@@ -21,7 +21,7 @@ REPORTED = {"version": "2.13.0", "reserved_bytes": 40 * MIB}
 
 
 def run(code, timeout_s=30.0):
-    return run_while_it_holds(
+    return run_while_memory_is_allocated(
         [sys.executable, "-c", code], lambda pid: ("read", pid > 0), timeout_s=timeout_s, environ={"ANSWER": "42"}
     )
 

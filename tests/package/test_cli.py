@@ -165,6 +165,7 @@ def test_an_infeasible_request_exits_with_1_and_nothing_on_stdout(capacity, poli
         (["plan", "/nowhere.yaml", "--cluster", "CAPACITY"], "cannot read the policy file /nowhere.yaml"),
         (["plan", "POLICY", "--cluster", "CAPACITY", "--num-trials", "-1"], "greater than or equal to 1"),
         (["plan", "POLICY", "--cluster", "CAPACITY", "--cluster-config", "c.yaml"], "omit --cluster-config"),
+        (["kuberay", "design", "POLICY", "--num-trials", "9", "--platform", "x"], "'--platform': 'x' is not one of"),
         (["prob"], "No such command 'prob'"),
     ],
 )

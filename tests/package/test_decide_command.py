@@ -63,7 +63,7 @@ def test_it_prints_how_many_cpu_nodes_are_as_fast_as_one_gpu(decide):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "told"),
+    ("arguments", "status", "message"),
     [
         (("cpu.json",), 1, "a decision needs times of cpu and gpu, but the run measured cpu"),
         (("run.json", "--prices", "none.csv"), 2, "cannot read the price file none.csv"),
@@ -72,10 +72,10 @@ def test_it_prints_how_many_cpu_nodes_are_as_fast_as_one_gpu(decide):
         (("run.json", "--gpu", "TPU"), 2, "--gpu must be a GPU, such as gpu or gpu@0.25, got 'TPU'"),
     ],
 )
-def test_an_impossible_decision_is_explained(decide, arguments, status, told):
+def test_an_impossible_decision_is_explained(decide, arguments, status, message):
     done = decide(*arguments)
 
-    assert (done.exit_code, told in done.stderr) == (status, True), done.stderr
+    assert (done.exit_code, message in done.stderr) == (status, True), done.stderr
 
 
 def test_ambiguous_answers_decide_nothing(decide, tmp_path):

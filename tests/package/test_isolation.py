@@ -77,7 +77,7 @@ def test_the_wait_for_a_daemon_has_a_deadline(control):
     control(HANGS)
     start = time.monotonic()
 
-    reason = mps.ask_mps_daemon(timeout_s=0.3)
+    reason = mps.query_mps_daemon(timeout_s=0.3)
 
     assert reason == "the MPS daemon did not answer within 0.3 s"
     assert time.monotonic() - start < 10

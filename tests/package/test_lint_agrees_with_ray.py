@@ -66,7 +66,7 @@ def test_missing_cpus_are_a_finding_if_and_only_if_ray_fails(field):
     resources = {} if field == "neither" else {field: {"cpu": "4"}}
     text = changed("RayCluster", {f"{GROUP}.template.spec.containers.0.resources": resources})
 
-    assert ("no-cpus" in rules(text)) == (not is_read(text))
+    assert ("cpus-missing" in rules(text)) == (not is_read(text))
 
 
 TEXTS = {mistake.claim: mistake.text for mistake in (*pods.MISTAKES, *groups.MISTAKES)}

@@ -49,7 +49,7 @@ def test_the_exit_status_is_0_if_there_are_only_notes(write):
     done = run(write(spec__workerGroupSpecs__0__template__spec__containers__0__resources=requests))
 
     assert done.exit_code == 0
-    assert "note memory-not-kept" in done.stdout
+    assert "note memory-not-reserved" in done.stdout
 
 
 @pytest.fixture

@@ -68,11 +68,11 @@ def modules():
 def found():
     for name, path in modules():
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and (called := what_is_called(node.func)):
+            if isinstance(node, ast.Call) and (called := called_name(node.func)):
                 yield name, called
 
 
-def what_is_called(function):
+def called_name(function):
     """Return the name of a called function or method that reads or writes files, or ``None`` for other calls."""
     name = ast.unparse(function)
     if name in CALLS or name in {f"yaml.{each}" for each in YAML}:
@@ -85,7 +85,7 @@ def what_is_called(function):
 def test_a_call_that_reads_or_writes_is_detected():
     calls = ("path.read_text()", "Path(a, b).open('w')", "open(path)", "yaml.safe_load(text)", "json.load(file)")
 
-    assert all(what_is_called(ast.parse(call).body[0].value.func) for call in calls)
+    assert all(called_name(ast.parse(call).body[0].value.func) for call in calls)
 
 
 def test_no_other_module_reads_or_writes_files():
@@ -103,7 +103,7 @@ OF_RAY_ITSELF = {
 }
 
 
-def runs_what_it_reads(call):
+def executes_its_input(call):
     """Return the name of a called function that runs or unpickles its input, or ``None`` for other calls."""
     name = ast.unparse(call.func)
     allows = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
@@ -116,7 +116,7 @@ def test_a_call_that_runs_or_unpickles_its_input_is_detected():
     calls = ("pickle.load(f)", "cloudpickle.loads(b)", "torch.load(f)", "eval(t)", "yaml.load(t, L)")
 
     for call in (*calls, "np.load(f, allow_pickle=True)"):
-        assert runs_what_it_reads(ast.parse(call).body[0].value), call
+        assert executes_its_input(ast.parse(call).body[0].value), call
 
 
 def test_only_data_that_ray_sends_is_unpickled_or_run():
@@ -124,7 +124,7 @@ def test_only_data_that_ray_sends_is_unpickled_or_run():
         (name, called)
         for name, path in modules()
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and (called := runs_what_it_reads(node))
+        if isinstance(node, ast.Call) and (called := executes_its_input(node))
     }
 
     assert found == OF_RAY_ITSELF.keys()

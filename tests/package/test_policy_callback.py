@@ -97,7 +97,7 @@ Resource   Time       Fraction   Reason
 GPU        30.0 min   25.0%      trials [bold] wait
 
 - trials: 2 finished, 1 failed; 1 failure retried
-- out of memory: 2 failures because of GPU memory; 1 of them because neighbours had filled the device; 1 trial retried
+- out of memory: 2 failures because of GPU memory; 1 of them because other trials had filled the device; 1 trial retried
 with more memory; 4 allocations refused, according to results
 - rounds: 2 planned, 2 as run, with at most 2 trials at once, 1.5 on average
 - the plan changed 1 time

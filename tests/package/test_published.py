@@ -30,9 +30,9 @@ GPU = Gpu(index=0, name="A100", uuid="GPU-1")
 @pytest.fixture
 def run():
     """A run whose host, command, error and warning are private."""
-    host, command, said, number = PRIVATE
+    host, command, message, number = PRIVATE
     runs = [
-        process("mlp", 16, device, round_, node=host, pid=int(number), warnings=(said,))
+        process("mlp", 16, device, round_, node=host, pid=int(number), warnings=(message,))
         for device in ("cpu", "gpu")
         for round_ in range(3)
     ]
@@ -42,7 +42,7 @@ def run():
         DeviceFound(device="TPU", why_missing=f"no node but {host} has TPU"),
     )
     failure = Failure(
-        configuration=Configuration(workload="mlp", size=16, device="gpu"), round=0, kind="raised", message=said
+        configuration=Configuration(workload="mlp", size=16, device="gpu"), round=0, kind="raised", message=message
     )
     return a_run(runs=runs, rounds=3, failures=(failure,), command=command, devices=devices)
 
@@ -112,7 +112,7 @@ def test_a_redacted_record_contains_no_cluster_names_and_keeps_slot_types_distin
     slots = [f"2 CPUs, 1 GPU on A100 on nodes with host={each}" for each in (host, "other-host")] + ["1 CPU"]
     idle = (
         IdleHours(reason=f"no trial asks for {host}", hours=1),
-        IdleHours(reason="left free by the policy", hours=1),
+        IdleHours(reason="reserved for others by the policy", hours=1),
     )
     usage = ResourceUsage(
         elapsed_s=9,
@@ -136,16 +136,16 @@ def test_a_redacted_record_contains_no_cluster_names_and_keeps_slot_types_distin
     assert [each.slot for each in public.spans] == [each.slot for each in public.slots]
     assert [each.reason for each in public.resources[0].idle] == [
         "no trial asks for (left out)",
-        "left free by the policy",
+        "reserved for others by the policy",
     ]
     assert public.plans[0].text == "2 trials at once, limited by (left out)\n  each trial: 1 CPU"
 
 
 def test_redacted_doctor_findings_contain_no_addresses_or_errors():
     """A node whose name starts with the name of another node has its own number."""
-    host, _, said, _ = PRIVATE
+    host, _, message, _ = PRIVATE
     hidden = NodeFacts(name=f"{host}2", visible_devices=PRIVATE[1], ray=RayCounts(cpus=1, gpus=2), gpus=(GPU, GPU))
-    nodes = (NodeFacts(name=host, failure=f"no route to {host}: {said}"), hidden)
+    nodes = (NodeFacts(name=host, failure=f"no route to {host}: {message}"), hidden)
     differs = Finding(severity="note", what=f"{host}2 differs", hint=f"Look at {host}.", nodes=(f"{host}2",))
     diagnosis = Diagnosis(address="other-host:6379", nodes=nodes, findings=(*diagnose(nodes), differs))
     assert all(each in str(diagnosis.findings) for each in (host, PRIVATE[1]))

@@ -117,7 +117,7 @@ def test_a_name_that_cannot_be_printed_is_marked_in_a_figure():
 
 
 @pytest.mark.parametrize(
-    ("run_set", "said"),
+    ("run_set", "text"),
     [
         (small(devices=("cpu",), missing=("gpu",)), "The cluster has no GPU, so the report does not cover it"),
         (without_runs(failures=(), devices=(), noise=()), "Nothing was measured."),
@@ -130,8 +130,8 @@ def test_a_name_that_cannot_be_printed_is_marked_in_a_figure():
         *("no GPU", "nothing", "only first epochs", "outliers", "ended early", "not interleaved"),
     ],
 )
-def test_an_unusual_run_has_a_page_with_its_known_facts(run_set, said):
-    assert said in html_page(build_content(run_set))
+def test_an_unusual_run_has_a_page_with_its_known_facts(run_set, text):
+    assert text in html_page(build_content(run_set))
 
 
 def test_a_section_shows_its_first_figures_if_there_are_many_workloads():
@@ -205,9 +205,9 @@ def test_the_command_refuses_invalid_arguments_with_a_hint(run_file, tmp_path):
         "cannot be written": (run_file, "--output", tmp_path / "missing" / "report.html"),
     }
 
-    done = {said: report(*arguments) for said, arguments in cases.items()}
+    done = {message: report(*arguments) for message, arguments in cases.items()}
 
-    assert {said: (each.exit_code, said in each.stderr) for said, each in done.items()} == dict.fromkeys(
+    assert {message: (each.exit_code, message in each.stderr) for message, each in done.items()} == dict.fromkeys(
         cases, (2, True)
     )
 

@@ -161,4 +161,4 @@ def test_ray_counts_only_the_listed_kubernetes_keys(read, key):
     counted = read(yaml.safe_dump(manifest))["available_node_types"]["l4"]["resources"]
 
     resource = "TPU" if key == "google.com/tpu" else "GPU"
-    assert (resource in counted) == PodDevices(resource, 2, key, DEVICE_PLUGINS[0]).is_seen_by_ray
+    assert (resource in counted) == PodDevices(resource, 2, key, DEVICE_PLUGINS[0]).is_detected_by_ray

@@ -124,9 +124,11 @@ def test_the_page_starts_with_the_advice():
 @pytest.mark.parametrize(
     ("hours", "advice"),
     [
-        pytest.param({"not in the plan: left free by the policy": 2}, "There is nothing to change.", id="as requested"),
         pytest.param(
-            {"not in the plan: left free by the policy": 2, "no trial was waiting": 1},
+            {"not in the plan: reserved for others by the policy": 2}, "There is nothing to change.", id="as requested"
+        ),
+        pytest.param(
+            {"not in the plan: reserved for others by the policy": 2, "no trial was waiting": 1},
             "25% of the CPU time was idle for one reason: no trial was waiting.",
             id="with another reason",
         ),

@@ -18,7 +18,7 @@ each_sample = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 NOTES = {
     # Correct: the head of these clusters runs trials in addition to the workers with TPUs.
-    "head-takes-trials": {
+    "head-runs-trials": {
         "ray-cluster.tpu-v4-singlehost",
         "ray-cluster.tpu-v6e-256-multihost",
         "ray-job.tpu-v6e-16-multihost",
@@ -28,9 +28,9 @@ NOTES = {
     # This project was not tested with Ray 2.46.
     "ray-not-supported": {"ray-job.pytorch-distributed-training", "ray-service.mobilenet"},
     # Its workers may use 4 GiB but request 1 GiB.
-    "memory-not-kept": {"ray-service.incremental-upgrade"},
+    "memory-not-reserved": {"ray-service.incremental-upgrade"},
     # 1 to 10 slices without an autoscaler.
-    "never-grows": {"ray-service.tpu-single-host"},
+    "never-scales-up": {"ray-service.tpu-single-host"},
 }
 """The samples with each note. All notes are correct."""
 

@@ -81,7 +81,9 @@ class OfVersion2:
 def test_a_function_raises_an_error_if_its_private_name_is_missing(border_without, border, module, name, use):
     copy = border_without(border, module, name)
 
-    with pytest.raises(RayVersionError, match=rf"Ray {re.escape(ray.__version__)} lacks what .+ needs: .*{name}"):
+    with pytest.raises(
+        RayVersionError, match=rf"Ray {re.escape(ray.__version__)} lacks a part that .+ needs: .*{name}"
+    ):
         use(copy)
 
 
@@ -100,12 +102,14 @@ def test_without_rays_client_module_no_client_is_connected(border_without):
 
 
 def test_a_run_starts_only_if_tunes_controller_has_the_used_members():
-    with pytest.raises(RayVersionError, match="what a scheduler needs: ControllerOfAnotherTune has no _staged_trials"):
+    with pytest.raises(
+        RayVersionError, match="a part that a scheduler needs: ControllerOfAnotherTune has no _staged_trials"
+    ):
         version.check_members(type("ControllerOfAnotherTune", (), {})(), ["_staged_trials"], "a scheduler")
 
 
 def test_a_missing_private_member_is_named():
-    of_module = r"lacks what counting needs: module 'ray' has no attribute '_no_such'"
+    of_module = r"lacks a part that counting needs: module 'ray' has no attribute '_no_such'"
 
     with pytest.raises(RayVersionError, match=of_module), version.needs_of_ray("counting"):
         ray._no_such  # noqa: B018

@@ -89,7 +89,7 @@ def test_it_writes_a_plot_to_a_file(run_folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["/nowhere"], "error: /nowhere is not a folder: name the folder of a run of Tune or Train"),
+        (["/nowhere"], "error: /nowhere is not a folder: pass the results folder of a Tune or Train run"),
         (["RUN", "--plot", "/nowhere/plot.png"], "error: /nowhere/plot.png cannot be written: there is no such folder"),
         (["RUN", "--plot", "/tmp/plot.nonsense"], "error: cannot write the plot to /tmp/plot.nonsense"),
     ],

@@ -135,7 +135,7 @@ def test_the_cuda_kernel_returns_the_result_of_the_cpu_kernel(name):
 
 
 @pytest.mark.parametrize(("name", "num_dimensions"), [("heat-2d", 2), ("heat-3d", 3)])
-def test_the_heat_of_one_wave_decays_as_in_the_numerical_scheme(name, num_dimensions):
+def test_one_heat_wave_decays_as_in_the_numerical_scheme(name, num_dimensions):
     """A cosine is an eigenvector of the periodic stencil, with a known eigenvalue."""
     import torch
 

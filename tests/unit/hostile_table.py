@@ -397,7 +397,7 @@ def grows(path):
     return write
 
 
-def comes_and_goes(path):
+def appears_and_disappears(path):
     path.write_text("kind: [\n")
 
     def swap():
@@ -423,7 +423,7 @@ FORMS = {
         *(many_keys, many_keys_in_json, many_documents, many_wrong_parts, many_empty_parts, still_more_wrong_parts),
         *(still_more_empty_parts, too_many_lists, too_many_lines, twice, twice_below, no_number, no_number_in_yaml),
         *(too_large_a_number, too_long_a_number, long_number_in_yaml, long_text, long_key),
-        *(runs_python, runs_python_below, of_a_template, pickled, grows, comes_and_goes),
+        *(runs_python, runs_python_below, of_a_template, pickled, grows, appears_and_disappears),
     )
 }
 HEAVY = {
@@ -431,7 +431,7 @@ HEAVY = {
     *("many_empty_parts", "still_more_wrong_parts", "still_more_empty_parts", "too_many_lists", "too_many_lines"),
 }
 """Forms that take less than a second to read."""
-OF_RACES = {"comes_and_goes"}
+OF_RACES = {"appears_and_disappears"}
 """Forms whose file may be valid at the time of reading."""
 
 
@@ -440,11 +440,11 @@ def written_meanwhile(write):
     """Call ``write`` repeatedly in another thread while the body of the ``with`` statement runs."""
     is_over = threading.Event()
 
-    def go_on():
+    def keep_replacing():
         while not is_over.is_set():
             write()
 
-    thread = threading.Thread(target=go_on)
+    thread = threading.Thread(target=keep_replacing)
     if write is not None:
         thread.start()
     try:
@@ -460,7 +460,7 @@ def tried(name, form):
     folder = Path(tempfile.mkdtemp())
     path = folder / NAME
     writer = made(form, path)
-    before = None if writer else what_it_is(path)
+    before = None if writer else file_state(path)
     messages, kind, start = [], "read", time.process_time()
     signal.alarm(HANGS_AFTER_S)
     try:
@@ -475,7 +475,7 @@ def tried(name, form):
     finally:
         signal.alarm(0)
     seconds = time.process_time() - start
-    is_as_before = writer is not None or (what_it_is(path) == before and not path.with_name(f"{NAME}.ran").exists())
+    is_as_before = writer is not None or (file_state(path) == before and not path.with_name(f"{NAME}.ran").exists())
     shutil.rmtree(folder)
     return {
         "loader": name,
@@ -503,7 +503,7 @@ def made(form, path):
     return writer
 
 
-def what_it_is(path):
+def file_state(path):
     found = path.lstat()
     content = path.read_bytes() if path.is_file() and not path.is_symlink() and found.st_size < 2**21 else None
     return found.st_mode, found.st_size, found.st_mtime_ns, content

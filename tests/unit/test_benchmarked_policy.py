@@ -48,7 +48,14 @@ def device(plan, **config):
         ({16: "GPU", 32: "CPU", 64: "GPU"}, (16, 64), "GPU"),
         ({16: "GPU", 32: "CPU", 64: "GPU"}, (40,), "CPU"),
     ],
-    ids=["up to the CPU's last", "from there on", "below all", "not surely better", "changing back", "and between"],
+    ids=[
+        "up to the CPU's last",
+        "at and above a size",
+        "below all",
+        "not surely better",
+        "changing back",
+        "and between",
+    ],
 )
 def test_a_trial_runs_on_the_device_of_the_largest_measured_size_up_to_its_own(answers, sizes, where):
     plan = policy(a_decision("A100", answers)).plan(CLUSTER)
@@ -124,7 +131,7 @@ def test_the_plan_explains_devices_by_size_and_the_measured_range():
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         (
             {"cpu": CpuPolicy(cpus=4)},
@@ -138,11 +145,11 @@ def test_the_plan_explains_devices_by_size_and_the_measured_range():
     ],
     ids=["other CPUs", "a fraction of a GPU", "as measured"],
 )
-def test_differences_from_the_measurement_are_reported(fields, told):
+def test_differences_from_the_measurement_are_reported(fields, message):
     reasons = [each for each in policy(**fields).plan(CLUSTER).reasons if "measured with" in each]
 
-    assert len(reasons) == bool(told)
-    assert all(each.startswith(told) for each in reasons)
+    assert len(reasons) == bool(message)
+    assert all(each.startswith(message) for each in reasons)
 
 
 @pytest.mark.parametrize(
@@ -166,15 +173,15 @@ def test_the_error_names_both_devices_if_neither_fits():
 
 
 @pytest.mark.parametrize(
-    ("decision", "told"),
+    ("decision", "message"),
     [
         (a_decision("H100", cpu_model="a CPU"), "measured on A100, but this one was measured on H100: short of"),
         (a_decision("A100", cpu_model="another"), "measured on a CPU, but this one was measured on another: short of"),
     ],
     ids=["GPU", "CPU"],
 )
-def test_a_decision_from_other_hardware_is_rejected_unless_accepted(decision, told):
-    with pytest.raises(InfeasibleRequestError, match=told):
+def test_a_decision_from_other_hardware_is_rejected_unless_accepted(decision, message):
+    with pytest.raises(InfeasibleRequestError, match=message):
         policy(decision).plan(CLUSTER)
 
     plan = policy(decision, accept_other_hardware=True).plan(CLUSTER)
@@ -195,8 +202,8 @@ def test_hardware_on_which_no_trial_is_placed_does_not_count():
 def test_unknown_hardware_is_reported_as_unknown():
     reasons = policy().plan(nodes((16, 2))).reasons
 
-    assert "it is unknown whether the GPUs are those of the measurement" in reasons
-    assert "it is unknown whether the CPUs are those of the measurement" in reasons
+    assert "it is unknown whether the GPUs are the same as in the measurement" in reasons
+    assert "it is unknown whether the CPUs are the same as in the measurement" in reasons
 
 
 @pytest.mark.parametrize("is_naive", [True, False], ids=["without a time zone", "with one"])
@@ -241,7 +248,7 @@ def test_one_of_several_workloads_must_be_chosen():
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"workload": "mpl"}, r"the decision has no workload 'mpl'; did you mean 'mlp'\? \(available: mlp\)"),
         ({"objective": "cost"}, "objective='cost' needs a decision with prices"),
@@ -251,8 +258,8 @@ def test_one_of_several_workloads_must_be_chosen():
         ({"cpu": AutoscalingPolicy(CPU)}, "wrap BenchmarkedPolicy in AutoscalingPolicy"),
     ],
 )
-def test_a_wrong_field_is_explained(fields, told):
-    with pytest.raises(InvalidResourcesError, match=told):
+def test_a_wrong_field_is_explained(fields, message):
+    with pytest.raises(InvalidResourcesError, match=message):
         policy(**fields)
 
 

@@ -109,7 +109,10 @@ def test_the_plan_explains_measurements_formula_and_the_fraction_of_each_config(
     lines = GpuMemoryPolicy(profile=PROFILE, cpus=1).plan(ONE_GPU).explain().splitlines()
 
     assert "  at most 4 with 1 CPU, 0.25 GPU, 20 GiB of GPU memory" in lines
-    assert "  - 3 configs measured, 2 GiB to 16 GiB: each trial gets what its config needs and 10% more" in lines
+    assert (
+        "  - 3 configs measured, 2 GiB to 16 GiB: each trial gets the memory that its config needs and 10% more"
+        in lines
+    )
     assert "  - {'batch': 16}: 4 GiB, so 0.0555 GPU" in lines
     assert any(line.startswith("  - GPU memory by config: 256 MiB x batch") for line in lines)
 
@@ -140,7 +143,7 @@ def test_only_configs_that_ran_out_of_memory_are_infeasible():
     plan = GpuMemoryPolicy(profile=profile).plan(ONE_GPU)
 
     assert gpus_for(plan, batch=8) == 0.0277
-    assert "1 config not counted, which ran out of memory on a GPU of 80 GiB" in plan.explain()
+    assert "1 config not counted because of out-of-memory errors on a GPU of 80 GiB" in plan.explain()
     with pytest.raises(InfeasibleRequestError, match="more than 80 GiB of GPU memory"):
         plan.slot_for({"batch": 99})
 

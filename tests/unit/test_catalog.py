@@ -188,7 +188,7 @@ def test_a_head_of_several_nodes_is_refused(fields):
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "message"),
     [
         ({"count": 2, "min_nodes": 3}, "min_nodes=3 above count=2: raise count, or lower min_nodes"),
         ({**SLICE, "min_nodes": 6}, "min_nodes=6 .* whole number of 4x4 slices: use a multiple of 4"),
@@ -196,8 +196,8 @@ def test_a_head_of_several_nodes_is_refused(fields):
     ],
     ids=["above the count", "a partial slice", "negative"],
 )
-def test_an_invalid_minimum_is_refused(fields, says):
-    with pytest.raises(InvalidResourcesError, match=says):
+def test_an_invalid_minimum_is_refused(fields, message):
+    with pytest.raises(InvalidResourcesError, match=message):
         node_type(**fields)
 
 

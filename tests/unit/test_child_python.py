@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tune_policies.files.child_python import child_python, program_path
-from tune_policies.trainers.gpu_memory.mps import ask_mps_daemon
+from tune_policies.trainers.gpu_memory.mps import query_mps_daemon
 
 ROOT = Path(__file__).parents[2]
 STARTS = "tune_policies/files/child_python.py"
@@ -50,7 +50,7 @@ def test_no_program_of_the_working_directory_is_started(path, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", path)
 
-    assert ask_mps_daemon() == "nvidia-cuda-mps-control is not installed"
+    assert query_mps_daemon() == "nvidia-cuda-mps-control is not installed"
     assert list(tmp_path.rglob("ran")) == []
 
 

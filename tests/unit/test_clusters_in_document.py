@@ -94,7 +94,7 @@ def test_documents_without_a_kuberay_cluster_are_ignored(data):
         pytest.param({"template": pod(cpu=True)}, ("cpu",), "is not a Kubernetes quantity", id="a boolean"),
         pytest.param({"template": {"spec": {"containers": []}}}, ("containers",), "at least one", id="no container"),
         pytest.param({"template": {"metadata": {}}}, ("spec",), "spec is missing", id="no pod"),
-        pytest.param({"groupName": ["a"]}, ("groupName",), "must be a text", id="a name that is a list"),
+        pytest.param({"groupName": ["a"]}, ("groupName",), "must be a string", id="a name that is a list"),
     ],
 )
 def test_a_wrong_field_is_reported_with_its_path_and_a_fix(changes, path, message):
@@ -109,8 +109,8 @@ def test_a_number_instead_of_a_text_is_reported_and_read_as_text():
 
     place = ("spec", "workerGroupSpecs", 0, "rayStartParams")
     assert {each.path: each.message for each in wrong} == {
-        (*place, "num-cpus"): 'num-cpus must be a text, got the number 0: write "0", in quotes',
-        (*place, "block"): 'block must be a text, got the truth value True: write "true", in quotes',
+        (*place, "num-cpus"): 'num-cpus must be a string, got the number 0: write "0", in quotes',
+        (*place, "block"): 'block must be a string, got the truth value True: write "true", in quotes',
     }
     assert cluster.spec.workerGroupSpecs[0].rayStartParams == {"num-cpus": "0", "block": "true"}
 
@@ -118,7 +118,7 @@ def test_a_number_instead_of_a_text_is_reported_and_read_as_text():
 def test_a_fraction_without_quotes_is_reported_and_read_as_text():
     ((cluster,), (problem,)) = read(manifest(spec=spec(template=pod(cpu=0.5))))
 
-    assert problem.message == 'cpu must be a whole number or a text, got 0.5: write "0.5", in quotes'
+    assert problem.message == 'cpu must be a whole number or a string, got 0.5: write "0.5", in quotes'
     assert cluster.spec.workerGroupSpecs[0].template.spec.containers[0].resources.limits == {"cpu": "0.5"}
 
 

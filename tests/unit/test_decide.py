@@ -176,7 +176,7 @@ def test_a_size_measured_on_only_one_device_is_omitted_and_reported():
 
 
 @pytest.mark.parametrize(
-    ("run_set", "told"),
+    ("run_set", "message"),
     [
         (a_run(("cpu",)), "a decision needs times of cpu and gpu, but the run measured cpu. Run it with"),
         (
@@ -201,8 +201,8 @@ def test_a_size_measured_on_only_one_device_is_omitted_and_reported():
     ],
     ids=["one device", "a device is missing", "nothing", "no size of both"],
 )
-def test_a_run_that_decides_nothing_is_explained(run_set, told):
-    with pytest.raises(UndecidedError, match=told):
+def test_a_run_that_decides_nothing_is_explained(run_set, message):
+    with pytest.raises(UndecidedError, match=message):
         decide(run_set, TERMS, CLUSTER)
 
 
@@ -251,13 +251,13 @@ def test_the_crossover_is_the_size_from_which_on_the_gpu_is_always_the_answer(an
     assert describe(by_size) == text
 
 
-def asked_for_nodes(capacity=CLUSTER, prices=PRICES, packing=None, **fields):
+def decided_with_nodes(capacity=CLUSTER, prices=PRICES, packing=None, **fields):
     terms = Terms(steps_per_trial=1000, nodes=NodesQuestion(**{"num_trials": 100, "node_cpus": 16} | fields))
     return sizes_of(decide(a_run(), terms, capacity, prices, packing))[256]
 
 
 def test_the_number_of_cpu_nodes_that_finish_as_soon_as_one_gpu():
-    size = asked_for_nodes()
+    size = decided_with_nodes()
     found = size.gpu_or_nodes
 
     # The GPU runs 100 trials of 6.256 s one after the other. In this time, a node runs 23 rounds of 4 trials.
@@ -267,7 +267,7 @@ def test_the_number_of_cpu_nodes_that_finish_as_soon_as_one_gpu():
 
 
 def test_cpu_nodes_are_paid_for_until_the_last_trial_has_ended():
-    found = asked_for_nodes().gpu_or_nodes
+    found = decided_with_nodes().gpu_or_nodes
 
     assert found.gpu_cost == pytest.approx(2.0 * found.gpu_s / 3600)
     assert found.nodes_cost == pytest.approx(2 * 0.8 * found.nodes_s / 3600)
@@ -276,26 +276,26 @@ def test_cpu_nodes_are_paid_for_until_the_last_trial_has_ended():
 
 
 def test_more_gpu_trials_at_once_need_more_nodes():
-    found = asked_for_nodes(packing=packed_on(UNREAD_GPU)).gpu_or_nodes
+    found = decided_with_nodes(packing=packed_on(UNREAD_GPU)).gpu_or_nodes
 
     # The GPU runs 1.5 times as many trials per hour: 100 take 417 s. In this time, a node runs 15 rounds of 4 trials.
     assert (found.gpu_s, found.num_nodes) == (pytest.approx(100 * 6.256 / 1.5, rel=0.01), 2)
-    assert asked_for_nodes().gpu_or_nodes.gpu_s > found.gpu_s
+    assert decided_with_nodes().gpu_or_nodes.gpu_s > found.gpu_s
 
 
 def test_the_nodes_are_those_of_the_cluster_without_gpus():
     cluster = ClusterCapacity.of(NODE, gpu_node("b", gpus=0, cpus=8), gpu_node("c", gpus=0, cpus=4))
 
-    assert asked_for_nodes(cluster, node_cpus=None).gpu_or_nodes.node_cpus == 8
+    assert decided_with_nodes(cluster, node_cpus=None).gpu_or_nodes.node_cpus == 8
     with pytest.raises(InvalidResourcesError, match=r"no node without GPUs, .* pass --node-cpus"):
-        asked_for_nodes(node_cpus=None)
+        decided_with_nodes(node_cpus=None)
 
 
 def test_a_node_must_have_room_for_a_trial():
     with pytest.raises(
         InvalidResourcesError, match=r"a node of 2 CPUs has no room .* measured with 4: pass --node-cpus 4"
     ):
-        asked_for_nodes(node_cpus=2)
+        decided_with_nodes(node_cpus=2)
 
 
 @pytest.mark.parametrize("num_trials", [0, 100_001])
@@ -351,4 +351,4 @@ def test_the_table_of_nodes_has_the_crossover_and_what_both_cost():
     text = captured.get()
 
     assert "100 trials on 1 GPU, or on the fewest nodes of 16 CPUs that end no later" in text
-    assert "Nodes cost no more up to" in text
+    assert "Most nodes for the cost of the GPU" in text

@@ -302,7 +302,7 @@ def numbers(plan):
     [
         pytest.param(GpuPolicy(), (L4,), {"l4": 2}, {"l4": (2, 8)}, id="of the needed group"),
         pytest.param(GpuPolicy(), (L4,), {"l4": 10}, {"l4": (10, 10)}, id="more nodes than needed"),
-        pytest.param(GpuPolicy(), (L4, A100), {"a100": 3}, {"a100": (3, 3), "l4": (0, 5)}, id="trials run there first"),
+        pytest.param(GpuPolicy(), (L4, A100), {"a100": 3}, {"a100": (3, 3), "l4": (0, 5)}, id="the group used first"),
         pytest.param(GpuPolicy(), (L4, CPU), {"cpu": 1}, {"cpu": (1, 1), "l4": (0, 8)}, id="of no use to any trial"),
         pytest.param(ON_SLICES, (SLICE,), {"v6e": 4}, {"v6e": (4, 32)}, id="a whole TPU slice"),
         pytest.param(

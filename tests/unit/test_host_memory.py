@@ -47,7 +47,7 @@ def test_unknown_host_memory_limits_nothing_and_is_reported(policy):
     plan = policy.plan(ClusterCapacity.of(UNREAD))
 
     assert plan.limited_by == "GPU"
-    assert "host memory of some nodes is unknown, so it limits nothing there" in plan.reasons
+    assert "host memory of some nodes is unknown, so it does not limit trials on them" in plan.reasons
 
 
 @pytest.mark.parametrize(

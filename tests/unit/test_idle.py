@@ -72,25 +72,25 @@ IDLE = {
     "reserved resources": (
         nodes((8, 0)),
         ReservingPolicy(CpuPolicy(cpus=2), cpus=2),
-        ["2 of 8 CPUs: left free by the policy"],
+        ["2 of 8 CPUs: reserved for others by the policy"],
     ),
     "devices next to reserved resources": (
         nodes((8, 1), (8, 1)),
         ReservingPolicy(GpuPolicy(gpus=0.25, cpus=1), cpus=11),
         [
-            "11 of 16 CPUs: left free by the policy",
+            "11 of 16 CPUs: reserved for others by the policy",
             "0.75 of 2 GPUs: more trials would need resources that the policy reserves for others",
         ],
     ),
     "more than the reserved resources": (
         nodes((8, 0)),
         ReservingPolicy(CpuPolicy(cpus=3), cpus=1),
-        ["1 of 8 CPUs: left free by the policy", "1 of 8 CPUs: too little for one more trial"],
+        ["1 of 8 CPUs: reserved for others by the policy", "1 of 8 CPUs: too little for one more trial"],
     ),
     "reserved resources with several slot types": (
         nodes((8, 2), (8, 0)),
         ReservingPolicy(MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=4)), cpus=4),
-        ["4 of 16 CPUs: left free by the policy", "2 of 16 CPUs: too little for one more trial"],
+        ["4 of 16 CPUs: reserved for others by the policy", "2 of 16 CPUs: too little for one more trial"],
     ),
     "remaining resources, and too few workers": (
         nodes((5, 0), (5, 0), (5, 0)),

@@ -25,7 +25,7 @@ from tune_policies import (
 )
 from tune_policies.cluster.labels import matcher
 from tune_policies.placement.layout import place_slots, with_places
-from tune_policies.placement.scale_up import types_that_hold
+from tune_policies.placement.scale_up import types_with_room
 
 mixed = st.lists(leaves | wrapped, min_size=2, max_size=3).map(lambda policies: MixedPolicy(*policies))
 nested = (
@@ -177,7 +177,7 @@ def test_gpu_node_types_come_last_for_trials_without_gpus():
     ]
     (slot,) = CpuPolicy(cpus=2).plan(nodes((8, 0))).slots
 
-    found = types_that_hold(slot, ClusterCapacity(nodes=(), node_types=tuple(types)), 1)
+    found = types_with_room(slot, ClusterCapacity(nodes=(), node_types=tuple(types)), 1)
 
     assert [each.name for each in found] == ["c", "b", "a"]
 

@@ -45,7 +45,7 @@ def test_a_finding_has_the_line_of_its_field():
 def test_a_missing_field_has_the_line_of_its_parent():
     text = CLUSTER.replace('\n        - name: ray-worker\n          resources: {limits: {cpu: "2"}}', " [{name: ray}]")
 
-    assert places(text, "no-cpus") == [(19, "no-cpus")]
+    assert places(text, "cpus-missing") == [(19, "cpus-missing")]
 
 
 def test_a_finding_in_an_aliased_part_has_the_line_of_the_alias():
@@ -72,7 +72,7 @@ def test_the_fix_for_an_image_with_another_ray_depends_on_the_image_of_the_head(
         '{limits: {cpu: "2"}}\n  worker', '{limits: {cpu: "2"}}}\n  worker'
     )
 
-    found = [each for each in lint_text(text, "") if each.rule == "version-of-image"]
+    found = [each for each in lint_text(text, "") if each.rule == "image-version-differs"]
     assert found[-1].fix == fix
 
 
@@ -118,13 +118,13 @@ def test_an_unreadable_file_is_a_finding(tmp_path, content):
     "text", ["", "# nothing\n", "kind: ConfigMap\napiVersion: v1\n"], ids=["empty", "a comment", "other"]
 )
 def test_a_file_without_a_cluster_is_a_note(text):
-    assert [(each.rule, each.severity) for each in lint_text(text, "x")] == [("nothing-known", "note")]
+    assert [(each.rule, each.severity) for each in lint_text(text, "x")] == [("no-cluster", "note")]
 
 
 def test_a_number_without_quotes_is_found_and_other_fields_are_checked():
     text = CLUSTER.replace("minReplicas: 0", "minReplicas: 7\n    rayStartParams: {num-cpus: 4}")
 
-    assert places(text, "wrong-field", "min-above-max") == [(15, "min-above-max"), (16, "wrong-field")]
+    assert places(text, "invalid-field", "min-above-max") == [(15, "min-above-max"), (16, "invalid-field")]
 
 
 VALUES = st.one_of(

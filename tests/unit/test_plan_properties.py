@@ -33,7 +33,7 @@ from tune_policies import (
     Resources,
 )
 from tune_policies.placement.layout import with_places
-from tune_policies.placement.packing import Request, as_told_apart, count_trials
+from tune_policies.placement.packing import Request, count_trials, with_rounded_memory
 from tune_policies.policies.policy import build_policy
 from tune_policies.policies.reserving import rests
 from tune_policies.testing.clusters import draw_nodes, with_node_types
@@ -209,7 +209,7 @@ def test_merged_shapes_fit_equally_many_trials(memories, needed, num_workers):
     capacity = ClusterCapacity.of(*(Resources(cpus=200, memory_bytes=memory) for memory in memories))
     request = Request(worker=Resources(cpus=1, memory_bytes=needed), num_workers=num_workers)
 
-    seen = as_told_apart(capacity, memory=needed, num_workers=num_workers)
+    seen = with_rounded_memory(capacity, memory=needed, num_workers=num_workers)
 
     assert count_trials(seen.groups, request) == count_trials(capacity.groups, request)
 
@@ -217,7 +217,7 @@ def test_merged_shapes_fit_equally_many_trials(memories, needed, num_workers):
 def test_nodes_that_differ_by_bytes_share_a_shape_only_for_requests_without_memory():
     capacity = ClusterCapacity.of(*(Resources(cpus=1, memory_bytes=2**30 + at) for at in range(9)))
 
-    seen = as_told_apart(capacity, memory=None, num_workers=0)
+    seen = with_rounded_memory(capacity, memory=None, num_workers=0)
 
     assert len(seen.groups) == 1
     assert len(seen.where(lambda node: True).groups) == len(seen.replacing({}).groups) == 9

@@ -84,7 +84,7 @@ def test_the_date_of_a_catalog_is_that_of_its_file(written):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (HEAD + "c,,,4,16,cheap,r,,,a\n", "line 2, column Price: 'cheap' is not a number of 0 or above"),
         (HEAD + "c,,,4,16,-1,r,,,a\n", "line 2, column Price: '-1' is not a number of 0 or above"),
@@ -98,13 +98,13 @@ def test_the_date_of_a_catalog_is_that_of_its_file(written):
         ("", "line 1: the column InstanceType is missing"),
     ],
 )
-def test_an_invalid_catalog_is_refused_with_line_and_column(written, text, told):
-    with pytest.raises(InvalidResourcesError, match=told):
+def test_an_invalid_catalog_is_refused_with_line_and_column(written, text, message):
+    with pytest.raises(InvalidResourcesError, match=message):
         load_prices(written(text))
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("currency: EUR\ncpu: 1\n", "required field 'date' of Prices is missing"),
         ("date: 2026-11-01\ncurrency: EUR\n", "the file contains no price: set instances, or cpu and gpus"),
@@ -116,22 +116,22 @@ def test_an_invalid_catalog_is_refused_with_line_and_column(written, text, told)
         ("{", "line 1: neither JSON .EOF"),
     ],
 )
-def test_an_invalid_price_file_is_refused_with_the_field(written, text, told):
-    with pytest.raises(InvalidResourcesError, match=told):
+def test_an_invalid_price_file_is_refused_with_the_field(written, text, message):
+    with pytest.raises(InvalidResourcesError, match=message):
         load_prices(written(text, "prices.yaml"))
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"region": "us-east-2"}, r"no prices of the region 'us-east-2'; did you mean 'us-east-1'\?"),
         ({"name": "prices.yaml", "use_spot": True}, "--spot needs SkyPilot's vms.csv"),
     ],
 )
-def test_an_invalid_option_is_explained(written, options, told):
+def test_an_invalid_option_is_explained(written, options, message):
     name = options.pop("name", "vms.csv")
 
-    with pytest.raises(InvalidResourcesError, match=told):
+    with pytest.raises(InvalidResourcesError, match=message):
         load_prices(written(VMS if name == "vms.csv" else OWN, name), **options)
 
 
@@ -148,7 +148,7 @@ GPUS = Prices(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"),
+    ("requested", "message"),
     [
         (
             {"cpus": 1, "gpus": 1, "accelerator_type": "A10"},
@@ -159,6 +159,6 @@ GPUS = Prices(
         ({"cpus": 1}, "no price for 1 CPU without a GPU: add an instance that is large enough, or the price"),
     ],
 )
-def test_resources_without_a_price_are_reported(wanted, told):
-    with pytest.raises(InvalidResourcesError, match=told):
-        GPUS.per_hour(**wanted)
+def test_resources_without_a_price_are_reported(requested, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        GPUS.per_hour(**requested)

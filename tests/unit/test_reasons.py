@@ -47,7 +47,7 @@ REASONS = {
     "an earlier choice":
         (nodes((4, 0)), GPU | CPU, "not GpuPolicy: one trial needs 1 GPU, but the largest node has"),
     "a choice with too few trials":
-        (FEW_H100, GpuPolicy(accelerator_type="H100", min_trials=3) | CPU, "3 times at once, but"),
+        (FEW_H100, GpuPolicy(accelerator_type="H100", min_trials=3) | CPU, "and min_trials=3, but"),
     "nodes that the autoscaler could add":
         (growing(SMALL), GPU | CPU, "The autoscaler could add small: call plan_when_ready"),
     "assumed memory":

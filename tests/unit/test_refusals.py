@@ -92,7 +92,7 @@ INFEASIBLE = {
     "a reservation of more GPU memory than a GPU has":
         (of(gpu_node("a", gpu_memory_gib=6), gpu_node("b", gpu_memory_gib=4)),
         ReservingPolicy(GPU, gpu_memory="4GiB"), "GPU memory",
-        "node b has GPUs of 4 GiB: short of GPU memory. Reserve less, or exclude such nodes: SelectingPolicy"),
+        "the GPUs of node b have 4 GiB: short of GPU memory. Reserve less, or exclude such nodes: SelectingPolicy"),
     "all resources in use":
         (in_use(Resources(gpus=2)), FreeCapacityPolicy(GPU), "GPU", "Or wait until others release their resources"),
     "no feasible choice":
@@ -104,15 +104,15 @@ INFEASIBLE = {
         (nodes((1, 0)), MixedPolicy(QUARTERS, CpuPolicy(cpus=2)), "GPU and CPU", "1 CPU, 0.25 GPU or else 2"),
     "too few concurrent trials with each type":
         (FEW_H100, GpuPolicy(accelerator_type=("H100", "A100"), min_trials=9), "GPU",
-        "on A100, 9 times at once: only 8 would run at once"),
+        "on A100, and min_trials=9: only 8 trials can run at once"),
     "too few concurrent trials":
-        (FEW_H100, GpuPolicy(min_trials=12), "GPU", "1 GPU, 12 times at once, but only 11 would run at once"),
+        (FEW_H100, GpuPolicy(min_trials=12), "GPU", "1 GPU, and min_trials=12, but only 11 trials can run at once"),
     "too few concurrent trials with each choice":
         (FEW_H100, FirstFeasiblePolicy(GpuPolicy(gpus=4), CpuPolicy(cpus=64), min_trials=9), "GPU and CPU",
-        "only 2 would run at once; for 64 CPUs, 9 times at once: only 3 would"),
+        "only 2 trials can run at once; for 64 CPUs, and min_trials=9: only 3 trials can"),
     "no selected node":
         (of(gpu_node("a", labels={"zone": "eu"}), gpu_node("b")), SelectingPolicy(CPU, {"zone": "us"}),
-        "nodes", "none of 2 nodes is left; zone is eu, not set: short of"),
+        "nodes", "none of the 2 nodes is selected (zone is eu, not set): short of"),
     "draining nodes": (ClusterCapacity(nodes=(gpu_node("a", gpus=0),), draining=(gpu_node("b"),)), GPU, "GPU",
         "0 GPUs; not counted: 1 being drained"),
     "resources that no node type has": (growing(SMALL, LARGE), AutoscalingPolicy(GpuPolicy(gpus=16)), "GPU",

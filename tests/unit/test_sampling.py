@@ -6,12 +6,12 @@ from tests.clusters import GIB, gpu_node
 from tune_policies import GpuDevice, NodeCapacity, Resources
 from tune_policies.probe.sampling import (
     NodeFacts,
-    about_unread,
     first_reads,
     group_kinds,
     second_reads,
     spread_facts,
     unread,
+    unread_nodes_warnings,
 )
 
 
@@ -153,4 +153,4 @@ def test_cpu_models_are_neither_compared_nor_applied_to_other_nodes():
     ],
 )
 def test_a_warning_about_an_unread_node_explains_the_consequence(node, expected):
-    assert list(about_unread([gpu_node("a", **node), gpu_node("b")], {"a": "no NVML"})) == [expected]
+    assert list(unread_nodes_warnings([gpu_node("a", **node), gpu_node("b")], {"a": "no NVML"})) == [expected]

@@ -41,7 +41,7 @@ def run_of(*usages):
         ([used(2, overhead_bytes=GIB)], "peak 3.0 of 8.0 GiB: 4 trials per GPU instead of 2"),
         ([used(2, process_bytes=4 * GIB)], "peak 4.0 of 8.0 GiB: 3 trials per GPU instead of 2"),
         ([used(7, num_ooms=1), used(1)], "1 of 2 trials ran out of 8.0 GiB: 1 trial per GPU instead of 2"),
-        ([used(15, gpus=1, num_ooms=1)], "1 of 1 trial ran out of 16.0 GiB, a whole GPU: take a larger one"),
+        ([used(15, gpus=1, num_ooms=1)], "1 of 1 trial ran out of 16.0 GiB, a whole GPU: use a larger GPU"),
         (
             [None],
             "no trial reported its GPU memory: only trials that have a GPU and run under a PolicyScheduler do. With "
@@ -212,7 +212,7 @@ def test_the_record_of_a_train_run_has_the_highest_peak_of_its_workers(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("nowhere", "is not a folder"), (".", "has no results of Tune or Train")]
+    ("name", "message"), [("nowhere", "is not a folder"), (".", "contains no results of Tune or Train")]
 )
 def test_a_folder_without_a_run_is_an_error(tmp_path, name, message):
     with pytest.raises(InvalidResourcesError, match=message):

@@ -112,7 +112,7 @@ def test_the_table_lists_reasons_with_the_configurations_that_they_concern(capsy
 
     print_verdicts(verdicts(runs, Phase.COMPUTE))
 
-    told = capsys.readouterr().out
-    assert "ambiguous" in told
-    assert "[red]gpu[/blue]" in told
-    assert "* mlp[1] compute: the interval from" in told
+    printed = capsys.readouterr().out
+    assert "ambiguous" in printed
+    assert "[red]gpu[/blue]" in printed
+    assert "* mlp[1] compute: the interval from" in printed

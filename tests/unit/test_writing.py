@@ -283,7 +283,7 @@ def test_the_head_and_every_group_have_optional_fields():
 
 
 @pytest.mark.parametrize(
-    ("fields", "key", "told"),
+    ("fields", "key", "expected"),
     [
         ({"gpus": 1}, "nvidia.com/gpu", None),
         ({"gpus": 2, "device_key": "nvidia.com/gpu.shared"}, "nvidia.com/gpu.shared", {"GPU": "2"}),
@@ -323,11 +323,11 @@ def test_the_head_and_every_group_have_optional_fields():
         "TPU",
     ],
 )
-def test_amounts_that_ray_ignores_in_limits_are_group_resources(fields, key, told):
+def test_amounts_that_ray_ignores_in_limits_are_group_resources(fields, key, expected):
     written = group(cpu_type(**fields))
     resources = written["template"]["spec"]["containers"][0]["resources"]
 
-    assert written.get("resources") == told
+    assert written.get("resources") == expected
     assert key in resources["limits"]
     assert resources["requests"] == resources["limits"] | {"ephemeral-storage": "10Gi"}
 
@@ -348,7 +348,7 @@ def test_pods_with_gpus_tolerate_azures_recommended_taint_on_aks():
 
 
 @pytest.mark.parametrize(
-    ("platform", "says"),
+    ("platform", "message"),
     [
         ("gke", "--total-max-nodes N"),
         ("eks", "managed node group for each group, with minSize 0, maxSize N"),
@@ -357,10 +357,10 @@ def test_pods_with_gpus_tolerate_azures_recommended_taint_on_aks():
         (None, "an autoscaler of nodes"),
     ],
 )
-def test_a_comment_explains_how_the_platform_adds_nodes(platform, says):
+def test_a_comment_explains_how_the_platform_adds_nodes(platform, message):
     text = write_cluster(a_design(), WriteOptions(platform=platform)).replace("\n#  ", "")
 
-    assert says in text
+    assert message in text
 
 
 @pytest.mark.parametrize("ray_version", ["2.50.0", "2.60.0"])
@@ -458,7 +458,7 @@ NO_KEY = cpu_type(custom={"MBLT": 1})
 
 
 @pytest.mark.parametrize(
-    ("plan", "options", "says"),
+    ("plan", "options", "message"),
     [
         (
             a_design(name="t" * 48),
@@ -490,24 +490,24 @@ NO_KEY = cpu_type(custom={"MBLT": 1})
         (a_design(trials=TRIALS.on_nodes({"zone": "eu"})), {"ray_version": "2.50.0"}, "use Ray 2.51 or newer"),
     ],
 )
-def test_a_cluster_that_cannot_run_is_refused(plan, options, says):
-    with pytest.raises(InvalidResourcesError, match=says):
+def test_a_cluster_that_cannot_run_is_refused(plan, options, message):
+    with pytest.raises(InvalidResourcesError, match=message):
         write_cluster(plan, WriteOptions(**options))
 
 
 @pytest.mark.parametrize(
-    ("form", "says"),
+    ("form", "message"),
     [("kuberay", "cannot have 3 nodes: use a multiple of 2"), ("cluster-yaml", "launcher does not support")],
 )
-def test_slices_of_several_hosts_are_whole_and_require_kubernetes(form, says):
+def test_slices_of_several_hosts_are_whole_and_require_kubernetes(form, message):
     plan = a_design(groups=(DesignedGroup(node_type=gpu_type(), max_nodes=3, num_hosts=2),))
 
-    with pytest.raises(InvalidResourcesError, match=says):
+    with pytest.raises(InvalidResourcesError, match=message):
         write_cluster(plan, WriteOptions(format=form))
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "message"),
     [
         ({"ray_version": "latest"}, "ray_version must be a full version such as 2.60.0"),
         ({"ray_version": "2.60"}, "a full version"),
@@ -531,8 +531,8 @@ def test_slices_of_several_hosts_are_whole_and_require_kubernetes(form, says):
         ({"num_gpus": True, "format": "cluster-yaml"}, "always contains the GPUs"),
     ],
 )
-def test_invalid_options_are_refused(fields, says):
-    with pytest.raises(InvalidResourcesError, match=says):
+def test_invalid_options_are_refused(fields, message):
+    with pytest.raises(InvalidResourcesError, match=message):
         WriteOptions(**fields)
 
 

@@ -143,7 +143,7 @@ def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: 
         return {"error": "it is not installed on the node"}
     try:
         used_before = use_once_settled(lambda: _read_use(uuid, None)[0], idle_bytes)
-        reported, read = run_while_it_holds(
+        reported, read = run_while_memory_is_allocated(
             child_python(str(_CHILD), framework),
             lambda pid: _read_use(uuid, pid),
             timeout_s=timeout_s,
@@ -167,7 +167,7 @@ def use_once_settled(
     return used
 
 
-def run_while_it_holds(
+def run_while_memory_is_allocated(
     command: Sequence[str], read: Callable[[int], _Read], *, timeout_s: float, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], _Read] | tuple[str, None]:
     """Run a child process that prints a line of JSON, and call ``read`` with its process ID while it waits.

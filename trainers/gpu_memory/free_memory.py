@@ -55,7 +55,7 @@ def wait_for_free_memory(share: GpuShare, earlier: FractionLimits | None = None,
         if lacking is None:
             return
         if time.monotonic() >= deadline:
-            raise _not_enough_free(lacking, share, timeout_s)
+            raise _insufficient_free_memory(lacking, share, timeout_s)
         time.sleep(min(_POLL_S, timeout_s))
 
 
@@ -81,7 +81,7 @@ def _own_bytes(device: DeviceUse, earlier: FractionLimits | None) -> int:
     return max(by_driver, sum(held.values()) + (earlier.overhead_of(held) if earlier else 0))
 
 
-def _not_enough_free(device: DeviceUse, share: GpuShare, timeout_s: float) -> MemoryLimitError:
+def _insufficient_free_memory(device: DeviceUse, share: GpuShare, timeout_s: float) -> MemoryLimitError:
     holders = sorted(device.bytes_by_process.items(), key=lambda item: -(item[1] or 0))
     named = [
         f"process {pid} ({format_bytes(amount) if amount is not None else 'an unknown amount'})"
@@ -113,7 +113,7 @@ _SMALLEST_LEAK_BYTES: Final = 64 * MIB
 """The minimum size of a leak. A smaller amount is probably a workspace of a library such as cuBLAS."""
 
 
-def is_too_much_to_keep(left_over_bytes: int, share_bytes: int | None) -> bool:
+def exceeds_leak_limit(left_over_bytes: int, share_bytes: int | None) -> bool:
     """Return whether an earlier trial left so much of its GPU fraction in use that the process should end."""
     return left_over_bytes > max(_SMALLEST_LEAK_BYTES, (share_bytes or 0) // 20)
 

@@ -66,7 +66,7 @@ def limit_torch(torch: Any, limits: FractionLimits) -> bool:
             limit = limits.limit("torch", torch.__version__, total_bytes=total, gpu_model=properties.name)
             fraction = min(limit.torch_fraction(total), torch_own_fraction(os.environ))
             budget = int(fraction * total)
-            limits.check_held("torch", device, module.memory_reserved(device), budget)
+            limits.check_allocated("torch", device, module.memory_reserved(device), budget)
             module.set_per_process_memory_fraction(fraction, device)
             limits.limit_bytes["torch"] = budget
     return bool(available) or _limit_apple(torch, limits)
@@ -247,7 +247,7 @@ def limit_cupy(cupy: Any, limits: FractionLimits) -> bool:
                     f"CuPy cannot read {CUPY_VARIABLE}={os.environ.get(CUPY_VARIABLE)}. "
                     "Unset it, or use a number of bytes or a percentage up to 100%"
                 ) from error
-            limits.check_held("cupy", device, held, budget)
+            limits.check_allocated("cupy", device, held, budget)
             pool.set_limit(size=budget)
         limits.limit_bytes["cupy"] = budget
     return True

@@ -9,7 +9,7 @@ import ray
 from ray import tune
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.files.terminal import tell
+from tune_policies.files.terminal import print_to_stderr
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile, flat
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies import GpuMemoryPolicy, GpuPolicy
@@ -76,7 +76,7 @@ def measure_gpu_memory(
         raise InvalidResourcesError(f"policy must be a GpuPolicy, got {shorten(policy)}")
     if policy.gpus != 1 or policy.num_workers:
         raise InvalidResourcesError(
-            "memory is measured on one whole GPU, in the trial itself. Leave gpus and num_workers out of the policy"
+            "memory is measured on one whole GPU, in the trial itself. Omit gpus and num_workers in the policy"
         )
     check_trainable(trainable)
     wanted = configs_to_measure(configs, num_samples, seed)
@@ -249,7 +249,7 @@ class _Progress(tune.Callback):  # type: ignore[misc]  # Ray's classes are untyp
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         measured = trial.config[MEASURED]
         which = f"config {measured['number'] + 1} of {self._num_configs}, {shorten(measured['config'])}"
-        tell(f"measuring GPU memory: {which}")
+        print_to_stderr(f"measuring GPU memory: {which}")
 
 
 def _profile(

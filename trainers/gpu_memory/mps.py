@@ -31,7 +31,7 @@ _UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
 
 def isolate_by_mps(limits: FractionLimits) -> None:
     """Limit this process with MPS, or add a warning with the reason why this is not possible."""
-    reason = ask_mps_daemon()
+    reason = query_mps_daemon()
     if reason is None:
         try:
             total_bytes, _ = limits.read_device()
@@ -81,7 +81,7 @@ def mps_own_limit(text: str, device: str) -> int | None:
     return min(limits, default=None)
 
 
-def ask_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
+def query_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
     """Return the reason why no MPS daemon answers on this machine, or ``None`` if a daemon answers.
 
     Like CUDA, the command looks for the daemon in ``CUDA_MPS_PIPE_DIRECTORY``.

@@ -168,12 +168,12 @@ class FractionLimits:
             )
         return with_version is not None
 
-    def check_held(self, framework: str, device: int, held_bytes: int, budget: int) -> None:
+    def check_allocated(self, framework: str, device: int, held_bytes: int, budget: int) -> None:
         """Raise a ``MemoryLimitError`` if a framework already uses more memory of a device than its budget."""
         if held_bytes > budget:
             raise MemoryLimitError(
                 f"{framework} already uses {format_bytes(held_bytes)} of GPU {device}, more than its budget of "
-                f"{format_bytes(budget)}. Put nothing on the GPU before the trial starts"
+                f"{format_bytes(budget)}. Do not use the GPU before the trial starts"
             )
 
     def report_unenforced(self, message: str, hint: str = "") -> None:

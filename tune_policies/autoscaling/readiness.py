@@ -18,7 +18,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from tune_policies.autoscaling.capacity_request import CapacityRequest
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.packing import Limit
-from tune_policies.placement.scale_up import fewest_nodes, plan_on_smallest_node, types_that_hold
+from tune_policies.placement.scale_up import fewest_nodes, plan_on_smallest_node, types_with_room
 from tune_policies.placement.trial_slot import Bundle
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies import AutoscalingPolicy, FirstFeasiblePolicy
@@ -26,7 +26,7 @@ from tune_policies.policies.first_feasible import why_not
 from tune_policies.policies.free_capacity import FreeCapacityPolicy
 from tune_policies.policies.gpu_selection import GpuTypesPolicy
 from tune_policies.policies.policy import ResourcePolicy, with_inner
-from tune_policies.probe.holders import read_holders, what_holders_have
+from tune_policies.probe.holders import describe_holders, read_holders
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.ray_compat.autoscaler import Autoscaler, Launch, LaunchReport, find_autoscaler, ray_errors
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
@@ -128,9 +128,9 @@ class _Search:
             if plan is not None:
                 return plan
             error = self._shortfall(choice)
-            errors.append(error.told(offered=f"{error.offered}, and {why}"))
+            errors.append(error.with_texts(offered=f"{error.offered}, and {why}"))
             self._given_up.append(why_not(choice, errors[-1]))
-            self._tell(f"{_name(choice)} is not possible: {why}")
+            self._log(f"{_name(choice)} is not possible: {why}")
         raise InfeasibleRequestError.of_each(errors)
 
     def _wait_for(self, choice: ResourcePolicy, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
@@ -143,21 +143,21 @@ class _Search:
         except InfeasibleRequestError as error:
             return None, f"no nodes that can be added would suffice: {error.offered}"
         watch = LaunchWatch(autoscaler.report() or LaunchReport(0, answers=False), node_types)
-        self._tell(f"{_name(choice)} does not fit the alive nodes: requesting {_listed(bundles)}")
+        self._log(f"{_name(choice)} does not fit the alive nodes: requesting {_listed(bundles)}")
         before = self._node_ids
         with CapacityRequest(autoscaler, bundles):
             deadline = time.monotonic() + timeout_s
-            told = Counter[str]()
+            logged = Counter[str]()
             while True:
                 if self._read_if_changed() and (plan := self._first_that_runs(number)) is not None:
                     return plan, ""
                 report = autoscaler.report()
                 if report is not None:
-                    if report.answers and report.pending != told:
-                        told = report.pending
-                        self._tell(
+                    if report.answers and report.pending != logged:
+                        logged = report.pending
+                        self._log(
                             "the autoscaler is starting "
-                            + (", ".join(f"{count} {name}" for name, count in sorted(told.items())) or "nothing")
+                            + (", ".join(f"{count} {name}" for name, count in sorted(logged.items())) or "nothing")
                         )
                     if (why := watch.verdict(report)) is not None:
                         return None, why
@@ -175,7 +175,7 @@ class _Search:
 
     def _wait_until_free(self, plan: TrialPlan, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
         """Return a plan if its resources are released within the timeout, or the reason why they are not."""
-        self._tell(f"waiting up to {timeout_s:g} s for others to release {plan.common_slot}")
+        self._log(f"waiting up to {timeout_s:g} s for others to release {plan.common_slot}")
         bundles = plan.bundles(self.num_trials)
         if _can_reserve(bundles, timeout_s):
             deadline = time.monotonic() + _RESERVE_TIMEOUT_S
@@ -185,7 +185,7 @@ class _Search:
                     return free, ""
                 time.sleep(_POLL_S)
         with ray_errors():
-            holders = what_holders_have([bundle.resources for bundle in bundles], read_holders())
+            holders = describe_holders([bundle.resources for bundle in bundles], read_holders())
         return None, f"its resources were not released within {timeout_s:g} s{holders and ': '}{holders}"
 
     def _first_that_runs(self, number: int) -> TrialPlan | None:
@@ -197,7 +197,7 @@ class _Search:
                 continue
             if self.only_free and not _can_reserve(plan.bundles(self.num_trials), _RESERVE_TIMEOUT_S):
                 continue
-            self._tell(f"{_name(choice)} can run: {plan.max_concurrent_trials} at once")
+            self._log(f"{_name(choice)} can run: {plan.max_concurrent_trials} at once")
             return plan.with_reasons(*self._given_up[:i])
         return None
 
@@ -220,11 +220,11 @@ class _Search:
         alive = _alive_nodes()
         if alive == self._node_ids:
             return False
-        self._tell(f"{len(alive)} nodes are alive now, {len(self._node_ids)} were before")
+        self._log(f"{len(alive)} nodes are alive now, {len(self._node_ids)} were before")
         self._read()
         return True
 
-    def _tell(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         logger.info(line)
         if self.on_progress is not None:
             self.on_progress(line)
@@ -332,7 +332,7 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
     with_least = (each for each in with_inner((choice,)) if isinstance(each, FirstFeasiblePolicy | GpuTypesPolicy))
     num_trials = max([num_trials, *(each.min_trials for each in with_least)])
     if capacity.node_types is None:
-        return Needs(_imagined(choice, capacity, num_trials).bundles(num_trials), None)
+        return Needs(_hypothetical_plan(choice, capacity, num_trials).bundles(num_trials), None)
     is_growing = any(isinstance(each, AutoscalingPolicy) for each in with_inner((choice,)))
     growing = choice if is_growing else AutoscalingPolicy(choice)
     try:
@@ -342,14 +342,14 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
         if error.short_of != Limit.GPU_MEMORY or not with_gpus:
             raise
         # The GPU memory of a node is unknown until it starts.
-        return Needs(_imagined(choice, capacity, num_trials).bundles(num_trials), with_gpus)
+        return Needs(_hypothetical_plan(choice, capacity, num_trials).bundles(num_trials), with_gpus)
     if plan.min_concurrent_trials < num_trials:
         raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} would fit at once")
-    types = types_that_hold(plan.common_slot, capacity, num_trials)
+    types = types_with_room(plan.common_slot, capacity, num_trials)
     return Needs(plan.bundles(num_trials), frozenset(each.name for each in types if each.max_nodes_to_add))
 
 
-def _imagined(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> TrialPlan:
+def _hypothetical_plan(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> TrialPlan:
     plan = plan_on_smallest_node(choice.plan)
     if plan is None:
         plan_now(choice, capacity, num_trials)  # always raises an error here

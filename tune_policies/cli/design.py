@@ -52,7 +52,8 @@ def design(
     image: Annotated[str | None, option("The image of all pods; by default Ray's image of this version.")] = None,
     platform: _Platform = "gke",
     namespace: Annotated[
-        str | None, option("The namespace in Kubernetes; by default that of the user who applies the manifest.")
+        str | None,
+        option("The namespace in Kubernetes; by default the namespace of the user who applies the manifest."),
     ] = None,
     min_nodes: Annotated[
         list[str], option("The number of nodes to keep of a node type; can be repeated.", metavar="NAME=NUMBER")

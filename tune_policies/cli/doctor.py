@@ -8,7 +8,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_policies.cli.options import Address, Json, Redact, TimeoutS, fail, ray_speaks_on_stderr
+from tune_policies.cli.options import Address, Json, Redact, TimeoutS, fail, ray_output_on_stderr
 from tune_policies.files.terminal import TextConsole, TextTable, line
 from tune_policies.probe.doctor.node_checks import Diagnosis, Finding, Severity
 from tune_policies.values.errors import ProbeError
@@ -28,7 +28,7 @@ def doctor(*, json: Json = False, redact: Redact = False, address: Address = Non
     """
     from tune_policies.probe.doctor.cluster_reader import examine
 
-    with ray_speaks_on_stderr(), warnings.catch_warnings():
+    with ray_output_on_stderr(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray 2.50 leaves files open
         try:
             diagnosis = examine(address, timeout_s=timeout_s)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Tex
 import typer
 from typer.core import TyperGroup
 
-from tune_policies.files.terminal import drop_stdout, guarded_streams, tell
+from tune_policies.files.terminal import drop_stdout, guarded_streams, print_to_stderr
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.values.sanitize import indented, redacted, shortened
 
@@ -49,12 +49,13 @@ TimeoutS = Annotated[
 Cluster = Annotated[
     Path | None,
     option(
-        "Plan for the nodes of this file, without Ray: a list of nodes, the output of `probe --json`, a KubeRay "
-        "manifest, or a cluster YAML."
+        "Plan for the nodes in this file instead of a Ray cluster: a list of nodes, the output of `probe --json`, a "
+        "KubeRay manifest, or a cluster YAML."
     ),
 ]
 ClusterConfig = Annotated[
-    Path | None, option("The cluster's file (of `ray up` or KubeRay), for the nodes that an autoscaler can add.")
+    Path | None,
+    option("The file of the cluster for `ray up` or KubeRay, which defines the node types of the autoscaler."),
 ]
 
 
@@ -64,16 +65,16 @@ def read_cluster(address: str | None, timeout_s: float, cluster_config: Path | N
     from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
 
     options: dict[str, Any] = {"cluster_config": cluster_config} if cluster_config is not None else {}
-    with ray_speaks_on_stderr(), warnings.catch_warnings(record=True) as caught:
+    with ray_output_on_stderr(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")  # Ray 2.50 leaves files open
         warnings.simplefilter("always", ProbeWarning)
         found = probe_cluster(address, timeout_s=timeout_s, **options)
     for warning in caught:
-        tell(f"warning: {warning.message}")
+        print_to_stderr(f"warning: {warning.message}")
     return found
 
 
-def ray_speaks_on_stderr() -> redirect_stdout[TextIO]:
+def ray_output_on_stderr() -> redirect_stdout[TextIO]:
     """Redirect stdout to stderr, because Ray prints cluster errors to stdout despite ``log_to_driver=False``."""
     return redirect_stdout(sys.stderr)
 
@@ -88,7 +89,7 @@ def _short_usage_errors() -> Iterator[None]:
     try:
         yield
     except _UsageError as error:
-        error.message = shortened(error.message)
+        error.message = shortened(error.message.removeprefix("Value error, "))  # pydantic's prefix
         raise
 
 

@@ -40,7 +40,7 @@ def plan(
     name: Annotated[str | None, option("The name of the cluster, job or service, if its file has several.")] = None,
     nodes: Annotated[
         Path | None,
-        option("With a cluster's file: a list of nodes with the prices and the resources of instance types."),
+        option("A list of nodes with the prices and the resources of instance types; only with a cluster's file."),
     ] = None,
     num_trials: Annotated[
         int | None,

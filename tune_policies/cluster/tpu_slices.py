@@ -73,7 +73,7 @@ class SliceShape(NamedTuple):
         return f"TPU-{self.pod_type}-head"
 
     @property
-    def told_by(self) -> str:
+    def selector_text(self) -> str:
         """A description of the property by which Train finds slices of this shape."""
         return f"device type {self.accelerator_type}" if self.has_one_host else f"pod type {self.pod_type}"
 
@@ -124,14 +124,14 @@ def find_slices(nodes: Iterable[NodeCapacity], shape: SliceShape) -> Slices:
                 hosts.setdefault(name, []).append(node)
     intact, broken = [], {}
     for name in sorted(hosts):
-        if why := _what_is_wrong(hosts[name], shape):
+        if why := _defect_of_slice(hosts[name], shape):
             broken[name] = why
         else:
             intact.append(TpuSlice(name, tuple(sorted(hosts[name], key=lambda node: node.node_id))))
     return Slices(tuple(intact), broken)
 
 
-def topologies_not_told_apart(nodes: Iterable[NodeCapacity], shape: SliceShape) -> list[str]:
+def ambiguous_topologies(nodes: Iterable[NodeCapacity], shape: SliceShape) -> list[str]:
     """Return the other topologies in the cluster whose hosts Train may reserve by mistake for ``shape``."""
     alike = (
         node
@@ -145,7 +145,7 @@ def _has_pod_type(node: NodeCapacity, shape: SliceShape) -> bool:
     return node.labels.get(POD_TYPE) == shape.pod_type
 
 
-def _what_is_wrong(hosts: list[NodeCapacity], shape: SliceShape) -> str | None:
+def _defect_of_slice(hosts: list[NodeCapacity], shape: SliceShape) -> str | None:
     chips = sum(host.resources.custom.get("TPU", 0) for host in hosts)
     if chips != shape.chips:
         return f"{chips:g} of its {shape.chips} chips are alive"

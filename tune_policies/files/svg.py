@@ -92,10 +92,10 @@ class Column:
         self._parts.append(f'<rect {place} class="{style}"/>')
 
     def mark(self) -> int:
-        """Return the current position in the drawing order, for :meth:`box_behind`."""
+        """Return the current position in the drawing order, for :meth:`add_background_box`."""
         return len(self._parts)
 
-    def box_behind(self, mark: int, top: float, style: str) -> None:
+    def add_background_box(self, mark: int, top: float, style: str) -> None:
         """Draw a box as wide as the column, from ``top`` down to ``y``, behind everything drawn since ``mark``."""
         place = f'x="{MARGIN / 2:g}" y="{top:g}" width="{WIDTH - MARGIN:g}" height="{self.y - top:g}" rx="5"'
         self._parts.insert(mark, f'<rect {place} class="{style}"/>')

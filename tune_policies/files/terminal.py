@@ -50,7 +50,7 @@ def drop_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def tell(text: object) -> None:
+def print_to_stderr(text: object) -> None:
     """Print a line to stderr."""
     print(one_line(redacted(str(text))), file=sys.stderr)
 

@@ -43,10 +43,10 @@ def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
         try:
             path.hardlink_to(half)  # fails if another process has created the file
         except FileExistsError:
-            raise _in_the_way(path) from None
+            raise _file_exists_error(path) from None
         except OSError:  # a file system without links
             if os.path.lexists(path):
-                raise _in_the_way(path) from None
+                raise _file_exists_error(path) from None
             half.replace(path)
 
 
@@ -70,7 +70,7 @@ def check_new(
     if is_folder:
         raise _unwritable(path, "it is a folder")
     if not force and os.path.lexists(path):
-        raise _in_the_way(path)
+        raise _file_exists_error(path)
     if not is_in_folder:
         raise _unwritable(path, "there is no such folder")
     if force and example is not None:
@@ -215,14 +215,14 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _in_the_way(path: Path) -> InvalidResourcesError:
+def _file_exists_error(path: Path) -> InvalidResourcesError:
     return InvalidResourcesError(f"{path} already exists: choose another file, or pass --force to replace it")
 
 
 def _unwritable(path: Path, reason: object) -> InvalidResourcesError:
     text = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
     return InvalidResourcesError(
-        f"{path} cannot be written: {text}. Choose a file in an existing folder that is writable and has room"
+        f"{path} cannot be written: {text}. Choose a file in an existing folder that is writable and has free space"
     )
 
 

@@ -241,7 +241,7 @@ class _Builder:
         elif is_scalar and event.anchor:
             self._anchored[event.anchor] = _Anchored(key, 1, 0)
         if isinstance(event, yaml.CollectionStartEvent) or isinstance(key, list | dict):
-            raise self._error(line, "a key must be a text (for a Helm chart, use the output of `helm template`)")
+            raise self._error(line, "a key must be a string (for a Helm chart, use the output of `helm template`)")
         return None if key == "<<" and is_scalar and event.implicit[0] else key_as_text(key)
 
     def _merged(self, value: Any, line: int) -> dict[str, Any]:

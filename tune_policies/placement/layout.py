@@ -23,11 +23,11 @@ from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGr
 from tune_policies.cluster.labels import NODE_ID, conditions_of
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
 from tune_policies.placement.packing import (
-    as_told_apart,
     count_trials,
     drivers_on_node,
     request_of,
     subtract,
+    with_rounded_memory,
     workers_on_node,
 )
 from tune_policies.placement.trial_slot import TrialSlot, WorkerNodes
@@ -124,7 +124,7 @@ def _possible_shapes(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity)
         yield capacity
         return
     most_workers = max((slot.num_workers for slot in plan_slots), default=0)
-    seen = [as_told_apart(capacity, memory=None, num_workers=number) for number in (most_workers, 1)]
+    seen = [with_rounded_memory(capacity, memory=None, num_workers=number) for number in (most_workers, 1)]
     yield seen[0]
     if any(slot.label_selector for slot in plan_slots):
         yield from (each for i, each in enumerate((seen[1], capacity)) if each is not seen[i])

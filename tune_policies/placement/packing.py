@@ -357,7 +357,7 @@ class Request(Value):
         return f"{self.num_workers}{grown} {noun} {each}"
 
 
-def as_told_apart(
+def with_rounded_memory(
     capacity: ClusterCapacity, *, memory: int | str | None, num_workers: int | tuple[int, int]
 ) -> ClusterCapacity:
     """Return the cluster with one shape for all nodes whose host memory is enough for the same number of workers.

@@ -77,7 +77,7 @@ def most_for_devices(
     others = [slot for slot in slots if not uses_devices(slot)]
     plain = {each.name for each in capacity.node_types or () if DEVICE_RESOURCES.isdisjoint(each.resources.ticks)}
     available = {name for name in plain if most.get(name)}
-    held_by = [{each.name for each in types_that_hold(slot, capacity, slot.max_concurrent_trials)} for slot in others]
+    held_by = [{each.name for each in types_with_room(slot, capacity, slot.max_concurrent_trials)} for slot in others]
     if not with_devices or not others or any(available.isdisjoint(names) for names in held_by):
         return dict(most)
     needed = fewest_nodes(with_devices, capacity, most)
@@ -92,7 +92,7 @@ def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, i
     missing = needed * request.processes - _workers(alive.groups, request, needed)
     drivers_left = needed - _drivers(alive.groups, request, needed)
     taken: dict[str, int] = {}
-    for node_type in types_that_hold(slot, capacity, needed):
+    for node_type in types_with_room(slot, capacity, needed):
         if missing <= 0 and drivers_left <= 0:
             break
         node = (NodeGroup(node_type.as_node(), 1),)
@@ -104,7 +104,7 @@ def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, i
     return taken
 
 
-def types_that_hold(slot: TrialSlot, capacity: ClusterCapacity, num_trials: int) -> list[NodeTypeCapacity]:
+def types_with_room(slot: TrialSlot, capacity: ClusterCapacity, num_trials: int) -> list[NodeTypeCapacity]:
     """Return the node types with room for a worker of ``slot``, sorted by room in descending order.
 
     Types with GPUs come last for a worker without GPUs, because Ray only adds them if no other type fits.

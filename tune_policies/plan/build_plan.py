@@ -99,7 +99,7 @@ def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator
     short = [group for group in groups if (group.node.resources.memory_bytes or 0) < memory]
     fits = [group for group in short if workers_on_node(group.node, beside)] if beside.worker.ticks else short
     if any(node.resources.memory_bytes is None for node, _ in fits):
-        yield "host memory of some nodes is unknown, so it limits nothing there"
+        yield "host memory of some nodes is unknown, so it does not limit trials on them"
     if left_out := sum(count for node, count in fits if node.resources.memory_bytes is not None):
         yield f"{counted(left_out, 'node')} not used, with less host memory than the {format_bytes(memory)} of a worker"
 
@@ -181,7 +181,7 @@ def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request
         )
     elif capacity.node_types is None:
         suggestion += " An autoscaler may add nodes of unknown types: plan_when_ready requests them."
-    return error.told(offered=offered, suggestion=suggestion)
+    return error.with_texts(offered=offered, suggestion=suggestion)
 
 
 def infeasible(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
@@ -207,7 +207,7 @@ def _no_such_type(groups: tuple[NodeGroup, ...], request: Request) -> Infeasible
 
 def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
     workers = count_workers_beside(groups, request, 1)
-    beside = "" if workers == count_workers(groups, request) else f"beside a driver with {DRIVER} "
+    beside = "" if workers == count_workers(groups, request) else f"next to a driver with {DRIVER} "
     fewer = largest(
         0,
         request.num_workers - 1,
@@ -233,7 +233,7 @@ def _too_large(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleReq
     best = max(nodes, key=closeness)
     short_of = missing(best)[0]
     # Prefer a resource that is too small on every node, and the node with the most of it.
-    if nowhere := _nowhere_enough(nodes, request):
+    if nowhere := _insufficient_everywhere(nodes, request):
         short_of = nowhere[0]
         best = max(nodes, key=lambda node: (_ticks_of(node, short_of), closeness(node)))
     return _short_of(short_of, groups, request, f"the largest node has {best}")
@@ -247,7 +247,7 @@ def _ticks_of(node: NodeCapacity, name: str) -> int:
     return node.resources.ticks.get(name, 0)
 
 
-def _nowhere_enough(nodes: Sequence[NodeCapacity], request: Request) -> list[str]:
+def _insufficient_everywhere(nodes: Sequence[NodeCapacity], request: Request) -> list[str]:
     """Return the names of the resources that are insufficient for a worker on every node."""
     needed = request.worker.ticks
     return [name for name in needed if max(_ticks_of(node, name) for node in nodes) < needed[name]]
@@ -268,7 +268,7 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
     not help.
     """
     if most is None:
-        short = _nowhere_enough(_nodes_of_the_type(groups, request), request) or [short_of]
+        short = _insufficient_everywhere(_nodes_of_the_type(groups, request), request) or [short_of]
         return f"Add a node with more {' and '.join(short)}, or request less of every resource."
     if most == 0 and short_of in DEVICE_RESOURCES:
         return f"Add a {short_of} node."

@@ -159,7 +159,7 @@ def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Col
     import numpy as np
 
     needed = np.array([amount for _, amount in points], dtype=float)
-    names = _numbers_that_matter(points, usable)
+    names = _relevant_numbers(points, usable)
     possible: list[Term] = [(), *((name,) for name in names), *combinations_with_replacement(names, 2)]
     terms = [term for term in possible if any(_product(term, numbers) for numbers, _ in points)]
     columns = np.array([[_product(term, numbers) for term in terms] for numbers, _ in points], dtype=float)
@@ -176,7 +176,9 @@ def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Col
         if (solution < 0).any():
             continue
         # Two measurements cannot predict each other, so the error of the fit itself is added.
-        error = error_left_out(part, needed, has_constant=0 in chosen) + _root_mean_square(part @ solution - needed)
+        error = leave_one_out_error(part, needed, has_constant=0 in chosen) + _root_mean_square(
+            part @ solution - needed
+        )
         error += precision
         if error * _SIMPLER < best[0]:
             best = (error, chosen, solution)
@@ -184,7 +186,7 @@ def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Col
     return {terms[i]: float(each / scales[i]) for i, each in zip(chosen, solution, strict=True)}
 
 
-def _numbers_that_matter(points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str]) -> list[str]:
+def _relevant_numbers(points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str]) -> list[str]:
     """Return the names of usable numbers that vary and are never negative.
 
     Of many, return only those with the highest correlation.
@@ -202,7 +204,7 @@ def _numbers_that_matter(points: Sequence[tuple[Mapping[str, float], int]], usab
     return sorted(sorted(correlation, key=lambda name: (-correlation[name], name))[:_MOST_NUMBERS])
 
 
-def error_left_out(columns: "NDArray[float64]", needed: "NDArray[float64]", *, has_constant: bool) -> float:
+def leave_one_out_error(columns: "NDArray[float64]", needed: "NDArray[float64]", *, has_constant: bool) -> float:
     """Return the root mean square error of predicting each measurement from all others."""
     import numpy as np
 

@@ -26,7 +26,7 @@ class Why(StrEnum):
     """The kinds of reasons why an amount is idle. ``{}`` stands for a name. Usage records contain these texts."""
 
     ROUNDING = "lost to rounding, because Ray counts in steps of 0.0001"
-    LEFT_FREE = "left free by the policy"
+    LEFT_FREE = "reserved for others by the policy"
     BESIDE = "more trials would need resources that the policy reserves for others"
     GROWTH = "reserved for the growth of one trial"
     NOT_SELECTED = "on nodes that the plan's label selector excludes"

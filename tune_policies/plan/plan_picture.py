@@ -154,7 +154,7 @@ def _draw_card(column: Column, card: _Card, plan: TrialPlan) -> None:
     column.y += _LINE + 2
     for name, ticks in _shown(node, plan).items():
         _draw_resource(column, name, ticks, card, plan)
-    column.box_behind(mark, top, "tp-card tp-expected" if node.is_expected else "tp-card")
+    column.add_background_box(mark, top, "tp-card tp-expected" if node.is_expected else "tp-card")
     column.y += 8
 
 

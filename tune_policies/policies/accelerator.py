@@ -17,9 +17,9 @@ from tune_policies.cluster.tpu_slices import (
     TOPOLOGY,
     SliceShape,
     TpuSlice,
+    ambiguous_topologies,
     check_topology,
     find_slices,
-    topologies_not_told_apart,
 )
 from tune_policies.placement.packing import (
     Limit,
@@ -34,8 +34,8 @@ from tune_policies.policies.equal_fractions import (
     Selection,
     about_equal_cpus,
     about_nodes_without_cpus,
-    cpus_that_strand_no_device,
     equal_device_fraction,
+    max_cpus_without_idle_device,
     with_own_slots,
 )
 from tune_policies.policies.gpu import GpuPolicy
@@ -155,7 +155,7 @@ class AcceleratorPolicy(WorkersPolicy):
         return self._plan_devices(capacity)
 
     def _plan_devices(self, capacity: ClusterCapacity) -> TrialPlan:
-        capacity = self._as_told_apart(capacity)
+        capacity = self._with_rounded_memory(capacity)
         request = self._sized(capacity.groups)
         share = request.worker.custom[self.resource]
         asked = amount_of(self.amount, self.resource)
@@ -176,13 +176,13 @@ class AcceleratorPolicy(WorkersPolicy):
         try:
             plan = build_plan(capacity, request, [*reasons, *about_cpus])
         except InfeasibleRequestError as error:
-            raise error.told(short_of=self._what_is_short(error.short_of)) from None
+            raise error.with_texts(short_of=self._name_of_shortage(error.short_of)) from None
         if self.cpus is None and not self.same_for_all:
             nodes = Selection(groups, self.accelerator_type, share_ticks=to_ticks(share))
             plan = with_own_slots(
                 plan, capacity, request, [nodes], resource=self.resource, choose_cpus=True, reasons=reasons
             )
-        return plan.model_copy(update={"limited_by": self._what_is_short(plan.limited_by)})
+        return plan.model_copy(update={"limited_by": self._name_of_shortage(plan.limited_by)})
 
     def _sized(self, groups: Iterable[NodeGroup]) -> Request:
         """Return the request of a trial, with the device fraction and the number of CPUs chosen for the nodes."""
@@ -199,7 +199,7 @@ class AcceleratorPolicy(WorkersPolicy):
         with_room = [group for group in usable if device_slots(group.node.amounts.get(self.resource, 0), share)]
         if self.cpus is not None or not with_room:
             return request
-        return request.with_cpus(cpus_that_strand_no_device(with_room, request, self.resource))
+        return request.with_cpus(max_cpus_without_idle_device(with_room, request, self.resource))
 
     def _num_devices(self, group: NodeGroup) -> float:
         return group.node.resources.custom.get(self.resource, 0)
@@ -212,7 +212,7 @@ class AcceleratorPolicy(WorkersPolicy):
             if self._num_devices(group) > 0 and self.accelerator_type in (None, group.node.accelerator_type)
         )
 
-    def _what_is_short(self, resource: str) -> str:
+    def _name_of_shortage(self, resource: str) -> str:
         # If the policy chooses the CPUs, they never run out before the devices, so the devices are the limit.
         return self.resource if resource == "CPU" and self.cpus is None else resource
 
@@ -289,9 +289,9 @@ def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialP
     if policy.memory is not None:
         reasons.append(f"{format_bytes(int(policy.memory))} of host memory per worker, as requested")
     reasons += (f"slice {name!r} not used: {why}" for name, why in sorted(found.left_out.items()))
-    if others := topologies_not_told_apart(capacity.nodes, shape):
+    if others := ambiguous_topologies(capacity.nodes, shape):
         reasons.append(
-            f"Ray Train selects a slice by its {shape.told_by}, so a trial may get {', '.join(others)} instead"
+            f"Ray Train selects a slice by its {shape.selector_text}, so a trial may get {', '.join(others)} instead"
         )
     plan = build_plan(capacity.with_nodes(hosts), found.request, reasons)
     slots = tuple(slot.model_copy(update={"topology": shape.topology}) for slot in plan.slots)

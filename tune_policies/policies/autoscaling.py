@@ -5,12 +5,12 @@ from contextlib import suppress
 from typing import Final
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeTypeCapacity
-from tune_policies.placement.packing import as_told_apart, largest
+from tune_policies.placement.packing import largest, with_rounded_memory
 from tune_policies.placement.scale_up import (
     fewest_nodes,
     most_for_devices,
     nodes_within_limits,
-    types_that_hold,
+    types_with_room,
     uses_devices,
 )
 from tune_policies.plan.trial_plan import TrialPlan
@@ -86,7 +86,7 @@ class AutoscalingPolicy(WrappingPolicy):
         chosen = wanted
         if sum(wanted.values()) > limit:
             # Node types with room for the most trials of ``plan`` come first.
-            by_slot = (types_that_hold(slot, capacity, slot.max_concurrent_trials) for slot in plan.slots)
+            by_slot = (types_with_room(slot, capacity, slot.max_concurrent_trials) for slot in plan.slots)
             chosen = nodes_within_limits(wanted, dict.fromkeys(each.name for types in by_slot for each in types), limit)
         return (plan if chosen == most else self.inner.plan(capacity.with_nodes_added(chosen))), chosen
 
@@ -95,16 +95,16 @@ class AutoscalingPolicy(WrappingPolicy):
         try:
             plan = self.inner.plan(capacity)
         except InfeasibleRequestError:
-            raise error.told(offered=f"with all nodes that can be added, {error.offered}") from error
-        return plan.with_reasons(f"the plan adds no nodes, because with added nodes {error.offered}")
+            raise error.with_texts(offered=f"with all nodes that can be added, {error.offered}") from error
+        return plan.with_reasons(f"the plan adds no nodes: the policy would not fit with them, because {error.offered}")
 
     def _fewest(self, plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
         seen = capacity
         if not any(slot.worker.memory_bytes or slot.label_selector for slot in plan.slots):
             # Otherwise, each step of the search would compare the host memory of all nodes again.
-            seen = as_told_apart(capacity, memory=None, num_workers=max(slot.num_workers for slot in plan.slots))
+            seen = with_rounded_memory(capacity, memory=None, num_workers=max(slot.num_workers for slot in plan.slots))
         fewest = fewest_nodes(plan.slots, seen, most)
-        if fewest == most or self._holds(plan, capacity, fewest):
+        if fewest == most or self._has_room(plan, capacity, fewest):
             return fewest
         # The inner policy leaves resources free, so the trials alone do not determine the number of nodes.
         steps = [name for name in {**fewest, **most} for _ in range(most[name])]
@@ -113,10 +113,10 @@ class AutoscalingPolicy(WrappingPolicy):
         def some(number: int) -> dict[str, int]:
             return {name: min(most[name], number - at) for name, at in first.items() if number > at}
 
-        few = largest(0, len(steps), lambda number: not self._holds(plan, capacity, some(number)))
+        few = largest(0, len(steps), lambda number: not self._has_room(plan, capacity, some(number)))
         return some(few + 1)
 
-    def _holds(self, plan: TrialPlan, capacity: ClusterCapacity, nodes_to_add: Mapping[str, int]) -> bool:
+    def _has_room(self, plan: TrialPlan, capacity: ClusterCapacity, nodes_to_add: Mapping[str, int]) -> bool:
         try:
             found = self.inner.plan(capacity.with_nodes_added(nodes_to_add))
         except InfeasibleRequestError:

@@ -137,7 +137,7 @@ class BenchmarkedPolicy(ResourcePolicy):
             holds_for={} if self.accept_other_versions else self.decision.versions,
         )
         reasons = (
-            *_what_was_decided(decided, self.size, self.objective),
+            *_describe_decision(decided, self.size, self.objective),
             *notes,
             *_about_amounts(decided, gpu.common_slot, cpu.common_slot),
             *(f"on the GPU: {reason}" for reason in gpu.reasons),
@@ -193,7 +193,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         ):
             others = sorted(name for name in found if name not in (None, measured))
             if measured is None or found <= {None}:
-                yield f"it is unknown whether the {what}s are those of the measurement"
+                yield f"it is unknown whether the {what}s are the same as in the measurement"
             elif others and self.accept_other_hardware:
                 yield f"measured on {measured}, and used on {shorten_names(others)} because of accept_other_hardware"
             elif others:
@@ -216,7 +216,7 @@ def _nodes_for(slot: TrialSlot, capacity: ClusterCapacity) -> Iterator[NodeCapac
     yield from (node for node in nodes if is_selected(node.ray_labels))
 
 
-def _what_was_decided(decided: WorkloadDecision, size: str, objective: Objective) -> Iterator[str]:
+def _describe_decision(decided: WorkloadDecision, size: str, objective: Objective) -> Iterator[str]:
     """Yield a sentence about the device for each range of sizes, and one about the measured range."""
     runs = [(device, list(each)) for device, each in groupby(decided.sizes, lambda each: each.device(objective))]
     for at, (device, sizes) in enumerate(runs):

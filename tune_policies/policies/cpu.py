@@ -36,4 +36,4 @@ class CpuPolicy(WorkersPolicy):
         """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         request = self._request(self.cpus, custom=self.custom)
         reasons = [f"{request.worker} per worker, as requested, and no GPU"]
-        return build_plan(self._as_told_apart(capacity), request, reasons)
+        return build_plan(self._with_rounded_memory(capacity), request, reasons)

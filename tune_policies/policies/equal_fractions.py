@@ -68,7 +68,7 @@ def equal_device_fraction(most_per_device: int, most_devices: float) -> int:
     return TICKS
 
 
-def cpus_that_strand_no_device(groups: Collection[NodeGroup], request: Request, resource: str) -> float:
+def max_cpus_without_idle_device(groups: Collection[NodeGroup], request: Request, resource: str) -> float:
     """Return the largest number of CPUs per worker with which devices run out before CPUs on nearly all nodes.
 
     The node with the fewest CPUs per slot determines the number. Nodes with at most 1/20 of the slots are ignored if
@@ -212,7 +212,7 @@ def _slots_on(
             cpus = _whole_or_part(to_ticks(group.node.resources.cpus) // workers) if workers else 0
         if (cpus or not choose_cpus) and workers_on_node(group.node, request.with_cpus(cpus)):
             groups_with.setdefault((cpus, group.node.is_expected), []).append(group)
-    _join_those_to_come(groups_with, alike.share_ticks)
+    _join_addable_nodes(groups_with, alike.share_ticks)
     for (cpus, is_expected), groups in sorted(groups_with.items(), key=itemgetter(0), reverse=True):
         own = request.with_cpus(cpus)
         memory = fraction_of_gpu_memory(groups, alike.share_ticks)
@@ -227,7 +227,7 @@ def _slots_on(
             yield is_expected, slot
 
 
-def _join_those_to_come(groups_with: dict[tuple[float, bool], list[NodeGroup]], share_ticks: int) -> None:
+def _join_addable_nodes(groups_with: dict[tuple[float, bool], list[NodeGroup]], share_ticks: int) -> None:
     """Merge the slot types of alive and expected nodes if their slots are equal.
 
     If they stayed separate, fractions of the two types could not share a node once all nodes are alive. A merged slot

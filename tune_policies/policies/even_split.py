@@ -60,7 +60,7 @@ class EvenSplitPolicy(WorkersPolicy):
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
-        capacity = self._as_told_apart(capacity)
+        capacity = self._with_rounded_memory(capacity)
         groups = capacity.groups
         least = self._request(self.min_cpus, from_ticks(self._least_share(groups)))
         fit = count_trials(groups, least)

@@ -7,7 +7,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import PositiveCount
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, counted
 
 
 class FirstFeasiblePolicy(ResourcePolicy):
@@ -78,8 +78,8 @@ def plan_first_feasible(
             most_at_once = max(at_once, most_at_once)
             on_type = f" on {plan.accelerator_type}" if plan.accelerator_type else ""
             raise InfeasibleRequestError(
-                f"{plan.worker}{on_type}, {min_trials} times at once",
-                f"only {at_once} would run at once",
+                f"{plan.worker}{on_type}, and min_trials={min_trials}",
+                f"only {counted(at_once, 'trial')} can run at once",
                 plan.limited_by,
                 _fewer(at_once),
             )
@@ -87,13 +87,13 @@ def plan_first_feasible(
             errors.append(error)
             notes.append(why_not(policy, error))
     if most_at_once and len(errors) > 1:
-        raise InfeasibleRequestError.of_each(errors).told(suggestion=_fewer(most_at_once))
+        raise InfeasibleRequestError.of_each(errors).with_texts(suggestion=_fewer(most_at_once))
     raise InfeasibleRequestError.of_choices(errors)
 
 
 def why_not(policy: ResourcePolicy, error: InfeasibleRequestError) -> str:
     """Return a sentence on why a policy is skipped, without the suggestion of a fallback."""
-    return f"not {type(policy).__name__}: {error.told(fallback='')}"
+    return f"not {type(policy).__name__}: {error.with_texts(fallback='')}"
 
 
 def _fewer(at_once: int) -> str:

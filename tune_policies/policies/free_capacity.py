@@ -44,7 +44,7 @@ class FreeCapacityPolicy(WrappingPolicy):
         try:
             plan = self.inner.plan(free_part(capacity))
         except InfeasibleRequestError as error:
-            raise error.told(
+            raise error.with_texts(
                 offered=f"with {in_use} in use, {error.offered}",
                 suggestion=f"{error.suggestion} Or wait until others release their resources.",
             ) from error

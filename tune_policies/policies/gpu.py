@@ -71,7 +71,7 @@ class GpuPolicy(GpuTypesPolicy):
             except InfeasibleRequestError as error:
                 errors.append(error)
         if not plans:
-            raise errors[0] if errors else self._none_is_large_enough(capacity, accelerator_type)
+            raise errors[0] if errors else self._no_gpu_is_large_enough(capacity, accelerator_type)
         # If several plans have the most trials, use the first.
         plan, selection, request, reasons = max(plans, key=lambda each: each[0].max_concurrent_trials)
         if self.same_for_all:
@@ -113,7 +113,9 @@ class GpuPolicy(GpuTypesPolicy):
             )
         return reasons
 
-    def _none_is_large_enough(self, capacity: ClusterCapacity, accelerator_type: str | None) -> InfeasibleRequestError:
+    def _no_gpu_is_large_enough(
+        self, capacity: ClusterCapacity, accelerator_type: str | None
+    ) -> InfeasibleRequestError:
         wish = {"accelerator_type": accelerator_type, "gpu_memory_bytes": self.min_gpu_memory}
         request = self._with_gpus(self.gpus).model_copy(update=wish)
         there = gpus_of_type(capacity, accelerator_type).groups

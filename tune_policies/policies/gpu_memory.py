@@ -22,7 +22,6 @@ from tune_policies.policies.equal_fractions import Selection, equal_device_fract
 from tune_policies.policies.gpu_selection import (
     GpuTypesPolicy,
     about_listed_nodes,
-    each_once,
     gpu_memory_of,
     gpus_of_type,
     gpus_with_memory,
@@ -30,6 +29,7 @@ from tune_policies.policies.gpu_selection import (
     select_gpus,
     selections_of,
     sized_for,
+    without_duplicates,
 )
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import (
@@ -174,7 +174,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             for needed in (wanted[0], largest_device):
                 with suppress(InfeasibleRequestError):  # too few devices of that size for all workers of a trial
                     selections.append(self._best(capacity, usable, needed)[1])
-        selections = list(each_once(selections))
+        selections = list(without_duplicates(selections))
         first = plan.slots[0]
         slots = {first.gpu_memory_bytes or 0: first}
         for size in _spread(wanted, largest_device):
@@ -190,18 +190,19 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         sized = tuple(slot.model_copy(update=overheads) for _, slot in sorted(slots.items()))
         by_config = SlotsByProfile(profile=profile, headroom=self.headroom, slots=sized)
         ran_out = [
-            f"{counted(len(not_held), 'config')} not counted, which ran out of memory on a GPU of {format_bytes(most)}"
+            f"{counted(len(not_held), 'config')} not counted because of out-of-memory errors on a GPU of "
+            f"{format_bytes(most)}"
             for most in sorted(not_held)[-1:]
         ]
         largest = sized[-1]
         share = f"{format_amount(largest.worker.gpus)} GPU per worker, the largest fraction that is possible"
         reasons = [
-            _what_was_measured(profile, held, self.headroom),
+            _describe_profile(profile, held, self.headroom),
             *ran_out,
-            *_what_they_get(by_config),
+            *_describe_slots(by_config),
             *about_listed_nodes(selections),
             *profile.reasons,
-            *_where_it_was_not_measured(profile, gpu_models, overhead),
+            *_describe_extrapolation(profile, gpu_models, overhead),
             *self._about_host_memory(profile),
             f"a config without a measurement or formula gets {share if largest.has_gpu_fraction else 'a whole GPU'}",
             *(f"for the largest: {reason}" for reason in plan.reasons),
@@ -373,7 +374,7 @@ def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
     yield from sizes
 
 
-def _what_they_get(by_config: SlotsByProfile) -> Iterator[str]:
+def _describe_slots(by_config: SlotsByProfile) -> Iterator[str]:
     """Yield a sentence with the GPU fraction of each config. Of many, name only the smallest and the largest."""
     ran = [each for each in by_config.profile.measurements if not each.ran_out]
     ran.sort(key=lambda each: each.total_bytes)
@@ -385,7 +386,7 @@ def _what_they_get(by_config: SlotsByProfile) -> Iterator[str]:
             yield f"{each}{counts}, so {amount_of(by_config.slot_for(each.config).worker.gpus, 'GPU')}"
 
 
-def _where_it_was_not_measured(
+def _describe_extrapolation(
     profile: GpuMemoryProfile, gpu_models: Collection[str | None], overhead: int | None
 ) -> Iterator[str]:
     others = sorted({name for name in gpu_models if name is not None} - set(profile.gpu_models))
@@ -397,13 +398,13 @@ def _where_it_was_not_measured(
         )
 
 
-def _what_was_measured(profile: GpuMemoryProfile, held: list[int], headroom: float) -> str:
+def _describe_profile(profile: GpuMemoryProfile, held: list[int], headroom: float) -> str:
     on = f" on {', '.join(profile.gpu_models)}" if profile.gpu_models else ""
     least, most = format_bytes(min(held)), format_bytes(max(held))
     amount = least if least == most else f"{least} to {most}"
     return (
-        f"{counted(len(profile.measurements), 'config')} measured{on}, {amount}: each trial gets what its config "
-        f"needs and {headroom:.0%} more"
+        f"{counted(len(profile.measurements), 'config')} measured{on}, {amount}: each trial gets the memory "
+        f"that its config needs and {headroom:.0%} more"
     )
 
 

@@ -20,8 +20,8 @@ from tune_policies.policies.equal_fractions import (
     Selection,
     about_equal_cpus,
     about_nodes_without_cpus,
-    cpus_that_strand_no_device,
     fraction_of_gpu_memory,
+    max_cpus_without_idle_device,
     nodes_with_cpus,
 )
 from tune_policies.policies.first_feasible import plan_first_feasible
@@ -32,7 +32,7 @@ from tune_policies.values.units import format_bytes
 from tune_policies.values.value import shorten
 
 
-def _wishes(value: object) -> object:
+def _as_selections(value: object) -> object:
     if isinstance(value, str | None):
         return value
     # Other iterables are invalid: an iterator can be read only once, and a set has no order.
@@ -51,7 +51,7 @@ def _known(wish: str | tuple[str, ...]) -> str | tuple[str, ...]:
     return wish
 
 
-AcceleratorTypes = Annotated[str | tuple[str, ...], BeforeValidator(_wishes), AfterValidator(_known)]
+AcceleratorTypes = Annotated[str | tuple[str, ...], BeforeValidator(_as_selections), AfterValidator(_known)]
 """One of Ray's device types, such as ``"A100"``, or several in order of preference."""
 
 
@@ -89,7 +89,7 @@ class GpuTypesPolicy(WorkersPolicy):
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
-        capacity = self._as_told_apart(capacity)
+        capacity = self._with_rounded_memory(capacity)
         types = self.accelerator_type
         if self.min_trials == 1 and not isinstance(types, tuple):
             return self._plan_on_type(capacity, types)
@@ -148,7 +148,7 @@ def sized_for(selection: Selection, request: Request, *, choose_cpus: bool) -> t
     with_room = selection.where(lambda node: workers_on_node(node, request) > 0)
     request = request.model_copy(update={"accelerator_type": selection.accelerator_type})
     if choose_cpus and with_room.groups:
-        request = request.with_cpus(cpus_that_strand_no_device(with_room.groups, request, "GPU"))
+        request = request.with_cpus(max_cpus_without_idle_device(with_room.groups, request, "GPU"))
     return request, with_room
 
 
@@ -168,7 +168,7 @@ def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int
         shapes = {node.shape for node, _ in usable.groups}
         choices += [gpus_of_type(capacity, name).where(lambda node: node.shape in shapes) for name in names]
     choices.append(gpus_with_memory(capacity, usable, least_bytes))
-    yield from (choice for choice in each_once(choices) if choice.memory_bytes >= least_bytes)
+    yield from (choice for choice in without_duplicates(choices) if choice.memory_bytes >= least_bytes)
 
 
 def gpus_with_memory(capacity: ClusterCapacity, usable: Selection, least_bytes: int) -> Selection:
@@ -182,7 +182,7 @@ def gpu_memory_of(node: NodeCapacity) -> int:
     return node.smallest_gpu_memory_bytes or 0
 
 
-def each_once(selections: Iterable[Selection]) -> Iterator[Selection]:
+def without_duplicates(selections: Iterable[Selection]) -> Iterator[Selection]:
     """Yield the selections without duplicates. Selections with nodes of the same shapes are duplicates."""
     seen: set[frozenset[Hashable]] = set()
     for selection in selections:

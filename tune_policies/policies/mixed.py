@@ -12,7 +12,7 @@ from pydantic import model_validator
 from tune_policies.cluster.capacity import ClusterCapacity, ReducedNodes, nodes_before
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
 from tune_policies.placement.layout import FilledSlots, RemainingCapacity
-from tune_policies.placement.packing import Limit, as_told_apart
+from tune_policies.placement.packing import Limit, with_rounded_memory
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.build_plan import about_the_nodes
 from tune_policies.plan.trial_plan import NodeNote, TrialPlan
@@ -77,7 +77,7 @@ class MixedPolicy(ResourcePolicy):
         inside = [*with_inner(self.policies)]
         if all(getattr(each, "memory", None) is None for each in inside):
             has_workers = any(fewest_workers(getattr(each, "num_workers", 0)) for each in inside)
-            plan = self._plan(as_told_apart(capacity, memory=None, num_workers=int(has_workers)))
+            plan = self._plan(with_rounded_memory(capacity, memory=None, num_workers=int(has_workers)))
             # A policy that the user defines may request memory or workers without having a field for them.
             if all(slot.worker.memory_bytes is None and (has_workers or not slot.num_workers) for slot in plan.slots):
                 return plan
@@ -94,7 +94,7 @@ class MixedPolicy(ResourcePolicy):
             except InfeasibleRequestError as error:
                 errors.append(error)
                 beside = " in addition to those of earlier policies" if found else ""
-                notes.append(f"no slots of {type(policy).__name__}{beside}: {error.told(fallback='')}")
+                notes.append(f"no slots of {type(policy).__name__}{beside}: {error.with_texts(fallback='')}")
             else:
                 found.append(given if speed is None else given.with_speed(speed))
                 notes += given.without_place

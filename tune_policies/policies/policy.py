@@ -27,7 +27,7 @@ from pydantic import (
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.plain_data import parse_json
-from tune_policies.placement.packing import Request, as_told_apart
+from tune_policies.placement.packing import Request, with_rounded_memory
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import CustomAmounts, Memory, Resources, WorkerCount
@@ -229,9 +229,9 @@ class WorkersPolicy(ResourcePolicy):
     memory: Memory | None = None
     num_workers: WorkerCount = 0
 
-    def _as_told_apart(self, capacity: ClusterCapacity) -> ClusterCapacity:
+    def _with_rounded_memory(self, capacity: ClusterCapacity) -> ClusterCapacity:
         """Return the cluster with one shape for all nodes whose host memory fits the same number of workers."""
-        return as_told_apart(capacity, memory=self.memory, num_workers=self.num_workers)
+        return with_rounded_memory(capacity, memory=self.memory, num_workers=self.num_workers)
 
     def _request(self, cpus: float, gpus: float = 0, custom: Mapping[str, float] | None = None) -> Request:
         """Return the request of a trial whose workers each need these amounts and the policy's host memory."""

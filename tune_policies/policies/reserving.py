@@ -11,11 +11,11 @@ from tune_policies.cluster.labels import NODE_ID, is_none_of, matcher
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.packing import (
     Limit,
-    as_told_apart,
     count_trials,
     largest,
     request_of,
     subtract,
+    with_rounded_memory,
     workers_on_node,
 )
 from tune_policies.placement.trial_slot import TrialSlot
@@ -81,7 +81,7 @@ class ReservingPolicy(WrappingPolicy):
         if any(slot.worker.gpus >= 1 for slot in plan.slots):
             notes.append("a trial with a whole GPU has no limit, so it may also use the reserved part of its memory")
         if any(group.node.smallest_gpu_memory_bytes is None for group in capacity.gpu_groups()):
-            notes.append("GPU memory of some nodes is unknown, so it may not be reserved there")
+            notes.append("GPU memory of some nodes is unknown, so less may be free on these nodes")
         return plan.with_reasons(*notes, *about_gpu_memory(capacity.gpu_groups()))
 
     def _plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -106,7 +106,7 @@ class ReservingPolicy(WrappingPolicy):
         try:
             plan = self.inner.plan(rest)
         except InfeasibleRequestError as error:
-            raise error.told(
+            raise error.with_texts(
                 offered=f"with {wish} reserved for others, {error.offered}",
                 suggestion=f"{error.suggestion} Or reserve less.",
             ) from error
@@ -116,7 +116,7 @@ class ReservingPolicy(WrappingPolicy):
                 "Ray may spread the GPU fractions, so the reserved GPUs stay free in total, but maybe not as whole GPUs"
             )
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
-            notes.append("host memory of some nodes is unknown, so it may not be reserved there")
+            notes.append("host memory of some nodes is unknown, so less may be free on these nodes")
         plan = leaving_free(plan, capacity, wish, notes)
         plan = plan.model_copy(update={"limited_by": _limited_by(plan, capacity, wish)})
         # With several types, each slot is assigned to a node later, and this assignment considers the whole cluster.
@@ -153,7 +153,7 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
             "Reserve less, or add nodes.",
         )
     missing = [
-        f"{count or 'none'} of {counted(slot.max_concurrent_trials, 'slot')} with {slot}: no more fit beside the others"
+        f"{count or 'none'} of {counted(slot.max_concurrent_trials, 'slot')} with {slot}: no more fit"
         for slot, count in zip(plan.slots, counts, strict=True)
         if count < slot.max_concurrent_trials
     ]
@@ -192,7 +192,7 @@ def _off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
     request = request_of(slot)
     per_device = max(1, TICKS // to_ticks(slot.worker.gpus))
     # A plan can have many slots, so each slot compares few shapes instead of all nodes.
-    seen = as_told_apart(capacity, memory=slot.worker.memory_bytes, num_workers=0)
+    seen = with_rounded_memory(capacity, memory=slot.worker.memory_bytes, num_workers=0)
     too_small = [
         group
         for group in seen.gpu_groups(slot.accelerator_type)
@@ -218,10 +218,10 @@ def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacit
         without_cpus = wish.replaced(cpus=0)
         rest = capacity.replacing(_reduced(capacity, without_cpus))
         cpus = Resources(cpus=wish.cpus)
-        yield rest.replacing(_reduced(rest, cpus, kept_per_device=_most_kept_per_device(rest, cpus.ticks["CPU"])))
+        yield rest.replacing(_reduced(rest, cpus, kept_per_device=_max_reserved_per_device(rest, cpus.ticks["CPU"])))
 
 
-def _most_kept_per_device(capacity: ClusterCapacity, cpus: int) -> int:
+def _max_reserved_per_device(capacity: ClusterCapacity, cpus: int) -> int:
     """Return the most CPUs, in ticks, that each device can keep if ``cpus`` are reserved. Above 1, they are whole."""
     nodes = [(group.num_nodes, group.node.resources.ticks.get("CPU", 0), group.node) for group in capacity.groups]
     has = [(count, ticks, _num_devices(node)) for count, ticks, node in nodes]
@@ -263,7 +263,7 @@ def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int
         return (not alone, has.get("GPU", 0), -has.get("CPU", 0))
 
     kept: dict[str, NodeCapacity] = {}
-    seen = as_told_apart(capacity, memory=wish.memory_bytes, num_workers=0)
+    seen = with_rounded_memory(capacity, memory=wish.memory_bytes, num_workers=0)
     # All nodes of a shape seem to have the largest host memory of the shape, so subtract from the original nodes.
     exact = {} if seen is capacity else {node.node_id: node for node in capacity.nodes}
     by_shape = ((preference(nodes[0]), min(map(_node_id, nodes)), nodes) for nodes in seen.nodes_by_shape.values())
@@ -280,8 +280,8 @@ def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int
     if any(node.resources.memory_bytes is None for node, _ in seen.groups):
         left.pop("memory", None)
     if short_of := sorted(name for name, amount in left.items() if amount > 0):
-        asked, hint = f"{wish} reserved for others beside it", "Reserve less, or add nodes."
-        raise InfeasibleRequestError(asked, "the whole cluster has less", short_of[0], hint)
+        asked, hint = f"resources in addition to the {wish} reserved for others", "Reserve less, or add nodes."
+        raise InfeasibleRequestError(asked, "the cluster has less than the reserved amount", short_of[0], hint)
     return kept
 
 
@@ -307,8 +307,8 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCap
     memory, node_id = min(known, default=(less_bytes + 1, ""))
     if memory <= less_bytes:
         raise InfeasibleRequestError(
-            f"{format_bytes(less_bytes)} of each GPU reserved for others beside it",
-            f"node {node_id} has GPUs of {format_bytes(memory)}",
+            f"GPU memory in addition to the {format_bytes(less_bytes)} of each GPU reserved for others",
+            f"the GPUs of node {node_id} have {format_bytes(memory)}",
             Limit.GPU_MEMORY,
             "Reserve less, or exclude such nodes: SelectingPolicy(policy, exclude_nodes=…).",
         )

@@ -64,13 +64,13 @@ class SelectingPolicy(WrappingPolicy):
             types = tuple(each for each in capacity.node_types if is_selected(each.as_node().ray_labels))
             chosen = chosen.model_copy(update={"node_types": types})
         if capacity.nodes and not chosen.nodes and not chosen.node_types:
-            raise _nothing_left(capacity, selector)
+            raise _no_node_selected(capacity, selector)
         which = f"only those with {format_selector(selector)}"
         try:
             plan = self.inner.plan(chosen)
         except InfeasibleRequestError as error:
             offered = f"among the nodes, {which}, {error.offered}"
-            raise error.told(offered=offered, suggestion=f"{error.suggestion} Or select more nodes.") from error
+            raise error.with_texts(offered=offered, suggestion=f"{error.suggestion} Or select more nodes.") from error
         left_out = len(capacity.nodes) - len(chosen.nodes)
         plan = plan.with_reasons(f"{left_out} of {len(capacity.nodes)} nodes excluded: {which}", *notes)
         return plan.on_nodes(selector) if plan.common_slot.topology is None else _of_slices(plan, capacity, chosen)
@@ -118,7 +118,7 @@ def _of_slices(plan: TrialPlan, capacity: ClusterCapacity, chosen: ClusterCapaci
     return plan
 
 
-def _nothing_left(capacity: ClusterCapacity, selector: dict[str, str]) -> InfeasibleRequestError:
+def _no_node_selected(capacity: ClusterCapacity, selector: dict[str, str]) -> InfeasibleRequestError:
     there = [
         f"{key} is {', '.join(sorted({node.ray_labels.get(key, 'not set') for node in capacity.nodes}))}"
         for key in selector
@@ -126,7 +126,7 @@ def _nothing_left(capacity: ClusterCapacity, selector: dict[str, str]) -> Infeas
     ]
     return InfeasibleRequestError(
         f"a node with {format_selector(selector)}",
-        f"none of {counted(len(capacity.nodes), 'node')} is left" + (f"; {'; '.join(there)}" if there else ""),
+        f"none of the {counted(len(capacity.nodes), 'node')} is selected" + (f" ({'; '.join(there)})" if there else ""),
         Limit.NODES,
         "Select labels that nodes have, exclude fewer nodes, or add such a node.",
     )

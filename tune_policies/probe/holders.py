@@ -49,7 +49,7 @@ def read_holders(own_groups: Collection[str] = ()) -> Holders:
     return Holders(actors + bundles, [ray_ticks(node) for node in free_by_node().values()])
 
 
-def what_holders_have(request: Sequence[Mapping[str, float]], holders: Holders) -> str:
+def describe_holders(request: Sequence[Mapping[str, float]], holders: Holders) -> str:
     """Return a description of the reservations that block a request for these bundles, or ``""`` if none does."""
     bundles = [ray_ticks(bundle) for bundle in request]
     names = {name for bundle in bundles for name in bundle}

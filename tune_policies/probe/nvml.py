@@ -82,9 +82,9 @@ def read_driver() -> dict[str, Any]:
         NvmlError: The GPUs cannot be read.
     """
     with _opened() as nvml:
-        cuda = _ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")
+        cuda = _query(nvml, "nvmlSystemGetCudaDriverVersion_v2")
         return {
-            "driver_version": _ask(nvml, "nvmlSystemGetDriverVersion"),
+            "driver_version": _query(nvml, "nvmlSystemGetDriverVersion"),
             "cuda_version": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
             "gpus": [_physical(nvml, index, handle) for index, handle in enumerate(_handles(nvml))],
         }
@@ -106,7 +106,7 @@ def read_device_use() -> list[DeviceUse]:
                 bytes_by_process={
                     int(process.pid): process.usedGpuMemory
                     # Some containers and drivers reject only this call.
-                    for process in _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
+                    for process in _query(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
                 },
             )
             for _, handle in _visible(nvml)
@@ -154,23 +154,23 @@ class GpuCounters:
 
     def energy_j(self) -> float | None:
         """Return the energy used since the driver was loaded, in joules, or ``None`` if a GPU does not report it."""
-        used_mj = self._ask("nvmlDeviceGetTotalEnergyConsumption")
+        used_mj = self._query("nvmlDeviceGetTotalEnergyConsumption")
         return None if None in used_mj else sum(used_mj) / 1000
 
     def throttled(self) -> tuple[str, ...]:
         """Return the reasons for throttled clocks. The tuple is empty if a GPU does not report reasons."""
-        masks = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        masks = self._query("nvmlDeviceGetCurrentClocksThrottleReasons")
         return tuple(
             reason for bit, reason in _THROTTLED_BY.items() if None not in masks and any(mask & bit for mask in masks)
         )
 
     def utilization(self) -> float | None:
         """Return the average fraction of the last second that the GPUs were busy, or ``None`` if it is unknown."""
-        rates = self._ask("nvmlDeviceGetUtilizationRates")
+        rates = self._query("nvmlDeviceGetUtilizationRates")
         return None if None in rates else sum(rate.gpu for rate in rates) / len(rates) / 100
 
-    def _ask(self, function: str) -> list[Any]:
-        return [_ask(self._nvml, function, handle) for handle in self._handles]
+    def _query(self, function: str) -> list[Any]:
+        return [_query(self._nvml, function, handle) for handle in self._handles]
 
 
 @contextlib.contextmanager
@@ -237,12 +237,12 @@ def _mig_devices(nvml: Any, handle: Any) -> list[Any] | None:
     if not _is_mig(nvml, handle):
         return None
     places = range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
-    found = [_ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, place) for place in places]
+    found = [_query(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, place) for place in places]
     return [device for device in found if device is not None]  # some indices may be unused
 
 
 def _is_mig(nvml: Any, handle: Any) -> bool:
-    modes = _ask(nvml, "nvmlDeviceGetMigMode", handle)  # the current mode, and the mode after the next reset
+    modes = _query(nvml, "nvmlDeviceGetMigMode", handle)  # the current mode, and the mode after the next reset
     return modes is not None and modes[0] == _MIG_IS_ON
 
 
@@ -256,8 +256,8 @@ def _usable_bytes(nvml: Any, handle: Any) -> int:
 
 
 def _physical(nvml: Any, index: int, handle: Any) -> dict[str, Any]:
-    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)  # fails in some containers for a GPU with MIG devices
-    limit_mw = _ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle)
+    memory = _query(nvml, "nvmlDeviceGetMemoryInfo", handle)  # fails in some containers for a GPU with MIG devices
+    limit_mw = _query(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle)
     return {
         "index": index,
         "name": _text(nvml.nvmlDeviceGetName(handle)),
@@ -265,12 +265,12 @@ def _physical(nvml: Any, index: int, handle: Any) -> dict[str, Any]:
         "memory_bytes": None if memory is None else int(memory.total),
         "used_bytes": None if memory is None else int(memory.used),
         "is_mig": _is_mig(nvml, handle),
-        "max_clock_mhz": _ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK),
+        "max_clock_mhz": _query(nvml, "nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK),
         "power_limit_w": None if limit_mw is None else limit_mw / 1000,
     }
 
 
-def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
+def _query(nvml: Any, function: str, *arguments: Any) -> Any:
     """Return the result of a function of NVML, or ``None`` if the device, driver or binding does not support it."""
     try:
         answer = getattr(nvml, function)(*arguments)

@@ -24,12 +24,12 @@ from tune_policies.probe.node_types import addable_node_types, addable_nodes, lo
 from tune_policies.probe.run_on_nodes import Facts, run_on_nodes
 from tune_policies.probe.sampling import (
     NodeFacts,
-    about_unread,
     first_reads,
     group_kinds,
     second_reads,
     spread_facts,
     unread,
+    unread_nodes_warnings,
 )
 from tune_policies.ray_compat.connection import connect, connection
 from tune_policies.ray_compat.gcs import ClusterState, read_cluster_state
@@ -169,7 +169,7 @@ def _read_nodes(state: ClusterState, timeout_s: float) -> _Readings:
     failures = unread(kinds, readings.facts, readings.failures)
     readings.facts = spread_facts(kinds, readings.facts)
     nodes = (_with_facts(node, readings.facts.get(node.node_id)) for node in state.nodes)
-    readings.warnings += about_unread(nodes, failures)
+    readings.warnings += unread_nodes_warnings(nodes, failures)
     return readings
 
 

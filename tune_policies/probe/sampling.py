@@ -109,7 +109,7 @@ def unread(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts], failures: Mapp
     return reasons
 
 
-def about_unread(nodes: Iterable[NodeCapacity], failures: Mapping[str, str]) -> Iterator[str]:
+def unread_nodes_warnings(nodes: Iterable[NodeCapacity], failures: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning for each consequence of unread nodes. ``nodes`` contain the facts that were read."""
     reasons: dict[str, dict[str, str]] = defaultdict(dict)
     for node in nodes:

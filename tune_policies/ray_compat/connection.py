@@ -54,7 +54,7 @@ def find_ray(address: str | None) -> str | None:
         InvalidResourcesError: ``address`` is empty.
     """
     if address == "":
-        raise InvalidResourcesError("the address of Ray is empty: name host:port or ray://host:port, or leave it out")
+        raise InvalidResourcesError("the Ray address is empty: pass host:port or ray://host:port, or omit it")
     found = address
     if address in (None, "auto"):
         # Clear the cache as `ray.init` does, because the instance may have stopped. Ray 2.50 has no cache.
@@ -85,7 +85,7 @@ def connection(
         if address is not None:
             raise ProbeError(
                 f"this program is already connected to a Ray cluster, so it cannot probe {address!r}: "
-                "leave the address out, or call ray.shutdown() before"
+                "omit the address, or call ray.shutdown() before"
             )
         yield
         return
@@ -167,7 +167,7 @@ def _check_reachable(address: str, timeout_s: float, local: str) -> None:
         child = child_python("-c", _CONNECT, address)
         subprocess.run(child, timeout=left, check=True, capture_output=True)  # noqa: S603
     except (OSError, OverflowError) as error:
-        raise ProbeError(f"no Ray answers at {address!r} ({error}): {hint}") from error
+        raise ProbeError(f"no Ray cluster responds at {address!r} ({error}): {hint}") from error
     except subprocess.TimeoutExpired as error:
         raise ProbeError(
             f"no answer from Ray at {address!r} within {timeout_s:g} s: wait longer (--timeout-s, or timeout_s in a "

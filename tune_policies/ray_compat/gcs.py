@@ -158,7 +158,7 @@ def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
     heads = [node.node_ip_address for node in alive if HEAD_RESOURCE in node.total_resources]
     reported = _joined_under_v1(report.get("autoscaler_report") or {}, heads)
     is_v2 = reply.autoscaling_state.autoscaler_state_version > 0
-    has_v1 = _names_types(report.get("autoscaler_report") or {})
+    has_v1 = _contains_type_names(report.get("autoscaler_report") or {})
     return ClusterState(
         session=reply.cluster_resource_state.cluster_session_name,
         nodes=tuple(_to_node(node) for node in alive if node.status != NodeStatus.DRAINING),
@@ -179,7 +179,7 @@ def _joined_under_v1(report: dict[str, Any], heads: Iterable[str]) -> Counter[st
     return +joined
 
 
-def _names_types(report: dict[str, Any]) -> bool:
+def _contains_type_names(report: dict[str, Any]) -> bool:
     named = {*(report.get("active_nodes") or {}), *(report.get("node_type_mapping") or {}).values()}
     return any(not MIRRORED_TYPE.fullmatch(name) for name in named)
 

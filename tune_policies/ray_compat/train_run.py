@@ -139,7 +139,7 @@ class TrialStart(NamedTuple):
         return self.trial_id == earlier.trial_id and (self.program != earlier.program or self.config == earlier.config)
 
 
-def unheard_reports(
+def unconsumed_reports(
     run_config: RunConfig, checkpoint: Checkpoint | None, start: TrialStart
 ) -> list[tuple[dict[str, Any], Checkpoint]]:
     """Return the reports that the earlier run in the same folder made after ``checkpoint``, each with its checkpoint.

@@ -61,8 +61,8 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
     def handle_error(self, exc: Any = None) -> None:
         """Count the failure unless a hook requeues the trial. If a hook cannot, add the reason to the error."""
         state = self.temporary_state
-        state.is_told_again = _is_reported_again(self, exc, state.controller)
-        if state.is_told_again:
+        state.is_duplicate_report = _is_reported_again(self, exc, state.controller)
+        if state.is_duplicate_report:
             _undo_failure(self, state.controller)
             return
         state.requeued_by, state.why_not_requeued, state.was_saving = None, None, self.is_saving
@@ -74,7 +74,9 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
             _logger.error("%s is not requeued and fails: %s", self, state.why_not_requeued)
             _add_note(exc, state.why_not_requeued)
         except Exception:  # an error in a hook must not stop the other trials
-            _logger.exception("%s is left to Tune because the decision whether to requeue it failed", self)
+            _logger.exception(
+                "Tune handles the failure of %s because the decision whether to requeue it raised an error", self
+            )
         num_failures = self.run_metadata.num_failures
         super().handle_error(exc)
         if state.requeued_by is None:
@@ -89,7 +91,7 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
     def should_recover(self) -> bool:
         """Return whether a hook requeued the trial or Tune retries it."""
         state = self.temporary_state
-        if state.is_told_again or state.requeued_by is not None:
+        if state.is_duplicate_report or state.requeued_by is not None:
             return True
         return state.why_not_requeued is None and bool(super().should_recover())
 
@@ -120,7 +122,7 @@ def install_hook(
         state.hooks, state.controller = [], unwrapped(tune_controller)
         _report_memory_kills_as_actor_deaths(state.controller._actor_manager)
         state.requeued_by = state.why_not_requeued = None
-        state.was_saving = state.has_failed = state.is_told_again = False
+        state.was_saving = state.has_failed = state.is_duplicate_report = False
     if hook not in state.hooks:
         state.hooks.append(hook)
     if process_class is not None:

@@ -20,7 +20,7 @@ from tune_policies.ray_compat.version import Gone, check_members
 try:
     from ray.tune.execution.tune_controller import TuneController
 except ImportError as error:
-    TuneController = Gone(error, "a searcher that is asked for no trial too early")
+    TuneController = Gone(error, "a searcher that does not suggest trials too early")
 
 _MANY: Final = 10**9
 """A number of trials that stands for "no limit", also if the searcher does not report how many trials remain."""
@@ -61,7 +61,7 @@ class TuneQueue:
         """The trials that wait for resources or for their process."""
         return self._controller._pending_trials  # type: ignore[no-any-return]
 
-    def to_hold_back(self, held: AbstractSet[Trial], assigned: AbstractSet[Trial]) -> list[Trial]:
+    def trials_to_defer(self, held: AbstractSet[Trial], assigned: AbstractSet[Trial]) -> list[Trial]:
         """Return the waiting trials without a slot that Tune would start, in Tune's order.
 
         The trials in ``held`` are already held back, and those in ``assigned`` have a slot. The method is called in
@@ -79,7 +79,7 @@ class TuneQueue:
         return len(self._controller._paused_trials)
 
     @property
-    def num_to_come(self) -> int:
+    def num_future_trials(self) -> int:
         """The number of trials that the searcher has yet to suggest."""
         search = self._controller.search_alg
         if search.is_finished():
@@ -91,7 +91,7 @@ class TuneQueue:
         """Return whether Tune has requested resources for ``trial``, or treats it as requested."""
         return trial in self._controller._staged_trials
 
-    def hold_back(self, trials: Iterable[Trial]) -> None:
+    def defer(self, trials: Iterable[Trial]) -> None:
         """Keep Tune from starting these waiting trials.
 
         Tune treats them as requested, because it keeps the processes of finished trials for reuse only while requests
@@ -115,7 +115,7 @@ class TuneQueue:
         """Stop holding back ``trial`` because it has a slot or has ended."""
         self._controller._staged_trials.discard(trial)
 
-    def let_start(self, trial: Trial) -> None:
+    def start_deferred(self, trial: Trial) -> None:
         """Let Tune start a trial that was held back or is paused, with its current resource request."""
         self.forget(trial)
         if trial.status == Trial.PENDING:

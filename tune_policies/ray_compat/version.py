@@ -37,7 +37,7 @@ def version_error(error: Exception, feature: str) -> RayVersionError:
     """Return the error to raise if a feature needs a part of Ray and ``error`` reports that it is missing."""
     why = str(error).partition(" (")[0]  # the message of an ImportError ends with the file path in parentheses
     return RayVersionError(
-        f"Ray {ray.__version__} lacks what {feature} needs: {why}. Ray {TRIED} was tested: {_INSTALL}"
+        f"Ray {ray.__version__} lacks a part that {feature} needs: {why}. Ray {TRIED} was tested: {_INSTALL}"
     )
 
 

@@ -143,16 +143,16 @@ def largest_that_fits(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequen
     An amount is 0 if the trial cannot get more than it has in ``reservation``.
     """
 
-    def is_held_with(floor: MemoryFloor) -> bool:
+    def is_satisfied_by(floor: MemoryFloor) -> bool:
         return is_held(reservation.with_bundles(floor.apply_to(reservation.bundles)), nodes)
 
     had = floor_of(reservation.bundles)
     shares = _shares_up_to(wish.gpu_ticks, had.gpu_ticks, _most_devices(reservation, nodes)) if had.gpu_ticks else ()
-    share = next((share for share in shares if is_held_with(MemoryFloor(gpu_ticks=share))), 0)
+    share = next((share for share in shares if is_satisfied_by(MemoryFloor(gpu_ticks=share))), 0)
     memory_bytes = largest(
         had.memory_bytes,
         max(had.memory_bytes, wish.memory_bytes),
-        lambda amount: is_held_with(MemoryFloor(gpu_ticks=share, memory_bytes=amount)),
+        lambda amount: is_satisfied_by(MemoryFloor(gpu_ticks=share, memory_bytes=amount)),
     )
     return MemoryFloor(gpu_ticks=share, memory_bytes=memory_bytes if memory_bytes > had.memory_bytes else 0)
 

@@ -295,7 +295,7 @@ class OomRetryScheduler(WrappingScheduler):
             case "leave_to_tune":
                 return False
             case "same_share":
-                _logger.warning("%s is retried with the same fraction because neighbours had filled the GPU", trial)
+                _logger.warning("%s is retried with the same fraction because other trials had filled the GPU", trial)
                 history = history.model_copy(update={"num_same_share_retries": history.num_same_share_retries + 1})
             case "more_memory":
                 record = self._new_record(trial, out_of_memory)

@@ -331,7 +331,7 @@ class RunPlan:
         return True
 
     def _replan_on(self, capacity: ClusterCapacity) -> None:
-        why = _what_changed(self._capacity, capacity)
+        why = _describe_change(self._capacity, capacity)
         capacity = self._used_as_at_start(capacity)
         self._capacity = capacity
         self.have_nodes_changed = True
@@ -385,7 +385,7 @@ def _anywhere(slot_type: int, count: int) -> Placement:
     return Placement(slot_type=slot_type, node_id=None, count=count)
 
 
-def _what_changed(before: ClusterCapacity | None, after: ClusterCapacity) -> str:
+def _describe_change(before: ClusterCapacity | None, after: ClusterCapacity) -> str:
     known = {node.node_id for node in before.nodes} if before else set()
     now = {node.node_id for node in after.nodes}
     changes = (("added", now - known), ("removed", known - now))

@@ -90,7 +90,7 @@ def nested_schedulers(scheduler: TrialScheduler | None) -> Iterator[TrialSchedul
         scheduler = getattr(scheduler, "_inner", None) or scheduler_inside(scheduler)
 
 
-def takes_first(scheduler: TrialScheduler) -> bool:
+def runs_first_waiting(scheduler: TrialScheduler) -> bool:
     """Return whether a scheduler always runs the first waiting trial, as FIFO, ASHA and median stopping do."""
     return all(
         isinstance(each, WrappingScheduler) or type(each).choose_trial_to_run is FIFOScheduler.choose_trial_to_run

@@ -70,7 +70,7 @@ class InfeasibleRequestError(ResourcePolicyError):
         self.asked, self.offered, self.short_of = asked, offered, short_of
         self.suggestion, self.tried, self.fallback = suggestion, tried, fallback
 
-    def told(self, **changes: str) -> "InfeasibleRequestError":
+    def with_texts(self, **changes: str) -> "InfeasibleRequestError":
         """Return the same error with other texts: ``offered``, ``short_of``, ``suggestion`` or ``fallback``."""
         names = ("asked", "offered", "short_of", "suggestion", "tried", "fallback")
         return InfeasibleRequestError(**{name: getattr(self, name) for name in names} | changes)
@@ -91,7 +91,7 @@ class InfeasibleRequestError(ResourcePolicyError):
         if len(errors) == 1:
             return errors[0]
         offered = _first("; ", (f"for {error.asked}: {error.offered}" for error in errors))
-        return cls.of_choices(errors).told(offered=offered)
+        return cls.of_choices(errors).with_texts(offered=offered)
 
     def _message(self) -> str:
         hints = f"{self.suggestion} {self.fallback}".strip()

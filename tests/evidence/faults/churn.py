@@ -249,9 +249,9 @@ class Churn:
             if why != _HELD:
                 self._occupied_since_s.pop(trial, None)
             elif self.clock.now_s - self._occupied_since_s.setdefault(trial, self.clock.now_s) > _KEPT_S:
-                self._check_not_kept_by_unused(trial)
+                self._check_no_idle_process_blocks(trial)
 
-    def _check_not_kept_by_unused(self, trial: Trial) -> None:
+    def _check_no_idle_process_blocks(self, trial: Trial) -> None:
         slot = planned_of(trial.placement_group_factory)
         in_use = self.controller._actor_to_trial.keys()
         kept = [each for each in self.actors.live if each.request == slot and each.tracked not in in_use]

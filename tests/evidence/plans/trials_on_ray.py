@@ -180,13 +180,13 @@ def _disagreement(planned: Sequence[Reserve], one_more: Sequence[Reserve], timeo
     """
     with _reservations() as reserve:
         groups = [group for trial in planned for group in reserve(trial)]
-        if not _holds_within(timeout_s, lambda: all(map(_is_scheduled, groups))):
+        if not _becomes_true_within(timeout_s, lambda: all(map(_is_scheduled, groups))):
             waiting = [placement_group_table(group) for group in groups if not _is_scheduled(group)]
             counts = f"{len(waiting)} of {len(groups)} groups wait"
             return f"{len(planned)} trials planned, but {counts}: {waiting[0]['bundles']}, {waiting[0]['stats']}"
         for trial in one_more:
             more = reserve(trial)
-            if not _holds_within(timeout_s, partial(_are_settled, more)):
+            if not _becomes_true_within(timeout_s, partial(_are_settled, more)):
                 return f"Ray has not decided about a further trial: {[placement_group_table(group) for group in more]}"
             if all(map(_is_scheduled, more)):
                 found = placement_group_table(more[-1])["bundles"]
@@ -210,7 +210,7 @@ def _reservations() -> Iterator[Callable[[Reserve], list[PlacementGroup]]]:
     finally:
         for group in groups:
             remove_placement_group(group)
-        if not _holds_within(30, lambda: _available() == before):
+        if not _becomes_true_within(30, lambda: _available() == before):
             raise TimeoutError(f"Ray has not freed the resources of trials: {before} before, {_available()} after")
 
 
@@ -236,7 +236,7 @@ def _is_settled(group: PlacementGroup) -> bool:
     return bool(table["state"] == "CREATED" or stats["scheduling_attempt"] >= 2 or is_infeasible)
 
 
-def _holds_within(timeout_s: float, holds: Callable[[], bool]) -> bool:
+def _becomes_true_within(timeout_s: float, holds: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > deadline:

@@ -11,22 +11,22 @@ _AMOUNTS = 'requests:\n                  cpu: "4"\n                  memory: '
 
 SCALING = (
     plant("GPU nodes that always run", CLUSTER, "minReplicas: 0", "minReplicas: 1",
-          "devices-always-there", "minReplicas", after=_L4),
+          "devices-always-on", "minReplicas", after=_L4),
     plant("GPU nodes that idle for hours", CLUSTER, "idleTimeoutSeconds: 60", "idleTimeoutSeconds: 7200",
-          "idles-long", "idleTimeoutSeconds"),
+          "long-idle-timeout", "idleTimeoutSeconds"),
     plant("GPU nodes of one group that idle for hours", CLUSTER, "maxReplicas: 4",
-          "maxReplicas: 4\n      idleTimeoutSeconds: 7200", "idles-long", "idleTimeoutSeconds: 7200", after=_L4),
+          "maxReplicas: 4\n      idleTimeoutSeconds: 7200", "long-idle-timeout", "idleTimeoutSeconds: 7200", after=_L4),
     plant("GPU nodes that are never added", CLUSTER, "enableInTreeAutoscaling: true", "enableInTreeAutoscaling: false",
-          "never-grows", "maxReplicas: 4"),
+          "never-scales-up", "maxReplicas: 4"),
     plant("GPU nodes without an upper bound", CLUSTER, "      maxReplicas: 4\n", "",
           "no-upper-bound", "- groupName: l4", after="workerGroupSpecs"),
-    plant("a head that runs trials", CLUSTER, 'num-cpus: "0"', 'num-cpus: "2"', "head-takes-trials", "num-cpus"),
+    plant("a head that runs trials", CLUSTER, 'num-cpus: "0"', 'num-cpus: "2"', "head-runs-trials", "num-cpus"),
     plant("half a CPU, which Ray counts as one", CLUSTER, 'cpu: "4"', 'cpu: "500m"',
           "cpus-rounded-up", "500m", after=_CPU),
     plant("memory that Kubernetes does not reserve", CLUSTER, _AMOUNTS + "16Gi", _AMOUNTS + "4Gi",
-          "memory-not-kept", "memory: 4Gi", after=_CPU),
+          "memory-not-reserved", "memory: 4Gi", after=_CPU),
     plant("memory without a limit", CLUSTER.replace("                  memory: 32Gi\n", ""), "replicas: 0",
-          "replicas: 0", "memory-not-told", "resources:", after=_L4),
+          "replicas: 0", "memory-missing", "resources:", after=_L4),
 )  # fmt: skip
 
 TPUS = (
@@ -38,8 +38,8 @@ TPUS = (
     plant("an unknown topology", TPU, ": 4x4", ": 4x5", "unknown-tpu-topology", "gke-tpu-topology"),
     plant("an invalid topology", TPU, ": 4x4", ": four", "unknown-tpu-topology", "gke-tpu-topology"),
     plant("three chips on a host", TPU.replace('google.com/tpu: "4"', 'google.com/tpu: "3"'), "replicas: 0",
-          "replicas: 0", "tpu-chips-of-a-host", "google.com/tpu"),
-    plant("two hosts for a slice of four", TPU, "numOfHosts: 4", "numOfHosts: 2", "tpu-hosts-of-a-slice", "numOfHosts"),
+          "replicas: 0", "tpu-chips-per-host", "google.com/tpu"),
+    plant("two hosts for a slice of four", TPU, "numOfHosts: 4", "numOfHosts: 2", "tpu-hosts-per-slice", "numOfHosts"),
 )  # fmt: skip
 
 QUEUES = (
@@ -48,15 +48,15 @@ QUEUES = (
 OPERATOR = (
     plant("a minimum above the maximum", CLUSTER, "minReplicas: 0", "minReplicas: 5", "min-above-max", "minReplicas",
           after=_L4),
-    plant("replicas out of range", CLUSTER, "replicas: 0", "replicas: 7", "replicas-outside", "replicas: 7",
+    plant("replicas out of range", CLUSTER, "replicas: 0", "replicas: 7", "replicas-out-of-range", "replicas: 7",
           after=_L4),
-    plant("two groups with one name", CLUSTER, "groupName: cpu", "groupName: l4", "group-name-twice", "groupName: l4",
-          after="NVIDIA-L4"),
-    plant("a group with the head's name", CLUSTER, "groupName: cpu", "groupName: headgroup", "group-name-twice",
+    plant("two groups with one name", CLUSTER, "groupName: cpu", "groupName: l4", "duplicate-group-name",
+          "groupName: l4", after="NVIDIA-L4"),
+    plant("a group with the head's name", CLUSTER, "groupName: cpu", "groupName: headgroup", "duplicate-group-name",
           "groupName: headgroup"),
     plant("no CPU", CLUSTER.replace('                  cpu: "4"\n', ""), "replicas: 0", "replicas: 0",
-          "no-cpus", "resources:", after=_CPU),
-    plant("images with another Ray", CLUSTER, 'rayVersion: "2.60.0"', 'rayVersion: "2.59.0"', "version-of-image",
+          "cpus-missing", "resources:", after=_CPU),
+    plant("images with another Ray", CLUSTER, 'rayVersion: "2.60.0"', 'rayVersion: "2.59.0"', "image-version-differs",
           "image: rayproject"),
     plant("custom resources in one pair of quotes", CLUSTER, _PARAMS, "rayStartParams: {resources: '{\"Disk\": 1}'}",
           "start-param-resources", "Disk", after=_CPU),

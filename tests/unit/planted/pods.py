@@ -57,7 +57,7 @@ DEVICES = (
     plant("time slices of a GPU", _with('nvidia.com/gpu.shared: "2"'),
           _PARAMS, 'resources: {GPU: "2"}', "shared-gpu", "nvidia.com/gpu.shared", after=_L4),
     plant("several MIG devices in a pod", _with('nvidia.com/mig-1g.10gb: "2"'),
-          _PARAMS, 'resources: {GPU: "2"}', "several-gpu-parts", "nvidia.com/mig", after=_L4),
+          _PARAMS, 'resources: {GPU: "2"}', "several-mig-devices", "nvidia.com/mig", after=_L4),
     plant("GPU in lower case", CLUSTER, _PARAMS, 'resources:\n        gpu: "2"',
           "resource-spelling", 'gpu: "2"', after=_L4),
     plant("CPU in lower case", CLUSTER, _PARAMS, 'resources: {cpu: "4"}',
@@ -74,11 +74,11 @@ DEVICES = (
 
 CONTAINERS = (
     plant("a pod that can run on a GPU node and sees all GPUs", CLUSTER.replace(_TOLERATION, ""), "-py311\n" + _ENV,
-          "-py311-gpu\n", "sees-every-gpu", "- name: ray-worker", after=_CPU),
+          "-py311-gpu\n", "unrequested-gpus-visible", "- name: ray-worker", after=_CPU),
     plant("a pod that makes all GPUs visible", CLUSTER, "value: void", "value: all",
-          "sees-every-gpu", "- name: NVIDIA_VISIBLE_DEVICES", after=_CPU),
+          "unrequested-gpus-visible", "- name: NVIDIA_VISIBLE_DEVICES", after=_CPU),
     plant("a pod that tolerates the taint of GPU nodes and sees all", _TOLERANT.replace(_ENV, ""), "replicas: 0",
-          "replicas: 0", "sees-every-gpu", "- name: ray-worker", after=_CPU),
+          "replicas: 0", "unrequested-gpus-visible", "- name: ray-worker", after=_CPU),
     plant("another Ray version than the head's", CLUSTER, _GPU_IMAGE, "image: rayproject/ray:2.59.0-py311-gpu",
           "ray-versions-differ", "image:", after=_L4),
     plant("another Ray version than the head's in custom images", CLUSTER.replace("rayproject/", "quay.io/modh/"),
@@ -97,12 +97,12 @@ CONTAINERS = (
           CLUSTER.replace("rayproject/ray:2.60.0", "registry.example/team/train:7"), "2.60.0", "2.6.3",
           "ray-not-supported", "rayVersion"),
     plant("devices selected by the user", CLUSTER, _GPU_IMAGE, _with_variable("CUDA_VISIBLE_DEVICES", "0"),
-          "devices-by-hand", "- name: CUDA", after=_L4),
+          "visible-devices-set", "- name: CUDA", after=_L4),
     plant("devices selected with a variable of an older Ray", CLUSTER, _GPU_IMAGE,
-          _with_variable("ROCR_VISIBLE_DEVICES", "0"), "devices-by-hand", "- name: ROCR", after=_L4),
+          _with_variable("ROCR_VISIBLE_DEVICES", "0"), "visible-devices-set", "- name: ROCR", after=_L4),
     plant("trials that see all devices", CLUSTER, _GPU_IMAGE,
           _with_variable("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", "1"),
-          "devices-not-set", "- name: RAY_EXPERIMENTAL", after=_L4),
+          "devices-not-isolated", "- name: RAY_EXPERIMENTAL", after=_L4),
 )  # fmt: skip
 
 NODES = (
@@ -112,19 +112,19 @@ NODES = (
           "taint-not-tolerated", "tolerations:", after=_L4),
     plant("a toleration of another value", _ON_GKE, "operator: Exists", 'operator: Equal\n              value: "yes"',
           "taint-not-tolerated", "tolerations:", after=_L4),
-    plant("labels that an older Ray does not read", CLUSTER, '"2.60.0"', '"2.50.0"', "group-labels-unread",
+    plant("labels that an older Ray does not read", CLUSTER, '"2.60.0"', '"2.50.0"', "group-labels-ignored",
           "labels:\n        ray.io"),
     plant("resources that an older Ray does not read", CLUSTER.replace('"2.60.0"', '"2.50.0"'), _PARAMS,
-          'resources: {GPU: "2"}', "group-resources-unread", "resources: {GPU", after=_L4),
+          'resources: {GPU: "2"}', "group-resources-ignored", "resources: {GPU", after=_L4),
     plant("the cloud's name of a device type", CLUSTER, "accelerator-type: L4", "accelerator-type: nvidia-l4",
           "unknown-device-type", "ray.io/accelerator-type", after=_L4),
     plant("a misspelled device type", CLUSTER, "accelerator-type: L4", "accelerator-type: A10O",
           "unknown-device-type", "ray.io/accelerator-type", after=_L4),
     plant("an undeclared device type", CLUSTER,
-          "      labels:\n        ray.io/accelerator-type: L4\n", "", "device-type-not-told", "- groupName: l4",
+          "      labels:\n        ray.io/accelerator-type: L4\n", "", "device-type-missing", "- groupName: l4",
           after="workerGroupSpecs"),
     plant("groups that use each other's nodes", _TWO_GROUPS, _SELECTOR, "",
-          "any-node-with-devices", "spec:", after=_L4),
+          "node-selector-missing", "spec:", after=_L4),
 )  # fmt: skip
 
 IN_OTHER_KINDS = (
@@ -137,7 +137,7 @@ IN_OTHER_KINDS = (
           "gpus-differ-from-limit", "num-gpus", after=_L4),
     plant("trials without GPUs that see GPUs", CLUSTER, _GPU_IMAGE,
           _with_variable("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"),
-          "visible-on-zero", "- name: RAY_ACCEL", after=_L4),
+          "gpus-visible-to-cpu-trials", "- name: RAY_ACCEL", after=_L4),
     plant("a runtime class that one group lacks", _WITH_CLASS + _GROUP.replace(": l4\n", ": l4-spot\n"),
           "maxReplicas: 4", "maxReplicas: 3", "runtime-class-missing", "spec:", after="groupName: l4-spot"),
 )  # fmt: skip

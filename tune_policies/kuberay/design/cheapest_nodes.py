@@ -205,7 +205,7 @@ def _sufficient_units(
                 try:
                     policy.plan(pool.capacity(most))
                 except InfeasibleRequestError as error:
-                    raise error.told(offered=f"with all nodes of the catalog, {error.offered}") from error
+                    raise error.with_texts(offered=f"with all nodes of the catalog, {error.offered}") from error
         elif plan.min_concurrent_trials >= num_trials or units == most:
             return units, plan
         elif plan.min_concurrent_trials == before and number >= 2 * request_of(plan.slots[0]).processes:

@@ -193,7 +193,7 @@ class PodDevices(NamedTuple):
     plugin: DevicePlugin
 
     @property
-    def is_seen_by_ray(self) -> bool:
+    def is_detected_by_ray(self) -> bool:
         """Whether Ray's reader of RayClusters counts these devices by their key."""
         if self.resource == "GPU":
             return self.key.endswith("gpu")

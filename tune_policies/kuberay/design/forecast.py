@@ -120,7 +120,7 @@ def forecast_trials(
         at_maximum = stage(most := _plan_at_maximum(policy, cluster, capacity))
     except InfeasibleRequestError as error:
         suggestion = " ".join((error.suggestion, *(f"Note that {each}." for each in cluster.assumptions)))
-        raise error.told(suggestion=suggestion) from error
+        raise error.with_texts(suggestion=suggestion) from error
     try:
         at_minimum = stage(policy.plan(capacity.model_copy(update={"node_types": ()})))
     except InfeasibleRequestError as error:

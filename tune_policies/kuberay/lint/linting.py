@@ -7,12 +7,12 @@ from tune_policies.files.yaml_documents import Document, DocumentError, read_doc
 from tune_policies.kuberay.lint.misspelled_fields import misspelled_fields
 from tune_policies.kuberay.lint.rule import Finding, Found, Rule
 from tune_policies.kuberay.lint.rules import (
-    KEY_TWICE,
+    DUPLICATE_KEY,
+    INVALID_FIELD,
     MISSPELLED,
-    NOTHING_KNOWN,
+    NO_CLUSTER,
     RULES,
     UNREADABLE,
-    WRONG_FIELD,
 )
 from tune_policies.kuberay.reading.documents import check_name, clusters_in, manifests_in, name_of, read_text
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, FieldProblem
@@ -50,7 +50,7 @@ def lint_text(text: str, source: str, name: str | None = None) -> list[Finding]:
         manifests = [each for each in manifests if name_of(each[2]) == name]
     read = [(*each, *clusters_in(each[2])) for each in manifests]
     if not any(clusters or problems or name_of(manifest) is not None for _, _, manifest, clusters, problems in read):
-        return [_file_finding(NOTHING_KNOWN, source, 1, "the file contains no Ray cluster, job or service")]
+        return [_file_finding(NO_CLUSTER, source, 1, "the file contains no Ray cluster, job or service")]
     findings = [
         Finding(
             rule=rule.name,
@@ -78,9 +78,9 @@ def _check(
 ) -> Iterator[tuple[Rule, Found]]:
     """Yield the reader's problems, repeated keys, misspelled fields and the findings of all rules."""
     for problem in problems:
-        yield WRONG_FIELD, Found(problem.path, problem.message)
+        yield INVALID_FIELD, Found(problem.path, problem.message)
     for path, line in manifest.repeated.items():
-        yield KEY_TWICE, Found(path, f"duplicate key {str(path[-1])!r} in line {line}, with the same value")
+        yield DUPLICATE_KEY, Found(path, f"duplicate key {str(path[-1])!r} in line {line}, with the same value")
     known = {problem.path for problem in problems}
     for path, message in misspelled_fields(manifest):
         if path not in known:

@@ -69,7 +69,7 @@ def _misspelled(data: Any, part: type[Part] | _Fields, path: Path) -> Iterator[t
         for key, value in data.items():
             if (inner := fields.get(key)) is not None:
                 yield from _misspelled(value, inner, (*path, key))
-            elif key not in fields and (meant := _meant(key, fields)):
+            elif key not in fields and (meant := _intended_field(key, fields)):
                 yield (*path, key), f"unknown field {key!r}; did you mean {meant!r}?"
 
 
@@ -82,7 +82,7 @@ def _fields_of(model: type[Part]) -> _Fields:
     return fields
 
 
-def _meant(name: str, fields: _Fields) -> str | None:
+def _intended_field(name: str, fields: _Fields) -> str | None:
     by_plain = {_plain(field): field for field in sorted(fields)}
     near = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=_NEAR)
     return by_plain[near[0]] if near else None

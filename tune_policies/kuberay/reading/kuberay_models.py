@@ -73,7 +73,7 @@ def _check_quantity(value: object) -> object:
         raise ValueError("must be a quantity such as '4', '500m' or '16Gi'")
     if isinstance(value, float) and not value.is_integer():
         # The CRD accepts only integers and strings (x-kubernetes-int-or-string).
-        raise ValueError(f'must be a whole number or a text, got {value!r}: write "{value!r}", in quotes')
+        raise ValueError(f'must be a whole number or a string, got {value!r}: write "{value!r}", in quotes')
     parse_quantity(value)
     return value
 
@@ -259,7 +259,7 @@ def _with_texts(data: Any, texts: set[Path], path: Path) -> Any:
 _EXPECTED: Final = {
     **dict.fromkeys(("int_type", "int_from_float"), "a whole number"),
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping"),
-    "string_type": "a text",
+    "string_type": "a string",
     "bool_type": "true or false",
     "list_type": "a list",
 }
@@ -276,7 +276,7 @@ def _explain(detail: Any) -> str:
         return str(detail["ctx"]["error"])
     if kind == "string_type" and _lacks_quotes(detail):
         what = "truth value" if isinstance(value, bool) else "number"
-        return f'must be a text, got the {what} {got}: write "{json.dumps(value)}", in quotes'
+        return f'must be a string, got the {what} {got}: write "{json.dumps(value)}", in quotes'
     if kind == "int_type" and isinstance(value, str) and re.fullmatch(_WHOLE, value):
-        return f"must be a whole number, got the text {got}: remove the quotes"
+        return f"must be a whole number, got the string {got}: remove the quotes"
     return f"must be {_EXPECTED[kind]}, got {got}" if kind in _EXPECTED else f"{detail['msg'].lower()}, got {got}"

@@ -41,7 +41,7 @@ from tune_policies.kuberay.reading.kuberay_models import (
     PodSpec,
     WorkerGroupSpec,
 )
-from tune_policies.kuberay.reading.ray_counts import device_type, names_cpus, ray_counts, slice_shape, started_counts
+from tune_policies.kuberay.reading.ray_counts import device_type, ray_counts, slice_shape, started_counts, states_cpus
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import kind_of, shorten
@@ -71,7 +71,7 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
             return started_counts(group)
         return ray_counts(group if reads_resources else group.model_copy(update={"resources": {}}))
 
-    is_head_known = is_autoscaling or names_cpus(spec.headGroupSpec)
+    is_head_known = is_autoscaling or states_cpus(spec.headGroupSpec)
     with _prefix_errors("the head"):
         amounts = counts(spec.headGroupSpec) if is_head_known else {}
         fields = _node_fields(amounts, spec.headGroupSpec.labels, spec.headGroupSpec.template.spec)

@@ -131,8 +131,8 @@ def device_type(amounts: Mapping[str, float], labels: Mapping[str, str], selecto
         labels: Ray's node labels.
         selector: The node selector of the pods.
     """
-    if (told := accelerator_type_of(amounts)) is not None:
-        return told
+    if (stated := accelerator_type_of(amounts)) is not None:
+        return stated
     if labels.get(ACCELERATOR_TYPE) in ACCELERATOR_TYPES:
         return labels[ACCELERATOR_TYPE]
     if (tpu := TPU_TYPES.get(selector.get(GKE_TPU_TYPE, ""))) is not None:
@@ -199,7 +199,7 @@ def started_counts(group: HeadGroup) -> dict[str, int]:
     return {**detected, **ray_counts(group)}
 
 
-def names_cpus(group: HeadGroup) -> bool:
+def states_cpus(group: HeadGroup) -> bool:
     """Return whether a group sets the number of CPUs. Otherwise, Ray counts the CPUs of the machine."""
     asked = group.template.spec.containers[0].resources
     return "CPU" in group.resources or "num-cpus" in group.rayStartParams or "cpu" in {**asked.limits, **asked.requests}

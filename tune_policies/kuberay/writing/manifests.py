@@ -124,7 +124,7 @@ def _quantity(number_of_bytes: int) -> str:
     return str(number_of_bytes)
 
 
-def unseen_amounts(node_type: NodeType) -> dict[str, int]:
+def uncounted_amounts(node_type: NodeType) -> dict[str, int]:
     """Return the amounts, by Ray's resource name, that Ray's autoscaler does not read from the limits of a pod.
 
     A node adds ``accelerator_type:…`` only when it starts. The autoscaler needs it earlier, to launch nodes for trials
@@ -134,7 +134,7 @@ def unseen_amounts(node_type: NodeType) -> dict[str, int]:
         InvalidResourcesError: KubeRay would interpret a custom resource as one of Ray's resources.
     """
     devices = devices_of(node_type)
-    found = {devices.resource: devices.amount} if devices is not None and not devices.is_seen_by_ray else {}
+    found = {devices.resource: devices.amount} if devices is not None and not devices.is_detected_by_ray else {}
     for name, amount in node_type.custom.items():
         if name not in DEVICE_RESOURCES:
             if name.lower().endswith("gpu") or name.lower() in ("cpu", "memory"):
@@ -245,7 +245,7 @@ def _worker_group(group: DesignedGroup, options: WriteOptions, *, is_beside_nvid
 
 def _amount_fields(node_type: NodeType, options: WriteOptions) -> dict[str, Any]:
     """Return the fields of a group that state its labels and amounts for Ray."""
-    amounts, labels = unseen_amounts(node_type), node_type.ray_labels
+    amounts, labels = uncounted_amounts(node_type), node_type.ray_labels
     states_gpus = options.num_gpus and node_type.gpus > 0
     if states_gpus:
         amounts["GPU"] = node_type.gpus

@@ -21,7 +21,7 @@ from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import counted, shorten_names
 
-from .gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage, needed_bytes, rests_on_assumption
+from .gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage, has_assumed_overhead, needed_bytes
 from .resource_usage import ResourceUsage, resource_usage_view
 
 _NOTHING_REPORTED: Final = (
@@ -96,7 +96,7 @@ def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
     if ran_out:
         has = f"{ran_out} of {counted(len(usages), 'trial')} ran out of {_gib(share)} GiB"
         fewer = f": {_trials_per_gpu(now - 1)} instead of {now}"
-        yield has + (fewer if now > 1 else ", a whole GPU: take a larger one")
+        yield has + (fewer if now > 1 else ", a whole GPU: use a larger GPU")
         return
     needs = [need for need in (needed_bytes(usage) for usage in usages) if need]
     if not needs or gpus > 1:
@@ -215,7 +215,7 @@ def _cells(usage: GpuMemoryUsage) -> list[RenderableType]:
 def _kept(usage: GpuMemoryUsage) -> str:
     if usage.share_kept is None:
         return "-" if usage.share_bytes is None else "not known"
-    return ("likely" if rests_on_assumption(usage) else "yes") if usage.share_kept else "no"
+    return ("likely" if has_assumed_overhead(usage) else "yes") if usage.share_kept else "no"
 
 
 def _known(amount: int | None) -> str:

@@ -112,7 +112,7 @@ def needed_bytes(usage: GpuMemoryUsage) -> int | None:
     return max((amount for amount in amounts if amount), default=usage.process_bytes)
 
 
-def rests_on_assumption(usage: GpuMemoryUsage) -> bool:
+def has_assumed_overhead(usage: GpuMemoryUsage) -> bool:
     """Return whether ``share_kept`` depends on an assumed overhead."""
     return usage.sources.get("share_kept") == ASSUMED
 
@@ -187,7 +187,7 @@ def read_usage(folder: Path) -> RunUsage:
         InvalidResourcesError: ``folder`` is none of these folders.
     """
     if not folder.is_dir():
-        raise InvalidResourcesError(f"{folder} is not a folder: name the folder of a run of Tune or Train")
+        raise InvalidResourcesError(f"{folder} is not a folder: pass the results folder of a Tune or Train run")
     if not _is_trial(folder) and (any(folder.glob(WORKER_FILES)) or (folder / _TRAIN_RESULTS).is_file()):
         # The subfolders are checkpoints. Ray stores metrics only for checkpoints, and only those of the first worker.
         reported = [*_usages_in_checkpoints(folder / _TRAIN_RESULTS), *_usages_in_worker_files(folder)]
@@ -197,7 +197,7 @@ def read_usage(folder: Path) -> RunUsage:
         trials = [folder]
     if not trials:
         raise InvalidResourcesError(
-            f"{folder} has no results of Tune or Train: name the folder of the run, which has a folder for each trial"
+            f"{folder} contains no results of Tune or Train: pass a folder that contains a folder for each trial"
         )
     return RunUsage(trials=tuple(_trial_usage(trial.resolve().name, _usages_of_trial(trial)) for trial in trials))
 

@@ -308,7 +308,7 @@ def _out_of_memory(counts: OutOfMemoryCounts) -> str:
     parts = (
         (gpu, f"{counted(gpu, 'failure')} because of GPU memory"),
         (host, f"{counted(host, 'failure')} because of host memory"),
-        (counts.num_neighbours, f"{counts.num_neighbours} of them because neighbours had filled the device"),
+        (counts.num_neighbours, f"{counts.num_neighbours} of them because other trials had filled the device"),
         (counts.num_raised, f"{counted(counts.num_raised, 'trial')} retried with more memory"),
         (refused, f"{counted(refused, 'allocation')} refused, according to results"),
     )

@@ -14,17 +14,17 @@ _API = "https://ray-project.github.io/kuberay/reference/api/"
 UNREADABLE: Final = Rule(
     "unreadable", "error", "The file was not checked because it cannot be read.", "https://yaml.org/spec/1.2.2/"
 )
-NOTHING_KNOWN: Final = Rule(
-    "nothing-known", "note", "The file contains no cluster that lint supports, so it was not checked.", _API
+NO_CLUSTER: Final = Rule(
+    "no-cluster", "note", "The file contains no cluster that lint supports, so it was not checked.", _API
 )
-WRONG_FIELD: Final = Rule(
-    "wrong-field", "error", "Kubernetes refuses the manifest, or Ray reads a different value than you intended.", _API
+INVALID_FIELD: Final = Rule(
+    "invalid-field", "error", "Kubernetes refuses the manifest, or Ray reads a different value than you intended.", _API
 )
 MISSPELLED: Final = Rule(
     "misspelled-field", "error", "The API server refuses the manifest, or drops the field without an error.", _API
 )
-KEY_TWICE: Final = Rule(
-    "key-twice",
+DUPLICATE_KEY: Final = Rule(
+    "duplicate-key",
     "note",
     "Ray and kubectl use the last value, but Helm and kustomize refuse the file.",
     "https://yaml.org/spec/1.2.2/#3213-node-comparison",
@@ -33,5 +33,5 @@ KEY_TWICE: Final = Rule(
 RULES: Final = (*devices.RULES, *pods.RULES, *amounts.RULES, *scaling.RULES, *launcher.RULES)
 """The rules with a check."""
 
-ALL_RULES: Final = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, MISSPELLED, KEY_TWICE, *RULES)
+ALL_RULES: Final = (UNREADABLE, NO_CLUSTER, INVALID_FIELD, MISSPELLED, DUPLICATE_KEY, *RULES)
 """All rules. For the rules without a check, the file reader finds the mistakes."""

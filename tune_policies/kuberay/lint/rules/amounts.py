@@ -26,8 +26,8 @@ _SHM: Final = "/dev/shm"  # noqa: S108 - a path in the pods
 _WHOLE: Final = ("num-cpus", "num-gpus", "memory", "object-store-memory")
 
 
-@RULES.of_each(groups_of, "no-cpus", "error", f"{READER} (_get_num_cpus)")
-def _no_cpus(at: Group[HeadGroup]) -> Iterator[Found]:
+@RULES.of_each(groups_of, "cpus-missing", "error", f"{READER} (_get_num_cpus)")
+def _cpus_missing(at: Group[HeadGroup]) -> Iterator[Found]:
     """Ray's autoscaler stops with the error: Autoscaler failed to detect `CPU` resources."""
     if at.is_autoscaling and _counted_cpus(at) is None:
         fix = "set limits.cpu of the first container, or resources.CPU of the group"
@@ -36,8 +36,8 @@ def _no_cpus(at: Group[HeadGroup]) -> Iterator[Found]:
 
 def _counted_cpus(at: Group[HeadGroup]) -> tuple[Path, Quantity] | None:
     """Return the amount of CPUs that Ray's reader counts, with its path."""
-    if told := at.amount("CPU", "num-cpus"):
-        return told
+    if stated := at.amount("CPU", "num-cpus"):
+        return stated
     asked = {**at.container.resources.requests, **at.container.resources.limits}
     return (at.key_path("cpu"), asked["cpu"]) if "cpu" in asked else None
 
@@ -106,8 +106,8 @@ def _cpus_rounded_up(at: Group[HeadGroup]) -> Iterator[Found]:
         yield Found(path, f"{at} has {amount} CPUs, which Ray counts as {-(-cpus // 1)}", "write whole CPUs")
 
 
-@RULES.of_each(workers_of, "memory-not-kept", "note", _CONFIG)
-def _memory_not_kept(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+@RULES.of_each(workers_of, "memory-not-reserved", "note", _CONFIG)
+def _memory_not_reserved(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """If a node runs out of memory, Kubernetes first kills pods that use more than they requested, and their trials."""
     limit, request = (each.get("memory") for each in (at.container.resources.limits, at.container.resources.requests))
     most, least = exact(limit), exact(request)
@@ -117,8 +117,8 @@ def _memory_not_kept(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
         yield Found(path, message, f'request memory: "{limit}" too')
 
 
-@RULES.of_each(workers_of, "memory-not-told", "note", _CONFIG)
-def _memory_not_told(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+@RULES.of_each(workers_of, "memory-missing", "note", _CONFIG)
+def _memory_missing(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """Ray counts the whole memory of the node, although other pods on the node use it too."""
     asked = at.container.resources
     if at.devices and not at.amount("memory", "memory") and "memory" not in {**asked.limits, **asked.requests}:
@@ -129,10 +129,10 @@ def _memory_not_told(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 @RULES.of_each(workers_of, "workers-without-cpus", "warning", START)
 def _workers_without_cpus(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """A trial requests one CPU by default, so it never runs on these nodes, even if it needs the GPUs."""
-    told = at.amount("CPU", "num-cpus")
-    if told is not None and exact(told[1]) == 0:
+    stated = at.amount("CPU", "num-cpus")
+    if stated is not None and exact(stated[1]) == 0:
         fix = "remove it: 0 is only useful for a head that should not run trials"
-        yield Found(told[0], f"{at} has 0 CPUs for Ray", fix)
+        yield Found(stated[0], f"{at} has 0 CPUs for Ray", fix)
 
 
 def _shared_memory(at: Group[HeadGroup]) -> tuple[Path, Mapping[str, Any]] | None:

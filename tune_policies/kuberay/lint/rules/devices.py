@@ -74,8 +74,8 @@ def _how_to_state(at: Group[HeadGroup], resource: str, key: str, amount: str) ->
     if version is not None and version < READS_GROUP_FIELDS:
         return f"write {what} as {resource} in JSON under rayStartParams, resources"
     if is_chips:
-        return f"write {what} as {resource} in the group's resources, beside groupName and template"
-    return f'write resources: {{{resource}: "{amount}"}} beside groupName and template'
+        return f"write {what} as {resource} in the group's resources, next to groupName and template"
+    return f'write resources: {{{resource}: "{amount}"}} next to groupName and template'
 
 
 @RULES.of_each(groups_of, "resource-spelling", "warning", f"_get_custom_resources in {_READER}")
@@ -114,10 +114,10 @@ class _StatedGpus(NamedTuple):
 
 def _stated_gpus(cluster: ClusterInFile) -> Iterator[_StatedGpus]:
     for at in groups_of(cluster):
-        if (told := at.amount("GPU", "num-gpus")) is not None:
-            number, there = exact(told[1]), _gpus(at)
+        if (stated := at.amount("GPU", "num-gpus")) is not None:
+            number, there = exact(stated[1]), _gpus(at)
             if number is not None and number.denominator == 1 and there is not None:
-                yield _StatedGpus(at, told[0], int(number), there)
+                yield _StatedGpus(at, stated[0], int(number), there)
 
 
 def _gpus(at: Group[HeadGroup]) -> int | None:
@@ -170,8 +170,8 @@ def _shared_device(at: Group[HeadGroup]) -> Iterator[Found]:
             yield Found(at.key_path(key), message, "limit each trial to its fraction of the GPU memory, or use MIG")
 
 
-@RULES.of_each(groups_of, "several-gpu-parts", "warning", "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/")
-def _several_parts(at: Group[HeadGroup]) -> Iterator[Found]:
+@RULES.of_each(groups_of, "several-mig-devices", "warning", "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/")
+def _several_mig_devices(at: Group[HeadGroup]) -> Iterator[Found]:
     """Ray assigns MIG devices to trials by index, but CUDA finds only the first, so most trials see no device."""
     for key, amount in at.devices.items():
         if key.startswith("nvidia.com/mig-") and (exact(amount) or 0) > 1:
@@ -238,8 +238,8 @@ def _unknown_topology(slices: _Slices) -> Iterator[Found]:
         yield Found(slices.selector_path(GKE_TPU_TOPOLOGY), message, fix)
 
 
-@RULES.of_each(_slices, "tpu-chips-of-a-host", "error", _GKE)
-def _chips_of_a_host(slices: _Slices) -> Iterator[Found]:
+@RULES.of_each(_slices, "tpu-chips-per-host", "error", _GKE)
+def _chips_per_host(slices: _Slices) -> Iterator[Found]:
     """A pod must request all chips of its host."""
     allowed = (1, 2, 4, 8) if slices.at.spec.numOfHosts == 1 else (4,)
     if slices.chips not in allowed:
@@ -247,8 +247,8 @@ def _chips_of_a_host(slices: _Slices) -> Iterator[Found]:
         yield Found(slices.at.key_path(_TPU), message, f"write {' or '.join(map(str, allowed))}")
 
 
-@RULES.of_each(_slices, "tpu-hosts-of-a-slice", "error", _GKE)
-def _hosts_of_a_slice(slices: _Slices) -> Iterator[Found]:
+@RULES.of_each(_slices, "tpu-hosts-per-slice", "error", _GKE)
+def _hosts_per_slice(slices: _Slices) -> Iterator[Found]:
     """The hosts of a slice are added together. With a wrong number of hosts, the slice never becomes ready."""
     topology, hosts = slices.selector.get(GKE_TPU_TOPOLOGY, ""), slices.at.spec.numOfHosts
     if not re.fullmatch(r"\d{1,4}(x\d{1,4}){1,2}", topology) or slices.chips == 0:

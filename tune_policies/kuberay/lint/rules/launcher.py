@@ -50,7 +50,7 @@ _Check: TypeAlias = Callable[[_File], Iterator[Found]]
 
 
 def _rule(name: str, severity: Severity, source: str) -> Callable[[_Check], _Check]:
-    """Return a decorator that adds a rule for valid files. ``wrong-field`` reports invalid files."""
+    """Return a decorator that adds a rule for valid files. ``invalid-field`` reports invalid files."""
 
     def add(check: _Check) -> _Check:
         def of_document(document: Document, _: object) -> Iterator[Found]:
@@ -72,8 +72,8 @@ def _min_above_max(file: _File) -> Iterator[Found]:
             yield Found((*path, "min_workers"), message, f"write at most {each.max_workers}")
 
 
-@_rule("limit-left-out", "warning", "ray/autoscaler/*/defaults.yaml")
-def _limit_left_out(file: _File) -> Iterator[Found]:
+@_rule("limit-missing", "warning", "ray/autoscaler/*/defaults.yaml")
+def _limit_missing(file: _File) -> Iterator[Found]:
     """Ray uses the default of the provider, 2 for most clouds, regardless of the node types."""
     if file.provider == LOCAL or "max_workers" in file.data:
         return
@@ -127,11 +127,11 @@ def _has_devices(each: YamlNodeType) -> bool:
 
 
 @_rule(
-    "head-takes-trials",
+    "head-runs-trials",
     "note",
     "https://docs.ray.io/en/latest/cluster/vms/user-guides/large-cluster-best-practices.html",
 )
-def _head_works(file: _File) -> Iterator[Found]:
+def _head_runs_trials(file: _File) -> Iterator[Found]:
     """A trial that uses too much memory on the head can stop the whole cluster."""
     has_workers = any(_has_devices(each) for _, name, each in file.types if name != file.head)
     for path, name, each in file.types:

@@ -65,8 +65,8 @@ def _ray_not_first(at: Group[HeadGroup]) -> Iterator[Found]:
             yield Found(path, message, f"move {each.name!r} to the first place")
 
 
-@RULES.of_each(groups_of, "version-of-image", "warning", f"{API} (RayClusterSpec.rayVersion)")
-def _version_of_image(at: Group[HeadGroup]) -> Iterator[Found]:
+@RULES.of_each(groups_of, "image-version-differs", "warning", f"{API} (RayClusterSpec.rayVersion)")
+def _image_version_differs(at: Group[HeadGroup]) -> Iterator[Found]:
     """The operator and the autoscaler choose features by rayVersion."""
     wanted = at.cluster.spec.rayVersion
     if wanted is None or re.fullmatch(r"\d+\.\d+\.\d+", wanted) is None:
@@ -115,12 +115,12 @@ TRIED_IMAGE: Final = f"use an image with Ray {TRIED}, such as rayproject/ray:{'.
 @RULES.of_each(groups_of, "ray-not-supported", "note", "tune_policies.values.ray_versions")
 def _ray_not_supported(at: Group[HeadGroup]) -> Iterator[Found]:
     """tune-policies was not tested with this version of Ray, so plans may be wrong and runs may fail."""
-    image, told = ray_in_image(at.container.image), at.cluster.spec.rayVersion
+    image, stated = ray_in_image(at.container.image), at.cluster.spec.rayVersion
     if image is not None and not is_tried(image):
         message = f"{at} has Ray {image} in its image {at.container.image!r}"
         yield Found((*at.container_path, "image"), message, TRIED_IMAGE)
-    elif image is None and at.path == ("headGroupSpec",) and version_of(told) and not is_tried(str(told)):
-        yield Found(("rayVersion",), f"rayVersion is {told}", TRIED_IMAGE)
+    elif image is None and at.path == ("headGroupSpec",) and version_of(stated) and not is_tried(str(stated)):
+        yield Found(("rayVersion",), f"rayVersion is {stated}", TRIED_IMAGE)
 
 
 _LABELS: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/label-based-scheduling.html"
@@ -164,11 +164,11 @@ def _taint_of(at: Group[HeadGroup], key: str) -> Toleration:
 
 @RULES.of_each(
     the_cluster,
-    "any-node-with-devices",
+    "node-selector-missing",
     "note",
     "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
 )
-def _any_node(cluster: ClusterInFile) -> Iterator[Found]:
+def _node_selector_missing(cluster: ClusterInFile) -> Iterator[Found]:
     """If nodes have different devices, the device that a trial gets is random."""
     keys = Counter(key for at in workers_of(cluster) for key in at.devices)
     for at in workers_of(cluster):
@@ -185,11 +185,11 @@ def _type_contradicted(at: Group[HeadGroup]) -> Iterator[Found]:
         counted = ray_counts(at.spec)
     except InvalidResourcesError:
         counted = {}
-    told = device_type(counted, at.spec.labels, {})
+    stated = device_type(counted, at.spec.labels, {})
     there = device_type({}, {}, at.pod.nodeSelector)
-    if told and there and not _is_kind_of(told, there) and not _is_kind_of(there, told):
+    if stated and there and not _is_kind_of(stated, there) and not _is_kind_of(there, stated):
         path = (*at.path, "labels", ACCELERATOR_TYPE) if ACCELERATOR_TYPE in at.spec.labels else at.path
-        message = f"{at} states the device type {told}, but its node selector selects nodes with {there}"
+        message = f"{at} states the device type {stated}, but its node selector selects nodes with {there}"
         yield Found(path, message, "write the type of its nodes in both places")
 
 
@@ -210,8 +210,8 @@ def _unknown_type(at: Group[HeadGroup]) -> Iterator[Found]:
             yield Found((*at.path, "labels", ACCELERATOR_TYPE), message, "use Ray's name of the type")
 
 
-@RULES.of_each(workers_of, "device-type-not-told", "note", _LABELS)
-def _no_type(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+@RULES.of_each(workers_of, "device-type-missing", "note", _LABELS)
+def _type_missing(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """Ray detects the device type of a node only after it starts.
 
     If the manifest does not state the type, the autoscaler adds no node for a trial that requests it.
@@ -251,11 +251,11 @@ def _beside_nvidia(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], S
 
 @RULES.of_each(
     _beside_nvidia,
-    "sees-every-gpu",
+    "unrequested-gpus-visible",
     "warning",
     "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/gpu.html#gpu-multi-tenancy",
 )
-def _sees_every_gpu(beside: tuple[Group[HeadGroup], Sequence[Group[HeadGroup]]]) -> Iterator[Found]:
+def _unrequested_gpus_visible(beside: tuple[Group[HeadGroup], Sequence[Group[HeadGroup]]]) -> Iterator[Found]:
     """In an image with CUDA, all GPUs of the node are visible to a pod that requests none, even those of other pods.
 
     Ray counts these GPUs and assigns them to trials.
@@ -274,8 +274,8 @@ def _may_see(at: Group[HeadGroup], with_gpus: Sequence[Group[HeadGroup]]) -> boo
     """Return whether the GPUs of the node may be visible in a pod without GPUs, so that Ray would count them."""
     if at.environment.get(_VISIBLE) == "all" or (at.pod.runtimeClassName or "").startswith("nvidia"):
         return True
-    told = at.amount("GPU", "num-gpus")
-    if (told is not None and exact(told[1]) == 0) or has_cuda(at.container.image) is False:
+    stated = at.amount("GPU", "num-gpus")
+    if (stated is not None and exact(stated[1]) == 0) or has_cuda(at.container.image) is False:
         return False
     return not all(_is_elsewhere(at, other) or _is_tainted_against(at, other) for other in with_gpus)
 
@@ -307,8 +307,8 @@ def _tolerates(own: Toleration, taint: Toleration) -> bool:
     return own.key == taint.key and taint.value in (None, own.value or "")
 
 
-@RULES.of_each(groups_of, "devices-by-hand", "warning", "resolve in ray._private.resource_and_label_spec")
-def _devices_by_hand(at: Group[HeadGroup]) -> Iterator[Found]:
+@RULES.of_each(groups_of, "visible-devices-set", "warning", "resolve in ray._private.resource_and_label_spec")
+def _visible_devices_set(at: Group[HeadGroup]) -> Iterator[Found]:
     """Ray uses only the devices in the variable, and does not start if the group states more devices."""
     for name in sorted(_VARIABLES.keys() & at.environment.keys()) if at.devices else ():
         message = f"{at} sets {name}={at.environment[name]}"
@@ -317,9 +317,12 @@ def _devices_by_hand(at: Group[HeadGroup]) -> Iterator[Found]:
 
 
 @RULES.of_each(
-    groups_of, "devices-not-set", "warning", "set_current_process_visible_accelerator_ids in ray._private.accelerators"
+    groups_of,
+    "devices-not-isolated",
+    "warning",
+    "set_current_process_visible_accelerator_ids in ray._private.accelerators",
 )
-def _devices_not_set(at: Group[HeadGroup]) -> Iterator[Found]:
+def _devices_not_isolated(at: Group[HeadGroup]) -> Iterator[Found]:
     """All trials of a node use its first device, whose memory is exceeded while other devices are idle."""
     for name, value in at.environment.items() if at.devices else ():
         if name.startswith("RAY_EXPERIMENTAL_NOSET_") and (value or "").lower() in ("1", "true"):
@@ -358,8 +361,10 @@ def _more_gpus_than_machine(at: Group[HeadGroup]) -> Iterator[Found]:
         yield Found(at.key_path("nvidia.com/gpu"), message, fix)
 
 
-@RULES.of_each(groups_of, "visible-on-zero", "note", "ray._private.worker, RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
-def _visible_on_zero(at: Group[HeadGroup]) -> Iterator[Found]:
+@RULES.of_each(
+    groups_of, "gpus-visible-to-cpu-trials", "note", "ray._private.worker, RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
+)
+def _gpus_visible_to_cpu_trials(at: Group[HeadGroup]) -> Iterator[Found]:
     """A trial without GPUs may use the GPU of another trial, although Ray does not count it."""
     name = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
     if at.devices and (at.environment.get(name) or "").lower() in ("0", "false"):

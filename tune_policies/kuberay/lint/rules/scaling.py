@@ -26,7 +26,7 @@ RULES: Final = RuleBook()
 
 _AUTOSCALING: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/configuring-autoscaling.html"
 
-_UNREAD_BEFORE: Final = "https://github.com/ray-project/ray/pull/57260"
+_IGNORED_BEFORE: Final = "https://github.com/ray-project/ray/pull/57260"
 
 _NO_LIMIT: Final = 2147483647
 """The default of ``maxReplicas``."""
@@ -48,16 +48,20 @@ def _min_above_max(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 def _never_starts(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """No node of the group ever starts, and trials that need such a node wait indefinitely."""
     if "maxReplicas" in at.spec.model_fields_set and at.spec.maxReplicas == 0 and not at.spec.suspend:
-        yield Found((*at.path, "maxReplicas"), f"{at} has maxReplicas 0", "set maxReplicas to what you want to pay for")
+        yield Found(
+            (*at.path, "maxReplicas"),
+            f"{at} has maxReplicas 0",
+            "set maxReplicas to the largest number that you want to pay for",
+        )
 
 
 @RULES.of_each(
     workers_of,
-    "replicas-outside",
+    "replicas-out-of-range",
     "warning",
     "GetWorkerGroupDesiredReplicas in KubeRay's controllers/ray/utils/util.go",
 )
-def _replicas_outside(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+def _replicas_out_of_range(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """The operator limits replicas to minReplicas and maxReplicas."""
     replicas, least, most = at.spec.replicas, at.spec.minReplicas, at.spec.maxReplicas
     if "replicas" in at.spec.model_fields_set and least <= most and not least <= replicas <= most:
@@ -68,11 +72,11 @@ def _replicas_outside(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
 @RULES.of_each(
     the_cluster,
-    "group-name-twice",
+    "duplicate-group-name",
     "error",
     f"{READER} (_generate_available_node_types_from_ray_cr_spec, _HEAD_GROUP_NAME)",
 )
-def _name_twice(cluster: ClusterInFile) -> Iterator[Found]:
+def _duplicate_name(cluster: ClusterInFile) -> Iterator[Found]:
     """Pods and node types are identified by the group's name, so the autoscaler ignores one of the two groups."""
     seen = set()
     for at in workers_of(cluster):
@@ -88,14 +92,14 @@ def _name_twice(cluster: ClusterInFile) -> Iterator[Found]:
 def _options_unused(cluster: ClusterInFile) -> Iterator[Found]:
     """Without an autoscaler, these options have no effect and the numbers of pods stay constant."""
     options = cluster.spec.autoscalerOptions
-    if not is_autoscaling(cluster) and (said := sorted(options.model_fields_set | set(options.model_extra or {}))):
-        message = f"autoscalerOptions has {', '.join(said)}, but enableInTreeAutoscaling is not true"
+    if not is_autoscaling(cluster) and (names := sorted(options.model_fields_set | set(options.model_extra or {}))):
+        message = f"autoscalerOptions has {', '.join(names)}, but enableInTreeAutoscaling is not true"
         fix = "write enableInTreeAutoscaling: true, or remove autoscalerOptions"
         yield Found(("autoscalerOptions",), message, fix)
 
 
-@RULES.of_each(workers_of, "devices-always-there", "note", _AUTOSCALING)
-def _always_there(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+@RULES.of_each(workers_of, "devices-always-on", "note", _AUTOSCALING)
+def _always_on(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """You pay for nodes with devices even if no trial uses them."""
     if at.is_autoscaling and at.devices and at.spec.minReplicas > 0:
         nodes = counted(at.spec.minReplicas * at.spec.numOfHosts, "node")
@@ -103,8 +107,8 @@ def _always_there(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
         yield Found((*at.path, "minReplicas"), f"{at} always keeps {nodes} with devices", fix)
 
 
-@RULES.of_each(the_cluster, "idles-long", "note", _AUTOSCALING)
-def _idles_long(cluster: ClusterInFile) -> Iterator[Found]:
+@RULES.of_each(the_cluster, "long-idle-timeout", "note", _AUTOSCALING)
+def _long_idle_timeout(cluster: ClusterInFile) -> Iterator[Found]:
     """An idle device costs as much as a busy device."""
     workers = [at for at in workers_of(cluster) if at.devices] if is_autoscaling(cluster) else []
     timeouts: list[tuple[Path, int | None]] = [(at.path, at.spec.idleTimeoutSeconds) for at in workers]
@@ -116,8 +120,8 @@ def _idles_long(cluster: ClusterInFile) -> Iterator[Found]:
             yield Found(path, f"an idle node with devices is removed after {seconds} s", "write a few minutes")
 
 
-@RULES.of_each(workers_of, "never-grows", "note", _AUTOSCALING)
-def _never_grows(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+@RULES.of_each(workers_of, "never-scales-up", "note", _AUTOSCALING)
+def _never_scales_up(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """Without an autoscaler, KubeRay keeps the number of replicas and never reaches maxReplicas."""
     replicas, most = at.spec.replicas, at.spec.maxReplicas
     if not at.is_autoscaling and at.devices and "maxReplicas" in at.spec.model_fields_set and replicas < most:
@@ -131,25 +135,29 @@ def _no_upper_bound(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """The autoscaler adds nodes for all waiting trials, so a mistake in one run can be expensive."""
     if at.is_autoscaling and at.devices and at.spec.maxReplicas >= _NO_LIMIT:
         message = f"{at} can grow to {at.spec.maxReplicas} replicas"
-        yield Found((*at.path, "maxReplicas"), message, "set maxReplicas to what you want to pay for")
+        yield Found(
+            (*at.path, "maxReplicas"), message, "set maxReplicas to the largest number that you want to pay for"
+        )
 
 
 @RULES.of_each(
     the_cluster,
-    "head-takes-trials",
+    "head-runs-trials",
     "note",
     "https://docs.ray.io/en/latest/cluster/vms/user-guides/large-cluster-best-practices.html",
 )
-def _head_works(cluster: ClusterInFile) -> Iterator[Found]:
+def _head_runs_trials(cluster: ClusterInFile) -> Iterator[Found]:
     """A trial that uses too much memory on the head can stop the whole cluster."""
     at = head_of(cluster)
-    told = at.amount("CPU", "num-cpus")
-    if any(worker.devices for worker in workers_of(cluster)) and (told is None or exact(told[1]) != 0):
+    stated = at.amount("CPU", "num-cpus")
+    if any(worker.devices for worker in workers_of(cluster)) and (stated is None or exact(stated[1]) != 0):
         message = "the head runs trials and drivers in addition to the processes that manage the cluster"
-        yield Found(told[0] if told else at.path, message, 'write num-cpus: "0" under the rayStartParams of the head')
+        yield Found(
+            stated[0] if stated else at.path, message, 'write num-cpus: "0" under the rayStartParams of the head'
+        )
 
 
-def _unread(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], str]]:
+def _ignored(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], str]]:
     """Yield each group and the end of a message, if the autoscaler of this Ray version ignores the fields."""
     version = ray_version_of(cluster)
     if is_autoscaling(cluster) and version is not None and version < READS_GROUP_FIELDS:
@@ -157,18 +165,18 @@ def _unread(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], str]]:
             yield at, f"which the autoscaler of Ray {'.'.join(map(str, version))} ignores"
 
 
-@RULES.of_each(_unread, "group-labels-unread", "note", _UNREAD_BEFORE)
-def _labels_unread(unread: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
+@RULES.of_each(_ignored, "group-labels-ignored", "note", _IGNORED_BEFORE)
+def _labels_ignored(ignored: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
     """The nodes get the labels, but the autoscaler adds no node for a trial that selects them."""
-    at, why = unread
+    at, why = ignored
     if at.spec.labels and at.path[0] != "headGroupSpec":
         yield Found((*at.path, "labels"), f"{at} has labels, {why}", "use Ray 2.51 or newer")
 
 
-@RULES.of_each(_unread, "group-resources-unread", "warning", _UNREAD_BEFORE)
-def _resources_unread(unread: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
+@RULES.of_each(_ignored, "group-resources-ignored", "warning", _IGNORED_BEFORE)
+def _resources_ignored(ignored: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
     """The nodes get these resources, but the autoscaler counts other resources."""
-    at, why = unread
+    at, why = ignored
     if at.spec.resources:
         fix = "use Ray 2.51 or newer, or write rayStartParams"
         yield Found((*at.path, "resources"), f"{at} has resources, {why}", fix)
