@@ -1,7 +1,7 @@
 """The commands ``tune-policies bench`` and ``python -m tune_policies.benchmarks``.
 
-Results go to stdout, everything else to stderr. The exit status is 0 on success, 1 if the request is infeasible or
-nothing is decided, 2 for invalid usage, and 130 after Ctrl-C.
+They print results to stdout, and all other messages to stderr. The exit status is 0 on success, 1 if the request is
+infeasible or nothing is decided, 2 for invalid usage, and 130 after Ctrl-C.
 """
 
 from typing import Any, Final
@@ -43,4 +43,4 @@ for part in (run, record, decide):
 
 @app.callback()
 def benchmarks() -> None:
-    """Measure GPU against CPU, with the machine and the versions beside every figure."""
+    """Compare GPUs with CPUs. Each result contains the machine and the versions."""

@@ -39,7 +39,7 @@ policies = one_kind | st.tuples(one_kind, sized_by_the_user(st.just(0))).map(lam
 
 
 @given(policy=policies, catalog=catalogs, num_trials=st.integers(1, 40))
-def test_as_many_trials_run_at_once_as_the_plan_says(policy, catalog, num_trials):
+def test_the_planned_number_of_trials_runs_at_once_on_the_designed_cluster(policy, catalog, num_trials):
     try:
         plan = design_cluster(policy, catalog, num_trials)
     except InfeasibleRequestError:

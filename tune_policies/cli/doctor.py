@@ -8,7 +8,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_policies.cli.options import Address, Json, Redact, TimeoutS, fail, ray_speaks_on_stderr
+from tune_policies.cli.options import Address, Json, Redact, TimeoutS, fail, ray_output_on_stderr
 from tune_policies.files.terminal import TextConsole, TextTable, line
 from tune_policies.probe.doctor.node_checks import Diagnosis, Finding, Severity
 from tune_policies.values.errors import ProbeError
@@ -28,7 +28,7 @@ def doctor(*, json: Json = False, redact: Redact = False, address: Address = Non
     """
     from tune_policies.probe.doctor.cluster_reader import examine
 
-    with ray_speaks_on_stderr(), warnings.catch_warnings():
+    with ray_output_on_stderr(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray 2.50 leaves files open
         try:
             diagnosis = examine(address, timeout_s=timeout_s)
@@ -49,7 +49,7 @@ def doctor(*, json: Json = False, redact: Redact = False, address: Address = Non
 def cpu_labels(*, json: Json = False) -> None:
     """Print the vector and matrix features of this machine's CPU as labels for `ray start --labels`.
 
-    The names are those of Linux, such as cpu-avx512f=true or cpu-amx_tile=true. The line is empty if the CPU has none.
+    The labels contain Linux's names, as in cpu-avx512f=true or cpu-amx_tile=true. The line is empty without features.
     """
     from tune_policies.probe.node_facts import read_cpu_labels
 
