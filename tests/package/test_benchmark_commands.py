@@ -85,4 +85,4 @@ def test_the_commands_are_the_same_from_every_entry_point(program):
 def test_tune_policies_lists_the_benchmarks_among_its_commands():
     done = CliRunner().invoke(tune_policies_app, ["--help"])
 
-    assert re.search(r"bench\s+Measure GPU against CPU", done.stdout)
+    assert re.search(r"bench\s+Compare GPUs with CPUs", done.stdout)

@@ -48,7 +48,7 @@ def device(plan, **config):
         ({16: "GPU", 32: "CPU", 64: "GPU"}, (16, 64), "GPU"),
         ({16: "GPU", 32: "CPU", 64: "GPU"}, (40,), "CPU"),
     ],
-    ids=["up to the CPU's last", "from there on", "below all", "not surely better", "changing back", "and between"],
+    ids=["small trials", "large trials", "below all sizes", "ambiguous", "after a change back", "between two sizes"],
 )
 def test_a_trial_runs_on_the_device_for_the_largest_measured_size_up_to_its_own_size(answers, sizes, where):
     plan = policy(a_decision("A100", answers)).plan(CLUSTER)

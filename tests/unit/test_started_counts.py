@@ -22,7 +22,7 @@ def started(limits, **fields):
         pytest.param({"habana.ai/gaudi": 8}, {}, {"HPU": 8}, id="cards that Ray finds on the node"),
         pytest.param({"nvidia.com/gpu.shared": 4}, {}, {"GPU": 1}, id="time slices of one GPU"),
         pytest.param({"nvidia.com/gpu": 4}, {"rayStartParams": {"num-gpus": "0"}}, {}, id="GPUs declared as 0"),
-        pytest.param({"nvidia.com/gpu": 4}, {"resources": {"GPU": "2"}}, {"GPU": 2}, id="what the group says"),
+        pytest.param({"nvidia.com/gpu": 4}, {"resources": {"GPU": "2"}}, {"GPU": 2}, id="the resources of the group"),
         pytest.param({}, {"rayStartParams": {"resources": "'{\"mine\": 2}'"}}, {"mine": 2}, id="in single quotes"),
     ],
 )
