@@ -3,7 +3,6 @@
 from dataclasses import fields
 
 from tune_policies.cluster.labels import conditions_of
-from tune_policies.ray_compat.autoscaler_config import errors_of_ray_as_value_errors
 
 
 def nodes_launched(config, bundles, label_selectors=()):
@@ -16,27 +15,23 @@ def nodes_launched(config, bundles, label_selectors=()):
         config: The autoscaler's configuration: ``available_node_types``, ``head_node_type``, ``max_workers``.
         bundles: Amounts by Ray's resource names.
         label_selectors: The label selector of each bundle. By default, bundles have no label selectors.
-
-    Raises:
-        ValueError: Ray rejects the configuration.
     """
     from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
     from ray.core.generated.autoscaler_pb2 import ClusterResourceConstraint
 
     selectors = label_selectors or [{}] * len(bundles)
-    with errors_of_ray_as_value_errors():
-        types = dict(config["available_node_types"])
-        requests = [_request(*each) for each in zip(bundles, selectors, strict=True)]
-        request = SchedulingRequest(
-            disable_launch_config_check=True,
-            node_type_configs={name: _node_type(name, types[name], config) for name in types},
-            # `max_num_nodes` includes the head node, but `max_workers` does not.
-            max_num_nodes=config["max_workers"] + 1,
-            cluster_resource_constraints=[ClusterResourceConstraint(resource_requests=requests)] if requests else [],
-            current_instances=[_head(config["head_node_type"])],
-        )
-        launches = ResourceDemandScheduler().schedule(request).to_launch
-        return {each.instance_type: each.count for each in launches}
+    types = dict(config["available_node_types"])
+    requests = [_request(*each) for each in zip(bundles, selectors, strict=True)]
+    request = SchedulingRequest(
+        disable_launch_config_check=True,
+        node_type_configs={name: _node_type(name, types[name], config) for name in types},
+        # `max_num_nodes` includes the head node, but `max_workers` does not.
+        max_num_nodes=config["max_workers"] + 1,
+        cluster_resource_constraints=[ClusterResourceConstraint(resource_requests=requests)] if requests else [],
+        current_instances=[_head(config["head_node_type"])],
+    )
+    launches = ResourceDemandScheduler().schedule(request).to_launch
+    return {each.instance_type: each.count for each in launches}
 
 
 def _node_type(name, node_type, config):

@@ -64,7 +64,7 @@ def planning(
     nodes: Annotated[list[int] | None, typer.Option(min=1, help="Number of nodes; can be repeated.")] = None,
     repetitions: Annotated[int, typer.Option(min=3, help="Timed runs of each configuration.")] = 11,
 ) -> None:
-    """Measure time and memory of each policy's plan, by number of nodes, and time the rule of thumb."""
+    """Measure the time of each policy's plan and of the rule of thumb, by number of nodes."""
     from .plans.planning import measure_planning
 
     measure_planning(nodes or [10, 100, 1_000], repetitions)
@@ -136,7 +136,7 @@ def faults(
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Inject faults into real runs, and report lost trials, disturbed trials and leaked resources."""
+    """Inject faults into real runs, and report lost trials, repeated steps, recovery times and leaked resources."""
     with _own_ray_folder() as folder:
         from .faults.matrix import FAULTS, measure_faults
         from .faults.program import WAYS

@@ -1,6 +1,6 @@
 """Validates manifests with KubeRay's official CRDs, which are stored outside the repository."""
 
-import copy
+import functools
 import gzip
 from pathlib import Path
 
@@ -8,31 +8,39 @@ import yaml
 from jsonschema import Draft4Validator
 
 
-def load_definitions(folder: Path):
-    """Return the schemas by kind, one per version of KubeRay. The schemas reject unknown fields."""
+@functools.cache
+def read_crds(folder: Path):
+    """Return the ``spec`` of each CRD, for each version of KubeRay."""
+    files = sorted(folder.glob("v*/*.gz"))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return [yaml.load(gzip.decompress(file.read_bytes()), loader)["spec"] for file in files]
+
+
+def load_validators(folder: Path):
+    """Return the validators by kind, one per version of KubeRay. They reject unknown fields."""
     found: dict[str, list] = {}
-    for file in sorted(folder.glob("v*/*.gz")):
-        spec = yaml.load(gzip.decompress(file.read_bytes()), getattr(yaml, "CSafeLoader", yaml.SafeLoader))["spec"]
+    for spec in read_crds(folder):
         for version in spec["versions"]:
             if version["name"] == "v1":
-                found.setdefault(spec["names"]["kind"], []).append(version["schema"]["openAPIV3Schema"])
+                schema = _closed(version["schema"]["openAPIV3Schema"])
+                found.setdefault(spec["names"]["kind"], []).append(Draft4Validator(schema))
     return found
 
 
-def problems(definitions, manifest):
+def problems(validators, manifest):
     """Return the validation errors of a manifest."""
-    return [
-        error.message
-        for schema in definitions[manifest["kind"]]
-        for error in Draft4Validator(_closed(copy.deepcopy(schema))).iter_errors(manifest)
-    ]
+    return [error.message for each in validators[manifest["kind"]] for error in each.iter_errors(manifest)]
 
 
 def _closed(schema):
-    # Adapt the schema to Kubernetes, which silently drops unknown fields, adds defaults before it validates, and
-    # accepts both an integer and a string for such a value.
-    if schema.pop("x-kubernetes-int-or-string", False):
+    """Adapt a schema to Kubernetes.
+
+    Kubernetes silently drops unknown fields, adds defaults before it validates, and accepts both an integer and a
+    string for an ``int-or-string``.
+    """
+    if schema.get("x-kubernetes-int-or-string"):
         return {"type": ["integer", "string"]}
+    schema = dict(schema)
     if "properties" in schema:
         defaults = {name for name, each in schema["properties"].items() if "default" in each}
         schema["required"] = [name for name in schema.get("required", []) if name not in defaults]

@@ -1,7 +1,8 @@
-"""Tests of the exit status and errors of all benchmark commands."""
+"""Tests of the output, exit status and errors of the commands ``tune-policies bench …`` that need no Ray."""
 
+import csv
+import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,28 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tune_policies.benchmarks.cli import Commands
-from tune_policies.cli.main import app as tune_policies_app
+from tests.run_sets import a_run_set
+from tests.unit.timed_runs import processes, run_set
+from tune_policies.benchmarks.cli import Commands, app
+from tune_policies.benchmarks.record.run_set import DeviceFound
+from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """The commands, in a folder with the files of several runs."""
+    run = a_run_set(workloads=("mlp",), sizes=(16, 1024), num_rounds=3, has_failure=False)
+    timed = run_set(processes("cpu", 3), processes("gpu", 1), processes("gpu@0.5", 2.99))
+    missing = (DeviceFound(device="gpu", why_missing="no node has a GPU"),)
+    on_cpus = run_set(processes("cpu", 1), devices=missing, is_complete=True)
+    for name, each in (("a", run), ("b", run), ("timed", timed), ("cpu", on_cpus)):
+        write_run_set(each, tmp_path / f"{name}.json")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+    return lambda line: CliRunner().invoke(app, line.split())
 
 
 def ended_by(error):
@@ -43,7 +61,7 @@ def ended_by(error):
         ),
         (KeyboardInterrupt(), 130, ""),
     ],
-    ids=["wrong usage", "what cannot be met", "a package that is missing", "Ctrl-C"],
+    ids=["invalid usage", "an infeasible request", "a missing package", "Ctrl-C"],
 )
 def test_a_command_ends_with_a_message_and_its_status(error, status, told):
     done = ended_by(error)
@@ -69,11 +87,8 @@ def test_a_command_is_recorded_as_typed(tmp_path):
     assert said("named.py") == "named.py run 'my steps:product'\n"
 
 
-@pytest.mark.parametrize(
-    "program", [["tune_policies", "bench"], ["tune_policies.benchmarks"], ["benchmarks"]], ids=" ".join
-)
+@pytest.mark.parametrize("program", [["tune_policies", "bench"], ["benchmarks"]], ids=" ".join)
 def test_the_commands_are_the_same_from_every_entry_point(program):
-    """The entry points are ``tune-policies bench``, and ``python -m`` with the long or, in a checkout, short name."""
     command = [sys.executable, "-m", *program, "show", "missing.json"]
 
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
@@ -82,7 +97,58 @@ def test_the_commands_are_the_same_from_every_entry_point(program):
     assert done.stderr.startswith("error: cannot read the run set missing.json: No such file or directory;")
 
 
-def test_tune_policies_lists_the_benchmarks_among_its_commands():
-    done = CliRunner().invoke(tune_policies_app, ["--help"])
+def test_show_prints_the_table_on_stdout_and_json_for_programs(bench):
+    table, found = bench("show a.json"), json.loads(bench("show a.json --json").stdout)
 
-    assert re.search(r"bench\s+Compare GPUs with CPUs", done.stdout)
+    assert (table.exit_code, table.stderr) == (0, "")
+    assert table.stdout.splitlines()[1].split()[:4] == ["Workload", "Device", "Size", "Compute"]
+    assert [each["configuration"]["device"] for each in found["configurations"]] == ["cpu", "cpu", "gpu"] * 2
+    assert found["problems"][0] == "the cluster has no TPU: no node has a TPU"
+
+
+def test_export_writes_csv_or_the_file_of_the_run(bench, tmp_path):
+    rows = list(csv.DictReader(bench("export a.json --format csv").stdout.splitlines()))
+    done = bench("export a.json --format json --redact --output public.json")
+
+    assert {row["device"] for row in rows} == {"cpu", "gpu"}
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert read_run_set(tmp_path / "public.json") == read_run_set(tmp_path / "a.json").redacted()
+
+
+@pytest.mark.parametrize(("ending", "beginning"), [("svg", b"<?xml"), ("PNG", b"\x89PNG")])
+def test_plot_draws_times_against_sizes_to_a_file(ending, beginning, bench, tmp_path):
+    done = bench(f"plot a.json --output plot.{ending}")
+
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert (tmp_path / f"plot.{ending}").read_bytes().startswith(beginning)
+
+
+def test_compare_prints_a_row_or_json_for_each_device_other_than_the_cpu(bench):
+    table, found = bench("compare timed.json"), json.loads(bench("compare timed.json --json").stdout)
+
+    assert (table.exit_code, table.stdout.count("compute")) == (0, 2)
+    assert [(each["second"], each["word"]) for each in found] == [("gpu", "GPU"), ("gpu@0.5", "same")]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("export a.json --format csv --output b.json --force", "b.json is another kind of file"),
+        ("plot a.json --output plot.svgx", "unknown file type '.svgx'; did you mean 'svg'? (known: "),
+        ("compare timed.json --same-within 5", "same_within must be between 0 and 1"),
+        ("compare timed.json --phase with-transfers", "needs two devices with times of the same workload and size"),
+        ("compare cpu.json", "the run measured cpu, but a comparison needs two devices"),
+        ("packing --output a.json", "choose another file"),
+        ("packing --workload mpl", "unknown workload 'mpl'; did you mean 'mlp'?"),
+        ("packing --workload tf-mlp", "tf-mlp: pass --size and --steps"),
+        ("packing --workload tests.models:mlp --size 64", "tests.models:mlp: pass --steps"),
+    ],
+)
+def test_invalid_usage_is_explained_on_stderr_and_changes_no_file(line, message, bench, tmp_path):
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+    done = bench(line)
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert message in " ".join(done.stderr.split())
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

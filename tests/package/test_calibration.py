@@ -45,10 +45,10 @@ def test_a_driver_figure_below_the_allocators_is_an_error():
     assert list(fields) == ["error"]
 
 
-def test_a_child_is_read_while_it_waits_and_then_terminated():
-    code = 'print("noise"); print(\'{"reserved_bytes": 1}\', flush=True); input()'
+def test_a_child_with_the_environment_variables_is_read_while_it_waits_and_then_terminated():
+    code = 'import os; print("noise"); print(\'{"answer": %s}\' % os.environ["ANSWER"], flush=True); input()'
 
-    assert run(code) == ({"reserved_bytes": 1}, ("read", True))
+    assert run(code) == ({"answer": 42}, ("read", True))
 
 
 def test_the_error_of_a_failing_child_is_reported():
@@ -84,19 +84,10 @@ def test_a_framework_that_cannot_be_measured_is_reported(model, error, gpu):
     assert found == {"framework": "no_such_framework", "error": error}
 
 
-def test_a_child_gets_the_environment_variables():
-    code = 'import os; print(f\'{{"answer": {os.environ["ANSWER"]}}}\', flush=True); input()'
-
-    assert run(code)[0] == {"answer": 42}
-
-
-def test_the_memory_of_an_earlier_child_must_be_free_first():
+def test_the_memory_of_an_earlier_child_must_be_free_first_or_a_deadline_ends_the_wait():
     readings = iter([700 * MIB, 400 * MIB, 101 * MIB, 100 * MIB])
 
     assert use_once_settled(lambda: next(readings), 100 * MIB, poll_s=0.0) == 101 * MIB
-
-
-def test_the_wait_for_free_memory_has_a_deadline():
     assert use_once_settled(lambda: 700 * MIB, 100 * MIB, timeout_s=0.05, poll_s=0.01) == 700 * MIB
 
 
@@ -113,11 +104,8 @@ def node(node_id, *models):
     return NodeCapacity(node_id=node_id, resources=Resources(gpus=len(models)), devices=devices)
 
 
-def test_a_model_is_measured_on_one_gpu_of_a_node_with_equal_gpus():
-    assert places_of_models([node("mixed", "T4", "L4"), node("alike", "T4", "T4")])["T4"] == Place("alike", 1)
+def test_a_model_is_measured_on_one_gpu_of_a_node_with_equal_gpus_or_all_gpus_are_reserved():
+    mixed, alike = node("mixed", "T4", "L4"), node("alike", "T4", "T4")
 
-
-def test_all_gpus_of_a_node_are_reserved_if_they_differ():
-    places = places_of_models([node("mixed", "T4", "L4")])
-
-    assert places == {"T4": Place("mixed", 2), "L4": Place("mixed", 2)}
+    assert places_of_models([mixed, alike]) == {"T4": Place("alike", 1), "L4": Place("mixed", 2)}
+    assert places_of_models([mixed])["T4"] == Place("mixed", 2)

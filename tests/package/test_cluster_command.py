@@ -73,15 +73,8 @@ def test_the_manifest_is_on_stdout_and_the_reasons_are_on_stderr(run):
     assert "at most 8.10 USD an hour, with the head" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "key"),
-    [
-        pytest.param(("--format", "cluster-yaml"), "available_node_types", id="a file for ray up"),
-        pytest.param(("--job", "python tune.py", "--image", "my/ray:1"), "kind", id="a job"),
-    ],
-)
-def test_each_format_is_written(run, arguments, key):
-    assert key in yaml.safe_load(run("--nodes", "nodes.yaml", *arguments).stdout)
+def test_a_cluster_yaml_is_written(run):
+    assert "available_node_types" in yaml.safe_load(run("--nodes", "nodes.yaml", "--format", "cluster-yaml").stdout)
 
 
 def test_a_job_has_its_namespace_and_runtime_environment(run, tmp_path):
@@ -112,32 +105,15 @@ def test_a_decision_places_all_trials_where_they_are_cheapest(run):
     assert [each["groupName"] for each in groups] == ["cpu"]
 
 
-def test_a_file_that_exists_is_overwritten_only_with_force(run, tmp_path):
-    first = run("--output", "cluster.yaml")
-    written = (tmp_path / "cluster.yaml").read_text()
-    second = run("--output", "cluster.yaml", "--name", "other")
-    kept = (tmp_path / "cluster.yaml").read_text()
-    third = run("--output", "cluster.yaml", "--name", "other", "--force")
-
-    assert (first.status, first.stdout) == (0, "")
-    assert second.status == 2
-    assert "cluster.yaml already exists" in second.stderr
-    assert (kept, third.status) == (written, 0)
-    assert "name: other" in (tmp_path / "cluster.yaml").read_text()
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
         pytest.param(("--size", "16"), 2, "--size requires --decision", id="a size without a decision"),
-        pytest.param(("--nodes", "policy.yaml"), 2, "not a list of nodes", id="a file that is not a catalog"),
         pytest.param(("--name", "My_Cluster"), 2, "at most 53", id="a name that is invalid in Kubernetes"),
-        pytest.param(("--format", "helm"), 2, "cluster-yaml", id="an unknown format"),
         pytest.param(("--job", "python tune.py"), 2, "neither its code nor its packages", id="a job without code"),
         pytest.param(
             ("--job", "x", "--runtime-env", "list.yaml"), 2, "working_dir", id="an invalid runtime environment"
         ),
-        pytest.param(("--job", "x", "--runtime-env", "none.yaml"), 2, "cannot read", id="a missing file"),
         pytest.param(
             ("--min-nodes", "l4"), 2, "must have the form NAME=NUMBER, such as l4=2", id="a minimum without a number"
         ),

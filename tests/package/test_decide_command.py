@@ -45,12 +45,8 @@ def test_it_prints_the_better_device_and_writes_the_decision_for_the_policy(deci
     assert [plan.slot_for({"batch_size": size}).trial.gpus for size in (16, 256)] == [0, 1]
 
 
-def test_a_gpu_may_be_named_in_any_way_that_run_takes(decide):
-    assert decide("run.json", "--gpu", "GPU").exit_code == 0
-
-
 def test_json_output_contains_only_the_decision(decide, tmp_path):
-    done = decide("run.json", "--json", "--output", "decision.json")
+    done = decide("run.json", "--gpu", "GPU", "--json", "--output", "decision.json")
 
     assert done.stdout == (tmp_path / "decision.json").read_text()
 
@@ -70,19 +66,9 @@ def test_it_prints_how_many_cpu_nodes_are_as_fast_as_one_gpu(decide):
     ("arguments", "status", "told"),
     [
         (("cpu.json",), 1, "a decision needs times of cpu and gpu, but the run measured cpu"),
-        (("run.json", "--gpu", "gpu@0.5"), 2, "nothing was measured on 'gpu@0.5'"),
-        (("none.json",), 2, "none.json"),
-        (("prices.yaml",), 2, "prices.yaml"),
         (("run.json", "--prices", "none.csv"), 2, "cannot read the price file none.csv"),
-        (("run.json", "--prices", "prices.yaml", "--gpu-type", "H100"), 2, "there is no price for 'H100'"),
         (("run.json", "--same-within", "0"), 2, "same_within: Input should be greater than 0"),
         (("run.json", "--packing", "prices.yaml"), 2, "prices.yaml is not a record of throughput"),
-        (
-            ("run.json", "--output", "none/decision.json"),
-            2,
-            "none/decision.json cannot be written: there is no",
-        ),
-        (("run.json", "--output", "run.json"), 2, "run.json is an input of this command"),
         (("run.json", "--gpu", "TPU"), 2, "--gpu must be a GPU, such as gpu or gpu@0.25, got 'TPU'"),
     ],
 )

@@ -84,7 +84,6 @@ class TwoInputs(nn.Module):
     "batch",
     [
         pytest.param((torch.ones(4, 8), torch.ones(4, 8)), id="tensors"),
-        pytest.param(((4, 8), (4, 8)), id="shapes"),
         pytest.param({"left": torch.ones(4, 8), "right": (4, 8)}, id="by keyword"),
         pytest.param(lambda: (torch.ones(4, 8), torch.ones(4, 8)), id="a function"),
     ],
@@ -111,7 +110,6 @@ def tied():
     return nn.Sequential(layer, nn.Sequential(layer)).to("cpu").bfloat16()
 
 
-CLASS_WEIGHTS = torch.ones(3)
 BUILT = three_layers()
 
 
@@ -120,7 +118,6 @@ BUILT = three_layers()
     [
         pytest.param(three_layers, 2, 2, id="unchanged"),
         pytest.param(frozen_first, 2, 1, id="with frozen parameters"),
-        pytest.param(lambda: three_layers().bfloat16(), 1, 1, id="in bfloat16"),
         pytest.param(lambda: three_layers().to("cpu").half(), 1, 1, id="moved and converted to half"),
         pytest.param(lambda: BUILT, 2, 2, id="built earlier"),
     ],
@@ -145,19 +142,10 @@ def test_a_model_that_was_built_earlier_does_not_change():
     assert nn.Linear(2, 2).half().weight.dtype is torch.half  # PyTorch's own conversion still works
 
 
-@pytest.mark.parametrize(
-    "loss_fn",
-    [
-        pytest.param(nn.CrossEntropyLoss(weight=CLASS_WEIGHTS), id="a module"),
-        pytest.param(
-            lambda output, target: nn.functional.cross_entropy(output, target, CLASS_WEIGHTS), id="a function"
-        ),
-    ],
-)
-def test_a_loss_can_have_its_own_tensors(loss_fn):
-    batch = (torch.ones(4, 8), torch.zeros(4, dtype=torch.long))
+def test_a_loss_can_have_its_own_tensors():
+    batch, loss = (torch.ones(4, 8), torch.zeros(4, dtype=torch.long)), nn.CrossEntropyLoss(weight=torch.ones(3))
 
-    assert estimate_gpu_memory(lambda: nn.Linear(8, 3), batch, torch.optim.AdamW, loss_fn).peak_bytes > 0
+    assert estimate_gpu_memory(lambda: nn.Linear(8, 3), batch, torch.optim.AdamW, loss).peak_bytes > 0
 
 
 class DataDependent(nn.Linear):

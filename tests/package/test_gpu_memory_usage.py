@@ -4,39 +4,27 @@ import sys
 
 import pytest
 
-TENSORFLOW = """
+READ = "from tune_policies.trainers import peak_gpu_memory_bytes; print(peak_gpu_memory_bytes())"
+CODE = {
+    "tensorflow": f"""
 import tensorflow as tf
-from tune_policies.trainers import peak_gpu_memory_bytes
-before = peak_gpu_memory_bytes()
+{READ}
 tf.config.threading.set_intra_op_parallelism_threads(2)  # refused once the runtime has started
 tf.ones(1)
 if not tf.config.list_physical_devices("GPU"):
-    print(before, peak_gpu_memory_bytes())
-"""
-
-TORCH = """
-import torch
-from tune_policies.trainers import peak_gpu_memory_bytes
-print(peak_gpu_memory_bytes())
-"""
-
-JAX = """
+    {READ}
+""",
+    "torch": f"import torch\n{READ}",
+    "jax": f"""
 import jax
-from tune_policies.trainers import peak_gpu_memory_bytes
-print(peak_gpu_memory_bytes(), end=" ")
+{READ}
 assert not jax._src.xla_bridge.backends_are_initialized()
 jax.numpy.ones(1)
-print(peak_gpu_memory_bytes() if jax.default_backend() == "cpu" else None)
-"""
-
-CUPY = """
-import cupy
-from tune_policies.trainers import peak_gpu_memory_bytes
-print(peak_gpu_memory_bytes())
-"""
-
-
-CODE = {"tensorflow": TENSORFLOW, "torch": TORCH, "jax": JAX, "cupy": CUPY}
+if jax.default_backend() == "cpu":
+    {READ}
+""",
+    "cupy": f"import cupy\n{READ}",
+}
 
 
 @pytest.mark.rest

@@ -26,7 +26,7 @@ from tune_policies.tune.usage.resource_usage import IdleHours, PlanInUse, Resour
 from tune_policies.values.resources import Resources
 
 GIB = 2**30
-PRINTABLE = "a[bold]b[/red]:smile: ##[add-mask]c $x_$ <b> |`"
+PRINTABLE = "a[bold]b[/red]:smile: ##[add-mask]c $x_$ <script>alert(1)</script> |`"
 HOSTILE = (
     f"{PRINTABLE}\x1b[31m\x1b]0;title\x07\x9b2J\u202e\u2066\u2028\u200b\x00\n::add-mask::d\r\nFORGED.yaml:1: error"
 )
@@ -252,6 +252,32 @@ def test_no_command_replaces_its_input_even_with_force(folder, tmp_path, monkeyp
     assert f"{names[number]} is an input of this command: choose another output file" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "plan policy.yaml --cluster capacity.json --plot kept.svg",
+        "kuberay design policy.yaml --num-trials 2 --output kept.yaml",
+        "usage run --html kept.html",
+        "bench plot run.json --output kept.svg",
+        "bench export run.json --format csv --output kept.csv",
+        "bench report run.json --output kept.html",
+    ],
+)
+def test_a_command_replaces_a_file_only_with_force(folder, monkeypatch, line):
+    output = folder / line.rpartition(" ")[2]
+    output.unlink(missing_ok=True)
+    first = invoke(folder, monkeypatch, line)
+    output.write_text(mine := output.read_text() + "\n")
+
+    second = invoke(folder, monkeypatch, line)
+    kept = output.read_text()
+    third = invoke(folder, monkeypatch, f"{line} --force")
+
+    assert (first.exit_code, second.exit_code, third.exit_code) == (0, 2, 0), third.output
+    assert f"{output.name} already exists" in second.stderr
+    assert kept == mine != output.read_text()
+
+
 RESULTS = ("--json", "--format", "kuberay design policy.yaml")
 """Parts of the commands whose stdout is data, such as JSON, instead of messages."""
 
@@ -280,7 +306,8 @@ def test_a_name_is_escaped_on_a_page_and_in_a_figure(folder, monkeypatch, page):
 
     text = (folder / page).read_text(encoding="utf-8")
     assert [each for each in text if each not in "\n\t" and not each.isprintable()] == []
-    assert not page.endswith(".html") or "<b> |" not in text
+    assert "<script>alert" not in text
+    assert not page.endswith(".html") or "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     if page != "run.html":  # its plan has several lines
         assert "FORGED.yaml" not in [line.strip()[:11] for line in text.split("\n")]
 
@@ -300,23 +327,14 @@ def test_json_on_stdout_contains_the_unchanged_data(folder, monkeypatch):
 
 
 BAD = {
-    "empty": b"",
-    "a secret": f"{SECRET}\n".encode(),
-    "accounts": f"root:x:0:0:{SECRET}:/root:/bin/bash\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n".encode(),
     "settings": f"PASSWORD={SECRET}\nurl: [http://user:{SECRET}@host\n".encode(),
     "a list": f"[{SECRET!r}]".encode(),
-    "not UTF-8": b"\xff\xfe\x00a",
-    "zeros": b"\x00" * 100,
-    "deep": b"[" * 100_000,
-    "deep JSON": b'{"a":' * 5000 + b"1" + b"}" * 5000,
-    "a huge number": b'{"schema_version": 1' + b"0" * 5000 + b', "nodes": 1e999}',
-    "numbers": json.dumps({"kind": "GpuPolicy", "gpus": 10**400, "cpus": -(10**300)}).encode(),
-    "NaN": b'{"kind": "GpuPolicy", "gpus": NaN, "cpus": Infinity}',
     "lone surrogates": b'{"kind": "\\ud800", "a\\udfff": 1}',
     "a run of absurd numbers": b"RUN",
     "a capacity of absurd numbers": b'{"nodes": [{"node_id": "a", "resources": {"cpus": 1e308, "gpus": 1e300}}]}',
     "an invalid date": b'{"read_at": "99999-99-99", "measured_at": 1e300, "created_at": -1e300}',
 }
+"""Files of which ``tests/unit/test_hostile_files.py`` has more forms."""
 READ_BY = [
     "plan BAD --cluster capacity.json",
     "plan policy.yaml --cluster BAD",

@@ -87,10 +87,8 @@ def test_the_wait_for_a_daemon_has_a_deadline(control):
     ("fraction", "gib", "own", "expected"),
     [
         pytest.param(0.125, 1, (None, None), ("0=1024M", "25"), id="twice the fraction of the threads"),
-        pytest.param(0.75, 1, (None, None), ("0=1024M", "100"), id="at most all threads"),
         pytest.param(0.001, 1, (None, None), ("0=1024M", "1"), id="at least 1 % of the threads"),
         pytest.param(0.5, 1, (None, "10"), ("0=1024M", "10"), id="the user's percentage is kept"),
-        pytest.param(0.5, 4, ("0=1G", None), ("0=1024M", "100"), id="the user's smaller limit is kept"),
         pytest.param(0.5, 4, ("0=512MB,1=1G", None), ("0=512M", "100"), id="the limit of the visible device applies"),
         pytest.param(0.5, 4, ("0=8G", None), ("0=4096M", "100"), id="the user's larger limit is replaced"),
         pytest.param(0.5, 4, ("much", None), ("0=4096M", "100"), id="an unreadable limit is replaced"),

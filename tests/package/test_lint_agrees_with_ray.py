@@ -3,12 +3,16 @@
 import json
 
 import pytest
+import ray
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.manifests_with import changed
+from tests.unit.planted import groups, pods
+from tests.unit.planted.sound import TPU
 from tune_policies.kuberay.lint.linting import lint_text
+from tune_policies.kuberay.reading.ray_counts import TPU_TYPES
 from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 
 GROUP = "spec.workerGroupSpecs.0"
@@ -63,3 +67,22 @@ def test_missing_cpus_are_a_finding_if_and_only_if_ray_fails(field):
     text = changed("RayCluster", {f"{GROUP}.template.spec.containers.0.resources": resources})
 
     assert ("no-cpus" in rules(text)) == (not is_read(text))
+
+
+TEXTS = {mistake.claim: mistake.text for mistake in (*pods.MISTAKES, *groups.MISTAKES)}
+
+
+def makes_a_slice(text):
+    """Return whether Ray adds the resource of a TPU slice to a group."""
+    resources = read_ray_cluster(yaml.safe_load(text))["available_node_types"]["v6e"]["resources"]
+    return any(name.startswith("TPU-") for name in resources)
+
+
+@pytest.mark.skipif(tuple(map(int, ray.__version__.split(".")[:2])) < (2, 51), reason="this Ray supports fewer TPUs")
+def test_ray_supports_the_tpu_types_of_the_rules_and_ignores_slices_that_they_report():
+    mistakes = ("TPUs without topology", "TPUs without accelerator", "an unknown TPU type")
+
+    assert all(makes_a_slice(TPU.replace("tpu-v6e-slice", name)) for name in TPU_TYPES)
+    assert not any(makes_a_slice(TEXTS[claim]) for claim in mistakes)
+    with pytest.raises(ValueError, match=r"."):
+        makes_a_slice(TEXTS["an invalid topology"])

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -69,20 +67,6 @@ def test_name_selects_one_of_several_clusters(two):
     assert {each["document"] for each in found} == {1}
 
 
-def test_an_unknown_name_is_invalid_usage(two):
-    done = run(two, "--name", "three")
-
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert re.search(r"two\.yaml has no cluster 'three'\. Available names: 'one', 'two'", done.stderr)
-
-
-def test_stdin_is_checked():
-    done = run("-", text=changed("RayCluster", {"spec.workerGroupSpecs.0.minReplicas": 5}))
-
-    assert done.exit_code == 1
-    assert "-:" in done.stdout
-
-
 def test_json_contains_the_path_of_a_finding(write):
     done = run(write(spec__workerGroupSpecs__0__minReplicas=5), "--json")
 
@@ -95,15 +79,6 @@ def test_a_missing_file_does_not_hide_the_findings_of_others(write, tmp_path):
 
     assert "error min-above-max" in done.stdout
     assert "none.yaml:1: error unreadable" in done.stdout
-
-
-@pytest.mark.parametrize("arguments", [["--unknown", "x.yaml"], []], ids=["an unknown option", "no file"])
-def test_the_exit_status_of_invalid_usage_is_2(arguments):
-    command = [sys.executable, "-m", "tune_policies", "kuberay", "lint", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Traceback" not in done.stderr
 
 
 def rows():
@@ -124,3 +99,10 @@ def _write_rows():
 
 if __name__ == "__main__":
     _write_rows()
+
+
+def test_stdin_is_checked():
+    done = run("-", text=changed("RayCluster", {"spec.workerGroupSpecs.0.minReplicas": 5}))
+
+    assert done.exit_code == 1
+    assert "-:" in done.stdout

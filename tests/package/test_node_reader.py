@@ -18,7 +18,6 @@ cuda: Optional[str] = {cuda}
 git_version = 'cf30153c4c131c8164ee7798e5022d810682e2cb'
 hip: Optional[str] = {hip}
 """
-TENSORFLOW = "build_info = collections.OrderedDict([('cuda_version', '12.5.1'), ('is_cuda_build', {is_cuda})])"
 
 
 @pytest.fixture
@@ -68,34 +67,26 @@ def test_the_build_of_torch_is_read_without_importing_it(packages, version, cuda
     assert torch.is_cpu_build is is_cpu_build
 
 
-def test_a_cuda_build_of_tensorflow_lacks_cudnn_until_it_is_installed(packages):
-    packages.installed("tensorflow", "2.21.0")
+@pytest.mark.parametrize(
+    ("package", "build", "expected"),
+    [
+        ("tensorflow", "('cuda_version', '12.5.1'), ('is_cuda_build', True)", ("12.5.1", None, False)),
+        ("tensorflow-cpu", "('is_cuda_build', False)", (None, None, True)),
+        ("tensorflow-rocm", "('is_cuda_build', False), ('is_rocm_build', True)", (None, "of unknown version", False)),
+    ],
+    ids=["CUDA", "CPU", "ROCm"],
+)
+def test_the_build_of_tensorflow_is_read_without_importing_it(packages, package, build, expected):
+    packages.installed(package, "2.21.0")
     packages.file("tensorflow/__init__.py", "raise RuntimeError('imported')")
-    packages.file("tensorflow/python/platform/build_info.py", TENSORFLOW.format(is_cuda=True))
+    build_info = f"build_info = collections.OrderedDict([{build}])"
+    packages.file("tensorflow/python/platform/build_info.py", build_info)
     packages.installed("nvidia-cudnn-cu12", "9.1")
 
     tensorflow = packages.frameworks()["tensorflow"]
 
-    assert (tensorflow.cuda, tensorflow.missing) == ("12.5.1", None)
-
-
-def test_a_cpu_build_of_tensorflow_is_recognized(packages):
-    packages.installed("tensorflow-cpu", "2.21.0")
-    packages.file("tensorflow/__init__.py", "")
-    packages.file("tensorflow/python/platform/build_info.py", TENSORFLOW.format(is_cuda=False))
-
-    assert packages.frameworks()["tensorflow"].is_cpu_build
-
-
-def test_amds_tensorflow_is_a_rocm_build(packages):
-    packages.installed("tensorflow-rocm", "2.14.0.600")
-    packages.file("tensorflow/__init__.py", "")
-    build = "build_info = collections.OrderedDict([('is_cuda_build', False), ('is_rocm_build', True)])"
-    packages.file("tensorflow/python/platform/build_info.py", build)
-
-    tensorflow = packages.frameworks()["tensorflow"]
-
-    assert (tensorflow.version, tensorflow.rocm, tensorflow.is_cpu_build) == ("2.14.0.600", "of unknown version", False)
+    assert (tensorflow.version, tensorflow.missing) == ("2.21.0", None)
+    assert (tensorflow.cuda, tensorflow.rocm, tensorflow.is_cpu_build) == expected
 
 
 @pytest.mark.parametrize(("plugins", "cuda"), [((), None), (("jax-cuda12-plugin", "jax-cuda13-plugin"), "13")])

@@ -6,11 +6,8 @@ Each framework runs in its own process, because their imports conflict.
 import json
 import subprocess
 import sys
-from functools import cache
 
 import pytest
-
-from tests.marks import further
 
 COMMON = """
 import json, traceback
@@ -107,63 +104,73 @@ tell("Ray Tune", TuneError(ran_out))
 
 GIB = 2**30
 NONE = {"kind": "none"}
-EXPECTED = {
-    "torch": (TORCH, {"kind": "accelerator", "framework": "torch", "requested_bytes": 2 * GIB}),
-    "torch by its older name": (TORCH, {"kind": "accelerator", "framework": "torch", "requested_bytes": 2 * GIB}),
-    "torch, accelerator": (TORCH, {"kind": "accelerator", "framework": "torch"}),
-    "torch, other accelerator error": (TORCH, NONE),
-    "torch, distributed": (TORCH, {"kind": "accelerator", "framework": "torch"}),
-    "torch, other distributed error": (TORCH, NONE),
-    "torch on the host": (TORCH, {"kind": "host", "framework": "torch", "requested_bytes": 2**50}),
-    "torch, a shape that is wrong": (TORCH, NONE),
-    "NumPy": (TORCH, {"kind": "host", "framework": "python", "requested_bytes": 2**50}),
-    "NumPy, a shape that is wrong": (TORCH, NONE),
-    "Python": (TORCH, {"kind": "host", "framework": "python"}),
-    "CuPy": (
-        TORCH,
-        {
-            "kind": "accelerator",
-            "framework": "cupy",
-            "requested_bytes": 1024,
-            "limit_bytes": 4 * GIB,
-            "cause": "neighbour",
-        },
-    ),
-    "CuPy, driver": (TORCH, {"kind": "accelerator", "framework": "cupy"}),
-    "CuPy, other driver error": (TORCH, NONE),
-    "JAX": (JAX, {"kind": "accelerator", "framework": "jax", "requested_bytes": 16 * GIB}),
-    "JAX on the host": (JAX, {"kind": "host", "framework": "jax", "requested_bytes": 2**47}),
-    "JAX, a quota": (JAX, NONE),
-    "TensorFlow": (TENSORFLOW, {"kind": "accelerator", "framework": "tensorflow", "requested_bytes": GIB}),
-    "TensorFlow, a graph": (TENSORFLOW, {"kind": "accelerator", "framework": "tensorflow", "requested_bytes": GIB}),
-    "TensorFlow on the host": (TENSORFLOW, {"kind": "host", "framework": "tensorflow", "requested_bytes": GIB}),
-    "TensorFlow, a full disk": (TENSORFLOW, NONE),
-    "Ray": (RAY, {"kind": "host", "framework": "ray", "requested_bytes": 5 * GIB // 2}),
-    "Ray, a full disk": (RAY, NONE),
-    "Ray, a crash": (RAY, NONE),
-    "Ray, an actor": (RAY, {"kind": "host", "framework": "python"}),
-    "Ray, another actor": (RAY, NONE),
-    "Ray Train": (RAY, {"kind": "host", "framework": "ray", "requested_bytes": 5 * GIB // 2}),
-    "Ray Train, other": (RAY, NONE),
-    "Ray Train, controller": (RAY, {"kind": "host", "framework": "ray", "requested_bytes": 5 * GIB // 2}),
-    "Ray Tune": (RAY, {"kind": "host", "framework": "ray", "requested_bytes": 5 * GIB // 2}),
+
+
+def oom(kind, framework, requested_bytes=None, **fields):
+    requested = {} if requested_bytes is None else {"requested_bytes": requested_bytes}
+    return {"kind": kind, "framework": framework, **requested, **fields}
+
+
+OF_RAY = oom("host", "ray", 5 * GIB // 2)
+OF_TORCH = {
+    "torch": oom("accelerator", "torch", 2 * GIB),
+    "torch by its older name": oom("accelerator", "torch", 2 * GIB),
+    "torch, accelerator": oom("accelerator", "torch"),
+    "torch, other accelerator error": NONE,
+    "torch, distributed": oom("accelerator", "torch"),
+    "torch, other distributed error": NONE,
+    "torch on the host": oom("host", "torch", 2**50),
+    "torch, a shape that is wrong": NONE,
+    "NumPy": oom("host", "python", 2**50),
+    "NumPy, a shape that is wrong": NONE,
+    "Python": oom("host", "python"),
+    "CuPy": oom("accelerator", "cupy", 1024, limit_bytes=4 * GIB, cause="neighbour"),
+    "CuPy, driver": oom("accelerator", "cupy"),
+    "CuPy, other driver error": NONE,
+}
+OF_OTHERS = {
+    JAX: {
+        "JAX": oom("accelerator", "jax", 16 * GIB),
+        "JAX on the host": oom("host", "jax", 2**47),
+        "JAX, a quota": NONE,
+    },
+    TENSORFLOW: {
+        "TensorFlow": oom("accelerator", "tensorflow", GIB),
+        "TensorFlow, a graph": oom("accelerator", "tensorflow", GIB),
+        "TensorFlow on the host": oom("host", "tensorflow", GIB),
+        "TensorFlow, a full disk": NONE,
+    },
+    RAY: {
+        "Ray": OF_RAY,
+        "Ray, a full disk": NONE,
+        "Ray, a crash": NONE,
+        "Ray, an actor": oom("host", "python"),
+        "Ray, another actor": NONE,
+        "Ray Train": OF_RAY,
+        "Ray Train, other": NONE,
+        "Ray Train, controller": OF_RAY,
+        "Ray Tune": OF_RAY,
+    },
 }
 
 
-@cache
-def run(code):
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        pytest.param(TORCH, OF_TORCH, id="torch"),
+        *(
+            pytest.param(code, expected, id=next(iter(expected)), marks=pytest.mark.rest)
+            for code, expected in OF_OTHERS.items()
+        ),
+    ],
+)
+def test_real_errors_have_the_same_class_directly_through_ray_and_as_text(code, expected):
     program = f"{COMMON}{code}\nprint(json.dumps(CASES))"
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
-
-OF_TORCH = [name for name, (code, _) in EXPECTED.items() if code is TORCH]
-OF_OTHERS = [name for name in EXPECTED if name not in OF_TORCH]
-
-
-@pytest.mark.parametrize("name", [*OF_TORCH, *further(*OF_OTHERS)])
-def test_real_errors_have_the_same_class_directly_through_ray_and_as_text(name):
-    code, expected = EXPECTED[name]
-    done = run(code)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
-    assert [json.loads(answer) for answer in json.loads(done.stdout.splitlines()[-1])[name]] == [expected]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {name: [json.loads(answer) for answer in answers] for name, answers in found.items()} == {
+        name: [each] for name, each in expected.items()
+    }

@@ -65,19 +65,3 @@ def test_the_picture_in_the_docs_equals_the_output_of_its_command(page, tmp_path
 
     assert done.exit_code == 0, done.output
     assert (tmp_path / picture).read_text() == page.with_name(picture).read_text()
-
-
-def test_a_picture_replaces_a_file_only_with_force(tmp_path):
-    capacity = plan_and_capacity()[1]
-    (tmp_path / "cpu.json").write_text('{"kind": "CpuPolicy"}')
-    (tmp_path / "cluster.json").write_text(capacity.to_json())
-    picture = tmp_path / "plan.svg"
-    arguments = ["plan", *map(str, (tmp_path / "cpu.json", "--cluster", tmp_path / "cluster.json", "--plot", picture))]
-    picture.write_text("<svg>mine</svg>")
-
-    refused = CliRunner().invoke(app, arguments)
-    kept = picture.read_text()
-    done = CliRunner().invoke(app, [*arguments, "--force"])
-
-    assert (refused.exit_code, kept, done.exit_code) == (2, "<svg>mine</svg>", 0)
-    assert "210 trials at once, limited by CPU" in picture.read_text()

@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import importlib
 import inspect
 import re
 import typing
@@ -19,7 +18,6 @@ from tune_policies import (
     CappedPolicy,
     CpuPolicy,
     FirstFeasiblePolicy,
-    GpuPolicy,
     InvalidResourcesError,
     MixedPolicy,
     ReservingPolicy,
@@ -102,11 +100,6 @@ def test_return_types_can_be_imported_from_the_package():
     assert {each for each in ours if each[1] not in PUBLIC.keys() | ONLY_RETURNED.keys()} == set()
 
 
-@pytest.mark.parametrize(("name", "module"), ONLY_RETURNED.items())
-def test_every_listed_type_exists_in_its_module(name, module):
-    assert getattr(importlib.import_module(f"tune_policies.{module}"), name)
-
-
 def hint_of(function):
     """Return the return type of a function. Types that are only imported for type checkers belong to Ray."""
     try:
@@ -159,12 +152,10 @@ def test_policies_with_positional_arguments_have_the_defaults_of_their_fields(po
         name: inspect.Parameter.empty if field.default is PydanticUndefined else field.default
         for name, field in policy.model_fields.items()
     }
-    made = {name: each.default for name, each in parameters.items()}
-
     assert parameters.keys() == fields.keys()
-    assert {name: made[name] for name in fields if made[name] is not None} == {
-        name: default for name, default in fields.items() if made[name] is not None
-    }
+    # A default of None stands for a default that depends on other arguments.
+    changed = {name for name, each in parameters.items() if each.default not in (None, fields[name])}
+    assert not changed
 
 
 @pytest.mark.parametrize(
@@ -175,16 +166,11 @@ def test_policies_with_positional_arguments_have_the_defaults_of_their_fields(po
             "CpuPolicy accepts its fields only by name, got 1 argument without a name: write CpuPolicy(cpus=2)",
         ),
         (
-            lambda: GpuPolicy(0.5),
-            "GpuPolicy accepts its fields only by name, got 1 argument without a name: write GpuPolicy(gpus=0.5)",
-        ),
-        (
             lambda: Resources(8),
             "Resources accepts its fields only by name, got 1 argument without a name: write Resources(cpus=8)",
         ),
         (lambda: CappedPolicy(), "the required field 'inner' of CappedPolicy is missing"),
         (lambda: CappedPolicy(CpuPolicy(), max_trials=2), "unknown field 'max_trials'"),
-        (lambda: FirstFeasiblePolicy(CpuPolicy(), gpu=GpuPolicy()), "unknown field 'gpu'"),
         (lambda: ReservingPolicy.from_dict({"inner": {"kind": "CpuPolicy"}, "cpu": 1}), "did you mean 'cpus'?"),
     ],
 )

@@ -2,7 +2,6 @@
 
 import itertools
 from datetime import UTC, datetime
-from html.parser import HTMLParser
 
 import pytest
 from typer.testing import CliRunner
@@ -61,16 +60,11 @@ def without_blocks():
 
 
 @pytest.fixture(scope="module")
-def hostile_content():
-    return build_content(hostile_run_set(), a_decision(HOSTILE), a_packing_record(HOSTILE))
-
-
-@pytest.fixture(scope="module")
-def looks(tmp_path_factory, hostile_content):
+def looks(tmp_path_factory):
     """The looks at each page, by page and screen."""
     contents = {
         "full": build_content(a_run_set(), a_decision(), a_packing_record()),
-        "hostile": hostile_content,
+        "hostile": build_content(hostile_run_set(), a_decision(HOSTILE), a_packing_record(HOSTILE)),
         "sweep": build_content(small(sizes=[2**power for power in range(14)])),
     }
     folder = tmp_path_factory.mktemp("pages")
@@ -116,47 +110,16 @@ def test_a_flawed_page_has_every_problem(tmp_path):
     assert [problem for problem in PROBLEMS if not look[problem]] == []
 
 
-class Elements(HTMLParser):
-    """Collects the names of elements, and of their attributes."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.names, self.attributes = set(), set()
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.names.add(tag)
-        self.attributes.update(name for name, _ in attrs)
-
-
-def test_names_are_escaped_in_a_page(hostile_content):
-    page = html_page(hostile_content)
-
-    assert "script" not in Elements(page).names
-    assert not any(name.startswith("on") for name in Elements(page).attributes)
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in page
-
-
 def test_a_name_that_cannot_be_printed_is_marked_in_a_figure():
     record = a_packing_record("mlp\x00\x1b[31m")
 
     assert "mlp\N{REPLACEMENT CHARACTER}" in html_page(build_content(small(), packing=record))
 
 
-def test_the_same_run_gives_the_same_page():
-    run_set = small(has_failure=False)
-
-    assert html_page(build_content(run_set)) == html_page(build_content(run_set))
-
-
 @pytest.mark.parametrize(
     ("run_set", "said"),
     [
-        (small(devices=("cpu",), missing=()), "Only CPU was measured"),
         (small(devices=("cpu",), missing=("gpu",)), "The cluster has no GPU, so the report does not cover it"),
-        (small(num_rounds=1), "CPU"),
-        (small(sizes=(4096,)), "GPU at size 4096"),
-        (without_runs(), "Nothing was measured: every process failed."),
         (without_runs(failures=(), devices=(), noise=()), "Nothing was measured."),
         (without_blocks(), "No times with transfers were measured, so these are times of the phase first-epoch."),
         (with_times_that_lie_far_apart(), "All measurements"),
@@ -164,8 +127,7 @@ def test_the_same_run_gives_the_same_page():
         (small(has_control=False, is_interleaved=False), "interleaved by process"),
     ],
     ids=[
-        *("one device", "no GPU", "one round", "one size", "only failures", "nothing", "only first epochs"),
-        *("outliers", "ended early", "not interleaved"),
+        *("no GPU", "nothing", "only first epochs", "outliers", "ended early", "not interleaved"),
     ],
 )
 def test_an_unusual_run_has_a_page_with_its_known_facts(run_set, said):
@@ -179,15 +141,6 @@ def test_a_section_shows_its_first_figures_if_there_are_many_workloads():
 
     assert max(len(section.pictures) for section in content.sections) == 18
     assert "Each section shows its first 18 figures." in " ".join(content.sections[0].texts)
-
-
-def test_a_decision_of_another_run_is_mentioned():
-    decision = a_decision().model_copy(update={"measured_at": datetime(2025, 12, 1, tzinfo=UTC)})
-
-    verdict, *_ = build_content(small(), decision).sections
-
-    told = "The decision is from another run, of 2025-12-01 00:00 UTC on Example CPU and H200"
-    assert any(told in text for text in verdict.texts)
 
 
 def contrast(color, ground):
@@ -219,19 +172,6 @@ def test_every_log_axis_is_labeled_as_such():
     assert [axis.get_scale() == "log" for axis in axes] == ["log scale" in axis.get_label_text() for axis in axes]
 
 
-@pytest.mark.parametrize("sizes", [[4**power for power in range(13)], [2**20, 2**20 + 2**16, 2**21, 2**22]])
-def test_each_workload_has_a_panel_whose_tick_labels_do_not_overlap(sizes):
-    names = ["a", "b", "c", "d"]
-    figure = crossover_figure(a_run_set(workloads=names, sizes=sizes, num_rounds=1), names, Phase.COMPUTE)
-
-    figure.draw_without_rendering()
-    assert [axes.get_title() for axes in figure.axes] == [f"{name}, compute only" for name in names]
-    for axes in figure.axes:
-        boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
-        assert len(boxes) >= 3
-        assert all(left.x1 + 2 < right.x0 for left, right in itertools.pairwise(boxes))
-
-
 @pytest.fixture
 def run_file(tmp_path):
     file = tmp_path / "run.json"
@@ -255,24 +195,13 @@ def test_the_command_prints_the_file_that_it_wrote(run_file, tmp_path):
 
 
 def test_the_command_refuses_invalid_arguments_with_a_hint(run_file, tmp_path):
-    wrong, other, loop, link, page = (
-        tmp_path / name for name in ("wrong.json", "other.json", "loop.json", "link.json", "report.html")
-    )
+    wrong, page = tmp_path / "wrong.json", tmp_path / "report.html"
     wrong.write_text("{}")
-    write_run_set(small(), other)
-    loop.symlink_to(loop)
-    link.symlink_to(run_file)
-    before = run_file.read_text()
     cases = {
-        f"cannot read the run set {loop}": (loop, "--output", page),
-        f"{link} is an input of this command": (run_file, "--output", link),
-        f"{loop} already exists": (run_file, "--output", loop),
         "cannot read the run set": (tmp_path / "none.json", "--output", page),
-        "is an input of this command": (run_file, "--output", run_file),
         "it is a folder": (run_file, "--output", tmp_path),
         "is not a decision": (run_file, "--decision", wrong, "--output", page),
         "is not a record of throughput": (run_file, "--packing", wrong, "--output", page),
-        "already exists: choose another file": (run_file, "--output", other),
         "cannot be written": (run_file, "--output", tmp_path / "missing" / "report.html"),
     }
 
@@ -281,4 +210,12 @@ def test_the_command_refuses_invalid_arguments_with_a_hint(run_file, tmp_path):
     assert {said: (each.exit_code, said in each.stderr) for said, each in done.items()} == dict.fromkeys(
         cases, (2, True)
     )
-    assert run_file.read_text() == before
+
+
+def test_a_decision_of_another_run_is_mentioned():
+    decision = a_decision().model_copy(update={"measured_at": datetime(2025, 12, 1, tzinfo=UTC)})
+
+    verdict, *_ = build_content(small(), decision).sections
+
+    note = "The decision is from another run, of 2025-12-01 00:00 UTC on Example CPU and H200"
+    assert any(note in text for text in verdict.texts)

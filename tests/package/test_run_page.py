@@ -168,14 +168,6 @@ def test_a_trial_without_a_known_peak_is_in_the_table():
     ]
 
 
-def test_names_are_escaped_on_the_page():
-    page = html_page(build_run_page(HOSTILE, *a_run(HOSTILE)))
-
-    assert "<script" not in page
-    assert "\x1b" not in page
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in page
-
-
 def usage(*arguments):
     return CliRunner().invoke(app, ["usage", *map(str, arguments)])
 
@@ -188,16 +180,6 @@ def folder(tmp_path):
     (trial / "result.json").write_text(json.dumps({"gpu_memory": memory(3).to_result()}))
     (tmp_path / "run" / USAGE_FILE).write_text(a_run()[1].to_json())
     return tmp_path / "run"
-
-
-def test_the_command_writes_the_page_and_does_not_overwrite_a_file(folder, tmp_path):
-    page = tmp_path / "run.html"
-
-    done, again = (usage(folder, "--html", page) for _ in range(2))
-
-    assert (done.exit_code, again.exit_code) == (0, 2)
-    assert "already exists" in again.stderr
-    assert "1 node added" in page.read_text()
 
 
 def test_an_invalid_record_is_an_error(folder, tmp_path):

@@ -1,5 +1,6 @@
 """The tables of a cluster in a terminal of 80 columns."""
 
+import pytest
 from rich.console import Console
 
 from tests.clusters import GIB, gpu_node
@@ -37,34 +38,28 @@ def test_nodes_of_one_shape_are_one_row_with_their_total_use():
     assert [line.strip() for line in lines[4:]] == ["3 GPUs", "3 GiB"]
 
 
-def test_nodes_that_differ_slightly_in_host_memory_are_one_row():
-    memories = (int(14.7 * GIB), int(14.9 * GIB))
+@pytest.mark.parametrize(
+    ("gib", "shown_as"), [((14.7, 14.9), "14.7 to 14.9 GiB"), ((0.5, 1), "512 MiB to 1 GiB")], ids=["GiB", "two units"]
+)
+def test_nodes_that_differ_slightly_in_host_memory_are_one_row(gib, shown_as):
+    memories = [int(each * GIB) for each in gib]
     pair = tuple(NodeCapacity(node_id=str(i), resources=Resources(cpus=4, memory_bytes=i)) for i in memories)
 
-    assert words(shown(ClusterCapacity(nodes=pair))[3]) == "2 4 0 - - 14.7 to 14.9 GiB not known"
+    assert words(shown(ClusterCapacity(nodes=pair), width=120)[3]) == f"2 4 0 - - {shown_as} not known"
 
 
-def test_host_memory_in_two_units_is_shown_with_both():
-    pair = tuple(NodeCapacity(node_id=str(i), resources=Resources(cpus=4, memory_bytes=i)) for i in (GIB // 2, GIB))
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        ("ab", "- 2 with 96 CPUs, 8 GPUs (A100): labels team=vision"),
+        ("a", "- 1 with 96 CPUs, 8 GPUs (A100): labels rack=a, team=vision"),
+    ],
+    ids=["shared by both nodes", "of the only node"],
+)
+def test_only_labels_that_the_nodes_of_a_shape_share_are_shown_without_the_node_id(names, line):
+    nodes = [changed(NODE, node_id=n, labels={"ray.io/node-id": n, "rack": n, "team": "vision"}) for n in names]
 
-    assert "512 MiB to 1 GiB" in words(shown(ClusterCapacity(nodes=pair), width=120)[3])
-
-
-def test_only_labels_that_the_nodes_of_a_shape_share_are_shown():
-    capacity = ClusterCapacity(
-        nodes=tuple(
-            changed(NODE, node_id=name, labels={"ray.io/node-id": name, "rack": name, "team": "vision"})
-            for name in "ab"
-        )
-    )
-
-    assert shown(capacity)[-1] == "- 2 with 96 CPUs, 8 GPUs (A100): labels team=vision"
-
-
-def test_the_only_node_shows_its_labels_but_not_its_identifier():
-    node = changed(NODE, labels={"ray.io/node-id": "a", "rack": "7"})
-
-    assert shown(ClusterCapacity(nodes=(node,)))[-1] == "- 1 with 96 CPUs, 8 GPUs (A100): labels rack=7"
+    assert shown(ClusterCapacity(nodes=tuple(nodes)))[-1] == line
 
 
 def test_custom_resources_and_unusable_cpus_are_named():
@@ -84,24 +79,21 @@ def test_only_the_first_of_many_draining_nodes_are_named():
 
 
 def test_nodes_that_an_autoscaler_can_add_have_their_own_table():
-    kind = NodeTypeCapacity(
-        name="gpu-worker", resources=Resources(cpus=8, gpus=1), max_nodes_to_add=6, labels={"market": "spot"}
+    resources, labels = Resources(cpus=8, gpus=1), {"market": "spot"}
+    kinds = tuple(
+        NodeTypeCapacity(name=name, resources=resources, max_nodes_to_add=most, labels=labels)
+        for name, most in (("gpu-worker", 6), ("unlimited", 2**31 - 2))
     )
 
-    lines = shown(ClusterCapacity(nodes=(NODE,), node_types=(kind,), max_nodes_to_add=4))
+    lines = shown(ClusterCapacity(nodes=(NODE,), node_types=kinds, max_nodes_to_add=4))
 
     assert lines[5] == "The autoscaler can add"
-    assert words(lines[8]) == "6 gpu-worker 8 1 - not known"
-    assert lines[9:] == ["- gpu-worker: labels market=spot", "- at most 4 nodes of all types together"]
-
-
-def test_a_type_without_a_limit_is_shown_as_unlimited():
-    kind = NodeTypeCapacity(name="worker", resources=Resources(cpus=8), max_nodes_to_add=2**31 - 2)
-
-    lines = shown(ClusterCapacity(nodes=(NODE,), node_types=(kind,), max_nodes_to_add=2**31 - 2))
-
-    assert words(lines[8]) == "no limit worker 8 0 - not known"
-    assert "at most" not in " ".join(lines)
+    assert [words(line) for line in lines[8:10]] == [
+        "6 gpu-worker 8 1 - not known",
+        "no limit unlimited 8 1 - not known",
+    ]
+    assert lines[-3:-1] == ["- gpu-worker: labels market=spot", "- unlimited: labels market=spot"]
+    assert lines[-1] == "- at most 4 nodes of all types together"
 
 
 def test_an_autoscaler_with_unknown_types_differs_from_no_autoscaler():

@@ -1,4 +1,4 @@
-"""docs/evidence/tested.md names existing tests and covers every accelerator family."""
+"""The pages of evidence name existing tests, and their categories follow from these tests."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ from tune_policies.cluster.accelerators import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "evidence" / "tested.md").read_text()
-TESTS = sorted(set(re.findall(r"`(tests/[^`]+)`", PAGE)))
+GUIDES = (ROOT / "docs" / "evidence" / "ray-guides.md").read_text()
 HOWS = ("on CPUs", "simulated GPUs", "simulated devices", "stand-in", "by its reader", "not tested")
 
 
@@ -30,14 +30,36 @@ def functions(path):
     return {node.name for node in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(node, ast.FunctionDef)}
 
 
-def missing(tests):
-    """Return the tests (with their paths) that do not exist."""
-    named = [test.partition("::") for test in tests]
-    return [(path, name) for path, _, name in named if not (ROOT / path).exists() or name not in functions(path)]
+def test_each_test_on_the_pages_exists():
+    named = {test.partition("::") for test in re.findall(r"`(tests/[^`]+)`", PAGE + GUIDES)}
+
+    missing = [(path, name) for path, _, name in named if not (ROOT / path).exists() or name not in functions(path)]
+    assert missing == []
 
 
-def test_each_test_on_the_page_exists():
-    assert missing(TESTS) == []
+def is_backed(row):
+    """Return whether the page and the tests in a row of Ray's guides justify its status."""
+    _, page, tests, status = row
+    folders = set(re.findall(r"`tests/(\w+)/", tests))
+    has_page = page != "\u2013"
+    match status.partition(": "):
+        case "tested", _, _:
+            return has_page and folders == {"on_ray"}
+        case "planned", _, _:
+            return has_page and folders and "on_gpu" not in folders
+        case "documented", _, _:
+            return has_page and folders <= {"on_gpu"}
+        case "not covered", _, reason:
+            return reason and not folders
+    return False
+
+
+def test_each_status_of_a_statement_in_rays_guides_follows_from_its_page_and_test():
+    statements = GUIDES.partition("\n## ")[2]
+    found = [line.split(" | ") for line in re.findall(r"^\| (?!Statement )(.+) \|$", statements, re.MULTILINE)]
+
+    assert len(found) > 50
+    assert [row for row in found if not is_backed(row)] == []
 
 
 def test_every_row_has_one_of_the_categories_of_the_page():

@@ -70,19 +70,10 @@ def test_the_description_of_a_slot_includes_additional_resources(bundle, has):
     assert described_slot(with_bundles(GPU.placement_group_factory(), [bundle])) == has
 
 
-def test_the_description_is_the_reserved_resources_if_they_are_less():
-    less = with_bundles(CPU.placement_group_factory(), [{"CPU": 1}])
-
-    assert described_slot(less) == "1 CPU"
-
-
-@pytest.mark.parametrize("given", [PLAN, CpuPolicy(cpus=1)], ids=["plan", "policy"])
-def test_outside_of_a_trial_a_plan_or_a_policy_is_unchanged(given):
+@pytest.mark.parametrize("given", [PLAN, CpuPolicy(cpus=1)], ids=["plan with several slot types", "policy"])
+def test_in_a_trial_the_plan_is_that_of_its_slot_and_outside_it_is_unchanged(given, monkeypatch):
     assert plan_of_trial(given) is given
 
-
-@pytest.mark.parametrize("given", [PLAN, CpuPolicy(cpus=1)], ids=["plan with several slot types", "policy"])
-def test_in_a_trial_the_plan_is_that_of_its_slot(given, monkeypatch):
     monkeypatch.setattr(trial_process, "reserved_for_trial", OF_A_LATER_PLAN.placement_group_factory)
 
     assert plan_of_trial(given).slots == (OF_A_LATER_PLAN,)

@@ -195,7 +195,11 @@ def reports(monkeypatch, training):
 
 
 @pytest.mark.parametrize(
-    "training", [default_trainings()[0], *further(*default_trainings()[1:])], ids=lambda training: training.name
+    "training",
+    [
+        pytest.param(each, marks=getattr(pytest.mark, "slow" if "resnet" in each.name else "rest"), id=each.name)
+        for each in default_trainings()
+    ],
 )
 def test_two_trials_of_a_training_do_the_same_work(training, monkeypatch):
     first, second = (reports(monkeypatch, training) for _ in range(2))

@@ -1,12 +1,15 @@
-"""A written manifest is read as designed."""
+"""A written cluster file is read as designed."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.designed_clusters import cluster_plans
-from tune_policies.files.yaml_documents import read_documents
-from tune_policies.kuberay.reading.documents import clusters_in
-from tune_policies.kuberay.reading.load_cluster import to_cluster_spec
+from tune_policies import AcceleratorPolicy, GpuPolicy
+from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.design.design_cluster import design_cluster
+from tune_policies.kuberay.design.forecast import forecast_trials
+from tune_policies.kuberay.reading.load_cluster import load_cluster
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 kuberay = st.builds(
@@ -17,23 +20,50 @@ kuberay = st.builds(
     platform=st.sampled_from(["gke", "eks", "aks", "karpenter", "gpu-operator", None]),
     num_gpus=st.booleans(),
 )
+cluster_yaml = st.just(WriteOptions(format="cluster-yaml"))
 
 
-def groups_of(spec):
+def groups_of(spec, without):
     """Return the groups by name, without the price, which no file contains, and the topology, which may be inferred."""
-    return {
-        group.name: group.model_dump(exclude={"price_per_hour", "topology", "is_type_counted"}) for group in spec.groups
-    }
+    omitted = {"price_per_hour", "topology", "is_type_counted", *without}
+    return {group.name: group.model_dump(exclude=omitted) for group in spec.groups}
 
 
-@given(cluster_plans(), kuberay)
-@settings(max_examples=25)
-def test_a_written_manifest_is_read_as_designed(plan, how):
-    (document,) = read_documents(write_cluster(plan, how), "cluster.yaml")
+@given(
+    st.tuples(cluster_plans(), kuberay, st.just(()))
+    | st.tuples(cluster_plans(hosts=1), cluster_yaml, st.just(("devices",)))
+)
+@settings(max_examples=40)
+def test_a_written_file_is_read_as_designed(tmp_path_factory, case):
+    """A cluster YAML does not contain the parts of GPUs."""
+    plan, options, without = case
+    path = tmp_path_factory.getbasetemp() / "cluster.yaml"
+    path.write_text(write_cluster(plan, options))
 
-    clusters, problems = clusters_in(document)
+    spec = load_cluster(path)
 
-    (spec,) = map(to_cluster_spec, clusters)
-    assert not problems
-    assert groups_of(spec) == groups_of(plan.spec)
+    assert groups_of(spec, without) == groups_of(plan.spec, without)
     assert (spec.name, spec.head, spec.idle_timeout_s) == (plan.name, plan.spec.head, plan.idle_timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("policy", "fields"),
+    [
+        pytest.param(GpuPolicy(gpus=0.25, cpus=2), {"gpus": 1, "accelerator_type": "L4"}, id="GPU fractions"),
+        pytest.param(GpuPolicy(cpus=1), {"gpus": 1, "device_key": "nvidia.com/mig-1g.10gb"}, id="MIG"),
+        pytest.param(
+            AcceleratorPolicy(resource="TPU", amount=4),
+            {"custom": {"TPU": 4}, "accelerator_type": "TPU-V6E", "topology": "4x4"},
+            id="TPU slices",
+        ),
+    ],
+)
+def test_a_written_cluster_runs_all_planned_trials(policy, fields, tmp_path):
+    nodes = NodeCatalog(nodes=(NodeType(name="node", cpus=16, memory="64GiB", **fields),))
+    path = tmp_path / "cluster.yaml"
+    path.write_text(write_cluster(design_cluster(policy, nodes, num_trials=10)))
+
+    forecast = forecast_trials(policy, load_cluster(path))
+
+    assert (forecast.at_minimum.trials_at_once, forecast.cautions) == (0, ())
+    assert forecast.at_maximum.trials_at_once >= 10

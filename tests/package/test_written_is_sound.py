@@ -1,6 +1,5 @@
 """Written files have no findings other than notes."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,29 +21,11 @@ jobs = st.builds(
 )
 
 
-def check(plan, how, change=str):
+@given(cluster_plans(), options | jobs, st.sampled_from([str, filled_in]))
+@settings(max_examples=60)
+def test_written_files_also_with_all_optional_fields_have_no_findings(plan, how, change):
     found = lint_text(change(write_cluster(plan, how)), "written.yaml")
 
     wrong = {each.rule for each in found if each.severity != "note" or each.rule == "nothing-known"}
     # A comment in the file asks the user to set an image for these devices.
     assert wrong <= (set() if how.image else {"image-for-other-devices"})
-
-
-@given(cluster_plans(), options | jobs)
-@settings(max_examples=40)
-def test_written_files_have_no_findings(plan, how):
-    check(plan, how)
-
-
-@given(cluster_plans(), options | jobs)
-@settings(max_examples=20)
-def test_written_files_with_optional_fields_have_no_findings(plan, how):
-    check(plan, how, filled_in)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@given(cluster_plans(), options | jobs)
-@settings(max_examples=5000)
-def test_five_thousand_written_files_have_no_findings(plan, how):
-    check(plan, how)

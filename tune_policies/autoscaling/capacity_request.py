@@ -15,10 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 class CapacityRequest:
-    """A request for nodes. The end of a ``with`` block or :meth:`release` withdraws it."""
+    """A request for nodes. Call :meth:`release` to withdraw it, or use it in a ``with`` block."""
 
     def __init__(self, autoscaler: Autoscaler | None, bundles: list[Bundle]) -> None:
-        """Request the bundles. Without an autoscaler, this and :meth:`release` do nothing."""
+        """Request the bundles. Without an autoscaler, this method and :meth:`release` do nothing."""
         self._autoscaler = autoscaler
         self._bundles = bundles
         if autoscaler is not None:
@@ -36,7 +36,7 @@ class CapacityRequest:
             if self._autoscaler.requested() == counted(self._bundles):
                 self._autoscaler.request([])
         except ProbeError as error:
-            # Do not hide an earlier error, which is more informative. A stopped cluster needs no release.
+            # An error here would hide an earlier error. If the cluster has stopped, it needs no release.
             logger.warning("the capacity that was requested could not be released: %s", error)
 
     def __enter__(self) -> Self:
@@ -51,13 +51,13 @@ class CapacityRequest:
 def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> CapacityRequest:
     """Request the nodes for the trials of ``plan`` from the autoscaler before the trials start.
 
-    The function returns at once, and the nodes are added later. A ``with`` block withdraws the request at its end::
+    The function returns immediately, and the nodes are added later. The end of a ``with`` block withdraws the request::
 
         with request_capacity(plan):
             tuner.fit()
 
-    Without an autoscaler, the function only writes to the log, so that the same script runs on a laptop. If the nodes
-    are never added, no error is raised. To set a timeout, call :func:`plan_when_ready` first.
+    Without an autoscaler, the function only logs a message, so that the same script runs on a laptop. If the nodes are
+    never added, no error is raised. To set a timeout, call :func:`plan_when_ready` first.
 
     How Ray handles the request:
 
@@ -65,18 +65,18 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
       ``plan_when_ready``, replaces this one. The end of the ``with`` block does not withdraw a request that replaced
       it.
     * Ray counts all nodes of the cluster, not only free ones, so it adds no nodes in place of nodes that are in use.
-    * If the program is killed or has no ``with`` block, the request and its nodes remain. Then call
+    * If the program is killed or has no ``with`` block, the request and its nodes remain. In this case, call
       :func:`release_capacity` from any program on the cluster.
-    * Autoscaler v2 adds nodes for the whole request or none, so request only trials that can run at once. v1 adds
-      as many nodes as it can, and ignores label selectors, as does Ray 2.50.
-    * After the release, nodes are removed when they have been idle for the cluster's ``idle_timeout_minutes``. With
-      Train workers, Ray Train's coordinator actor is started on this program's node, so that it keeps no other node
-      busy.
+    * Autoscaler v2 adds nodes for the whole request or none, so request only trials that can run at once. Autoscaler v1
+      adds as many nodes as it can. Autoscaler v1 and Ray 2.50 ignore label selectors.
+    * After the release, nodes are removed when they have been idle for the cluster's ``idle_timeout_minutes``. For a
+      plan with Train workers, the function starts Ray Train's coordinator actor on the node of this program, so that
+      the actor does not keep another node busy.
 
     Args:
         plan: The plan. The request includes the drivers and Train workers of its trials.
-        num_trials: The number of trials. By default, as many as the plan runs at once. If the plan has ``by_config``,
-            the request is for the trials with the largest requests.
+        num_trials: The number of trials. By default, it is the number that the plan runs at once. If the plan has
+            ``by_config``, the request is for the trials with the largest requests.
 
     Raises:
         InvalidResourcesError: ``plan`` is not a plan, or ``num_trials`` is not a whole number above 0.
@@ -95,7 +95,9 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
 
 
 def release_capacity() -> None:
-    """Withdraw the cluster's request for nodes, even if another program made it. Without an autoscaler, do nothing.
+    """Withdraw the cluster's request for nodes, even if another program made it.
+
+    Without an autoscaler, the function does nothing.
 
     Raises:
         ProbeError: The program is not connected to Ray, or the connection is lost.

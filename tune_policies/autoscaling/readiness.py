@@ -1,4 +1,4 @@
-"""Waits until a plan can run, and reports within seconds if the cluster can never provide its nodes.
+"""Waits until a plan can run, and raises an error within seconds if the cluster can never provide its nodes.
 
 The nodes for each choice of a policy are requested in turn. The autoscaler's reports show whether they will be added.
 """
@@ -40,7 +40,7 @@ _RESERVE_TIMEOUT_S: Final = 5.0
 """The timeout for reserving free resources, in seconds."""
 
 _SILENT_REPORTS: Final = 3
-"""The number of consecutive reports without a launch after which the search expects no further nodes.
+"""The number of consecutive reports without a launch after which no further nodes are expected.
 
 One report is not enough, because neither version of the autoscaler reports a node between its launch and its
 registration.
@@ -58,14 +58,16 @@ def plan_when_ready(
 ) -> TrialPlan:
     """Return a plan that can run now, and request nodes for it if necessary.
 
-    The choices of a policy (a ``FirstFeasiblePolicy``, several device types) are tried in turn. A choice that fits the
-    alive nodes is used at once. Otherwise the nodes for ``num_trials`` trials are requested from the autoscaler. If it
-    cannot provide them (no autoscaler, no suitable node type, a failed launch), the next choice is tried. If a node for
-    an earlier choice is added late, that choice is used.
+    The function tries the choices of the policy in turn, such as the policies of a ``FirstFeasiblePolicy`` or several
+    device types. If a choice fits the alive nodes, the function returns its plan immediately. Otherwise, it requests
+    the nodes for ``num_trials`` trials from the autoscaler. If the autoscaler cannot provide them (no autoscaler, no
+    suitable node type, a failed launch), the function tries the next choice. If a node for an earlier choice is added
+    late, the function returns the plan of that choice.
 
     When this function returns or raises, also on Ctrl-C, it withdraws its request. New nodes stay until they have been
-    idle for the cluster's ``idle_timeout_minutes``, 1 to 5 minutes by default. So start the run at once, or keep them
-    with :func:`request_capacity`. The request of a killed program remains, as described there.
+    idle for the cluster's ``idle_timeout_minutes``, 1 to 5 minutes by default. So start the run immediately, or keep
+    the nodes with :func:`request_capacity`. If the program is killed, its request remains, as described for that
+    function.
 
     Autoscaler v1 does not report that it can never satisfy a request. So if the node types are unknown, three reports
     without a launch, which take 15 s, count as a rejection.
@@ -73,10 +75,10 @@ def plan_when_ready(
     Args:
         policy: The policy. With an ``AutoscalingPolicy``, the plan may include nodes that are still to be added.
         timeout_s: How long to wait for the nodes of each choice, in seconds.
-        num_trials: The number of trials that must be able to run.
-        only_free: Whether to plan only on free resources, as ``FreeCapacityPolicy`` does. As a check,
-            the function briefly reserves the resources of ``num_trials`` trials. If other programs use them, it waits
-            up to ``timeout_s`` seconds for their release before it tries the next choice.
+        num_trials: The number of trials that must be able to run at once.
+        only_free: Whether to plan only on free resources, as ``FreeCapacityPolicy`` does. The function then briefly
+            reserves the resources of ``num_trials`` trials to check that they are free. If other programs use them, it
+            waits up to ``timeout_s`` seconds for their release before it tries the next choice.
         probe: The function that reads the cluster: ``probe_cluster``, or a function that calls it with arguments.
         on_progress: A function that is called with a line of text for each step. The line is also logged at level
             ``INFO``.
@@ -87,7 +89,7 @@ def plan_when_ready(
         ProbeError: The program is not connected to Ray, or the connection is lost.
 
     Warns:
-        ProbeWarning: As ``probe_cluster`` does.
+        ProbeWarning: ``probe_cluster`` could not read a part of the cluster.
     """
     if not timeout_s > 0:
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
@@ -100,7 +102,7 @@ def plan_when_ready(
 
 @dataclass
 class _Search:
-    """One call of :func:`plan_when_ready`."""
+    """The state of one call of :func:`plan_when_ready`."""
 
     policy: ResourcePolicy
     num_trials: int
@@ -132,7 +134,7 @@ class _Search:
         raise InfeasibleRequestError.of_each(errors)
 
     def _wait_for(self, choice: ResourcePolicy, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
-        """Return the plan of this or an earlier choice as soon as it can run, or the reason why it cannot."""
+        """Return the plan of this or an earlier choice once it can run, or the reason why it cannot."""
         autoscaler = self._autoscaler
         if autoscaler is None:
             return None, "this cluster has no autoscaler"
@@ -165,14 +167,14 @@ class _Search:
                 time.sleep(min(_POLL_S, max(0.0, deadline - time.monotonic())))
 
     def _plan_of_totals(self, choice: ResourcePolicy) -> TrialPlan | None:
-        """Return the plan of a choice that fits the alive nodes but not their free resources, else ``None``."""
+        """Return the plan of a choice that fits the alive nodes but not their free resources, or ``None``."""
         if isinstance(choice, FreeCapacityPolicy) and self.only_free:
             with suppress(InfeasibleRequestError):
                 return plan_now(choice.inner, self._capacity, self.num_trials)
         return None
 
     def _wait_until_free(self, plan: TrialPlan, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
-        """Return a plan if its resources are released within the timeout, or a text about their owners."""
+        """Return a plan if its resources are released within the timeout, or the reason why they are not."""
         self._tell(f"waiting up to {timeout_s:g} s for others to release {plan.common_slot}")
         bundles = plan.bundles(self.num_trials)
         if _can_reserve(bundles, timeout_s):
@@ -187,7 +189,7 @@ class _Search:
         return None, f"its resources were not released within {timeout_s:g} s{holders and ': '}{holders}"
 
     def _first_that_runs(self, number: int) -> TrialPlan | None:
-        """Return the plan of the first of ``number`` choices that can run on the alive nodes."""
+        """Return the plan of the first of ``number`` choices that can run on the alive nodes, or ``None``."""
         for i, choice in enumerate(self.policy.choices[:number]):
             try:
                 plan = plan_now(choice, self._capacity, self.num_trials)
@@ -247,10 +249,10 @@ def _can_reserve(bundles: list[Bundle], timeout_s: float) -> bool:
 
 
 class LaunchWatch:
-    """Detects in the autoscaler's reports that it will not satisfy a request."""
+    """Detects from the autoscaler's reports that a request will not be satisfied."""
 
     def __init__(self, before: LaunchReport, node_types: frozenset[str] | None = None) -> None:
-        """Start to watch.
+        """Start to watch the reports.
 
         Args:
             before: A report from before the request. Its launches and failures are ignored.
@@ -278,7 +280,7 @@ class LaunchWatch:
         return None
 
     def _is_ours(self, failure: Launch) -> bool:
-        """Return whether a launch is for the request: its node type fits a trial, and it is not older."""
+        """Return whether a failed launch may be for the request: its node type fits a trial, and it started later."""
         before = self._before
         if self._node_types is not None and failure.node_type not in self._node_types:
             return False
@@ -291,7 +293,7 @@ class LaunchWatch:
         if self._node_types is not None and self._node_types <= failed:
             return True
         others = (report.pending.keys() & (self._node_types or report.pending.keys())) - failed
-        # In the report of the failure, v1 has not tried another type yet.
+        # When autoscaler v1 reports the failure, it has not tried another type yet.
         return not others and (bool(report.pending) or self._silent > 1)
 
 
@@ -300,14 +302,18 @@ def _describe_failure(failure: Launch) -> str:
 
 
 class Needs(NamedTuple):
-    """The bundles of some trials, and the names of the node types with room for a worker, if they are known."""
+    """The bundles of some trials, and the node types with room for a worker, or ``None`` if these are unknown."""
 
     bundles: list[Bundle]
     node_types: frozenset[str] | None
 
 
 def plan_now(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> TrialPlan:
-    """Return the plan, or raise :class:`InfeasibleRequestError` if ``num_trials`` do not fit the alive nodes."""
+    """Return the plan for the alive nodes.
+
+    Raises:
+        InfeasibleRequestError: Fewer than ``num_trials`` trials fit the alive nodes.
+    """
     plan = choice.plan(capacity)
     if plan.min_concurrent_trials < num_trials:
         raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} fit at once")
@@ -346,7 +352,7 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
 def _imagined(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> TrialPlan:
     plan = plan_on_smallest_node(choice.plan)
     if plan is None:
-        plan_now(choice, capacity, num_trials)  # always raises here
+        plan_now(choice, capacity, num_trials)  # always raises an error here
         raise AssertionError("a choice that fits the alive nodes needs no further nodes")
     return plan
 

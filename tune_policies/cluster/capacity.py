@@ -6,12 +6,12 @@ end convert Ray's resource amounts.
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from itertools import chain, count, islice
-from typing import Any, ClassVar, Final, NamedTuple, Self, cast
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -20,6 +20,9 @@ from tune_policies.cluster.labels import NODE_ID
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import MOST, TICKS, Amount, Amounts, Bytes, Count, Resources, amount_of
 from tune_policies.values.value import Many, ShownValue, Value
+
+Shape = tuple[int | None, tuple[Any, ...]]
+"""The host memory of a node in bytes, and its other properties that affect plans."""
 
 
 class GpuDevice(Value):
@@ -100,15 +103,13 @@ class NodeCapacity(Value):
         return self.labels if NODE_ID in self.labels else {NODE_ID: self.node_id, **self.labels}
 
     @cached_property
-    def shape(self) -> tuple[Any, ...]:
-        """The properties of the node that affect plans. The first property is the host memory."""
+    def shape(self) -> Shape:
+        """The host memory of the node, and its other properties that affect plans."""
         has = self.resources
         custom = tuple(has.custom.items()) if has.custom else ()
         gpu_memory = (self.smallest_gpu_memory_bytes, self.devices is None) if has.gpus else ()
-        return (
-            *(has.memory_bytes, has.cpus, has.gpus, custom, self.accelerator_type, gpu_memory),
-            *(self.usable_cpus, self.is_expected),
-        )
+        others = (has.cpus, has.gpus, custom, self.accelerator_type, gpu_memory, self.usable_cpus, self.is_expected)
+        return has.memory_bytes, others
 
     def __str__(self) -> str:
         has = self.resources
@@ -133,7 +134,13 @@ class ReducedNodes(Sequence[NodeCapacity]):
         self.before = before
         self.resources = resources
 
+    @cached_property
+    def _first(self) -> NodeCapacity:
+        return self.before[0].with_less(self.resources)
+
     def __getitem__(self, index: Any) -> Any:
+        if index == 0:
+            return self._first  # cached, because a planner reads it many times
         if isinstance(index, slice):
             return ReducedNodes(self.before[index], self.resources)
         return self.before[index].with_less(self.resources)
@@ -169,6 +176,10 @@ class _Chained(Sequence[NodeCapacity]):
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
+
+
+def _memory_of_shape(shape_and_nodes: tuple[Shape, object]) -> int:
+    return shape_and_nodes[0][0] or 0
 
 
 class NodeGroup(NamedTuple):
@@ -239,42 +250,47 @@ class ClusterCapacity(ShownValue):
         return self
 
     @cached_property
-    def nodes_by_shape(self) -> dict[Hashable, Sequence[NodeCapacity]]:
+    def nodes_by_shape(self) -> dict[Shape, Sequence[NodeCapacity]]:
         """The nodes of each shape. The time to make a plan depends on the number of shapes."""
-        nodes_of: dict[Hashable, list[NodeCapacity]] = {}
+        nodes_of: dict[Shape, list[NodeCapacity]] = defaultdict(list)
         for node in self.nodes:
-            nodes_of.setdefault(node.shape, []).append(node)
-        return {shape: tuple(nodes) for shape, nodes in nodes_of.items()}
+            nodes_of[node.shape].append(node)
+        return {**nodes_of}
 
     @cached_property
     def groups(self) -> tuple[NodeGroup, ...]:
         """One node of each shape, and the number of such nodes."""
         return tuple(NodeGroup(nodes[0], len(nodes)) for nodes in self.nodes_by_shape.values())
 
-    def in_steps_of_memory(self, step_bytes: int) -> "ClusterCapacity":
+    def in_steps_of_memory(self, step_bytes: int, most_steps: int = 2**63) -> "ClusterCapacity":
         """Return the cluster with one shape for nodes that differ only in host memory within a step.
 
-        The host memory of equal machines can differ by a few bytes, and such differences affect few requests. The node
-        with the most memory represents the shape.
+        The host memory of equal machines can differ by a few bytes, and such differences affect few requests. Nodes
+        with at least ``most_steps`` steps have the same shape. The node with the most memory represents the shape.
         """
-        kept: dict[int, ClusterCapacity] = self.__dict__.setdefault("_in_steps", {})
-        if step_bytes in kept:
-            return kept[step_bytes]
-        alike: dict[Hashable, list[Sequence[NodeCapacity]]] = {}
-        for shape, nodes in self.nodes_by_shape.items():
-            memory, *rest = cast("tuple[Any, ...]", shape)
-            parts = alike.setdefault((memory if memory is None else memory // step_bytes, *rest), [])
-            parts.append(nodes)
-            if memory is not None and memory > cast("int", parts[0][0].resources.memory_bytes):
-                parts[0], parts[-1] = nodes, parts[0]
-        if len(alike) == len(self.nodes_by_shape):
-            return self
-        by_shape: dict[Hashable, Sequence[NodeCapacity]] = {}
-        for parts in alike.values():
-            by_shape[parts[0][0].shape] = parts[0] if len(parts) == 1 else _joined(parts)
+        kept: dict[tuple[int, int], ClusterCapacity | None] = self.__dict__.setdefault("_in_steps", {})
+        key = step_bytes, most_steps
+        if key not in kept:
+            kept[key] = self._joined_in_steps(*key)
+        return kept[key] or self
+
+    def _joined_in_steps(self, step_bytes: int, most_steps: int) -> "ClusterCapacity | None":
+        """Return the cluster with one shape per step of memory, or ``None`` if that changes no shape."""
+        steps = [
+            (memory if memory is None else min(memory // step_bytes, most_steps), others)
+            for memory, others in self.nodes_by_shape
+        ]
+        if len(set(steps)) == len(steps):  # checked first, because it is faster
+            return None
+        alike: dict[Shape, list[tuple[Shape, Sequence[NodeCapacity]]]] = defaultdict(list)
+        for step, shape_and_nodes in zip(steps, self.nodes_by_shape.items(), strict=True):
+            alike[step].append(shape_and_nodes)
+        by_shape: dict[Shape, Sequence[NodeCapacity]] = {}
+        for some in alike.values():
+            some.sort(key=_memory_of_shape, reverse=True)
+            by_shape[some[0][0]] = some[0][1] if len(some) == 1 else _joined([nodes for _, nodes in some])
         seen = self.model_copy()
         seen.__dict__ |= {"nodes_by_shape": by_shape, "_is_in_steps": True}
-        kept[step_bytes] = seen
         return seen
 
     def nodes_of(self, groups: Iterable[NodeGroup]) -> Iterator[NodeCapacity]:
@@ -292,13 +308,14 @@ class ClusterCapacity(ShownValue):
             return self.model_copy().replacing(changed)  # changed nodes need exact shapes
         by_shape = dict(self.nodes_by_shape)
         for shape in {node.shape for node in self.nodes if node.node_id in changed}:
-            by_shape[shape] = tuple(node for node in by_shape[shape] if node.node_id not in changed)
+            nodes = tuple(node for node in by_shape.pop(shape) if node.node_id not in changed)
+            by_shape |= {shape: nodes} if nodes else {}
         for node in changed.values():
             by_shape[node.shape] = (*by_shape.get(node.shape, ()), node)
-        return self._with_shapes({shape: nodes for shape, nodes in by_shape.items() if nodes})
+        return self._with_shapes(by_shape)
 
     def with_less(
-        self, parts: Mapping[Hashable, Iterable[tuple[Sequence[NodeCapacity], Resources | None]]]
+        self, parts: Mapping[Shape, Iterable[tuple[Sequence[NodeCapacity], Resources | None]]]
     ) -> "ClusterCapacity":
         """Return the cluster with fewer resources on some nodes.
 
@@ -342,12 +359,12 @@ class ClusterCapacity(ShownValue):
         """Return the cluster with the alive nodes for which ``holds`` is true."""
         if "nodes_by_shape" not in self.__dict__ or "_is_in_steps" in self.__dict__:
             return self.with_nodes(filter(holds, self.nodes))
-        kept: dict[Hashable, Sequence[NodeCapacity]] = {
+        kept: dict[Shape, Sequence[NodeCapacity]] = {
             shape: tuple(filter(holds, nodes)) for shape, nodes in self.nodes_by_shape.items()
         }
         return self._with_shapes({shape: nodes for shape, nodes in kept.items() if nodes})
 
-    def _with_shapes(self, nodes_by_shape: dict[Hashable, Sequence[NodeCapacity]], **changes: Any) -> "ClusterCapacity":
+    def _with_shapes(self, nodes_by_shape: dict[Shape, Sequence[NodeCapacity]], **changes: Any) -> "ClusterCapacity":
         """Return the cluster with other nodes by shape."""
         of_shapes = nodes_by_shape.values()
         is_reduced = any(type(each) is ReducedNodes for each in of_shapes)

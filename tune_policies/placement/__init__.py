@@ -1,1 +1,1 @@
-"""The placement engine: where slots fit, the remaining capacity, and the nodes to add. Amounts are in ticks."""
+"""Computes where slots fit, which capacity remains, and which nodes to add. Amounts are in ticks."""

@@ -79,7 +79,7 @@ class ClusterOccupancy(Value):
     max_nodes_to_add: Count | None = None
 
     def remaining(self, holding: Iterable[WaitingRun]) -> dict[str, RemainingNode]:
-        """Return each node's resources that are left by the permanent reservations and the drivers of ``holding``."""
+        """Return the free resources of each node beside the permanent reservations and drivers of ``holding``."""
         nodes = {node.node_id: RemainingNode(node.amounts) for node in self.nodes}
         for each in (*self.permanent, *(each for run in holding for each in run.driver)):
             if each.node_id in nodes:
@@ -88,7 +88,7 @@ class ClusterOccupancy(Value):
 
 
 def stuck_runs(view: ClusterOccupancy) -> tuple[WaitingRun, ...]:
-    """Return the runs, oldest first, whose workers cannot start until one of them or a permanent reservation ends."""
+    """Return the runs, oldest first, whose workers wait for each other or for permanent reservations to end."""
     waiting = sorted(view.waiting, key=lambda run: (run.started_at, run.run_id))
     nodes = view.remaining(waiting)
     while True:

@@ -11,7 +11,7 @@ slice.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, filterfalse
@@ -19,7 +19,7 @@ from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, Self
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup, ReducedNodes, nodes_before
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup, ReducedNodes, Shape, nodes_before
 from tune_policies.cluster.labels import NODE_ID, conditions_of
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
 from tune_policies.placement.packing import (
@@ -82,7 +82,7 @@ def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> L
 
 
 def with_places(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> tuple[TrialSlot, ...]:
-    """Return the slots that fit a cluster, which can be fewer than planned for another cluster."""
+    """Return the slots that fit a cluster. If the plan was made for another cluster, they can be fewer than planned."""
     filled = _fill_with_added(plan_slots, capacity)
     return tuple(each.slot.capped(each.num_trials) for each in filled if each.num_trials)
 
@@ -169,8 +169,8 @@ class RemainingCapacity(NamedTuple):
 
     @property
     def without_devices_in_use(self) -> ClusterCapacity:
-        """The cluster without the devices of a resource on each node where slots already use that resource."""
-        changed: dict[Hashable, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
+        """The cluster in which each node lacks the device resources that slots already use on it."""
+        changed: dict[Shape, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
         for shape, nodes in self.capacity.nodes_by_shape.items():
             if type(nodes) is not ReducedNodes:  # nothing is in use
                 continue
@@ -233,7 +233,7 @@ class RemainingCapacity(NamedTuple):
     def _fill_slices(
         self, slot: TrialSlot, groups: Sequence["_Run"], wanted: int, drivers: list["_Run"]
     ) -> "FilledSlots":
-        """Place trials on whole TPU slices, and keep all slices free of other slots: Train may choose any slice."""
+        """Place trials on whole TPU slices. Because Train may choose any slice, keep all slices free of other slots."""
         held = [run for run in groups if run.per_node]
         fits = _by_node(held)
         shape = SliceShape(slot.topology or "", slot.accelerator_type or "")
@@ -339,6 +339,7 @@ class FilledSlots(NamedTuple):
 
     Attributes:
         before: The capacity before these slots were placed.
+        slot: The slot type.
         num_trials: The number of placed slots.
         runs: The nodes with their numbers of workers, in the order in which they were filled.
         drivers: The nodes with their numbers of Train drivers.
@@ -364,7 +365,7 @@ class FilledSlots(NamedTuple):
         """
         before = self.before
         workers, drivers = _by_shape(self.held), _by_shape(self.drivers)
-        left: dict[Hashable, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
+        left: dict[Shape, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
         for shape in workers.keys() | drivers.keys():
             nodes = before.capacity.nodes_by_shape[shape]
             parts = _alike(nodes_before(nodes), workers.get(shape, []), drivers.get(shape, []))
@@ -430,8 +431,8 @@ def _by_node(runs: Iterable[_Run]) -> dict[str, int]:
     return counts
 
 
-def _by_shape(runs: Iterable[_Run]) -> dict[Hashable, list[_Run]]:
-    of_shape: dict[Hashable, list[_Run]] = defaultdict(list)
+def _by_shape(runs: Iterable[_Run]) -> dict[Shape, list[_Run]]:
+    of_shape: dict[Shape, list[_Run]] = defaultdict(list)
     for run in runs:
         of_shape[run.one.shape].append(run)
     return of_shape

@@ -3,7 +3,7 @@
 A *worker* is a process that trains: the trial itself, or each of its Train workers. All workers of a plan are equal, so
 the order in which Ray places them does not matter. Nodes of one shape are counted together.
 
-Amounts have Ray's names, and are in ticks of 1/10,000 and bytes of host memory. These rules apply:
+Amounts have Ray's names. Host memory is in bytes, and all other amounts are in ticks of 1/10,000. These rules apply:
 
 * If the host memory of a node is unknown, it limits nothing. The amount of any other missing resource is 0.
 * A fraction of a device must fit on one device, and whole devices are not shared.
@@ -11,7 +11,7 @@ Amounts have Ray's names, and are in ticks of 1/10,000 and bytes of host memory.
 """
 
 from bisect import bisect
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
@@ -48,6 +48,9 @@ A driver only waits, so it must not reserve a CPU that its workers need. Ray rej
 accepts a little host memory.
 """
 
+_MOST_DRIVERS: Final = 10_000
+"""The maximum number of Train drivers that a plan places on a node of known host memory. Each is a process."""
+
 _UNLIMITED: Final = 2**63
 
 
@@ -83,12 +86,8 @@ def _slots_by_resource(has: Mapping[str, int], worker: Mapping[str, int]) -> dic
     }
 
 
-def _slots_of(name: str, amount: int, needed: int, num_drivers: int = 0) -> int:
-    if name in DEVICE_RESOURCES:
-        return device_slots(amount, needed)
-    if name == "memory":
-        return max(0, amount - num_drivers * DRIVER_BYTES) // needed
-    return amount // needed
+def _slots_of(name: str, amount: int, needed: int) -> int:
+    return device_slots(amount, needed) if name in DEVICE_RESOURCES else amount // needed
 
 
 def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, num_drivers: int = 0) -> NodeCapacity:
@@ -140,8 +139,8 @@ class RemainingNode:
     def slots(self, worker: Mapping[str, int], most: int) -> int:
         """Return how many workers fit, up to ``most``.
 
-        Held fractions are subtracted from the sum of all devices, because it is unknown which devices they use. So the
-        result can be too large.
+        Reserved fractions are subtracted from the sum of all devices, because it is unknown which devices they use. So
+        the result can be too large.
         """
         return min([most, *(self._slots_of(name, needed) for name, needed in worker.items() if needed)])
 
@@ -202,7 +201,7 @@ def _without(devices: Counter[int], ticks: int) -> Counter[int] | None:
 
 
 _MAY_BE_RAISED: Final = DEVICE_RESOURCES | {"CPU", "memory"}
-"""The resources of a trial that a scheduler may raise above its slot."""
+"""The resources of a trial that a scheduler may increase above the amounts of its slot."""
 
 
 def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -> int:
@@ -327,6 +326,11 @@ class Request(Value):
             return self.worker.ticks
         return self.worker.ticks | {ACCELERATOR_TYPE_PREFIX + self.accelerator_type: to_ticks(ACCELERATOR_TYPE_AMOUNT)}
 
+    @cached_property
+    def slots_beside_memory(self) -> dict[tuple[Any, ...], int]:
+        """How many workers fit on a node if its host memory is ignored, by the other properties of its shape."""
+        return {}
+
     def with_cpus(self, cpus: float) -> "Request":
         """Return the request with this number of CPUs for each worker."""
         return self.model_copy(update={"worker": self.worker.replaced(cpus=cpus)})
@@ -363,7 +367,10 @@ def as_told_apart(
     needed = None if memory is None else int(memory)
     if fewest_workers(num_workers) == 0:
         return capacity.in_steps_of_memory(needed or _UNLIMITED)
-    return capacity if needed is not None and needed % DRIVER_BYTES else capacity.in_steps_of_memory(DRIVER_BYTES)
+    if needed is None:
+        # The host memory of all nodes can differ, but most nodes have enough for any number of drivers.
+        return capacity.in_steps_of_memory(DRIVER_BYTES, _MOST_DRIVERS)
+    return capacity if needed % DRIVER_BYTES else capacity.in_steps_of_memory(DRIVER_BYTES)
 
 
 def request_of(slot: TrialSlot) -> Request:
@@ -378,15 +385,25 @@ def slots_on_node(node: NodeCapacity, request: Request) -> dict[str, int]:
 
 def workers_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0) -> int:
     """Return how many workers fit ``node`` at once beside ``num_drivers`` Train drivers."""
-    fewest, has = None, node.amounts
-    for name, needed in request.amounts.items():  # faster than slots_on_node, because most nodes have no room
-        if name in has:
-            slots = _slots_of(name, has[name], needed, num_drivers)
-            if fewest is None or slots < fewest:
-                fewest = slots
-        elif name != "memory":
-            return 0
-    return fewest or 0
+    memory, others = node.shape
+    # Cached, because most nodes of a large cluster differ only in their host memory.
+    if (fewest := request.slots_beside_memory.get(others)) is None:
+        fewest = request.slots_beside_memory[others] = _slots_beside_memory(node.amounts, request.amounts)
+    needed = request.worker.memory_bytes
+    if needed is not None and memory is not None:
+        return min(fewest, max(0, memory - num_drivers * DRIVER_BYTES) // needed)
+    return 0 if fewest == _UNLIMITED else fewest
+
+
+def _slots_beside_memory(has: Mapping[str, int], worker: Mapping[str, int]) -> int:
+    """Return how many workers fit on an idle node if its host memory is ignored."""
+    fewest = _UNLIMITED
+    for name, needed in worker.items():
+        if name != "memory":
+            if name not in has:
+                return 0
+            fewest = min(fewest, _slots_of(name, has[name], needed))
+    return fewest
 
 
 def holds(node: NodeCapacity, amounts: Resources) -> bool:
@@ -401,17 +418,17 @@ def count_workers(groups: Iterable[NodeGroup], request: Request, *, num_drivers:
 
 def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
     """Return how many trials can run at once, wherever Ray places their drivers."""
-    most = count_workers(groups, request) // request.processes
     if request.num_workers == 0:
-        return most
+        return count_workers(groups, request)
+    beside = _workers_beside(groups, request)  # more drivers leave less host memory for workers
+    most = beside(0) // request.num_workers
     if request.worker.memory_bytes is None:
         return min(most, count_drivers(groups, most))
-    beside = _workers_beside(groups, request)  # more drivers leave less host memory for workers
-    return largest(0, most, lambda trials: beside(trials) >= trials * request.processes)
+    return largest(0, most, lambda trials: beside(trials) >= trials * request.num_workers)
 
 
 def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: int) -> tuple[int | None, int | None]:
-    """Return how many workers a trial can have beside ``num_trials - 1`` other trials, and if it runs alone.
+    """Return how many workers a trial can have beside ``num_trials - 1`` other trials, and how many if it runs alone.
 
     The other trials have their minimum number of workers. Both numbers leave room for all drivers, and are ``None`` if
     the number of workers is fixed.
@@ -429,7 +446,7 @@ def count_workers_beside(groups: Collection[NodeGroup], request: Request, num_dr
 
 
 def _workers_beside(groups: Collection[NodeGroup], request: Request) -> Callable[[int], int]:
-    """Return a function of the number of Train drivers that returns how many workers fit beside them.
+    """Return a function that maps a number of Train drivers to the number of workers that fit beside them.
 
     If all drivers together need less memory than a worker, each node loses at most one worker, and the drivers displace
     the most workers on the nodes with the least spare memory. Otherwise, the function assumes that every node must fit
@@ -441,13 +458,20 @@ def _workers_beside(groups: Collection[NodeGroup], request: Request) -> Callable
     workers, needed = sum(fit * count for fit, _, count in fits), request.worker.memory_bytes
     if needed is None:
         return lambda _: workers
-    known = [(fit, memory, count) for fit, memory, count in fits if memory is not None]
-    gaps = sorted(((memory - fit * needed) // DRIVER_BYTES, count) for fit, memory, count in known)
+    known = [(memory - fit * needed, memory, fit, count) for fit, memory, count in fits if memory is not None]
+    gaps = sorted((spare // DRIVER_BYTES, count) for spare, _, _, count in known)
 
     def beside(num_drivers: int) -> int:
         taken = num_drivers * DRIVER_BYTES
         if taken >= needed:
-            return workers - sum(count * max(0, fit - max(0, memory - taken) // needed) for fit, memory, count in known)
+            # A bisection calls this often for thousands of nodes, so a list is built without further calls.
+            return workers - sum(
+                [
+                    count * (fit - (memory - taken) // needed if memory > taken else fit)
+                    for spare, memory, fit, count in known
+                    if spare < taken
+                ]
+            )
         left = workers
         for gap, count in gaps:
             lost = min(count, num_drivers // (gap + 1))
@@ -464,9 +488,9 @@ def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
 
 
 def drivers_on_node(node: NodeCapacity) -> int:
-    """Return how many Train drivers fit an idle node."""
+    """Return how many Train drivers fit an idle node, up to 10,000 if its memory is known."""
     memory = node.resources.memory_bytes
-    return _UNLIMITED if memory is None else memory // DRIVER_BYTES
+    return _UNLIMITED if memory is None else min(_MOST_DRIVERS, memory // DRIVER_BYTES)
 
 
 def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
@@ -479,20 +503,25 @@ def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
     return room
 
 
-def limiting_resource(groups: Collection[NodeGroup], request: Request) -> str:
+def limiting_resource(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> str:
     """Return Ray's name of the resource that limits the number of trials. If several do, return the scarcest.
 
     On each node with room for a worker, the resource with the fewest slots is the limit. The result is the resource
-    that limits the most slots.
+    that limits the most slots, or ``memory`` if the Train drivers limit the number to ``num_trials``.
     """
-    if request.num_workers and count_trials(groups, request) < count_workers(groups, request) // request.num_workers:
+    needed = request.worker.memory_bytes
+    alike: dict[tuple[Any, ...], list[NodeGroup]] = defaultdict(list)
+    for group in groups:  # thousands in a large cluster, but few differ for a worker
+        memory, others = group.node.shape
+        alike[others, memory and needed and memory // needed].append(group)
+    stops: Counter[str] = Counter()
+    for some in alike.values():
+        slots = slots_on_node(some[0].node, request)
+        if fewest := min(slots.values(), default=0):
+            limits = (name for name in slots if slots[name] == fewest)
+            stops[min(limits, key=_scarcity)] += fewest * sum(count for _, count in some)
+    if request.num_workers and num_trials < stops.total() // request.num_workers:
         return "memory"  # the drivers do not fit the host memory
-    stops: dict[str, int] = {}
-    for node, count in groups:
-        slots = slots_on_node(node, request)
-        if slots and min(slots.values()) > 0:
-            name = min(slots, key=lambda resource: (slots[resource], _scarcity(resource)))
-            stops[name] = stops.get(name, 0) + slots[name] * count
     if not stops:
         return next((name for name in request.worker.ticks if name in DEVICE_RESOURCES), "CPU")
     return min(stops, key=lambda resource: (-stops[resource], _scarcity(resource)))

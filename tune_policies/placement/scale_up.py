@@ -1,4 +1,4 @@
-"""Nodes to add: the node types that fit a plan, the fewest nodes for it, and the smallest node for a trial."""
+"""Computes nodes to add: the node types that fit a plan, the fewest nodes for it, and the smallest node for a trial."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial

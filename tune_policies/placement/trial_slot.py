@@ -174,7 +174,7 @@ class TrialSlot(Value):
 
     @property
     def resources_per_worker(self) -> dict[str, float]:
-        """The value of ``ScalingConfig(resources_per_worker=…)``, which is empty if ``num_workers`` is 0."""
+        """The value of ``ScalingConfig(resources_per_worker=…)``. It is empty if ``num_workers`` is 0."""
         # Train gives a worker a whole CPU unless "CPU" is set.
         return {"CPU": 0} | _ray_amounts(self.per_worker) if self.num_workers else {}
 

@@ -1,1 +1,1 @@
-"""Plans: slots, the slot of each config, and the error if no trial fits."""
+"""The plan of a policy, the slot of each config, and the error if no trial fits."""

@@ -1,4 +1,4 @@
-"""Creates the plan for the request of a trial, or the error that explains why no trial fits."""
+"""Creates the plan for a trial's request, or the error that explains why no trial fits."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +34,7 @@ from tune_policies.values.units import format_bytes, format_request
 from tune_policies.values.value import counted
 
 _FALLBACK: Final = "Or fall back to CPUs: policy | CpuPolicy()."
-"""The suggestion of an error if the cluster has no such device."""
+"""The suggestion in an error if the cluster has no device of the requested kind."""
 
 
 def build_plan(
@@ -44,19 +44,19 @@ def build_plan(
     *,
     groups: tuple[NodeGroup, ...] | None = None,
 ) -> TrialPlan:
-    """Return the plan with as many trials at once as fit in the cluster.
+    """Return a plan with as many concurrent trials as fit the cluster.
 
     Args:
         capacity: The cluster.
-        request: What a trial needs.
-        reasons: How the request came about, a sentence each.
-        groups: The nodes to use; ``None``: all. The caller adds the labels that restrict Ray to them.
+        request: The request of a trial.
+        reasons: Sentences that explain the request.
+        groups: The nodes to use, or ``None`` for all nodes. The caller adds the labels that restrict Ray to them.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
     """
     groups = capacity.groups if groups is None else groups
-    count = count_trials(groups, request)
+    most = count = count_trials(groups, request)
     if count == 0:
         raise in_context(infeasible(groups, request), capacity, request)
     notes = [*reasons, *about_host_memory(groups, request)]
@@ -85,26 +85,27 @@ def build_plan(
     )
     return TrialPlan(
         slots=(slot,),
-        limited_by=limiting_resource(groups, request),
+        limited_by=limiting_resource(groups, request, most),
         reasons=(*notes, *about_the_nodes(capacity)),
     )
 
 
 def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator[str]:
-    """Yield how many nodes have too little host memory for a worker, and whether that of some is unknown."""
+    """Yield sentences about nodes with unknown host memory, and nodes with too little host memory for a worker."""
     memory = request.worker.memory_bytes
     if memory is None:
         return
     beside = request.model_copy(update={"worker": request.worker.with_ticks("memory", 0)})
-    fits = [group for group in groups if workers_on_node(group.node, beside)] if beside.worker.ticks else list(groups)
+    short = [group for group in groups if (group.node.resources.memory_bytes or 0) < memory]
+    fits = [group for group in short if workers_on_node(group.node, beside)] if beside.worker.ticks else short
     if any(node.resources.memory_bytes is None for node, _ in fits):
         yield "host memory of some nodes is unknown, so it limits nothing there"
-    if left_out := sum(count for node, count in fits if not workers_on_node(node, request)):
+    if left_out := sum(count for node, count in fits if node.resources.memory_bytes is not None):
         yield f"{counted(left_out, 'node')} not used, with less host memory than the {format_bytes(memory)} of a worker"
 
 
 def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
-    """Yield the GPU memory that is assumed for GPUs that were not read, and how to specify another size."""
+    """Yield sentences about the GPU memory that is assumed for unread GPUs, and about how to specify another size."""
     unread = [group for group in groups if group.node.devices is None and group.node.smallest_gpu_memory_bytes]
     if not unread:
         return
@@ -123,7 +124,7 @@ def about_gpu_memory(groups: Iterable[NodeGroup]) -> Iterator[str]:
 
 
 def gpu_memory_hint(groups: Iterable[NodeGroup]) -> str:
-    """Return a sentence on how to specify GPU memory that is unknown or ambiguous, or an empty text."""
+    """Return a sentence on how to specify unknown or ambiguous GPU memory, or an empty string if it is not needed."""
     unread = [node for node, _ in groups if node.devices is None or node.smallest_gpu_memory_bytes is None]
     nodes = [
         node
@@ -137,7 +138,7 @@ def gpu_memory_hint(groups: Iterable[NodeGroup]) -> str:
 
 
 def describe_gpus(groups: Iterable[NodeGroup]) -> str:
-    """Return the GPUs of the nodes by type and memory: ``"4 A100 (80 GiB), 2 T4 (memory not read)"``."""
+    """Return the GPUs of the nodes by type and memory, such as ``"4 A100 (80 GiB), 2 T4 (memory not read)"``."""
     gpus: Counter[tuple[str, int | None]] = Counter()
     for node, count in groups:
         model = (node.accelerator_type or "unknown type", node.smallest_gpu_memory_bytes)
@@ -149,7 +150,7 @@ def describe_gpus(groups: Iterable[NodeGroup]) -> str:
 
 
 def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
-    """Yield notes about the nodes that apply to any plan."""
+    """Yield notes about the nodes that apply to every plan."""
     differs: Counter[tuple[float, float]] = Counter()
     for node, count in capacity.groups:
         if node.usable_cpus is not None and to_ticks(node.usable_cpus) < to_ticks(node.resources.cpus):
@@ -164,7 +165,7 @@ def about_the_nodes(capacity: ClusterCapacity) -> Iterator[NodeNote]:
 
 
 def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
-    """Return the error with the number of draining nodes, and the nodes that an autoscaler could add."""
+    """Return the error with the number of draining nodes, and with the node types that the autoscaler could add."""
     offered, suggestion = error.offered, error.suggestion
     if capacity.draining:
         offered += f"; not counted: {len(capacity.draining)} being drained"
@@ -184,7 +185,7 @@ def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request
 
 
 def infeasible(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
-    """Return the error for a request that does not fit: the resource that is short, and what would fit."""
+    """Return the error for a request that does not fit, with the missing resource and the nearest request that fits."""
     if not groups:
         return InfeasibleRequestError(
             str(request), "the cluster has no alive node", Limit.NODES, "Start Ray nodes, then probe again."
@@ -213,7 +214,7 @@ def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> Infeas
         lambda n: count_trials(groups, request.model_copy(update={"num_workers": n})) > 0,
     )
     offered = f"{beside}the cluster has room for only {counted(workers, 'such worker')}"
-    short_of = limiting_resource(groups, request)
+    short_of = limiting_resource(groups, request, 0)
     if fewer:
         return InfeasibleRequestError(str(request), offered, short_of, f"Set num_workers={fewer}, or add nodes.")
     return _short_of(short_of, groups, request, offered)
@@ -247,13 +248,13 @@ def _ticks_of(node: NodeCapacity, name: str) -> int:
 
 
 def _nowhere_enough(nodes: Sequence[NodeCapacity], request: Request) -> list[str]:
-    """Return the resources that are too small for a worker on every node."""
+    """Return the names of the resources that are insufficient for a worker on every node."""
     needed = request.worker.ticks
     return [name for name in needed if max(_ticks_of(node, name) for node in nodes) < needed[name]]
 
 
 def _short_of(resource: str, groups: tuple[NodeGroup, ...], request: Request, offered: str) -> InfeasibleRequestError:
-    """Return the error for a resource that is short, with the nearest request that fits."""
+    """Return the error for a missing resource, with the nearest request that fits."""
     most = _largest_that_fits(groups, request, resource)
     suggestion = _smaller_request(groups, request, resource, most)
     fallback = _FALLBACK if most == 0 and resource in DEVICE_RESOURCES else ""
@@ -261,9 +262,10 @@ def _short_of(resource: str, groups: tuple[NodeGroup, ...], request: Request, of
 
 
 def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: str, most: int | None) -> str:
-    """Return the nearest request that fits, or what to add if no smaller request fits.
+    """Return a suggestion: the nearest request that fits, or the node to add if no smaller request fits.
 
-    ``most`` is the largest amount of the short resource with which a trial fits; ``None``: less does not help.
+    ``most`` is the largest amount of the missing resource with which a trial fits, or ``None`` if a smaller amount does
+    not help.
     """
     if most is None:
         short = _nowhere_enough(_nodes_of_the_type(groups, request), request) or [short_of]
@@ -285,7 +287,10 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
 
 
 def _largest_that_fits(groups: tuple[NodeGroup, ...], request: Request, resource: str) -> int | None:
-    """Return the most of a resource, in ticks or bytes, with which a trial fits; ``None``: less does not help."""
+    """Return the largest amount of a resource with which a trial fits, in ticks or bytes.
+
+    If a smaller amount does not help, return ``None``.
+    """
     if resource.startswith(ACCELERATOR_TYPE_PREFIX):
         return None
     asked = request.worker.ticks.get(resource, 0)
@@ -305,7 +310,7 @@ def _largest_that_fits(groups: tuple[NodeGroup, ...], request: Request, resource
 
 
 def _rounded(resource: str, ticks: int) -> int:
-    """Return the largest amount up to ``ticks`` that Ray can assign: above 1, whole CPUs and devices."""
+    """Return the largest amount up to ``ticks`` that Ray can assign. Above 1, CPUs and devices are whole."""
     whole = ticks // TICKS * TICKS
     if resource in DEVICE_RESOURCES:
         family = families_of(resource)[0]

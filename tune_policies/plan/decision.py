@@ -1,4 +1,4 @@
-"""The decision of benchmarks: for each workload, the size from which a GPU is worth it."""
+"""The results of benchmarks: for each workload and trial size, whether a GPU or a CPU is better."""
 
 from datetime import datetime
 from typing import ClassVar, Literal, Self
@@ -13,23 +13,23 @@ from tune_policies.values.value import ShownValue, Value, suggest
 Answer = Literal["GPU", "CPU", "same", "ambiguous"]
 
 Objective = Literal["time", "cost"]
-"""What to minimize: the time of a trial, or its cost."""
+"""The quantity to minimize: the time or the cost of a trial."""
 
 
 class DeviceTimes(Value):
-    """Time and cost of trials of one size on one device.
+    """The time and cost of trials of one size on one device.
 
     Attributes:
-        device: Such as ``"cpu"``, ``"gpu"`` or ``"gpu@0.25"``.
-        step_s: Median time of a step with its transfers, in seconds.
-        start_s: Time of a trial until the end of its first step, in seconds.
-        trial_s: Time of a whole trial, in seconds.
-        at_once: How many trials the cluster runs at once on such devices.
-        trials_per_hour: How many trials per hour all such devices run.
-        cost_per_trial: Cost in the currency of the prices; ``None``: no prices.
-        price_of: The priced item, such as a part of a machine; ``None``: unknown.
-        peak_gpu_bytes: Peak GPU memory of a trial; ``None``: unknown, or none.
-        num_threads: CPU threads of a trial, one for each of its CPUs; ``None``: unknown.
+        device: The device, such as ``"cpu"``, ``"gpu"`` or ``"gpu@0.25"``.
+        step_s: The median time of a step including data transfers, in seconds.
+        start_s: The time from the start of a trial to the end of its first step, in seconds.
+        trial_s: The time of a whole trial, in seconds.
+        at_once: The number of trials that run at once on all such devices in the cluster.
+        trials_per_hour: The number of trials that all such devices finish per hour.
+        cost_per_trial: The cost of a trial in the currency of the prices, or ``None`` without prices.
+        price_of: The priced item, such as a part of a machine, or ``None`` if it is unknown.
+        peak_gpu_bytes: The peak GPU memory of a trial in bytes, or ``None`` if it is unknown or the trial uses none.
+        num_threads: The number of CPU threads of a trial, one for each CPU, or ``None`` if it is unknown.
     """
 
     device: str
@@ -45,21 +45,22 @@ class DeviceTimes(Value):
 
 
 class GpuOrNodes(Value):
-    """Compares one GPU with nodes without GPUs, for all trials of a run.
+    """A comparison of one GPU with nodes without GPUs, for all trials of a run.
 
     Attributes:
         num_trials: The number of trials.
-        node_cpus: CPUs of a node.
-        trials_per_node: How many trials a node runs at once.
+        node_cpus: The number of CPUs of a node.
+        trials_per_node: The number of trials that a node runs at once.
         gpu_s: The time in which one GPU finishes all trials, in seconds.
-        gpu_cost: The cost of the GPU until then; ``None``: no prices.
-        num_nodes: The fewest nodes that finish no later than the GPU; ``None``: no number of nodes does, because one
-            trial on the CPU takes longer.
-        low: ``num_nodes`` at the lower end of the speed-up's confidence interval.
-        high: ``num_nodes`` at the upper end.
+        gpu_cost: The cost of the GPU for this time, or ``None`` without prices.
+        num_nodes: The smallest number of nodes that finish no later than the GPU, or ``None`` if a single trial on the
+            CPU takes longer than all trials on the GPU.
+        low: The value of ``num_nodes`` for the lower end of the speed-up's confidence interval.
+        high: The value of ``num_nodes`` for the upper end of the interval.
         nodes_s: The time in which ``num_nodes`` nodes finish all trials, in seconds.
-        nodes_cost: The cost of these nodes until then.
-        as_cheap_up_to: The most nodes that cost no more than the GPU; ``None``: one node costs more, or no prices.
+        nodes_cost: The cost of these nodes for this time, or ``None`` without prices.
+        as_cheap_up_to: The largest number of nodes that cost no more than the GPU, or ``None`` if one node costs more
+            or there are no prices.
     """
 
     num_trials: PositiveCount
@@ -83,13 +84,13 @@ class SizeDecision(Value):
         answer: The faster device for a single trial.
         speedup: The time of a trial on the CPU divided by the time on the GPU.
         low: The lower end of the confidence interval of the speed-up.
-        high: The upper end.
-        cpu: Time and cost on the CPU.
-        gpu: Time and cost on the GPU.
-        cheapest: The device on which a trial costs less; ``None``: no prices.
-        flips_at: The ratio of the GPU's to the CPU's price, for the fraction of a trial, at which both cost the same:
-            the speed-up. ``None``: no prices.
-        gpu_or_nodes: One GPU compared with CPU nodes; ``None``: the number of trials is unknown.
+        high: The upper end of the confidence interval.
+        cpu: The times and costs on the CPU.
+        gpu: The times and costs on the GPU.
+        cheapest: The device on which a trial costs less, or ``None`` without prices.
+        flips_at: The price of the GPU divided by the price of the CPUs at which a trial costs the same on both, or
+            ``None`` without prices. The prices are for the part of a machine that a trial uses.
+        gpu_or_nodes: The comparison of one GPU with CPU nodes, or ``None`` if the number of trials is unknown.
     """
 
     size: PositiveCount
@@ -104,7 +105,7 @@ class SizeDecision(Value):
     gpu_or_nodes: GpuOrNodes | None = None
 
     def device(self, objective: Objective = "time") -> Device:
-        """Return the device for trials of this size: the GPU if it is measurably better, else the CPU."""
+        """Return the device for trials of this size: the GPU if it is measurably better, and otherwise the CPU."""
         answer = self.answer if objective == "time" else self.cheapest
         return "GPU" if answer == "GPU" else "CPU"
 
@@ -114,9 +115,9 @@ class WorkloadDecision(Value):
 
     Attributes:
         workload: The name of the workload, or ``module:function``.
-        sizes: The measured sizes, ascending.
-        crossover_above: The largest measured size without the answer GPU; ``None``: no such size.
-        crossover_at: The smallest measured size from which the answer is always GPU; ``None``: no such size.
+        sizes: The measured sizes in ascending order.
+        crossover_above: The largest measured size whose answer is not GPU, or ``None`` if there is none.
+        crossover_at: The smallest measured size from which on the answer is always GPU, or ``None`` if there is none.
         steps_per_trial: The assumed number of steps of a trial.
     """
 
@@ -134,22 +135,22 @@ class WorkloadDecision(Value):
         return self
 
     def at(self, size: float) -> SizeDecision:
-        """Return the decision for the largest measured size up to ``size``, or else for the smallest."""
+        """Return the decision for the largest measured size up to ``size``, or else for the smallest measured size."""
         up_to = [each for each in self.sizes if each.size <= size]
         return up_to[-1] if up_to else self.sizes[0]
 
 
 class Decision(ShownValue):
-    """The decision of benchmarks, with the hardware and the date of the measurement.
+    """The decisions for all measured workloads, with the hardware and the date of the measurement.
 
     Attributes:
         schema_version: The version of this format.
-        measured_at: The start of the measurements.
+        measured_at: The time at which the measurements started.
         cpu_model: The model of the machine's CPU.
-        accelerator_type: Ray's name of the GPU's type; ``None``: unknown.
-        versions: The versions of packages that affect speed, by name.
+        accelerator_type: Ray's name of the GPU type, or ``None`` if it is unknown.
+        versions: The versions of packages that affect speed, by package name.
         workloads: The decision for each workload.
-        price_date: The date of the prices; ``None``: no prices.
+        price_date: The date of the prices, or ``None`` without prices.
         currency: The currency of the prices.
         price_source: The source of the prices.
     """
@@ -172,10 +173,10 @@ class Decision(ShownValue):
         return all(size.cheapest is not None for each in self.workloads for size in each.sizes)
 
     def of(self, workload: str | None = None) -> WorkloadDecision:
-        """Return the decision for a workload; ``None``: for the only one.
+        """Return the decision for a workload, or for the only workload if ``workload`` is ``None``.
 
         Raises:
-            InvalidResourcesError: The workload is unknown, or it is ``None`` and there are several.
+            InvalidResourcesError: The workload is unknown, or it is ``None`` and the decision has several workloads.
         """
         by_name = {each.workload: each for each in self.workloads}
         if workload is None and len(by_name) == 1:
@@ -190,7 +191,7 @@ class Decision(ShownValue):
         return by_name[workload]
 
     def speeds(self, workload: str | None, size: float) -> tuple[float, float]:
-        """Return the speeds of a trial of this size on GPU and CPU, for ``MixedPolicy(gpu, cpu, speeds=…)``.
+        """Return the speeds of a trial of this size on the GPU and the CPU, for ``MixedPolicy(gpu, cpu, speeds=…)``.
 
         Raises:
             InvalidResourcesError: The decision lacks the workload.

@@ -1,12 +1,12 @@
-"""The GPU memory that trials need, by config: measurements, and a formula for other configs.
+"""The GPU memory that trials with each config need: measurements, and a formula for other configs.
 
-Configs are compared as plain data. Nested mappings are flattened, with their keys joined by ``/`` as in Tune.
+Configs are compared as plain data. Nested mappings are flattened, and their keys are joined with ``/`` as in Tune.
 
-The formula is a sum of terms, each a number of the config, its square, or a product of two numbers, like the sizes of
-parameters, gradients and activations. No term is negative, so larger numbers never need less memory. Leave-one-out
-cross-validation selects the terms.
+The formula is a sum of terms. A term is a constant, a number of the config, its square, or a product of two numbers,
+because the sizes of parameters, gradients and activations have this form. No coefficient is negative, so larger numbers
+never need less memory. Leave-one-out cross-validation selects the terms.
 
-The formula only uses whole numbers. Floats are mostly rates, which do not affect memory, but may correlate with a few
+The formula uses only whole numbers. Floats are mostly rates, which do not affect memory, but may correlate with a few
 measurements by chance.
 """
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``config`` as plain data without nesting.
 
-    NumPy numbers become Python numbers, tuples become lists, and functions and classes become their names. Any other
-    object becomes the name of its type, so two objects of the same type are equal.
+    NumPy numbers become Python numbers, tuples and sets become lists, and functions and classes become their names. Any
+    other object becomes the name of its type, so two objects of the same type are equal.
 
     Raises:
         InvalidResourcesError: ``config`` is not a mapping.
@@ -74,7 +74,7 @@ def _plain(value: Any) -> Any:
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a flat config, without booleans."""
+    """Return the numbers of a flat config by name, without booleans."""
     return {name: each for name, each in values.items() if isinstance(each, int | float) and not isinstance(each, bool)}
 
 
@@ -91,30 +91,30 @@ def group_key(values: Mapping[str, Any]) -> str:
 
 
 _MOST_NUMBERS: Final = 4
-"""The most numbers in a formula, because a few short trials cannot distinguish more terms."""
+"""The maximum number of config values in a formula, because a few short trials cannot distinguish more terms."""
 
 _MOST: Final = 1e15
-"""Larger numbers count as this number, and negative numbers as 0."""
+"""The upper bound of values in the formula. Larger values count as this bound, and negative values as 0."""
 
 _SIMPLER: Final = 1.05
 """A formula with more terms must reduce the error by more than this factor."""
 
 _PRECISION: Final = 1e-4
-"""The rounding of allocators, as a fraction of the largest measurement."""
+"""The precision of allocators, as a fraction of the largest measurement."""
 
 _DECIDES_ALONE: Final = 1 - 1e-9
-"""With more leverage than this, a single measurement determines a coefficient."""
+"""A measurement with at least this leverage determines a coefficient alone."""
 
 Term = tuple[str, ...]
-"""The names of the numbers that are multiplied; empty for the constant."""
+"""The names of the numbers that a term multiplies. The constant term has none."""
 
 
 class MemoryFit(NamedTuple):
-    """A formula and its error.
+    """A formula for memory, and its error.
 
     Attributes:
-        coefficients: Bytes of each term.
-        residual_bytes: The largest difference of a measurement above the formula.
+        coefficients: The coefficient of each term, in bytes.
+        residual_bytes: The largest amount by which a measurement exceeds the formula, in bytes.
         largest: The largest measured value of each number that the formula uses.
         largest_unused: The largest measured value of each whole number that the formula does not use.
     """
@@ -125,7 +125,7 @@ class MemoryFit(NamedTuple):
     largest_unused: dict[str, float]
 
     def bytes_for(self, numbers: Mapping[str, float]) -> int:
-        """Return the bytes for these numbers, including the largest residual."""
+        """Return the predicted memory for these numbers in bytes, including the largest residual."""
         needed = sum(each * _product(term, numbers) for term, each in self.coefficients.items())
         return math.ceil(needed) + self.residual_bytes
 
@@ -139,7 +139,10 @@ class MemoryFit(NamedTuple):
 
 
 def fit_memory(points: Sequence[tuple[Mapping[str, float], int]]) -> MemoryFit:
-    """Return the formula for at least one measurement, each the numbers of a config and its bytes."""
+    """Return the formula that fits the measurements best. At least one measurement is required.
+
+    Each measurement consists of the numbers of a config and the measured bytes.
+    """
     whole = {name for name in points[0][0] if all(isinstance(numbers[name], int) for numbers, _ in points)}
     coefficients = _best_formula(points, whole)
     used = {name for term in coefficients for name in term}
@@ -152,7 +155,7 @@ def fit_memory(points: Sequence[tuple[Mapping[str, float], int]]) -> MemoryFit:
 
 
 def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str]) -> dict[Term, float]:
-    """Return the best formula with ``usable`` numbers."""
+    """Return the coefficients of the best formula that uses only ``usable`` numbers."""
     import numpy as np
 
     needed = np.array([amount for _, amount in points], dtype=float)
@@ -177,12 +180,15 @@ def _best_formula(points: Sequence[tuple[Mapping[str, float], int]], usable: Col
         error += precision
         if error * _SIMPLER < best[0]:
             best = (error, chosen, solution)
-    _, chosen, solution = best  # at least the constant
+    _, chosen, solution = best  # the constant alone is always possible
     return {terms[i]: float(each / scales[i]) for i, each in zip(chosen, solution, strict=True)}
 
 
 def _numbers_that_matter(points: Sequence[tuple[Mapping[str, float], int]], usable: Collection[str]) -> list[str]:
-    """Return the usable numbers that vary and are not negative. Of many, return those with the highest correlation."""
+    """Return the names of usable numbers that vary and are never negative.
+
+    Of many, return only those with the highest correlation.
+    """
     import numpy as np
 
     needed = np.array([amount for _, amount in points], dtype=float)
@@ -197,7 +203,7 @@ def _numbers_that_matter(points: Sequence[tuple[Mapping[str, float], int]], usab
 
 
 def error_left_out(columns: "NDArray[float64]", needed: "NDArray[float64]", *, has_constant: bool) -> float:
-    """Return the root mean square error of predicting each measurement from the others."""
+    """Return the root mean square error of predicting each measurement from all others."""
     import numpy as np
 
     count = len(needed)
@@ -210,7 +216,7 @@ def error_left_out(columns: "NDArray[float64]", needed: "NDArray[float64]", *, h
     for i in np.flatnonzero(leverage >= _DECIDES_ALONE):  # at most as many as there are terms
         others = np.arange(count) != i
         known, bytes_known = columns[others], needed[others]
-        # Centered, so that an undetermined constant is the mean of the others, and not 0.
+        # Center the values, so that an undetermined constant becomes the mean of the others instead of 0.
         middle = known.mean(axis=0) * has_constant
         mean = bytes_known.mean() * has_constant
         slope = np.linalg.pinv(known - middle) @ (bytes_known - mean)
@@ -234,13 +240,14 @@ class GpuMemoryMeasurement(Value):
 
     Attributes:
         config: The trial's config as plain data, with the keys of nested mappings joined by ``/``.
-        peak_bytes: The peak of each framework's allocator, by framework.
-        overhead_bytes: The memory outside the allocators; ``None``: unknown.
-        total_bytes: The memory that the trial needs in total, or if it ran out, the memory that was too little.
-        host_memory_bytes: The peak host memory of its processes; ``None``: unknown.
+        peak_bytes: The peak memory of each framework's allocator in bytes, by framework.
+        overhead_bytes: The memory outside the allocators in bytes, or ``None`` if it is unknown.
+        total_bytes: The memory that the trial needs in total, in bytes. If the trial ran out of memory, it is the
+            amount that was not enough.
+        host_memory_bytes: The peak host memory of the trial's processes in bytes, or ``None`` if it is unknown.
         num_steps: The number of reported results.
-        ended_by: The reason for its end.
-        gpu_model: The driver's name of the GPU; ``None``: unknown.
+        ended_by: The reason why the trial ended.
+        gpu_model: The GPU model that the driver reports, or ``None`` if it is unknown.
     """
 
     config: Annotated[dict[str, Any], BeforeValidator(flat)]
@@ -259,17 +266,20 @@ class GpuMemoryMeasurement(Value):
 
     @property
     def safe_overhead_bytes(self) -> int:
-        """The largest overhead of its frameworks on any GPU, or 0 without a known framework."""
+        """The sum of the safe overheads of the trial's frameworks in bytes, or 0 if no framework is known."""
         return sum(safe_overhead_bytes(framework) for framework in self.peak_bytes)
 
     def counted_overhead_bytes(self, *, is_safe: bool) -> int | None:
-        """Return the memory outside the allocators, at least a safe figure if ``is_safe``; ``None``: unknown."""
+        """Return the memory outside the allocators in bytes, or ``None`` if it is unknown.
+
+        If ``is_safe`` is true, the result is at least ``safe_overhead_bytes``.
+        """
         if self.overhead_bytes is not None and not (is_safe and self.safe_overhead_bytes > self.overhead_bytes):
             return self.overhead_bytes
         return self.safe_overhead_bytes or None
 
     def held_bytes(self, overhead_bytes: int) -> int:
-        """Return the memory of the allocators, with ``overhead_bytes`` as the overhead if it was not measured."""
+        """Return the memory of the allocators in bytes. If the overhead is unknown, it counts as ``overhead_bytes``."""
         outside = overhead_bytes if self.overhead_bytes is None else self.overhead_bytes
         return max(self.total_bytes - outside, sum(self.peak_bytes.values()), 0)
 
@@ -281,11 +291,11 @@ class GpuMemoryMeasurement(Value):
 class GpuMemoryProfile(Value):
     """The GPU memory that trials need, by config.
 
-    Configs that differ only in numbers form a group. Predictions only use measurements of the same group.
+    Configs that differ only in numbers form a group. Predictions use only measurements of the same group.
 
     Attributes:
-        measurements: At least one measurement.
-        versions: Versions of Ray and the frameworks that measured, by name.
+        measurements: The measurements, at least one.
+        versions: The versions of Ray and the frameworks with which the memory was measured, by name.
     """
 
     measurements: tuple[GpuMemoryMeasurement, ...] = Field(min_length=1)
@@ -293,7 +303,7 @@ class GpuMemoryProfile(Value):
 
     @property
     def host_memory_bytes(self) -> int | None:
-        """The peak host memory of all trials; ``None``: not measured."""
+        """The peak host memory of all trials in bytes, or ``None`` if it was not measured."""
         return max((each.host_memory_bytes for each in self.measurements if each.host_memory_bytes), default=None)
 
     @property
@@ -302,10 +312,13 @@ class GpuMemoryProfile(Value):
         return tuple(sorted({each.gpu_model for each in self.measurements if each.gpu_model}))
 
     def overhead_bytes(self, gpu_models: Iterable[str | None] | None = None) -> int | None:
-        """Return the memory outside the frameworks' allocators in bytes; ``None``: unknown.
+        """Return the memory outside the frameworks' allocators in bytes, or ``None`` if it is unknown.
 
-        It is the largest measured overhead of all configs. On another or an unknown GPU model, it is at least a safe
-        figure. ``gpu_models`` are the drivers' names of the GPUs to be used; ``None``: those of the measurements.
+        It is the largest measured overhead of all configs. On another or an unknown GPU model, it is at least the safe
+        overhead.
+
+        Args:
+            gpu_models: The names of the GPUs to use, as the driver reports them, or ``None`` for the measured GPUs.
         """
         is_safe = gpu_models is not None and not set(gpu_models) <= set(self.gpu_models)
         known = (each.counted_overhead_bytes(is_safe=is_safe) for each in self.measurements)
@@ -322,16 +335,16 @@ class GpuMemoryProfile(Value):
         return {name: fit_memory(found) for name, found in points.items() if len(found) > 1}
 
     def gpu_memory_bytes(self, config: Mapping[str, Any], overhead_bytes: int | None = None) -> int | None:
-        """Return the GPU memory that a trial with ``config`` needs in total, in bytes; ``None``: unknown.
+        """Return the GPU memory that a trial with ``config`` needs in total, in bytes, or ``None`` if it is unknown.
 
-        It is the overhead plus the measured peak of the allocators with the same config. For another config it is
-        computed by the formula of its group with the largest residual, and at least the peak of a smaller config.
-        Without a formula it is the peak of a larger config. It is unknown if a whole number that is not in the formula
-        exceeds the measured range.
+        If the same config was measured, the result is the measured peak of the allocators plus the overhead. For
+        another config, the peak is predicted by the formula of the config's group plus the largest residual, and is at
+        least the peak of each smaller config. If the group has no formula, the largest peak of a larger config is used.
+        The memory is unknown if a whole number that is not in the formula exceeds the measured range.
 
         Args:
             config: The trial's config.
-            overhead_bytes: The memory outside the allocators; ``None``: the most that was measured.
+            overhead_bytes: The memory outside the allocators, or ``None`` for the largest measured overhead.
         """
         values = flat(config)
         outside = (self.overhead_bytes() if overhead_bytes is None else overhead_bytes) or 0
@@ -343,10 +356,10 @@ class GpuMemoryProfile(Value):
         return None if needed is None or needed <= (self.more_than_bytes(config) or 0) else max(1, needed)
 
     def more_than_bytes(self, config: Mapping[str, Any]) -> int | None:
-        """Return the largest GPU memory that was too little for ``config``, in bytes; ``None``: unknown.
+        """Return the largest GPU memory that was not enough for ``config``, in bytes, or ``None`` if it is unknown.
 
-        It is the memory of a trial that ran out with the same config, or with a config of its group without larger
-        whole numbers.
+        With this memory, a trial with the same config ran out of memory, or a trial with a config of the same group
+        without larger whole numbers.
         """
         values = flat(config)
         not_enough = (
@@ -366,7 +379,7 @@ class GpuMemoryProfile(Value):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The formulas, one sentence each."""
+        """A sentence about each formula."""
         outside = self.overhead_bytes()
         on_top = f" + {format_bytes(outside)} outside the allocators" if outside else ""
         return tuple(
@@ -386,7 +399,7 @@ class GpuMemoryProfile(Value):
         return found
 
     def _predicted(self, values: dict[str, Any], outside: int) -> int | None:
-        """Return the memory of the allocators; ``None``: unknown."""
+        """Return the predicted memory of the allocators in bytes, or ``None`` if it is unknown."""
         alike = [each for each in self._same_group(values) if not each.ran_out]
         wanted = numbers(values)
         fit = self.fits.get(group_key(values))

@@ -1,6 +1,6 @@
 """Computes which resources of a cluster a plan leaves idle, and why.
 
-If the plan fills the cluster, each node has as many workers as fit. Otherwise only the total of the idle resources is
+If the plan fills the cluster, each node has as many workers as fit. Otherwise, only the total of the idle resources is
 known, because Ray chooses the nodes.
 """
 
@@ -23,7 +23,7 @@ from tune_policies.values.value import Value
 
 
 class Why(StrEnum):
-    """The kind of reason why an amount is idle, with ``{}`` for a name. Usage records contain these texts."""
+    """The kinds of reasons why an amount is idle. ``{}`` stands for a name. Usage records contain these texts."""
 
     ROUNDING = "lost to rounding, because Ray counts in steps of 0.0001"
     LEFT_FREE = "left free by the policy"
@@ -40,7 +40,7 @@ class Why(StrEnum):
 
 
 class Reason(NamedTuple):
-    """The reason why an amount is idle, and the name in it."""
+    """The reason why an amount is idle, and the name that replaces ``{}``."""
 
     why: Why
     name: str = ""
@@ -50,7 +50,7 @@ class Reason(NamedTuple):
 
 
 Parts = Counter[tuple[str, Reason]]
-"""Idle ticks, or bytes of host memory, by resource and reason."""
+"""The idle amounts by resource and reason, in ticks, or in bytes for host memory."""
 
 
 class Idle(Value):
@@ -60,8 +60,8 @@ class Idle(Value):
         resource: Ray's name of the resource.
         amount: The amount that is idle for this reason. ``memory`` is in bytes.
         total: The total amount in the cluster.
-        reason: Why no other trial uses it.
-        why: The kind of reason.
+        reason: The reason why no trial uses the amount.
+        why: The kind of the reason.
     """
 
     resource: str
@@ -79,11 +79,11 @@ class Idle(Value):
 def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     """Return the idle resources of ``capacity`` and of the nodes that the plan adds.
 
-    Used and idle amounts add up to the total. Host memory is omitted if trials reserve none, or if that of a node is
-    unknown.
+    Used and idle amounts add up to the total. Host memory is omitted if trials reserve none, or if the memory of a node
+    is unknown.
 
     Raises:
-        InvalidResourcesError: The plan uses more than the total, so it is for another cluster.
+        InvalidResourcesError: The plan uses more than the cluster has, so it was made for another cluster.
     """
     cluster = capacity.with_nodes_added(plan.nodes_to_add)
     total = _total(cluster)
@@ -113,7 +113,7 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
 
 
 def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
-    """Return the idle amounts by reason, or ``None`` if the nodes of trials are unknown."""
+    """Return the idle amounts by reason, or ``None`` if it is unknown on which nodes trials run."""
     slot = plan.slots[0]
     if len(plan.slots) > 1:
         return None
@@ -137,7 +137,7 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
 
 
 def _move_reserved(parts: Parts, plan: TrialPlan) -> None:
-    """Set the reason of resources that the policy reserves, first of those that more trials would use."""
+    """Move the amounts that the policy reserves to the reason ``LEFT_FREE``, first from the reason ``BESIDE``."""
     for name, ticks in plan.left_free.ticks.items():
         left_free = Reason(Why.LEFT_FREE)
         reasons = [reason for each, reason in parts if each == name and reason.why not in (Why.GROWTH, Why.LEFT_FREE)]
@@ -148,7 +148,7 @@ def _move_reserved(parts: Parts, plan: TrialPlan) -> None:
 
 
 def _left_on_full_nodes(cluster: ClusterCapacity, request: Request) -> tuple[int, Parts]:
-    """Return the number of workers on full nodes, and the remaining resources."""
+    """Return the number of workers that fit if every node is full, and the remaining resources."""
     room, parts = 0, Parts()
     needed = request.worker.ticks
     for node, count in cluster.groups:
@@ -184,20 +184,20 @@ def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str
 
 
 def _lost_to_rounding(share: int, has: int) -> int:
-    """Return the ticks of all devices of a node that fractions of floor(1/k) leave."""
+    """Return the ticks that remain on full devices of a node because the fraction 1/k of a worker is rounded down."""
     lost = TICKS % share
     return has // TICKS * lost if lost < TICKS // share else 0
 
 
 def _why_spare(plan: TrialPlan) -> Reason:
-    """Return why no trials use resources with room for more trials."""
+    """Return the reason why no trials use resources on which more trials would fit."""
     if isinstance(plan.limited_by, Limit):
         return Reason(Why.CAPPED, plan.limited_by)
     return Reason(Why.BESIDE if plan.left_free.ticks else Why.LEFT_FREE)
 
 
 def _take_drivers(parts: Parts, slot: TrialSlot) -> None:
-    """Subtract the host memory of the drivers, which may be on any node."""
+    """Subtract the resources of the Train drivers, which may be on any node."""
     if slot.num_workers == 0:
         return
     for name, needed in slot.trial.ticks.items():

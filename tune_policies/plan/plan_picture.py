@@ -1,7 +1,8 @@
 """Draws a plan: the slots on nodes and devices, idle resources, and the resource that limits the number of trials.
 
-Equal nodes with equal slots share a card with their number, which has a bar for each resource. ``placement`` determines
-the nodes of the slots. A slot type has a color and a number, and idle parts have a dashed outline.
+Nodes that are equal and have equal slots share a card. A card shows the number of its nodes, and a bar for each
+resource. The package ``placement`` chooses the nodes of the slots. Each slot type has a color and a number, and idle
+parts have a dashed outline.
 """
 
 from itertools import groupby
@@ -20,19 +21,19 @@ from tune_policies.values.value import counted, shorten_names
 
 _MOST_CARDS: Final = 16
 _NARROWEST: Final = 4.0
-"""The smallest width of the box of a worker, in pixels."""
+"""The minimum width of a worker's box, in pixels."""
 
 _BOX: Final = 14.0
 _LINE: Final = SMALL * 1.35
 
 
 def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
-    """Return the picture of a plan on the cluster for which it was made.
+    """Return a picture of a plan on the cluster for which it was made.
 
     Raises:
         InvalidResourcesError: The plan was made for another cluster.
     """
-    shown = _asked(plan) | {"memory"}  # but not resources that only mark a node, such as the name of a slice
+    shown = _asked(plan) | {"memory"}  # without resources that only mark a node, such as the name of a slice
     left = [part for part in idle(capacity, plan) if part.why is not Why.ROUNDING and part.resource in shown]
     nodes = workers_on_nodes(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))
     for slot_type, slot in enumerate(plan.slots):
@@ -65,7 +66,7 @@ def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
 
 
 def _label(slot_type: int) -> str:
-    return f"type {slot_type + 1}"  # a letter such as A could be taken for a device type such as A100
+    return f"type {slot_type + 1}"  # a letter such as A could be mistaken for a device type such as A100
 
 
 def _color(slot_type: int) -> str:
@@ -73,7 +74,7 @@ def _color(slot_type: int) -> str:
 
 
 def _draw_slot_types(column: Column, plan: TrialPlan) -> None:
-    beside = MARGIN + 24 + text_width(_label(len(plan.slots) - 1), SMALL) * 1.08  # bold texts are wider
+    beside = MARGIN + 24 + text_width(_label(len(plan.slots) - 1), SMALL) * 1.08  # bold text is wider
     for slot_type, slot in enumerate(plan.slots):
         column.box(MARGIN, 12, 12, _color(slot_type))
         column.text(MARGIN + 18, _label(slot_type), style="tp-bold")
@@ -84,14 +85,14 @@ def _draw_slot_types(column: Column, plan: TrialPlan) -> None:
 
 
 class _Card(NamedTuple):
-    """Nodes that are drawn alike, and the number of workers of each slot type on each node."""
+    """Nodes that share a card, and the number of workers of each slot type on each node."""
 
     nodes: tuple[NodeCapacity, ...]
     workers: tuple[int, ...]
 
 
 def _cards(nodes: list[NodeWorkers], plan: TrialPlan) -> list[_Card]:
-    """Return the cards, alive nodes first, then the most used nodes."""
+    """Return the cards in this order: alive nodes before expected nodes, and then nodes with more workers first."""
 
     def looks(each: NodeWorkers) -> tuple[object, ...]:
         node, amounts = each.node, _shown(each.node, plan)
@@ -108,7 +109,7 @@ def _cards(nodes: list[NodeWorkers], plan: TrialPlan) -> list[_Card]:
 
 
 def _shown(node: NodeCapacity, plan: TrialPlan) -> dict[str, int]:
-    """Return the resources that are drawn: devices, CPUs, and then the other resources that slots request."""
+    """Return the resources that are drawn, in ticks: devices, CPUs, and then the other resources that slots request."""
     names = [name for name in node.resources.ticks if name in _asked(plan)]
     names.sort(key=lambda name: (name not in DEVICE_RESOURCES, name != "CPU", name))
     return {name: node.resources.ticks[name] for name in names}
@@ -123,7 +124,7 @@ def _amount(name: str, ticks: int) -> str:
 
 
 def _about(node: NodeCapacity) -> str:
-    """Return a description of a node: ``"32 CPUs, 2 GPUs (A100, 80 GiB)"``."""
+    """Return a description of a node, such as ``"32 CPUs, 2 GPUs (A100, 80 GiB)"``."""
     parts = [amount_of(node.resources.cpus, "CPU")]
     memory = node.smallest_gpu_memory_bytes
     models = sorted({device.name for device in node.devices or ()})
@@ -179,10 +180,10 @@ def _draw_resource(column: Column, name: str, has: int, card: _Card, plan: Trial
 
 
 def _draw_workers(column: Column, x: float, scale: float, name: str, ticks: int, count: int, color: str) -> float:
-    """Draw a box for each worker, or one box if they are too narrow, and return the position after it.
+    """Draw a box for each worker, or one box for all if they are too narrow, and return the x position after them.
 
-    ``scale`` is the number of pixels per tick. Workers with a fraction fill one device after the other. Nothing else
-    uses the rest of their last device.
+    ``scale`` is the number of pixels per tick. Workers with a device fraction fill one device after the other, and the
+    rest of their last device stays idle.
     """
     size, end = float(ticks), float(ticks * count)
     if name in DEVICE_RESOURCES and ticks < TICKS:

@@ -15,7 +15,7 @@ from tune_policies.values.value import counted
 
 
 def plan_view(plan: TrialPlan) -> RenderableType:
-    """Return a table of the slots of a plan, followed by its limits, the nodes that it adds, and its reasons."""
+    """Return the plan's headline and a table of its slots, followed by the nodes that it adds and its reasons."""
     slots = plan.slots if plan.by_config is None else plan.by_config.slots
     rows = [_slot_columns(slot) for slot in slots]
     headings = [heading for heading in rows[0] if any(row[heading] for row in rows)]
@@ -45,7 +45,7 @@ def _slot_columns(slot: TrialSlot) -> dict[str, str]:
 
 
 def decision_view(decision: Decision) -> RenderableType:
-    """Return a table of workloads and sizes, followed by the size from which a GPU pays and the date."""
+    """Return a table of workloads and sizes, followed by sentences about each crossover and the measurement."""
     costs = ("Cheaper", "CPU cost", "GPU cost") if decision.has_prices else ()
     headings = ("Workload", "Size", "Faster", "GPU speed-up", "Trial on CPU", "Trial on GPU", *costs)
     table = empty_table("GPU or CPU", *headings)

@@ -1,6 +1,6 @@
-"""Safe figures for the GPU memory that a framework uses outside its allocator, until it is measured.
+"""Safe values for the GPU memory that a framework uses outside its allocator, if it was not measured.
 
-Each process of a trial imports this module, so it imports little.
+Every process of a trial imports this module, so it has few imports.
 """
 
 from typing import Final
@@ -8,15 +8,15 @@ from typing import Final
 from tune_policies.values.units import GIB, MIB
 
 TORCH_OVERHEAD_BYTES: Final = int(0.85 * GIB)
-"""The most that PyTorch uses outside its allocator, from PyTorch's tests that share a GPU."""
+"""The maximum GPU memory that PyTorch uses outside its allocator. PyTorch's own tests assume this value."""
 
 
 def safe_overhead_bytes(framework: str, compute_capability: tuple[int, int] | None = None) -> int:
-    """Return the most that a framework uses outside its allocator on a device, in bytes.
+    """Return the maximum GPU memory that a framework uses outside its allocator on a device, in bytes.
 
     Args:
         framework: The name of the framework, such as ``"torch"``.
-        compute_capability: The compute capability of the device, such as ``(8, 0)``; ``None``: unknown.
+        compute_capability: The compute capability of the device, such as ``(8, 0)``, or ``None`` if it is unknown.
     """
     if framework != "tensorflow":
         return TORCH_OVERHEAD_BYTES

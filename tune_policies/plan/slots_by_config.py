@@ -1,4 +1,4 @@
-"""Chooses the slot of a trial by its config, with a GPU memory profile or a decision between CPU and GPU."""
+"""Chooses the slot of a trial by its config, based on a GPU memory profile or a decision between CPU and GPU."""
 
 import math
 from abc import abstractmethod
@@ -16,19 +16,19 @@ from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 
 Headroom = Annotated[float, Field(ge=0, le=10)]
-"""The additional memory of a trial, relative to the measured memory: 0.1 is a tenth more."""
+"""The additional memory of a trial, as a fraction of the measured memory: 0.1 adds a tenth."""
 
 Device = Literal["CPU", "GPU"]
 """The kind of device on which a trial runs."""
 
 
 class SlotsByConfig(Value):
-    """Several slots. The config of a trial determines its slot.
+    """Slot types from which the config of a trial selects one.
 
     Attributes:
-        slots: The slots. A trial with an unknown config gets the last one.
-        holds_for: The versions of packages in the measurement, by name. With other versions, the measurements are not
-            valid; empty: any version.
+        slots: The slot types. A trial with an unknown config gets the last one.
+        holds_for: The package versions of the measurement, by name. With other versions, the measurements are not
+            valid. If it is empty, they are valid with any version.
     """
 
     slots: tuple[TrialSlot, ...] = Field(min_length=1)
@@ -39,16 +39,16 @@ class SlotsByConfig(Value):
         """Return the slot of a trial with this config.
 
         Raises:
-            InfeasibleRequestError: The config needs more than any slot has.
+            InfeasibleRequestError: The config needs more GPU memory than any slot has.
         """
 
     @abstractmethod
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
-        """Return a sentence on the missing information about a config, or ``None`` if nothing is missing."""
+        """Return a sentence about the information that is missing for a config, or ``None`` if none is missing."""
 
     @property
     def max_concurrent_trials(self) -> int:
-        """How many trials run at once with the smallest configs."""
+        """The number of trials that run at once if all have the smallest configs."""
         return max(slot.max_concurrent_trials for slot in self.slots)
 
     def with_slots(self, change: Callable[[TrialSlot], TrialSlot]) -> Self:
@@ -56,35 +56,35 @@ class SlotsByConfig(Value):
         return self.model_copy(update={"slots": tuple(map(change, self.slots))})
 
     def min_concurrent_trials(self, num_places: int) -> int:
-        """Return how many trials run at once with any measured configs, in a plan with ``num_places`` slots."""
+        """Return how many trials run at once with any measured configs, in a plan for ``num_places`` trials."""
         return num_places
 
 
 class SlotsByProfile(SlotsByConfig):
-    """Slots of several sizes. Each config gets the smallest slot that suffices according to a profile.
+    """Slots of several sizes. Each config gets the smallest slot that is large enough according to a profile.
 
     Attributes:
-        profile: The profile.
-        headroom: The additional memory of a trial, relative to the profile.
-        slots: The sizes, the smallest first. The last is the largest whole GPU, or the largest fraction for each worker
-            if the workers of a trial must share it.
+        profile: The measured GPU memory of each config.
+        headroom: The additional memory of a trial, as a fraction of the measured memory.
+        slots: The slot types in ascending order of GPU memory. The last one is the largest whole GPU, or the largest
+            possible fraction if the workers of a trial must share a GPU.
     """
 
     profile: GpuMemoryProfile
     headroom: Headroom
 
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
-        """Return what information is missing, or ``None``; see :meth:`SlotsByConfig.why_unknown`."""
+        """Return a sentence about the missing information, or ``None``. See :meth:`SlotsByConfig.why_unknown`."""
         if self.needed_bytes(config) is not None:
             return None
         return f"no GPU memory was measured with {dict(config)}"
 
     def needed_bytes(self, config: Mapping[str, Any]) -> int | None:
-        """Return the GPU memory that a trial with this config needs on these GPUs, in bytes; ``None``: unknown."""
+        """Return the GPU memory that a trial with this config needs on these GPUs, in bytes, or ``None`` if unknown."""
         return self.profile.gpu_memory_bytes(config, self.slots[-1].gpu_overhead_bytes)
 
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
-        """Return the smallest slot for a trial with this config, or the largest if the config is unknown.
+        """Return the smallest slot for a trial with this config, or the largest slot if the config is unknown.
 
         Raises:
             InfeasibleRequestError: The config needs more than the largest slot.
@@ -97,7 +97,7 @@ class SlotsByProfile(SlotsByConfig):
             if more_than < has:
                 return largest
             raise _too_large(config, f"more than {format_bytes(more_than)}", largest)
-        # A trial that needs nearly a whole device has no neighbor there, so it needs no headroom.
+        # A trial that needs nearly a whole device does not share it, so it needs no headroom.
         wanted = min(with_headroom(needed, self.headroom), max(needed, has))
         for slot in self.slots:
             if (slot.gpu_memory_bytes or 0) >= wanted:
@@ -106,31 +106,32 @@ class SlotsByProfile(SlotsByConfig):
 
 
 class SlotsByDecision(SlotsByConfig):
-    """A slot on the CPU and a slot on the GPU. A number in the config determines the slot of a trial.
+    """A slot type on the CPU and one on the GPU. A number in the config determines which one a trial gets.
 
     Attributes:
-        slots: The slot on the CPU, and the slot on the GPU.
-        size: The name of the number in the config; in a nested mapping, ``"model/batch_size"``.
-        devices: The measured sizes, ascending, with the device for trials of each.
+        slots: The slot type on the CPU, and the slot type on the GPU.
+        size: The name of the number in the config, such as ``"batch_size"``, or ``"model/batch_size"`` in a nested
+            mapping.
+        devices: The measured sizes in ascending order, each with the device for its trials.
     """
 
     size: str
     devices: tuple[tuple[PositiveCount, Device], ...] = Field(min_length=1)
 
     def min_concurrent_trials(self, num_places: int) -> int:
-        """Return how many trials run at once with any configs: all may need the device with fewer slots."""
+        """Return how many trials run at once with any configs. All of them may need the device with fewer slots."""
         return min(num_places, *(slot.max_concurrent_trials for slot in self.slots))
 
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
-        """Return what information is missing, or ``None``; see :meth:`SlotsByConfig.why_unknown`."""
+        """Return a sentence about the missing information, or ``None``. See :meth:`SlotsByConfig.why_unknown`."""
         if self._size_of(config) is not None:
             return None
         return f"the decision needs a number above 0 for {self.size!r}, which {dict(config)} lacks"
 
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
-        """Return the slot on the better device for the largest measured size up to the size of the config.
+        """Return the slot on the device that was better at the largest measured size up to the size in the config.
 
-        Below all measured sizes, the smallest one counts. A config without a size gets the GPU.
+        If all measured sizes are larger, the smallest one is used. A config without a size gets the GPU slot.
         """
         on_cpu, on_gpu = self.slots
         size = self._size_of(config)
@@ -145,7 +146,7 @@ class SlotsByDecision(SlotsByConfig):
 
 
 def with_headroom(needed_bytes: int, headroom: float) -> int:
-    """Return the bytes with the headroom, rounded up."""
+    """Return ``needed_bytes`` plus the headroom, rounded up."""
     return math.ceil(needed_bytes * (1 + headroom))
 
 

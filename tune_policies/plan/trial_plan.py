@@ -1,6 +1,6 @@
 """The result of a policy: the resources of a trial, how many trials run at once, and why.
 
-The methods that return objects of Ray's public API import Ray when they are called, so that planning needs no Ray.
+The methods that return objects of Ray's public API import Ray when they are called, so that planning works without Ray.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -30,15 +30,17 @@ if TYPE_CHECKING:
 
 
 _MOST_SHOWN: Final = 8
-"""The number of slot types that ``explain`` lists individually."""
+"""The maximum number of slot types that ``explain`` lists individually."""
 
 _MAX_CALLS: Final[dict[str, dict[str, int]]] = {"process": {}, "release": {"max_calls": 1}, "keep": {"max_calls": 0}}
-"""How many calls a task's process serves, by ``reuse``. In Ray 0 means any number, and by default tasks with GPUs have
-1 (``RemoteFunction.__init__``)."""
+"""Ray's option ``max_calls`` for each value of ``reuse``: the number of calls after which a task's process ends.
+
+In Ray, 0 means any number. Tasks with GPUs default to 1 (``RemoteFunction.__init__``).
+"""
 
 
 class NodeNote(str):
-    """A reason about the nodes that applies to any plan, so that a wrapping policy adds it only once."""
+    """A reason about the nodes that applies to every plan. A wrapping policy recognizes it, and adds it only once."""
 
     __slots__ = ()
 
@@ -48,26 +50,25 @@ def _keep_note(value: object, handler: ValidatorFunctionWrapHandler) -> Any:
 
 
 Reason = Annotated[str, WrapValidator(_keep_note)]
-"""A sentence on how a plan came about."""
+"""A sentence that explains a plan."""
 
 
 class TrialPlan(ShownValue):
     """The result of a policy.
 
-    It has one or more slot types. Properties such as ``trial`` and ``num_workers`` are those of ``common_slot``.
+    A plan has one or more slot types. Properties such as ``trial`` and ``num_workers`` are those of ``common_slot``.
 
     Attributes:
-        slots: The slot types, the best first.
-        limited_by: What prevents one more trial: a resource by Ray's name, or the field of a policy.
-        reasons: How the plan came about, a sentence each.
-        nodes_to_add: Nodes that the autoscaler must add before all trials can run, by node type. Empty if no
-            nodes are needed.
-        by_config: The slot of each trial by its config. The first of ``slots`` then suffices for every measured
-            config. ``None``: all trials get the same.
+        slots: The slot types, in order of preference.
+        limited_by: The limit that prevents one more trial: a resource by Ray's name, or a field of a policy.
+        reasons: Sentences that explain the plan.
+        nodes_to_add: The number of nodes of each type that the autoscaler must add before all trials can run.
+        by_config: The slot types from which the config of a trial selects one, or ``None`` if all trials get the same.
+            The first of ``slots`` is then large enough for every measured config.
         fewer_than_fit: Whether fewer trials may run at once than Ray would place by their resources.
-        left_free: The resources that the policy reserves for others, on all nodes together.
-        common: The slot of every trial in a run without ``PolicyScheduler``, if each node type has its own slots;
-            ``None``: the first of ``slots``.
+        left_free: The total resources that the policy reserves for other programs, on all nodes together.
+        common: The slot of every trial in a run without ``PolicyScheduler``, if each node type has its own slots.
+            ``None`` means the first of ``slots``.
     """
 
     _view: ClassVar = "tune_policies.plan.plan_view:plan_view"
@@ -99,12 +100,12 @@ class TrialPlan(ShownValue):
 
     @property
     def num_workers(self) -> int:
-        """Train workers in each trial, the fewest if they may grow; 0: the trial itself trains."""
+        """The number of Train workers in each trial (the minimum if it is elastic), or 0 if the trial itself trains."""
         return self.common_slot.num_workers
 
     @property
     def most_workers(self) -> int:
-        """The most Train workers that a trial ever has; 0: the trial itself trains."""
+        """The maximum number of Train workers in a trial, or 0 if the trial itself trains."""
         return max(self.num_workers, self.common_slot.max_workers or 0)
 
     @property
@@ -114,22 +115,22 @@ class TrialPlan(ShownValue):
 
     @property
     def use_gpu(self) -> bool:
-        """Whether a worker has a GPU, or a fraction of one."""
+        """Whether a worker reserves a GPU or a GPU fraction."""
         return self.worker.gpus > 0
 
     @property
     def gpu_memory_bytes(self) -> int | None:
-        """GPU memory that a worker may use on each of its devices; ``None``: unknown."""
+        """The GPU memory that a worker may use on each of its devices in bytes, or ``None`` if it is unknown."""
         return self.common_slot.gpu_memory_bytes
 
     @property
     def accelerator_type(self) -> str | None:
-        """Ray's name of the device type of the workers; ``None``: any."""
+        """Ray's name of the device type of the workers, or ``None`` for any type."""
         return self.common_slot.accelerator_type
 
     @property
     def label_selector(self) -> dict[str, str]:
-        """Ray's label selector for trials and workers; empty: any node."""
+        """Ray's label selector for trials and workers. An empty selector matches any node."""
         return self.common_slot.label_selector
 
     @property
@@ -137,19 +138,22 @@ class TrialPlan(ShownValue):
         """The value of ``reuse`` in ``remote_options`` for tasks of this plan.
 
         Frameworks keep devices and their memory until the process ends, so the process of a task with devices should
-        end.
+        end after each call.
         """
         return "release" if DEVICE_RESOURCES & self.worker.ticks.keys() else "process"
 
     @property
     def max_concurrent_trials(self) -> int:
-        """How many trials run at once, in slots of all types. With ``by_config``, the smallest configs count."""
+        """The number of trials that run at once, in slots of all types.
+
+        With ``by_config``, it is the number for the smallest configs.
+        """
         at_once = self._num_places
         return at_once if self.by_config is None else max(at_once, self.by_config.max_concurrent_trials)
 
     @property
     def min_concurrent_trials(self) -> int:
-        """How many trials run at once with any measured configs."""
+        """The number of trials that run at once with any measured configs."""
         at_once = self._num_places
         return at_once if self.by_config is None else self.by_config.min_concurrent_trials(at_once)
 
@@ -161,14 +165,14 @@ class TrialPlan(ShownValue):
     def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
         """The value for ``tune.run(resources_per_trial=…)`` and ``tune.with_resources``.
 
-        It is a dict, or a ``PlacementGroupFactory`` if nodes are selected by label. With ``by_config``, it suffices for
-        every measured config.
+        It is a dict, or a ``PlacementGroupFactory`` if nodes are selected by label. With ``by_config``, it is large
+        enough for every measured config.
         """
         return self.common_slot.resources_per_trial
 
     @property
     def resources_per_worker(self) -> dict[str, float]:
-        """The value for ``ScalingConfig(resources_per_worker=…)``; empty if ``num_workers`` is 0."""
+        """The value for ``ScalingConfig(resources_per_worker=…)``. It is empty if ``num_workers`` is 0."""
         return self.common_slot.resources_per_worker
 
     def scaling_config(self, **kwargs: Any) -> "ScalingConfig":
@@ -198,8 +202,8 @@ class TrialPlan(ShownValue):
     def tune_run_kwargs(self) -> dict[str, Any]:
         """Return ``resources_per_trial`` and ``max_concurrent_trials`` for ``tune.run`` without a ``PolicyScheduler``.
 
-        Use it as ``tune.run(train_fn, **plan.tune_run_kwargs())``. The processes of such a run are not set up: GPU
-        memory is not limited, trials without a GPU see all GPUs, and all trials get ``common_slot``.
+        Use it as ``tune.run(train_fn, **plan.tune_run_kwargs())``. This package does not set up the processes of such a
+        run, so GPU memory is not limited, trials without a GPU see all GPUs, and all trials get ``common_slot``.
         """
         return {"resources_per_trial": self.resources_per_trial, "max_concurrent_trials": self.max_concurrent_trials}
 
@@ -208,10 +212,10 @@ class TrialPlan(ShownValue):
 
         Args:
             reuse: Whether the process of a task serves more than one call. ``"process"`` is Ray's default: the process
-                of a task with GPUs ends after one call, and all others are reused. Use it for actors, which keep
-                their process, and for ``.options``. ``"release"`` ends the process after one call (``max_calls=1``),
-                which releases the device's memory. ``"keep"`` also reuses the process of a task with GPUs
-                (``max_calls=0``). Ray accepts these two values only in the decorator of a task.
+                of a task with GPUs ends after one call, and other processes are reused. Use it for actors, which keep
+                their process, and for ``.options``. ``"release"`` ends the process after one call (``max_calls=1``) to
+                release the memory of its devices. ``"keep"`` also reuses the process of a task with GPUs
+                (``max_calls=0``). Ray accepts ``"release"`` and ``"keep"`` only in the decorator of a task.
 
         Raises:
             InvalidResourcesError: ``reuse`` has another value.
@@ -239,7 +243,7 @@ class TrialPlan(ShownValue):
         return -(-num_trials // self.max_concurrent_trials)
 
     def capped(self, max_concurrent_trials: int, *, limited_by: str, reasons: tuple[str, ...] = ()) -> "TrialPlan":
-        """Return a plan with at most ``max_concurrent_trials`` trials at once, with the better slots first."""
+        """Return a plan with at most ``max_concurrent_trials`` trials at once, in the best slots."""
         if self.max_concurrent_trials <= max_concurrent_trials:
             return self
         slots, left = [], max_concurrent_trials
@@ -248,7 +252,7 @@ class TrialPlan(ShownValue):
                 slots.append(slot.capped(left))
                 left -= slots[-1].max_concurrent_trials
         if len(slots) == 1 < len(self.slots) and self.common and _same_nodes(slots[0], self.common):
-            # Ray now chooses the nodes, which may be those of removed slots.
+            # Ray now chooses the nodes, and may choose the nodes of removed slots.
             slots = [slots[0].model_copy(update={"gpu_memory_bytes": self.common.gpu_memory_bytes})]
         by_config = self.by_config and self.by_config.with_slots(lambda slot: slot.capped(max_concurrent_trials))
         changes = {
@@ -273,31 +277,31 @@ class TrialPlan(ShownValue):
         """Return the slot of a trial with this config.
 
         Raises:
-            InfeasibleRequestError: The config is known to need more GPU memory than any device has.
+            InfeasibleRequestError: The config needs more GPU memory than any device has.
         """
         return self.common_slot if self.by_config is None else self.by_config.slot_for(config)
 
     def for_config(self, config: Mapping[str, Any]) -> "TrialPlan":
-        """Return the plan for a trial with this config, for instance for the Train run that it starts.
+        """Return the plan for a trial with this config, for instance for a Train run that the trial starts.
 
         Raises:
-            InfeasibleRequestError: The config is known to need more GPU memory than any device has.
+            InfeasibleRequestError: The config needs more GPU memory than any device has.
         """
         if self.by_config is None:
             return self
         return self.model_copy(update={"slots": (self.slot_for(config),), "by_config": None})
 
     def with_reasons(self, *reasons: str) -> "TrialPlan":
-        """Return a copy of the plan with further reasons before its own."""
+        """Return a copy of the plan with these reasons before its own."""
         return self.model_copy(update={"reasons": (*reasons, *self.reasons)})
 
     def bundles(self, num_trials: int) -> list[Bundle]:
-        """Return the bundles of ``num_trials`` trials, with drivers and workers, for the better slots first.
+        """Return the bundles of ``num_trials`` trials, with drivers and workers, starting with the best slots.
 
-        Trials beyond those that run at once count with ``common_slot``.
+        Trials that exceed the number of slots use ``common_slot``.
 
         Raises:
-            InvalidResourcesError: They need more than 100,000 bundles.
+            InvalidResourcesError: The trials need more than 100,000 bundles.
         """
         num_bundles = num_trials * (1 + max(slot.num_workers for slot in self.slots))
         if num_bundles > MOST_AT_ONCE:
@@ -316,7 +320,7 @@ class TrialPlan(ShownValue):
     def plot(self, capacity: "ClusterCapacity") -> "Picture":
         """Return a picture of the plan's slots in the cluster, of idle resources, and of the limiting resource.
 
-        A notebook shows the picture; ``plan.plot(capacity).save("plan.svg")`` writes it.
+        A notebook displays the picture. To save it, call ``plan.plot(capacity).save("plan.svg")``.
 
         Args:
             capacity: The cluster for which the plan was made.
@@ -324,12 +328,12 @@ class TrialPlan(ShownValue):
         Raises:
             InvalidResourcesError: The plan was made for another cluster.
         """
-        picture = import_module("tune_policies.plan.plan_picture")  # which imports plans
+        picture = import_module("tune_policies.plan.plan_picture")  # not at the top, because it imports this module
         return cast("Picture", picture.draw_plan(self, capacity))
 
     @property
     def headline(self) -> str:
-        """How many trials run at once, and what limits their number."""
+        """The number of trials that run at once and the limit on this number, as text."""
         least, most = self.min_concurrent_trials, self.max_concurrent_trials
         count = f"{counted(most, 'trial')} at once"
         if self.by_config is not None:
@@ -338,17 +342,17 @@ class TrialPlan(ShownValue):
 
     @property
     def about_nodes_to_add(self) -> str:
-        """A sentence on the nodes that the autoscaler must add first, or an empty text."""
+        """A sentence about the nodes that the autoscaler must add first, or an empty string."""
         added = ", ".join(f"{count} {name}" for name, count in sorted(self.nodes_to_add.items()))
         return one_line(f"nodes that the autoscaler must add first: {added}") if added else ""
 
     @property
     def all_reasons(self) -> tuple[str, ...]:
-        """The GPU memory that tensors can use, and the reasons of the plan."""
+        """Sentences about the GPU memory that tensors can use, followed by the reasons of the plan."""
         return tuple(map(one_line, (*self._for_tensors(), *self.reasons)))
 
     def explain(self, capacity: "ClusterCapacity | None" = None) -> str:
-        """Return the plan as text: how many trials run at once, what each gets, what limits their number, and why.
+        """Return the plan as text: the number of concurrent trials, the resources of each, the limit, and the reasons.
 
         For workers that share a GPU, the text includes the GPU memory that tensors can use.
 
@@ -375,13 +379,13 @@ class TrialPlan(ShownValue):
             lines.append(f"  {self.about_nodes_to_add}")
         lines += (f"  - {reason}" for reason in self.all_reasons)
         if capacity is not None:
-            idle = import_module("tune_policies.plan.idle")  # which imports plans
+            idle = import_module("tune_policies.plan.idle")  # not at the top, because it imports this module
             left = [part for part in idle.idle(capacity, self) if part.why is not idle.Why.ROUNDING]
             lines += ["stays idle:", *(f"  {part}" for part in left)] if left else ["nothing stays idle"]
         return "\n".join(map(one_line, lines))
 
     def _for_tensors(self) -> Iterator[str]:
-        """Yield the GPU memory of each fraction that tensors can use after the overhead of the framework."""
+        """Yield a sentence for each GPU fraction about the memory that remains for tensors beside the overhead."""
         slots = self.slots if self.by_config is None else self.by_config.slots
         shares = {slot.gpu_memory_bytes: slot.gpu_overhead_bytes for slot in slots if slot.has_gpu_fraction}
         for share, overhead in sorted((size, overhead) for size, overhead in shares.items() if size is not None):
@@ -395,7 +399,10 @@ class TrialPlan(ShownValue):
 
 
 _FIRST_WITH_SLICES: Final = (2, 60)
-"""Older versions reserve at most one slice, and confuse the number of cores in a pod type with chips."""
+"""The first Ray version that reserves several TPU slices.
+
+Older versions reserve at most one slice, and confuse the number of cores in the name of a pod type with chips.
+"""
 
 
 def _same_nodes(one: TrialSlot, other: TrialSlot) -> bool:

@@ -1,4 +1,4 @@
-"""The policies, in one module each."""
+"""All resource policies. Each policy has its own module."""
 
 from tune_policies.policies.accelerator import AcceleratorPolicy
 from tune_policies.policies.auto import AutoPolicy

@@ -1,4 +1,4 @@
-"""Trials with accelerators of any family that Ray supports, and Train runs on whole TPU slices."""
+"""A policy for accelerators of any family that Ray supports, including Train runs on whole TPU slices."""
 
 from collections.abc import Iterable
 from typing import Annotated, NamedTuple, Self
@@ -55,22 +55,25 @@ from tune_policies.values.value import counted
 
 
 class AcceleratorPolicy(WorkersPolicy):
-    """The same devices of any family, or fraction of one, for every worker: TPUs, HPUs, NPUs, Neuron cores, GPUs.
+    """Reserves the same number of devices, or the same fraction of one, for every worker: TPUs, HPUs, NPUs or others.
 
     Attributes:
         resource: Ray's name of the devices, such as ``"TPU"``.
-        amount: Devices of each worker, in amounts that the family allows. If the family can be split, a fraction below
-            1 is rounded up to an equal part of a device: a half, a third, a quarter.
-        cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its device slots. If every
-            trial must get the same, the node with the fewest CPUs per slot determines the number. Nodes without CPUs
-            are not used, unless no node has CPUs.
-        accelerator_type: Only devices of this type, such as ``"TPU-V6E"``.
-        topology: Whole TPU slices of this topology, such as ``"4x4"``, for each trial; needs ``accelerator_type``.
-        num_workers: Train workers in a trial; 0: the trial itself trains. With a topology, they must fill whole slices.
-        same_for_all: Whether each trial gets the same on every node. Otherwise its CPUs depend on its node.
+        amount: The number of devices of each worker. The amount must be valid for the family. If Ray can split such a
+            device, a fraction below 1 is rounded up to 1/2, 1/3, 1/4 and so on.
+        cpus: The number of CPUs of each worker. ``None`` divides the CPUs of a node equally among its device slots. If
+            all trials must get the same, the node with the fewest CPUs per slot determines the number. Nodes without
+            CPUs are not used, unless no node has CPUs.
+        accelerator_type: The device type to use, such as ``"TPU-V6E"``, or ``None`` for any type.
+        topology: The topology of the whole TPU slices that each trial reserves, such as ``"4x4"``. It requires an
+            ``accelerator_type``.
+        num_workers: The number of Train workers in a trial, or 0 if the trial itself trains. With a ``topology``, the
+            workers must fill whole slices.
+        same_for_all: Whether all trials get the same amounts on every node. Otherwise, the CPUs of a trial depend on
+            its node.
 
     Raises:
-        InvalidResourcesError: A field is wrong, or Ray does not assign such amounts.
+        InvalidResourcesError: A field is invalid, or Ray does not assign such amounts of the devices.
     """
 
     resource: Annotated[str, AfterValidator(check_device_resource)]
@@ -129,7 +132,7 @@ class AcceleratorPolicy(WorkersPolicy):
 
     @property
     def _slice_shape(self) -> SliceShape:
-        """The slices of a trial, which must have a topology."""
+        """The topology and the device type of a trial's slices. The policy must have a ``topology``."""
         return SliceShape(str(self.topology), str(self.accelerator_type))
 
     @property
@@ -143,7 +146,7 @@ class AcceleratorPolicy(WorkersPolicy):
         return fewest_workers(self.num_workers) // self._workers_per_slice
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         if self.topology is not None:
             return _plan_slices(self, capacity)
         if self.resource == "GPU":
@@ -182,7 +185,7 @@ class AcceleratorPolicy(WorkersPolicy):
         return plan.model_copy(update={"limited_by": self._what_is_short(plan.limited_by)})
 
     def _sized(self, groups: Iterable[NodeGroup]) -> Request:
-        """Return the request of a trial, with the fraction and the CPUs that suit the nodes."""
+        """Return the request of a trial, with the device fraction and the number of CPUs chosen for the nodes."""
         worker = Resources(cpus=self.cpus or 0, memory_bytes=self.memory)
         usable = [group for group in self._with_devices(groups) if holds(group.node, worker)]
         share = to_ticks(self.amount)
@@ -202,7 +205,7 @@ class AcceleratorPolicy(WorkersPolicy):
         return group.node.resources.custom.get(self.resource, 0)
 
     def _with_devices(self, groups: Iterable[NodeGroup]) -> tuple[NodeGroup, ...]:
-        """Return the nodes with devices of the resource and of the requested type."""
+        """Return the nodes that have devices of this resource and of the requested type."""
         return tuple(
             group
             for group in groups
@@ -210,17 +213,17 @@ class AcceleratorPolicy(WorkersPolicy):
         )
 
     def _what_is_short(self, resource: str) -> str:
-        # CPUs that the policy chooses never run out before the devices. If both run out together, devices are short.
+        # If the policy chooses the CPUs, they never run out before the devices, so the devices are the limit.
         return self.resource if resource == "CPU" and self.cpus is None else resource
 
 
 class _Slices(NamedTuple):
-    """The TPU slices of a cluster for one policy.
+    """The TPU slices of a cluster that a policy can use, and the reasons why it cannot use others.
 
     Attributes:
         usable: The intact slices whose hosts have room for the workers.
-        left_out: Why other slices do not count, by the name of the slice.
-        request: The request of a trial, with the CPUs that suit the hosts.
+        left_out: The reason why each other slice is not used, by slice name.
+        request: The request of a trial, with the number of CPUs chosen for the hosts.
     """
 
     usable: list[TpuSlice]
@@ -234,7 +237,7 @@ def _find_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> _Slice
     usable, left_out = [], dict(found.broken)
     for each in found.intact:
         workers = count_workers((NodeGroup(host, 1) for host in each.hosts), request)
-        # The slice has as many chips as the topology, so all its workers only fit if every host is full.
+        # The slice has exactly as many chips as the topology, so all its workers fit only if every host is full.
         if workers == policy._workers_per_slice:
             usable.append(each)
         else:
@@ -252,7 +255,7 @@ def _slice_request(policy: AcceleratorPolicy, slices: Iterable[TpuSlice]) -> Req
             if host.resources.cpus and (workers := host.resources.custom.get("TPU", 0) // policy.amount)
         ]
         fewest = min(per_worker, default=0)
-        # Not 0, because Train then reserves a whole CPU on a slice.
+        # With 0 CPUs, Train would reserve a whole CPU on a slice.
         cpus = fewest if 0 < fewest < 1 else max(1, int(fewest))
     return Request(
         worker=Resources(cpus=cpus, memory_bytes=policy.memory, custom={"TPU": policy.amount}),
@@ -262,10 +265,10 @@ def _slice_request(policy: AcceleratorPolicy, slices: Iterable[TpuSlice]) -> Req
 
 
 def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialPlan:
-    """Return the plan with as many trials as the intact slices have room for.
+    """Return a plan with as many trials as fit on the intact slices.
 
     Raises:
-        InfeasibleRequestError: The intact slices are too few for one trial.
+        InfeasibleRequestError: The cluster has too few intact slices for one trial.
     """
     found, shape = _find_slices(policy, capacity), policy._slice_shape
     slices = counted(policy._num_slices, f"whole {shape.topology} slice")
@@ -296,7 +299,7 @@ def _plan_slices(policy: AcceleratorPolicy, capacity: ClusterCapacity) -> TrialP
 
 
 def _hint(policy: AcceleratorPolicy, capacity: ClusterCapacity, num_usable: int) -> str:
-    """Return the nearest request for slices that would fit, or what to add."""
+    """Return a suggestion: the nearest request that would fit, or the slices to add."""
     if num_usable:
         return f"Set num_workers={num_usable * policy._workers_per_slice}, or add slices."
     shape = policy._slice_shape

@@ -1,4 +1,4 @@
-"""A default policy: a GPU if the cluster has one, else a CPU."""
+"""A default policy that uses GPUs if the cluster has GPUs, and otherwise CPUs."""
 
 from typing import Any, Self
 
@@ -17,18 +17,20 @@ from tune_policies.values.resources import Memory
 
 
 class AutoPolicy(WorkersPolicy):
-    """A GPU for every trial if the cluster has GPUs, else one CPU.
+    """Reserves a GPU for every worker if the cluster has GPUs, and otherwise one CPU.
 
-    A trial gets a whole GPU, or if you specify the GPU memory that it needs, a fraction with that much memory.
+    If you specify the GPU memory that a worker needs, it gets a GPU fraction with that much memory instead of a whole
+    GPU.
 
     Attributes:
-        gpu_memory: GPU memory that one worker needs in total: bytes, or a text such as ``"6GiB"``; ``None``: unknown.
-        profile: The measured GPU memory of each config; ``None``: not measured.
-        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: the measured host memory of
-            the profile, or none.
+        gpu_memory: The total GPU memory that one worker needs: bytes, a string such as ``"6GiB"``, or ``None`` if
+            unknown.
+        profile: The measured GPU memory of each config, or ``None``.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. ``None`` reserves the
+            host memory in the profile, if any.
 
     Raises:
-        InvalidResourcesError: A field is wrong, or both ``gpu_memory`` and ``profile`` are given.
+        InvalidResourcesError: A field is invalid, or both ``gpu_memory`` and ``profile`` are set.
     """
 
     gpu_memory: Memory | None = None
@@ -42,7 +44,7 @@ class AutoPolicy(WorkersPolicy):
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
-        """The policies that are tried in turn: GPUs, then CPUs."""
+        """The policies that are tried in turn: first for GPUs, then for CPUs."""
         workers: dict[str, Any] = {"memory": self.memory, "num_workers": self.num_workers}
         if self.gpu_memory is None and self.profile is None:
             return (GpuPolicy(**workers), CpuPolicy(**workers))
@@ -50,5 +52,5 @@ class AutoPolicy(WorkersPolicy):
         return (gpus, CpuPolicy(**workers))
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         return plan_first_feasible(self.choices, capacity)

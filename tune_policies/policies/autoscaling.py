@@ -1,4 +1,4 @@
-"""Plans that include the nodes that the autoscaler can still add."""
+"""A policy whose plans include the nodes that the autoscaler can still add."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,22 +20,23 @@ from tune_policies.values.resources import Count
 from tune_policies.values.value import Value
 
 _MOST_COUNTED: Final = 10_000
-"""The most nodes that a plan adds, because KubeRay's default limit, 2147483647, means "unlimited"."""
+"""The maximum number of nodes that a plan adds. KubeRay's default limit, 2147483647, means "unlimited"."""
 
 
 class AutoscalingPolicy(WrappingPolicy):
-    """Plans on alive nodes and on the nodes that the autoscaler can still add.
+    """Plans on the alive nodes and on the nodes that the autoscaler can still add.
 
-    ``nodes_to_add`` of the plan is the smallest number of nodes that its trials need. Trials without devices only use
-    nodes with devices if they fit no other node type. Ray adds the nodes when trials wait for them, or when
-    ``request_capacity`` requests them. If a trial fits several node types, Ray may choose other types than the plan.
+    In the plan, ``nodes_to_add`` contains only as many nodes as the trials need. Trials without devices use nodes with
+    devices only if they fit no other node type. Ray adds the nodes when trials are pending, or when you call
+    ``request_capacity``. If a trial fits several node types, Ray may choose other types than the plan.
 
     Attributes:
         inner: The policy that decides everything else.
-        max_nodes_to_add: The most nodes to add, of all types together; ``None``: as many as the cluster allows.
+        max_nodes_to_add: The maximum number of nodes to add, of all types together, or ``None`` for the cluster's
+            limits.
 
     Raises:
-        InvalidResourcesError: A field is wrong.
+        InvalidResourcesError: A field is invalid.
     """
 
     max_nodes_to_add: Count | None = None
@@ -44,7 +45,7 @@ class AutoscalingPolicy(WrappingPolicy):
         Value.__init__(self, inner=inner, max_nodes_to_add=max_nodes_to_add)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         if capacity.node_types is None:
             unknown = "the node types of the autoscaler are unknown, so the plan adds no nodes"
             return self.inner.plan(capacity).with_reasons(unknown)
@@ -64,7 +65,7 @@ class AutoscalingPolicy(WrappingPolicy):
     def _plan_with(
         self, capacity: ClusterCapacity, most: dict[str, int], limit: int
     ) -> tuple[TrialPlan, dict[str, int]]:
-        """Return the plan with the nodes that may be added, and their number by type."""
+        """Return the plan for the cluster with added nodes, and the number of added nodes by type."""
         plan = self.inner.plan(capacity.with_nodes_added(most))
         found, chosen = self._plan_within(plan, capacity, most, most, limit)
         fewer = most_for_devices(plan.slots, capacity, most)
@@ -78,7 +79,10 @@ class AutoscalingPolicy(WrappingPolicy):
     def _plan_within(
         self, plan: TrialPlan, capacity: ClusterCapacity, most: dict[str, int], wanted: dict[str, int], limit: int
     ) -> tuple[TrialPlan, dict[str, int]]:
-        """Return the plan with the wanted nodes within the limit, given the ``plan`` with the most nodes."""
+        """Return the plan with the ``wanted`` nodes, reduced to ``limit`` if necessary, and their number by type.
+
+        ``plan`` is the plan with the ``most`` nodes.
+        """
         chosen = wanted
         if sum(wanted.values()) > limit:
             # Node types with room for the most trials of ``plan`` come first.
@@ -87,7 +91,7 @@ class AutoscalingPolicy(WrappingPolicy):
         return (plan if chosen == most else self.inner.plan(capacity.with_nodes_added(chosen))), chosen
 
     def _plan_without(self, capacity: ClusterCapacity, error: InfeasibleRequestError) -> TrialPlan:
-        """Return the plan for the alive nodes, on which a trial may fit even if none fits with added nodes."""
+        """Return the plan for the alive nodes. A trial may fit on them even if none fits with added nodes."""
         try:
             plan = self.inner.plan(capacity)
         except InfeasibleRequestError:
@@ -97,7 +101,7 @@ class AutoscalingPolicy(WrappingPolicy):
     def _fewest(self, plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
         seen = capacity
         if not any(slot.worker.memory_bytes or slot.label_selector for slot in plan.slots):
-            # Each of many searches would otherwise compare the host memory of all nodes again.
+            # Otherwise, each step of the search would compare the host memory of all nodes again.
             seen = as_told_apart(capacity, memory=None, num_workers=max(slot.num_workers for slot in plan.slots))
         fewest = fewest_nodes(plan.slots, seen, most)
         if fewest == most or self._holds(plan, capacity, fewest):

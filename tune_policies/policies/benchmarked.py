@@ -1,4 +1,4 @@
-"""Runs small trials on CPUs and large ones on GPUs, as benchmarks decided."""
+"""A policy that runs small trials on CPUs and large trials on GPUs, based on benchmarks."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -39,26 +39,28 @@ _CPU: Final = CpuPolicy()
 
 
 class BenchmarkedPolicy(ResourcePolicy):
-    """Runs each trial on the device that benchmarks found better for its size, which is a number in its config.
+    """Runs each trial on the device that was better for its size in benchmarks: CPU or GPU.
 
-    The measurement of the largest size up to that of the trial decides: the trial runs on the GPU if the whole
-    confidence interval is in favor of the GPU, else on the CPU. Below all measured sizes, the smallest one decides. A
-    trial whose config lacks the number runs on the GPU. If the cluster has slots on only one of the two devices, all
-    trials run there.
+    The size of a trial is a number in its config. The policy uses the measurement of the largest size that does not
+    exceed it. If all measured sizes are larger, it uses the smallest one. A trial runs on the GPU if the whole
+    confidence interval favors the GPU, and otherwise on the CPU. A trial whose config lacks the number runs on the GPU.
+    If the cluster has slots on only one of the two devices, all trials run there.
 
     Attributes:
         decision: The result of ``tune-policies bench decide``. You may pass it by position.
-        workload: Which of the decision's workloads to use. Defaults to its only workload.
-        size: The name of the number in the config, such as ``"batch_size"``; inside a mapping, ``"model/batch_size"``.
+        workload: The name of the workload in the decision. Defaults to its only workload.
+        size: The name of the number in the config, such as ``"batch_size"``, or ``"model/batch_size"`` in a nested
+            mapping.
         gpu: The policy for trials on the GPU.
-        cpu: The policy for trials on the CPU. With another number of CPUs than measured, the decision may be wrong.
-        objective: What to minimize, the ``"time"`` or the ``"cost"`` of a trial.
-        max_age_days: The most days between the measurement and the reading of the cluster; ``None``: any number.
-        accept_other_hardware: Whether to use a decision that was measured on another GPU or CPU than the cluster's.
-        accept_other_versions: Whether to use a decision that was measured with other versions of packages.
+        cpu: The policy for trials on the CPU. If its number of CPUs differs from the measurement, the decision may be
+            wrong.
+        objective: Whether to minimize the ``"time"`` or the ``"cost"`` of a trial.
+        max_age_days: The maximum age of the measurement in days when the cluster is read, or ``None`` for no limit.
+        accept_other_hardware: Whether to accept a decision that was measured on another GPU or CPU than the cluster's.
+        accept_other_versions: Whether to accept a decision that was measured with other package versions.
 
     Raises:
-        InvalidResourcesError: A field is wrong, the decision lacks the workload, or it lacks the prices for the cost.
+        InvalidResourcesError: A field is invalid, or the decision lacks the workload or the prices for the cost.
     """
 
     decision: Decision
@@ -117,7 +119,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         return self
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         try:
             gpu = self.gpu.plan(capacity)
         except InfeasibleRequestError as error:
@@ -145,7 +147,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         return both.model_copy(update={"limited_by": gpu.limited_by, "reasons": reasons, "by_config": by_config})
 
     def _on_one(self, capacity: ClusterCapacity, device: Device, error: InfeasibleRequestError) -> TrialPlan:
-        """Return the plan if the cluster has slots on only one of the two devices.
+        """Return the plan for a cluster that has slots only on ``device``.
 
         Raises:
             InfeasibleRequestError: The cluster has no slots on either device.
@@ -158,7 +160,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         )
 
     def _about_age(self, read_at: datetime | None) -> Iterator[str]:
-        """Yield the date of the decision.
+        """Yield a note with the date of the measurement.
 
         Raises:
             InfeasibleRequestError: The decision is too old.
@@ -178,7 +180,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         yield f"measured on {made:%Y-%m-%d}"
 
     def _about_hardware(self, capacity: ClusterCapacity, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
-        """Yield notes about the devices.
+        """Yield notes about differences between the measured and the cluster's hardware.
 
         Raises:
             InfeasibleRequestError: The decision was measured on other devices.
@@ -215,7 +217,7 @@ def _nodes_for(slot: TrialSlot, capacity: ClusterCapacity) -> Iterator[NodeCapac
 
 
 def _what_was_decided(decided: WorkloadDecision, size: str, objective: Objective) -> Iterator[str]:
-    """Yield the device of each range of sizes, and the measured range."""
+    """Yield a sentence about the device for each range of sizes, and one about the measured range."""
     runs = [(device, list(each)) for device, each in groupby(decided.sizes, lambda each: each.device(objective))]
     for at, (device, sizes) in enumerate(runs):
         above = f"from {size} {sizes[0].size} on" if at else ""
@@ -227,7 +229,7 @@ def _what_was_decided(decided: WorkloadDecision, size: str, objective: Objective
 
 
 def _about_amounts(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
-    """Yield the devices on which trials get other amounts than in the measurement."""
+    """Yield a sentence for each device on which trials get other amounts than in the measurement."""
     for device, slot, times in (
         ("CPU", cpu, [each.cpu for each in decided.sizes]),
         ("GPU", gpu, [each.gpu for each in decided.sizes]),

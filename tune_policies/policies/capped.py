@@ -1,4 +1,4 @@
-"""A limit on the number of trials that run at once."""
+"""A policy that limits how many trials run at once."""
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.packing import Limit
@@ -12,14 +12,14 @@ from tune_policies.values.value import Value
 class CappedPolicy(WrappingPolicy):
     """Limits how many trials run at once.
 
-    ``run`` and ``tuner`` apply the limit. For ``tune.run`` and ``Tuner``, set ``max_concurrent_trials`` yourself.
+    ``run`` and ``tuner`` apply the limit. With ``tune.run`` and ``Tuner``, set ``max_concurrent_trials`` yourself.
 
     Attributes:
         inner: The policy that decides everything else.
-        max_concurrent_trials: The most trials at once.
+        max_concurrent_trials: The maximum number of trials that run at once.
 
     Raises:
-        InvalidResourcesError: A field is wrong.
+        InvalidResourcesError: A field is invalid.
     """
 
     max_concurrent_trials: PositiveCount
@@ -28,7 +28,7 @@ class CappedPolicy(WrappingPolicy):
         Value.__init__(self, inner=inner, max_concurrent_trials=max_concurrent_trials)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         plan = self.inner.plan(capacity)
         capped = plan.capped(
             self.max_concurrent_trials,

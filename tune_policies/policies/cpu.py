@@ -1,4 +1,4 @@
-"""Trials that train on CPUs."""
+"""A policy for trials that train on CPUs."""
 
 from typing import Annotated
 
@@ -19,21 +19,21 @@ def _above_zero(cpus: float) -> float:
 
 
 class CpuPolicy(WorkersPolicy):
-    """The same CPUs for every worker, and no GPU.
+    """Reserves the same number of CPUs, and no GPU, for every worker.
 
     Attributes:
-        cpus: CPUs of each worker, above 0.
-        custom: Other Ray resources of each worker by their names.
+        cpus: The number of CPUs of each worker, above 0.
+        custom: The custom Ray resources of each worker, by name.
 
     Raises:
-        InvalidResourcesError: A field is wrong.
+        InvalidResourcesError: A field is invalid.
     """
 
     cpus: Annotated[Amount, AfterValidator(_above_zero)] = 1
     custom: WantedCustom = Field(default_factory=dict)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         request = self._request(self.cpus, custom=self.custom)
         reasons = [f"{request.worker} per worker, as requested, and no GPU"]
         return build_plan(self._as_told_apart(capacity), request, reasons)

@@ -1,7 +1,8 @@
-"""Sizes workers: equal fractions of a device, and CPUs if the policy chooses them.
+"""Computes the size of workers: equal device fractions, and the number of CPUs if the policy chooses it.
 
-CPUs must not strand a device: no trial can use a GPU whose node has no CPU left. If nodes differ, a slot that suits all
-of them wastes most of the larger ones, so each node type gets its own slots.
+A device is stranded if its node has no CPUs left for a trial. The CPUs of workers are chosen so that this does not
+happen. If nodes differ, a slot that fits all of them wastes most of the larger nodes, so each node type gets its own
+slots.
 """
 
 from collections import Counter
@@ -18,17 +19,17 @@ from tune_policies.values.resources import MOST, TICKS, amount_of, from_ticks, t
 from tune_policies.values.value import counted
 
 _DRAG: Final = 20
-"""Nodes with at most one slot in so many do not limit the CPUs of workers on all other nodes."""
+"""Nodes with few CPUs and at most 1 in this many slots do not limit the CPUs of the other workers."""
 
 
 class Selection(NamedTuple):
-    """Nodes on which every worker gets the same fraction of a device.
+    """Nodes on which every worker gets the same device fraction.
 
     Attributes:
-        groups: The nodes, by shape.
-        accelerator_type: The device type to pass to Ray; ``None``: none.
-        label_selector: Restricts Ray to these nodes if no device type does; empty: no restriction is needed.
-        share_ticks: Devices of a worker, in ticks of 1/10 000.
+        groups: The nodes, grouped by shape.
+        accelerator_type: The device type in requests to Ray, or ``None`` if they contain none.
+        label_selector: The label selector that restricts Ray to these nodes, or an empty mapping if none is needed.
+        share_ticks: The devices, or the device fraction, of each worker in ticks of 1/10,000.
     """
 
     groups: tuple[NodeGroup, ...]
@@ -38,41 +39,45 @@ class Selection(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """GPU memory of the smallest device; 0: the memory of some device is unknown."""
+        """The GPU memory of the smallest device in bytes, or 0 if the memory of any device is unknown."""
         return fraction_of_gpu_memory(self.groups, TICKS) or 0
 
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "Selection":
-        """Keep the nodes for which ``holds`` is true. The other nodes must have no room for a worker."""
+        """Return the selection with only the nodes for which ``holds`` is true.
+
+        The omitted nodes must have no room for a worker.
+        """
         return self._replace(groups=tuple(group for group in self.groups if holds(group.node)))
 
 
 def equal_device_fraction(most_per_device: int, most_devices: float) -> int:
     """Return the smallest valid fraction, in ticks, with at most ``most_per_device`` workers on a device.
 
-    Ray's scheduler and autoscaler add up the fractions on a node, but each fraction must fit on one device. With
-    ``floor(10 000 / k)`` for all workers, both counts agree. With other fractions, Ray admits a trial that fits on no
-    device, and the trial stays pending indefinitely. On a node with many devices and a large k, the rounding losses
-    add up to a further fraction, so k is then smaller. ``most_devices`` is the largest number of devices on a node.
+    Ray's scheduler and autoscaler only add up the fractions on a node, but each fraction must fit on one device. If all
+    workers have the fraction ``floor(10,000 / k)``, the sum and the devices have room for equally many workers. With
+    other fractions, Ray can admit a trial that fits on no device and stays pending indefinitely. On a node with many
+    devices and a large k, the rounding losses could add up to one more fraction, so k is reduced. ``most_devices`` is
+    the largest number of devices on a node.
     """
     devices = to_ticks(most_devices) // TICKS
     for k in range(min(most_per_device, TICKS), 0, -1):
         share = TICKS // k
         lost_on_node = max(1, devices) * (TICKS - k * share)
-        if lost_on_node < share:  # which also covers one device: with the fraction for 141 workers, 142 would fit
+        if lost_on_node < share:  # also needed on one device: with the fraction for 141 workers, 142 would fit
             return share
     return TICKS
 
 
 def cpus_that_strand_no_device(groups: Collection[NodeGroup], request: Request, resource: str) -> float:
-    """Return the CPUs per worker with which devices run out before CPUs, on all or nearly all nodes.
+    """Return the largest number of CPUs per worker with which devices run out before CPUs on nearly all nodes.
 
-    The node with the fewest CPUs per slot determines the number. Nodes with at most a twentieth of the slots are
-    ignored if all other workers then get at least twice as many CPUs. The number is whole, because threads are, or
-    below 1. A node without CPUs, often a head node, only counts if no node has CPUs.
+    The node with the fewest CPUs per slot determines the number. Nodes with at most 1/20 of the slots are ignored if
+    all other workers then get at least twice as many CPUs. The result is below 1 or a whole number, because threads are
+    whole. A node without CPUs, such as many head nodes, counts only if no node has CPUs.
 
     Args:
-        groups: Nodes, at least one of which has room for such a worker.
-        request: What a trial needs; its CPUs are ignored.
+        groups: The nodes. At least one of them must have room for a worker.
+        request: The request of a trial. Its CPUs are ignored.
         resource: Ray's name of the devices.
     """
     share = request.worker.ticks[resource]
@@ -98,7 +103,7 @@ def _whole_or_part(ticks: int) -> float:
 
 
 def nodes_with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int = 1) -> tuple[NodeGroup, ...]:
-    """Return the nodes with CPUs, or all nodes if no node with CPUs has room for this fraction of a device."""
+    """Return the nodes with CPUs, or all nodes if no node with CPUs has room for this device fraction."""
     groups = tuple(groups)
     kept = tuple(group for group in groups if group.node.resources.cpus > 0)
     has_room = any(device_slots(node.amounts.get(resource, 0), share_ticks) for node, _ in kept)
@@ -106,15 +111,18 @@ def nodes_with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int
 
 
 def fraction_of_gpu_memory(groups: Iterable[NodeGroup], share_ticks: int) -> int | None:
-    """Return the GPU memory of a fraction of the smallest device in bytes, or ``None`` if that of any is unknown."""
+    """Return the GPU memory of a fraction of the smallest device in bytes.
+
+    If the memory of any device is unknown, return ``None``.
+    """
     memories = [node.smallest_gpu_memory_bytes for node, _ in groups]
     known = [memory for memory in memories if memory is not None]
-    # Not share_ticks / 10 000 of it: Ray counts a third as 0.3333, so a part of the device would be wasted.
+    # Divide by the number of workers: Ray counts a third as 0.3333, so share_ticks / 10,000 would waste memory.
     return min(known) // max(1, TICKS // share_ticks) if known and len(known) == len(memories) else None
 
 
 def about_equal_cpus(nodes: Iterable[NodeCapacity], request: Request, resource: str) -> str:
-    """Return a sentence on how the CPUs of a worker were computed from the CPUs and slots of a node."""
+    """Return a sentence that explains how the CPUs of a worker result from the CPUs and slots of a node."""
     share, cpus = request.worker.ticks[resource], request.worker.cpus
     found = {(node.resources.cpus, device_slots(node.amounts.get(resource, 0), share)) for node in nodes}
     per_slot = {(has, slots): to_ticks(has) // slots for has, slots in found if slots}
@@ -129,7 +137,7 @@ def about_equal_cpus(nodes: Iterable[NodeCapacity], request: Request, resource: 
 
 
 def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: float) -> Iterator[str]:
-    """Yield how many nodes with devices have too few CPUs for a worker, and how trials could use them."""
+    """Yield sentences about nodes with devices that have too few CPUs for a worker, and about how to use them."""
     left_out = [each for each in groups if each.node.resources.ticks.get(resource) and each.node.resources.cpus < cpus]
     with_few = sum(count for node, count in left_out if node.resources.cpus)
     with_none = sum(count for node, count in left_out if not node.resources.cpus)
@@ -154,23 +162,23 @@ def with_own_slots(
     choose_cpus: bool,
     reasons: Iterable[str] = (),
 ) -> TrialPlan:
-    """Return the plan with slots for each node type, or ``plan`` itself if these are no better.
+    """Return a plan with separate slots for each node type, or ``plan`` itself if they are no better.
 
-    They are better if more trials run at once, or equally many and some get more. A plan with Train workers is
-    returned unchanged, because the workers of a trial may be on nodes of several types.
+    Separate slots are better if more trials run at once, or if equally many run and some get more resources. A plan
+    with Train workers is returned unchanged, because the workers of a trial may run on nodes of several types.
 
     Args:
-        plan: The plan that gives all trials the same.
+        plan: The plan with the same resources for all trials.
         capacity: The cluster.
-        request: What a trial needs; its fraction and, with ``choose_cpus``, its CPUs are ignored.
-        nodes: The nodes to use, the best first, without duplicates.
+        request: The request of a trial. Its device fraction is ignored, and with ``choose_cpus`` also its CPUs.
+        nodes: The nodes to use in order of preference, without duplicates.
         resource: Ray's name of the devices.
-        choose_cpus: Whether the slots of each node type divide its CPUs.
-        reasons: How the slots were computed, a sentence each.
+        choose_cpus: Whether to divide the CPUs of each node among its slots.
+        reasons: Sentences that explain how the slots were computed.
     """
     if request.num_workers:
         return plan
-    choose_cpus = choose_cpus and plan.worker.cpus > 0  # else no node with room has CPUs
+    choose_cpus = choose_cpus and plan.worker.cpus > 0  # 0 if no node with room has CPUs
     found = [each for alike in nodes for each in _slots_on(alike, request, resource, choose_cpus=choose_cpus)]
     slots = [slot for _, slot in sorted(found, key=itemgetter(0))]
     common, count = plan.slots[0], sum(slot.max_concurrent_trials for slot in slots)
@@ -190,7 +198,7 @@ def with_own_slots(
 def _slots_on(
     alike: Selection, request: Request, resource: str, *, choose_cpus: bool
 ) -> Iterator[tuple[bool, TrialSlot]]:
-    """Yield the slots of these nodes, the most CPUs first, and whether their nodes are still to be added.
+    """Yield whether the nodes of a slot type still have to be added, and the slot type, in descending order of CPUs.
 
     In this order, each slot type fills its own nodes first. On nodes with fewer CPUs, it would strand devices.
     """
@@ -199,7 +207,7 @@ def _slots_on(
     groups_with: dict[tuple[float, bool], list[NodeGroup]] = {}
     for group in alike.groups:
         cpus = worker.cpus
-        if choose_cpus:  # per worker on a full node; 0: the node has no room or no CPUs
+        if choose_cpus:  # the CPUs per worker on a full node, or 0 without room or CPUs
             workers = workers_on_node(group.node, request.with_cpus(0))
             cpus = _whole_or_part(to_ticks(group.node.resources.cpus) // workers) if workers else 0
         if (cpus or not choose_cpus) and workers_on_node(group.node, request.with_cpus(cpus)):
@@ -220,10 +228,10 @@ def _slots_on(
 
 
 def _join_those_to_come(groups_with: dict[tuple[float, bool], list[NodeGroup]], share_ticks: int) -> None:
-    """Merge the slot types of alive and of expected nodes if their slots are equal.
+    """Merge the slot types of alive and expected nodes if their slots are equal.
 
-    Once all nodes are alive, fractions of two types could not share a node. But a slot type must not use nodes that are
-    meant for slots with more or fewer CPUs.
+    If they stayed separate, fractions of the two types could not share a node once all nodes are alive. A merged slot
+    type must not use nodes that are meant for slots with more or fewer CPUs.
     """
     fewest = min((cpus for cpus, is_expected in groups_with if not is_expected), default=None)
     most = max((cpus for cpus, is_expected in groups_with if is_expected), default=None)

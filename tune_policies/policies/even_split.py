@@ -1,4 +1,4 @@
-"""Trials that divide the cluster evenly among themselves."""
+"""A policy that divides the cluster evenly among the trials."""
 
 from typing import Self
 
@@ -32,19 +32,20 @@ from tune_policies.values.value import counted
 class EvenSplitPolicy(WorkersPolicy):
     """Divides the cluster among the trials as evenly as its nodes and devices allow.
 
-    All trials run at once if each can have at least ``min_cpus`` and ``min_gpus``. Otherwise they run in as few rounds
-    as possible. The policy divides first the GPUs and then the CPUs among the fewest concurrent trials for that number
-    of rounds. For example, 20 trials in 3 rounds need 7 at once. If more trials of that size fit, more run at once.
+    All trials run at once if each can get at least ``min_cpus`` and ``min_gpus``. Otherwise, they run in as few rounds
+    as possible. The policy computes the smallest number of concurrent trials for that number of rounds, and divides the
+    GPUs and then the CPUs among them. For example, 20 trials in 3 rounds require 7 at once. If more trials of the
+    resulting size fit, more run at once.
 
     Attributes:
         num_trials: The number of trials of the whole experiment.
-        min_cpus: The fewest CPUs of a worker.
-        min_gpus: The fewest GPUs of a worker; 0: trials use no GPU.
-        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved. The policy
-            does not raise it, because Ray does not limit a process to it.
+        min_cpus: The minimum number of CPUs of each worker.
+        min_gpus: The minimum number of GPUs of each worker. With 0, trials use no GPU.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. ``None`` reserves
+            none. The policy does not increase it, because Ray does not enforce it as a limit.
 
     Raises:
-        InvalidResourcesError: A field is wrong, or neither CPUs nor GPUs are requested.
+        InvalidResourcesError: A field is invalid, or neither CPUs nor GPUs are requested.
     """
 
     num_trials: PositiveCount
@@ -58,7 +59,7 @@ class EvenSplitPolicy(WorkersPolicy):
         return self
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         capacity = self._as_told_apart(capacity)
         groups = capacity.groups
         least = self._request(self.min_cpus, from_ticks(self._least_share(groups)))
@@ -78,7 +79,7 @@ class EvenSplitPolicy(WorkersPolicy):
         usable = gpus_of_type(capacity, None).where(lambda node: share > 0 and workers_on_node(node, request) > 0)
         memory = fraction_of_gpu_memory(usable.groups, share)
         plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), reasons)
-        limited_by = Limit.NUM_TRIALS if rounds == 1 else limiting_resource(groups, least)
+        limited_by = Limit.NUM_TRIALS if rounds == 1 else limiting_resource(groups, least, fit)
         return plan.capped(self.num_trials, limited_by=limited_by).model_copy(update={"limited_by": limited_by})
 
     def _least_share(self, groups: tuple[NodeGroup, ...]) -> int:
@@ -86,7 +87,7 @@ class EvenSplitPolicy(WorkersPolicy):
         return equal_device_fraction(TICKS // wish, _most_gpus(groups)) if 0 < wish < TICKS else wish
 
     def _largest_share(self, groups: tuple[NodeGroup, ...], at_once: int) -> int:
-        """Return the largest GPU fraction, in ticks, with which ``at_once`` trials still fit."""
+        """Return the most GPUs per worker, in ticks, with which ``at_once`` trials still fit."""
         least = self._least_share(groups)
         if least == 0:
             return 0
@@ -105,7 +106,7 @@ class EvenSplitPolicy(WorkersPolicy):
         return max(least, equal_device_fraction(too_few + 1, most))
 
     def _largest_cpus(self, groups: tuple[NodeGroup, ...], share: int, at_once: int) -> float:
-        """Return the most CPUs with which ``at_once`` trials still fit. Above 1 they are whole, because threads are."""
+        """Return the most CPUs per worker with which ``at_once`` trials still fit. Above 1, the number is whole."""
         least = to_ticks(self.min_cpus)
         most = max(to_ticks(node.resources.cpus) for node, _ in groups)
         ticks = largest(

@@ -1,4 +1,4 @@
-"""Falls back from one policy to the next, for instance from GPUs to CPUs."""
+"""A policy that falls back from one policy to the next, for instance from GPUs to CPUs."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,17 +11,17 @@ from tune_policies.values.value import Value
 
 
 class FirstFeasiblePolicy(ResourcePolicy):
-    """Uses the first of several policies that fits. The reasons of the plan explain why earlier ones did not.
+    """Tries several policies in order, and uses the first that fits the cluster.
 
     ``FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=2))``, or ``GpuPolicy() | CpuPolicy(cpus=2)``, uses GPUs if the
-    cluster has any, and else CPUs.
+    cluster has any, and otherwise CPUs. The reasons of the plan explain why earlier policies were skipped.
 
     Attributes:
-        policies: The choices, the best first. At least one.
-        min_trials: How many trials must run at once. A choice with fewer is skipped.
+        policies: The policies to try, in order of preference. At least one is required.
+        min_trials: The minimum number of trials that must run at once. A policy that allows fewer is skipped.
 
     Raises:
-        InvalidResourcesError: A field is wrong, or ``policies`` is empty.
+        InvalidResourcesError: A field is invalid, or ``policies`` is empty.
     """
 
     policies: tuple[InnerPolicy, ...]
@@ -37,10 +37,10 @@ class FirstFeasiblePolicy(ResourcePolicy):
             raise InvalidResourcesError("FirstFeasiblePolicy needs at least one policy")
 
     def __or__(self, other: ResourcePolicy) -> ResourcePolicy:
-        """Return the policy that tries ``other`` after these policies."""
+        """Return a policy that tries ``other`` after these policies."""
         if not isinstance(other, ResourcePolicy):
             return NotImplemented
-        # The last choice is the last resort, so it has no minimum number of trials.
+        # ``min_trials`` does not apply to ``other``, because it is the last resort.
         return FirstFeasiblePolicy(*(self.policies if self.min_trials == 1 else (self,)), other)
 
     @property
@@ -52,17 +52,19 @@ class FirstFeasiblePolicy(ResourcePolicy):
         return tuple(FirstFeasiblePolicy(choice, min_trials=self.min_trials) for choice in choices)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         return plan_first_feasible(self.policies, capacity, min_trials=self.min_trials)
 
 
 def plan_first_feasible(
     policies: Iterable[ResourcePolicy], capacity: ClusterCapacity, *, min_trials: int = 1
 ) -> TrialPlan:
-    """Return the plan of the first policy that fits. Its reasons explain why earlier policies did not.
+    """Return the plan of the first policy that allows ``min_trials`` trials at once.
+
+    The reasons of the plan explain why earlier policies were skipped.
 
     Raises:
-        InfeasibleRequestError: No policy fits with ``min_trials`` trials at once.
+        InfeasibleRequestError: No policy allows ``min_trials`` trials at once.
     """
     errors: list[InfeasibleRequestError] = []
     notes: list[str] = []
@@ -90,7 +92,7 @@ def plan_first_feasible(
 
 
 def why_not(policy: ResourcePolicy, error: InfeasibleRequestError) -> str:
-    """Return why a choice does not fit, without the suggestion of a fallback."""
+    """Return a sentence on why a policy is skipped, without the suggestion of a fallback."""
     return f"not {type(policy).__name__}: {error.told(fallback='')}"
 
 

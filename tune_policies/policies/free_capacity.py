@@ -1,4 +1,4 @@
-"""Plans on the free resources of the cluster."""
+"""A policy that plans on the free resources of the cluster."""
 
 import math
 
@@ -16,12 +16,13 @@ from tune_policies.values.value import Value
 class FreeCapacityPolicy(WrappingPolicy):
     """Plans on the resources that are free when the cluster is read.
 
-    Other policies plan on the totals of the nodes, so their trials wait until others release their resources.
-    ``FreeCapacityPolicy(GpuPolicy()) | CpuPolicy()`` uses CPUs if actors or other programs use all GPUs. A partly used
-    device counts as in use.
+    Other policies plan on the total resources of the nodes, so their trials stay pending until other programs release
+    resources. ``FreeCapacityPolicy(GpuPolicy()) | CpuPolicy()`` falls back to CPUs if actors or other programs use all
+    GPUs. A partly used device counts as in use.
 
-    During a run, the plan does not change when others release resources. ``plan_when_ready(policy, only_free=True)``
-    also waits for resources to be released, and reserves them briefly to be sure.
+    During a run, the plan does not change when other programs release resources.
+    ``plan_when_ready(policy, only_free=True)`` also waits until resources are released, and checks with a short
+    reservation that they are free.
 
     Attributes:
         inner: The policy that plans on the free resources.
@@ -34,7 +35,7 @@ class FreeCapacityPolicy(WrappingPolicy):
         Value.__init__(self, inner=inner)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         in_use = Resources()
         for node in capacity.nodes:
             in_use = added(in_use, _whole_devices(node))
@@ -57,7 +58,7 @@ def free_part(capacity: ClusterCapacity) -> ClusterCapacity:
 
 
 def _whole_devices(node: NodeCapacity) -> Amounts:
-    """Return the resources in use on a node, in ticks, with devices rounded up."""
+    """Return the resources in use on a node, in ticks, with partly used devices counted as whole devices."""
     if node.in_use is None:
         return {}
     totals = node.resources.ticks

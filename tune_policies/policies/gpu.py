@@ -1,4 +1,4 @@
-"""Trials with whole GPUs, or equal fractions of a GPU."""
+"""A policy for trials with whole GPUs or equal GPU fractions."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -45,15 +45,15 @@ def _above_zero(gpus: float) -> float:
 
 
 class GpuPolicy(GpuTypesPolicy):
-    """The same number of GPUs, or the same fraction of a GPU, for every worker.
+    """Reserves the same number of GPUs, or the same GPU fraction, for every worker.
 
     Attributes:
-        gpus: GPUs of each worker: a whole number, or a fraction below 1, which is rounded up to an equal part of a
-            GPU: a half, a third, a quarter.
-        min_gpu_memory: The least memory of each device: bytes, or a text such as ``"24GiB"``.
+        gpus: The GPUs of each worker: a whole number, or a fraction below 1. A fraction is rounded up to 1/2, 1/3, 1/4
+            and so on, so that equal fractions fill a GPU.
+        min_gpu_memory: The minimum memory of each GPU: bytes, or a string such as ``"24GiB"``.
 
     Raises:
-        InvalidResourcesError: A field is wrong.
+        InvalidResourcesError: A field is invalid.
     """
 
     gpus: Annotated[GpuAmount, AfterValidator(_above_zero)] = 1
@@ -72,11 +72,12 @@ class GpuPolicy(GpuTypesPolicy):
                 errors.append(error)
         if not plans:
             raise errors[0] if errors else self._none_is_large_enough(capacity, accelerator_type)
-        plan, selection, request, reasons = max(plans, key=lambda each: each[0].max_concurrent_trials)  # the first best
+        # If several plans have the most trials, use the first.
+        plan, selection, request, reasons = max(plans, key=lambda each: each[0].max_concurrent_trials)
         if self.same_for_all:
             return plan
         share, nodes = to_ticks(request.worker.gpus), [selection]
-        if share < TICKS:  # a fraction is then as much memory on all nodes; whole GPUs have all of theirs
+        if share < TICKS:  # each selection then has similar GPUs, so that its workers get similar memory
             nodes = [select_gpus(capacity, groups, accelerator_type) for groups in alike_in_memory(selection)]
         nodes = [each._replace(share_ticks=share) for each in nodes]
         reasons = [*reasons, *about_listed_nodes(nodes)]
@@ -91,7 +92,7 @@ class GpuPolicy(GpuTypesPolicy):
         return selections_of(capacity, usable, int(self.min_gpu_memory))
 
     def _share(self, selection: Selection) -> int:
-        """Return the GPUs of each worker in ticks."""
+        """Return the GPUs, or the GPU fraction, of each worker in ticks."""
         wish = to_ticks(self.gpus)
         most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
         return equal_device_fraction(TICKS // wish, most_devices) if wish < TICKS else wish

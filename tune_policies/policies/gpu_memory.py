@@ -1,4 +1,4 @@
-"""Fills each GPU with as many trials as fit its memory, also with the measured need of each config."""
+"""A policy that runs as many trials on each GPU as fit its memory, optionally with the measured need of each config."""
 
 import math
 from collections import Counter
@@ -46,38 +46,46 @@ from tune_policies.values.units import MOST_BYTES, format_bytes, format_request,
 from tune_policies.values.value import counted, shorten_names
 
 _MOST_SIZES: Final = 12
-"""The number of slot sizes. Each needs a plan. With 12 sizes from 1 to 80 GiB, a mean trial gets a sixth too much."""
+"""The maximum number of slot sizes. Each size needs a plan.
+
+With 12 sizes from 1 to 80 GiB, an average trial gets about a sixth more memory than it needs.
+"""
 
 _MOST_SELECTIONS: Final = 32
-"""The number of larger device sizes that are compared, those with room for the most trials."""
+"""The maximum number of larger device sizes to compare. The sizes with room for the most trials are compared."""
 
 _NEAR: Final = 1.1
 """No size is added between two sizes that differ by less than this factor."""
 
 _MOST_NAMED: Final = 8
-"""With more measured configs, a plan only names those with the smallest and the largest need."""
+"""The maximum number of measured configs that a plan lists. Of more, it lists only the smallest and the largest."""
 
 
 class GpuMemoryPolicy(GpuTypesPolicy):
-    """Fills each GPU with as many workers as fit its memory: 2 of 6 GiB on a 16 GiB GPU, 13 on an 80 GiB GPU.
+    """Runs as many workers on each GPU as fit its memory.
 
-    If GPUs differ, each size has its own slots and its own fraction. With Train workers or ``same_for_all``, every
-    trial gets the same. The policy then compares all GPUs with the fraction for the smallest one, GPUs with more
-    memory, and the GPUs of each type. It uses those on which the most trials run at once, and lists the other devices.
+    For example, 2 workers of 6 GiB each fit on a 16 GiB GPU, and 13 on an 80 GiB GPU. If GPUs differ, each GPU size has
+    its own slots with its own GPU fraction.
 
-    With a profile instead of an amount, each trial gets what its own config needs: see ``TrialPlan.by_config``.
+    With Train workers or ``same_for_all``, all trials get the same fraction. Then the policy compares selections of
+    GPUs: all GPUs, the larger GPUs, and the GPUs of each type. The smallest GPU of a selection determines the fraction.
+    The policy uses the selection on which the most trials run at once, and the plan lists the unused GPUs.
+
+    With ``profile`` instead of ``gpu_memory``, each trial gets the memory that its config needs. See
+    ``TrialPlan.by_config``.
 
     Attributes:
-        gpu_memory: GPU memory that one worker needs in total, including the overhead of its framework: bytes, or a text
-            such as ``"6GiB"``. Set either this or ``profile``.
+        gpu_memory: The total GPU memory that one worker needs, including the overhead of its framework: bytes, or a
+            string such as ``"6GiB"``. Set either this field or ``profile``.
         profile: The measured GPU memory of each config.
-        headroom: The additional GPU memory of a worker, relative to the profile: 0.1 is a tenth more.
-        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: the measured host memory of
-            the profile, or none.
-        max_trials_per_gpu: The most workers on a GPU, even if its memory has room for more.
+        headroom: The memory that a worker gets in addition to its measured need, as a fraction of this need: 0.1 adds a
+            tenth.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. ``None`` reserves the
+            host memory in the profile, if any.
+        max_trials_per_gpu: The maximum number of workers on a GPU, even if its memory has room for more.
 
     Raises:
-        InvalidResourcesError: A field is wrong.
+        InvalidResourcesError: A field is invalid.
     """
 
     gpu_memory: Memory | None = None
@@ -103,7 +111,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return plan if self.same_for_all else self._with_own_slots(plan, capacity, usable, needed)
 
     def _with_own_slots(self, plan: TrialPlan, capacity: ClusterCapacity, usable: Selection, needed: int) -> TrialPlan:
-        """Return the plan with as many workers on each device as fit its memory, if that is better."""
+        """Return a plan with as many workers on each GPU as fit its memory, or ``plan`` itself if it is no better."""
         groups_with: dict[int, list[NodeGroup]] = {}
         for group in usable.groups:
             if fit := gpu_memory_of(group.node) // needed:
@@ -130,9 +138,9 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     def _with_measured_memory(
         self, profile: GpuMemoryProfile, capacity: ClusterCapacity, accelerator_type: str | None
     ) -> Self:
-        """Return the policy with the measured host memory if none is set.
+        """Return the policy with the measured host memory and headroom, if the user has set no host memory.
 
-        The headroom is limited to what the largest node has besides a Train driver.
+        The headroom is limited so that a worker and a Train driver fit on the largest node.
         """
         needed = profile.host_memory_bytes
         if self.memory is not None or needed is None:
@@ -143,10 +151,10 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return self.model_copy(update={"memory": min(with_headroom(needed, self.headroom), max(needed, most))})
 
     def _plan_by_profile(self, profile: GpuMemoryProfile, capacity: ClusterCapacity, usable: Selection) -> TrialPlan:
-        """Return the plan whose first slot suffices for every measured config, with smaller slots for smaller configs.
+        """Return the plan with slots of several sizes for the measured configs. Its first slot fits all of them.
 
         Raises:
-            InfeasibleRequestError: The largest config that ran fits no device.
+            InfeasibleRequestError: The largest config that did not run out of memory fits no device.
         """
         sizes = {gpu_memory_of(node) for node, _ in usable.groups}
         largest_device = max(sizes, default=0)
@@ -156,13 +164,13 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         ran = [profile.gpu_memory_bytes(each.config, overhead) for each in profile.measurements if not each.ran_out]
         held = [needed for needed in ran if needed is not None]
         not_held = [each.total_bytes for each in profile.measurements if each.ran_out]
-        if not held:  # only a larger whole device may suffice
+        if not held:  # all configs ran out of memory, so only a larger device may be enough
             held = [max(max(not_held) + 1, largest_device)]
-        # The headroom is limited to the memory of a device.
+        # The headroom must not increase the need of a config above the memory of the largest device.
         wanted = sorted({min(with_headroom(each, self.headroom), max(each, largest_device)) for each in held})
         plan, selection = self._best(capacity, usable, wanted[-1])
         selections = [selection]
-        if len(sizes) > 1:  # small devices may suffice for small configs, and unknown configs need the largest
+        if len(sizes) > 1:  # small devices may fit small configs, and unknown configs need the largest device
             for needed in (wanted[0], largest_device):
                 with suppress(InfeasibleRequestError):  # too few devices of that size for all workers of a trial
                     selections.append(self._best(capacity, usable, needed)[1])
@@ -202,7 +210,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return plan.model_copy(update=changes)
 
     def _about_host_memory(self, profile: GpuMemoryProfile) -> Iterator[str]:
-        """Yield the measured host memory, if the plan is based on it."""
+        """Yield a sentence about the reserved and the measured host memory, if both are known."""
         if self.memory is not None and profile.host_memory_bytes is not None:
             yield (
                 f"{format_bytes(int(self.memory))} of host memory per worker; the measured peak was "
@@ -210,12 +218,12 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             )
 
     def _best(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> tuple[TrialPlan, Selection]:
-        """Return the plan for workers that each need ``needed`` bytes, and the devices that it uses."""
+        """Return the plan with the most trials whose workers each need ``needed`` bytes, and the GPUs that it uses."""
         choices = list(selections_of(capacity, usable, needed))
         if not choices:
             raise self._infeasible(capacity, usable, needed)
-        # Fewer devices with more memory each may fit more workers. A selection of such devices is only built if needed,
-        # because it visits every node.
+        # Fewer devices with more memory each may fit more workers. Because such a selection visits every node, it is
+        # built only if needed.
         bounded: list[tuple[int, Selection | int]] = [
             (self._most(_num_devices(choice.groups), choice.memory_bytes // needed), choice) for choice in choices
         ]
@@ -246,11 +254,11 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return self._plan_choice(capacity, usable, best, needed), best
 
     def _most(self, num_devices: int, fit: int) -> int:
-        """Return an upper bound of the number of trials on devices whose memory fits ``fit`` workers each."""
+        """Return an upper bound for the number of trials on devices with room for ``fit`` workers each."""
         return num_devices * min(fit, self.max_trials_per_gpu or fit) // max(1, fewest_workers(self.num_workers))
 
     def _share(self, choice: Selection, needed: int) -> int:
-        """Return the fraction of the smallest device of a choice with at least ``needed`` bytes, in ticks."""
+        """Return the smallest fraction of the choice's smallest device with at least ``needed`` bytes, in ticks."""
         fit = choice.memory_bytes // needed
         most_devices = max(node.resources.gpus for node, _ in choice.groups)
         return equal_device_fraction(min(fit, self.max_trials_per_gpu or fit), most_devices)
@@ -297,7 +305,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     def _infeasible(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> InfeasibleRequestError:
         wish = {"accelerator_type": usable.accelerator_type, "gpu_memory_bytes": needed, "is_any_share": True}
         request = self._with_gpus(1).model_copy(update=wish)
-        # If no GPU node has enough CPUs, the GPU memory may be too small as well.
+        # If no GPU node has enough CPUs, the GPU memory may also be too small.
         there = usable if usable.groups else gpus_of_type(capacity, usable.accelerator_type)
         memories = [node.smallest_gpu_memory_bytes for node, _ in there.groups]
         is_too_small = all(memory is not None and memory < needed for memory in memories)
@@ -337,9 +345,9 @@ def _num_devices(groups: Iterable[NodeGroup]) -> int:
 
 
 def _larger_sizes(groups: Iterable[NodeGroup], needed: int) -> Iterator[tuple[int, int]]:
-    """Yield the sizes of devices that fit more workers than the smallest, and how many devices are as large or larger.
+    """Yield the device sizes that fit more workers than the smallest, and the number of devices of at least each size.
 
-    Of the sizes that fit equally many workers, only the smallest is yielded.
+    Of several sizes that fit equally many workers, only the smallest is yielded.
     """
     devices_of: Counter[int] = Counter()
     for group in groups:
@@ -366,12 +374,12 @@ def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
 
 
 def _what_they_get(by_config: SlotsByProfile) -> Iterator[str]:
-    """Yield the GPU fraction of each measured config; of many, only those with the smallest and the largest need."""
+    """Yield a sentence with the GPU fraction of each config. Of many, name only the smallest and the largest."""
     ran = [each for each in by_config.profile.measurements if not each.ran_out]
     ran.sort(key=lambda each: each.total_bytes)
     for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):
         needed = by_config.needed_bytes(each.config) or 0
-        is_more = format_bytes(needed) != format_bytes(each.total_bytes)  # by another overhead
+        is_more = format_bytes(needed) != format_bytes(each.total_bytes)  # because of another overhead
         counts = f", {format_bytes(needed)} counted" if is_more else ""
         with suppress(InfeasibleRequestError):
             yield f"{each}{counts}, so {amount_of(by_config.slot_for(each.config).worker.gpus, 'GPU')}"
@@ -400,6 +408,6 @@ def _what_was_measured(profile: GpuMemoryProfile, held: list[int], headroom: flo
 
 
 def _to_text(device_bytes: int, needed: int) -> str:
-    """Return the size of a device with enough digits to show why no more workers fit: 3 of 5 GiB in 19.99 GiB."""
+    """Return a device size with enough digits to show why no more workers fit, such as 3 of 5 GiB on 19.99 GiB."""
     texts = [format_bytes(device_bytes, digits) for digits in (1, 2, 3)]
     return next((text for text in texts if parse_bytes(text) // needed == device_bytes // needed), texts[-1])

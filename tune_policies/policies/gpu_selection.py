@@ -1,7 +1,7 @@
-"""Selects the GPUs for a policy: all, those of one type, or those with enough memory.
+"""Selects the GPUs for a policy: all GPUs, those of one type, or those with enough memory.
 
-Ray assigns any GPU unless a request specifies a device type or a label. So a selection that excludes GPUs also has the
-simplest condition that restricts Ray to its nodes.
+Ray assigns any GPU unless a request specifies a device type or a label selector. So a selection that excludes GPUs also
+contains the simplest condition that restricts Ray to its nodes.
 """
 
 from abc import abstractmethod
@@ -35,7 +35,7 @@ from tune_policies.values.value import shorten
 def _wishes(value: object) -> object:
     if isinstance(value, str | None):
         return value
-    # An iterator can be read only once, and the order of a set is arbitrary.
+    # Other iterables are invalid: an iterator can be read only once, and a set has no order.
     listed = value if isinstance(value, list | tuple) else ()
     if not listed or len({name for name in listed if isinstance(name, str)}) < len(listed):
         raise InvalidResourcesError(
@@ -52,25 +52,25 @@ def _known(wish: str | tuple[str, ...]) -> str | tuple[str, ...]:
 
 
 AcceleratorTypes = Annotated[str | tuple[str, ...], BeforeValidator(_wishes), AfterValidator(_known)]
-"""A device type of Ray, such as ``"A100"``; or several, the best first."""
+"""One of Ray's device types, such as ``"A100"``, or several in order of preference."""
 
 
 _ALIKE: Final = 0.95
-"""Devices count as equal if one has at least this fraction of the other's GPU memory."""
+"""Two devices count as equal if one has at least this fraction of the other's GPU memory."""
 
 
 class GpuTypesPolicy(WorkersPolicy):
-    """A policy for GPUs. If it has several device types, it uses the first that fits.
+    """A policy for GPUs. If several device types are set, it uses the first type that a trial fits.
 
     Attributes:
-        cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its GPU slots. If every trial
-            must get the same, the node with the fewest CPUs per slot determines the number. Nodes without CPUs are not
-            used, unless no node has CPUs.
-        accelerator_type: Only devices of this type, such as ``"A100"``; of several, such as ``("H100", "A100")``, the
-            first that a trial fits.
-        min_trials: How many trials must run at once. If fewer do, the next type is tried.
-        custom: Other Ray resources of each worker by their names.
-        same_for_all: Whether each trial gets the same on every node. Otherwise the CPUs and the GPU memory of a trial
+        cpus: The number of CPUs of each worker. ``None`` divides the CPUs of a node equally among its GPU slots. If all
+            trials must get the same, the node with the fewest CPUs per slot determines the number. Nodes without CPUs
+            are not used, unless no node has CPUs.
+        accelerator_type: The device type to use, such as ``"A100"``, or ``None`` for any type. Of several, such as
+            ``("H100", "A100")``, the policy uses the first that a trial fits.
+        min_trials: The minimum number of trials that must run at once. If fewer fit, the policy tries the next type.
+        custom: The custom Ray resources of each worker, by name.
+        same_for_all: Whether all trials get the same on every node. Otherwise, the CPUs and the GPU memory of a trial
             depend on its node.
     """
 
@@ -88,7 +88,7 @@ class GpuTypesPolicy(WorkersPolicy):
         return tuple(self.model_copy(update={"accelerator_type": name}) for name in self.accelerator_type)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         capacity = self._as_told_apart(capacity)
         types = self.accelerator_type
         if self.min_trials == 1 and not isinstance(types, tuple):
@@ -98,7 +98,7 @@ class GpuTypesPolicy(WorkersPolicy):
 
     @abstractmethod
     def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
-        """Return the plan on devices of one type, or of any type if it is ``None``."""
+        """Return the plan on devices of one type, or of any type if ``accelerator_type`` is ``None``."""
 
     def _with_gpus(self, gpus: float) -> Request:
         return self._request(self.cpus or 0, gpus, self.custom)
@@ -107,14 +107,14 @@ class GpuTypesPolicy(WorkersPolicy):
 def plan_gpus(
     capacity: ClusterCapacity, selection: Selection, request: Request, *, choose_cpus: bool, reasons: Iterable[str]
 ) -> TrialPlan:
-    """Return the plan for workers that each have whole GPUs or a fraction of one, on the selected nodes.
+    """Return the plan on the selected nodes for workers with whole GPUs or a GPU fraction.
 
     Args:
         capacity: The cluster.
         selection: The nodes to use.
-        request: What a trial needs, without the device type of the selection.
-        choose_cpus: Whether the function chooses the CPUs of a worker such that no GPU is stranded.
-        reasons: How the request came about, a sentence each.
+        request: The request of a trial, without the device type of the selection.
+        choose_cpus: Whether to choose the CPUs of a worker so that every GPU of a node can be used.
+        reasons: Sentences that explain the request.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
@@ -134,14 +134,17 @@ def plan_gpus(
             else f"{format_bytes(memory)} of GPU memory per worker: its fraction of the smallest GPU that the plan uses"
         )
     groups = selection.groups if selection.label_selector else None
-    if choose_cpus and not usable.groups:  # no node has room: the error should suggest what fits nodes with CPUs
+    if choose_cpus and not usable.groups:  # no node has room, and the error should suggest what fits nodes with CPUs
         groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")
     plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), notes, groups=groups)
     return plan.on_nodes(dict(selection.label_selector)) if selection.label_selector else plan
 
 
 def sized_for(selection: Selection, request: Request, *, choose_cpus: bool) -> tuple[Request, Selection]:
-    """Return the request of a worker on the selected nodes, and the nodes with room for it, ignoring CPUs."""
+    """Return the request with the selection's device type and chosen CPUs, and the nodes with room for a worker.
+
+    If ``choose_cpus`` is true, the room on a node does not depend on its CPUs.
+    """
     with_room = selection.where(lambda node: workers_on_node(node, request) > 0)
     request = request.model_copy(update={"accelerator_type": selection.accelerator_type})
     if choose_cpus and with_room.groups:
@@ -150,14 +153,14 @@ def sized_for(selection: Selection, request: Request, *, choose_cpus: bool) -> t
 
 
 def gpus_of_type(capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
-    """Return the nodes with GPUs, of one device type unless it is ``None``."""
+    """Return the nodes with GPUs of a device type, or of any type if it is ``None``."""
     return Selection(tuple(capacity.gpu_groups(accelerator_type)), accelerator_type)
 
 
 def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int) -> Iterator[Selection]:
     """Yield different selections of devices with at least ``least_bytes`` of memory, the simplest for Ray first.
 
-    They are all usable GPUs, the GPUs of each type, and the GPUs of nodes that labels select.
+    The selections are all usable GPUs, the GPUs of each type, and the GPUs of all nodes with enough GPU memory.
     """
     choices = [usable]
     if usable.accelerator_type is None:
@@ -175,12 +178,12 @@ def gpus_with_memory(capacity: ClusterCapacity, usable: Selection, least_bytes: 
 
 
 def gpu_memory_of(node: NodeCapacity) -> int:
-    """Return the GPU memory of the smallest device in bytes, or 0 if it is unknown."""
+    """Return the GPU memory of a node's smallest device in bytes, or 0 if it is unknown."""
     return node.smallest_gpu_memory_bytes or 0
 
 
 def each_once(selections: Iterable[Selection]) -> Iterator[Selection]:
-    """Yield the selections without duplicates, which have the same nodes."""
+    """Yield the selections without duplicates. Selections with nodes of the same shapes are duplicates."""
     seen: set[frozenset[Hashable]] = set()
     for selection in selections:
         shapes = frozenset(node.shape for node, _ in selection.groups)
@@ -194,9 +197,10 @@ def select_gpus(
 ) -> Selection:
     """Return a selection of these GPU nodes, with the simplest condition that excludes all other GPU nodes.
 
-    Without other GPU nodes, the condition is the type that the user requested, if any. Otherwise it is the device type
-    of the nodes if they have one type. Else it is a label selector: the label of device types, which also matches nodes
-    that start later, or a list of nodes. A list cannot contain nodes that are still to be added, so these are not used.
+    If there are no other GPU nodes, the condition is the device type that the user requested, if any. If these nodes
+    have one type that no other GPU node has, the condition is this type. Otherwise, it is a label selector: either the
+    labels of device types, which also match nodes that start later, or a list of node IDs. Nodes that still have to be
+    added have no ID, so they are not used with a list.
     """
     groups = tuple(groups)
     chosen = {node.node_id for node, _ in groups}
@@ -216,7 +220,7 @@ def select_gpus(
 
 
 def _labels_of_types(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> set[str] | None:
-    """Return the labels of device types that only these nodes have, or ``None`` if other nodes share a label."""
+    """Return the device type labels of these nodes, or ``None`` if any is missing, invalid or used by other nodes."""
     groups = tuple(groups)
     inside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(groups)}
     names = {name for name in inside if name and is_label_value(name)}
@@ -228,9 +232,9 @@ def _labels_of_types(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> 
 
 
 def alike_in_memory(selection: Selection) -> Iterator[list[NodeGroup]]:
-    """Yield groups of nodes with similar GPU memory, the most first, and nodes with unknown memory last.
+    """Yield groups of nodes with similar GPU memory, in descending order. Nodes with unknown memory come last.
 
-    The memory of one device model differs by some MiB between drivers.
+    For the same device model, different drivers report sizes that differ by some MiB.
     """
     alike: list[NodeGroup] = []
     for group in sorted(selection.groups, key=lambda group: gpu_memory_of(group.node), reverse=True):
@@ -243,7 +247,7 @@ def alike_in_memory(selection: Selection) -> Iterator[list[NodeGroup]]:
 
 
 def about_listed_nodes(selections: Iterable[Selection]) -> Iterator[str]:
-    """Yield the GPUs of nodes that a selector lists by identifier, because identifiers do not describe them."""
+    """Yield a description of the GPUs in each selection that lists its nodes by identifier."""
     for selection in selections:
         if NODE_ID in selection.label_selector:
             yield f"nodes with {format_selector(selection.label_selector)}: {describe_gpus(selection.groups)}"

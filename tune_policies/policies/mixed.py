@@ -1,4 +1,4 @@
-"""Slots of several types at the same time, for instance quarter GPUs and CPU slots, or A100s and L4s."""
+"""A policy with slots of several types at the same time, for instance quarter GPUs and CPU slots, or A100s and L4s."""
 
 import sys
 from collections import Counter
@@ -23,24 +23,24 @@ from tune_policies.values.resources import MOST, Speed, fewest_workers
 from tune_policies.values.value import Value
 
 _SLOWEST: Final = sys.float_info.min
-"""The lowest positive speed of a slot type."""
+"""The minimum speed of a slot type."""
 
 
 class MixedPolicy(ResourcePolicy):
     """Combines the slots of several policies. Each policy plans on the resources that earlier policies leave.
 
-    With ``MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))``, a plan has slots with a quarter GPU, and
-    slots with 2 CPUs on the remaining CPUs. ``PolicyScheduler`` assigns free slots to trials. If nothing remains for a
-    policy, the reasons of the plan explain it. With several slot types, Train runs do not grow.
+    A plan of ``MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))`` has slots with a quarter of a GPU, and
+    slots with 2 CPUs on the remaining CPUs. ``PolicyScheduler`` assigns free slots to trials. If no slot of a policy
+    fits, the plan's reasons explain why. With several slot types, Train runs keep their minimum number of workers.
 
     Attributes:
-        policies: One policy per slot type, best first. Pass them as positional arguments, or as one list with
-            ``policies=``. No policy may have a GPU memory profile.
-        speeds: How fast a trial runs in the slots of each policy, in any unit; ``None``: unknown. With speeds,
-            ``PolicyScheduler`` leaves slow slots idle if faster slots finish all waiting trials sooner.
+        policies: The policies, one for each slot type, in order of preference. Pass them as positional arguments, or as
+            one list with ``policies=``. No policy may have a GPU memory profile.
+        speeds: The speed of a trial in the slots of each policy, in any unit, or ``None`` if it is unknown. With
+            speeds, ``PolicyScheduler`` leaves slow slots idle if faster slots finish all waiting trials sooner.
 
     Raises:
-        InvalidResourcesError: A field is wrong, ``policies`` is empty, or the number of speeds differs.
+        InvalidResourcesError: A field is invalid, ``policies`` is empty, or ``speeds`` has another length.
     """
 
     policies: tuple[InnerPolicy, ...]
@@ -73,12 +73,12 @@ class MixedPolicy(ResourcePolicy):
         return self
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         inside = [*with_inner(self.policies)]
         if all(getattr(each, "memory", None) is None for each in inside):
             has_workers = any(fewest_workers(getattr(each, "num_workers", 0)) for each in inside)
             plan = self._plan(as_told_apart(capacity, memory=None, num_workers=int(has_workers)))
-            # A user's own policy may request memory or workers without a field for them.
+            # A policy that the user defines may request memory or workers without having a field for them.
             if all(slot.worker.memory_bytes is None and (has_workers or not slot.num_workers) for slot in plan.slots):
                 return plan
         return self._plan(capacity)
@@ -122,14 +122,14 @@ class MixedPolicy(ResourcePolicy):
 
 
 class _PolicySlots(NamedTuple):
-    """The slots of one policy, placed next to those of other policies.
+    """The slots of one policy, placed next to the slots of earlier policies.
 
     Attributes:
         policy: The policy.
-        plan: Its plan on the remaining capacity.
-        slots: The slots of the plan that have a place, at least one.
-        without_place: A sentence for each slot of the plan without a place.
-        filled: The last of the placed slots.
+        plan: The policy's plan on the remaining capacity.
+        slots: The slot types of the plan that fit, at least one.
+        without_place: A sentence for each slot type of the plan that does not fit.
+        filled: The placed slots of the last type.
     """
 
     policy: ResourcePolicy
@@ -139,15 +139,15 @@ class _PolicySlots(NamedTuple):
     filled: FilledSlots
 
     def with_speed(self, speed: float) -> Self:
-        """Return a copy with this speed for the first slot, and proportional speeds for the others."""
+        """Return a copy with this speed for the first slot type, and proportional speeds for the others."""
         own = self.slots[0].speed or 1
-        # Proportions multiply in nested plans, and must stay valid speeds.
+        # In nested plans, proportions are multiplied, and the results must be valid speeds.
         speeds = [min(MOST, max(_SLOWEST, speed * ((slot.speed or own) / own))) for slot in self.slots]
         slots = (slot.model_copy(update={"speed": each}) for slot, each in zip(self.slots, speeds, strict=True))
         return self._replace(slots=tuple(slots))
 
     def alone(self) -> TrialPlan:
-        """Return the plan if no other policy has slots."""
+        """Return the plan of this policy for the case that no other policy has slots."""
         speed = self.slots[0].speed
         if speed is None:
             return self.plan
@@ -158,7 +158,7 @@ def _next_slots(policy: ResourcePolicy, left: RemainingCapacity) -> _PolicySlots
     """Return the slots of ``policy`` on the remaining capacity.
 
     Raises:
-        InfeasibleRequestError: Not even one trial fits there.
+        InfeasibleRequestError: Not even one trial fits the remaining capacity.
     """
     plan, found = policy.plan(left.capacity), []
     _check_slices(plan, left)
@@ -181,10 +181,10 @@ def _next_slots(policy: ResourcePolicy, left: RemainingCapacity) -> _PolicySlots
 
 
 def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> _PolicySlots:
-    """Return the slots of the plan that have a place on the remaining capacity.
+    """Return the slots of the plan that fit the remaining capacity.
 
     Raises:
-        InfeasibleRequestError: No slot has a place.
+        InfeasibleRequestError: No slot fits.
     """
     left = left.grown(plan.nodes_to_add) if plan.nodes_to_add else left
     filled: FilledSlots | None = None
@@ -206,17 +206,17 @@ def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> _
 
 
 def _check_slices(plan: TrialPlan, left: RemainingCapacity) -> None:
-    """Check that no slice that Ray Train might choose has nodes in use by earlier policies.
+    """Check that earlier policies use no nodes of the slices that Ray Train might choose.
 
     Raises:
-        InfeasibleRequestError: A slice has such a node.
+        InfeasibleRequestError: An earlier policy uses a node of such a slice.
     """
     by_shape = left.capacity.nodes_by_shape.values()
     for slot in plan.slots:
         if slot.topology is None:
             continue
         in_use = {node.node_id for nodes in by_shape if type(nodes) is ReducedNodes for node in nodes.before}
-        # The original nodes, because Train chooses a slice by its first host even if its chips are in use.
+        # Search the original nodes, because Train chooses a slice by its first host even if its chips are in use.
         hosts = chain.from_iterable(map(nodes_before, by_shape))
         slices = find_slices(hosts, SliceShape(slot.topology, slot.accelerator_type or "")).intact
         if any(host.node_id in in_use for each in slices for host in each.hosts):

@@ -1,8 +1,8 @@
-"""The interface of all policies, and the form of a policy as plain data.
+"""The base classes of all policies, and the conversion of policies to and from plain data.
 
-In YAML and JSON a policy is a mapping. Its ``kind`` is the name of its class, and the other keys are the fields. A
-user's own subclass of ``ResourcePolicy`` has a ``kind`` as soon as it is imported. The package's own policies are
-imported first, so no later class can have one of their names.
+In YAML and JSON, a policy is a mapping. Its ``kind`` is the name of its class, and the other keys are its fields. A
+user's subclass of ``ResourcePolicy`` can be used as a ``kind`` once its module is imported. The policies of this
+package are imported first, so no other class can use their names.
 """
 
 import functools
@@ -34,19 +34,19 @@ from tune_policies.values.resources import CustomAmounts, Memory, Resources, Wor
 from tune_policies.values.value import Value, kind_of, shorten, suggest
 
 _DEEPEST: Final = 32
-"""The deepest nesting of policies. Each level needs about ten nested calls, and Python allows 1000."""
+"""The maximum nesting depth of policies. Each level needs about ten nested calls, and Python allows 1000."""
 
 _MOST_POLICIES: Final = 256
-"""The most policies in one policy, because all of them may have to plan."""
+"""The maximum number of policies in one policy. Each of them may have to plan, so the limit bounds the run time."""
 
 _TOO_DEEP: Final = f"more than {_DEEPEST} policies are nested: remove some of them"
 
 _CLASSES: Final[dict[str, type["ResourcePolicy"]]] = {}
-"""The classes of policies by name. ``__subclasses__`` is no substitute, because it includes rejected classes."""
+"""The policy classes by name. ``__subclasses__`` would also return rejected classes."""
 
 
 def _with_inherited_fields(cls: type["ResourcePolicy"]) -> str:
-    """Return the docstring of a policy, with the fields of its base classes added to its ``Attributes``."""
+    """Return the docstring of a policy class, with the inherited fields added to its ``Attributes`` section."""
     head, title, rest = (inspect.getdoc(cls) or "").partition("Attributes:\n")
     own, blank, further = rest.partition("\n\n")
     inherited = [
@@ -62,20 +62,20 @@ def _with_inherited_fields(cls: type["ResourcePolicy"]) -> str:
 
 
 def documented_fields(doc: str) -> dict[str, str]:
-    """Return the lines of each field in the section ``Attributes`` of a docstring, by the name of the field."""
+    """Return the lines that describe each field in the ``Attributes`` section of a docstring, by field name."""
     section = doc.partition("Attributes:\n")[2].partition("\n\n")[0]
     found = re.finditer(r"^    (\w+): .+(?:\n {8}.+)*", section, re.MULTILINE)
     return {each[1]: each[0] for each in found}
 
 
 class ResourcePolicy(Value):
-    """Decides which resources a trial gets. A policy is a frozen value without I/O, clock or state.
+    """Decides which resources each trial reserves. A policy is immutable and does no I/O.
 
-    The name of a subclass is its ``kind`` in policy files. If another class has that name, the ``class`` statement
-    raises ``InvalidResourcesError``. A class may be redefined, for instance when a notebook cell runs again.
+    The name of a subclass is its ``kind`` in policy files. If another policy class has the same name, the ``class``
+    statement raises ``InvalidResourcesError``. A class may be redefined, for instance when a notebook cell runs again.
     """
 
-    # A class from a user's script can only be sent to other processes after its schema is built.
+    # A class of a user's script can be pickled for other processes only after its schema is built.
     model_config = ConfigDict(defer_build=False)
 
     @classmethod
@@ -100,22 +100,25 @@ class ResourcePolicy(Value):
 
     @property
     def inner_policies(self) -> tuple["ResourcePolicy", ...]:
-        """The policies among its fields."""
+        """The policies in the fields of this policy."""
         values = [getattr(self, name) for name in type(self).model_fields]
         parts = chain.from_iterable(value if isinstance(value, tuple) else (value,) for value in values)
         return tuple(part for part in parts if isinstance(part, ResourcePolicy))
 
     @abstractmethod
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan for ``capacity``. It is the same for the same capacity, in any order of the nodes.
+        """Return the plan for ``capacity``.
+
+        An implementation must return equal plans for equal capacities, regardless of the order of the nodes, and must
+        raise no other error than ``InfeasibleRequestError``.
 
         Raises:
-            InfeasibleRequestError: Not even one trial fits. A policy raises no other error. If it returns anything but
-                a plan, the caller gets an ``InvalidResourcesError``.
+            InfeasibleRequestError: Not even one trial fits.
+            InvalidResourcesError: The implementation returned something other than a ``TrialPlan``.
         """
 
     def copy(self, *, include: Any = None, exclude: Any = None, update: Any = None, deep: bool = False) -> Self:
-        """Raise ``InvalidResourcesError``: Tune copies ``resources_per_trial``, which cannot be a policy."""
+        """Raise ``InvalidResourcesError``. Tune calls this method if a policy is passed as ``resources_per_trial``."""
         raise InvalidResourcesError(
             f"{type(self).__name__} is a policy, and resources_per_trial takes amounts: use "
             "run(train_fn, policy), or tune.run(train_fn, scheduler=PolicyScheduler(policy)). To change a field of a "
@@ -124,14 +127,14 @@ class ResourcePolicy(Value):
 
     @property
     def choices(self) -> tuple["ResourcePolicy", ...]:
-        """The alternatives that are tried in order: by default only this policy."""
+        """The alternatives to try in order. By default, this policy is the only one."""
         return (self,)
 
     def __or__(self, other: "ResourcePolicy") -> "ResourcePolicy":
-        """Return the ``FirstFeasiblePolicy`` that falls back to ``other`` if this policy does not fit."""
+        """Return a ``FirstFeasiblePolicy`` that falls back to ``other`` if no trial fits with this policy."""
         if not isinstance(other, ResourcePolicy):
             return NotImplemented
-        # By name, because that class is a subclass of this one.
+        # The class is looked up by name, because its module imports this module.
         return _CLASSES["FirstFeasiblePolicy"].from_dict({"policies": (self, other)})
 
     @classmethod
@@ -139,7 +142,7 @@ class ResourcePolicy(Value):
         """Build the policy from plain data, with or without its ``kind``.
 
         Raises:
-            InvalidResourcesError: ``data`` is not a mapping, it has another ``kind``, or a field is wrong.
+            InvalidResourcesError: ``data`` is not a mapping, has another ``kind``, or contains an invalid field.
         """
         if not isinstance(data, dict) or "kind" not in data:
             return super().from_dict(data)
@@ -155,12 +158,12 @@ class ResourcePolicy(Value):
         """Build the policy from the output of ``to_json``.
 
         Raises:
-            InvalidResourcesError: ``text`` is not JSON, or not this policy.
+            InvalidResourcesError: ``text`` is not JSON, or does not describe a policy of this class.
         """
         try:
             data = parse_json(text)
         except ValueError as error:
-            # The parser allows deeper nesting than policies do, and only its message mentions the limit.
+            # Only the parser's message distinguishes data that is nested too deeply from invalid JSON.
             why = _TOO_DEEP if "recursion limit" in str(error) else f"this is not JSON: {error}"
             raise InvalidResourcesError(f"{cls.__name__}: {why}") from error
         return cls.from_dict(data)
@@ -171,7 +174,7 @@ class ResourcePolicy(Value):
 
 
 def _check_size(policy: object, deepest: int = _DEEPEST) -> None:
-    """Check that a policy, or its plain data, is neither nested too deeply nor too large."""
+    """Raise ``InvalidResourcesError`` if a policy or its plain data has too many policies or too deep a nesting."""
     try:
         depth, number = _size(policy, {}, tuple(policies_by_kind()))
     except RecursionError:
@@ -185,7 +188,7 @@ def _check_size(policy: object, deepest: int = _DEEPEST) -> None:
 
 
 def _size(data: object, known: dict[int, tuple[int, int]], kinds: tuple[str, ...]) -> tuple[int, int]:
-    """Return the depth and the number of nested policies. A policy that appears twice counts twice."""
+    """Return the nesting depth and the number of policies in ``data``. A policy that appears twice counts twice."""
     if id(data) in known:
         return known[id(data)]
     match data:
@@ -205,50 +208,52 @@ def _size(data: object, known: dict[int, tuple[int, int]], kinds: tuple[str, ...
 def _policy(value: object) -> ResourcePolicy:
     if isinstance(value, ResourcePolicy):
         return value
-    _check_size(value, _DEEPEST - 1)  # before building, because each level builds it again to explain an error
+    _check_size(value, _DEEPEST - 1)  # before building, because each level builds the data again to explain an error
     return _build(value)
 
 
 InnerPolicy = Annotated[SerializeAsAny[ResourcePolicy], BeforeValidator(_policy)]
-"""A policy inside another policy: an object, or plain data with a ``kind``."""
+"""A policy inside another policy: a policy object, or plain data with a ``kind``."""
 
 
 class WorkersPolicy(ResourcePolicy):
-    """A policy that decides which resources each worker of a trial gets.
+    """A policy that decides which resources each worker of a trial reserves.
 
     Attributes:
-        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved.
-        num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: 2 to 8, depending on the room.
+        memory: The host memory that each worker reserves: bytes, or a string such as ``"4GiB"``. ``None`` reserves
+            none.
+        num_workers: The number of Train workers in a trial, or 0 if the trial itself trains. With ``(2, 8)``, a trial
+            has 2 to 8 workers, depending on the free resources.
     """
 
     memory: Memory | None = None
     num_workers: WorkerCount = 0
 
     def _as_told_apart(self, capacity: ClusterCapacity) -> ClusterCapacity:
-        """Return the cluster with one shape for nodes that do not differ for the workers."""
+        """Return the cluster with one shape for all nodes whose host memory fits the same number of workers."""
         return as_told_apart(capacity, memory=self.memory, num_workers=self.num_workers)
 
     def _request(self, cpus: float, gpus: float = 0, custom: Mapping[str, float] | None = None) -> Request:
-        """Return the request of a trial with these amounts, and the policy's memory, for each worker."""
+        """Return the request of a trial whose workers each need these amounts and the policy's host memory."""
         worker = Resources(cpus=cpus, gpus=gpus, memory_bytes=self.memory, custom=custom or {})
         return Request(worker=worker, num_workers=self.num_workers)
 
 
 class WrappingPolicy(ResourcePolicy):
-    """A policy around another policy.
+    """A policy that wraps another policy.
 
-    Each subclass has an ``__init__``, so that ``inner`` can be passed by position. Type checkers read its signature. It
-    calls ``Value.__init__``, because for them ``super().__init__`` accepts only ``inner``.
+    Each subclass defines an ``__init__``, so that type checkers accept ``inner`` as a positional argument. It calls
+    ``Value.__init__``, because type checkers would accept only ``inner`` in a call of ``super().__init__``.
 
     Attributes:
-        inner: The policy that decides everything else.
+        inner: The wrapped policy, which decides everything else.
     """
 
     inner: InnerPolicy
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
-        """This policy around each choice of the inner policy."""
+        """One copy of this policy for each choice of the inner policy."""
         choices = self.inner.choices
         if choices == (self.inner,):
             return (self,)
@@ -256,7 +261,7 @@ class WrappingPolicy(ResourcePolicy):
 
 
 def with_inner(policies: Iterable[ResourcePolicy]) -> Iterator[ResourcePolicy]:
-    """Yield the policies and all policies inside them."""
+    """Yield the policies and all policies nested in them."""
     for policy in policies:
         yield policy
         yield from with_inner(policy.inner_policies)
@@ -266,7 +271,7 @@ def build_policy(data: object) -> ResourcePolicy:
     """Build a policy from plain data with a ``kind``.
 
     Raises:
-        InvalidResourcesError: ``data`` is not a mapping, its ``kind`` is missing or unknown, or a field is wrong.
+        InvalidResourcesError: ``data`` is not a mapping, its ``kind`` is missing or unknown, or a field is invalid.
     """
     try:
         _check_size(data)
@@ -289,12 +294,12 @@ def _build(data: object) -> ResourcePolicy:
 
 
 def policies_by_kind() -> dict[str, type[ResourcePolicy]]:
-    """Return all imported classes of policies by ``kind``."""
+    """Return all imported policy classes that can be instantiated, by ``kind``."""
     return {kind: cls for kind, cls in _CLASSES.items() if not isabstract(cls)}
 
 
 def _checked(plan: Callable[[Any, ClusterCapacity], TrialPlan]) -> Callable[[Any, ClusterCapacity], TrialPlan]:
-    """Return the ``plan`` method of a policy with a check that it returns a plan."""
+    """Return a ``plan`` method that also checks that its result is a ``TrialPlan``."""
 
     @functools.wraps(plan)
     def checked(self: ResourcePolicy, capacity: ClusterCapacity) -> TrialPlan:
@@ -310,9 +315,9 @@ def _checked(plan: Callable[[Any, ClusterCapacity], TrialPlan]) -> Callable[[Any
 
 
 def _is_defined_again(earlier: type[Any], later: type[Any]) -> bool:
-    """Return whether two classes have the same module and qualified name."""
+    """Return whether ``later`` redefines ``earlier``: whether both have the same module and qualified name."""
     names = {earlier.__qualname__, later.__qualname__}
-    # A class that cloudpickle rebuilds in another process has no qualified name.
+    # While cloudpickle rebuilds a class in another process, the qualified name is only the name of the class.
     return earlier.__module__ == later.__module__ and (len(names) == 1 or later.__name__ in names)
 
 
@@ -333,4 +338,4 @@ def _no_devices(amounts: dict[str, float]) -> dict[str, float]:
 
 
 WantedCustom = Annotated[CustomAmounts, AfterValidator(_no_devices)]
-"""Amounts of other Ray resources by name, without devices and resources with a field of their own."""
+"""Amounts of custom Ray resources by name. Devices, and resources with their own field, are rejected."""

@@ -14,20 +14,23 @@ from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import Value
 
 _POLICIES: Final = ("inner", "policies", "gpu", "cpu")
-"""The fields of a policy that contain other policies."""
+"""The names of fields that contain other policies."""
 
 IN_FILES: Final[dict[tuple[str, str], tuple[str, type[Value]]]] = {
     (GpuMemoryPolicy.__name__, "profile"): ("profile", GpuMemoryProfile),
     (BenchmarkedPolicy.__name__, "decision"): ("decision", Decision),
 }
-"""The fields whose value may be the name of a file: for ``kind`` and field, what the file contains and its class."""
+"""The fields that may contain a file name instead of a value.
+
+Each ``kind`` and field name maps to a description of the file's content and the class of the value.
+"""
 
 
 def load_policy(path: str | Path) -> ResourcePolicy:
-    """Read a policy from a YAML or JSON file, in which ``kind`` is the name of its class.
+    """Read a policy from a YAML or JSON file.
 
-    YAML tags that would create Python objects are rejected. The value of ``profile`` or ``decision`` may be the name of
-    a JSON file, relative to the policy file.
+    In the file, ``kind`` is the name of the policy's class. YAML tags that would create Python objects are rejected.
+    The value of ``profile`` or ``decision`` may be the name of a JSON file, relative to the policy file.
 
     Raises:
         InvalidResourcesError: The file cannot be read, is not YAML, or does not contain a policy.
@@ -42,7 +45,7 @@ def load_policy(path: str | Path) -> ResourcePolicy:
 
 
 def load_decision(path: str | Path) -> Decision:
-    """Read the output of ``tune-policies bench decide --output``, for ``BenchmarkedPolicy``.
+    """Read a decision for ``BenchmarkedPolicy`` from the output of ``tune-policies bench decide --output``.
 
     Raises:
         InvalidResourcesError: The file cannot be read, or does not contain a decision.
@@ -51,7 +54,7 @@ def load_decision(path: str | Path) -> Decision:
 
 
 def load_runtime_env(path: str | Path) -> dict[str, Any]:
-    """Read a Ray runtime environment from YAML or JSON, as for ``ray job submit --runtime-env``.
+    """Read a Ray runtime environment from a YAML or JSON file, as for ``ray job submit --runtime-env``.
 
     Raises:
         InvalidResourcesError: The file cannot be read, or does not contain a mapping.
@@ -63,7 +66,7 @@ def load_runtime_env(path: str | Path) -> dict[str, Any]:
 
 
 def _with_files(data: object, folder: Path) -> object:
-    """Return the data of a policy with the content of each named file instead of its name."""
+    """Return the data of a policy with each file name replaced by the content of the file."""
     if isinstance(data, list):
         return [_with_files(each, folder) for each in data]
     if not isinstance(data, dict):

@@ -1,7 +1,8 @@
-"""The JSON schema of policy files, with which an editor completes and validates them.
+"""The JSON schema of policy files. Editors use it to complete and validate them.
 
-Pydantic generates it from the fields of the policies, and the descriptions come from their docstrings. Rules in a
-policy's own validators, such as whole ``gpus`` above 1, are not part of the schema; ``load_policy`` checks them.
+Pydantic generates the schema from the fields of the policies, and their docstrings contain the descriptions. The schema
+does not contain the rules of a policy's own validators, such as that ``gpus`` above 1 must be whole. ``load_policy``
+checks these rules.
 """
 
 import inspect
@@ -11,11 +12,11 @@ from tune_policies.policies.policy import ResourcePolicy, documented_fields, pol
 from tune_policies.policies.policy_file import IN_FILES
 
 _ANY_POLICY: Final = ResourcePolicy.__name__
-"""Pydantic's name of the type of an inner policy."""
+"""The name that Pydantic gives the type of an inner policy."""
 
 
 def policy_schema() -> dict[str, Any]:
-    """Return the schema of a policy file, with all policies of this package by ``kind``."""
+    """Return the JSON schema of a policy file, with all policies of this package."""
     definitions: dict[str, Any] = {}
     kinds = {
         kind: cls for kind, cls in sorted(policies_by_kind().items()) if cls.__module__.startswith("tune_policies.")
@@ -28,7 +29,7 @@ def policy_schema() -> dict[str, Any]:
         property_ = definitions[kind]["properties"][field]
         others = property_.pop("anyOf", None) or [{"$ref": property_.pop("$ref")}]
         property_["anyOf"] = [{"type": "string", "description": f"The file of a {what}."}, *others]
-    # With `if`, an editor reports the wrong field. With `oneOf`, it would report that no policy matches.
+    # With `if`, an editor reports the invalid field. With `oneOf`, it would report only that no policy matches.
     definitions[_ANY_POLICY] = {
         "type": "object",
         "required": ["kind"],
@@ -47,7 +48,7 @@ def policy_schema() -> dict[str, Any]:
 
 
 def _described(cls: type[ResourcePolicy], schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with the ``kind`` of the policy, and descriptions from its docstring."""
+    """Return the schema with the policy's ``kind`` and with descriptions from its docstring."""
     doc = inspect.getdoc(cls) or ""
     about = {name: _plain(lines.partition(":")[2]) for name, lines in documented_fields(doc).items()}
     fields = {name: {**field, "description": about.get(name, "")} for name, field in schema["properties"].items()}

@@ -1,4 +1,4 @@
-"""Reserves resources of the cluster, or memory of each GPU, for other programs."""
+"""A policy that reserves resources of the cluster, or memory of each GPU, for other programs."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -35,24 +35,24 @@ Node = TypeVar("Node", NodeCapacity, NodeTypeCapacity)
 class ReservingPolicy(WrappingPolicy):
     """Reserves a part of the cluster for other programs.
 
-    The reservation uses as few nodes as possible, nodes without GPUs first unless GPUs are reserved too. If it needs
-    CPUs of nodes with devices, a second plan reserves CPUs on more nodes. The policy returns the second plan if its
-    trials use more devices, and no fewer run at once. ``run`` and ``tuner`` start no more trials than planned. For
-    ``tune.run`` and ``Tuner``, set ``max_concurrent_trials``. Ray may spread trials with GPU fractions over all GPUs,
-    so the reserved GPUs are not always whole devices.
+    The policy reserves resources on as few nodes as possible, and prefers nodes without GPUs unless you also reserve
+    GPUs. If this requires CPUs of nodes with devices, the policy makes a second plan that reserves CPUs on more nodes.
+    It returns the second plan if its trials use more devices and at least as many run at once. ``run`` and ``tuner``
+    start no more trials than planned. With ``tune.run`` and ``Tuner``, set ``max_concurrent_trials``. Ray may spread
+    trials with GPU fractions over all GPUs, so the reserved GPUs are not always whole devices.
 
-    GPU memory is reserved on every GPU for programs outside Ray, and trials share the rest. A trial with a whole GPU
-    has no limit, so it may use all of its memory.
+    ``gpu_memory`` is reserved on every GPU for programs outside Ray, and trials share the rest. The memory of a trial
+    with a whole GPU is not limited, so it may also use the reserved part.
 
     Attributes:
-        inner: The policy that plans with the rest.
-        cpus: CPUs to reserve.
-        gpus: Whole GPUs to reserve. Their CPUs are not reserved; set ``cpus`` for that.
-        memory: Host memory to reserve: bytes, or a text such as ``"4GiB"``.
-        gpu_memory: GPU memory to reserve on each GPU: bytes, or a text such as ``"4GiB"``.
+        inner: The policy that plans on the remaining resources.
+        cpus: The number of CPUs to reserve.
+        gpus: The number of whole GPUs to reserve. To also reserve CPUs for them, set ``cpus``.
+        memory: The host memory to reserve: bytes, or a string such as ``"4GiB"``.
+        gpu_memory: The GPU memory to reserve on each GPU: bytes, or a string such as ``"4GiB"``.
 
     Raises:
-        InvalidResourcesError: A field is wrong.
+        InvalidResourcesError: A field is invalid.
     """
 
     cpus: Amount = 0
@@ -71,7 +71,7 @@ class ReservingPolicy(WrappingPolicy):
         Value.__init__(self, inner=inner, cpus=cpus, gpus=gpus, memory=memory, gpu_memory=gpu_memory)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         if self.gpu_memory is None:
             return self._plan(capacity)
         plan = self._plan(_with_smaller_gpus(capacity, int(self.gpu_memory)))
@@ -98,7 +98,7 @@ class ReservingPolicy(WrappingPolicy):
         if not plans:
             raise errors[0]
         few, last = plans[0], plans[-1]
-        # More trials alone are no reason, because they could belong to a fallback without devices.
+        # More trials alone are not better, because they could come from a fallback without devices.
         uses_more = _devices_used(last) > _devices_used(few)
         return last if uses_more and last.max_concurrent_trials >= few.max_concurrent_trials else few
 
@@ -119,12 +119,12 @@ class ReservingPolicy(WrappingPolicy):
             notes.append("host memory of some nodes is unknown, so it may not be reserved there")
         plan = leaving_free(plan, capacity, wish, notes)
         plan = plan.model_copy(update={"limited_by": _limited_by(plan, capacity, wish)})
-        # Slots of several types have their own places, which are chosen on the whole cluster.
+        # With several types, each slot is assigned to a node later, and this assignment considers the whole cluster.
         return plan if len(plan.slots) == 1 else _placed(plan, capacity)
 
 
 def _limited_by(plan: TrialPlan, capacity: ClusterCapacity, wish: Resources) -> str:
-    """Return what prevents one more trial: a reserved resource, if more trials would run with it."""
+    """Return the limit on the number of trials, which is a reserved resource if its reservation displaces trials."""
     slot, request = plan.slots[0], request_of(plan.slots[0])
     if len(plan.slots) > 1 or plan.limited_by in wish.ticks or plan.limited_by not in request.worker.ticks:
         return plan.limited_by
@@ -138,12 +138,12 @@ def _limited_by(plan: TrialPlan, capacity: ClusterCapacity, wish: Resources) -> 
 
 
 def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
-    """Return the plan with the slots that have a place on the cluster, and a reason for the others.
+    """Return the plan with the slots that fit the cluster, and a reason for each slot type with omitted slots.
 
     Raises:
-        InfeasibleRequestError: No slot has a place.
+        InfeasibleRequestError: No slot fits.
     """
-    layout = place_slots(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))  # but on no further nodes
+    layout = place_slots(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))  # without further nodes
     counts = [layout.count(slot_type) for slot_type in range(len(plan.slots))]
     if not any(counts):
         raise InfeasibleRequestError(
@@ -162,9 +162,9 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
 
 
 def leaving_free(plan: TrialPlan, capacity: ClusterCapacity, resources: Resources, notes: Iterable[str]) -> TrialPlan:
-    """Return a plan for the rest of the cluster as a plan for ``capacity`` that leaves ``resources`` free.
+    """Convert a plan for a part of the cluster to a plan for ``capacity`` that leaves ``resources`` free.
 
-    The rest has fewer resources than Ray counts, so its notes about nodes are replaced.
+    The notes about nodes are computed again for ``capacity``, because the nodes of the part have fewer resources.
     """
     of_plan = (reason for reason in plan.reasons if not isinstance(reason, NodeNote))
     changes = {
@@ -176,37 +176,41 @@ def leaving_free(plan: TrialPlan, capacity: ClusterCapacity, resources: Resource
 
 
 def added(resources: Resources, ticks: Amounts) -> Resources:
-    """Return the sum of both."""
+    """Return the resources with the amounts in ``ticks`` added."""
     for name, amount in ticks.items():
         resources = resources.with_ticks(name, resources.ticks.get(name, 0) + amount)
     return resources
 
 
 def _off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
-    """Return the slot without the GPU nodes whose devices are too small for its workers.
+    """Return the slot restricted to nodes whose devices are large enough for its workers.
 
-    The inner policy does not see a completely reserved node, but Ray does.
+    Nodes with smaller devices may be reserved completely. Then the inner policy ignores them, but Ray does not.
     """
     if slot.gpu_memory_bytes is None:
         return slot
     request = request_of(slot)
     per_device = max(1, TICKS // to_ticks(slot.worker.gpus))
+    # A plan can have many slots, so each slot compares few shapes instead of all nodes.
+    seen = as_told_apart(capacity, memory=slot.worker.memory_bytes, num_workers=0)
     too_small = [
         group
-        for group in capacity.gpu_groups(slot.accelerator_type)
+        for group in seen.gpu_groups(slot.accelerator_type)
         if (group.node.smallest_gpu_memory_bytes or 0) // per_device < slot.gpu_memory_bytes
         and workers_on_node(group.node, request) > 0
     ]
     if not too_small:
         return slot
-    return slot.on_nodes({NODE_ID: is_none_of(node.node_id for node in capacity.nodes_of(too_small))})
+    return slot.on_nodes({NODE_ID: is_none_of(node.node_id for node in seen.nodes_of(too_small))})
 
 
 def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacity]:
-    """Yield ``capacity`` without ``wish`` on few nodes and, if these have devices, with CPUs reserved on more nodes.
+    """Yield the cluster without the resources in ``wish``, reserved on as few nodes as possible.
+
+    If these nodes have devices, also yield the cluster with the CPUs reserved on more nodes.
 
     Raises:
-        InfeasibleRequestError: The cluster has too little.
+        InfeasibleRequestError: The cluster has fewer resources than ``wish``.
     """
     changed = _reduced(capacity, wish)
     yield capacity.replacing(changed)
@@ -218,7 +222,7 @@ def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacit
 
 
 def _most_kept_per_device(capacity: ClusterCapacity, cpus: int) -> int:
-    """Return how many CPUs each device can keep if ``cpus`` are reserved, in ticks, and whole above 1."""
+    """Return the most CPUs, in ticks, that each device can keep if ``cpus`` are reserved. Above 1, they are whole."""
     nodes = [(group.num_nodes, group.node.resources.ticks.get("CPU", 0), group.node) for group in capacity.groups]
     has = [(count, ticks, _num_devices(node)) for count, ticks, node in nodes]
 
@@ -234,7 +238,7 @@ def _num_devices(node: NodeCapacity) -> int:
 
 
 def _devices_used(plan: TrialPlan) -> int:
-    """Return the devices of all trials that run at once, in ticks."""
+    """Return the number of devices that all concurrent trials reserve, in ticks."""
     return sum(
         slot.max_concurrent_trials * max(1, slot.num_workers) * slot.worker.ticks.get(name, 0)
         for slot in plan.slots
@@ -243,27 +247,27 @@ def _devices_used(plan: TrialPlan) -> int:
 
 
 def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int = 0) -> dict[str, NodeCapacity]:
-    """Return the remaining part of the nodes on which ``wish`` is reserved, by node ID.
+    """Return the remaining resources of the nodes on which ``wish`` is reserved, by node ID.
 
     A node keeps ``kept_per_device`` ticks of CPUs for each of its devices.
 
     Raises:
-        InfeasibleRequestError: The cluster has too little.
+        InfeasibleRequestError: The cluster has fewer resources than ``wish``.
     """
     left = dict(wish.ticks)
 
     def preference(node: NodeCapacity) -> tuple[object, ...]:
         has = _takeable(node, kept_per_device)
         alone = all(has.get(name, 0) >= amount for name, amount in wish.ticks.items())
-        # First a node that has all of it, then nodes without GPUs, then nodes with the most CPUs.
+        # Prefer a node that has all of ``wish``, then nodes without GPUs, and then nodes with the most CPUs.
         return (not alone, has.get("GPU", 0), -has.get("CPU", 0))
 
     kept: dict[str, NodeCapacity] = {}
     seen = as_told_apart(capacity, memory=wish.memory_bytes, num_workers=0)
-    # Nodes of one shape count with the largest host memory, so the amount is subtracted from the exact node.
+    # All nodes of a shape seem to have the largest host memory of the shape, so subtract from the original nodes.
     exact = {} if seen is capacity else {node.node_id: node for node in capacity.nodes}
     by_shape = ((preference(nodes[0]), min(map(_node_id, nodes)), nodes) for nodes in seen.nodes_by_shape.values())
-    for _, _, nodes in sorted(by_shape):  # identifiers differ, so nodes are never compared
+    for _, _, nodes in sorted(by_shape):  # node IDs differ, so the nodes themselves are never compared
         if not any(left.values()):
             break
         for node in (exact.get(each.node_id, each) for each in sorted(nodes, key=_node_id)):
@@ -282,10 +286,12 @@ def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int
 
 
 def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCapacity:
-    """Return ``capacity`` with ``less_bytes`` less memory on each GPU of known memory, also of nodes to be added.
+    """Return the cluster with ``less_bytes`` less memory on each GPU, also on nodes that can be added.
+
+    GPUs with unknown memory stay unchanged.
 
     Raises:
-        InfeasibleRequestError: No memory of a GPU would remain.
+        InfeasibleRequestError: A GPU has no more than ``less_bytes`` of memory.
     """
 
     def smaller(each: Node, node: NodeCapacity) -> Node:
@@ -313,7 +319,7 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCap
 
 
 def _takeable(node: NodeCapacity, kept_per_device: int) -> dict[str, int]:
-    # A device is reserved as a whole, because all fractions on a device are equal.
+    # Only whole GPUs can be reserved, because all fractions on a device must be equal.
     ticks = node.resources.ticks
     cpus = ticks.get("CPU", 0) - kept_per_device * _num_devices(node)
     return ticks | {"CPU": max(0, cpus), "GPU": ticks.get("GPU", 0) // TICKS * TICKS}

@@ -1,4 +1,4 @@
-"""Restricts plans to nodes that are selected by label or not excluded."""
+"""A policy that restricts plans to nodes with selected labels, and excludes nodes."""
 
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
@@ -15,23 +15,23 @@ from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.value import Value, counted
 
 _SHORT_ID: Final = 8
-"""The number of digits of a node ID in Ray's own lists."""
+"""The number of characters of a node ID that Ray displays in lists."""
 
 
 class SelectingPolicy(WrappingPolicy):
-    """Plans on some of the nodes, and prevents Ray from placing trials and workers on others.
+    """Plans only on selected nodes, and prevents Ray from placing trials and workers on other nodes.
 
-    ``SelectingPolicy(GpuPolicy(), label_selector={"zone": "!eu"}, exclude_head=True)`` excludes the zone and the head
-    node. For excluded nodes, requests to Ray have a condition on the label ``ray.io/node-id``.
+    ``SelectingPolicy(GpuPolicy(), label_selector={"zone": "!eu"}, exclude_head=True)`` excludes the zone ``eu`` and the
+    head node. For excluded nodes, requests to Ray contain a condition on the label ``ray.io/node-id``.
 
     Attributes:
         inner: The policy that decides everything else.
-        label_selector: Conditions on node labels, in Ray's form: ``"a"``, ``"!a"``, ``"in(a,b)"`` or ``"!in(a,b)"``.
-        exclude_nodes: Nodes to exclude: Ray's node IDs, their first 8 digits, or IP addresses.
+        label_selector: Conditions on node labels in Ray's syntax: ``"a"``, ``"!a"``, ``"in(a,b)"`` or ``"!in(a,b)"``.
+        exclude_nodes: The nodes to exclude: Ray's node IDs, the first 8 digits of node IDs, or IP addresses.
         exclude_head: Whether to exclude the head node.
 
     Raises:
-        InvalidResourcesError: A field is wrong.
+        InvalidResourcesError: A field is invalid.
     """
 
     label_selector: LabelSelector = Field(default_factory=dict)
@@ -51,7 +51,7 @@ class SelectingPolicy(WrappingPolicy):
         )
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         excluded, notes = self._excluded(capacity)
         selector = dict(self.label_selector)
         if excluded:
@@ -76,7 +76,7 @@ class SelectingPolicy(WrappingPolicy):
         return plan.on_nodes(selector) if plan.common_slot.topology is None else _of_slices(plan, capacity, chosen)
 
     def _excluded(self, capacity: ClusterCapacity) -> tuple[list[str], list[str]]:
-        """Return the nodes to exclude, and a note for each name that matches no node."""
+        """Return the IDs of the nodes to exclude, and a note for each name that matches no node."""
         heads = [node.node_id for node in capacity.nodes if node.is_head]
         excluded, found = heads if self.exclude_head else [], set()
         names = {_plain(name): name for name in self.exclude_nodes}
@@ -102,10 +102,10 @@ def _plain(name: str) -> str:
 
 
 def _of_slices(plan: TrialPlan, capacity: ClusterCapacity, chosen: ClusterCapacity) -> TrialPlan:
-    """Return a plan on whole TPU slices if no slice is excluded.
+    """Return ``plan``, which uses whole TPU slices, if no node with TPUs is excluded.
 
     Raises:
-        InfeasibleRequestError: Slices are excluded, and Train accepts no label selector for slices.
+        InfeasibleRequestError: A node with TPUs is excluded. Train accepts no label selector for slices.
     """
     kept = {node.node_id for node in chosen.nodes}
     if any(node.resources.custom.get("TPU", 0) > 0 for node in capacity.nodes if node.node_id not in kept):

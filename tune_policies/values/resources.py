@@ -1,7 +1,7 @@
 """Amounts of schedulable hardware, counted as in Ray in ticks of 1/10,000.
 
-Amounts are compared and divided in ticks. With floats, ``1.0 // 0.1`` is 9, so a trial would lose its tenth slice of a
-GPU.
+Amounts are compared and divided in ticks. With floats, ``1.0 // 0.1`` is 9, so only nine trials with 0.1 GPU would fit
+on a GPU.
 """
 
 import math
@@ -150,7 +150,7 @@ GpuAmount = Annotated[float, Checked(check_gpus, _WHOLE_AMOUNT)]
 Bytes = Annotated[int, Field(ge=1), Checked(parse_bytes, _whole(1, MOST_BYTES))]
 """A positive number of bytes, read or computed rather than requested by a user."""
 Memory = Annotated[int | str, Checked(parse_memory), WithJsonSchema({"type": ["integer", "string"], "minimum": MIB})]
-"""Memory that a user requests: a text such as ``"6GiB"``, or at least 1 MiB in bytes. It is stored in bytes."""
+"""Memory that a user requests: a string such as ``"6GiB"``, or at least 1 MiB in bytes. It is stored in bytes."""
 UsedBytes = Annotated[
     int, Field(ge=0, le=MOST_BYTES), Checked(partial(check_count, least=0, most=MOST_BYTES), _whole(0, MOST_BYTES))
 ]

@@ -148,7 +148,7 @@ def without_names(text: str, known: Collection[str]) -> str:
 
 
 Redacted = Annotated[str, AfterValidator(redacted)]
-"""A field of a record that quotes an error or a command."""
+"""A string in a record that quotes an error or a command. Secrets are removed from it."""
 
 
 def escape(character: str) -> str:

@@ -33,11 +33,11 @@ _OF_DOCKER: Final = re.compile(r".*[\d.\s][Kmgtpe]")
 """Rejected units. They are decimal in pydantic but binary in Docker, and ``m`` is a thousandth in Kubernetes."""
 
 _LONGEST: Final = 100
-"""The maximum length of a text with an amount."""
+"""The maximum length of a string with an amount."""
 
 
 def parse_bytes(amount: object, *, name: str = "memory") -> int:
-    """Convert a number of bytes, or a text such as ``"6GiB"``, to a whole number of bytes.
+    """Convert a number of bytes, or a string such as ``"6GiB"``, to a whole number of bytes.
 
     Raises:
         InvalidResourcesError: ``amount`` has another form, or is not above 0. The message contains ``name``.
@@ -84,7 +84,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def format_request(amount: int) -> str:
-    """Return ``amount`` bytes as a text for :func:`parse_bytes`, rounded down to whole MiB, such as ``"40537MiB"``."""
+    """Return ``amount`` bytes as a string for :func:`parse_bytes`. From 1 MiB on, it is rounded down to whole MiB."""
     if amount < MIB:
         return str(amount)
     return f"{amount // GIB}GiB" if amount % GIB == 0 else f"{amount // MIB}MiB"

@@ -87,7 +87,7 @@ _NO_FIELDS: Final[set[str]] = set()
 
 
 class Value(BaseModel):
-    """A frozen model whose errors name the wrong field, the value and the fix."""
+    """A frozen model whose errors name the invalid field, the value and the fix."""
 
     # A trial's process imports many classes and creates few values, so each schema is built when it is first needed.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
@@ -174,7 +174,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def _explaining_call(init: Callable[..., None]) -> Callable[..., None]:
-    """Return an ``__init__`` that reports arguments that do not match its signature like invalid fields."""
+    """Return an ``__init__`` that reports missing, unknown or repeated arguments in the same form as invalid fields."""
 
     @wraps(init)
     def explaining(self: Value, /, *args: Any, **data: Any) -> None:
@@ -228,7 +228,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def check_names(names: object, *, name: str) -> tuple[str, ...]:
-    """Return a list of names as a tuple, or raise an ``InvalidResourcesError``, even for a single string."""
+    """Return a list of names as a tuple, or raise an ``InvalidResourcesError``. A single string is not a list."""
     is_text = isinstance(names, str)
     if is_text or not isinstance(names, Collection) or not all(isinstance(each, str) for each in names):
         hint = f". Use [{shorten(names)}]" if is_text else ""

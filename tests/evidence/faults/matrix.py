@@ -1,6 +1,7 @@
 """Injects each fault into each way to run trials, in successive runs on one cluster, and prints a table."""
 
 import json
+import logging
 import os
 import random
 import signal
@@ -16,30 +17,86 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import psutil
+import ray
+from ray.cluster_utils import Cluster
+from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.child_python import child_python
-from tune_policies.values.sanitize import one_line
 
-from .cluster import FREE_BYTES, FaultCluster
-from .judge import Event, Hit, Verdict, judge
-from .program import EVENTS, FINISH, ORDERS, read_outcome
+from .program import EVENTS, FINISH, ORDERS, OUTCOME, Event
 
 _ROOT: Final = Path(__file__).parents[3]
-_START_S: Final = 120.0
-_RECOVER_S: Final = 60.0
-_END_S: Final = 180.0
-_AFTER_S: Final = 1.0
+# Ray detects a dead node within seconds.
+_QUICK_HEALTH: Final = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 2000,
+    "health_check_failure_threshold": 2,
+    "gcs_rpc_server_reconnect_timeout_s": 5,
+}
+_NODE: Final = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+_NUM_NODES: Final = 3
+_IDLE_WORKERS: Final = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::_AutoscalingCoordinator")
+"""Worker processes of Ray that exist without a program. The last one belongs to Ray Train."""
+_TIMEOUT_S: Final = 180.0
 _NOTICE_S: Final = 3.0
-_LEFT_S: Final = 60.0
-"""How long Ray may take to end its processes after a run, in seconds.
-
-A worker whose raylet is killed while the worker starts tries to connect ten times after its imports, for a second each.
-"""
 
 
-class MissedError(Exception):
-    """A fault could not be injected."""
+class FaultCluster:
+    """A head node without resources for trials, and three worker nodes.
+
+    ``folder`` is the value of ``RAY_TMPDIR``, which identifies the cluster's processes.
+    """
+
+    def __init__(self, folder: str) -> None:
+        logging.getLogger("ray").setLevel(logging.CRITICAL)  # it warns about each dead node
+        self._folder = folder
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": _QUICK_HEALTH}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.address = str(self._cluster.address)
+
+    def end(self) -> None:
+        """Kill all processes of the cluster."""
+        self._cluster.shutdown()
+        for process in self._workers():  # workers whose raylet is dead
+            with suppress(psutil.Error):
+                process.kill()
+
+    def replenish(self) -> None:
+        """Add nodes until there are three worker nodes again."""
+        while len(self._cluster.worker_nodes) < _NUM_NODES:
+            self._cluster.add_node(**_NODE)
+
+    def kill_node(self, node_id: str) -> None:
+        """Kill the raylet with SIGKILL, and then the other processes of the node."""
+        node = next(each for each in self._cluster.worker_nodes if each.node_id == node_id)
+        node.all_processes["raylet"][0].process.kill()
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def drain(self, node_id: str) -> None:
+        """Announce that the node will be removed in ``_NOTICE_S`` seconds."""
+        reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+        deadline_ms = int((time.time() + _NOTICE_S) * 1000)
+        ray._raylet.GcsClient(address=self.address).drain_node(node_id, reason, "the fault matrix", deadline_ms)
+
+    def left(self) -> list[str]:
+        """Return the workers and placement groups that still exist."""
+        groups = self._cluster.global_state.placement_group_table()
+        left = [f"placement group {key[:8]}" for key, each in groups.items() if each["state"] != "REMOVED"]
+        return left + [f"process {process.pid}" for process in self._workers()]
+
+    def _workers(self) -> list[psutil.Process]:
+        """Return the cluster's worker processes, including those whose raylet is dead."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                command = " ".join(process.cmdline())
+                if command.startswith("ray::") and not command.startswith(_IDLE_WORKERS):
+                    environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+                    if f"RAY_TMPDIR={self._folder}".encode() in environment:
+                        found.append(process)
+        return found
 
 
 class RunningProgram:
@@ -53,16 +110,16 @@ class RunningProgram:
         self.log = folder / "program.log"
         for name in (EVENTS, ORDERS):
             (folder / name).mkdir()
-        self.process = self.start(resumes=False)
+        self.start(resumes=False)
 
-    def start(self, *, resumes: bool) -> "subprocess.Popen[bytes]":
-        """Start the program and return its process. If ``resumes`` is set, the program resumes its run."""
+    def start(self, *, resumes: bool) -> None:
+        """Start the program. If ``resumes`` is set, the program resumes its run."""
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
         order = json.dumps({"address": self.cluster.address, "resumes": resumes, **self._order})
         command = child_python("-m", "tests.evidence.faults.program", str(self.folder), order)
         with self.log.open("ab") as output:
             environment = {**os.environ, "PYTHONPATH": path}
-            return subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=_ROOT)
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=_ROOT)
 
     def events(self) -> list[Event]:
         """Return the recorded events in order of time."""
@@ -70,143 +127,57 @@ class RunningProgram:
         lines = [line for path in (self.folder / EVENTS).iterdir() for line in path.read_text().split("\n")[:-1]]
         return sorted((Event(*json.loads(line)) for line in lines), key=attrgetter("at_s"))
 
-    def current(self) -> dict[str, Event]:
+    def running(self) -> dict[str, Event]:
         """Return the latest step of each trial whose current process exists and has begun a step."""
         latest = {event.trial: event for event in self.events()}
-        return {
-            trial: event for trial, event in latest.items() if event.what == "step" and psutil.pid_exists(event.pid)
-        }
+        return {trial: each for trial, each in latest.items() if each.what == "step" and psutil.pid_exists(each.pid)}
 
-    def wait_until(self, is_met: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for a condition. Return whether it is met before the program ends and ``timeout_s`` seconds pass."""
-        deadline = time.monotonic() + timeout_s
-        while not is_met():
-            if time.monotonic() > deadline or self.process.poll() is not None:
-                return is_met()
-            time.sleep(0.1)
-        return True
-
-    def pick(self, rng: random.Random, on_node: str | None = None) -> Event:
-        """Return the latest step of a random running trial, or raise ``MissedError`` if no trial runs."""
-        running = self.current()
-        trials = sorted(trial for trial, event in running.items() if on_node in (None, event.node))
-        if not trials:
-            raise MissedError("no trial runs")
-        return running[rng.choice(trials)]
-
-    def order(self, trial: str, order: str) -> Event:
-        """Send a trial an order. Return the event in which the trial receives it, or raise ``MissedError``."""
-        since_s = time.time()
-
-        def obeyed() -> list[Event]:
-            return [each for each in self.events() if (each.what, each.trial) == ("order", trial)]
-
+    def order(self, trial: str, order: str) -> None:
+        """Send a trial an order, which it obeys in its next step."""
         (self.folder / ORDERS / f"{trial}.new").write_text(order)
         (self.folder / ORDERS / f"{trial}.new").replace(self.folder / ORDERS / trial)
-        if not self.wait_until(lambda: any(each.at_s > since_s for each in obeyed()), 30):
-            raise MissedError(f"{trial} does not obey {order!r}")
-        return obeyed()[-1]
 
-    def wait_for_recovery(self, hit: Hit) -> None:
-        """Wait until every trial that the fault hit takes steps again, or until a timeout."""
-        hit_trials = {event.trial for event in self.events() if event.at_s <= hit.at_s and hit.ends(event)}
-
-        def has_recovered(event: Event) -> bool:
-            # A killed process may take another step before it ends, and a lasting fault does not kill every process.
-            return not hit.is_on(event) or 0 < hit.until_s < event.at_s - _AFTER_S
-
-        self.wait_until(
-            lambda: hit_trials <= {trial for trial, event in self.current().items() if has_recovered(event)}, _RECOVER_S
-        )
-
-
-Inject = Callable[[RunningProgram, random.Random], Hit]
-
-
-def _kill_worker(program: RunningProgram, rng: random.Random) -> Hit:
-    """Send SIGKILL to the process in which a trial trains. With Ray Train, this is the worker."""
-    event = program.pick(rng)
-    with suppress(ProcessLookupError):
-        os.kill(event.pid, signal.SIGKILL)
-    return Hit(time.time(), frozenset({event.pid}))
-
-
-def _order(order: str) -> Inject:
-    def inject(program: RunningProgram, rng: random.Random) -> Hit:
-        event = program.order(program.pick(rng).trial, order)
-        return Hit(event.at_s, frozenset({event.pid}))
-
-    return inject
-
-
-def _kill_node(program: RunningProgram, rng: random.Random) -> Hit:
-    """Send SIGKILL to the raylet of a node on which a trial runs."""
-    node, at_s = program.pick(rng).node, time.time()
-    program.cluster.kill_node(node)
-    return Hit(at_s, nodes=frozenset({node}))
-
-
-def _preempt(program: RunningProgram, rng: random.Random) -> Hit:
-    """Drain a node, and then kill it, as when a cloud provider reclaims a spot instance."""
-    node = program.pick(rng).node
-    if not program.cluster.drain(node, _NOTICE_S):
-        raise MissedError("Ray does not drain the node")
-    time.sleep(_NOTICE_S)
-    at_s = time.time()
-    program.cluster.kill_node(node)
-    return Hit(at_s, nodes=frozenset({node}))
-
-
-def _take_memory(program: RunningProgram, rng: random.Random) -> Hit:
-    """Let a trial on the watched node allocate memory until Ray kills it. Ray may also kill other trials there."""
-    node = program.cluster.watched
-    event = program.order(program.pick(rng, on_node=node).trial, f"take-host-memory {2 * FREE_BYTES}")
-    program.wait_until(lambda: not psutil.pid_exists(event.pid), 60)
-    return Hit(event.at_s, nodes=frozenset({node}), until_s=time.time())
-
-
-def _end_program(number: int) -> Inject:
-    def inject(program: RunningProgram, rng: random.Random) -> Hit:
+    def end_and_resume(self, number: int) -> None:
         """Send the program a signal, wait for its end, and resume its run."""
-        pids, at_s = frozenset(event.pid for event in program.events()), time.time()
-        program.process.send_signal(number)
-        with suppress(subprocess.TimeoutExpired):
-            program.process.wait(_END_S)
-        if program.process.poll() is None:
-            raise MissedError(f"the program does not end within {_END_S:g} s of signal {number}")
-        ended_s = time.time()
-        program.process = program.start(resumes=True)
-        return Hit(at_s, pids, until_s=ended_s)
+        self.process.send_signal(number)
+        self.process.wait(_TIMEOUT_S)
+        self.start(resumes=True)
 
-    return inject
+
+def _preempt(program: RunningProgram, event: Event) -> None:
+    """Drain a node, and then kill it, as when a cloud provider reclaims a spot instance."""
+    program.cluster.drain(event.node)
+    time.sleep(_NOTICE_S)
+    program.cluster.kill_node(event.node)
 
 
 class Fault(NamedTuple):
     """A type of fault.
 
     Attributes:
-        inject: Injects the fault into a running program.
+        inject: Injects the fault into a running program. It hits the trial of an event.
+        hits: What the fault hits: a process, a node, or everything.
         number: How often the fault is injected in a run.
         max_failures: Tune's ``max_failures`` for the run.
-        is_watched: Whether a node with Ray's memory monitor is added for the run.
     """
 
-    inject: Inject
+    inject: Callable[[RunningProgram, Event], object]
+    hits: str
     number: int = 2
     max_failures: int = -1
-    is_watched: bool = False
 
 
 FAULTS: Final[Mapping[str, Fault]] = {
-    "worker-killed": Fault(_kill_worker, number=8),
-    "trial-raises": Fault(_order("fail")),
-    "out-of-gpu-memory": Fault(_order("run-out")),
-    "node-killed": Fault(_kill_node),
-    "node-killed-no-failure-allowed": Fault(_kill_node, max_failures=0),
-    "node-preempted": Fault(_preempt, number=1),
-    "memory-monitor": Fault(_take_memory, number=1, is_watched=True),
-    "program-killed": Fault(_end_program(signal.SIGKILL), number=1),
-    "program-interrupted": Fault(_end_program(signal.SIGINT), number=1),
+    "worker-killed": Fault(lambda _, event: os.kill(event.pid, signal.SIGKILL), "pid", number=8),
+    "trial-raises": Fault(lambda program, event: program.order(event.trial, "fail"), "pid"),
+    "out-of-gpu-memory": Fault(lambda program, event: program.order(event.trial, "run-out"), "pid"),
+    "node-killed": Fault(lambda program, event: program.cluster.kill_node(event.node), "node"),
+    "node-killed-no-failure-allowed": Fault(
+        lambda program, event: program.cluster.kill_node(event.node), "node", max_failures=0
+    ),
+    "node-preempted": Fault(_preempt, "node", number=1),
+    "program-killed": Fault(lambda program, _: program.end_and_resume(signal.SIGKILL), "", number=1),
+    "program-interrupted": Fault(lambda program, _: program.end_and_resume(signal.SIGINT), "", number=1),
 }
 
 
@@ -214,19 +185,16 @@ class Cell(NamedTuple):
     """The effects of one fault on one way to run trials.
 
     Attributes:
-        num_hits: How often the fault was injected.
-        verdict: The effects of the faults on the trials.
-        other_failures: Sentences about faults that could not be injected, the error of the run, and leaked resources.
+        num_injected: How often the fault was injected.
+        repeated: The number of repeated steps for each trial that a fault hit.
+        recovery_s: The seconds from the fault to the next step, for each trial that a fault hit.
+        failures: Sentences about lost trials, trials that did not recover, errors of the run, and leaked resources.
     """
 
-    num_hits: int
-    verdict: Verdict
-    other_failures: tuple[str, ...]
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """All failures, as sentences."""
-        return (*self.verdict.lost, *self.verdict.disturbed, *self.other_failures)
+    num_injected: int
+    repeated: list[int]
+    recovery_s: list[float]
+    failures: list[str]
 
 
 def measure_faults(faults: Sequence[str], ways: Sequence[str], number: int | None, seed: int, ray_folder: str) -> bool:
@@ -236,7 +204,7 @@ def measure_faults(faults: Sequence[str], ways: Sequence[str], number: int | Non
     ``ray_folder`` is the value of ``RAY_TMPDIR``.
 
     Returns:
-        Whether no trial was lost or disturbed and no resource leaked in the runs under a policy.
+        Whether all trials finished and no resource leaked in the runs under a policy.
     """
     cells: dict[tuple[str, str], Cell] = {}
     cluster = FaultCluster(ray_folder)
@@ -246,16 +214,14 @@ def measure_faults(faults: Sequence[str], ways: Sequence[str], number: int | Non
                 with tempfile.TemporaryDirectory(prefix="f", ignore_cleanup_errors=True) as folder:
                     cell = _run(FAULTS[name], way, cluster, Path(folder), number, random.Random(f"{seed} {name} {way}"))
                 cells[name, way] = cell
-                print(f"{name}, {way}: injected {cell.num_hits}", *cell.failures, sep="\n  * ", file=sys.stderr)
+                print(f"{name}, {way}: injected {cell.num_injected}", *cell.failures, sep="\n  * ", file=sys.stderr)
     finally:
         cluster.end()
-    print("| Fault | Way | Injected | Lost | Disturbed | Most steps repeated | Recovers after (s) | Other failures |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|")
-    for (name, way), (num_hits, verdict, others) in cells.items():
-        counts = (num_hits, len(verdict.lost), len(verdict.disturbed), max(verdict.repeated, default=0))
-        times = verdict.recovery_s
+    print("| Fault | Way | Injected | Most steps repeated | Recovers after (s) | Failures |")
+    print("|---|---|---:|---:|---:|---:|")
+    for (name, way), (injected, repeated, times, failures) in cells.items():
         recovery = "{:.1f}, {:.1f}".format(*np.percentile(times, (50, 95))) if times else ""
-        print(f"| {name} | {way} | {' | '.join(map(str, counts))} | {recovery} | {len(others)} |")
+        print(f"| {name} | {way} | {injected} | {max(repeated, default=0)} | {recovery} | {len(failures)} |")
     print(f"\nTimes: median, 95th percentile. {describe_machine()}\ncommand: {own_command()}")
     return not any(cell.failures for (_, way), cell in cells.items() if way != "ray")
 
@@ -263,39 +229,71 @@ def measure_faults(faults: Sequence[str], ways: Sequence[str], number: int | Non
 def _run(fault: Fault, way: str, cluster: FaultCluster, folder: Path, number: int | None, rng: random.Random) -> Cell:
     """Run trials, and inject a fault repeatedly. Before each injection, wait until all trials have recovered."""
     cluster.replenish()
-    if fault.is_watched:
-        cluster.watch_memory()
     # With Train, each trial has four processes.
     num_trials = 2 if way == "as_trainable" else 4
-    order = {"way": way, "num_trials": num_trials, "max_failures": fault.max_failures}
-    program = RunningProgram(cluster, folder, order)
-    hits: list[Hit] = []
-    others: list[str] = []
+    program = RunningProgram(
+        cluster, folder, {"way": way, "num_trials": num_trials, "max_failures": fault.max_failures}
+    )
+    cell = Cell(number or fault.number, [], [], [])
     try:
-        if not program.wait_until(lambda: len(program.current()) >= num_trials, _START_S):
-            raise MissedError(f"only {len(program.current())} of {num_trials} trials run")
-        for _ in range(number or fault.number):
-            hits.append(fault.inject(program, rng))
-            program.wait_for_recovery(hits[-1])
+        _wait_until(lambda: len(program.running()) >= num_trials)
+        for _ in range(cell.num_injected):
+            running = program.running()
+            victim = running[rng.choice(sorted(running))]
+            at_s = time.time()
+            fault.inject(program, victim)
+            hit = [each for each in running.values() if not fault.hits or _same(each, victim, fault.hits)]
+            _record_recovery(program, hit, at_s, cell)
             cluster.replenish()
             time.sleep(rng.uniform(0.1, 0.6))
-    except MissedError as missed:
-        others.append(f"not injected: {missed}")
-    try:
         (folder / FINISH).touch()
-        program.process.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        others.append("the program hung and was killed")
+        program.process.wait(_TIMEOUT_S)
+    except (OSError, LookupError, subprocess.TimeoutExpired) as error:
+        cell.failures.append(f"not injected, or no recovery: {error!r}")
     finally:
         program.process.kill()
         program.process.wait()
-        if fault.is_watched:
-            cluster.kill_node(cluster.watched)
-    ends, error = read_outcome(folder)
-    if error:
-        others.append(f"the run failed: {one_line(error[:200])}")
-    verdict = judge(program.events(), hits, ends)
-    cell = Cell(len(hits), verdict, (*others, *(f"leaked: {each}" for each in cluster.left_within(_LEFT_S))))
+    outcome = folder / OUTCOME
+    found: dict[str, Any] = (
+        json.loads(outcome.read_text()) if outcome.exists() else {"trials": {}, "error": "no outcome"}
+    )
+    cell.failures.extend(filter(None, [found["error"]]))
+    ended = found["trials"]
+    started = {event.trial for event in program.events()}
+    cell.failures.extend(f"{trial}: {ended.get(trial)}" for trial in started if ended.get(trial) != "TERMINATED")
+    with suppress(TimeoutError):
+        _wait_until(lambda: not cluster.left())
+    cell.failures.extend(f"leaked: {each}" for each in cluster.left())
     if cell.failures:
         print(program.log.read_text(errors="replace")[-3000:], file=sys.stderr)
     return cell
+
+
+def _same(one: Event, other: Event, field: str) -> bool:
+    return bool(getattr(one, field) == getattr(other, field))
+
+
+def _record_recovery(program: RunningProgram, hit: Sequence[Event], at_s: float, cell: Cell) -> None:
+    """Wait until each trial that was hit has begun a step in a new process, and record its delay."""
+    former = {(event.trial, event.pid) for event in hit}
+
+    def first_in_new_process(trial: str, what: str) -> Event | None:
+        later = (event for event in program.events() if event.at_s > at_s and (trial, event.pid) not in former)
+        return next((event for event in later if (event.trial, event.what) == (trial, what)), None)
+
+    _wait_until(lambda: all(first_in_new_process(event.trial, "step") for event in hit))
+    for event in hit:
+        start, step = (first_in_new_process(event.trial, what) for what in ("start", "step"))
+        before = [each.step for each in program.events() if (each.trial, each.pid) == (event.trial, event.pid)]
+        if start and step:
+            cell.repeated.append(max(before) - start.step)
+            cell.recovery_s.append(step.at_s - at_s)
+
+
+def _wait_until(is_met: Callable[[], bool]) -> None:
+    """Wait for a condition, or raise ``TimeoutError``."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not is_met():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {_TIMEOUT_S:g} s")
+        time.sleep(0.2)

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, NamedTuple
 
 import ray
 import ray.train
@@ -25,22 +25,31 @@ from tune_policies import CpuPolicy, GpuPolicy, MixedPolicy, OomRetryScheduler, 
 from tune_policies import run as run_under_policy
 from tune_policies.trainers import as_trainable
 
-from .judge import Event, TrialEnd
-
 EVENTS: Final = "events"
 ORDERS: Final = "orders"
 FINISH: Final = "finish"
-_OUTCOME: Final = "outcome.json"
+OUTCOME: Final = "outcome.json"
 _STEP_S: Final = 0.25
 
 
-def read_outcome(folder: Path) -> tuple[dict[str, TrialEnd], str]:
-    """Return how each trial ended, and the error of the run. Both are empty if the program has not written them."""
-    path = folder / _OUTCOME
-    if not path.exists():
-        return {}, ""
-    found = json.loads(path.read_text())
-    return {trial: TrialEnd(*end) for trial, end in found["trials"].items()}, found["error"]
+class Event(NamedTuple):
+    """An event that a trial recorded.
+
+    Attributes:
+        what: Whether a process started the trial (``"start"``) or began a step (``"step"``).
+        at_s: The time of the event, in seconds since 1970.
+        trial: The trial's ID.
+        pid: The process ID.
+        node: The ID of the node.
+        step: The number of the step. For a start, it is the last step in the checkpoint.
+    """
+
+    what: str
+    at_s: float
+    trial: str
+    pid: int
+    node: str
+    step: int
 
 
 class Steps:
@@ -54,7 +63,7 @@ class Steps:
                 self._done = json.loads(Path(folder, "done").read_text())
         self._record("start")
 
-    def _record(self, what: Literal["start", "step", "order"]) -> None:
+    def _record(self, what: str) -> None:
         node = ray.get_runtime_context().get_node_id()
         event = Event(what, time.time(), self._trial, os.getpid(), node, self._done)
         with Path(self._folder, EVENTS, f"{self._trial}-{os.getpid()}").open("a") as file:
@@ -76,17 +85,13 @@ class Steps:
         path = self._folder / ORDERS / self._trial
         if not path.exists():
             return
-        order, _, argument = path.read_text().partition(" ")
+        order = path.read_text()
         path.unlink()
-        self._record("order")
         if order == "fail":
             raise RuntimeError("the trial was ordered to fail")
-        if order == "run-out":  # a stand-in with the same class name, because PyTorch may not be installed
-            error = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
-            raise error("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        taken = bytearray(b"x") * int(argument)  # hold the memory until Ray kills this process
-        time.sleep(60)
-        del taken
+        # A stand-in with the same class name, because PyTorch may not be installed.
+        error = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
+        raise error("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
 def _train(config: dict[str, Any]) -> None:
@@ -152,8 +157,8 @@ def main(folder: Path, *, address: str, way: str, num_trials: int, max_failures:
         ).trials
     except Exception as raised:  # noqa: BLE001 the matrix reports each error
         error = f"{type(raised).__name__}: {raised}"
-    ends = {trial.trial_id: TrialEnd(trial.status, (trial.last_result or {}).get("step")) for trial in trials}
-    (folder / _OUTCOME).write_text(json.dumps({"trials": ends, "error": error}))
+    ends = {trial.trial_id: trial.status for trial in trials}
+    (folder / OUTCOME).write_text(json.dumps({"trials": ends, "error": error}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measures the time and memory of planning by number of nodes, and the time of the rule of thumb.
+"""Measures the time of planning by number of nodes, and the time of the rule of thumb.
 
 The rule of thumb divides the total resources of the cluster by the request. It is fast, but wrong because a trial must
 fit on one node or device.
@@ -7,19 +7,15 @@ fit on one node or device.
 import gc
 import random
 import time
-import tracemalloc
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 from tune_policies import (
-    AcceleratorPolicy,
     AutoscalingPolicy,
-    CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
     EvenSplitPolicy,
-    FirstFeasiblePolicy,
     GpuMemoryPolicy,
     GpuPolicy,
     MixedPolicy,
@@ -42,48 +38,31 @@ _PLAIN: Final[tuple[ResourcePolicy, ...]] = (
     CpuPolicy(cpus=2, memory="2GiB", num_workers=2),
     GpuPolicy(gpus=0.3),
     GpuMemoryPolicy(gpu_memory="6GiB"),
-    AcceleratorPolicy(resource="HPU", amount=2),
     EvenSplitPolicy(num_trials=1000, min_gpus=0.3),
-    FirstFeasiblePolicy(GpuPolicy(gpus=16), CpuPolicy()),
-    CappedPolicy(GpuPolicy(), 8),
     ReservingPolicy(CpuPolicy(), cpus=40, gpus=8, memory="64GiB"),
     SelectingPolicy(GpuPolicy(), label_selector={"zone": "!a"}, exclude_head=True),
     AutoscalingPolicy(GpuPolicy()),
     MixedPolicy(GpuPolicy(gpus=0.5), CpuPolicy(cpus=2)),
 )
-_POLICIES: Final[Mapping[str, ResourcePolicy]] = {
-    **{type(policy).__name__: policy for policy in _PLAIN},
-    "MixedPolicy, Train workers": MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(cpus=2, num_workers=2)),
-    "MixedPolicy, four slot types": MixedPolicy(
-        GpuPolicy(accelerator_type="H100", num_workers=2),
-        GpuPolicy(gpus=0.5, accelerator_type="A100"),
-        GpuPolicy(accelerator_type="L4", num_workers=2),
-        CpuPolicy(cpus=2, num_workers=2),
-    ),
-}
+_POLICIES: Final[Mapping[str, ResourcePolicy]] = {type(policy).__name__: policy for policy in _PLAIN}
 
 _Prepare = Callable[[], Callable[[], object]]
 """A function that prepares one run, which is not timed, and returns the function to time."""
 
 
 def measure_planning(node_counts: list[int], repetitions: int) -> None:
-    """Print the time (ms) and the peak memory (MiB) of each policy's plan, by number of nodes."""
+    """Print the time of each policy's plan in milliseconds, by number of nodes."""
     times: dict[str, dict[str, Spread]] = {}
-    peaks: dict[str, dict[str, float]] = {}
     for count in node_counts:
-        fields = _node_fields(count)
-        capacity = _built(fields)
+        capacity = _cluster(count)
         different = capacity.with_nodes(_with_more_memory(node, number) for number, node in enumerate(capacity.nodes))
         rule: dict[str, _Prepare] = {"sums ÷ request": partial(partial, _rule_of_thumb, capacity)}
-        files: dict[str, _Prepare] = {
-            "build the cluster": partial(partial, _built, fields),
-            "read the cluster from JSON": partial(partial, ClusterCapacity.from_json, capacity.to_json()),
-        }
-        times[f"{count:,}"] = _interleaved_ms(rule | _plans(capacity) | files, repetitions)
+        times[f"{count:,}"] = _interleaved_ms(rule | _plans(capacity), repetitions)
         times[f"{count:,} different"] = _interleaved_ms(_plans(different), repetitions)
-        peaks[f"{count:,}"] = {name: _peak_mib(prepare()) for name, prepare in _plans(capacity).items()}
-    _print("Time of one plan (ms), median ± half the interquartile range", times)
-    _print("Peak memory of one plan (MiB), without the capacity", peaks)
+    table = empty_table("Time of one plan (ms), median ± half the interquartile range", "Nodes", *times)
+    for name in next(iter(times.values())):
+        table.add_row(name, *(str(column.get(name, "")) for column in times.values()))
+    TextConsole(width=110).print(table)
     print(f"{repetitions} runs of each in random order, {_NUM_SHAPES} node shapes; “different”: no two nodes are equal")
     print(f"{describe_machine()}\ncommand: {own_command()}")
 
@@ -120,15 +99,12 @@ def _with_more_memory(node: NodeCapacity, more_bytes: int) -> NodeCapacity:
     return node.model_copy(update={"resources": node.resources.replaced(memory_bytes=memory)})
 
 
-def _node_fields(num_nodes: int) -> list[dict[str, Any]]:
-    """Return the fields of nodes with 50 combinations of CPUs, host memory and devices, and with Ray's labels."""
-    return [_fields(index, *_shape(index % _NUM_SHAPES)) for index in range(num_nodes)]
-
-
 @collector_paused()  # as the probe does
-def _built(nodes: list[dict[str, Any]]) -> ClusterCapacity:
+def _cluster(num_nodes: int) -> ClusterCapacity:
+    """Return nodes with 50 combinations of CPUs, host memory and devices, and with Ray's labels."""
+    fields = [_fields(index, *_shape(index % _NUM_SHAPES)) for index in range(num_nodes)]
     gpu_node = NodeTypeCapacity(name="gpu", resources=Resources(cpus=32, gpus=4), max_nodes_to_add=64)
-    return ClusterCapacity(nodes=tuple(NodeCapacity(**fields) for fields in nodes), node_types=(gpu_node,))
+    return ClusterCapacity(nodes=tuple(NodeCapacity(**each) for each in fields), node_types=(gpu_node,))
 
 
 def _shape(index: int) -> tuple[Resources, str | None]:
@@ -154,20 +130,3 @@ def _rule_of_thumb(capacity: ClusterCapacity) -> int:
     gpus = sum(node.resources.gpus for node in capacity.nodes)
     cpus = sum(node.resources.cpus for node in capacity.nodes)
     return int(min(gpus / 0.3, cpus))
-
-
-def _peak_mib(plan: Callable[[], object]) -> float:
-    tracemalloc.start()
-    try:
-        plan()
-        return tracemalloc.get_traced_memory()[1] / 2**20
-    finally:
-        tracemalloc.stop()
-
-
-def _print(title: str, columns: Mapping[str, Mapping[str, Spread | float]]) -> None:
-    table = empty_table(title, "Nodes", *columns)
-    for name in next(iter(columns.values())):
-        cells = [column.get(name, "") for column in columns.values()]
-        table.add_row(name, *(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in cells))
-    TextConsole(width=110).print(table)
