@@ -1,4 +1,4 @@
-"""Builds benchmark runs with known times. On the GPU, trials start more slowly, and steps hardly depend on the size."""
+"""Builds benchmark runs with known times. On GPUs, trials start more slowly, and step times hardly depend on sizes."""
 
 from datetime import UTC, datetime
 

@@ -1,7 +1,7 @@
 """Stand-ins for the packages ``cupy`` and ``pynvml`` in processes without a GPU.
 
-They provide only what this project uses: CuPy's memory pool without real memory, and NVML's readings, which come from
-a file.
+They contain only the functions that this project uses. CuPy's memory pool has no real memory, and NVML's readings come
+from a file.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The commands ``tune-policies bench`` and ``python -m tune_policies.benchmarks``.
 
-Results go to stdout, everything else to stderr. The exit status is 0 on success, 1 if the request is infeasible or
-nothing can be compared or decided, 2 for invalid usage, and 130 after Ctrl-C.
+They print results to stdout, and all other messages to stderr. The exit status is 0 on success, 1 if the request is
+infeasible or nothing can be compared or decided, 2 for invalid usage, and 130 after Ctrl-C.
 """
 
 from typing import Any, Final

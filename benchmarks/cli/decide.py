@@ -26,7 +26,7 @@ _MOST_NOTES: Final = 20
 def decide(
     run: Annotated[Path, typer.Argument(help="The file that `run` wrote.", metavar="RUN.json")],
     *,
-    steps_per_trial: Annotated[int, typer.Option(min=1, help="Steps of a trial.")],
+    steps_per_trial: Annotated[int, typer.Option(min=1, help="Number of steps per trial.")],
     prices: Annotated[Path | None, typer.Option(help="Prices: YAML or JSON, or SkyPilot's vms.csv.")] = None,
     region: Annotated[str | None, typer.Option(help="Region of the prices; by default the cheapest.")] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Use the spot prices of vms.csv.")] = False,
@@ -34,7 +34,7 @@ def decide(
         str | None,
         typer.Option(help="The measured GPU: gpu, or a fraction such as gpu@0.25; by default the first measured GPU."),
     ] = None,
-    gpu_type: Annotated[str | None, typer.Option(help="The GPU's name in the prices; by default Ray's.")] = None,
+    gpu_type: Annotated[str | None, typer.Option(help="The GPU's name in the prices; by default Ray's name.")] = None,
     cluster: Cluster = None,
     address: Address = None,
     timeout_s: TimeoutS = 30.0,
@@ -52,15 +52,15 @@ def decide(
     ] = None,
     node_cpus: Annotated[
         int | None,
-        typer.Option(min=1, help="CPUs of a CPU node; by default those of the cluster's largest node without GPUs."),
+        typer.Option(min=1, help="CPUs per CPU node; by default as on the cluster's largest node without GPUs."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the decision here, for BenchmarkedPolicy.")
+        Path | None, typer.Option("--output", "-o", help="Write the decision to this file, for BenchmarkedPolicy.")
     ] = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Decide above which size a GPU is worth it, by the time and cost of a trial and the trials per hour."""
+    """Decide above which size a GPU is worth it, by the Show times and costs of a trial and the trials per hour."""
     from tune_policies.kuberay.reading.load_cluster import load_capacity
 
     from ..decide.cpu_nodes import NodesQuestion
@@ -99,7 +99,7 @@ def decide(
 
 
 def _show(decided: "Decided", *, as_json: bool) -> None:
-    """Print the decision on stdout, and its notes on stderr."""
+    """Print the decision to stdout, and its notes to stderr."""
     from ..report.tables import print_decision
 
     for note in decided.notes[:_MOST_NOTES]:

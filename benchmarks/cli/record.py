@@ -56,12 +56,12 @@ class Format(StrEnum):
 def export(
     file: File,
     *,
-    format_: Annotated[Format, typer.Option("--format", help="csv: all blocks; json: everything, as `run` writes it.")],
+    format_: Annotated[Format, typer.Option("--format", help="csv: the times of all blocks; json: the whole file.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")] = None,
     redact: Redact = False,
     force: Force = False,
 ) -> None:
-    """Write the raw times for other programs as CSV, or the whole run as JSON, for example without host names."""
+    """Write the measured times as CSV for other programs, or the whole run as JSON, for example without host names."""
     if output is not None:
         check_new(output, force=force, inputs=(file,))
     run_set = read_run_set(file)
@@ -77,13 +77,11 @@ def export(
 def plot(
     file: File,
     *,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="File of the picture; its suffix determines the format.")
-    ],
-    phase: Annotated[Phase, typer.Option(help="Phase to draw.")] = Phase.TRANSFERS,
+    output: Annotated[Path, typer.Option("--output", "-o", help="File of the plot; its suffix determines the format.")],
+    phase: Annotated[Phase, typer.Option(help="Phase to plot.")] = Phase.TRANSFERS,
     force: Force = False,
 ) -> None:
-    """Draw time against size, a line for each device and a panel for each workload."""
+    """Plot time against size, with a line for each device and a panel for each workload."""
     from ..report.figures import crossover_figure
     from ..report.page import check_ending, save_figure
 
@@ -106,7 +104,7 @@ def compare(
     same_within: Annotated[float, typer.Option(help="Relative difference below which times count as the same.")] = 0.05,
     as_json: Json = False,
 ) -> None:
-    """Compare the devices of a run: which is faster in a step, and with what confidence."""
+    """Compare the devices of a run: show which device is faster in a step, with confidence intervals."""
     from ..compare.verdicts import verdicts
     from ..decide.decide import UndecidedError
     from ..report.tables import print_verdicts

@@ -27,9 +27,9 @@ def run(
     ] = None,
     size: Annotated[list[int] | None, typer.Option(min=1, help="Size of the workloads; may be repeated.")] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Processes of each configuration.  [default: 5; quick: 3]")
+        int | None, typer.Option(min=1, help="Processes per configuration.  [default: 5; quick: 3]")
     ] = None,
-    cpus: Annotated[float, typer.Option(help="CPUs of a trial, on every device.")] = 1,
+    cpus: Annotated[float, typer.Option(help="CPUs per trial, on every device.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random order.")] = 0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File of the record.  [default: run-DATE-TIME.json]")
@@ -42,16 +42,16 @@ def run(
     ] = None,
     process_timeout_s: Annotated[
         float | None,
-        typer.Option(min=0.1, help="The time limit of a process, in seconds.  [default: 60; quick: 15]"),
+        typer.Option(min=0.1, help="Timeout time limit of a process, in seconds.  [default: 60; quick: 15]"),
     ] = None,
     control: Annotated[
-        bool, typer.Option(help="Measure a second, equal configuration, which shows how noisy the machine is.")
+        bool, typer.Option(help="Measure the first device twice, to show how noisy the machine is.")
     ] = True,
     address: Address = None,
     timeout_s: TimeoutS = 30.0,
     json: Json = False,
 ) -> None:
-    """Time the steps, transfers and start of workloads on devices, in fresh processes and random order."""
+    """Measure the times of steps, transfers and starts of workloads on devices, in new processes and random order."""
     from ..measuring.colocation import parse_devices
     from ..measuring.runner import Session, measure_to_file
     from ..record.machine import own_command
@@ -118,7 +118,7 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
 
 
 def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:
-    """Print the measurements on stdout, and the path of the record on stderr."""
+    """Print the measurements to stdout, and the path of the record to stderr."""
     from .record import print_measured
 
     print_measured(run_set, as_json=as_json)
@@ -134,16 +134,16 @@ def packing(
         list[str] | None, typer.Option(help="Name of a workload, or module:function; may be repeated.")
     ] = None,
     size: Annotated[int | None, typer.Option(min=1, help="Size of the workloads, if not the default one.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps of a trial.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of steps per trial.")] = None,
     trials_per_gpu: Annotated[list[int] | None, typer.Option(min=2, help="Trials at once; may be repeated.")] = None,
-    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each number of trials.")] = 3,
-    cpus_per_trial: Annotated[float, typer.Option(min=0, help="CPUs of a trial under the measured plan.")] = 1,
-    mps: Annotated[bool, typer.Option("--mps", help="Also run under MPS the trials that share the GPU.")] = False,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs for each number of trials at once.")] = 3,
+    cpus_per_trial: Annotated[float, typer.Option(min=0, help="CPUs per trial under the measured plan.")] = 1,
+    mps: Annotated[bool, typer.Option("--mps", help="Also run the trials that share the GPU under MPS.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the record to this file.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Count trials per hour on one GPU: one at a time, several at once, and under a measured plan."""
+    """Measure the trials per hour on one GPU: one at a time, several at once, and under a measured plan."""
     from ..measuring.packing import Sweep, default_trainings, find_training, measure_throughput
 
     trainings = [find_training(name, size, steps) for name in workload or ()] or default_trainings()

@@ -1,4 +1,4 @@
-"""With a decision on a real GPU, small trials run on CPUs and large ones on the GPU. `make test-gpu` runs it."""
+"""Under a decision, small trials run on CPUs, and large trials on a real GPU. `make test-gpu` runs this test."""
 
 import pytest
 from ray import tune

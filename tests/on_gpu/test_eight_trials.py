@@ -1,4 +1,4 @@
-"""Eight trials share one GPU. The driver's counts stay within each limit, and one OOM error affects no other trial."""
+"""Eight trials share a GPU. Each stays within its limit, and an OOM error of one trial does not affect the others."""
 
 import threading
 import warnings

@@ -27,7 +27,7 @@ except Exception as error:
 
 
 def cause_of_oom(fraction, held, asked):
-    """Classify the error of a process that uses one part of the device and allocates another."""
+    """Return the classified error of a process that allocates two parts of the device, ``held`` and ``asked``."""
     command = [sys.executable, "-c", ALLOCATE, str(fraction), str(held), str(asked)]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
 

@@ -1,4 +1,4 @@
-"""The usage records on a real GPU: counters of frameworks and NVML, and leaks. `make test-gpu` runs these tests."""
+"""Usage records and memory leaks on a real GPU. `make test-gpu` runs these tests."""
 
 import contextlib
 import os

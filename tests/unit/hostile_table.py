@@ -1,6 +1,6 @@
 """Runs loaders on hostile files in a separate process, which measures their time and memory.
 
-``python -m tests.unit.hostile_table FORM …`` prints a line of JSON for each pair.
+``python -m tests.unit.hostile_table FORM …`` prints a line of JSON for each pair of a loader and a form of file.
 """
 
 import gzip
@@ -62,12 +62,12 @@ def lint(path):
 
 
 def read_results(path, *names):
-    """Read the file under each of these names as a file of a run."""
+    """Read a run folder that contains the file, once with each of these names."""
     for name in names:
         folder = path.with_name(f"run-{name}")
         folder.mkdir(exist_ok=True)
         (folder / name).symlink_to(path)
-        with suppress(InvalidResourcesError):  # a folder without a readable file is no run
+        with suppress(InvalidResourcesError):  # a folder without a readable file is not a run
             read_usage(folder)
 
 
@@ -120,7 +120,7 @@ LOADERS = {
     "record of throughput": Loader(read_throughput),
     "record of a run": Loader(read_run_record),
     "manifest": Loader(find_cluster),
-    "manifest, by lint": Loader(lint, may_pass=True),  # another manifest is only a note
+    "manifest, by lint": Loader(lint, may_pass=True),  # a manifest of another kind is only a note
     "runtime environment": Loader(load_runtime_env, may_pass=True),  # any mapping is valid
     "run of Tune": Loader(read_tune, may_pass=True),
     "run of Train": Loader(read_train, may_pass=True),
@@ -430,9 +430,9 @@ HEAVY = {
     *("as_large_as_is_read", "many_keys", "many_keys_in_json", "many_documents", "many_wrong_parts"),
     *("many_empty_parts", "still_more_wrong_parts", "still_more_empty_parts", "too_many_lists", "too_many_lines"),
 }
-"""Forms that take less than a second to read."""
+"""Forms of large files, whose tests are slow."""
 OF_RACES = {"appears_and_disappears"}
-"""Forms whose file may be valid at the time of reading."""
+"""Forms whose file changes, so that it may be valid when it is read."""
 
 
 @contextmanager
@@ -456,7 +456,7 @@ def written_meanwhile(write):
 
 
 def tried(name, form):
-    """Return the result of a loader with a file of one form."""
+    """Load a file of this form, and return the outcome, the messages, and the use of time and memory."""
     folder = Path(tempfile.mkdtemp())
     path = folder / NAME
     writer = made(form, path)
@@ -490,7 +490,7 @@ def tried(name, form):
 
 
 def made(form, path):
-    """Create the file, and return the function that writes it concurrently, or ``None``.
+    """Create the file, and return a function that changes it concurrently, or ``None`` if the file does not change.
 
     The content of large files is cached.
     """
@@ -516,7 +516,7 @@ def hang(*_):
 def main(forms):
     signal.signal(signal.SIGALRM, hang)
     for name in LOADERS:
-        if child := os.fork():  # in a fork, because the peak memory of a process would also count for the next loader
+        if child := os.fork():  # fork for each loader, because the peak memory of a process never decreases
             os.waitpid(child, 0)
             continue
         for form in forms:

@@ -1,4 +1,4 @@
-"""Functions for the tests of the optimum, which run in another process because they import OR-tools."""
+"""Functions for the tests of the optimum. They run in another process, because they import OR-tools."""
 
 
 def question(policy, capacity):

@@ -39,7 +39,7 @@ def clusters():
 
 
 def plan_or_skip(policy, capacity):
-    """Return the plan, or let Hypothesis try another example."""
+    """Return the plan. If the policy is infeasible, let Hypothesis try another example."""
     try:
         return policy.plan(capacity)
     except InfeasibleRequestError:

@@ -12,7 +12,7 @@ class Noise(NamedTuple):
 
     Attributes:
         of_block: The standard deviation of the logarithm of a block's time.
-        of_process: The standard deviation of the logarithm of a process's time, without that of its blocks.
+        of_process: The standard deviation of the logarithm of a process's time, without the variation of its blocks.
         linear_drift: The slowdown of the machine from the first round to the last.
         walk: The standard deviation of the random change from one round to the next.
     """
@@ -28,7 +28,8 @@ def log_medians(
 ) -> tuple[Floats, Floats]:
     """Return the logarithms of the median times of the processes of two configurations, with shape (draws, rounds).
 
-    The times of blocks have a log-normal distribution around that of their process, and processes around their round.
+    The times of blocks have a log-normal distribution around the time of their process, and the times of processes have
+    one around the time of their round.
     The drift of a round is the same for both configurations.
 
     Args:

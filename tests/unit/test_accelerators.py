@@ -67,7 +67,7 @@ def test_three_variables_hide_gpus_from_every_framework():
 
 
 def test_all_gpu_families_allow_the_same_amounts():
-    """So the amounts of a resource can be checked without knowing the family."""
+    """The check of an amount relies on this, because a resource request does not contain the GPU family."""
     assert len({(family.can_be_split, family.amounts) for family in FAMILIES if family.resource == "GPU"}) == 1
 
 
@@ -131,7 +131,7 @@ def test_a_device_type_of_another_resource_raises_an_error_with_the_valid_types(
 
 
 WITHOUT_TOTAL = {"AMD-Instinct-MI300A", "AMD-Radeon-R9-200-HD-7900", "AMD-Radeon-HD-7900"}
-"""GPUs that share their memory with the CPU, and types with several sizes. Apple's GPUs are excluded, too."""
+"""GPUs that share their memory with the CPU, and types with several memory sizes, except Apple's GPUs."""
 
 
 def test_every_gpu_type_with_one_memory_size_has_a_total():

@@ -1,4 +1,4 @@
-"""Tests that wrong results of user-defined policies, and plans of other clusters, raise clear errors."""
+"""Tests that wrong results of user-defined policies, and plans for other clusters, raise clear errors."""
 
 import pytest
 from rich.console import Console
@@ -33,7 +33,7 @@ class ForgetsToReturnPolicy(ResourcePolicy):
     ],
     ids=["alone", "a choice", "nested in another policy"],
 )
-def test_a_policy_that_returns_no_plan_is_named(policy):
+def test_a_policy_that_returns_no_plan_raises_an_error_with_its_name(policy):
     with pytest.raises(InvalidResourcesError, match=r"ForgetsToReturnPolicy\.plan must return a TrialPlan, got None"):
         policy.plan(CPUS)
 
@@ -45,7 +45,7 @@ def test_explaining_a_plan_on_another_cluster_is_an_error():
         plan.explain(CPUS)
 
 
-def test_nodes_can_only_be_requested_for_a_plan():
+def test_a_request_for_nodes_requires_a_plan():
     with pytest.raises(InvalidResourcesError, match="plan must be the TrialPlan of a policy, got None"):
         request_capacity(None)
 
@@ -68,5 +68,5 @@ class UnprintableError(Exception):
         raise ValueError("no text")
 
 
-def test_an_error_without_a_message_is_not_an_out_of_memory_error():
+def test_an_error_that_cannot_be_printed_is_not_an_out_of_memory_error():
     assert classify_oom(UnprintableError()).kind == "none"

@@ -1,4 +1,4 @@
-"""Plans that follow a decision: small trials on the CPU, large ones on the GPU."""
+"""Plans that follow a decision: small trials run on CPUs, and large trials on GPUs."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -49,22 +49,22 @@ def device(plan, **config):
         ({16: "GPU", 32: "CPU", 64: "GPU"}, (40,), "CPU"),
     ],
     ids=[
-        "up to the CPU's last",
+        "small trials",
         "at and above a size",
-        "below all",
-        "not surely better",
-        "changing back",
-        "and between",
+        "below all sizes",
+        "ambiguous",
+        "after a change back",
+        "between two sizes",
     ],
 )
-def test_a_trial_runs_on_the_device_of_the_largest_measured_size_up_to_its_own(answers, sizes, where):
+def test_a_trial_runs_on_the_device_for_the_largest_measured_size_up_to_its_own_size(answers, sizes, where):
     plan = policy(a_decision("A100", answers)).plan(CLUSTER)
 
     assert {device(plan, batch_size=size) for size in sizes} == {where}
 
 
 @pytest.mark.parametrize("config", [{}, {"batch_size": "large"}, {"batch_size": 0}, {"batch_size": True}])
-def test_a_config_without_the_number_gets_the_gpu_and_is_reported(config):
+def test_a_config_without_a_valid_size_gets_the_gpu_and_is_reported(config):
     plan = policy().plan(CLUSTER)
 
     assert device(plan, **config) == "GPU"
@@ -73,7 +73,7 @@ def test_a_config_without_the_number_gets_the_gpu_and_is_reported(config):
     )
 
 
-def test_the_number_may_be_in_a_nested_mapping():
+def test_the_size_may_be_in_a_nested_mapping():
     plan = policy(size="model/width").plan(CLUSTER)
 
     assert device(plan, model={"width": 16}) == "CPU"
@@ -92,7 +92,7 @@ def test_gpus_and_the_remaining_cpus_both_have_slots():
     ]
 
 
-def test_the_guaranteed_number_of_trials_is_that_of_the_smaller_slot_type():
+def test_the_slot_type_with_fewer_slots_determines_the_guaranteed_number_of_trials():
     plan = policy(cpu=CpuPolicy(cpus=16)).plan(CLUSTER)
 
     assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == (1, 2)
@@ -188,7 +188,7 @@ def test_a_decision_from_other_hardware_is_rejected_unless_accepted(decision, me
     assert any(", and used on a" in reason.lower() for reason in plan.reasons)
 
 
-def test_hardware_on_which_no_trial_is_placed_does_not_count():
+def test_unused_nodes_may_have_other_hardware_than_the_measured_hardware():
     other = gpu_node("b", gpus=8, cpus=0, accelerator_type="T4").model_copy(update={"cpu_model": "a CPU"})
     both = CLUSTER.model_copy(update={"nodes": (NODE, other)})
 
@@ -207,7 +207,7 @@ def test_unknown_hardware_is_reported_as_unknown():
 
 
 @pytest.mark.parametrize("is_naive", [True, False], ids=["without a time zone", "with one"])
-def test_an_old_decision_is_rejected_by_the_date_of_the_capacity(is_naive):
+def test_a_decision_is_rejected_if_it_is_too_old_at_the_date_of_the_capacity(is_naive):
     read_at = (MEASURED_AT + timedelta(days=91)).replace(tzinfo=None if is_naive else UTC)
     later = CLUSTER.model_copy(update={"read_at": read_at})
 
@@ -225,7 +225,7 @@ def test_the_plan_contains_the_measured_versions_unless_other_versions_are_accep
     assert policy(decision, accept_other_versions=True).plan(CLUSTER).by_config.holds_for == {}
 
 
-def test_the_objective_cost_decides_by_cost():
+def test_the_objective_cost_selects_the_cheapest_device():
     cheap = a_decision(
         "A100", {16: a_size(16, "GPU", cheapest="CPU", flips_at=4), 64: a_size(64, "CPU", cheapest="GPU", flips_at=1)}
     )

@@ -98,7 +98,7 @@ def test_each_trial_reserves_the_measured_host_memory(policy, memory_gib, at_onc
     assert any("of host memory per worker" in reason for reason in plan.reasons) == (memory_gib is not None)
 
 
-def test_as_many_run_at_once_as_their_configs_allow():
+def test_the_number_of_trials_at_once_depends_on_their_configs():
     plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
 
     assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == (4, 36)
@@ -138,7 +138,7 @@ def test_a_config_that_needs_more_than_any_gpu_is_infeasible():
         plan.slot_for({"batch": 1024})
 
 
-def test_only_configs_that_ran_out_of_memory_are_infeasible():
+def test_a_config_that_ran_out_of_memory_is_infeasible_and_other_configs_are_not():
     profile = profile_of(measured(2, batch=8), measured(80, "out_of_memory", batch=99))
     plan = GpuMemoryPolicy(profile=profile).plan(ONE_GPU)
 
@@ -167,7 +167,7 @@ def test_either_an_amount_or_a_profile_is_required(fields):
         GpuMemoryPolicy(**fields)
 
 
-def test_the_plan_for_a_config_fits_a_train_run():
+def test_a_plan_for_one_config_has_the_resources_of_its_train_workers():
     plan = GpuMemoryPolicy(profile=PROFILE, num_workers=2).plan(ONE_GPU)
 
     one = plan.for_config({"batch": 8})
@@ -236,7 +236,7 @@ def test_added_nodes_suffice_for_trials_of_the_largest_size(policy, nodes_to_add
     assert (plan.nodes_to_add, asked) == ({"gpu": nodes_to_add}, nodes_to_add + 1)
 
 
-def test_it_survives_json_and_pickle():
+def test_a_plan_by_profile_survives_json_and_pickle():
     plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
 
     assert TrialPlan.from_json(plan.to_json()) == plan == pickle.loads(pickle.dumps(plan))
@@ -249,7 +249,7 @@ def test_it_survives_json_and_pickle():
     headroom=st.sampled_from([0, 0.1, 0.5]),
     num_workers=st.integers(0, 2),
 )
-def test_every_measured_config_gets_at_least_what_it_needs(capacity, needs, headroom, num_workers):
+def test_every_measured_config_gets_at_least_the_memory_it_needs(capacity, needs, headroom, num_workers):
     profile = profile_of(*(measured(gib, batch=batch) for batch, gib in needs))
     large_enough = ClusterCapacity.of(*capacity.nodes, gpu_node("large", gpus=2, gpu_memory_gib=80))
     plan = GpuMemoryPolicy(profile=profile, headroom=headroom, num_workers=num_workers).plan(large_enough)

@@ -40,7 +40,7 @@ def test_unknown_gpu_memory_stays_unknown(devices):
 
 
 def test_more_gpus_than_devices_leave_gpu_memory_unknown():
-    """Ray would assign one device several times."""
+    """Ray would assign a device to several trials."""
     node = gpu_node("a", gpus=1, gpu_memory_gib=80)
 
     assert node.model_copy(update={"resources": Resources(gpus=4)}).smallest_gpu_memory_bytes is None

@@ -137,7 +137,7 @@ def test_nodes_without_a_name_are_named_after_their_devices():
     assert [each.name for each in catalog.nodes] == ["a100-80g-x4", "a100-80g-x4-2", "cpu-16", "gpu-2", "gpu"]
 
 
-def test_a_catalog_is_planned_with_the_number_of_nodes_in_count():
+def test_a_plan_for_a_catalog_uses_the_number_of_nodes_in_count():
     listed = NodeCatalog(nodes=(NodeType(count=3, cpus=8, gpus=2, gpu_memory="39GiB"), NodeType(cpus=16)))
 
     by_shape = {group.node.resources.cpus: group for group in capacity_of(listed).groups}
@@ -216,7 +216,7 @@ def test_a_slice_has_as_many_hosts_as_its_chips_need(topology, chips, hosts):
     assert tpu.num_hosts == hosts
 
 
-def test_a_node_has_its_own_labels_and_that_of_its_device_type():
+def test_a_node_has_its_own_labels_and_the_label_of_its_device_type():
     labels = node_type(gpus=1, accelerator_type="L4", labels={"zone": "eu"}).ray_labels
 
     assert labels == {"ray.io/accelerator-type": "L4", "zone": "eu"}

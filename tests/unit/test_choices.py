@@ -57,7 +57,7 @@ def test_nodes_are_requested_for_min_trials(policy, capacity):
     assert len(needs(policy, capacity, 1).bundles) == 3
 
 
-def test_or_tries_one_policy_after_the_other():
+def test_the_or_operator_tries_one_policy_after_the_other():
     gpu, cpu, small = GpuPolicy(), CpuPolicy(cpus=4), CpuPolicy()
 
     assert gpu | cpu == FirstFeasiblePolicy(gpu, cpu)
@@ -153,7 +153,7 @@ def test_without_known_node_types_the_policy_determines_the_request(policy, bund
     assert (resources(wanted.bundles), wanted.node_types) == (bundles, None)
 
 
-def test_a_request_that_no_node_could_satisfy_is_not_made():
+def test_no_nodes_are_requested_if_no_node_could_satisfy_the_request():
     with pytest.raises(InfeasibleRequestError, match="reserved for others"):
         needs(ReservingPolicy(CpuPolicy(), gpus=2**20), UNKNOWN, 1)
 
@@ -175,7 +175,7 @@ def test_more_bundles_than_a_request_may_have_are_rejected_with_the_limit():
 
 
 @pytest.mark.parametrize("share", [2, 5, 7, 10, 25, 96])
-def test_float_subtraction_fits_exactly_as_many_fractions_as_the_devices(share):
+def test_subtracting_fractions_as_floats_leaves_room_for_exactly_the_planned_trials(share):
     slot = TrialSlot(trial=Resources(gpus=1 / share), max_concurrent_trials=4 * share)
     left, fitting = 4.0, 0
 

@@ -1,4 +1,4 @@
-"""Tests of decisions from a run, which compare whole trials for a cluster and prices."""
+"""Tests of decisions from a run. A decision compares whole trials on a cluster, and their costs."""
 
 import pytest
 from hypothesis import given, settings
@@ -244,7 +244,7 @@ def test_the_table_has_the_verdict_the_times_the_costs_and_their_conditions():
     ],
     ids=["never", "always", "one size", "once", "it changes back"],
 )
-def test_the_crossover_is_the_size_from_which_on_the_gpu_is_always_the_answer(answers, above, at, text):
+def test_from_the_crossover_on_the_gpu_is_the_answer_for_every_size(answers, above, at, text):
     by_size = {2**power: answer for power, answer in enumerate(answers)}
 
     assert crossover(by_size) == (above, at)
@@ -256,7 +256,7 @@ def decided_with_nodes(capacity=CLUSTER, prices=PRICES, packing=None, **fields):
     return sizes_of(decide(a_run(), terms, capacity, prices, packing))[256]
 
 
-def test_the_number_of_cpu_nodes_that_finish_as_soon_as_one_gpu():
+def test_a_decision_contains_the_number_of_cpu_nodes_that_are_as_fast_as_one_gpu():
     size = decided_with_nodes()
     found = size.gpu_or_nodes
 
@@ -283,7 +283,7 @@ def test_more_gpu_trials_at_once_need_more_nodes():
     assert decided_with_nodes().gpu_or_nodes.gpu_s > found.gpu_s
 
 
-def test_the_nodes_are_those_of_the_cluster_without_gpus():
+def test_cpu_nodes_have_the_size_of_the_clusters_largest_node_without_gpus():
     cluster = ClusterCapacity.of(NODE, gpu_node("b", gpus=0, cpus=8), gpu_node("c", gpus=0, cpus=4))
 
     assert decided_with_nodes(cluster, node_cpus=None).gpu_or_nodes.node_cpus == 8
@@ -304,7 +304,7 @@ def test_the_number_of_trials_has_bounds(num_trials):
         NodesQuestion(num_trials=num_trials)
 
 
-def test_no_number_of_nodes_is_as_fast_if_a_trial_is_slower_than_all_on_the_gpu():
+def test_no_number_of_cpu_nodes_is_as_fast_if_one_trial_takes_longer_than_all_trials_on_the_gpu():
     found = Nodes(num_trials=3, node_cpus=4, trial_cpus=4, price=1.0).against_gpu(
         cpu_trial_s=50.0, gpu_trial_s=10.0, speedups=(2.5, 5.0), gpu_price=6.0
     )
@@ -323,7 +323,7 @@ def test_no_number_of_nodes_is_as_fast_if_a_trial_is_slower_than_all_on_the_gpu(
     gpu_trial_s=st.integers(1, 100),
     price=st.integers(1, 20),
 )
-def test_the_crossover_in_nodes_is_the_one_that_counting_finds(num_trials, per_node, cpu_trial_s, gpu_trial_s, price):
+def test_the_crossover_in_nodes_equals_the_result_of_counting(num_trials, per_node, cpu_trial_s, gpu_trial_s, price):
     found = Nodes(num_trials, per_node, 1, float(price)).against_gpu(
         cpu_trial_s=cpu_trial_s, gpu_trial_s=gpu_trial_s, speedups=(1.0, 1.0), gpu_price=10.0
     )
@@ -336,7 +336,7 @@ def test_the_crossover_in_nodes_is_the_one_that_counting_finds(num_trials, per_n
     assert found.as_cheap_up_to == max(cheap, default=None)
 
 
-def test_the_table_of_nodes_has_the_crossover_and_what_both_cost():
+def test_the_table_of_nodes_has_the_crossover_and_the_cost_of_both():
     console = Console(width=200)
     with console.capture() as captured:
         print_decision(

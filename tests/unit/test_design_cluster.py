@@ -468,7 +468,7 @@ def test_a_plan_survives_json():
     assert ClusterDesign.from_json(plan.to_json()) == plan
 
 
-def test_a_plan_explains_itself():
+def test_the_explanation_of_a_design_has_its_nodes_price_and_reasons():
     plan = design_cluster(GpuPolicy(gpus=0.25, cpus=1), catalog(L4, FOUR_L4), 64)
 
     assert plan.explain().splitlines()[:7] == [

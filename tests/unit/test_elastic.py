@@ -91,7 +91,7 @@ def test_with_several_slot_types_trials_do_not_grow_and_the_plan_explains_it(cap
     assert "each trial keeps its fewest workers" in plan.explain()
 
 
-def test_room_to_grow_is_idle_for_that_reason():
+def test_resources_for_growth_are_idle_with_this_reason():
     capacity = nodes((8, 0))
     plan = CappedPolicy(CpuPolicy(num_workers=(2, 5)), 2).plan(capacity)
 
@@ -103,7 +103,7 @@ def test_room_to_grow_is_idle_for_that_reason():
     ]
 
 
-def test_a_slot_whose_workers_may_become_fewer_than_they_are_is_refused():
+def test_a_slot_whose_maximum_of_workers_is_below_its_minimum_is_rejected():
     with pytest.raises(InvalidResourcesError, match="max_workers=1 must be at least num_workers="):
         TrialSlot(
             trial=Resources(memory_bytes=1),

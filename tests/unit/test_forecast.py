@@ -41,7 +41,7 @@ def test_trials_run_on_permanent_and_on_added_nodes():
     assert stages == [(4, {"gpu": 1}), (16, {"gpu": 4})]
 
 
-def test_a_minimum_without_nodes_explains_why_no_trial_runs():
+def test_a_forecast_has_a_reason_if_no_trial_runs_on_the_minimum_of_nodes():
     minimum = forecast_trials(POLICY, cluster()).at_minimum
 
     assert (minimum.trials_at_once, minimum.nodes) == (0, {"gpu": 0})
@@ -68,7 +68,7 @@ def test_fewer_trials_need_fewer_nodes():
 
 
 @pytest.mark.parametrize("num_trials", [None, 0, 16, 99])
-def test_num_trials_has_no_stage_if_it_needs_all_nodes_or_none(num_trials):
+def test_a_forecast_has_no_stage_for_num_trials_if_all_nodes_or_none_are_needed(num_trials):
     assert forecast_trials(POLICY, cluster(), num_trials=num_trials).for_trials is None
 
 
@@ -150,7 +150,7 @@ def test_a_cluster_with_too_many_nodes_is_refused():
         forecast_trials(CpuPolicy(), cluster(group(min_nodes=20_000, max_nodes=20_000)))
 
 
-def test_a_group_without_a_limit_has_ten_thousand_nodes():
+def test_a_group_without_a_limit_can_have_ten_thousand_nodes():
     forecast = forecast_trials(CpuPolicy(cpus=8), cluster(group(max_nodes=2147483647)))
 
     assert forecast.at_maximum.trials_at_once == 10_000
@@ -190,7 +190,7 @@ def test_compared_policies_have_their_own_nodes_and_prices():
 @pytest.mark.parametrize(
     ("policies", "is_feasible"), [((GpuPolicy(gpus=9), CpuPolicy()), True), ((GpuPolicy(gpus=9),), False)]
 )
-def test_an_infeasible_policy_is_compared_with_the_reason(policies, is_feasible):
+def test_a_comparison_has_the_reason_why_a_policy_is_infeasible(policies, is_feasible):
     listed = NodeCatalog(nodes=(node_type("node", count=2),))
 
     compared = compare_policies([(type(each).__name__, each) for each in policies], listed)

@@ -61,7 +61,7 @@ def test_a_small_run_that_can_start_releases_its_driver_for_a_large_one():
     assert stuck(ClusterOccupancy(nodes=(node(cpus=4),), waiting=(small, large))) == []
 
 
-def test_a_run_with_unknown_workers_may_start():
+def test_a_run_with_unknown_workers_is_assumed_to_start():
     waiting = (run("new", 2, None, driver()), run("old", 1, gang(), driver()))
 
     assert stuck(ClusterOccupancy(nodes=(node(cpus=2),), waiting=waiting)) == []

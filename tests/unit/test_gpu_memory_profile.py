@@ -50,7 +50,7 @@ def test_each_combination_of_non_numeric_values_has_its_own_formula():
         pytest.param({"net": "small", "batch": 16}, id="a larger number if only one was measured"),
     ],
 )
-def test_the_memory_of_unlike_configs_is_unknown(config):
+def test_the_memory_of_a_config_unlike_the_measured_configs_is_unknown(config):
     assert profile_of(({"net": "small", "batch": 8}, 1)).gpu_memory_bytes(config) is None
 
 
@@ -99,7 +99,7 @@ def test_a_measured_config_never_gets_less_than_was_measured(measured):
     assert all(profile.gpu_memory_bytes(config) >= int(gib * GIB) for config, gib in measured)
 
 
-def test_it_explains_what_was_measured_and_the_formula():
+def test_the_explanation_has_the_measurements_and_the_formula():
     profile = profile_of(({"batch": 8}, 2), ({"batch": 16}, 3), versions={"torch": "2.13.0"})
 
     assert profile.explain().splitlines() == [
@@ -115,7 +115,7 @@ def test_a_profile_without_measurements_is_rejected():
         GpuMemoryProfile(measurements=())
 
 
-def test_memory_is_unknown_beyond_a_whole_number_that_did_not_vary():
+def test_memory_is_unknown_if_a_whole_number_exceeds_its_only_measured_value():
     profile = profile_of(({"batch": 8, "width": 256}, 2), ({"batch": 16, "width": 256}, 3))
 
     assert profile.gpu_memory_bytes({"batch": 8, "width": 8192}) is None

@@ -1,4 +1,4 @@
-"""Whether a workload that was called for a GPU has used one."""
+"""The check whether a workload for a GPU has used the GPU."""
 
 import pytest
 

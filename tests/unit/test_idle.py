@@ -110,7 +110,7 @@ def test_idle_resources_have_a_reason(capacity, policy, expected):
     assert explained(capacity, policy) == expected
 
 
-def test_nodes_that_are_added_count_as_well():
+def test_resources_of_added_nodes_are_included():
     gpu_type = NodeTypeCapacity(name="gpu", resources=Resources(cpus=8, gpus=2), max_nodes_to_add=3)
     capacity = nodes((1, 0)).model_copy(update={"node_types": (gpu_type,)})
     slot = TrialSlot(trial=Resources(cpus=4, gpus=1), max_concurrent_trials=4)

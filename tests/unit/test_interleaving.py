@@ -102,7 +102,7 @@ def test_only_a_configuration_whose_process_died_is_retried_in_the_next_round(ki
     assert is_done(run_set, GROUP._replace(configurations=(broken,)), 1) is is_given_up
 
 
-def test_the_missing_groups_are_those_of_all_rounds_without_the_completed_ones():
+def test_all_groups_except_the_completed_groups_are_missing():
     assert num_missing(a_run(*map(process_of, GROUP.configurations))) == 3 * 2 - 1
 
 

@@ -48,7 +48,7 @@ def test_the_interval_contains_the_true_ratio_in_95_of_100_runs_on_a_machine_tha
     ("confidence", "freedom", "expected"),
     [(0.95, 1, 12.706), (0.95, 3, 3.1824), (0.99, 7, 3.4995), (0.95, 4.5, 2.6589), (0.95, inf, 1.95996)],
 )
-def test_quantiles_are_those_of_the_tables(confidence, freedom, expected):
+def test_quantiles_equal_the_values_in_published_tables(confidence, freedom, expected):
     assert student_quantile(confidence, freedom) == pytest.approx(expected, rel=1e-4)
 
 
@@ -94,7 +94,7 @@ def test_swapped_times_give_the_inverse_and_another_unit_changes_nothing(first, 
 
 
 @given(times, times)
-def test_the_ratio_is_within_its_bounds_and_the_surer_bounds_are_wider(first, second):
+def test_the_ratio_is_within_its_bounds_and_bounds_of_higher_confidence_are_wider(first, second):
     found = ratio_interval(first, second)
     surer = found.at_confidence(0.99)
 
@@ -106,7 +106,7 @@ def test_the_ratio_is_within_its_bounds_and_the_surer_bounds_are_wider(first, se
     ("first", "message"),
     [({}, "no round has times of both"), ({0: ()}, "no round has times"), ({0: (0.0,)}, "more than 0 s")],
 )
-def test_without_times_nothing_is_compared(first, message):
+def test_a_comparison_without_times_raises_an_error(first, message):
     with pytest.raises(InvalidResourcesError, match=message):
         compare_times(first, {0: (1.0,)})
 
@@ -157,7 +157,7 @@ def test_at_most_one_of_100_pairs_of_equal_times_counts_as_different_on_a_noisy_
     assert wrong <= 6
 
 
-def test_a_difference_of_five_percent_is_found_if_processes_differ_by_one_and_a_half():
+def test_a_difference_of_5_percent_is_found_if_the_times_of_processes_vary_by_1_percent():
     first, second = log_medians(1.05, num_draws=1000, num_rounds=8, noise=Noise(0.01, 0.01))
     _, low, _ = paired_bounds(first - second)
 
@@ -191,7 +191,7 @@ def test_a_verdict_has_its_reason(first, second, outcome, reason):
 
 
 @pytest.mark.parametrize(("ratio", "outcome"), [(2, Outcome.AMBIGUOUS), (9, Outcome.SECOND)])
-def test_a_doubt_is_reported_and_allows_for_a_factor_of_two(ratio, outcome):
+def test_a_doubt_is_reported_and_makes_a_factor_of_two_ambiguous(ratio, outcome):
     found = compare_times(rounds(*[ratio] * 4), rounds(1, 1, 1, 1), doubts=["other processes used 1.00 CPUs"])
 
     assert (found.outcome, found.reasons) == (outcome, ("other processes used 1.00 CPUs",))

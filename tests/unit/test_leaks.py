@@ -1,4 +1,4 @@
-"""Tests that processes that use GPU memory after their trial are ended if the driver's process IDs are reliable."""
+"""Processes that use GPU memory after their trial are ended if the driver reports reliable process IDs."""
 
 import os
 import subprocess

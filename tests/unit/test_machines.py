@@ -38,7 +38,7 @@ shapes = st.builds(
 
 
 class OneNode(RuleBasedStateMachine):
-    """The remaining resources of a node while requests are allocated, and held on unknown devices and released."""
+    """The remaining resources of a node while requests are allocated, or reserved on unknown devices and released."""
 
     @initialize(cpus=st.integers(0, 80_000), gpus=st.integers(0, 5), memory=st.none() | st.integers(0, 30))
     def begin(self, cpus, gpus, memory):
@@ -46,7 +46,7 @@ class OneNode(RuleBasedStateMachine):
         self.node = RemainingNode(self.has)
         self.allocated, self.held = [], []
 
-    # While requests are held on unknown devices, it is unknown which devices have enough left.
+    # While requests are reserved on unknown devices, the remaining amount of each device is unknown.
     @precondition(lambda self: not self.held)
     @rule(amounts=worker_amounts)
     def allocate(self, amounts):
@@ -76,7 +76,7 @@ class OneNode(RuleBasedStateMachine):
 
 
 class Slots(RuleBasedStateMachine):
-    """Trials start and end in the slots of a plan while nodes are added and lost. A free slot always has room.
+    """Trials start and end in the slots of a plan while nodes are added and lost. A trial always fits a free slot.
 
     Ray may allocate a fraction of a GPU on any device with room.
     """
@@ -100,7 +100,7 @@ class Slots(RuleBasedStateMachine):
         self._replan()
 
     def _replan(self):
-        """End all trials first, because trials of another plan may use what the new plan counts on."""
+        """End all trials, because they may use resources that the new plan assigns to other trials. Then plan."""
         for place in [place for place, _ in self.running]:
             self._end(next(i for i, each in enumerate(self.running) if each[0] is place))
         try:
@@ -206,7 +206,7 @@ def quiet():
 def test_failing_trials_and_lost_nodes_lose_no_trial_and_leave_none_waiting(seed):
     """``python -m tests.evidence churn`` simulates a day with 10,000 faults.
 
-    The seeds cover trials that can run on CPUs only, or on GPUs only, while those slots stay idle for other trials.
+    The seeds cover trials that can run only on CPUs or only on GPUs, while such slots stay idle for other trials.
     """
     with simulated_run(seed, most_steps=12) as churn:
         churn.pass_hours(0.1, num_faults=12)

@@ -62,7 +62,7 @@ def test_each_slot_has_its_node():
     )
 
 
-def test_slots_on_expected_nodes_have_no_node_yet():
+def test_slots_on_nodes_to_add_have_no_node_id():
     assert places(AutoscalingPolicy(MIXED, max_nodes_to_add=1), GROWING_POOL) == (
         Placement(slot_type=0, node_id="node-0", count=8),
         Placement(slot_type=0, node_id=None, count=8),
@@ -77,7 +77,7 @@ def test_on_a_smaller_cluster_better_slot_types_keep_their_places():
     assert [layout.count(slot_type) for slot_type in (0, 1)] == [8, 2]
 
 
-def test_slots_keep_their_places_if_a_policy_without_slots_distinguished_more_nodes():
+def test_a_policy_without_slots_does_not_affect_the_places_of_other_slots():
     cluster = ClusterCapacity.of(
         gpu_node("a", gpus=0, cpus=4, memory_gib=2, labels={"zone": "eu"}),
         gpu_node("b", gpus=0, cpus=4, memory_gib=1),
@@ -111,7 +111,7 @@ def test_slots_keep_their_places_if_a_policy_without_slots_distinguished_more_no
         ),
     ],
 )
-def test_train_workers_of_a_trial_are_together(policy, cluster, expected):
+def test_train_workers_of_a_trial_are_placed_together(policy, cluster, expected):
     found = [(each.node_id, dict(each.worker_nodes), each.count) for each in places(policy, cluster)]
 
     assert [place for place in found if place[1]] == expected

@@ -53,7 +53,7 @@ def traceback_of(name, text):
     )
 
 
-def test_the_last_of_several_failures_of_a_trial_counts():
+def test_only_the_last_failure_of_a_trial_counts():
     header = "Failure # {} (occurred at 2026-01-01_00-00-00)\n"
     ran_out, wrong = traceback_of(TORCH_OOM, torch_text()), traceback_of("ValueError", "no")
 

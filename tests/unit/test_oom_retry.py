@@ -111,7 +111,7 @@ def test_host_memory_grows_at_most_to_the_largest_node():
         (OutOfMemory(kind="accelerator", cause="neighbour"), 2, "more_memory"),
     ],
 )
-def test_after_an_oom_error_by_a_neighbour_a_retry_gets_more_only_if_the_same_fails_again(
+def test_after_an_oom_error_caused_by_a_neighbour_retries_keep_the_fraction_at_most_twice(
     out_of_memory, num_same_share_retries, expected
 ):
     assert decide_retry([{"GPU": 0.25}], out_of_memory, num_same_share_retries) == expected

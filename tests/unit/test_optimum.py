@@ -1,6 +1,6 @@
 """The exact optimum on clusters that are small enough to check by hand, compared with plans.
 
-The solver has its own process, because OR-tools and TensorFlow in one process cause a segmentation fault.
+The solver runs in its own process, because OR-tools and TensorFlow in one process cause a segmentation fault.
 """
 
 import importlib.util

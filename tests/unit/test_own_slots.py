@@ -187,7 +187,7 @@ def planned(policy, capacity):
 
 
 @given(policies, clusters())
-def test_own_slots_are_never_fewer_all_have_a_place_and_fit_their_devices(policy, capacity):
+def test_own_slots_are_at_least_as_many_and_fit_their_nodes_and_devices(policy, capacity):
     plan = planned(policy, capacity)
     if plan is None:
         return

@@ -33,7 +33,7 @@ def test_a_rate_is_compared_with_one_trial_at_a_time():
     assert runs.speedup("mlp", "plan", 8) == pytest.approx(8)
 
 
-def test_without_the_run_of_one_trial_at_a_time_there_is_no_comparison():
+def test_rates_are_not_compared_without_a_run_of_one_trial_at_a_time():
     assert record(sample("plan", 8, 400)).speedup("mlp", "plan", 8) is None
 
 
@@ -58,7 +58,7 @@ def test_without_the_run_of_one_trial_at_a_time_there_is_no_comparison():
         "a single number",
     ],
 )
-def test_the_number_of_trials_from_which_more_do_not_pay(rates, expected):
+def test_more_trials_pay_until_doubling_them_brings_less_than_a_tenth(rates, expected):
     assert stops_paying_at(rates) == expected
 
 
@@ -80,7 +80,7 @@ def test_a_failed_run_is_recorded_separately():
     assert (len(runs.samples), runs.failures) == (1, ("mlp, plan, 8 at once: a trial failed",))
 
 
-def test_a_record_survives_json_including_that_of_earlier_versions():
+def test_a_record_survives_json_and_json_of_earlier_versions_still_loads():
     runs = record(sample("alone", 1, 50, losses=(2.0,)))
 
     assert ThroughputRecord.from_json(runs.to_json()) == runs
@@ -98,7 +98,7 @@ def test_a_record_survives_json_including_that_of_earlier_versions():
         ("NVIDIA GH200 480GB", "H200", False),
     ],
 )
-def test_a_record_may_be_of_a_type_that_is_part_of_its_name(gpu, accelerator_type, may_be):
+def test_a_record_matches_a_device_type_that_is_part_of_the_name_of_its_gpu(gpu, accelerator_type, may_be):
     record = ThroughputRecord(gpu=gpu, machine="", command="", plans={})
 
     assert record.may_be_of(accelerator_type) is may_be

@@ -28,7 +28,7 @@ def test_a_plan_saved_with_the_removed_field_divides_cpus_still_loads():
     assert TrialPlan.from_json(older) == plan
 
 
-def test_tune_gets_lower_case_names_and_the_device_type():
+def test_tune_gets_lower_case_resource_names_and_the_device_type():
     slot = TrialSlot(trial=Resources(cpus=2, gpus=0.5), max_concurrent_trials=1, accelerator_type="A100")
     plan = TrialPlan(slots=(slot,), limited_by="GPU")
 
@@ -58,7 +58,7 @@ def test_a_cap_keeps_the_better_slot_types(cap, kept):
     assert [slot.max_concurrent_trials for slot in capped.slots] == kept
 
 
-def test_the_explanation_has_the_number_the_resources_the_limit_and_the_reasons():
+def test_the_explanation_has_the_trials_at_once_their_resources_the_limit_and_the_reasons():
     text = GpuPolicy(gpus=0.4).plan(nodes((16, 3))).explain()
 
     assert text.splitlines() == [
@@ -99,7 +99,7 @@ def test_the_explanation_has_the_gpu_memory_for_tensors(overhead_bytes, expected
     ],
     ids=["idle GPUs", "a full cluster"],
 )
-def test_the_explanation_for_a_cluster_ends_with_idle_resources(capacity, expected):
+def test_an_explanation_for_a_cluster_ends_with_the_idle_resources(capacity, expected):
     plan = GpuPolicy(cpus=4).plan(capacity)
 
     assert plan.explain(capacity).removeprefix(plan.explain()).strip("\n").splitlines() == expected

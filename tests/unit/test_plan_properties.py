@@ -102,7 +102,7 @@ def test_reserved_resources_stay_free(capacity, cpus, gpus, policy):
 
 
 @given(clusters(), st.sampled_from([0.5, 1, 2, 5]), st.integers(0, 2), leaves)
-def test_a_reservation_runs_as_many_trials_as_one_on_few_nodes(capacity, cpus, gpus, policy):
+def test_a_reservation_leaves_room_for_at_least_as_many_trials_as_one_on_few_nodes(capacity, cpus, gpus, policy):
     try:
         on_few_nodes = next(rests(capacity, Resources(cpus=cpus, gpus=gpus)))
     except InfeasibleRequestError:
@@ -134,7 +134,7 @@ def test_a_reservation_runs_as_many_trials_as_one_on_few_nodes(capacity, cpus, g
         ),
     ],
 )
-def test_reserved_resources_exist(shapes, reserved, left):
+def test_reserved_resources_are_placed(shapes, reserved, left):
     first = next(rests(nodes(*shapes), Resources(**reserved)))
 
     assert sorted((node.resources.cpus, node.resources.gpus) for node in first.nodes) == left

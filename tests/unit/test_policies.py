@@ -1,4 +1,4 @@
-"""The plans for common clusters. Tests in ``on_ray`` compare the same clusters with a real Ray."""
+"""The plans for common clusters. Tests in ``on_ray`` compare them with Ray's scheduling."""
 
 import pytest
 

@@ -78,7 +78,7 @@ POLICIES = [
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
-def test_it_keeps_every_promise(policy):
+def test_a_policy_keeps_every_promise(policy):
     check_policy(policy, num_clusters=25, clusters=[CAPACITY])
 
 
@@ -99,7 +99,7 @@ def test_the_list_contains_every_public_policy():
     assert public == set(policies.__all__) == {type(policy).__name__ for policy in POLICIES}
 
 
-def test_a_policy_can_be_a_field_of_a_users_settings():
+def test_a_policy_can_be_a_field_of_a_pydantic_model():
     """Pydantic validates plain data and uses the result of each validator."""
     policy = CappedPolicy(GpuPolicy(), 2)
 
@@ -243,7 +243,7 @@ def test_the_error_has_the_smallest_cluster_that_shows_the_mistake():
     assert "smallest cluster found: ClusterCapacity.from_dict({'nodes': ({'node_id'" in str(caught.value)
 
 
-def test_the_clusters_are_of_all_kinds():
+def test_the_random_clusters_include_all_kinds():
     rng = random.Random(0)
     clusters = [draw_cluster(rng) for _ in range(200)]
 

@@ -70,7 +70,7 @@ def path(tmp_path):
         ),
     ],
 )
-def test_a_file_has_a_policy(path, text, policy):
+def test_a_policy_is_loaded_from_its_file(path, text, policy):
     path.write_text(text)
 
     assert load_policy(path) == policy
@@ -117,7 +117,7 @@ def test_a_wrong_file_is_rejected_with_its_name_and_the_rule(path, text, message
 
 
 @pytest.mark.parametrize("name", ["none.yaml", "a\0b"], ids=["missing", "impossible"])
-def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
+def test_a_file_that_cannot_be_read_raises_an_error(tmp_path, name):
     with pytest.raises(InvalidResourcesError, match="cannot read the policy file"):
         load_policy(tmp_path / name)
 
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
     ],
     ids=["another kind", "not JSON", "an unknown field"],
 )
-def test_data_of_an_unknown_policy_is_rejected(build, message):
+def test_invalid_data_of_a_policy_is_rejected(build, message):
     with pytest.raises(InvalidResourcesError, match=message):
         build()
 
@@ -165,7 +165,7 @@ def test_policies_that_are_nested_deeper_are_rejected(build, depth):
 
 
 def test_mistakes_at_every_depth_are_reported_together():
-    """Each wrong policy is validated again to explain the error, which must not double with each level."""
+    """Wrong policies are validated again for the error message, but not twice as often at each level of nesting."""
     policy = nested(32)
     inner = policy
     while "inner" in inner:

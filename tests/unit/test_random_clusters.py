@@ -66,5 +66,5 @@ def test_nodes_to_add_exist_in_the_cluster_of_the_plan():
     ],
     ids=str,
 )
-def test_a_policy_leaves_room_if_any_part_of_it_does(policy, expected):
+def test_a_policy_leaves_room_if_any_nested_policy_does(policy, expected):
     assert leaves_room(policy) is expected

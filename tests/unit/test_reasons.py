@@ -104,7 +104,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize(("capacity", "policy", "reason"), REASONS.values(), ids=REASONS)
-def test_a_plan_explains_how_it_came_about(capacity, policy, reason):
+def test_a_plan_has_the_reasons_for_its_numbers(capacity, policy, reason):
     assert sum(reason in each for each in policy.plan(capacity).reasons) == 1
 
 

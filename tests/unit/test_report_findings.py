@@ -83,7 +83,7 @@ def test_a_reason_shared_by_all_comparisons_is_given_once_for_the_run():
     assert "It was loud." not in found.sentences
 
 
-def test_a_workload_without_transfers_is_reported_by_another_phase():
+def test_a_workload_without_transfer_times_is_reported_with_another_phase():
     assert finding("gpu", phase=Phase.COMPUTE).sentences[-1] == (
         "No times with transfers were measured, so these are times of the phase compute."
     )
@@ -159,6 +159,6 @@ def test_the_summary_lists_few_workloads_and_counts_many():
     assert summarise(a_run_set(num_rounds=1), few * 3) == ("GPU: 3 of 6; CPU: 3 of 6.")
 
 
-def test_other_devices_are_compared_with_the_cpu_in_any_order():
+def test_the_cpu_comes_first_in_any_order_of_the_devices():
     assert a_run_set(devices=("gpu", "cpu"), num_rounds=1).measured_devices == ("cpu", "gpu")
     assert a_run_set(devices=("gpu",), num_rounds=1).measured_devices == ("gpu",)

@@ -1,4 +1,4 @@
-"""A run's used and idle resources are metered to the tick, and its trials are counted by how they ended."""
+"""Used and idle resources of a run are metered to Ray's tick, and trials are counted by how they ended."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -327,7 +327,7 @@ def test_refused_allocations_are_counted_by_process():
     assert run.record(0).out_of_memory.num_refused_allocations == 4
 
 
-def test_a_round_is_as_many_trials_as_ran_at_once():
+def test_rounds_are_counted_with_the_maximum_of_trials_that_ran_at_once():
     run = RunMonitor(plan_of(2), None, 5, None)
     trials = [trial(name) for name in "abcde"]
     for each in trials:
@@ -403,7 +403,7 @@ def test_a_trial_with_train_workers_is_counted_in_the_slot_type_with_workers():
     assert (slot.slot, slot.hours) == (str(with_workers), {"CPU": 2.0})
 
 
-def test_a_slot_type_gets_advice_from_what_its_trials_used():
+def test_the_advice_for_a_slot_type_follows_from_the_use_of_its_trials():
     run = RunMonitor(CpuPolicy(cpus=4).plan(nodes((8, 0))), None, 1, None)
     one = trial("a")
     one.placement_group_factory.required_resources = {"CPU": 4}
@@ -429,7 +429,7 @@ def test_a_slot_that_the_scheduler_leaves_idle_is_idle_on_purpose():
     assert [(idle.reason, idle.hours) for idle in cpu.idle] == [(ON_PURPOSE, 2.0)]
 
 
-def test_a_new_plan_is_returned_once_and_metered_from_then_on():
+def test_a_new_plan_is_returned_once_and_metered_afterwards():
     planning = Planning(GPU_SLOT)
     run = RunMonitor(planning.plan, planning, 2, None)
     run.read_cluster(nodes((0, 2)), 0)
@@ -504,12 +504,12 @@ def test_a_trial_takes_the_first_free_place():
     assert spans_of(run.record(9)) == [(0, 0, 5, "finished"), (1, 1, None, None), (0, 6, None, None)]
 
 
-def test_a_retried_trial_has_a_span_for_each_try():
+def test_a_retried_trial_has_a_span_for_each_attempt():
     run = RunMonitor(plan_of(1), None, 1, None)
     one = trial("a")
     begin(run, one, 0)
     run.fail(one, GPU_OOM, "CUDA out of memory: token=abc", is_requeued=True)
-    begin(run, one, 2)  # before a step has seen that it had ended
+    begin(run, one, 2)  # before a step has recorded the end of the first attempt
     run.fail(one, NO_OOM, "ValueError: no luck", is_requeued=False)
     one.status = "ERROR"
     run.step([one], 3)
@@ -522,7 +522,7 @@ def test_a_retried_trial_has_a_span_for_each_try():
     ]
 
 
-def test_trials_that_ran_when_the_run_was_killed_were_cut_off():
+def test_trials_that_ran_when_the_run_was_killed_are_recorded_as_cut_off():
     before = RunMonitor(plan_of(), None, 1, None)
     begin(before, trial("a"), 1)
 

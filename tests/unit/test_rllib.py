@@ -1,4 +1,4 @@
-"""An RLlib algorithm uses exactly the resources that a policy gives a trial."""
+"""An RLlib algorithm requests exactly the resources that a policy plans for a trial."""
 
 import pytest
 

@@ -75,6 +75,6 @@ def test_each_counter_has_a_count():
 
 
 @pytest.mark.parametrize("each", [*GAUGES, *COUNTERS], ids=lambda each: each.name)
-def test_no_tag_is_a_trial(each):
+def test_no_tag_identifies_a_trial(each):
     """Prometheus stores a time series for each value of a tag, and a run may have any number of trials."""
     assert set(each.tags) <= {"slot", "place", "resource", "reason", "state", "kind"}

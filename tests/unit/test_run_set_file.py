@@ -66,7 +66,7 @@ def test_a_file_of_an_earlier_version_still_loads(path, run_set):
 
 
 @pytest.mark.parametrize("existing", ["nothing", "a run set", "an indented run set", "an empty file"])
-def test_only_a_run_set_is_replaced(existing, path, run_set):
+def test_writing_replaces_a_run_set_or_an_empty_file(existing, path, run_set):
     if existing == "a run set":
         write_run_set(a_run_set(sizes=(16,), num_rounds=3), path)
     elif existing == "an indented run set":

@@ -74,7 +74,7 @@ def test_a_summary_has_the_most_memory_and_the_samples_with_transfers():
     assert (found.peak_host_bytes, found.peak_gpu_bytes, found.samples_per_s) == (3, 5, 128)
 
 
-def test_summaries_are_sorted_by_workload_size_and_device_and_a_control_follows_its_twin(run_set):
+def test_summaries_are_sorted_by_workload_size_and_device_and_a_control_follows_its_configuration(run_set):
     names = [str(summary.configuration) for summary in summarize(run_set)]
 
     assert names[:4] == ["matmul[16] on cpu", "matmul[16] on cpu (control)", "matmul[16] on gpu", "matmul[64] on cpu"]
@@ -150,7 +150,7 @@ def test_empty_columns_are_omitted():
         *("no escape sequences", "noise", "a disturbance"),
     ],
 )
-def test_the_lines_below_the_table_qualify_it(run_set, line):
+def test_the_lines_below_the_table_report_missing_times_failures_and_noise(run_set, line):
     assert line in shown(run_set).splitlines()
 
 

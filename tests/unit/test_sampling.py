@@ -49,7 +49,7 @@ def test_all_of_a_hundred_nodes_are_read():
     assert num_read == 100
 
 
-def test_seven_of_5000_nodes_of_two_kinds_are_read_for_all():
+def test_of_5000_nodes_of_two_kinds_only_seven_are_read():
     """The probe reads three nodes of each kind and the head."""
     nodes = large_cluster(5000)
 
@@ -69,7 +69,7 @@ def test_all_nodes_of_a_kind_are_read_if_the_first_differ():
 
     known, num_read = read(nodes, lambda node: facts(40 if node.node_id in ("0002", "0150") else 80))
 
-    # All 100 nodes of zone "a" are read, because its first three differ, and three of zone "b" and of the others.
+    # All 100 nodes of zone "a" are read, because the first three differ. Three nodes are read of each other kind.
     assert num_read == 100 + 3 + 3
     assert [known[name].devices[0].memory_bytes // GIB for name in ("0002", "0004", "0150", "0151", "x9")] == [
         *(40, 80, 40, 80, 80)

@@ -21,7 +21,7 @@ FORMATS = [("kuberay", "2.60.0"), ("kuberay", "2.50.0"), ("cluster-yaml", "2.60.
 
 
 def in_kuberays_shell(group):
-    """Return the resources in KubeRay's command for ``bash -c``. KubeRay quotes only those of the group's field."""
+    """Return the resources in KubeRay's command for ``bash -c``. KubeRay quotes only the field ``resources``."""
     params = dict(group["rayStartParams"])
     if "template" in group and "resources" in group:  # in values of the chart, they belong to the container
         params["resources"] = "'" + json.dumps({name: int(at) for name, at in group["resources"].items()}) + "'"

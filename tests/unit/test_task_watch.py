@@ -1,4 +1,4 @@
-"""Tasks that wait for resources which a run has reserved, and the warnings about them."""
+"""Tasks that wait for resources that a run has reserved, and the warnings about these tasks."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def num_warnings(*readings):
     return [len(tasks.read(starved, now_s)) for now_s, starved in readings]
 
 
-def test_the_warning_comes_after_five_seconds_without_a_break_and_then_once_a_minute():
+def test_the_warning_is_printed_after_five_consecutive_seconds_and_then_once_a_minute():
     one = [{"CPU": 1.0}]
 
     assert num_warnings((0, one), (4, one), (5, one), (7, one), (64, one), (65, one)) == [0, 0, 1, 0, 0, 1]

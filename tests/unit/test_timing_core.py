@@ -6,7 +6,7 @@ from tune_policies.benchmarks.measuring.process import BLOCK_S, BlockTimer, step
 
 
 def steps_of(step_s, *, known=None):
-    """Return the steps of a block, and the steps that ran to find this number, for steps of known length."""
+    """Return the number of steps of a block, and the number of steps that ran to determine it."""
     run = []
 
     def seconds(number):
@@ -23,7 +23,7 @@ def test_a_block_of_short_steps_takes_the_intended_time(step_s):
     assert number * step_s == pytest.approx(BLOCK_S, rel=0.5)
 
 
-def test_finding_the_number_of_steps_takes_no_longer_than_a_few_blocks():
+def test_determining_the_number_of_steps_takes_no_longer_than_a_few_blocks():
     _, run = steps_of(1e-6)
 
     assert run * 1e-6 < 3 * BLOCK_S
@@ -46,7 +46,7 @@ def test_the_device_is_synchronized_before_and_after_a_block():
     assert done == ["step", "step", "wait", "step", "step", "step", "wait"]
 
 
-def test_a_step_that_is_a_block_by_itself_is_run_once():
+def test_a_step_that_is_a_block_by_itself_runs_once():
     done = []
     timer = BlockTimer(lambda: done.append("step"), lambda: done.append("wait"))
 
@@ -55,7 +55,7 @@ def test_a_step_that_is_a_block_by_itself_is_run_once():
     assert done == ["wait", "step", "wait"]
 
 
-def test_the_measured_time_is_that_of_the_steps():
+def test_the_measured_time_is_the_time_of_the_steps():
     clock = iter([10.0, 10.5])
     timer = BlockTimer(lambda: None, lambda: None)
     with pytest.MonkeyPatch.context() as patch:

@@ -211,7 +211,7 @@ def test_a_plan_for_slices_can_be_wrapped(cpus, at_once):
     st.sampled_from([1, 2, 4]),
     st.randoms(),
 )
-def test_as_many_trials_are_planned_as_there_are_intact_slices_for(kinds, slices_per_trial, tpus, rng):
+def test_the_intact_slices_determine_the_number_of_trials(kinds, slices_per_trial, tpus, rng):
     cluster: list[NodeCapacity] = []
     for i, kind in enumerate(kinds):
         hosts = slice_hosts(f"slice-{i}")

@@ -32,12 +32,12 @@ def is_left_idle(slot_type=SLOW, *, durations, slots=(2, 2), running=((FAST, 0),
 
 
 def informed(slots):
-    """Return exact durations of trials of work 1."""
+    """Return the exact durations of trials with one unit of work."""
     return durations_of(*(1 / slot_type.speed for slot_type in slots))
 
 
 def shortest_run(num_trials, slots):
-    """Return the shortest makespan of equal trials of work 1, by trying every distribution over the slots."""
+    """Return the shortest makespan of trials with one unit of work, by trying every distribution over the slots."""
     speeds = [slot_type.speed for slot_type in slots for _ in range(slot_type.num_slots)]
     shared = itertools.combinations_with_replacement(range(len(speeds)), num_trials)
     return min(max(chosen.count(i) / speeds[i] for i in set(chosen)) for chosen in shared)
@@ -65,7 +65,7 @@ def test_with_known_durations_a_run_of_equal_trials_reaches_the_lower_bound(num_
 
 
 def ratios_with_known_speeds(work, slots):
-    """Return a run's makespan relative to the best slot type alone, to all types, and to the lower bound."""
+    """Return the ratios of a run's makespan to runs on only the fastest type and on all types, and to the bound."""
     best = max(slots, key=lambda slot_type: slot_type.speed)
     found = simulate(work, slots, durations=TrialDurations([slot_type.speed for slot_type in slots]))
     others = (simulate(work, [best], durations=None), simulate(work, slots, durations=None))
@@ -122,7 +122,7 @@ def test_a_slow_slot_is_used_while_many_trials_wait():
 @pytest.mark.parametrize(
     "durations", [TrialDurations([2, 1]), durations_of(1, None, speeds=[2, 1])], ids=["none has ended", "one has"]
 )
-def test_a_search_without_end_uses_every_slot_and_the_answer_takes_no_time(durations):
+def test_an_endless_search_uses_every_slot_and_is_decided_immediately(durations):
     assert not should_idle(1, durations=durations, slots=[1, 1], running=[], num_waiting=sys.maxsize)
 
 

@@ -127,5 +127,5 @@ def test_cpu_features_become_labels(tmp_path, cpuinfo, labels):
     assert read_cpu_labels(str(tmp_path)) == {f"cpu-{name}": "true" for name in labels}
 
 
-def test_another_system_than_linux_has_no_labels(tmp_path):
+def test_systems_other_than_linux_have_no_labels(tmp_path):
     assert read_cpu_labels(str(tmp_path)) == {}

@@ -111,7 +111,7 @@ def test_a_result_has_all_keys_with_numbers_or_texts_and_is_read_unchanged(usage
 
 
 def test_records_with_lists_and_mappings_are_read():
-    """They are in files and errors, and in results of earlier versions."""
+    """Such records are in files, in errors, and in results of earlier versions."""
     assert GpuMemoryUsage.from_json(FULL.to_json()) == FULL
 
 

@@ -29,7 +29,7 @@ def test_the_verdict_is_the_name_of_the_faster_device():
     assert words(run_set(processes("cpu", 3), processes("gpu@0.25", 1))) == {("cpu", "gpu@0.25", 1): "gpu@0.25"}
 
 
-def test_without_a_cpu_the_others_are_compared_with_the_first_device():
+def test_without_a_cpu_devices_are_compared_with_the_first_device():
     assert words(run_set(processes("gpu", 1), processes("TPU", 3))) == {("gpu", "TPU", 1): "GPU"}
 
 
@@ -47,7 +47,7 @@ def test_a_phase_without_measurements_has_no_verdict():
         ({"load": 0.0, "gpu_throttled": ("power",)}, "clock was throttled (power)"),
     ],
 )
-def test_a_disturbed_run_hides_a_tenth_and_not_a_factor_of_ten(noise, reason):
+def test_in_a_disturbed_run_a_difference_of_a_tenth_is_ambiguous_and_a_factor_of_ten_is_not(noise, reason):
     readings = tuple(NoiseReading(round=number, **noise) for number in range(ROUNDS))
     runs = run_set(processes("cpu", 1.1), processes("gpu", 1), processes("TPU", 0.1), noise=readings)
 
@@ -106,7 +106,7 @@ def test_different_work_makes_a_comparison_doubtful(failures, dtypes, reason):
     assert found.comparison.reasons == (f"the configurations did not do the same work: {reason}",)
 
 
-def test_the_table_lists_reasons_with_the_configurations_that_they_concern(capsys, monkeypatch):
+def test_the_table_lists_reasons_with_their_configurations(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")  # so that no cell is folded
     runs = run_set(processes("cpu", 1), processes("gpu", 1.05, wobble=0.03), processes("[red]gpu[/blue]", 3))
 

@@ -110,7 +110,7 @@ def test_a_users_workload_is_accepted_without_an_import(folder, module, source):
     assert not sys.modules.keys() & {"mine_d", "mine_e"}
 
 
-def test_the_synthetic_device_costs_the_same_as_the_cpu_at_a_thousand():
+def test_the_synthetic_device_costs_the_same_as_the_cpu_at_size_1000():
     (cpu_fixed, cpu_each), (other_fixed, other_each) = CPU_COST, OTHER_COST
 
     assert (other_fixed - cpu_fixed) / (cpu_each - other_each) == pytest.approx(1_000)

@@ -364,7 +364,7 @@ def test_a_comment_explains_how_the_platform_adds_nodes(platform, message):
 
 
 @pytest.mark.parametrize("ray_version", ["2.50.0", "2.60.0"])
-def test_gpus_are_stated_as_a_start_parameter_on_request(ray_version):
+def test_the_option_num_gpus_writes_gpus_as_a_start_parameter(ray_version):
     written = group(gpu_type(gpus=2), num_gpus=True, ray_version=ray_version)
 
     assert written["rayStartParams"] == {"num-gpus": "2", "resources": """'{"accelerator_type:L4": 1}'"""}

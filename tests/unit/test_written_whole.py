@@ -212,7 +212,7 @@ def test_a_read_only_file_is_not_replaced(tmp_path):
     assert (path.read_text(), names(tmp_path)) == ("mine", ["file"])
 
 
-def test_a_private_file_is_only_accessible_for_its_owner(tmp_path):
+def test_a_private_file_is_accessible_only_to_its_owner(tmp_path):
     (tmp_path / "open").touch(mode=0o666)
     for name in ("open", "new"):
         replace_file(tmp_path / name, "text", is_private=True)
@@ -320,7 +320,7 @@ def test_processes_that_append_under_a_lock_lose_nothing(tmp_path):
     assert (len(path.read_text()), names(tmp_path)) == (60, ["record"])
 
 
-def test_a_run_set_that_another_process_writes_is_not_continued(tmp_path):
+def test_a_run_set_that_another_process_writes_is_not_resumed(tmp_path):
     from tune_policies.benchmarks.measuring.runner import Session, measure_to_file
 
     path = tmp_path / "run.json"

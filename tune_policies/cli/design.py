@@ -24,7 +24,7 @@ _Format = Annotated[
 ]
 _Platform = Annotated[
     Literal["gke", "eks", "aks", "karpenter", "gpu-operator", "none"],
-    typer.Option(help="The platform whose node labels select nodes by GPU type; none: only labels of the catalog."),
+    typer.Option(help="The platform whose labels select nodes by GPU type; none: use only the labels of the catalog."),
 ]
 
 
@@ -33,14 +33,12 @@ def design(
     policy: Annotated[Path, argument("A policy as YAML or JSON.")],
     *,
     num_trials: Annotated[
-        int, option("The number of trials that run at once when the cluster has all its nodes.", min=1)
+        int, option("The number of trials that run at once if the cluster has all its nodes.", min=1)
     ],
-    nodes: Annotated[Path | None, option("A node catalog; by default nodes that suit the policy.")] = None,
+    nodes: Annotated[Path | None, option("A node catalog; by default, nodes are chosen to suit the policy.")] = None,
     decision: Annotated[
         Path | None,
-        option(
-            "The file with a decision from `bench decide`, so that each trial runs on the device where it is cheapest."
-        ),
+        option("A decision from `bench decide`: each trial runs on the device where it is cheapest."),
     ] = None,
     workload: Annotated[str | None, option("The workload of the decision, if it has several.")] = None,
     size: Annotated[float | None, option("The size of the trials; by default the largest measured size.")] = None,
@@ -53,13 +51,14 @@ def design(
     platform: _Platform = "gke",
     namespace: Annotated[
         str | None,
-        option("The namespace in Kubernetes; by default the namespace of the user who applies the manifest."),
+        option("The namespace in Kubernetes; by default the namespace of the current namespace of kubectl."),
     ] = None,
     min_nodes: Annotated[
         list[str], option("The number of nodes to keep of a node type; can be repeated.", metavar="NAME=NUMBER")
     ] = [],  # noqa: B006 - it is never modified
     num_gpus: Annotated[
-        bool, option("Also write num-gpus of `ray start`, if Ray counts the GPUs of nodes wrongly.", "--num-gpus")
+        bool,
+        option("Also write the option num-gpus of `ray start`, for nodes where Ray miscounts the GPUs.", "--num-gpus"),
     ] = False,
     job: Annotated[str | None, option("Write a RayJob that runs this command, such as `python tune.py`.")] = None,
     runtime_env: Annotated[

@@ -26,17 +26,20 @@ def execute(
         argument("A Python script and its arguments, or `-m MODULE` and its arguments.", metavar="PROGRAM [ARGS]..."),
     ],
     *,
-    isolation: Annotated[str | None, option("mps: NVIDIA's MPS daemon also limits the trials.")] = None,
+    isolation: Annotated[str | None, option("mps: also limit the trials with NVIDIA's MPS daemon.")] = None,
     on_unenforced_limit: Annotated[
-        str, typer.Option(help="Whether to raise an error or warn if a memory limit cannot be enforced: raise, warn.")
+        str, typer.Option(help="If a memory limit cannot be enforced: raise (an error) or warn.")
     ] = "raise",
     falls_back: Annotated[
-        bool, typer.Option("--falls-back", help="Resume trials that cannot use their GPU with the next choice.")
+        bool,
+        typer.Option(
+            "--falls-back", help="Resume trials that cannot use their GPU with the policy's next choice without a GPU."
+        ),
     ] = False,
 ) -> None:
-    """Run a Python program and apply a policy to all Tune runs in its main thread, even those of libraries.
+    """Run a Python program, and apply a policy to all Tune runs in its main thread, also if a library starts them.
 
-    Options must precede the policy. The exit status is that of the program.
+    Options must precede the policy. The exit status is the exit status of the program.
     """
     chosen = load_policy(policy)
     if program[0] == "-m" and len(program) < 2:

@@ -1,4 +1,4 @@
-"""The commands ``tune-policies kuberay …``, which design clusters and check cluster files."""
+"""The commands ``tune-policies kuberay …`` that design clusters and check cluster files."""
 
 from typing import ClassVar
 

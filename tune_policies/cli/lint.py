@@ -21,7 +21,7 @@ app = typer.Typer()
 def lint(
     files: Annotated[
         list[Path],
-        argument("RayCluster, RayJob, RayService, or a cluster YAML; - is stdin.", metavar="FILE"),
+        argument("A RayCluster, RayJob or RayService manifest, or a cluster YAML; - reads stdin.", metavar="FILE"),
     ],
     *,
     name: Annotated[str | None, option("Check only the cluster, job or service of this name.")] = None,

@@ -1,4 +1,4 @@
-"""The command ``tune-policies``. It prints results to stdout, and everything else to stderr.
+"""The command ``tune-policies``. It prints results to stdout, and all other messages to stderr.
 
 Exit status: 0 success; 1 the request is infeasible, or problems were found; 2 invalid usage, or the result cannot be
 written; 3 ``doctor`` could not read any node.
@@ -41,7 +41,7 @@ def tune_policies(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Plan the resources of Ray trials: what each gets, how many run at once, and why."""
+    """Plan the resources of Ray trials: the resources of each trial, how many trials run at once, and why."""
 
 
 def main() -> None:

@@ -37,14 +37,16 @@ def argument(text: str, **more: Any) -> Any:
 
 
 Json = Annotated[bool, option("Print JSON.", "--json")]
-Address = Annotated[str | None, option("The address for ray.init; by default RAY_ADDRESS or this machine.")]
+Address = Annotated[
+    str | None, option("The cluster's address, as in ray.init; by default RAY_ADDRESS or this machine.")
+]
 Output = Annotated[Path | None, option("Write to this file instead of stdout.", "--output", "-o")]
 Force = Annotated[bool, option("Replace an existing output file of the same kind.", "--force")]
 Redact = Annotated[
     bool, option("Omit host names, commands and error messages, so that you can publish the output.", "--redact")
 ]
 TimeoutS = Annotated[
-    float, typer.Option("--timeout-s", min=0.1, help="Deadline for the cluster to answer, in seconds.")
+    float, typer.Option("--timeout-s", min=0.1, help="Timeout of each step to read the cluster, in seconds.")
 ]
 Cluster = Annotated[
     Path | None,
@@ -96,8 +98,8 @@ def _short_usage_errors() -> Iterator[None]:
 class GuardedCommands(TyperGroup):
     """A group of commands that print sanitized text, and error messages instead of tracebacks.
 
-    Exit status: 1 if the request is infeasible, or the reader closed stdout; 2 for invalid usage, or if the result
-    cannot be written, because some commands exit with 1 as a result.
+    Exit status: 1 if the request is infeasible, or if the reader closed stdout; 2 for invalid usage, or if the result
+    cannot be written. The latter must differ from 1, because some commands exit with 1 if they find problems.
     """
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
@@ -134,7 +136,7 @@ class GuardedCommands(TyperGroup):
 
 
 class ImportedCommands(GuardedCommands):
-    """A group of commands whose modules are imported on use, so that a command does not import the other commands.
+    """A group of commands that imports only the module of the command that is run.
 
     Attributes:
         modules: The module of each command or group of commands. The module's ``app`` contains the command.

@@ -45,8 +45,8 @@ def plan(
     num_trials: Annotated[
         int | None,
         option(
-            "The number of trials of your run: also shows their rounds, and, with an autoscaler, the nodes that run "
-            "all of them at once.",
+            "The number of trials in the run: also show their rounds and, with an autoscaler, the nodes that run all "
+            "trials at once.",
             min=1,
         ),
     ] = None,
@@ -57,7 +57,7 @@ def plan(
     timeout_s: TimeoutS = 30.0,
     cluster_config: ClusterConfig = None,
 ) -> None:
-    """Show what each trial gets, how many trials run at once, what limits them and why, and what stays idle.
+    """Show the resources of each trial, how many trials run at once, the limiting resource, and idle resources.
 
     With several policies, show their plans side by side. The exit status is 1 if no trial fits under any policy.
     """
@@ -93,7 +93,7 @@ def plan(
 
 @app.command()
 def schema() -> None:
-    """Print the JSON schema of policy files, with which an editor completes and checks them."""
+    """Print the JSON schema of policy files, for completion and checks in an editor."""
     from tune_policies.policies.policy_schema import policy_schema
 
     print(json_text.dumps(policy_schema(), indent=2))

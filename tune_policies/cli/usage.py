@@ -19,16 +19,18 @@ def usage(
     result_dir: Annotated[Path, argument("The folder of a run of Tune or Train.", metavar="RESULT_DIR")],
     *,
     json: Json = False,
-    plot: Annotated[Path | None, option("Also plot the used GPU memory against the fractions, to this file.")] = None,
+    plot: Annotated[
+        Path | None, option("Also plot the used GPU memory and the GPU fraction of each trial to this file.")
+    ] = None,
     html: Annotated[
-        Path | None, option("Also write a page of the run, with advice, plan and slots, to this file.")
+        Path | None, option("Also write an HTML page of the run, with advice, plan and slots, to this file.")
     ] = None,
     redact: Redact = False,
     force: Force = False,
 ) -> None:
     """Show how much GPU memory the trials of a run used, and how many would fit on a GPU.
 
-    If the run had a PolicyCallback, CPUs, devices and slots are also shown.
+    If the run had a PolicyCallback, also show its use of CPUs, devices and slots.
     """
     from tune_policies.files.html_page import html_page
     from tune_policies.tune.usage.gpu_memory_report import advise, plot_usage, usage_view

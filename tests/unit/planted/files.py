@@ -30,7 +30,7 @@ LAUNCHERS = (
           "launcher-image-without-cuda", "image:"),
     plant("a head that runs trials", LAUNCHER, "resources: {CPU: 0}", "resources: {CPU: 2}",
           "launcher-head-runs-trials", "  head:"),
-    plant("a Ray of 2023 for the launcher", LAUNCHER, "ray:2.60.0-gpu", "ray-ml:2.6.3-gpu",
+    plant("a Ray version of 2023 for the launcher", LAUNCHER, "ray:2.60.0-gpu", "ray-ml:2.6.3-gpu",
           "launcher-ray-not-supported", "image:"),
     plant("half a GPU per node", LAUNCHER, "GPU: 1", "GPU: 0.5", "invalid-field", "GPU: 0.5"),
 )  # fmt: skip

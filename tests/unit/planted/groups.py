@@ -56,7 +56,7 @@ OPERATOR = (
           "groupName: headgroup"),
     plant("no CPU", CLUSTER.replace('                  cpu: "4"\n', ""), "replicas: 0", "replicas: 0",
           "cpus-missing", "resources:", after=_CPU),
-    plant("images with another Ray", CLUSTER, 'rayVersion: "2.60.0"', 'rayVersion: "2.59.0"', "image-version-differs",
+    plant("images of another Ray version", CLUSTER, 'rayVersion: "2.60.0"', 'rayVersion: "2.59.0"', "image-version-differs",
           "image: rayproject"),
     plant("custom resources in one pair of quotes", CLUSTER, _PARAMS, "rayStartParams: {resources: '{\"Disk\": 1}'}",
           "start-param-resources", "Disk", after=_CPU),
