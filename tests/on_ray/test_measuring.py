@@ -168,14 +168,6 @@ def test_processes_are_interleaved_on_the_same_cpus_if_there_are_too_few(capacit
 
 
 @pytest.mark.rest
-def test_a_process_uses_the_cpus_of_its_slot_and_sees_only_its_own_gpu(capacity):
-    run_set = measured(capacity, "environment", cpus=2, has_control=False, num_blocks=1)
-
-    losses = {run.configuration.device: run.losses[0] for run in run_set.runs}
-    assert losses == {"cpu": 102, "gpu": 2}
-
-
-@pytest.mark.rest
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
