@@ -67,7 +67,10 @@ def test_probe_uses_the_existing_connection_and_keeps_it(monkeypatch):
 
     # No machine has this many GPUs, so that some of them are always simulated.
     with local_ray(num_cpus=3, num_gpus=64, resources={"accelerator_type:A100": 1, "TPU": 4}):
-        with pytest.warns(ProbeWarning, match="GPU memory was not read: .* NVML"):
+        with pytest.warns(
+            ProbeWarning,
+            match="GPU memory was not read, so plans assume the smallest amount known for the type: .* NVML",
+        ):
             (node,) = probe_cluster().nodes
         probe_cluster()  # pytest would raise a second warning as an error
         with pytest.raises(ProbeError, match="already connected to a Ray"):

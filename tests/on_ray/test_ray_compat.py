@@ -247,13 +247,9 @@ def test_all_private_members_of_tunes_controller_that_are_used_are_checked_at_th
     assert sorted(tune_controller.MEMBERS) == sorted(found)
 
 
-@pytest.mark.parametrize("name", tune_controller.MEMBERS)
+@pytest.mark.parametrize("name", [*tune_controller.MEMBERS, "resumed", "search_alg", "get_trials", "checkpoint"])
 def test_tunes_controller_has_the_private_members(watched, name):
-    assert hasattr(watched.controller, name)
-
-
-@pytest.mark.parametrize("name", ["resumed", "search_alg", "get_trials", "checkpoint"])
-def test_tunes_controller_has_the_public_members(watched, name):
+    """Its public members are not documented either."""
     assert hasattr(watched.controller, name)
 
 

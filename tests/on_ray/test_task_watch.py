@@ -11,6 +11,7 @@ import ray.train
 from ray import tune
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
+from tests.on_ray.rays import wait_until
 from tune_policies import ClusterCapacity, CpuPolicy, PolicyScheduler, ReservingPolicy, Resources
 from tune_policies.trainers.gpu_memory.share import LimitOptions
 from tune_policies.trainers.train_loop import build_trainer
@@ -100,9 +101,7 @@ class Replica:
 def read_the_shard_until_warned(config):
     shard = ray.train.get_dataset_shard("train")
     threading.Thread(target=lambda: list(shard.iter_rows()), daemon=True).start()
-    deadline = time.monotonic() + 100
-    while not Path(config["told"]).exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(Path(config["told"]).exists)
 
 
 @pytest.mark.slow
@@ -119,9 +118,7 @@ def test_a_train_run_warns_if_it_leaves_no_cpu_for_its_dataset(tmp_path):
     run = threading.Thread(target=trainer.fit, daemon=True)
     run.start()
 
-    deadline = time.monotonic() + 100
-    while not MESSAGES and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: MESSAGES)
     (tmp_path / "told").touch()
     run.join(60)
 

@@ -198,13 +198,20 @@ class TrainsOnTheAvailableDevice(tune.Trainable):
         }
 
 
-@pytest.mark.slow
+ON_GPUS = GpuPolicy(gpus=0.5)
+
+
 @pytest.mark.parametrize(
     ("trainable", "policy", "slot"),
     [
-        (train_on_the_available_device, GpuPolicy(gpus=0.5) | CpuPolicy(cpus=2), "2 CPUs"),
+        pytest.param(train_on_the_available_device, ON_GPUS | CpuPolicy(cpus=2), "2 CPUs", marks=pytest.mark.rest),
         # CPUs that trials of this run use count as free.
-        (TrainsOnTheAvailableDevice, FreeCapacityPolicy(GpuPolicy(gpus=0.5) | CpuPolicy(cpus=4)), "4 CPUs"),
+        pytest.param(
+            TrainsOnTheAvailableDevice,
+            FreeCapacityPolicy(ON_GPUS | CpuPolicy(cpus=4)),
+            "4 CPUs",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_trial_that_cannot_use_its_gpu_falls_back_to_cpus_and_is_counted(tmp_path, capsys, policy, slot, trainable):
