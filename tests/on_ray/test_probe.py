@@ -82,7 +82,7 @@ def test_probe_uses_the_existing_connection_and_keeps_it(monkeypatch):
         assert ray.is_initialized()
 
     assert (node.resources.cpus, node.resources.custom, node.accelerator_type) == (3, {"TPU": 4}, "A100")
-    assert (node.resources.gpus, node.smallest_gpu_memory_bytes) == (64, None)
+    assert (node.resources.gpus, node.devices) == (64, None)
     assert node.resources.memory_bytes > 2**20
 
 
