@@ -54,6 +54,12 @@ def _required_resources(item):
 
 
 @pytest.fixture
+def without_loggers(monkeypatch):
+    """Disable Tune's loggers, which do not close their files if a run is stopped or a trial is paused."""
+    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+
+
+@pytest.fixture
 def memory_group():
     """A cgroup in which the kernel kills processes that use too much host memory."""
     with small_group() as group:

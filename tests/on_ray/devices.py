@@ -1,12 +1,12 @@
 """Real trials that report their visible devices."""
 
 import os
-import time
 import uuid
 from pathlib import Path
 
 from ray import tune
 
+from tests.on_ray.rays import wait_until
 from tune_policies import PolicyScheduler
 from tune_policies.cluster.accelerators import FAMILIES
 
@@ -17,10 +17,7 @@ def report_devices(config):
     """Wait until all planned trials run at the same time, then report the value of the visibility variable."""
     folder = Path(config["folder"])
     (folder / uuid.uuid4().hex).touch()
-    deadline = time.monotonic() + 200
-    while len(list(folder.iterdir())) < config["at_once"]:
-        assert time.monotonic() < deadline, "fewer trials than planned run at once"
-        time.sleep(0.02)
+    wait_until(lambda: len(list(folder.iterdir())) >= config["at_once"])
     tune.report({"shown": os.environ.get(config["variable"])})
 
 

@@ -1,4 +1,4 @@
-"""Finds and ends processes by an environment variable, which their children inherit."""
+"""Finds and ends processes by an environment variable, which their children inherit, or waits for their end."""
 
 import os
 import signal
@@ -17,6 +17,19 @@ def processes_with(variable, value):
             if mark in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
     return found
+
+
+def ends(pid, within_s=20):
+    """Return whether the process ends in time. A zombie has ended."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            if "zombie" in Path(f"/proc/{pid}/status").read_text():
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def end_processes(variable, value, timeout_s=20):

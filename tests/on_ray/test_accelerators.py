@@ -5,7 +5,6 @@ from collections import Counter
 import pytest
 import ray
 
-from tests.marks import further
 from tests.on_ray.devices import VARIABLES, all_devices, devices_of_each_trial
 from tests.on_ray.rays import local_ray
 from tune_policies import AcceleratorPolicy, probe_cluster
@@ -31,7 +30,9 @@ def capacity():
     ("family", "resource"),
     [
         ("Google TPU", "TPU"),
-        *further(("AWS Neuron", "neuron_cores"), ("Intel Gaudi", "HPU"), ("Huawei Ascend", "NPU")),
+        pytest.param("AWS Neuron", "neuron_cores", marks=pytest.mark.slow),
+        pytest.param("Intel Gaudi", "HPU", marks=pytest.mark.slow),
+        pytest.param("Huawei Ascend", "NPU", marks=pytest.mark.slow),
     ],
 )
 def test_concurrent_trials_see_disjoint_devices_that_cover_the_node(capacity, tmp_path, family, resource):

@@ -17,6 +17,7 @@ from ray.train import Checkpoint, RunConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.clusters import nodes
+from tests.on_ray.marked_processes import ends
 from tests.on_ray.rays import wait_until
 from tune_policies import CpuPolicy, InvalidResourcesError, tuner
 from tune_policies.trainers import as_trainable
@@ -86,14 +87,6 @@ def step_of(checkpoint):
         return int(Path(folder, "step").read_text())
 
 
-def is_alive(pid):
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 @pytest.mark.ray_border
 def test_train_reports_become_ordered_tune_results_and_tune_manages_the_checkpoints(tmp_path):
     def loop():
@@ -143,27 +136,9 @@ def test_stopping_a_trial_ends_its_workers_and_releases_its_resources(tmp_path):
 
     pid = (tmp_path / "pid").read_text()
     assert results[0].metrics["step"] == 3
-    wait_until(lambda: not is_alive(pid))
+    assert ends(pid)
     wait_until(lambda: ray.available_resources().get("CPU") == 2)
     wait_until(lambda: not living_actors() & {"TrainController", "PlacementGroupCleaner"})
-
-
-@pytest.mark.slow
-def test_the_name_of_a_train_run_becomes_a_subfolder_of_each_trial(tmp_path):
-    def loop():
-        report_step(0)
-
-    results = run(
-        loop,
-        tmp_path,
-        {"x": tune.grid_search([0, 1])},
-        trainer_config=RunConfig(name="mine"),
-        metric="step",
-        mode="max",
-    )
-
-    assert results.errors == []
-    assert {Path(each.checkpoint.path).parent for each in results} == {Path(each.path, "mine") for each in results}
 
 
 @pytest.mark.rest

@@ -46,32 +46,23 @@ def train(config):
     )
 
 
-@pytest.fixture(scope="module")
-def results(capacity, tmp_path_factory):
+@pytest.mark.rest
+def test_each_trial_runs_on_the_device_that_the_decision_chose(tmp_path):
     analysis = tune.run(
         train,
         scheduler=PolicyScheduler(policy_of()),
-        config={"batch_size": tune.grid_search([8, 32, 64, 1000, "unknown"])},
-        storage_path=str(tmp_path_factory.mktemp("results")),
+        config={"batch_size": tune.grid_search([8, 64, "unknown"])},
+        storage_path=str(tmp_path),
         verbose=0,
     )
-    return {trial.config["batch_size"]: trial.last_result for trial in analysis.trials}
 
-
-@pytest.mark.rest
-def test_each_trial_runs_on_the_device_that_the_decision_chose(results):
-    found = {size: (result["gpus"], result["sees_gpus"]) for size, result in results.items()}
-
-    on_cpu, on_gpu = (0, False), (1, True)
-    assert found == {8: on_cpu, 32: on_cpu, 64: on_gpu, 1000: on_gpu, "unknown": on_gpu}
-
-
-@pytest.mark.rest
-def test_each_trial_uses_the_threads_of_its_slot_and_reports_the_slot(results):
-    assert [(results[size]["threads"], results[size]["slot"]) for size in (8, 64)] == [
-        (2, "2 CPUs"),
-        (1, "1 CPU, 1 GPU"),
-    ]
+    names = ("gpus", "sees_gpus", "threads", "slot")
+    on_cpu, on_gpu = [0, False, 2, "2 CPUs"], [1, True, 1, "1 CPU, 1 GPU"]
+    assert {trial.config["batch_size"]: [trial.last_result[name] for name in names] for trial in analysis.trials} == {
+        8: on_cpu,
+        64: on_gpu,
+        "unknown": on_gpu,
+    }
 
 
 def test_a_cluster_with_a_different_cpu_than_the_measured_one_is_rejected(capacity):

@@ -10,7 +10,6 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.on_ray.autoscaling import cluster_of_yaml, requested_nodes, workers_when
 from tune_policies import (
-    AcceleratorPolicy,
     CpuPolicy,
     GpuPolicy,
     MixedPolicy,
@@ -30,8 +29,6 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::tune
 GIB = 2**30
 CPUS = NodeType(name="cpus", cpus=4, memory=8 * GIB, price_per_hour=0.2)
 GPU = NodeType(name="gpu", cpus=4, memory=8 * GIB, gpus=1, price_per_hour=1)
-L4 = GPU.model_copy(update={"name": "l4", "accelerator_type": "L4"})
-NPUS = NodeType(name="npus", cpus=4, memory=8 * GIB, custom={"NPU": 2}, price_per_hour=1)
 IN_EU = CPUS.model_copy(update={"name": "in-eu", "labels": {"zone": "eu"}})
 QUARTER = GpuPolicy(gpus=0.25, cpus=1)
 
@@ -51,15 +48,12 @@ class Case(NamedTuple):
 CASES = {
     "quarter GPUs": Case(QUARTER, (CPUS, GPU), 5, {"gpu": 2}),
     "quarter GPUs under autoscaler v1": Case(QUARTER, (CPUS, GPU), 5, {"gpu": 2}, v2=False),
-    "GPUs of one accelerator type": Case(GpuPolicy(gpus=0.5, accelerator_type="L4"), (GPU, L4), 3, {"l4": 2}),
     "two slot types": Case(MixedPolicy(GpuPolicy(), CpuPolicy(cpus=4)), (CPUS, GPU), 3, {"cpus": 1, "gpu": 2}),
     "one permanent node": Case(CpuPolicy(cpus=2), (CPUS,), 3, {"cpus": 2}, min_nodes=1),
     "labels": Case(SelectingPolicy(CpuPolicy(cpus=2), label_selector={"zone": "eu"}), (CPUS, IN_EU), 3, {"in-eu": 2}),
-    "NPUs": Case(AcceleratorPolicy(resource="NPU", amount=1), (CPUS, NPUS), 3, {"npus": 2}),
     "Train workers with GPUs": Case(GpuPolicy(gpus=0.5, num_workers=2), (GPU,), 2, {"gpu": 2}),
     "fewer trials requested than planned": Case(QUARTER, (GPU,), 12, {"gpu": 1}, requested=3),
 }
-EVERY_DAY = ("quarter GPUs",)
 
 
 def planned(case):
@@ -96,7 +90,7 @@ def run(plan, number, folder):
 @pytest.mark.rest
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(CASES[name], id=name, marks=() if name in EVERY_DAY else pytest.mark.slow) for name in CASES],
+    [pytest.param(CASES[name], id=name, marks=() if name == "quarter GPUs" else pytest.mark.slow) for name in CASES],
 )
 def test_requested_nodes_start_run_the_trials_and_are_removed(case, tmp_path):
     plan = planned(case)

@@ -14,11 +14,7 @@ from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceUsage
 
 RAY = {"num_cpus": 2}
 
-
-@pytest.fixture(autouse=True)
-def without_loggers(monkeypatch):
-    """Disable Tune's loggers, which do not close their files if a run is stopped."""
-    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+pytestmark = pytest.mark.usefixtures("without_loggers")
 
 
 def run_indefinitely(config):
@@ -43,7 +39,6 @@ class Interrupt(tune.Callback):
     ("trainable", "kwargs", "error"),
     [
         pytest.param(run_indefinitely, {"callbacks": [Interrupt()]}, None, id="Ctrl-C"),
-        pytest.param(run_indefinitely, {"time_budget_s": 5}, None, id="a time budget", marks=pytest.mark.rest),
         pytest.param(fail, {"fail_fast": True}, tune.TuneError, id="fail_fast"),
         # A second failure during Tune's clean-up would be raised before Tune calls any callback.
         pytest.param(

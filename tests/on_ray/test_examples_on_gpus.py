@@ -12,10 +12,8 @@ pytestmark = [pytest.mark.rest, pytest.mark.filterwarnings("ignore::tune_policie
 @pytest.mark.parametrize(
     ("name", "gpus"),
     [
-        ("tune_model_parallel", {2}),
+        pytest.param("tune_model_parallel", {2}, marks=pytest.mark.slow),
         ("tune_resume", {0.5, 1}),
-        pytest.param("tune_pbt", {1}, marks=pytest.mark.slow),
-        pytest.param("tune_trainables", {1}, marks=pytest.mark.slow),
     ],
 )
 def test_each_trial_of_an_example_gets_the_expected_gpus(name, gpus, tmp_path):

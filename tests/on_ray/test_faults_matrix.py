@@ -15,7 +15,7 @@ def inject(*faults, way="policy-scheduler"):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_killed_workers_and_nodes_lose_no_trial_and_do_not_affect_other_trials():
     done = inject("worker-killed", "node-killed-no-failure-allowed")

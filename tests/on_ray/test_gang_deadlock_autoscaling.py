@@ -13,7 +13,7 @@ from tests.on_ray.rays import without_prestarted_workers
 from tests.on_ray.test_gang_deadlock import PASSED_ON
 from tune_policies.trainers import with_deadlock_check
 
-pytestmark = pytest.mark.rest
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,7 +41,6 @@ def test_a_run_fails_if_no_combination_of_new_nodes_is_sufficient(tmp_path):
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.slow
 def test_a_run_waits_for_new_nodes_of_one_sufficient_type(tmp_path, cluster):
     cluster.launches(gpu="hang")
     launched = Timer(10, cluster.launches, kwargs={"gpu": "start"})  # longer than the timeout for blocked runs

@@ -1,10 +1,7 @@
 """The GPU memory usage that trials report, with a simulated GPU and stand-ins for CuPy and NVML."""
 
-import csv
-import logging
 import os
 import subprocess
-import time
 import warnings
 from pathlib import Path
 
@@ -12,8 +9,8 @@ import pytest
 import ray.train
 from ray import tune
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
 
+from tests.on_ray.marked_processes import ends
 from tests.stand_ins import state_counts
 from tune_policies import ClusterCapacity, GpuDevice, GpuMemoryPolicy, PolicyScheduler, Resources
 from tune_policies.trainers import gpu_memory_usage
@@ -63,13 +60,6 @@ def run_out(config):
     cupy.empty(20 * GIB - held.size)
 
 
-def use_xgboost(config):
-    import xgboost
-
-    tune.report({"loss": 1, "name": xgboost.__name__})
-    tune.report({"loss": 2, "name": xgboost.__name__})
-
-
 def leave_processes(config):
     child = subprocess.Popen(["sleep", "100"]).pid
     orphan = int(subprocess.check_output(["sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!"]))
@@ -110,30 +100,6 @@ def test_a_result_contains_the_gpu_memory_usage_of_the_trial(trials):
     assert usage.sources["process_bytes"] == "NVML, now"
 
 
-@pytest.mark.rest
-def test_tunes_loggers_accept_the_keys_that_are_added_to_results(nvml, tmp_path, monkeypatch):
-    class Raising(logging.Handler):
-        def emit(self, record):
-            raise AssertionError(record.getMessage())
-
-    loggers = logging.getLogger("ray.tune.logger")
-    monkeypatch.setattr(loggers, "handlers", [Raising(logging.WARNING)])
-    monkeypatch.setattr(loggers, "level", logging.WARNING)
-    monkeypatch.setattr("ray.util.debug._logged", set())  # because Ray logs such a warning only once per process
-
-    callbacks = [CSVLoggerCallback(), JsonLoggerCallback(), TBXLoggerCallback()]
-    [trial] = run(use_xgboost, tmp_path, callbacks=callbacks)
-
-    folder = Path(trial.storage.trial_fs_path)
-    with (folder / "progress.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["slot"], row["gpu_memory/not_enforceable"]) for row in rows] == [
-        (str(QUARTER.slots[0]), "xgboost")
-    ] * 2
-    assert len((folder / "result.json").read_text().splitlines()) == 2
-    assert list(folder.glob("events.out.tfevents.*"))
-
-
 def test_a_users_metric_named_gpu_memory_is_not_overwritten(trials):
     result = trials["report_own_key"].last_result
 
@@ -152,23 +118,17 @@ def test_the_error_file_of_an_out_of_memory_trial_contains_its_usage(trials):
     assert {(usage.num_ooms, usage.peak_reserved_bytes) for usage in usages} == {(1, GIB)}
 
 
-@pytest.mark.parametrize("which", ["child", "orphan"])
-def test_a_process_that_still_uses_gpu_memory_after_its_trial_is_terminated(trials, which):
-    assert not is_alive(trials["leave_processes"].last_result[which])
-
-
-def test_the_usage_record_lists_the_terminated_processes(trials):
+def test_processes_that_still_use_gpu_memory_after_their_trial_are_terminated_and_recorded(trials):
+    """A process that no trial started is not terminated."""
     trial = trials["leave_processes"]
     ended = sorted(trial.last_result[which] for which in ("child", "orphan"))
 
     (recorded,) = read_usage(Path(trial.path)).trials
 
+    assert all(ends(pid) for pid in ended)
     assert recorded.usage.warnings == tuple(
         f"process {pid} of the trial still used 1 GiB of GPU memory after its end, and is terminated" for pid in ended
     )
-
-
-def test_a_process_that_no_trial_started_is_not_terminated(trials):
     assert trials["bystander"].poll() is None
 
 
@@ -182,11 +142,10 @@ def leave_a_child(config):
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize("reuse_actors", [False, True])
-def test_processes_of_a_stopped_function_are_recorded_with_its_own_trial(nvml, tmp_path, reuse_actors):
+def test_processes_of_a_stopped_function_are_recorded_with_its_own_trial(nvml, tmp_path):
     space = {"trial": tune.grid_search([1, 2])}
     stop = {"training_iteration": 1}
-    trials = run(leave_a_child, tmp_path, config=space, stop=stop, reuse_actors=reuse_actors, max_concurrent_trials=1)
+    trials = run(leave_a_child, tmp_path, config=space, stop=stop, reuse_actors=True, max_concurrent_trials=1)
 
     recorded = [read_usage(Path(trial.path)).trials[0].usage for trial in trials]
 
@@ -199,40 +158,25 @@ def test_processes_of_a_stopped_function_are_recorded_with_its_own_trial(nvml, t
     ]
 
 
-def is_alive(pid, within_s=10):
-    deadline = time.monotonic() + within_s
-    while Path(f"/proc/{pid}").exists() and "zombie" not in Path(f"/proc/{pid}/status").read_text():
-        if time.monotonic() > deadline:
-            return True
-        time.sleep(0.1)
-    return False
-
-
 class RunningOut(tune.Trainable):
-    def step(self):
-        if self.iteration == 0:
-            return {"loss": 1}
-        return run_out({})
+    """Runs out of memory in its second step, or when it saves its first checkpoint."""
 
-
-class RunningOutAsItSaves(tune.Trainable):
     def step(self):
-        return {"loss": 1}
+        return run_out({}) if self.iteration == 1 else {"loss": 1}
 
     def save_checkpoint(self, checkpoint_dir):
-        run_out({})
+        if self.config["at"] == "save":
+            run_out({})
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize(("trainable", "frequency"), [(RunningOut, 0), (RunningOutAsItSaves, 1)])
-def test_the_usage_of_a_class_that_runs_out_of_memory_in_a_step_or_save_is_recorded(
-    nvml, tmp_path, trainable, frequency
-):
-    checkpoints = tune.CheckpointConfig(checkpoint_frequency=frequency)
+def test_the_usage_of_a_class_that_runs_out_of_memory_in_a_step_or_save_is_recorded(nvml, tmp_path):
+    space = {"at": tune.grid_search(["step", "save"])}
 
-    (trial,) = run(trainable, tmp_path, checkpoint_config=checkpoints)
+    trials = run(RunningOut, tmp_path, config=space, checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1))
 
-    assert {usage.num_ooms for usage in usages_in_error_file(trial)} == {1}
+    assert [trial.last_result["training_iteration"] for trial in trials] == [1, 1]
+    assert [{usage.num_ooms for usage in usages_in_error_file(trial)} for trial in trials] == [{1}, {1}]
 
 
 def keep(config):
@@ -244,41 +188,21 @@ def keep(config):
     tune.report({"loss": held.size})
 
 
-@pytest.fixture(scope="module")
-def sequential_trials(nvml, tmp_path_factory):
-    """Trials that share a process if possible. The third trial leaks a large amount of memory."""
-    space = {"take_and_keep": tune.grid_search([[3 * GIB, 0], [GIB, MIB], [2 * GIB, GIB], [GIB, 0]])}
-    folder = tmp_path_factory.mktemp("results")
-    trials = run(keep, folder, config=space, reuse_actors=True, max_concurrent_trials=1)
-    return [(trial, trial.last_result["pid"], trial.last_result["gpu_memory"]) for trial in trials]
-
-
-@pytest.mark.rest
-def test_peak_memory_is_reset_for_each_trial_in_a_reused_process(sequential_trials):
-    assert [usage["peak_reserved_bytes"] for _, _, usage in sequential_trials] == [
-        3 * GIB,
-        GIB + MIB,
-        3 * GIB,
-        GIB,
-    ]
-
-
-@pytest.mark.rest
-def test_a_small_memory_leak_is_reported_by_the_next_trial(sequential_trials):
-    (_, first, _), (_, second, _), (_, third, usage), _ = sequential_trials
-
-    assert first == second == third
-    assert usage["left_over_bytes"] == MIB
-
-
 @pytest.mark.rest
 @pytest.mark.ray_border
-def test_a_process_with_a_large_memory_leak_is_replaced_without_a_failed_trial(sequential_trials):
-    (_, keeping, _), (trial, other, usage) = sequential_trials[-2:]
+def test_peaks_and_leaks_are_recorded_per_trial_and_a_large_leak_replaces_the_process(nvml, tmp_path):
+    """The third trial leaks a large amount of memory, and the next one gets a new process without a failure."""
+    space = {"take_and_keep": tune.grid_search([[3 * GIB, 0], [GIB, MIB], [2 * GIB, GIB], [GIB, 0]])}
 
-    assert (trial.status, trial.num_failures, usage["left_over_bytes"]) == ("TERMINATED", 0, 0)
-    assert other != keeping
-    assert not is_alive(keeping)
+    trials = run(keep, tmp_path, config=space, reuse_actors=True, max_concurrent_trials=1)
+
+    usages = [trial.last_result["gpu_memory"] for trial in trials]
+    first, second, third, last = (trial.last_result["pid"] for trial in trials)
+    assert [usage["peak_reserved_bytes"] for usage in usages] == [3 * GIB, GIB + MIB, 3 * GIB, GIB]
+    assert [usage["left_over_bytes"] for usage in usages[2:]] == [MIB, 0]
+    assert first == second == third != last
+    assert (trials[-1].status, trials[-1].num_failures) == ("TERMINATED", 0)
+    assert ends(third)
 
 
 class Resetting(tune.Trainable):
@@ -300,24 +224,16 @@ class Resetting(tune.Trainable):
         return True
 
 
-@pytest.fixture(scope="module")
-def resets(nvml, tmp_path_factory):
-    space = {"take": tune.grid_search([3 * GIB, GIB, 20 * GIB])}
-    return run(Resetting, tmp_path_factory.mktemp("results"), config=space, reuse_actors=True, max_concurrent_trials=1)
-
-
 @pytest.mark.rest
-def test_a_class_with_reset_config_leaks_nothing_and_has_its_own_peak_in_each_trial(resets):
-    usages = [GpuMemoryUsage.from_dict(trial.last_result["gpu_memory"]) for trial in resets[:2]]
+def test_a_class_with_reset_config_leaks_nothing_and_its_usage_is_recorded_per_trial(nvml, tmp_path):
+    space = {"take": tune.grid_search([3 * GIB, GIB, 20 * GIB])}
 
+    *trials, failed = run(Resetting, tmp_path, config=space, reuse_actors=True, max_concurrent_trials=1)
+
+    usages = [GpuMemoryUsage.from_dict(trial.last_result["gpu_memory"]) for trial in trials]
     assert len({usage.pid for usage in usages}) == 1
     assert [(usage.peak_reserved_bytes, usage.left_over_bytes) for usage in usages] == [(3 * GIB, 0), (GIB, 0)]
-
-
-@pytest.mark.rest
-def test_the_usage_of_a_class_that_runs_out_of_memory_in_reset_config_is_recorded(resets):
-    usage = usages_in_error_file(resets[2])[-1]
-
+    usage = usages_in_error_file(failed)[-1]
     assert (usage.num_ooms, usage.left_over_bytes) == (1, 0)
 
 

@@ -1,6 +1,5 @@
 """Memory limits follow the trial's GPU fraction and the user's options, with stand-ins for CuPy and NVML."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -55,28 +54,6 @@ def test_a_requeued_trial_gets_the_memory_limit_of_its_larger_gpu_fraction(nvml,
     assert (plan.trial.gpus, used["gpus"], used["share_bytes"]) == (0.25, 0.5, 8 * GIB)
     assert used["limit_bytes"] == f"cupy: {8 * GIB - overhead}"
     assert '"share_bytes": 4294967296' in Path(trial.error_file).read_text()
-
-
-def use_another_allocator(config):
-    os.environ["STAND_IN_ALLOCATOR"] = "another"
-    import cupy
-
-    tune.report({"held": cupy.empty(GIB).size})
-
-
-@pytest.mark.parametrize("only_warns", [False, True])
-def test_an_unenforced_limit_fails_the_trial_unless_on_unenforced_limit_is_warn(nvml, tmp_path, only_warns):
-    plan = GpuMemoryPolicy(gpu_memory="4GiB").plan(ClusterCapacity.of(NODE))
-
-    trial = run(use_another_allocator, plan, tmp_path, **({"on_unenforced_limit": "warn"} if only_warns else {}))
-
-    if only_warns:
-        used = trial.last_result["gpu_memory"]
-        assert (trial.status, used["limit_bytes"], used["isolation"]) == ("TERMINATED", "", None)
-        assert "allocator" in used["warnings"]
-    else:
-        assert trial.status == "ERROR"
-        assert 'Pass on_unenforced_limit="warn"' in Path(trial.error_file).read_text()
 
 
 class Widening(tune.Trainable):

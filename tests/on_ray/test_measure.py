@@ -154,30 +154,16 @@ def test_a_progress_line_is_printed_for_each_config(measured, on_stderr):
     assert sorted(progress.fullmatch(line)[1] for line in lines) == ["1", "2", "3", "4", "5"]
 
 
-def test_a_measurement_ends_after_max_steps(measured):
-    _, by_config = measured
-
-    assert (by_config[8,].num_steps, by_config[8,].ended_by) == (3, "max_steps")
-
-
-def test_a_trial_that_reports_nothing_is_measured_until_the_timeout(measured):
-    _, by_config = measured
-    silent = by_config[8, "is silent"]
-
-    assert (silent.num_steps, silent.ended_by, silent.total_bytes) == (0, "timeout", 2 * GIB + OVERHEAD)
-
-
-def test_a_measured_trial_that_runs_out_of_memory_needs_at_least_the_whole_device(measured):
-    _, by_config = measured
-
-    assert (by_config[400,].ended_by, by_config[400,].total_bytes) == ("out_of_memory", 16 * GIB)
-
-
-def test_the_error_names_a_failed_config_and_keeps_all_measurements(measured):
+def test_the_end_of_each_measurement_is_recorded_and_the_error_names_a_failed_config(measured):
+    """A trial that runs out of memory needs at least the whole device."""
     error, by_config = measured
+    found = {key: (each.num_steps, each.ended_by, each.total_bytes) for key, each in by_config.items()}
 
+    assert found[8,][:2] == (3, "max_steps")
+    assert found[8, "is silent"] == (0, "timeout", 2 * GIB + OVERHEAD)
+    assert found[400,][1:] == ("out_of_memory", 16 * GIB)
+    assert len(found) == 4
     assert "1 of 5 configs could not be measured: {'batch': 8, 'how': 'fails'}: KeyError: 'a mistake'" in str(error)
-    assert len(by_config) == 4
 
 
 def test_each_trial_gets_the_gpu_fraction_that_its_config_needs(measured, tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.on_ray.rays import wait_until
 from tune_policies import probe_cluster
 from tune_policies.benchmarks.measuring.interleaving import num_missing
 from tune_policies.benchmarks.measuring.process import GPU_USE_UNKNOWN
@@ -52,17 +53,6 @@ def steps(capacity):
     return list(measure_steps(capacity, "spin", devices=("cpu", "gpu", "TPU"), num_rounds=2))
 
 
-@pytest.fixture(scope="module")
-def faults(capacity):
-    """The run set of workloads that fail in different ways."""
-    names = ("raises", "exits", "never_ends", "dies", "returns_nothing")
-    return measured(capacity, *names, devices=("cpu",), has_control=False, process_timeout_s=6, num_rounds=2)
-
-
-def failure_of(run_set, name):
-    return [failure for failure in run_set.failures if failure.configuration.workload == f"{HERE}:{name}"]
-
-
 def test_each_configuration_has_a_new_process_in_each_round(steps):
     runs = steps[-1].runs
 
@@ -87,20 +77,19 @@ def test_the_run_set_is_updated_after_each_round(steps):
     assert [(len(each.runs), each.is_complete) for each in steps] == [(0, False), (3, False), (6, False), (6, True)]
 
 
-def test_steps_are_timed_with_and_without_transfers_and_warm_ups_are_marked(steps):
+def test_the_epoch_and_the_steps_of_a_process_are_timed_and_its_facts_are_recorded(steps):
+    """The time of the first epoch includes the start of the process. Warm-up steps are marked."""
     run = steps[-1].runs[0]
     compute, transfers = (run.times_s(phase) for phase in (Phase.COMPUTE, Phase.TRANSFERS))
-    warmups = [block.is_warmup for block in run.blocks if block.phase is Phase.COMPUTE]
 
-    # Other processes can only slow a step down.
+    # Other processes can only slow a step down, and starting a process takes at least 0.2 s.
     assert 300e-6 <= min(compute) < 6e-3 <= min(transfers)
     assert len(compute) == len(transfers) == 4
-    assert warmups == [True] * 2 + [False] * 4
-
-
-def test_the_time_of_the_first_epoch_includes_the_start_of_its_process(steps):
-    for run in steps[-1].runs:
-        assert run.first_epoch_s >= 0.2 + run.steps_per_epoch * 6e-3  # starting a process takes at least 0.2 s
+    assert [block.is_warmup for block in run.blocks if block.phase is Phase.COMPUTE] == [True] * 2 + [False] * 4
+    assert all(each.first_epoch_s >= 0.2 + each.steps_per_epoch * 6e-3 for each in steps[-1].runs)
+    assert (run.dtype, run.samples_per_step, run.losses) == ("float64", 8, (1.0,) * 4)
+    assert 2**20 < run.peak_host_bytes < 2**40
+    assert run.peak_gpu_bytes is None
 
 
 def test_configurations_are_interleaved_in_random_order(steps):
@@ -114,23 +103,12 @@ def test_configurations_are_interleaved_in_random_order(steps):
         assert sum(first != second for first, second in itertools.pairwise(turns)) > len(turns) / 4
 
 
-def test_the_dtype_losses_and_peak_memory_of_a_process_are_recorded(steps):
-    run = steps[-1].runs[0]
+def test_system_load_unknown_gpu_usage_and_missing_devices_are_recorded(steps):
+    missing = steps[-1].devices[2]
 
-    assert (run.dtype, run.samples_per_step, run.losses) == ("float64", 8, (1.0,) * 4)
-    assert 2**20 < run.peak_host_bytes < 2**40
-    assert run.peak_gpu_bytes is None
-
-
-def test_system_load_and_a_warning_about_unknown_gpu_usage_are_recorded(steps):
     assert {run.configuration.device: run.warnings for run in steps[-1].runs} == {"cpu": (), "gpu": (GPU_USE_UNKNOWN,)}
     assert [reading.round for reading in steps[-1].noise] == [0, 1]
     assert all(0 <= reading.load <= os.cpu_count() for reading in steps[-1].noise)
-
-
-def test_a_missing_device_is_recorded_and_the_others_are_measured(steps):
-    missing = steps[-1].devices[2]
-
     assert (missing.device, missing.slot) == ("TPU", None)
     assert "short of TPU" in missing.why_missing
     assert {configuration.device for configuration in steps[-1].configurations} == {"cpu", "gpu"}
@@ -167,35 +145,28 @@ def test_processes_are_interleaved_on_the_same_cpus_if_there_are_too_few(capacit
     assert max(run.blocks[0].order for run in run_set.runs) < 3
 
 
-@pytest.mark.rest
-def test_a_process_uses_the_cpus_of_its_slot_and_sees_only_its_own_gpu(capacity):
-    run_set = measured(capacity, "environment", cpus=2, has_control=False, num_blocks=1)
-
-    losses = {run.configuration.device: run.losses[0] for run in run_set.runs}
-    assert losses == {"cpu": 102, "gpu": 2}
-
-
-@pytest.mark.rest
-@pytest.mark.parametrize(
-    ("name", "kind", "message"),
-    [
-        ("raises", "raised", "LookupError: no batch of 300"),
-        ("exits", "raised", "SystemExit: enough"),
-        ("never_ends", "timed_out", "after 6 s it was still running"),
-        ("returns_nothing", "raised", "a workload must return Steps"),
-    ],
-)
-def test_a_failed_workload_is_recorded_once_and_not_retried(faults, name, kind, message):
-    (failure,) = failure_of(faults, name)
-
-    assert failure.kind == kind
-    assert message in failure.message
+FAILURES = {
+    "raises": ("raised", "LookupError: no batch of 300"),
+    "exits": ("raised", "SystemExit: enough"),
+    "never_ends": ("timed_out", "after 6 s it was still running"),
+    "returns_nothing": ("raised", "a workload must return Steps"),
+}
 
 
 @pytest.mark.rest
-def test_a_crashed_process_is_recorded_and_retried_in_the_next_round(faults):
-    assert [(each.kind, each.round) for each in failure_of(faults, "dies")] == [("died", 0), ("died", 1)]
-    assert faults.is_complete
+def test_a_failed_workload_is_recorded_once_and_a_crashed_process_is_retried_in_the_next_round(capacity):
+    run_set = measured(
+        capacity, *FAILURES, "dies", devices=("cpu",), has_control=False, process_timeout_s=6, num_rounds=2
+    )
+
+    def failures(name):
+        return [each for each in run_set.failures if each.configuration.workload == f"{HERE}:{name}"]
+
+    for name, (kind, message) in FAILURES.items():
+        (failure,) = failures(name)
+        assert (failure.kind, message in failure.message) == (kind, True), failure
+    assert [(each.kind, each.round) for each in failures("dies")] == [("died", 0), ("died", 1)]
+    assert run_set.is_complete
 
 
 @pytest.mark.rest
@@ -241,11 +212,7 @@ def test_ctrl_c_keeps_the_measurements_and_exits_with_130(tmp_path, isolated_env
         stderr=subprocess.PIPE,
         text=True,
     ) as program:
-        give_up = time.monotonic() + 90
-        while program.poll() is None and time.monotonic() < give_up:
-            if output.exists() and read_run_set(output).runs:
-                break
-            time.sleep(0.2)
+        wait_until(lambda: program.poll() is not None or (output.exists() and read_run_set(output).runs))
         program.send_signal(signal.SIGINT)
         _, stderr = program.communicate(timeout=60)
 

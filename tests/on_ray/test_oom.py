@@ -2,13 +2,12 @@
 
 import time
 
-import numpy as np
 import pytest
 import ray
 from ray import tune
 
 from tests.on_ray.rays import local_ray
-from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
+from tune_policies.oom import classify_oom, classify_oom_text
 
 pytestmark = pytest.mark.rest
 
@@ -24,19 +23,6 @@ def ray_with_low_memory_threshold(monkeypatch):
         yield
 
 
-@pytest.fixture
-def ordinary_ray():
-    with local_ray(**SMALL):
-        yield
-
-
-def allocate_too_much(config=None):
-    try:
-        np.empty(2**47)
-    except MemoryError as error:
-        raise RuntimeError("the batch could not be built") from error
-
-
 def sleep(config=None):
     time.sleep(60)
 
@@ -49,13 +35,6 @@ def classifications(function, folder):
     (result,) = tune.Tuner(function, run_config=run_config).fit()
     (text,) = folder.rglob("error.txt")
     return [classify_oom(caught.value), classify_oom(result.error), classify_oom_text(text.read_text())]
-
-
-@pytest.mark.usefixtures("ordinary_ray")
-def test_a_memory_error_is_classified_as_host_memory_in_a_task_and_a_trial(tmp_path):
-    refused = OutOfMemory(kind="host", framework="python", requested_bytes=2**50)
-
-    assert classifications(allocate_too_much, tmp_path) == [refused, refused, refused]
 
 
 @pytest.mark.usefixtures("ray_with_low_memory_threshold")

@@ -1,6 +1,5 @@
 """A run divides each GPU by its own memory if the GPUs have different sizes."""
 
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -8,10 +7,8 @@ import pytest
 import ray
 from ray import tune
 
-from tests.on_ray.rays import cluster_of
+from tests.on_ray.rays import cluster_of, wait_until
 from tune_policies import GpuMemoryPolicy, probe_cluster, run
-
-TIMEOUT_S = 120
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,10 +28,7 @@ def wait_for_all(config):
     share = ray.get_runtime_context().get_assigned_resources()["GPU"]
     folder = Path(config["folder"])
     (folder / tune.get_context().get_trial_id()).touch()
-    deadline = time.monotonic() + TIMEOUT_S
-    while len(list(folder.iterdir())) < config["at_once"]:
-        assert time.monotonic() < deadline, "too few trials run at once"
-        time.sleep(0.1)
+    wait_until(lambda: len(list(folder.iterdir())) >= config["at_once"])
     tune.report({"share": share})
 
 

@@ -9,7 +9,6 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import ray
@@ -60,50 +59,31 @@ def test_probe_starts_and_stops_ray_if_no_cluster_is_running():
 
 
 @pytest.mark.rest
-def test_probe_uses_the_existing_connection_and_keeps_it():
-    with local_ray(num_cpus=3, resources={"accelerator_type:A100": 1, "TPU": 4}):
-        (node,) = probe_cluster().nodes
-
-        assert ray.is_initialized()
-    assert (node.resources.cpus, node.resources.custom, node.accelerator_type) == (3, {"TPU": 4}, "A100")
-    assert node.resources.memory_bytes > 2**20
-
-
-@pytest.mark.rest
-def test_errors_of_ray_are_raised_as_probe_errors(monkeypatch):
-    """The error is simulated, because a real crash of Ray would end the whole program after a minute."""
+def test_probe_uses_the_existing_connection_and_keeps_it(monkeypatch):
+    """It warns once if the memory of GPUs cannot be read. Another address and errors of Ray raise an error."""
 
     def gone(*_):
         raise ray.exceptions.RaySystemError("connection lost")
 
-    with local_ray(num_cpus=1):
+    # No machine has this many GPUs, so that some of them are always simulated.
+    with local_ray(num_cpus=3, num_gpus=64, resources={"accelerator_type:A100": 1, "TPU": 4}):
+        with pytest.warns(
+            ProbeWarning,
+            match="GPU memory was not read, so plans assume the smallest amount known for the type: .* NVML",
+        ):
+            (node,) = probe_cluster().nodes
+        probe_cluster()  # pytest would raise a second warning as an error
+        with pytest.raises(ProbeError, match="already connected to a Ray"):
+            probe_cluster("127.0.0.1:6379")
+        # The error is simulated, because a real crash of Ray would end the whole program after a minute.
         monkeypatch.setattr(cluster_state, "fetch", gone)
         with pytest.raises(ProbeError, match=r"Ray stopped while it was read: .*connection lost"):
             probe_cluster()
+        assert ray.is_initialized()
 
-
-@pytest.mark.rest
-def test_probing_another_cluster_while_connected_raises_an_error():
-    with local_ray(num_cpus=1), pytest.raises(ProbeError, match="already connected to a Ray"):
-        probe_cluster("127.0.0.1:6379")
-
-
-@pytest.mark.rest
-def test_a_gpu_node_without_nvml_is_counted_and_warned_about_once():
-    @ray.remote(num_cpus=1)
-    class Busy:
-        def ready(self):
-            return True
-
-    # No machine has this many GPUs, so that some of them are always simulated.
-    with local_ray(num_cpus=1, num_gpus=64):
-        busy = Busy.remote()
-        ray.get(busy.ready.remote(), timeout=60)
-        with pytest.warns(ProbeWarning, match="GPU memory was not read: .* NVML"):
-            (node,) = probe_cluster().nodes
-        probe_cluster()  # pytest would raise a second warning as an error
-
-    assert (node.resources.gpus, node.smallest_gpu_memory_bytes) == (64, None)
+    assert (node.resources.cpus, node.resources.custom, node.accelerator_type) == (3, {"TPU": 4}, "A100")
+    assert (node.resources.gpus, node.devices) == (64, None)
+    assert node.resources.memory_bytes > 2**20
 
 
 @pytest.mark.rest
@@ -207,56 +187,20 @@ def test_a_cluster_is_probed_through_ray_client(ray_client):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # raised by Ray
-def test_run_works_through_ray_client(ray_client, tmp_path):
-    def train(config):
-        tune.report({"loss": config["lr"]})
-
-    space = {"lr": tune.grid_search([0.1, 0.2, 0.3])}
-    found = run(train, CpuPolicy(cpus=1), config=space, callbacks=[PolicyCallback()], storage_path=str(tmp_path))
-
-    assert list(found.dataframe()["slot"]) == ["1 CPU"] * 3
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # raised by Ray
 def test_ray_client_works_with_all_entry_points_except_applied(ray_client, tmp_path):
     def train(config):
         tune.report({"loss": 1})
 
-    run_config = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
-    scheduler = PolicyScheduler(CpuPolicy(cpus=2))
-    plain = tune.run(train, scheduler=scheduler, storage_path=str(tmp_path), verbose=0)
-    tuned = tuner(train, CpuPolicy(cpus=2), run_config=run_config).fit()
-    by_hand = tune.Tuner(train, tune_config=tune.TuneConfig(scheduler=scheduler), run_config=run_config).fit()
+    policy, options = CpuPolicy(cpus=2), {"storage_path": str(tmp_path), "verbose": 0}
+    by_run = run(train, policy, callbacks=[PolicyCallback()], **options).trials
+    by_tune_run = tune.run(train, scheduler=PolicyScheduler(policy), **options).trials
+    by_tuner = tuner(train, policy, run_config=tune.RunConfig(**options)).fit()
 
-    slots = [*plain.dataframe()["slot"], *(result.metrics["slot"] for found in (tuned, by_hand) for result in found)]
+    slots = [trial.last_result["slot"] for trial in by_run + by_tune_run] + [by_tuner[0].metrics["slot"]]
     assert slots == ["2 CPUs"] * 3
     refused = pytest.raises(InvalidResourcesError, match=r"applied does not affect .* Pass scheduler=PolicyScheduler")
-    with refused, applied(CpuPolicy(cpus=2)):
+    with refused, applied(policy):
         pytest.fail("the block was entered")
-
-
-@pytest.mark.rest
-def test_a_gcs_that_stops_responding_raises_an_error_at_the_timeout():
-    with cluster_of({"num_cpus": 1}) as cluster:
-        gcs = cluster.head_node.all_processes["gcs_server"][0].process
-        ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
-        gcs.send_signal(signal.SIGSTOP)
-        try:
-            with pytest.raises(ProbeError, match="Ray stopped while it was read"):
-                probe_cluster(timeout_s=2)
-        finally:
-            gcs.send_signal(signal.SIGCONT)
-
-
-@pytest.mark.rest
-@pytest.mark.ray_border
-def test_probing_an_address_connects_and_disconnects():
-    with cluster_of({"num_cpus": 2}, {"num_cpus": 3}) as cluster:
-        capacity = probe_cluster(cluster.address)
-
-        assert not ray.is_initialized()
-    assert sorted(node.resources.cpus for node in capacity.nodes) == [2, 3]
 
 
 @contextmanager
@@ -276,31 +220,6 @@ def errors_of_the_cluster():
     finally:
         done.set()
         pushing.join()
-
-
-@pytest.mark.rest
-def test_errors_of_the_cluster_are_not_printed_to_stdout():
-    with cluster_of({"num_cpus": 1}) as cluster:
-        ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
-        program, options = [sys.executable, "-m", "tune_policies"], ["--json", "--address", cluster.address]
-        with errors_of_the_cluster():
-            all_done = [
-                subprocess.run([*program, command, *options], capture_output=True, text=True, check=False, timeout=120)
-                for command in ("probe", "doctor")
-            ]
-
-    assert all("an error of another program" in done.stderr for done in all_done)
-    assert [len(json.loads(done.stdout)["nodes"]) for done in all_done] == [1, 1]
-
-
-@pytest.mark.rest
-def test_ray_address_in_the_environment_is_used(monkeypatch):
-    with cluster_of({"num_cpus": 5}) as cluster:
-        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-
-        (node,) = probe_cluster().nodes
-
-    assert node.resources.cpus == 5
 
 
 @pytest.fixture
@@ -356,19 +275,8 @@ def test_an_error_while_ray_starts_is_raised_as_a_probe_error(monkeypatch):
 
 
 @pytest.mark.rest
-@pytest.mark.usefixtures("no_ray_address_file")
-def test_a_cluster_without_an_address_file_is_found_only_with_auto():
-    with cluster_of({"num_cpus": 1}):
-        (Path(os.environ["RAY_TMPDIR"]) / "ray" / "ray_current_cluster").unlink()
-
-        assert find_ray("auto") in services.find_gcs_addresses()
-        assert find_ray(None) is None
-
-
-@pytest.mark.rest
-@pytest.mark.parametrize("command", ["probe", "doctor"])
-def test_an_empty_address_is_a_usage_error(command):
-    arguments = [sys.executable, "-m", "tune_policies", command, "--address", ""]
+def test_an_empty_address_is_a_usage_error():
+    arguments = [sys.executable, "-m", "tune_policies", "probe", "--address", ""]
 
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
 
@@ -447,3 +355,51 @@ def test_modules_in_the_working_folder_are_not_imported_and_names_are_escaped(
 def hostile_cluster():
     with cluster_of({"num_cpus": 2, "num_gpus": 1, "resources": {HOSTILE: 1}}) as cluster:
         yield cluster
+
+
+@pytest.mark.rest
+@pytest.mark.ray_border
+@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # the GPU is simulated
+def test_a_cluster_is_found_by_its_address_and_by_the_environment(hostile_cluster, monkeypatch):
+    """After the probe, the program is disconnected."""
+    by_address = probe_cluster(hostile_cluster.address)
+    monkeypatch.setenv("RAY_ADDRESS", hostile_cluster.address)
+    by_environment = probe_cluster()
+
+    assert not ray.is_initialized()
+    assert [each.nodes[0].resources.cpus for each in (by_address, by_environment)] == [2, 2]
+
+
+@pytest.mark.rest
+@pytest.mark.usefixtures("hostile_cluster", "no_ray_address_file")
+def test_a_cluster_without_an_address_file_is_found_only_with_auto():
+    assert find_ray("auto") in services.find_gcs_addresses()
+    assert find_ray(None) is None
+
+
+@pytest.mark.rest
+def test_errors_of_the_cluster_are_not_printed_to_stdout(hostile_cluster):
+    ray.init(hostile_cluster.address, logging_level="ERROR", log_to_driver=False)
+    program, options = [sys.executable, "-m", "tune_policies"], ["--json", "--address", hostile_cluster.address]
+    with errors_of_the_cluster():
+        all_done = [
+            subprocess.run([*program, command, *options], capture_output=True, text=True, check=False, timeout=120)
+            for command in ("probe", "doctor")
+        ]
+    ray.shutdown()
+
+    assert all("an error of another program" in done.stderr for done in all_done)
+    assert [len(json.loads(done.stdout)["nodes"]) for done in all_done] == [1, 1]
+
+
+@pytest.mark.rest
+def test_a_gcs_that_stops_responding_raises_an_error_at_the_timeout(hostile_cluster):
+    gcs = hostile_cluster.head_node.all_processes["gcs_server"][0].process
+    ray.init(hostile_cluster.address, logging_level="ERROR", log_to_driver=False)
+    gcs.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(ProbeError, match="Ray stopped while it was read"):
+            probe_cluster(timeout_s=2)
+    finally:
+        gcs.send_signal(signal.SIGCONT)
+        ray.shutdown()

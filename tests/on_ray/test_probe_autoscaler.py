@@ -6,7 +6,6 @@ import pytest
 import ray
 import yaml
 
-from tests.marks import further
 from tests.on_ray.autoscaling import autoscaling_cluster, node_type
 from tests.on_ray.launching import LAUNCHED
 from tests.on_ray.rays import wait_until, without_prestarted_workers
@@ -34,7 +33,9 @@ def gpu_nodes_to_add(expected):
         time.sleep(0.5)
 
 
-@pytest.fixture(scope="module", params=[*further(False), True], ids=["autoscaler-v1", "autoscaler-v2"])
+@pytest.fixture(
+    scope="module", params=[pytest.param(False, marks=pytest.mark.slow), True], ids=["autoscaler-v1", "autoscaler-v2"]
+)
 def autoscaled(request):
     types = {"gpu-node": GPU_NODE, "cpu-node": CPU_NODE}
     with without_prestarted_workers(), autoscaling_cluster(types, v2=request.param) as cluster:

@@ -14,7 +14,7 @@ import ray
 
 from tests.clusters import nodes
 from tests.on_ray.autoscaling import autoscaling_cluster, node_type
-from tests.on_ray.rays import cluster_of, local_ray, wait_until, without_prestarted_workers
+from tests.on_ray.rays import local_ray, wait_until, without_prestarted_workers
 from tune_policies import (
     CpuPolicy,
     FirstFeasiblePolicy,
@@ -301,23 +301,15 @@ def test_planning_does_not_wait_without_an_autoscaler(caplog):
         plan, seconds = timed(gpu_or_cpu("T4"))
         request_capacity(plan).release()
         release_capacity()
-
-    assert plan.max_concurrent_trials == 2
-    assert "and this cluster has no autoscaler" in plan.reasons[0]
-    assert seconds < 5
-    assert "this cluster has no autoscaler, so no nodes are requested" in caplog.messages
-
-
-@pytest.mark.rest
-@pytest.mark.usefixtures("disconnected")
-def test_a_new_cluster_without_an_autoscaler_raises_an_error():
-    with cluster_of({"num_cpus": 1}) as cluster:
-        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
         with pytest.raises(InfeasibleRequestError, match="this cluster has no autoscaler") as caught:
             plan_when_ready(FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=9)), timeout_s=60)
 
     assert [error.short_of for error in caught.value.tried] == ["GPU", "CPU"]
     assert "plan_when_ready" not in str(caught.value)  # the hint is omitted, because the function was called
+    assert plan.max_concurrent_trials == 2
+    assert "and this cluster has no autoscaler" in plan.reasons[0]
+    assert seconds < 5
+    assert "this cluster has no autoscaler, so no nodes are requested" in caplog.messages
 
 
 @pytest.mark.usefixtures("disconnected")

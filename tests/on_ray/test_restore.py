@@ -4,13 +4,13 @@ import json
 import os
 import signal
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 import ray
 from ray import tune
 
+from tests.on_ray.rays import wait_until
 from tune_policies import ClusterCapacity, CpuPolicy, PolicyScheduler, Resources, applied
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=2))
@@ -21,11 +21,7 @@ NUM_STEPS = 3
 
 RAY = {"num_cpus": 2}
 
-
-@pytest.fixture(autouse=True)
-def without_loggers(monkeypatch):
-    """Disable Tune's loggers, which do not close their files if a run is interrupted."""
-    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+pytestmark = pytest.mark.usefixtures("without_loggers")
 
 
 class InterruptOnce(tune.Callback):
@@ -56,10 +52,7 @@ def wait_for_the_other(folder, fate):
     if fate not in pair:
         return
     (folder / fate).touch()
-    deadline = time.monotonic() + 100
-    while not all((folder / name).exists() for name in pair):
-        assert time.monotonic() < deadline, "fewer trials than planned run at once"
-        time.sleep(0.02)
+    wait_until(lambda: all((folder / name).exists() for name in pair))
 
 
 def function(config):
@@ -104,8 +97,9 @@ def checkpoints(trainable):
     return tune.CheckpointConfig(checkpoint_frequency=1 if trainable is Class else 0)
 
 
-def options_for_tune_run(trainable, folder):
-    return {
+def resumed_after_manual_resources(trainable, folder):
+    """Tune saves manually set resources with each trial, and with trials that it has not created yet."""
+    options = {
         "name": "experiment",
         "storage_path": str(folder),
         "config": space(folder),
@@ -114,18 +108,6 @@ def options_for_tune_run(trainable, folder):
         "reuse_actors": True,
         "verbose": 0,
     }
-
-
-def resumed_by_tune_run(trainable, folder):
-    options = options_for_tune_run(trainable, folder)
-    callbacks = [InterruptOnce(folder / "marker")]
-    tune.run(trainable, scheduler=PolicyScheduler(ONE_AT_ONCE), callbacks=callbacks, **options)
-    return tune.run(trainable, scheduler=PolicyScheduler(TWO_AT_ONCE), resume="AUTO+ERRORED", **options).trials
-
-
-def resumed_after_manual_resources(trainable, folder):
-    """Tune saves manually set resources with each trial, and with trials that it has not created yet."""
-    options = options_for_tune_run(trainable, folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1")
         tune.run(trainable, resources_per_trial={"cpu": 2}, callbacks=[InterruptOnce(folder / "marker")], **options)
@@ -155,17 +137,8 @@ def restored_by_the_tuner(trainable, folder):
     [
         (Class, restored_by_the_tuner),
         pytest.param(function, resumed_after_manual_resources, marks=pytest.mark.slow),
-        pytest.param(function, resumed_by_tune_run, marks=pytest.mark.slow),
-        pytest.param(function, restored_by_the_tuner, marks=pytest.mark.slow),
-        pytest.param(Class, resumed_by_tune_run, marks=pytest.mark.slow),
     ],
-    ids=[
-        "class, Tuner",
-        "function, tune.run after manual resources",
-        "function, tune.run",
-        "function, Tuner",
-        "class, tune.run",
-    ],
+    ids=["class, Tuner", "function, tune.run after manual resources"],
 )
 @pytest.mark.ray_border
 def test_unfinished_trials_resume_with_the_resources_of_the_new_plan(tmp_path, trainable, resumed):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from ray import tune
-from ray.tune.schedulers import FIFOScheduler, MedianStoppingRule
+from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
 from tune_policies import (
@@ -82,7 +82,6 @@ def test_the_saved_state_of_a_run_with_a_searcher_is_the_same_as_tunes(tmp_path)
             report,
             search_alg=Suggesting(metric="loss", mode="min"),
             scheduler=scheduler,
-            num_samples=2,
             storage_path=str(tmp_path),
             name=name,
             verbose=0,
@@ -103,15 +102,15 @@ def test_applied_keeps_another_wrapper_of_tune_run(tmp_path, monkeypatch):
 
     @functools.wraps(original)
     def logged(*args, **kwargs):
-        calls.append(kwargs["num_samples"])
+        calls.append(kwargs["verbose"])
         return original(*args, **kwargs)
 
     monkeypatch.setattr(tune, "run", logged)
     with applied(CpuPolicy(cpus=2)):
-        found = tune.run(report, num_samples=2, storage_path=str(tmp_path), verbose=0)
+        (trial,) = tune.run(report, storage_path=str(tmp_path), verbose=0).trials
 
-    assert calls == [2]
-    assert [trial.last_result["slot"] for trial in found.trials] == ["2 CPUs"] * 2
+    assert calls == [0]
+    assert trial.last_result["slot"] == "2 CPUs"
     assert tune.run is logged
 
 
@@ -166,14 +165,3 @@ def test_run_experiments_and_lists_of_experiments_accept_the_scheduler(tmp_path)
 
     assert [trial.last_result["slot"] for trial in ran] == ["2 CPUs"] * 2
     assert [trial.last_result["slot"] for trial in listed] == ["3 CPUs"] * 2
-
-
-@pytest.mark.rest
-def test_a_tune_scheduler_can_be_the_inner_scheduler(tmp_path):
-    inner = MedianStoppingRule(metric="loss", mode="min")
-
-    trials = run(
-        report, CpuPolicy(cpus=2), scheduler=inner, num_samples=3, storage_path=str(tmp_path), verbose=0
-    ).trials
-
-    assert [trial.last_result["slot"] for trial in trials] == ["2 CPUs"] * 3

@@ -4,10 +4,12 @@ import os
 import signal
 import time
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 from ray import tune
+from ray.tune.schedulers import ASHAScheduler
 
 from tests.marks import further
 from tests.on_ray.rays import local_ray
@@ -46,59 +48,33 @@ def spans(config):
     tune.report({"start": start, "end": time.time()})
 
 
-def most_at_once(frame):
-    starts = [(start, 1) for start in frame["start"]]
-    running, most = 0, 0
-    for _, change in sorted([*starts, *((end, -1) for end in frame["end"])]):
-        running += change
-        most = max(most, running)
-    return most
+def most_at_once(results):
+    """Return the largest number of trials that ran at once."""
+    changes = sorted([*((each["start"], 1) for each in results), *((each["end"], -1) for each in results)])
+    return max(accumulate(change for _, change in changes))
 
 
 def test_run_gives_each_trial_its_planned_slot(tmp_path, capsys):
-    found = run(spans, AutoPolicy(), num_samples=3, storage_path=str(tmp_path), verbose=0)
+    halving = ASHAScheduler(metric="end", mode="max")
+
+    found = run(spans, AutoPolicy(), scheduler=halving, num_samples=3, storage_path=str(tmp_path), verbose=0)
 
     assert set(found.dataframe()["slot"]) == {"2 CPUs, 1 GPU"}
     assert capsys.readouterr().out.count("2 trials at once, limited by GPU") == 1
 
 
-@pytest.mark.rest
-@pytest.mark.parametrize(
-    "policy", [ONE_AT_ONCE, *further(ReservingPolicy(CpuPolicy(cpus=1), cpus=3))], ids=["capped", "reserving"]
-)
-def test_the_policy_limits_the_number_of_concurrent_trials(policy, tmp_path):
-    frame = run(spans, policy, num_samples=3, storage_path=str(tmp_path), verbose=0).dataframe()
-
-    assert most_at_once(frame) == 1
-
-
-def runs_by_tune(**kwargs):
-    return tune.run(spans, scheduler=PolicyScheduler(ONE_AT_ONCE), **kwargs).dataframe()
-
-
-def runs_by_a_tuner(num_samples, max_concurrent_trials, storage_path, verbose):
-    tune_config = tune.TuneConfig(
-        num_samples=num_samples,
-        max_concurrent_trials=max_concurrent_trials,
-        scheduler=PolicyScheduler(ONE_AT_ONCE),
-    )
-    run_config = tune.RunConfig(storage_path=storage_path, verbose=verbose)
-    return tune.Tuner(spans, tune_config=tune_config, run_config=run_config).fit().get_dataframe()
-
-
 @pytest.mark.parametrize("most", [None, *further(3)], ids=["no limit in the run", "a higher limit in the run"])
-@pytest.mark.parametrize("runs", [runs_by_tune, *further(runs_by_a_tuner)])
-def test_the_scheduler_limits_concurrent_trials_without_a_limit_in_the_run(runs, most, tmp_path):
-    frame = runs(num_samples=3, max_concurrent_trials=most, storage_path=str(tmp_path), verbose=0)
+def test_the_policy_limits_the_number_of_concurrent_trials(most, tmp_path):
+    trials = tune.run(
+        spans,
+        scheduler=PolicyScheduler(ONE_AT_ONCE),
+        num_samples=3,
+        max_concurrent_trials=most,
+        storage_path=str(tmp_path),
+        verbose=0,
+    ).trials
 
-    assert most_at_once(frame) == 1
-
-
-@pytest.mark.rest
-def test_max_concurrent_trials_can_lower_the_limit_of_the_policy(tmp_path):
-    kwargs = {"num_samples": 3, "max_concurrent_trials": 1, "storage_path": str(tmp_path), "verbose": 0}
-
-    assert most_at_once(run(spans, CpuPolicy(cpus=1), **kwargs).dataframe()) == 1
+    assert most_at_once([trial.last_result for trial in trials]) == 1
 
 
 class Trainer:
@@ -136,41 +112,6 @@ def test_a_tuner_plans_when_the_run_starts(tmp_path):
         ready.fit()
 
 
-@pytest.mark.rest
-def test_run_accepts_a_policy_scheduler_instead_of_a_policy(tmp_path, capsys):
-    scheduler = PolicyScheduler(ONE_AT_ONCE)
-
-    (trial,) = run(spans, scheduler=scheduler, storage_path=str(tmp_path), verbose=0).trials
-
-    assert trial.last_result["slot"] == "0.5 CPU"
-    assert scheduler.plan.max_concurrent_trials == 1
-    assert capsys.readouterr().out.count("1 trial at once, limited by") == 1
-
-
-@pytest.mark.rest
-def test_run_does_not_print_a_plan_that_the_user_passed(tmp_path, capsys):
-    plan = CpuPolicy(cpus=1).plan(ClusterCapacity.of(Resources(cpus=4)))
-
-    run(spans, plan, storage_path=str(tmp_path), verbose=0)
-
-    assert "trials at once" not in capsys.readouterr().out
-
-
-@pytest.mark.rest
-def test_a_callback_without_a_plan_records_the_plan_of_the_run(tmp_path, capfd):
-    run_config = tune.RunConfig(callbacks=[PolicyCallback()], storage_path=str(tmp_path), name="tuned", verbose=0)
-
-    kept = {"storage_path": str(tmp_path), "name": "run", "verbose": 0}
-    run(spans, ONE_AT_ONCE, callbacks=[PolicyCallback()], **kept)
-    tuner(spans, ONE_AT_ONCE, run_config=run_config).fit()
-
-    plans = [ResourceUsage.from_json((tmp_path / name / USAGE_FILE).read_text()).plans for name in ("run", "tuned")]
-    assert ["1 trial at once" in plan.text for (plan,) in plans] == [True, True]
-    printed = capfd.readouterr().out
-    once_a_run = ("1 trial at once, limited by", "Resources used")
-    assert [printed.count(text) for text in once_a_run] == [2, 2]
-
-
 class UnpicklablePolicy(CpuPolicy):
     """A user's policy with an attribute that cannot be pickled, such as an open connection."""
 
@@ -179,12 +120,14 @@ class UnpicklablePolicy(CpuPolicy):
 
 
 @pytest.mark.rest
-def test_trials_run_under_a_policy_that_cannot_be_pickled(tmp_path):
+def test_run_accepts_a_policy_scheduler_whose_policy_cannot_be_pickled(tmp_path, capsys):
     scheduler = PolicyScheduler(UnpicklablePolicy(cpus=1))
 
-    (trial,) = tune.run(spans, scheduler=scheduler, storage_path=str(tmp_path), verbose=0).trials
+    (trial,) = run(spans, scheduler=scheduler, storage_path=str(tmp_path), verbose=0).trials
 
     assert (trial.status, trial.last_result["slot"]) == ("TERMINATED", "1 CPU")
+    assert scheduler.plan.max_concurrent_trials == 4
+    assert capsys.readouterr().out.count("4 trials at once, limited by") == 1
 
 
 class RecordPlanning(CpuPolicy):
@@ -231,17 +174,6 @@ def interrupted(make_tuner, folder, *callbacks):
     return str(folder / "run")
 
 
-@pytest.fixture
-def without_loggers(monkeypatch):
-    """Disable Tune's loggers, which do not close their files if a run is interrupted."""
-    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-
-
-def at_once(results):
-    found = [result.metrics for result in results]
-    return most_at_once({name: [each[name] for each in found] for name in ("start", "end")})
-
-
 @pytest.mark.rest
 @pytest.mark.usefixtures("without_loggers")
 def test_a_restored_tuner_uses_the_applied_policy(tmp_path):
@@ -257,7 +189,7 @@ def test_a_restored_tuner_uses_the_applied_policy(tmp_path):
         found = tune.Tuner.restore(path, report_until_replanned).fit()
 
     *_, last = ResourceUsage.from_json((tmp_path / "run" / USAGE_FILE).read_text()).plans
-    assert (len(found), at_once(found)) == (3, 1)
+    assert (len(found), most_at_once([result.metrics for result in found])) == (3, 1)
     assert last.text.startswith("1 trial at once")
 
 
@@ -277,46 +209,32 @@ def test_a_restored_tuner_plans_again_with_its_saved_policy(tmp_path, capsys):
 
 
 @pytest.mark.rest
-@pytest.mark.usefixtures("without_loggers")
-def test_a_resumed_run_uses_the_given_policy(tmp_path):
-    (tmp_path / "planned").touch()
-    kept = {"config": {"folder": str(tmp_path)}, "storage_path": str(tmp_path), "name": "run", "verbose": 0}
-    run(report_until_replanned, CpuPolicy(cpus=1), callbacks=[InterruptOnce(tmp_path / "restored")], **kept)
-    (tmp_path / "restored").touch()
+def test_applied_affects_tune_runs_of_a_library_only_in_the_block(tmp_path):
+    def library(name):
+        run_config = tune.RunConfig(storage_path=str(tmp_path / name), verbose=0)
+        return tune.Tuner(spans, tune_config=tune.TuneConfig(num_samples=2), run_config=run_config).fit()
 
-    (trial,) = run(report_until_replanned, CpuPolicy(cpus=3), resume=True, **kept).trials
-
-    assert (trial.status, trial.last_result["slot"]) == ("TERMINATED", "3 CPUs")
-
-
-def library_by_run(folder, **kwargs):
-    return tune.run(spans, num_samples=2, storage_path=folder, verbose=0, **kwargs).dataframe()
-
-
-def library_by_tuner(folder, **kwargs):
-    tune_config = tune.TuneConfig(num_samples=2, **kwargs)
-    run_config = tune.RunConfig(storage_path=folder, verbose=0)
-    return tune.Tuner(spans, tune_config=tune_config, run_config=run_config).fit().get_dataframe()
-
-
-@pytest.mark.rest
-@pytest.mark.parametrize("library", [library_by_run, library_by_tuner])
-def test_applied_affects_tune_runs_of_a_library_only_in_the_block(library, tmp_path):
     with applied(ONE_AT_ONCE):
-        frame = library(str(tmp_path / "in the block"))
-    after = library(str(tmp_path / "after"))
+        results = [result.metrics for result in library("in the block")]
+    after = library("after")
 
-    assert (set(frame["slot"]), most_at_once(frame)) == ({"0.5 CPU"}, 1)
-    assert "slot" not in after
+    assert ({each["slot"] for each in results}, most_at_once(results)) == ({"0.5 CPU"}, 1)
+    assert "slot" not in after[0].metrics
 
 
 @pytest.mark.rest
-def test_a_policy_of_the_run_and_the_innermost_block_take_precedence(tmp_path):
-    with applied(CpuPolicy(cpus=1)), applied(CpuPolicy(cpus=3)):
-        own = library_by_run(str(tmp_path / "own"), scheduler=PolicyScheduler(CpuPolicy(cpus=2)))
-        inner = library_by_run(str(tmp_path / "inner"), scheduler="asynchyperband", metric="end", mode="max")
+def test_a_plan_of_the_run_and_the_innermost_block_take_precedence(tmp_path, capsys):
+    """A run does not print a plan that the user passed."""
+    plan = CpuPolicy(cpus=2).plan(ClusterCapacity.of(Resources(cpus=4)))
+    options = {"storage_path": str(tmp_path), "verbose": 0}
 
-    assert (set(own["slot"]), set(inner["slot"])) == ({"2 CPUs"}, {"3 CPUs"})
+    with applied(CpuPolicy(cpus=1)), applied(CpuPolicy(cpus=3)):
+        (own,) = tune.run(spans, scheduler=PolicyScheduler(plan), **options).trials
+        printed = capsys.readouterr().out
+        (inner,) = tune.run(spans, scheduler="asynchyperband", metric="end", mode="max", **options).trials
+
+    assert (own.last_result["slot"], inner.last_result["slot"]) == ("2 CPUs", "3 CPUs")
+    assert "at once" not in printed
 
 
 def test_applied_rejects_an_invalid_policy_before_the_block():

@@ -16,11 +16,7 @@ from tune_policies.ray_compat.gcs import placement_groups, remove_group
 
 RAY = {"num_cpus": 2}
 
-
-@pytest.fixture(autouse=True)
-def without_loggers(monkeypatch):
-    """Disable Tune's loggers, which do not close their files if a run is stopped."""
-    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+pytestmark = pytest.mark.usefixtures("without_loggers")
 
 
 @ray.remote(num_cpus=1)
@@ -94,13 +90,3 @@ def test_a_run_whose_train_workers_cannot_start_fails_with_advice(tmp_path, capl
         run(train_with_a_trainer_of_ray, policy, num_samples=2, storage_path=str(tmp_path), verbose=0)
 
     assert "waits for workers that cannot start: one trial needs 1 worker with 1 CPU" in caplog.text
-
-
-@pytest.mark.rest
-@pytest.mark.timeout(200)
-def test_a_trainer_of_ray_works_in_trials_if_the_policy_sets_num_workers(tmp_path):
-    policy = CpuPolicy(cpus=1, num_workers=1)
-
-    found = run(train_with_a_trainer_of_ray, policy, num_samples=2, storage_path=str(tmp_path), verbose=0)
-
-    assert [trial.status for trial in found.trials] == ["TERMINATED"] * 2

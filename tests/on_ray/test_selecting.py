@@ -6,7 +6,7 @@ from ray import tune
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.on_ray.rays import cluster_of
-from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, Resources, SelectingPolicy, probe_cluster
+from tune_policies import CpuPolicy, SelectingPolicy, probe_cluster
 
 
 def report_node(config):
@@ -33,7 +33,7 @@ def test_trials_of_tune_run_use_only_selected_nodes(nodes, tmp_path):
     done = tune.run(
         report_node,
         resources_per_trial=plan.resources_per_trial,
-        num_samples=4,
+        num_samples=3,
         storage_path=str(tmp_path),
         verbose=0,
     )
@@ -41,7 +41,7 @@ def test_trials_of_tune_run_use_only_selected_nodes(nodes, tmp_path):
     assert {trial["node_id"] for trial in done.results.values()} == {nodes["us"]}
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_train_workers_do_not_run_on_excluded_nodes(nodes, tmp_path):
     excluded = (nodes[None], nodes["us"])
     plan = plan_on(SelectingPolicy(CpuPolicy(num_workers=2), exclude_nodes=excluded))
@@ -68,20 +68,3 @@ def test_actors_with_remote_options_run_on_selected_nodes(nodes):
         ray.remote(Where).options(**plan.remote_options()).remote(),
     ]
     assert set(ray.get([actor.node_id.remote() for actor in actors])) == {nodes["eu"]}
-
-
-@pytest.mark.rest
-def test_tasks_reuse_their_process_unless_reuse_is_release(nodes):
-    plan = plan_on(CpuPolicy())
-
-    def process_id():
-        import os
-
-        return os.getpid()
-
-    released = ray.remote(**plan.remote_options(reuse="release"))(process_id)
-    kept = ray.remote(**plan.remote_options(), label_selector={"zone": "eu"})(process_id)
-
-    assert len({ray.get(released.remote()) for _ in range(3)}) == 3
-    assert len({ray.get(kept.remote()) for _ in range(3)}) == 1
-    assert (plan.reuse, GpuPolicy().plan(ClusterCapacity.of(Resources(cpus=1, gpus=1))).reuse) == ("process", "release")

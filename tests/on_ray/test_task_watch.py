@@ -11,6 +11,7 @@ import ray.train
 from ray import tune
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
+from tests.on_ray.rays import wait_until
 from tune_policies import ClusterCapacity, CpuPolicy, PolicyScheduler, ReservingPolicy, Resources
 from tune_policies.trainers.gpu_memory.share import LimitOptions
 from tune_policies.trainers.train_loop import build_trainer
@@ -21,11 +22,7 @@ MESSAGES = []
 
 RAY = {"num_cpus": 2}
 
-
-@pytest.fixture(autouse=True)
-def without_loggers(monkeypatch):
-    """Disable Tune's loggers, which do not close their files if a run is stopped."""
-    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+pytestmark = pytest.mark.usefixtures("without_loggers")
 
 
 @pytest.fixture(autouse=True)
@@ -61,12 +58,6 @@ def start_a_task_anywhere(config):
     tune.report({"rows": ray.get(task.remote())})
 
 
-BOTH = pytest.mark.parametrize(
-    "trainable",
-    [pytest.param(read_a_dataset, marks=pytest.mark.rest), pytest.param(start_a_task_anywhere, marks=pytest.mark.slow)],
-)
-
-
 def run(trainable, plan, folder):
     return tune.run(
         trainable,
@@ -78,27 +69,17 @@ def run(trainable, plan, folder):
     ).trials
 
 
-@BOTH
-@pytest.mark.ray_border
-def test_a_run_warns_if_its_trials_leave_no_cpu_for_their_tasks(tmp_path, trainable):
-    run(trainable, CpuPolicy(cpus=1).plan(CAPACITY), tmp_path)
-
-    [text] = MESSAGES
-    assert text.startswith("tasks that need 1 CPU have waited for ")
-    assert "ReservingPolicy(policy, cpus=1)" in text
-
-
 @pytest.mark.rest
-@BOTH
-def test_tasks_run_without_a_warning_if_the_plan_reserves_a_cpu(tmp_path, trainable):
-    trials = run(trainable, ReservingPolicy(CpuPolicy(cpus=1), cpus=1).plan(CAPACITY), tmp_path)
+def test_tasks_run_without_a_warning_if_the_plan_reserves_a_cpu(tmp_path):
+    trials = run(read_a_dataset, ReservingPolicy(CpuPolicy(cpus=1), cpus=1).plan(CAPACITY), tmp_path)
 
     assert [trial.last_result.get("rows") for trial in trials] == [10, 10]
     assert MESSAGES == []
 
 
 @pytest.mark.rest
-def test_a_cpu_that_an_actor_uses_is_not_free_for_tasks(tmp_path):
+@pytest.mark.ray_border
+def test_a_run_warns_if_its_trials_and_actors_leave_no_cpu_for_their_tasks(tmp_path):
     """For example, a plan may reserve a CPU for Ray Serve, but none for Ray Data."""
     replica = ray.remote(num_cpus=1)(Replica).remote()
     assert ray.get(replica.answer.remote()) == 1
@@ -107,6 +88,7 @@ def test_a_cpu_that_an_actor_uses_is_not_free_for_tasks(tmp_path):
     ray.kill(replica)
 
     [text] = MESSAGES
+    assert text.startswith("tasks that need 1 CPU have waited for ")
     assert "Leave room for them, and for the actors, which use 1 CPU" in text
     assert "ReservingPolicy(policy, cpus=2)" in text
 
@@ -119,9 +101,7 @@ class Replica:
 def read_the_shard_until_warned(config):
     shard = ray.train.get_dataset_shard("train")
     threading.Thread(target=lambda: list(shard.iter_rows()), daemon=True).start()
-    deadline = time.monotonic() + 100
-    while not Path(config["told"]).exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(Path(config["told"]).exists)
 
 
 @pytest.mark.slow
@@ -138,9 +118,7 @@ def test_a_train_run_warns_if_it_leaves_no_cpu_for_its_dataset(tmp_path):
     run = threading.Thread(target=trainer.fit, daemon=True)
     run.start()
 
-    deadline = time.monotonic() + 100
-    while not MESSAGES and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: MESSAGES)
     (tmp_path / "told").touch()
     run.join(60)
 

@@ -165,11 +165,13 @@ def test_reports_of_an_earlier_run_after_a_checkpoint_are_found(tmp_path, earlie
     assert missing_reports(run_config, str(tmp_path / "again" / "checkpoint_2")) == []
 
 
-def test_reports_of_a_run_with_another_initial_checkpoint_are_ignored(tmp_path, earlier_run):
+def test_reports_after_a_missing_checkpoint_or_of_a_run_with_another_initial_checkpoint_are_ignored(
+    tmp_path, earlier_run
+):
     others = str(tmp_path / "other" / "checkpoint_0")
-    run_config = earlier_run(0, 1, began=others)
+    run_config = earlier_run(0, 1, 2, began=others, lost=[1])
 
-    assert missing_reports(run_config, others) == [0, 1]
+    assert missing_reports(run_config, others) == [0]
     assert missing_reports(run_config) == missing_reports(run_config, str(tmp_path / "third" / "checkpoint_0")) == []
 
 
@@ -195,10 +197,6 @@ def test_configs_are_compared_without_the_addresses_of_functions_and_objects():
     assert repr(first) != repr(second)
     assert train_run.TrialStart.of("trial", "p", first) == train_run.TrialStart.of("trial", "p", second)
     assert train_run.TrialStart.of("trial", "p", first) != train_run.TrialStart.of("trial", "p", first | {"lr": 0.2})
-
-
-def test_reports_after_a_missing_checkpoint_are_ignored(earlier_run):
-    assert missing_reports(earlier_run(0, 1, 2, lost=[1])) == [0]
 
 
 @pytest.mark.parametrize(

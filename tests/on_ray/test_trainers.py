@@ -24,10 +24,9 @@ SHARED_GPU_PLAN = GpuPolicy(gpus=0.5, cpus=1, num_workers=2).plan(nodes((4, 2)))
 WHOLE_GPU_PLAN = GpuPolicy(cpus=1, num_workers=2).plan(nodes((4, 2)))
 
 # Builders by name, because looking one up imports its framework, and importing TensorFlow takes seconds.
-OF_TORCH, *OF_OTHERS = BUILDERS = [
+OF_TORCH, *OF_OTHERS = [
     f"build_{framework}_trainer" for framework in ("torch", "jax", "lightgbm", "tensorflow", "xgboost")
 ]
-every_builder = pytest.mark.parametrize("build", [OF_TORCH, *further(*OF_OTHERS)], indirect=True)
 
 
 @pytest.fixture
@@ -123,13 +122,9 @@ def test_a_training_loop_runs_with_simulated_gpus_on_cpus(tmp_path, gpus):
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["['counted', 'cpu'] gloo"] * 2
 
 
-@every_builder
-def test_a_plan_without_workers_is_rejected(build):
+@pytest.mark.parametrize("build", [OF_TORCH, *further(*OF_OTHERS)], indirect=True)
+def test_a_plan_without_workers_or_a_scaling_config_is_rejected(build):
     with pytest.raises(InvalidResourcesError, match="num_workers=1 or more"):
         build(lambda: None, plan=CpuPolicy().plan(nodes((4, 2))))
-
-
-@every_builder
-def test_a_scaling_config_in_addition_to_the_plan_is_rejected(build):
     with pytest.raises(InvalidResourcesError, match="scaling_config comes from the plan"):
         build(lambda: None, plan=CPU_PLAN, scaling_config=CPU_PLAN.scaling_config())
