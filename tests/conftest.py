@@ -7,8 +7,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 # Disable the deadline, because the tests do not check how long an example takes.
-settings.register_profile("few", deadline=None, max_examples=5)
-settings.register_profile("default", deadline=None, max_examples=15)
+# Few examples cannot show how many inputs a test filters out.
+_UNCHECKED = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+settings.register_profile("few", deadline=None, max_examples=5, suppress_health_check=_UNCHECKED)
+settings.register_profile("default", deadline=None, max_examples=15, suppress_health_check=_UNCHECKED)
 # The first failure on a mutant is enough, so do not shrink examples.
 settings.register_profile(
     "mutants",
@@ -17,7 +19,7 @@ settings.register_profile(
     phases=(Phase.explicit, Phase.generate),
     derandomize=True,
     database=None,
-    suppress_health_check=[HealthCheck.too_slow],
+    suppress_health_check=_UNCHECKED,
 )
 settings.register_profile("thorough", deadline=None, max_examples=3000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -60,7 +60,7 @@ def decide(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Decide above which size a GPU is worth it, by the Show times and costs of a trial and the trials per hour."""
+    """Decide above which size a GPU is worth it. Show times and costs of trials, and the trials per hour."""
     from tune_policies.kuberay.reading.load_cluster import load_capacity
 
     from ..decide.cpu_nodes import NodesQuestion

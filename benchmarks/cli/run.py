@@ -42,7 +42,7 @@ def run(
     ] = None,
     process_timeout_s: Annotated[
         float | None,
-        typer.Option(min=0.1, help="Timeout time limit of a process, in seconds.  [default: 60; quick: 15]"),
+        typer.Option(min=0.1, help="Time limit of a process, in seconds.  [default: 60; quick: 15]"),
     ] = None,
     control: Annotated[
         bool, typer.Option(help="Measure the first device twice, to show how noisy the machine is.")

@@ -132,6 +132,6 @@ def in_words(device: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a text with a capital first letter, and with a full stop if it has no end punctuation."""
+    """Return a string with a capital first letter, and with a full stop if it has no end punctuation."""
     text = text.strip()
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"

@@ -187,7 +187,7 @@ def _lines(run_set: RunSet) -> Iterator[str]:
 
 
 def turns(run_set: RunSet) -> str:
-    """Return a text that states how the configurations of a round were interleaved."""
+    """Return a string that states how the configurations of a round were interleaved."""
     return f"configurations interleaved by {'block' if run_set.is_interleaved else 'process'}"
 
 

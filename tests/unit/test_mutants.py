@@ -48,7 +48,7 @@ def test_each_mutant_has_one_mistake(source, mutants):
         "x = 3",
         "def f(a=3):\n    pass",
         in_function("x: Literal[3] = a"),
-        in_function("x = 'A text.'"),
+        in_function("x = 'A string.'"),
         in_function("x = f'{a + 1}'"),
     ],
 )

@@ -3,7 +3,7 @@
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node, slice_hosts
@@ -52,7 +52,6 @@ def planned(policy, capacity):
         assume(False)
 
 
-@settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(clusters(), with_kinds)
 def test_every_worker_of_a_plan_is_on_a_node_with_room_for_it(capacity, policy):
     plan = planned(policy, capacity)
@@ -69,7 +68,6 @@ def test_every_worker_of_a_plan_is_on_a_node_with_room_for_it(capacity, policy):
         assert all(left.allocate(slot.worker.ticks) for slot, count in by_share for _ in range(count))
 
 
-@settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(clusters(), with_kinds)
 def test_every_plan_has_a_picture_whose_parts_stay_inside_the_frame(capacity, policy):
     plan = planned(policy, capacity)

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node, nodes
@@ -68,7 +68,6 @@ def follow(policy, suggestion):
     return None
 
 
-@settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(clusters(), sized_by_the_user(num_workers))
 def test_the_suggestion_of_an_error_works(capacity, policy):
     first = why_not(policy, capacity)

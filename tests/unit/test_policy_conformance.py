@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, TypeAdapter
 
@@ -82,7 +82,6 @@ def test_a_policy_keeps_every_promise(policy):
     check_policy(policy, num_clusters=25, clusters=[CAPACITY])
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(with_kinds | growing, st.integers(0, 10**6))
 def test_nested_policies_keep_every_promise(policy, seed):
     plans = [CAPACITY] if isinstance(policy, CpuPolicy) else []

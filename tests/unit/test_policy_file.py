@@ -80,7 +80,7 @@ def test_a_policy_is_loaded_from_its_file(path, text, policy):
     ("text", "message"),
     [
         ("- GpuPolicy", "a policy must be a mapping with a 'kind', got a list"),
-        ("GpuPolicy", "a policy must be a mapping with a 'kind', got a text"),
+        ("GpuPolicy", "a policy must be a mapping with a 'kind', got a string"),
         ("", "a policy must be a mapping with a 'kind', got nothing"),
         ("gpus: 1", "a policy needs a 'kind' (known: AcceleratorPolicy, "),
         ("kind: GpuPolcy", "unknown kind 'GpuPolcy'; did you mean 'GpuPolicy'?"),

@@ -196,7 +196,7 @@ def accelerator(**fields):
         (lambda: CpuPolicy(custom={"accelerator_type:T4": 0.001}), "use accelerator_type"),
         (
             lambda: GpuMemoryPolicy(gpu_memory="6 gigs"),
-            "gpu_memory must be a number of bytes above 0 or a text such as '6GiB'",
+            "gpu_memory must be a number of bytes above 0 or a string such as '6GiB'",
         ),
         (lambda: GpuMemoryPolicy(), "GpuMemoryPolicy needs either gpu_memory (such as '6GiB') or a measured profile"),
         (lambda: GpuMemoryPolicy(profile={1: 2}), "profile.1: Keys should be strings, got 1"),
@@ -217,7 +217,7 @@ def accelerator(**fields):
         (lambda: ReservingPolicy(CpuPolicy(), gpus=0.5), "gpus must be a whole number, 0 or above, got 0.5"),
         (lambda: FirstFeasiblePolicy(policies=()), "FirstFeasiblePolicy needs at least one policy"),
         (lambda: FirstFeasiblePolicy(CpuPolicy(), policies=()), "pass the policies as arguments or as policies="),
-        (lambda: FirstFeasiblePolicy("CpuPolicy"), "a policy must be a mapping with a 'kind', got a text"),
+        (lambda: FirstFeasiblePolicy("CpuPolicy"), "a policy must be a mapping with a 'kind', got a string"),
         (lambda: _doubled(14), "may contain at most 256 policies, got 511"),
         (lambda: build_policy(_doubled_data(30)), "may contain at most 256 policies, got "),
         (lambda: FirstFeasiblePolicy(*[CpuPolicy()] * 10_000), "may contain at most 256 policies, got 10,001"),

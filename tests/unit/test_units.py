@@ -30,7 +30,9 @@ def test_an_invalid_amount_raises_an_error_with_its_name_the_rule_and_an_example
     with pytest.raises(InvalidResourcesError) as caught:
         parse_bytes(amount, name="gpu_memory")
 
-    assert f"gpu_memory must be a number of bytes above 0 or a text such as '6GiB', got {amount!r}" in str(caught.value)
+    assert f"gpu_memory must be a number of bytes above 0 or a string such as '6GiB', got {amount!r}" in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def _sources(counters: Mapping[str, FrameworkMemory], kind: MemoryKind) -> str:
 
 
 def _process_bytes(limits: FractionLimits, held: int) -> tuple[list[DeviceUse], int | None, str]:
-    """Return the devices, this process's memory in bytes as reported by the driver, and a text about its source.
+    """Return the devices, this process's memory in bytes as reported by the driver, and a string about its source.
 
     If the memory is ``None``, the text contains the reason.
     """
@@ -180,7 +180,7 @@ def _overhead(
 
 
 def _basis(process_bytes: int | None, by_allocator: int | None, limits: FractionLimits) -> str:
-    """Return a text with the figures that determine whether the process stayed within its fraction."""
+    """Return a string with the figures that determine whether the process stayed within its fraction."""
     if process_bytes is not None:
         return f"{_BY_ALLOCATOR}, and the process by NVML" if by_allocator is not None else "the process by NVML"
     is_assumed = any(source is Assumption.SAFE_DEFAULT for _, source in limits.overheads.values())

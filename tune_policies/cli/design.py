@@ -51,7 +51,7 @@ def design(
     platform: _Platform = "gke",
     namespace: Annotated[
         str | None,
-        option("The namespace in Kubernetes; by default the namespace of the current namespace of kubectl."),
+        option("The namespace in Kubernetes; by default the current namespace of kubectl."),
     ] = None,
     min_nodes: Annotated[
         list[str], option("The number of nodes to keep of a node type; can be repeated.", metavar="NAME=NUMBER")

@@ -260,7 +260,7 @@ GPU_VISIBILITY_VARIABLES: Final = tuple(
 
 
 def public_text(text: str) -> str:
-    """Return a text of this package without names from the user's cluster, except device resources and types."""
+    """Return a string of this package without names from the user's cluster, except device resources and types."""
     return without_names(text, ACCELERATOR_TYPES | DEVICE_RESOURCES)
 
 

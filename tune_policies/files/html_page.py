@@ -119,7 +119,7 @@ def template(file: Path, finalize: Callable[[Any], Any], *, is_html: bool, **glo
 
 
 def _for_html(value: Any) -> Any:
-    """Return a text as one line, without characters that change the writing direction. Jinja escapes it."""
+    """Return a string as one line, without characters that change the writing direction. Jinja escapes it."""
     return one_line(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 

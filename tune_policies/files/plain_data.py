@@ -101,7 +101,7 @@ def format_of(data: object) -> Format | None:
 
 
 def _check_parts(text: str | bytes, max_parts: int, *more: str) -> None:
-    """Raise ``ValueError`` if a text has too many characters that begin or separate parts."""
+    """Raise ``ValueError`` if a string has too many characters that begin or separate parts."""
     signs = (",", "[", "{", *more)
     found = sum(text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in signs)
     if found > max_parts:

@@ -75,13 +75,13 @@ class Column:
         self._parts: list[str] = []
 
     def text(self, x: float, text: str, *, size: float = SMALL, style: str = "", at_end: bool = False) -> None:
-        """Draw a text in the line at ``y``, without changing ``y``."""
+        """Draw a string in the line at ``y``, without changing ``y``."""
         anchor = ' text-anchor="end"' if at_end else ""
         place = f'x="{x:g}" y="{self.y + size:g}" font-size="{size:g}"{anchor}'
         self._parts.append(f'<text {place} class="{style}">{escape(one_line(text))}</text>')
 
     def lines(self, text: str, *, x: float = MARGIN, size: float = SMALL, style: str = "", most: int = 6) -> None:
-        """Draw a text in up to ``most`` lines, and move ``y`` below it."""
+        """Draw a string in up to ``most`` lines, and move ``y`` below it."""
         for each in wrapped(text, WIDTH - MARGIN - x, size, most):
             self.text(x, each, size=size, style=style)
             self.y += size * 1.35
@@ -116,7 +116,7 @@ _EM: Final = 0.6
 
 
 def text_width(text: str, size: float) -> float:
-    """Return the estimated width of a text, in pixels."""
+    """Return the estimated width of a string, in pixels."""
     return cell_len(text) * _EM * size
 
 
@@ -127,6 +127,6 @@ def fitted(text: str, width: float, size: float = SMALL) -> str:
 
 
 def wrapped(text: str, width: float, size: float = SMALL, most: int = 6) -> list[str]:
-    """Return the first ``most`` lines of a text, wrapped at spaces, or within words that are too wide."""
+    """Return the first ``most`` lines of a string, wrapped at spaces, or within words that are too wide."""
     lines = wrap(one_line(text), max(2, int(width / (_EM * size))), max_lines=most, placeholder="…")
     return [fitted(each, width, size) for each in lines]

@@ -123,7 +123,7 @@ def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = N
 
     Args:
         path: A file in an existing folder.
-        content: The content. A text is written in UTF-8.
+        content: The content. A string is written in UTF-8.
         expected: The content that the file must have right before it is replaced, or ``None`` for any content.
         is_private: Whether only this user may access the file. Use it for files that a later process trusts.
 

@@ -26,7 +26,7 @@ _constructor: Final = yaml.constructor.SafeConstructor()
 
 
 def read_scalar(text: str, tag: str | None, implicit: tuple[bool, bool]) -> Any:
-    """Return the value of a scalar: a text, a number, a boolean or ``None``.
+    """Return the value of a scalar: a string, a number, a boolean or ``None``.
 
     ``tag`` and ``implicit`` come from PyYAML's event, and ``text`` has no quotes.
 
@@ -64,7 +64,7 @@ Path = tuple[str | int, ...]
 """The keys and indices that lead to a part, such as ``("spec", "workerGroupSpecs", 0, "groupName")``."""
 
 MAX_CHARACTERS: Final = 10_000_000
-"""The maximum length of a text. In Kubernetes, an object has at most 1.5 MiB (etcd's request limit)."""
+"""The maximum length of a string. In Kubernetes, an object has at most 1.5 MiB (etcd's request limit)."""
 
 _MAX_DEPTH: Final = 100
 """The maximum depth of nesting. The definition of a RayCluster has a depth of about 30."""
@@ -73,7 +73,7 @@ _MAX_PARTS: Final = 200_000
 """The maximum number of parts of a document with expanded aliases. A few lines can expand to billions of parts."""
 
 _MAX_DOCUMENTS: Final = 10_000
-"""The maximum number of documents in a text. Findings about each document use memory."""
+"""The maximum number of documents in a string. Findings about each document use memory."""
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if PyYAML was built with it
 
@@ -99,7 +99,7 @@ class Document(NamedTuple):
 
 
 class DocumentError(InvalidResourcesError):
-    """A text is not YAML, or not plain data. ``line`` counts from 1."""
+    """A string is not YAML, or not plain data. ``line`` counts from 1."""
 
     def __init__(self, source: str, line: int, reason: str) -> None:
         super().__init__(source, line, reason)
@@ -112,7 +112,7 @@ class DocumentError(InvalidResourcesError):
 
 
 def read_documents(text: str, source: str, room: int = 1) -> tuple[Document, ...]:
-    """Return the nonempty documents of a text in YAML or JSON. ``room`` multiplies the size limits.
+    """Return the nonempty documents of a string in YAML or JSON. ``room`` multiplies the size limits.
 
     Raises:
         DocumentError: The text is not YAML or not plain data, or is too long or nested too deeply. No other error is

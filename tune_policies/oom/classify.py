@@ -3,7 +3,7 @@
 Errors are foreign objects. Reading their attributes, text or type can raise another error, and chains of errors can
 form cycles or be endless.
 
-In a text, only the lines of a traceback with an error's type and message are evaluated, because source lines and the
+In a string, only the lines of a traceback with an error's type and message are evaluated, because source lines and the
 surrounding log can mention memory, too.
 """
 

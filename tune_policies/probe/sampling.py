@@ -126,7 +126,7 @@ def unread_nodes_warnings(nodes: Iterable[NodeCapacity], failures: Mapping[str, 
 
 
 def _explain(reasons: Mapping[str, str]) -> str:
-    """Return a text that lists each reason once, with the first nodes to which it applies."""
+    """Return a string that lists each reason once, with the first nodes to which it applies."""
     nodes = defaultdict(list)
     for node_id, why in sorted(reasons.items()):
         nodes[why].append(node_id[:8])

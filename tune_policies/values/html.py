@@ -11,7 +11,7 @@ from tune_policies.values.sanitize import printable
 
 
 def to_html(view: RenderableType) -> str:
-    """Return a table, a text, or a group of them as escaped HTML."""
+    """Return a table, a string, or a group of them as escaped HTML."""
     return "\n".join(_parts(view))
 
 

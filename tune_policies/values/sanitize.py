@@ -3,7 +3,7 @@
 Characters without a glyph are replaced by JSON escapes, because they can move the cursor, set colors, hide text, change
 the writing direction, or end a line. Commands of build services are disabled.
 
-:func:`one_line` escapes and shortens a text within a line, because a label of 100,000 characters must not fill a screen
+:func:`one_line` escapes and shortens a string within a line, because a label of 100,000 characters must not fill a screen
 or a log. ``terminal`` passes all output of a command through :func:`printable`. :func:`redacted` removes secrets.
 """
 
@@ -15,7 +15,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator
 
 LEFT_OUT: Final = "(left out)"
-"""The replacement for a text that is not published."""
+"""The replacement for a string that is not published."""
 
 _MOST_IN_WORD: Final = 400
 """The maximum number of characters in a word. Paths in messages are usually shorter."""
@@ -134,7 +134,7 @@ _WORDS: Final = frozenset(
 
 
 def without_names(text: str, known: Collection[str]) -> str:
-    """Return a text of this package with ``(left out)`` for each word that can be a name in the user's cluster.
+    """Return a string of this package with ``(left out)`` for each word that can be a name in the user's cluster.
 
     It keeps numbers, common words and the ``known`` names.
     """

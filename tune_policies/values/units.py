@@ -49,7 +49,7 @@ def parse_bytes(amount: object, *, name: str = "memory") -> int:
     except (ValidationError, OverflowError, ValueError):
         pass
     raise InvalidResourcesError(
-        f"{name} must be a number of bytes above 0 or a text such as '6GiB', got {shorten(amount)} "
+        f"{name} must be a number of bytes above 0 or a string such as '6GiB', got {shorten(amount)} "
         "(units: B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or Ki, Mi, Gi, k, M, G as in Kubernetes)"
     )
 

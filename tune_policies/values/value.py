@@ -303,7 +303,7 @@ def kind_of(data: object) -> str:
         case None:
             return "nothing"
         case str():
-            return "a text"
+            return "a string"
         case dict():
             return "a mapping" if _has_names(data) else "a mapping whose keys are not names"
         case list() | tuple():

@@ -110,7 +110,7 @@ class NodeType(Value):
             of this type even if the trials do not need it.
         name: A DNS label, which is also the name of the worker group. By default, it is derived from the devices.
         cpus: The number of CPUs that Ray counts, without fractions because KubeRay's autoscaler does not read them.
-        memory: Host memory: a text such as ``"32GiB"``, or bytes. A design requires it.
+        memory: Host memory: a string such as ``"32GiB"``, or bytes. A design requires it.
         gpu_memory: Memory of each GPU, such as ``"39GiB"``; ``None`` for the smallest memory of its device type.
         custom: Devices of other families by Ray's resource name, such as ``{"TPU": 4}``, and custom resources.
         accelerator_type: Ray's name of its device type; ``None`` for no devices or any type.

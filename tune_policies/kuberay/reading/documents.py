@@ -51,7 +51,7 @@ def read_text(path: str | FilePath, times: int = 1) -> str:
         DocumentError: The unpacked text is too long, or not UTF-8.
         InvalidResourcesError: The file cannot be read, or is too long.
     """
-    source, max_bytes = str(path), MAX_CHARACTERS * times  # a text in UTF-8 has at least as many bytes as characters
+    source, max_bytes = str(path), MAX_CHARACTERS * times  # a string in UTF-8 has at least as many bytes as characters
     if source == "-":
         try:
             data = sys.stdin.buffer.read(max_bytes + 1)

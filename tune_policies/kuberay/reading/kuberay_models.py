@@ -222,7 +222,7 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 def read_part(model: type[_ModelT], data: object) -> tuple[_ModelT | None, list[FieldProblem]]:
     """Validate a part, and return its model (``None`` if a field is wrong) and the problems.
 
-    If a text is required, a number without quotes is reported as a problem, but is read as a text.
+    If a string is required, a number without quotes is reported as a problem, but is read as a string.
     """
     try:
         return model.model_validate(data), []
@@ -240,7 +240,7 @@ def read_part(model: type[_ModelT], data: object) -> tuple[_ModelT | None, list[
 
 
 def _lacks_quotes(detail: Any) -> bool:
-    """Return whether the value needs quotes: a number instead of a text, or a quantity such as ``cpu: 0.5``."""
+    """Return whether the value needs quotes: a number instead of a string, or a quantity such as ``cpu: 0.5``."""
     if detail["type"] == "value_error":
         return isinstance(detail["input"], float)
     return detail["type"] == "string_type" and isinstance(detail["input"], int | float)

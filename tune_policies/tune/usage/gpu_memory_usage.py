@@ -90,7 +90,7 @@ class GpuMemoryUsage(Value):
     sources: Annotated[dict[str, str], BeforeValidator(_from_named_lines)] = Field(default_factory=dict)
 
     def to_result(self) -> dict[str, Any]:
-        """Return the record for a result. It always has the same keys, and each value is a number or a text.
+        """Return the record for a result. It always has the same keys, and each value is a number or a string.
 
         Lists become texts, because TensorBoard's logger plots lists and warns about texts in them. ``progress.csv`` has
         columns only for the keys of the first result, even if the trial continues with another GPU fraction.
