@@ -4,7 +4,7 @@ import pickle
 import random
 
 import pytest
-from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from tests.clusters import nodes
@@ -45,8 +45,6 @@ nested = (
     | with_kinds
 )
 
-many_are_infeasible = settings(suppress_health_check=[HealthCheck.filter_too_much])
-
 
 def plan_or_skip(policy, capacity):
     try:
@@ -58,7 +56,6 @@ def plan_or_skip(policy, capacity):
     return plan
 
 
-@many_are_infeasible
 @given(clusters(), nested)
 def test_every_slot_has_a_place_on_the_planned_cluster(capacity, policy):
     plan = plan_or_skip(policy, capacity)
@@ -117,7 +114,6 @@ class Pool:
         return all(self.start_one() for _ in range(len(self._free)))
 
 
-@many_are_infeasible
 @given(clusters(), nested, st.integers(0, 2**32))
 def test_a_trial_in_a_free_slot_never_waits(capacity, policy, seed):
     plan = plan_or_skip(policy, capacity)
@@ -126,7 +122,6 @@ def test_a_trial_in_a_free_slot_never_waits(capacity, policy, seed):
     assert Pool(plan, capacity, random.Random(seed)).run(num_ends=15)
 
 
-@many_are_infeasible
 @given(clusters(), nested, st.randoms())
 def test_plan_and_places_do_not_depend_on_the_order_of_nodes(capacity, policy, rng):
     plan = plan_or_skip(policy, capacity)

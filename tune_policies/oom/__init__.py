@@ -1,8 +1,8 @@
 """Detects out-of-memory errors, the memory that ran out, the process that used it, and the requested size.
 
 The package compares only messages and the names of types. It does not import frameworks or Ray, so the result is the
-same where they are not installed. ``classify`` finds the errors inside an error or a string, and ``signatures`` contains
-the errors of each framework.
+same where they are not installed. ``classify`` finds the errors inside an error or a string, and ``signatures``
+contains the errors of each framework.
 """
 
 from tune_policies.oom.classify import classify_oom, classify_oom_text
