@@ -4,7 +4,8 @@ Characters without a glyph are replaced by JSON escapes, because they can move t
 the writing direction, or end a line. Commands of build services are disabled.
 
 :func:`one_line` escapes and shortens a string within a line, because a label of 100,000 characters must not fill a
-screen or a log. ``terminal`` passes all output of a command through :func:`printable`. :func:`redacted` removes secrets.
+screen or a log. ``terminal`` passes all output of a command through :func:`printable`. :func:`redacted` removes
+secrets.
 """
 
 import json
