@@ -133,11 +133,23 @@ def test_compare_prints_a_row_or_json_for_each_device_other_than_the_cpu(bench):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        ("compare timed.json --phase with-transfers", "needs two devices with times of the same workload and size"),
+        ("compare cpu.json", "the run measured cpu, but a comparison needs two devices"),
+    ],
+)
+def test_compare_exits_with_1_if_nothing_can_be_compared(line, message, bench):
+    done = bench(line)
+
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert message in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
         ("export a.json --format csv --output b.json --force", "b.json is another kind of file"),
         ("plot a.json --output plot.svgx", "unknown file type '.svgx'; did you mean 'svg'? (known: "),
         ("compare timed.json --same-within 5", "same_within must be between 0 and 1"),
-        ("compare timed.json --phase with-transfers", "needs two devices with times of the same workload and size"),
-        ("compare cpu.json", "the run measured cpu, but a comparison needs two devices"),
         ("packing --output a.json", "choose another file"),
         ("packing --workload mpl", "unknown workload 'mpl'; did you mean 'mlp'?"),
         ("packing --workload tf-mlp", "tf-mlp: pass --size and --steps"),

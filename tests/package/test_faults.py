@@ -69,7 +69,7 @@ def test_a_file_above_the_size_limit_of_the_process_is_unchanged(tmp_path):
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LENGTHS[0] * 2, before[1]))
     try:
-        with pytest.raises(InvalidResourcesError, match=r"cannot be written: File too large.*has room"):
+        with pytest.raises(InvalidResourcesError, match=r"cannot be written: File too large.*has free space"):
             replace_file(path, text_of(LENGTHS[1]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
