@@ -187,7 +187,7 @@ class RunSlots:
         self._find_nodes(trial for trial, assignment in self.assignments.items() if assignment.has_started)
 
     def _find_nodes(self, trials: Iterable[Trial]) -> None:
-        """Record the nodes of trials that were started on any node, if the slots of the plan now have nodes."""
+        """If slots now have nodes, record the nodes of trials that were started without an assigned node."""
         anywhere = [trial for trial in trials if self.assignments[trial].node_id is None]
         if not anywhere or all(placement.node_id is None for placement in self.run_plan.placements):
             return

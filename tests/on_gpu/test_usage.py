@@ -137,7 +137,7 @@ def leave_a_child(config):
     tune.report({"child": child.pid, "listed": listed})
 
 
-def test_a_child_process_that_is_still_running_after_its_trial_is_terminated(plan, tmp_path):
+def test_a_child_process_that_outlives_its_trial_is_terminated(plan, tmp_path):
     (trial,) = run(leave_a_child, plan, tmp_path)
 
     if not trial.last_result["listed"]:

@@ -36,7 +36,7 @@ def a_design(*node_types, **fields):
 
 
 def filled_in(text):
-    """Return a written cluster with its commented optional fields, and without the leading comments."""
+    """Return the text of a cluster file with its optional fields uncommented and its leading comments removed."""
     lines = text.splitlines()
     first = next(number for number, line in enumerate(lines) if not line.startswith("#"))
     return "\n".join(re.sub(r"^( *)# ", r"\1", line) for line in lines[first:])

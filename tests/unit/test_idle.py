@@ -119,7 +119,7 @@ def test_resources_of_added_nodes_are_included():
     assert [str(part) for part in idle(capacity, plan)] == ["1 of 17 CPUs: too little for one more trial"]
 
 
-def test_the_total_is_idle_if_the_nodes_of_trials_are_unknown():
+def test_idle_amounts_are_computed_from_the_totals_if_the_nodes_of_trials_are_unknown():
     kinds = (
         TrialSlot(trial=Resources(cpus=1, gpus=1), max_concurrent_trials=2),
         TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=1),

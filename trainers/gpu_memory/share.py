@@ -143,8 +143,8 @@ class FractionLimits:
         if self.share.overhead_bytes is not None:
             self.overhead_is_of_process = True
             largest = max(self.share.overhead_bytes, overhead)
-            # A larger overhead would make the budget smaller than measured. The import of an unused framework must not
-            # fail.
+            # If the profile was measured with this framework, a larger overhead would make the budget smaller than
+            # measured. If the overhead is at least the whole share, importing an unused framework would fail.
             if self._was_measured(framework, version) or largest >= share:
                 overhead, source = self.share.overhead_bytes, Assumption.PROFILE
             else:

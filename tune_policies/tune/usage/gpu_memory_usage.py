@@ -268,7 +268,7 @@ def _lines(file: Path) -> Iterator[str]:
         data = read_bytes(file, max_bytes=_MAX_RESULTS_BYTES)
     except UnreadableFileError as error:
         if not error.is_missing:
-            warnings.warn(f"{error}; its results of the trial are not counted", stacklevel=2)
+            warnings.warn(f"{error}. The trial results in this file are not counted", stacklevel=2)
         return
     for line in io.BytesIO(data):
         yield line.decode(errors="replace")

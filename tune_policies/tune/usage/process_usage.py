@@ -66,7 +66,7 @@ class SlotUse(Value):
             f"{format_bytes(self.host_memory_bytes)} of host memory",
         ]
         if self.gpu_utilization is not None:
-            parts.append(f"{self.gpu_utilization:.0%} of its GPU's time")
+            parts.append(f"{self.gpu_utilization:.0%} of the GPU's time")
         if self.gpu_memory_bytes is not None:
             parts.append(f"{format_bytes(self.gpu_memory_bytes)} of GPU memory")
         return ", ".join(parts)
