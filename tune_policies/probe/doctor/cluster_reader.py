@@ -1,7 +1,7 @@
 """Reads each node of a Ray cluster, or only this machine if Ray does not run.
 
-Every node is read, so that ``doctor`` finds even one node that differs from the others. To avoid overloading a large cluster, the
-number of concurrent tasks is limited, and the timeout applies to each node separately.
+Every node is read, so that ``doctor`` finds even one node that differs from the others. To avoid overloading a large
+cluster, the number of concurrent tasks is limited, and the timeout applies to each node separately.
 """
 
 import json
