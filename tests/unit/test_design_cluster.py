@@ -482,6 +482,17 @@ def test_the_explanation_of_a_design_has_its_nodes_price_and_reasons():
     ]
 
 
+def test_the_price_of_a_trial_on_a_node_type_is_for_the_slots_of_that_type():
+    types = catalog(
+        NodeType(name="l4", cpus=8, gpus=1, memory="32GiB", accelerator_type="L4", price_per_hour=0.9),
+        NodeType(name="a100", cpus=12, gpus=1, memory="85GiB", accelerator_type="A100-80G", price_per_hour=6),
+    )
+
+    plan = design_cluster(GpuMemoryPolicy(gpu_memory="20GiB"), types, 16)
+
+    assert "a trial hour costs 0.9 on l4, 2 on a100, if all slots of the nodes are in use" in plan.reasons
+
+
 class PolicyOfAUser(ResourcePolicy):
     def plan(self, capacity):
         return plan_first_feasible([CpuPolicy()], capacity)

@@ -454,14 +454,16 @@ def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_t
 
 
 def _price_reasons(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iterator[str]:
-    """Yield a sentence about the price of a trial on each of several node types."""
+    """Yield a sentence about the price of a trial on each of several node types, in the slots of that type."""
     if len(plan.slots) > 1 or len(pool.node_types) == 1:
         return
-    slot = plan.slots[0]
     prices = []
     for name, node_type in pool.node_types.items():
-        places = workers_in_unit(pool.unit(name), slot) / max(1, slot.num_workers)
-        if places and node_type.price_per_hour is not None:
+        alone = NodePool({name: node_type}, pool.head).plan(chosen.policy, {name: max(1, plan.slots[0].num_workers)})
+        if alone is None or len(alone.slots) > 1 or node_type.price_per_hour is None:
+            continue
+        (slot,) = alone.slots
+        if places := workers_in_unit(pool.unit(name), slot) / max(1, slot.num_workers):
             prices.append((node_type.price_per_hour * node_type.num_hosts / places, name))
     if len(prices) > 1:
         listed = shorten_names([f"{price:.3g} on {name}" for price, name in sorted(prices)])
