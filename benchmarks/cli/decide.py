@@ -94,7 +94,10 @@ def decide(
     if output is not None:
         write_new(output, f"{decided.decision.to_json()}\n", force=force)
     if not decided.is_decided:
-        print("nothing is decided: every answer is ambiguous. Run more rounds, on an idle machine", file=sys.stderr)
+        until_then = "" if output is None else f". With {output}, all trials run on CPUs"
+        print_to_stderr(
+            f"nothing is decided: every answer is ambiguous. Run more rounds, on an idle machine{until_then}"
+        )
         raise typer.Exit(1)
 
 
