@@ -126,8 +126,8 @@ def test_the_plan_explains_devices_by_size_and_the_measured_range():
         "measured from batch_size 16 to 256: other sizes use the nearest measured size",
         "measured on 2026-06-01",
     )
-    assert "on the GPU: 2 CPUs, 1 GPU per worker, as requested" not in reasons
-    assert "on the CPU: 2 CPUs per worker, as requested, and no GPU" in reasons
+    assert "on the GPU: 2 CPUs, 1 GPU per trial, as requested" not in reasons
+    assert "on the CPU: 2 CPUs per trial, as requested, and no GPU" in reasons
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_each_trial_reserves_the_measured_host_memory(policy, memory_gib, at_onc
     reserved = plan.slot_for({"batch": 0}).worker.memory_bytes
     assert reserved == (None if memory_gib is None else memory_gib * GIB)
     assert plan.max_concurrent_trials == at_once
-    assert any("of host memory per worker" in reason for reason in plan.reasons) == (memory_gib is not None)
+    assert any("of host memory per trial" in reason for reason in plan.reasons) == (memory_gib is not None)
 
 
 def test_the_number_of_trials_at_once_depends_on_their_configs():

@@ -76,10 +76,10 @@ def test_the_plan_names_the_gpus_of_slots_that_list_their_nodes(policy):
 @pytest.mark.parametrize(
     ("limit", "reason"),
     [
-        ({}, "12 GiB per worker: 6 on a GPU of 80 GiB, 1 on a GPU of 16 GiB"),
+        ({}, "12 GiB per trial: 6 on a GPU of 80 GiB, 1 on a GPU of 16 GiB"),
         (
             {"max_trials_per_gpu": 2},
-            "12 GiB per worker: 2 on a GPU of 80 GiB, 1 on a GPU of 16 GiB, with max_trials_per_gpu=2",
+            "12 GiB per trial: 2 on a GPU of 80 GiB, 1 on a GPU of 16 GiB, with max_trials_per_gpu=2",
         ),
     ],
 )

@@ -60,7 +60,7 @@ def follow(policy, suggestion):
         return build_policy({**policy.model_dump(), "gpu_memory": found[1]}) if found else None
     if found := re.match(r"Set num_workers=(\d+)", suggestion):
         return policy.model_copy(update={"num_workers": int(found[1])})
-    if found := re.match(r"Request at most (\S+) (of host memory|\w+?)s? per worker", suggestion):
+    if found := re.match(r"Request at most (\S+) (of host memory|\w+?)s? per (?:trial|worker)", suggestion):
         devices = "amount" if isinstance(policy, AcceleratorPolicy) else "gpus"
         field = {"CPU": "cpus", "of host memory": "memory"}.get(found[2], devices)
         amount = found[1] if field == "memory" else float(found[1])

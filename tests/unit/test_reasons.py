@@ -37,13 +37,13 @@ REASONS = {
     "a node with other devices and without CPUs":
         (WITHOUT_CPUS, AcceleratorPolicy(resource="GPU"), "1 node with GPU not used, without CPUs"),
     "more trials than a plan counts": (nodes((10**11, 0)), CpuPolicy(cpus=0.0001), "1e+15 trials would fit, but"),
-    "CPUs divided": (nodes((8, 4)), GPU, "2 CPUs per worker: 8 CPUs ÷ 4 GPU slots; set cpus= to change"),
-    "CPUs rounded": (nodes((9, 4)), GPU, "2 CPUs per worker: 9 CPUs ÷ 4 GPU slots, rounded down; set cpus= to change"),
+    "CPUs divided": (nodes((8, 4)), GPU, "2 CPUs per trial: 8 CPUs ÷ 4 GPU slots; set cpus= to change"),
+    "CPUs rounded": (nodes((9, 4)), GPU, "2 CPUs per trial: 9 CPUs ÷ 4 GPU slots, rounded down; set cpus= to change"),
     "the fewest CPUs":
         (nodes((8, 4), (4, 4)), GpuPolicy(same_for_all=True), "4 GPU slots, on the node with the fewest"),
     "an even split": (nodes((8, 0)), EvenSplitPolicy(num_trials=8), "the cluster divided among 8 trials: 1 CPU per"),
     "rounds": (nodes((8, 0)), EvenSplitPolicy(num_trials=27),
-              "8 fit at once, with 1 CPU per worker, which takes 4 rounds; 7 at once also take 4 rounds"),
+              "8 fit at once, with 1 CPU per trial, which takes 4 rounds; 7 at once also take 4 rounds"),
     "an earlier choice":
         (nodes((4, 0)), GPU | CPU, "not GpuPolicy: one trial needs 1 GPU, but the largest node has"),
     "a choice with too few trials":
@@ -64,13 +64,13 @@ REASONS = {
         (of(gpu_node("a", gpu_memory_gib=80), gpu_node("b", cpus=2, gpu_memory_gib=8), gpu_node("c", cpus=2)),
                      GpuMemoryPolicy(gpu_memory="6GiB", cpus=8),
                      "too little CPU: 1 unknown type (8 GiB), 1 unknown type (memory not read)"),
-    "workers on a GPU": (of(gpu_node("a", gpu_memory_gib=21.234)), GpuMemoryPolicy(gpu_memory="5GiB"),
-                         "5 GiB per worker: 4 workers on a GPU of 21.2 GiB"),
+    "trials on a GPU": (of(gpu_node("a", gpu_memory_gib=21.234)), GpuMemoryPolicy(gpu_memory="5GiB"),
+                         "5 GiB per trial: 4 trials on a GPU of 21.2 GiB"),
     "enough digits to show the difference":
         (of(gpu_node("a", gpu_memory_gib=19.999)), GpuMemoryPolicy(gpu_memory="5GiB"),
-                             "5 GiB per worker: 3 workers on a GPU of 19.999 GiB"),
+                             "5 GiB per trial: 3 trials on a GPU of 19.999 GiB"),
     "a limit on a GPU": (of(A100_80), GpuMemoryPolicy(gpu_memory="24GiB", max_trials_per_gpu=2),
-                         "2 workers on a GPU of 80 GiB, with max_trials_per_gpu=2"),
+                         "2 trials on a GPU of 80 GiB, with max_trials_per_gpu=2"),
     "draining":
         (ClusterCapacity(nodes=(gpu_node("a"),), draining=(gpu_node("b"),)), CPU, "not counted: 1 node being drained"),
     "a quota": (QUOTA, ReservingPolicy(CPU, cpus=1), "Ray counts 4 CPUs on 2 nodes where"),
@@ -134,7 +134,7 @@ def test_reasons_about_nodes_appear_once_and_others_with_their_policy():
         "  6 with 2 CPUs (speed 1)",
         "  - CappedPolicy: GPU memory was not read on every node, so the memory of a fraction is unknown",
         "  - CappedPolicy: 8 trials would fit, but max_concurrent_trials=4 limits them",
-        "  - CpuPolicy: 2 CPUs per worker, as requested, and no GPU",
+        "  - CpuPolicy: 2 CPUs per trial, as requested, and no GPU",
         "  - not counted: 1 node being drained",
     ]
 

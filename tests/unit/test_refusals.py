@@ -49,11 +49,11 @@ def of_type(accelerator_type, **more):
 INFEASIBLE = {
     "2 GPUs on two nodes with 1 GPU each": (nodes((6, 1), (6, 1)), GpuPolicy(gpus=2), "GPU",
         "one trial needs 2 GPUs, but the largest node has 6 CPUs, 1 GPU: short of GPU. Request at most 1 GPU per "
-        "worker, or num_workers=2 with 1 GPU each, or add a larger node."),
+        "trial, or num_workers=2 with 1 GPU each, or add a larger node."),
     "no GPU": (nodes((8, 0)), GPU, "GPU",
         "Add a GPU node. Or fall back to CPUs: policy | CpuPolicy()."),
     "too many CPUs":
-        (nodes((4, 0), (2, 0)), CpuPolicy(cpus=8), "CPU", "Request at most 4 CPUs per worker, or add a larger"),
+        (nodes((4, 0), (2, 0)), CpuPolicy(cpus=8), "CPU", "Request at most 4 CPUs per trial, or add a larger"),
     "too many workers": (nodes((4, 0)), CpuPolicy(num_workers=6), "CPU",
         "one trial needs 6 workers, each with 1 CPU, but the cluster has room for only 4 such workers: short of CPU. "
         "Set num_workers=4, or add nodes."),
@@ -82,7 +82,7 @@ INFEASIBLE = {
     "minimum memory with GPUs of unknown memory":
         (of_type("M3-Max"), GpuPolicy(min_gpu_memory="1GiB"), "GPU memory", "memory not read"),
     "resources that exist, but not on one node":
-        (nodes((8, 2), (64, 0)), GpuPolicy(cpus=32), "CPU", "at most 8 CPUs per worker"),
+        (nodes((8, 2), (64, 0)), GpuPolicy(cpus=32), "CPU", "at most 8 CPUs per trial"),
     "two resources that the cluster lacks":
         (nodes((8, 0)), GpuPolicy(cpus=32), "CPU", "Add a node with more CPU and GPU, or request"),
     "a reservation of all resources": (nodes((8, 0)), ReservingPolicy(CPU, cpus=8), "CPU",
@@ -120,11 +120,11 @@ INFEASIBLE = {
     "a missing accelerator":
         (OTHERS, AcceleratorPolicy(resource="RBLN"), "RBLN", "Add a RBLN node."),
     "too many chips":
-        (OTHERS, AcceleratorPolicy(resource="TPU", amount=8), "TPU", "Request at most 4 TPUs per worker"),
+        (OTHERS, AcceleratorPolicy(resource="TPU", amount=8), "TPU", "Request at most 4 TPUs per trial"),
     "too many devices":
-        (OTHERS, AcceleratorPolicy(resource="HPU", amount=9), "HPU", "Request at most 8 HPUs per worker"),
+        (OTHERS, AcceleratorPolicy(resource="HPU", amount=9), "HPU", "Request at most 8 HPUs per trial"),
     "too few CPUs on nodes with devices":
-        (OTHERS, AcceleratorPolicy(resource="HPU", cpus=5), "CPU", "at most 4 CPUs per worker"),
+        (OTHERS, AcceleratorPolicy(resource="HPU", cpus=5), "CPU", "at most 4 CPUs per trial"),
     "too many workers with devices": (OTHERS, AcceleratorPolicy(resource="HPU", num_workers=9), "HPU", "num_workers=8"),
     "an accelerator type that the cluster lacks":
         (OTHERS, AcceleratorPolicy(resource="TPU", accelerator_type="TPU-V6E"), "TPU-V6E",

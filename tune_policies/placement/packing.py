@@ -319,6 +319,11 @@ class Request(Value):
             raise InvalidResourcesError("a worker must request resources: set CPUs or GPUs above 0")
         return self
 
+    @property
+    def unit(self) -> str:
+        """``"worker"``, or ``"trial"`` if the trial itself trains, for messages."""
+        return "worker" if self.num_workers else "trial"
+
     @cached_property
     def amounts(self) -> Amounts:
         """The ticks that a worker reserves on a node, by resource, including its device type."""

@@ -277,7 +277,7 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
     amounts = [to_ticks(each) for family in families_of(short_of) for each in family.amounts or ()]
     most = max((each for each in amounts if each <= most), default=most)
     amount = f"{format_request(most)} of host memory" if short_of == "memory" else amount_of(from_ticks(most), short_of)
-    nearest = f"Request at most {amount} per worker"
+    nearest = f"Request at most {amount} per {request.unit}"
     if short_of == "GPU" and request.num_workers == 0 and to_ticks(request.worker.gpus) % most == 0:
         parts = to_ticks(request.worker.gpus) // most
         smaller = request.model_copy(update={"num_workers": parts, "worker": request.worker.with_ticks("GPU", most)})

@@ -159,7 +159,7 @@ class AcceleratorPolicy(WorkersPolicy):
         request = self._sized(capacity.groups)
         share = request.worker.custom[self.resource]
         asked = amount_of(self.amount, self.resource)
-        reasons = [f"{asked} per worker, as requested"]
+        reasons = [f"{asked} per {request.unit}, as requested"]
         if share != self.amount:
             reasons = [
                 f"{asked} became {format_amount(share)}: {counted(int(1 / share), 'such worker')} fit on a device, and "

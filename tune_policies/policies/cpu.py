@@ -35,5 +35,5 @@ class CpuPolicy(WorkersPolicy):
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan for ``capacity``. See :meth:`ResourcePolicy.plan`."""
         request = self._request(self.cpus, custom=self.custom)
-        reasons = [f"{request.worker} per worker, as requested, and no GPU"]
+        reasons = [f"{request.worker} per {request.unit}, as requested, and no GPU"]
         return build_plan(self._with_rounded_memory(capacity), request, reasons)

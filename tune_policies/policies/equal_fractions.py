@@ -127,7 +127,7 @@ def about_equal_cpus(nodes: Iterable[NodeCapacity], request: Request, resource: 
     found = {(node.resources.cpus, device_slots(node.amounts.get(resource, 0), share)) for node in nodes}
     per_slot = {(has, slots): to_ticks(has) // slots for has, slots in found if slots}
     division = min((each for each, ticks in per_slot.items() if _whole_or_part(ticks) == cpus), default=None)
-    text = f"{amount_of(cpus, 'CPU')} per worker"
+    text = f"{amount_of(cpus, 'CPU')} per {request.unit}"
     if division is not None:
         has, slots = division
         text += f": {amount_of(has, 'CPU')} ÷ {counted(slots, f'{resource} slot')}"

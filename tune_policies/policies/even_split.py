@@ -70,11 +70,13 @@ class EvenSplitPolicy(WorkersPolicy):
         at_once = -(-self.num_trials // rounds)  # with fewer at once, another round is needed
         share = self._largest_share(groups, at_once)
         request = self._request(self._largest_cpus(groups, share, at_once), from_ticks(share))
-        reasons = [f"the cluster divided among {counted(self.num_trials, 'trial')}: {request.worker} per worker"]
+        reasons = [
+            f"the cluster divided among {counted(self.num_trials, 'trial')}: {request.worker} per {request.unit}"
+        ]
         if rounds > 1:
             reasons.append(
-                f"at most {fit} fit at once, with {least.worker} per worker, which takes {rounds} rounds; {at_once} at "
-                f"once also take {rounds} rounds, and each trial gets more"
+                f"at most {fit} fit at once, with {least.worker} per {least.unit}, which takes {rounds} rounds; "
+                f"{at_once} at once also take {rounds} rounds, and each trial gets more"
             )
         usable = gpus_of_type(capacity, None).where(lambda node: share > 0 and workers_on_node(node, request) > 0)
         memory = fraction_of_gpu_memory(usable.groups, share)

@@ -127,12 +127,12 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             if each.memory_bytes
         )
         capped = f", with max_trials_per_gpu={self.max_trials_per_gpu}" if self.max_trials_per_gpu else ""
+        request, choose_cpus = self._with_gpus(1), self.cpus is None
         reasons = [
-            f"{format_bytes(needed)} per worker: {on_each}{capped}",
+            f"{format_bytes(needed)} per {request.unit}: {on_each}{capped}",
             *self._left_out(capacity, usable, Selection(tuple(group for each in nodes for group in each.groups))),
             *about_listed_nodes(nodes),
         ]
-        request, choose_cpus = self._with_gpus(1), self.cpus is None
         return with_own_slots(plan, capacity, request, nodes, resource="GPU", choose_cpus=choose_cpus, reasons=reasons)
 
     def _with_measured_memory(
@@ -195,7 +195,8 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             for most in sorted(not_held)[-1:]
         ]
         largest = sized[-1]
-        share = f"{format_amount(largest.worker.gpus)} GPU per worker, the largest fraction that is possible"
+        unit = self._with_gpus(1).unit
+        share = f"{format_amount(largest.worker.gpus)} GPU per {unit}, the largest fraction that is possible"
         reasons = [
             _describe_profile(profile, held, self.headroom),
             *ran_out,
@@ -214,7 +215,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         """Yield a sentence about the reserved and the measured host memory, if both are known."""
         if self.memory is not None and profile.host_memory_bytes is not None:
             yield (
-                f"{format_bytes(int(self.memory))} of host memory per worker; the measured peak was "
+                f"{format_bytes(int(self.memory))} of host memory per {self._with_gpus(1).unit}; the measured peak was "
                 f"{format_bytes(profile.host_memory_bytes)}"
             )
 
@@ -273,12 +274,12 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         smallest, share = choice.memory_bytes, self._share(choice, needed)
         is_capped = self.max_trials_per_gpu is not None and self.max_trials_per_gpu < smallest // needed
         capped = f", with max_trials_per_gpu={self.max_trials_per_gpu}" if is_capped else ""
-        on_each = f"{counted(TICKS // share, 'worker')} on a GPU of {_to_text(smallest, needed)}"
+        request = self._with_gpus(from_ticks(share))
+        on_each = f"{counted(TICKS // share, request.unit)} on a GPU of {_to_text(smallest, needed)}"
         reasons = [
-            f"{format_bytes(needed)} per worker: {on_each}{capped}",
+            f"{format_bytes(needed)} per {request.unit}: {on_each}{capped}",
             *self._left_out(capacity, usable, choice),
         ]
-        request = self._with_gpus(from_ticks(share))
         plan = plan_gpus(capacity, choice, request, choose_cpus=self.cpus is None, reasons=reasons)
         if is_capped and plan.limited_by == "GPU":
             return plan.model_copy(update={"limited_by": Limit.MAX_TRIALS_PER_GPU})

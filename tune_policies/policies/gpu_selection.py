@@ -131,7 +131,8 @@ def plan_gpus(
         notes.append(
             "GPU memory was not read on every node, so the memory of a fraction is unknown"
             if memory is None
-            else f"{format_bytes(memory)} of GPU memory per worker: its fraction of the smallest GPU that the plan uses"
+            else f"{format_bytes(memory)} of GPU memory per {request.unit}: "
+            "its fraction of the smallest GPU that the plan uses"
         )
     groups = selection.groups if selection.label_selector else None
     if choose_cpus and not usable.groups:  # no node has room, and the error should suggest what fits nodes with CPUs
