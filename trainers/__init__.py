@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .gpu_memory.calibration import calibrate_gpu_overhead
     from .gpu_memory.counters import peak_gpu_memory_bytes
     from .gpu_memory.estimate import GpuMemoryEstimate, estimate_gpu_memory
-    from .gpu_memory.limit import GpuMemoryLimit
+    from .gpu_memory.framework_settings import GpuMemoryLimit
     from .gpu_memory.measure import measure_gpu_memory, plan_by_measuring
     from .gpu_memory.overhead import Overheads, load_overheads
     from .policy_scheduler import PolicyScheduler
@@ -64,7 +64,7 @@ _MODULES = {
     "gpu_memory.calibration": ("calibrate_gpu_overhead",),
     "gpu_memory.counters": ("peak_gpu_memory_bytes",),
     "gpu_memory.estimate": ("GpuMemoryEstimate", "estimate_gpu_memory"),
-    "gpu_memory.limit": ("GpuMemoryLimit",),
+    "gpu_memory.framework_settings": ("GpuMemoryLimit",),
     "gpu_memory.measure": ("measure_gpu_memory", "plan_by_measuring"),
     "gpu_memory.overhead": ("Overheads", "load_overheads"),
     "policy_scheduler": ("PolicyScheduler",),

@@ -30,7 +30,7 @@ from tune_policies.tune.wrapping_scheduler import WrappingScheduler, nested_sche
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
-from .gpu_memory.share import LimitOptions
+from .gpu_memory.fraction_limits import LimitOptions
 from .process_setup import limit_options
 from .run_slots import RunOptions, RunSlots
 from .run_watch import RunWatch

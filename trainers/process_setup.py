@@ -16,8 +16,8 @@ from tune_policies.values.resources import Resources, from_ticks, to_ticks
 from tune_policies.values.value import Value
 
 from .current_process import CURRENT
+from .gpu_memory.fraction_limits import GpuShare, LimitOptions, SharedDevice
 from .gpu_memory.overhead import load_overheads
-from .gpu_memory.share import GpuShare, LimitOptions, SharedDevice
 
 
 def limit_options(isolation: Literal["mps"] | None, on_unenforced_limit: Literal["raise", "warn"]) -> LimitOptions:

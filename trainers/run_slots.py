@@ -1,6 +1,6 @@
 """Decides which trials of a run wait, which slots they get, and which slots stay idle.
 
-``slot_assignment`` finds the free slots for a trial, and decides whether a free slot should stay idle. ``own_slots``
+``free_slots`` finds the free slots for a trial, and decides whether a free slot should stay idle. ``own_slots``
 provides the slots of trials with several bundles. ``run_plan`` replans when nodes change. ``TuneQueue`` delays the
 trials that have no slot.
 """
@@ -33,13 +33,13 @@ from tune_policies.ray_compat.tune_request import (
     slots_taken,
     with_bundles,
 )
+from tune_policies.tune.free_slots import SlotAssignment, TrialTimer, free_slots, place_of
 from tune_policies.tune.own_slots import OwnSlot
 from tune_policies.tune.run_plan import RunPlan, nodes_of
-from tune_policies.tune.slot_assignment import SlotAssignment, TrialTimer, free_slots, place_of
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.value import counted
 
-from .gpu_memory.share import LimitOptions
+from .gpu_memory.fraction_limits import LimitOptions
 
 _logger = logging.getLogger(__name__)
 

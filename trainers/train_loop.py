@@ -22,7 +22,7 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 
 from .current_process import CURRENT
 from .deadlock_watch import with_deadlock_watch
-from .gpu_memory.share import LimitOptions
+from .gpu_memory.fraction_limits import LimitOptions
 from .gpu_memory.trial_usage import RunFolder
 from .process_setup import ProcessSetup, set_up_before
 from .trial_process import plan_of_trial, reserved_for_trial

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import typer
 
-from tune_policies.cli.options import HELP, GuardedCommands
+from tune_policies.cli.command_groups import HELP, GuardedCommands
 from tune_policies.values.errors import InvalidResourcesError
 
 from . import decide, record, run

@@ -23,7 +23,7 @@ NEEDS = {"torch": "torch", "jax": "jax_plugins", "cupy": "cupy"}
 
 ENFORCE = """
 from tune_policies.trainers.current_process import CURRENT
-from tune_policies.trainers.gpu_memory.share import GpuShare, LimitOptions
+from tune_policies.trainers.gpu_memory.fraction_limits import GpuShare, LimitOptions
 CURRENT.begin_trial(1, GpuShare(fraction=0.25, memory_bytes=8 * 2**30), LimitOptions())
 """
 ALLOCATE = {

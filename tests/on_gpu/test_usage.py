@@ -15,8 +15,8 @@ from tests.on_gpu.device import HOLD, memory_in_use, sees_a_gpu, used_bytes
 from tests.on_ray.rays import local_ray
 from tune_policies import GpuPolicy, MemoryLimitError, PolicyScheduler, ProbeWarning, probe_cluster
 from tune_policies.probe.nvml import read_device_use
+from tune_policies.trainers.gpu_memory.fraction_limits import GpuShare
 from tune_policies.trainers.gpu_memory.free_memory import wait_for_free_memory
-from tune_policies.trainers.gpu_memory.share import GpuShare
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 
 pytestmark = pytest.mark.gpu

@@ -14,7 +14,7 @@ from tests.on_ray.marked_processes import ends
 from tests.stand_ins import state_counts
 from tune_policies import ClusterCapacity, GpuDevice, GpuMemoryPolicy, PolicyScheduler, Resources
 from tune_policies.trainers import gpu_memory_usage
-from tune_policies.trainers.gpu_memory.share import LimitOptions
+from tune_policies.trainers.gpu_memory.fraction_limits import LimitOptions
 from tune_policies.trainers.train_loop import build_trainer
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage, read_usage
 

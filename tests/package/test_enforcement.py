@@ -11,7 +11,7 @@ from tests.stand_ins import state_counts, write_stand_ins
 
 ENFORCE = """
 from tune_policies.trainers.current_process import CURRENT
-from tune_policies.trainers.gpu_memory.share import GpuShare, LimitOptions
+from tune_policies.trainers.gpu_memory.fraction_limits import GpuShare, LimitOptions
 
 def enforce(gib=8, fraction=0.5, device="GPU", **options):
     share = GpuShare(fraction=fraction, memory_bytes=gib and int(gib * 2**30), device=device)
@@ -201,7 +201,7 @@ print(torch_npu.fractions == {{0: (2**34 - int(0.85 * 2**30)) / 2**36}}, CURRENT
 def test_jax_reads_the_environment_variables_of_its_limit(tmp_path):
     code = """
 import os
-from tune_policies.trainers.gpu_memory.limit import jax_variables
+from tune_policies.trainers.gpu_memory.framework_settings import jax_variables
 os.environ |= jax_variables(0.5, {})
 from jaxlib import xla_client
 options = xla_client.generate_pjrt_gpu_plugin_options()

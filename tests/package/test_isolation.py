@@ -9,8 +9,8 @@ import pytest
 from tune_policies import MemoryLimitError
 from tune_policies.trainers import current_process
 from tune_policies.trainers.gpu_memory import mps
-from tune_policies.trainers.gpu_memory.limit import OwnEnvironment
-from tune_policies.trainers.gpu_memory.share import FractionLimits, GpuShare
+from tune_policies.trainers.gpu_memory.fraction_limits import FractionLimits, GpuShare
+from tune_policies.trainers.gpu_memory.framework_settings import OwnEnvironment
 
 GIB = 2**30
 

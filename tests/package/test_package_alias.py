@@ -21,7 +21,7 @@ def run(code, *path):
     return done.stdout
 
 
-@pytest.mark.parametrize("short", ["trainers", "trainers.gpu_memory.share", "benchmarks.record.run_set"])
+@pytest.mark.parametrize("short", ["trainers", "trainers.gpu_memory.fraction_limits", "benchmarks.record.run_set"])
 def test_both_names_import_the_same_module_with_the_long_name(short):
     module = import_module(short)
 
@@ -31,9 +31,9 @@ def test_both_names_import_the_same_module_with_the_long_name(short):
 
 def test_the_module_exists_once_if_the_short_name_is_imported_first():
     code = """
-import trainers.gpu_memory.share as one
-import tune_policies.trainers.gpu_memory.share as other
-loaded = {id(module) for name, module in sys.modules.items() if name.endswith(".gpu_memory.share")}
+import trainers.gpu_memory.fraction_limits as one
+import tune_policies.trainers.gpu_memory.fraction_limits as other
+loaded = {id(module) for name, module in sys.modules.items() if name.endswith(".gpu_memory.fraction_limits")}
 print(one is other, len(loaded), sum(name.endswith("trainers") for name in sys.modules))
 """
 

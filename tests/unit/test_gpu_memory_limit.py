@@ -4,7 +4,7 @@ import pytest
 
 from tune_policies import InvalidResourcesError, MemoryLimitError
 from tune_policies.trainers import GpuMemoryLimit
-from tune_policies.trainers.gpu_memory.share import GpuShare
+from tune_policies.trainers.gpu_memory.fraction_limits import GpuShare
 
 GIB = 2**30
 

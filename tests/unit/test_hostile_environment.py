@@ -7,7 +7,7 @@ import pytest
 
 from tune_policies.probe import node_facts
 from tune_policies.probe.node_facts import read_usable_cpus
-from tune_policies.trainers.gpu_memory.limit import (
+from tune_policies.trainers.gpu_memory.framework_settings import (
     cupy_own_limit,
     jax_variables,
     torch_own_fraction,

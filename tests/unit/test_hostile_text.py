@@ -19,7 +19,7 @@ from tune_policies.oom import classify_oom_text
 from tune_policies.oom.signatures import match_signature
 from tune_policies.probe.doctor.node_checks import is_older
 from tune_policies.ray_compat.connection import last_error
-from tune_policies.trainers.gpu_memory.limit import torch_own_fraction
+from tune_policies.trainers.gpu_memory.framework_settings import torch_own_fraction
 from tune_policies.trainers.gpu_memory.mps import mps_own_limit
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.units import GIB, parse_bytes

@@ -11,10 +11,10 @@ import pytest
 
 from tune_policies import MemoryLimitError
 from tune_policies.trainers.gpu_memory import limiters
-from tune_policies.trainers.gpu_memory.limit import OwnEnvironment
+from tune_policies.trainers.gpu_memory.fraction_limits import FractionLimits, GpuShare, LimitOptions
+from tune_policies.trainers.gpu_memory.framework_settings import OwnEnvironment
 from tune_policies.trainers.gpu_memory.limiters import LIMITERS
 from tune_policies.trainers.gpu_memory.overhead import MeasuredOverhead, Overheads
-from tune_policies.trainers.gpu_memory.share import FractionLimits, GpuShare, LimitOptions
 
 GIB = 2**30
 TOTAL = 16 * GIB

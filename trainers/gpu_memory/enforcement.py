@@ -12,10 +12,10 @@ from typing import Final
 from tune_policies.probe.nvml import NvmlError, are_gpus_hidden, read_gpus
 from tune_policies.values.errors import MemoryLimitError
 
-from .limit import FRAMEWORKS
+from .fraction_limits import FractionLimits, SharedDevice
+from .framework_settings import FRAMEWORKS
 from .limiters import LIMITERS, has_jax_gpu_plugin
 from .mps import is_mig, isolate_by_mps
-from .share import FractionLimits, SharedDevice
 
 _MUST_SEE_DEVICE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
 """Frameworks that must detect the device. Others may be imported but unused, for example JAX by TensorFlow."""

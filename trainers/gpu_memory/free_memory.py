@@ -14,7 +14,7 @@ from tune_policies.values.errors import MemoryLimitError, ProbeError
 from tune_policies.values.units import MIB, format_bytes
 
 from .counters import read_counters
-from .share import FractionLimits, GpuShare
+from .fraction_limits import FractionLimits, GpuShare
 
 _POLL_S: Final = 0.5
 

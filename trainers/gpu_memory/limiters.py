@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 from tune_policies.values.errors import MemoryLimitError
 from tune_policies.values.units import MIB
 
-from .limit import (
+from .fraction_limits import FractionLimits
+from .framework_settings import (
     CUPY_VARIABLE,
     JAX_COLLECTIVE_VARIABLE,
     cupy_own_limit,
@@ -22,7 +23,6 @@ from .limit import (
     torch_own_fraction,
     why_jax_is_unlimited,
 )
-from .share import FractionLimits
 
 
 class Limiter(NamedTuple):

@@ -15,8 +15,8 @@ from tune_policies.probe.nvml import NvmlError, read_gpus
 from tune_policies.values.errors import MemoryLimitError
 from tune_policies.values.units import GIB, MIB
 
-from .limit import OwnEnvironment
-from .share import FractionLimits
+from .fraction_limits import FractionLimits
+from .framework_settings import OwnEnvironment
 
 MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREADS_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"

@@ -18,8 +18,8 @@ from tune_policies.tune.usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, U
 
 from .counters import FrameworkMemory, MemoryKind, held_bytes, read_counters, release_unused, reset_peaks
 from .enforcement import recheck
+from .fraction_limits import FractionLimits
 from .overhead import Assumption
-from .share import FractionLimits
 
 _KINDS: Final[tuple[MemoryKind, MemoryKind]] = ("allocated", "reserved")
 _BY_ALLOCATOR: Final = "the reserved peak and the overhead"

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from tune_policies.cli.options import HELP, ImportedCommands
+from tune_policies.cli.command_groups import HELP, ImportedCommands
 
 
 class _Commands(ImportedCommands):

@@ -32,8 +32,8 @@ from tune_policies.values.resources import Resources
 from tune_policies.values.units import is_number
 from tune_policies.values.value import Value, counted
 
+from .free_slots import SlotTypes
 from .own_slots import OwnSlot, slot_of_bundles
-from .slot_assignment import SlotTypes
 
 _logger = logging.getLogger(__name__)
 

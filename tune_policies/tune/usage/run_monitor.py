@@ -13,7 +13,7 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.oom import OutOfMemory
 from tune_policies.placement.trial_slot import TrialSlot
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.tune.slot_assignment import SlotTypes
+from tune_policies.tune.free_slots import SlotTypes
 from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import redacted
 

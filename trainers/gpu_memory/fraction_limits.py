@@ -12,7 +12,7 @@ from tune_policies.values.resources import TICKS, Bytes, UsedBytes, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 
-from .limit import GpuMemoryLimit, OwnEnvironment
+from .framework_settings import GpuMemoryLimit, OwnEnvironment
 from .overhead import NOTHING_MEASURED, Assumption, Overheads, OverheadSource
 
 SharedDevice = Literal["GPU", "NPU"]

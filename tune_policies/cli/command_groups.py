@@ -1,0 +1,110 @@
+"""Groups of commands that report an error as a message on stderr and an exit status, without a traceback."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any, ClassVar, Final, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from tune_policies.files.terminal import drop_stdout, guarded_streams
+from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
+from tune_policies.values.sanitize import indented, redacted, shortened
+
+HELP: Final = {"help_option_names": ["-h", "--help"]}
+"""Click's settings for a group of commands. The commands inherit them."""
+
+_UsageError: Final[Any] = typer.BadParameter.mro()[1]
+"""Click's base class of usage errors. Typer may contain a copy of Click, and does not export this class."""
+
+
+@contextmanager
+def _short_usage_errors() -> Iterator[None]:
+    """Shorten the message of a usage error before Typer prints it."""
+    try:
+        yield
+    except _UsageError as error:
+        error.message = shortened(error.message.removeprefix("Value error, "))  # pydantic's prefix
+        raise
+
+
+class GuardedCommands(TyperGroup):
+    """A group of commands that print sanitized text, and error messages instead of tracebacks.
+
+    Exit status: 1 if the request is infeasible, or if the reader closed stdout; 2 for invalid usage, or if the result
+    cannot be written. The latter must differ from 1, because some commands exit with 1 if they find problems.
+    """
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Parse the options of the group."""
+        with _short_usage_errors():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the options of the command, and run it."""
+        with _short_usage_errors():
+            return super().invoke(ctx)
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Run a command, and exit."""
+        with guarded_streams():
+            stdout = sys.stdout
+            try:
+                try:
+                    return super().main(*arguments, **options)
+                finally:
+                    stdout.flush()  # fail here, and not when Python exits
+            except InvalidResourcesError as error:
+                fail(error, 2)
+            except ResourcePolicyError as error:
+                fail(error, 1)
+            except BrokenPipeError:  # the reader closed stdout, as `head` does
+                drop_stdout()
+                sys.exit(1)
+            except OSError as error:
+                if error.filename is not None:  # errors of streams have no file name
+                    fail(f"{error.filename}: {error.strerror}. Pass a file or folder that can be opened.", 2)
+                drop_stdout()
+                fail(_write_failure(error), 2)
+
+
+class ImportedCommands(GuardedCommands):
+    """A group of commands that imports only the module of the command that is run.
+
+    Attributes:
+        modules: The module of each command or group of commands. The module's ``app`` contains the command.
+    """
+
+    modules: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, **options: Any) -> None:
+        """Create the group."""
+        super().__init__(**options)
+        self.commands: Any = dict.fromkeys(self.modules)  # Typer lists and suggests these names
+
+    def get_command(self, _: Any, cmd_name: str) -> Any:
+        """Import a command."""
+        if cmd_name not in self.modules:
+            return None
+        found = typer.main.get_command(import_module(self.modules[cmd_name]).app)
+        command = getattr(found, "commands", {}).get(cmd_name, found)
+        command.name = cmd_name
+        return command
+
+
+def _write_failure(error: OSError) -> str:
+    try:
+        os.getcwd()  # noqa: PTH109 - Path.cwd() is no shorter
+    except OSError:
+        return "the working folder was deleted: change to an existing folder"
+    return f"cannot write the result: {error}"
+
+
+def fail(error: object, status: int) -> NoReturn:
+    """Print an error message to stderr, and exit with ``status``."""
+    with suppress(OSError):  # stderr may be closed
+        print(f"error: {indented(redacted(str(error)))}", file=sys.stderr)
+    sys.exit(status)
