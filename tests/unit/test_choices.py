@@ -75,7 +75,7 @@ def test_auto_policy_uses_a_gpu_a_gpu_fraction_or_a_cpu():
     assert AutoPolicy(gpu_memory="4GiB").plan(gpus).trial.gpus == 0.25
     assert AutoPolicy(num_workers=2).plan(gpus).common_slot.per_worker.gpus == 1
     assert AutoPolicy().plan(ALIVE).trial == Resources(cpus=1)
-    assert any("not GpuPolicy" in reason for reason in AutoPolicy().plan(ALIVE).reasons)
+    assert any("skipped GpuPolicy" in reason for reason in AutoPolicy().plan(ALIVE).reasons)
 
 
 @pytest.mark.parametrize(

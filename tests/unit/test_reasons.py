@@ -45,7 +45,7 @@ REASONS = {
     "rounds": (nodes((8, 0)), EvenSplitPolicy(num_trials=27),
               "8 fit at once, with 1 CPU per trial, which takes 4 rounds; 7 at once also take 4 rounds"),
     "an earlier choice":
-        (nodes((4, 0)), GPU | CPU, "not GpuPolicy: one trial needs 1 GPU, but the largest node has"),
+        (nodes((4, 0)), GPU | CPU, "skipped GpuPolicy: one trial needs 1 GPU, but the largest node has"),
     "a choice with too few trials":
         (FEW_H100, GpuPolicy(accelerator_type="H100", min_trials=3) | CPU, "and min_trials=3, but"),
     "nodes that the autoscaler could add":

@@ -93,7 +93,7 @@ def plan_first_feasible(
 
 def why_not(policy: ResourcePolicy, error: InfeasibleRequestError) -> str:
     """Return a sentence on why a policy is skipped, without the suggestion of a fallback."""
-    return f"not {type(policy).__name__}: {error.with_texts(fallback='')}"
+    return f"skipped {type(policy).__name__}: {error.with_texts(fallback='')}"
 
 
 def _fewer(at_once: int) -> str:

@@ -125,7 +125,7 @@ _WORDS: Final = frozenset(
     memory mib more most much must near need needs never no node nodes none not nothing num_trials of offers on
     once one ones only or other others out pass paused per place plan plan's policy purpose ran ray read request
     requested requests reserve reserved reserves resources restored room round rounding rounds run running runs
-    same search selected selector set share short slices slot slots so start started starting steps still than that
+    same search selected selector set share short skipped slices slot slots so start started starting steps still than that
     the their them there they though to too trial trial's trials tune tune.run tuner type waited waiting waits was
     went were what when which whole with without worker workers would
     """,
