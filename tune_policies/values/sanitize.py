@@ -118,16 +118,16 @@ _WORDS: Final = frozenset(
         r"\S+",
         """
     a accelerator add all among an and another any are as ask asked asks at back be been before beside but by came
-    cap change changed cluster come configuration configurations counts cpu cpus cut divided driver driver's
-    drivers each else end ended ending enough every few fewer fewest first fit fits for fraction fractions free
-    gave gib give goes gpu gpus grow had has have held hold holds host how idle if in indefinitely into is it its
-    known label larger largest last least leaves left less limited little lost many max_concurrent_trials may
-    memory mib more most much must near need needs never no node nodes none not nothing num_trials of offers on
-    once one ones only or other others out pass paused per place plan plan's policy purpose ran ray read request
-    requested requests reserve reserved reserves resources restored room round rounding rounds run running runs
-    same search selected selector set share short skipped slices slot slots so start started starting steps still than that
-    the their them there they though to too trial trial's trials tune tune.run tuner type waited waiting waits was
-    went were what when which whole with without worker workers would
+    cap change changed cluster come configuration configurations counts cpu cpus cut divided driver driver's drivers
+    each else end ended ending enough every few fewer fewest first fit fits for fraction fractions free gave gib
+    give goes gpu gpus grow had has have held hold holds host how idle if in indefinitely into is it its known label
+    larger largest last least leaves left less limited little lost many max_concurrent_trials may memory mib more
+    most much must near need needs never no node nodes none not nothing num_trials of offers on once one ones only
+    or other others out pass paused per place plan plan's policy purpose ran ray read request requested requests
+    reserve reserved reserves resources restored room round rounding rounds run running runs same search selected
+    selector set share short skipped slices slot slots so start started starting steps still than that the their
+    them there they though to too trial trial's trials tune tune.run tuner type waited waiting waits was went were
+    what when which whole with without worker workers would
     """,
     )
 )
