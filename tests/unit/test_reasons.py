@@ -112,9 +112,6 @@ def test_a_plan_has_the_reasons_for_its_numbers(capacity, policy, reason):
     ("capacity", "policy", "word"),
     [
         pytest.param(nodes((8, 0)), EvenSplitPolicy(num_trials=8), "rounds", id="one round"),
-        pytest.param(
-            FEW_H100, GpuPolicy(accelerator_type=TYPES, min_trials=6), "skipped", id="the number of requested trials"
-        ),
         pytest.param(UNKNOWN, ReservingPolicy(HALF, cpus=1), "host memory", id="resources that no trial requests"),
         pytest.param(growing(CPUS), CPU, "can be added", id="excluded nodes"),
     ],
