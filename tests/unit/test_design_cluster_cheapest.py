@@ -3,7 +3,7 @@
 from itertools import product
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tune_policies import AcceleratorPolicy, CappedPolicy, CpuPolicy, GpuMemoryPolicy, GpuPolicy, InfeasibleRequestError
@@ -72,6 +72,14 @@ def all_units(pool):
         yield {name: number for name, number in zip(pool.most, numbers, strict=True) if number}
 
 
+@example(
+    policy=GpuMemoryPolicy(gpu_memory="20GiB", cpus=1, same_for_all=True),
+    types=(
+        NodeType(name="large-gpu", cpus=4, memory="32GiB", gpus=1, accelerator_type="A100-80G", count=1),
+        NodeType(name="gpu", cpus=6, memory="32GiB", gpus=1, accelerator_type="A100", count=3, price_per_hour=1),
+    ),
+    num_trials=7,
+)
 @given(policy=policies, types=catalogs, num_trials=st.integers(1, 20))
 def test_no_cheaper_nodes_have_room_for_as_many_trials(policy, types, num_trials):
     pool = NodePool({each.name: each for each in types}, head_of(HEAD))

@@ -196,7 +196,8 @@ def _sufficient_units(
     policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
 ) -> tuple[dict[str, int], TrialPlan]:
     """Return units with room for the trials, or as many units as are useful, and the plan on these units."""
-    number, before = 1, 0
+    number = 1
+    before: TrialPlan | None = None
     while True:
         units = {name: min(number, limit) for name, limit in most.items()}
         plan = pool.plan(policy, units)
@@ -208,11 +209,20 @@ def _sufficient_units(
                     raise error.with_texts(offered=f"with all nodes of the catalog, {error.offered}") from error
         elif plan.min_concurrent_trials >= num_trials or units == most:
             return units, plan
-        elif plan.min_concurrent_trials == before and number >= 2 * request_of(plan.slots[0]).processes:
-            return units, plan  # each added unit has room for a worker, so the policy limits the trials
-        else:
-            before = plan.min_concurrent_trials
+        elif before and number >= 2 * request_of(plan.slots[0]).processes and _is_limited(plan, before):
+            grown = (name for name, limit in most.items() if limit > number // 2)
+            if all(
+                workers_in_unit(pool.unit(name), plan.slots[0]) or not pool.plan(policy, {name: 1}) for name in grown
+            ):
+                return units, plan  # each added unit has room for a worker, so the policy limits the trials
+        before = plan
         number *= 2
+
+
+def _is_limited(plan: TrialPlan, before: TrialPlan) -> bool:
+    """Return whether a plan on more nodes has as many trials as the plan before, in the same slots."""
+    same = plan.slots[0].worker == before.slots[0].worker
+    return same and plan.min_concurrent_trials == before.min_concurrent_trials
 
 
 class _Count(NamedTuple):
