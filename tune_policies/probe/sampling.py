@@ -66,7 +66,7 @@ def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
             node.accelerator_type or "",
             has.cpus,
             has.gpus,
-            # The memory of similar machines differs by some MiB, so it is rounded to quarters of a power of two.
+            # The memory of similar machines differs by some MiB, so only its logarithm, rounded to 1/4, is compared.
             round(4 * log2(has.memory_bytes)) if has.memory_bytes else 0,
             tuple((name, amount) for name, amount in sorted(has.custom.items()) if custom[name] > 1),
             tuple(item for item in sorted(node.labels.items()) if len(values[item[0]]) <= _MAX_LABEL_VALUES),
