@@ -99,7 +99,7 @@ class GuardedCommands(TyperGroup):
     """A group of commands that print sanitized text, and error messages instead of tracebacks.
 
     Exit status: 1 if the request is infeasible, or if the reader closed stdout; 2 for invalid usage, or if the result
-    cannot be written. The latter must differ from 1, because some commands exit with 1 if they find problems.
+    cannot be written. A result that cannot be written must not lead to 1, because 1 can mean that problems were found.
     """
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:

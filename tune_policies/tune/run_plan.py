@@ -129,7 +129,7 @@ def _read_or_none(read: Callable[[], T], what: str) -> T | None:
     try:
         return answer_within(_ANSWER_TIMEOUT_S, read)
     except Exception as error:  # noqa: BLE001  # Ray may be busy or restarting, and the run continues without the answer
-        _logger.warning("%s could not be read: %s", what, error)
+        _logger.warning("could not determine %s: %s", what, error)
         return None
 
 
@@ -402,7 +402,7 @@ def check_versions(measured_with: Mapping[str, str]) -> None:
         measured_with: The version of each package, by its name.
 
     Raises:
-        InvalidResourcesError: The installed version of a package differs.
+        InvalidResourcesError: The installed version of a package differs from the measured version.
     """
     others = [
         f"{name} {measured} ({found} is installed)"

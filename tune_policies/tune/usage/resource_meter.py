@@ -85,7 +85,7 @@ class TrialQueue(NamedTuple):
 
 
 def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> AvailableResources:
-    """Return the resources of ``cluster`` under ``plan``, or those of the plan's slots if the cluster is not known."""
+    """Return the resources of ``cluster`` under ``plan``, or only those of the slots if the cluster is not known."""
     planned: Counter[str] = Counter()
     slot_types = []
     for slot in plan.slots:
@@ -170,7 +170,7 @@ _TICK_MS_PER_HOUR: Final = TICKS * _MS_PER_HOUR
 
 
 class ResourceMeter:
-    """Meters used and idle amounts. In a restored run, it continues from the record ``before``.
+    """Meters used and idle resources. In a restored run, the meter continues from the record ``before``.
 
     A change applies from the end of the metered time, so call :meth:`count_until` before you report a change.
     """
