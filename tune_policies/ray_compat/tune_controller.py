@@ -174,7 +174,7 @@ def _is_not_gpu_warning(record: logging.LogRecord) -> bool:
 
 
 def hide_gpu_warning() -> None:
-    """Hide Tune's warning that no trial uses GPUs, because Tune only checks the trainable's own request."""
+    """Hide Tune's warning that no trial uses GPUs, because Tune checks only the trainable's own request."""
     _tune_logger.addFilter(_is_not_gpu_warning)
 
 

@@ -1,6 +1,6 @@
-"""Reads and changes a trial's resource request, a placement group factory that also stores the trial's slot.
+"""Reads and changes the resource request of a trial, which also stores the trial's slot.
 
-Ray keeps the label selectors and other arguments of a ``PlacementGroupFactory`` in private attributes.
+A request is a ``PlacementGroupFactory``. Ray keeps its label selectors and other arguments in private attributes.
 """
 
 import logging

@@ -222,7 +222,7 @@ class OomRetryScheduler(WrappingScheduler):
             super().on_trial_add(tune_controller, trial)
             return
         resources = trial.placement_group_factory
-        # Give the inner scheduler the planned request. Ray's ResourceChangingScheduler rejects different requests.
+        # Pass the planned request on, because Ray's ResourceChangingScheduler requires equal requests for all trials.
         trial.update_resources(planned_of(resources))
         super().on_trial_add(tune_controller, trial)
         self._planned[trial] = planned_of(trial.placement_group_factory)  # an inner PolicyScheduler may have changed it

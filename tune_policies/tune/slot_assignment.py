@@ -68,7 +68,7 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
     occupies a slot of the same type elsewhere. A trial whose slot type is no longer in the plan occupies no slot.
 
     While a trial that needs several slots of a placement waits to start, the placement has no free slots. Otherwise,
-    other trials could prevent all of these slots from becoming free on one device.
+    other trials could take single slots, and the trial might never get enough slots on one device.
     """
     free = [placement.count for placement in placements]
     index_of = {place_of(placement): index for index, placement in enumerate(placements)}

@@ -200,7 +200,7 @@ def check_answer(node: NodeFacts) -> Iterator[Finding]:
     if node.failure is not None:
         yield _problem(
             f"the node was not read: {node.failure}",
-            "check whether it is overloaded or shutting down, or increase --timeout-s",
+            "check whether the node is overloaded or shutting down, or increase --timeout-s",
         )
 
 
@@ -235,7 +235,9 @@ def check_count(node: NodeFacts) -> Iterator[Finding]:
     total = len(node.gpus)
     if visible < total:
         what = f"CUDA_VISIBLE_DEVICES={node.visible_devices!r} hides {total - visible} of {_gpus(total)}"
-        yield (_note if visible else _problem)(what, "to use all GPUs, unset it before Ray starts on the node")
+        yield (_note if visible else _problem)(
+            what, "to use all GPUs, unset CUDA_VISIBLE_DEVICES before Ray starts on the node"
+        )
     if node.ray is None:
         return
     if node.declared_gpus > visible:

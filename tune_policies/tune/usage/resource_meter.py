@@ -20,11 +20,11 @@ from .resource_usage import IdleHours, ResourceHours, ResourceUsage, SlotHours
 COUNTED_RESOURCES: Final = frozenset({"CPU", *DEVICE_RESOURCES})
 """The resources whose use is counted."""
 
-ON_PURPOSE: Final = "left idle on purpose near the end: a trial there would have ended last"
+ON_PURPOSE: Final = "left idle on purpose near the end: a trial in this slot would have ended last"
 STARTING: Final = "trials were starting, or waited for Ray to place them"
-PAUSED: Final = "paused trials waited for others"
+PAUSED: Final = "paused trials waited for other trials"
 SEARCH: Final = "the searcher suggested no trial, although more were to come"
-LAST_RUNNING: Final = "no trial was waiting: the last ones were still running"
+LAST_RUNNING: Final = "no trial was waiting: the last trials were still running"
 NOTHING_RAN: Final = "nothing was left to run: the run was ending"
 LESS_THAN_SLOT: Final = "trials reserved less than the slots of the plan"
 

@@ -135,7 +135,7 @@ class TrialSpan(Value):
         trial: The trial's name, as Tune prints it.
         slot: The slot type, as text.
         place: The lowest free index among the slots of the type when the trial started. It does not identify a device.
-        began_s: The start of the trial's process, in seconds since the run began, without the time between the parts
+        began_s: The start of its time in the slot, in seconds since the run began, without the time between the parts
             of a restored run.
         ended_s: The end of its time in the slot, in seconds since the run began; ``None`` if the trial still runs.
         end: How its time in the slot ended: ``"tried_again"`` if it failed and was retried, ``"cut_off"`` if the whole
@@ -186,7 +186,7 @@ class ResourceUsage(ShownValue):
             if the number of trials is not known.
         num_rounds: The number of trials that ran, divided by ``max_trials_at_once`` and rounded up.
         plans: The plans of the run, in order.
-        spans: The first 2000 spans, in the order of their starts.
+        spans: The first 2000 completed spans and all current spans, in the order of their starts.
         warnings: Warnings about data that could not be counted, with the reasons.
     """
 
