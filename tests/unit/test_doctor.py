@@ -81,12 +81,12 @@ def test_a_machine_without_gpus_gets_a_note():
         ),
         (
             without_driver(),
-            "problem: Ray counts 2 GPUs and the PCI bus has 2 GPUs of NVIDIA, but the NVIDIA driver does not "
+            "problem: Ray counts 2 GPUs and the PCI bus has 2 NVIDIA GPUs, but the NVIDIA driver does not "
             "respond (Driver Not Loaded)",
         ),
         (
             without_driver(ray=None),
-            "note: the PCI bus has 2 GPUs of NVIDIA, but the NVIDIA driver does not respond (Driver Not Loaded)",
+            "note: the PCI bus has 2 NVIDIA GPUs, but the NVIDIA driver does not respond (Driver Not Loaded)",
         ),
         (healthy(gpus=()), "problem: Ray counts 2 GPUs that do not exist: the NVIDIA driver lists none"),
         (healthy(ray=counts(gpus=4)), "problem: Ray counts 4 GPUs, but only 2 can be used"),

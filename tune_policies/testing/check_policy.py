@@ -122,7 +122,9 @@ def check_policy(
                 raise PolicyCheckError(promise, found, policy, smallest)
         has_plan = has_plan or isinstance(case.answer, TrialPlan)
     if not has_plan:
-        found = f"{counted(num_clusters, 'random cluster')} were tried: pass clusters=[…] on which it has a plan"
+        found = (
+            f"{counted(num_clusters, 'random cluster')} were tried: pass clusters=[…] on which the policy has a plan"
+        )
         raise PolicyCheckError(Promise.PLANS_SOMEWHERE, found, policy)
 
 
@@ -238,7 +240,7 @@ def _is_impure(case: _Case) -> str:
     with _io_noted() as noted:
         second = _answer(case.policy, case.capacity)
     if not _same(first, second):
-        return f"the answers differ:\n{_shown(first)}\n{_shown(second)}"
+        return f"two calls return different answers:\n{_shown(first)}\n{_shown(second)}"
     return f"it does I/O: {noted[0]}" if noted else ""
 
 

@@ -112,9 +112,9 @@ def next_floor(
     if not had.gpu_ticks:
         raise InfeasibleRequestError(
             asked="more GPU memory",
-            offered="it does not reserve a GPU",
+            offered="the trial does not reserve a GPU",
             short_of="GPU memory",
-            suggestion="Plan a fraction of a GPU for it",
+            suggestion="Plan a GPU fraction for the trial",
         )
     most_devices = _most_devices(reservation, nodes)
     most = min(max_gpus, max(1.0, most_devices))

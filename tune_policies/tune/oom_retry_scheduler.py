@@ -192,7 +192,7 @@ class OomRetryScheduler(WrappingScheduler):
             config of the first trials contains a key, the scheduler logs a warning.
 
     Raises:
-        InvalidResourcesError: ``growth`` is not above 1, ``max_gpus`` is not an amount of GPUs above 0, or
+        InvalidResourcesError: ``growth`` is not above 1, ``max_gpus`` is not a valid number of GPUs, or
             ``memory_keys`` is not a list of strings.
     """
 
@@ -342,7 +342,7 @@ class OomRetryScheduler(WrappingScheduler):
             needed = floor_for(memory_settings(trial.config, self._memory_keys), self._records)
             floor = limit_floor(needed, reservation_of(planned), max_gpus=self._max_gpus, nodes=self._nodes)
             raised = floor.apply_to(bundles)
-        except Exception:  # a config may contain any object, and its errors must not stop the other trials
+        except Exception:  # an error of an object in the config must not stop the other trials
             if trial not in self._warned:
                 _logger.exception(
                     "%s gets the planned memory, because comparing its config with earlier configs failed", trial
@@ -363,7 +363,7 @@ def check_growth(growth: float) -> float:
 
 
 def check_max_gpus(max_gpus: float) -> float:
-    """Return ``max_gpus`` if it is an amount of GPUs above 0, else raise ``InvalidResourcesError``."""
+    """Return ``max_gpus`` if it is a valid number of GPUs above 0, else raise ``InvalidResourcesError``."""
     checked = check_gpus(max_gpus, name="max_gpus")
     if checked == 0:
         raise InvalidResourcesError("max_gpus must be above 0, got 0")

@@ -204,7 +204,7 @@ class RunPlan:
 
     @property
     def is_feasible(self) -> bool:
-        """Whether there is a plan for the current nodes."""
+        """Whether a plan is feasible on the current nodes."""
         return self._infeasible is None
 
     @property

@@ -165,7 +165,7 @@ class _TaskWatch(threading.Thread):
                 if time.monotonic() > self._needed_until_s:
                     self.stop.set()
                     return
-            if not ray.is_initialized() or is_through_client():  # a Ray Client cannot reach the GCS
+            if not ray.is_initialized() or is_through_client():  # the GCS cannot be reached through Ray Client
                 continue
             try:
                 if not self._read(tasks):

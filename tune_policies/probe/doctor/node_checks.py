@@ -15,7 +15,7 @@ from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.values.resources import format_amount
 from tune_policies.values.sanitize import LEFT_OUT, Redacted
 from tune_policies.values.units import GIB, format_bytes
-from tune_policies.values.value import Value, shorten_names
+from tune_policies.values.value import Value, counted, shorten_names
 
 
 class Gpu(Value):
@@ -208,7 +208,7 @@ def check_driver(node: NodeFacts) -> Iterator[Finding]:
     """Report NVIDIA GPUs whose driver does not respond, and GPUs that Ray counts but that do not exist."""
     if node.gpus is not None or node.failure is not None or _is_of_another_vendor(node):
         return
-    on_bus = f"the PCI bus has {_gpus(node.num_nvidia_on_pci)} of NVIDIA"
+    on_bus = f"the PCI bus has {counted(node.num_nvidia_on_pci, 'NVIDIA GPU')}"
     why = f"the NVIDIA driver does not respond ({node.nvml_error})"
     install = "install the driver so that `nvidia-smi` works on the node, or start the container with --gpus=all"
     if node.declared_gpus and node.num_nvidia_on_pci:
