@@ -270,7 +270,7 @@ def test_an_error_while_ray_starts_is_raised_as_a_probe_error(monkeypatch):
 
     monkeypatch.setattr(ray, "init", time_out)
 
-    with pytest.raises(ProbeError, match="cannot connect to Ray, or start one: The current node timed out"):
+    with pytest.raises(ProbeError, match="cannot connect to Ray, or start it: The current node timed out"):
         probe_cluster("local")
 
 

@@ -241,7 +241,7 @@ def ray_errors() -> Iterator[None]:
     except AttributeError as error:
         raise version_error(error, _FEATURE) from error
     except (RayError, OSError, RuntimeError) as error:
-        raise ProbeError(f"the autoscaler could not be reached: {error}. Try again when Ray runs again") from error
+        raise ProbeError(f"the autoscaler could not be reached: {error}. Try again when Ray runs") from error
 
 
 def _status() -> Any:

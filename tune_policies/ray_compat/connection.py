@@ -118,7 +118,7 @@ def _init(found: str | None, timeout_s: float, local: str, **options: Any) -> No
     try:
         ray.init(**options)
     except Exception as error:  # Ray raises a plain `Exception` if it cannot start
-        raise ProbeError(f"cannot connect to Ray, or start one: {error}") from error
+        raise ProbeError(f"cannot connect to Ray, or start it: {error}") from error
 
 
 def is_through_client() -> bool:

@@ -39,7 +39,7 @@ class FailureHook(Protocol):
     """A scheduler that decides which failures of a trial count, and which resources the trial gets."""
 
     def should_requeue(self, trial: Trial, error: object) -> bool:
-        """Return whether Tune requeues a failed trial without counting the failure.
+        """Return whether Tune should requeue a failed trial without counting the failure.
 
         Raises:
             InfeasibleRequestError: The trial cannot get the resources to continue, so it fails permanently.
@@ -189,7 +189,7 @@ def requeued_by(trial: Trial) -> FailureHook | None:
 
 
 def was_saving(trial: Trial) -> bool:
-    """Return whether ``trial`` was saving its state when it failed. Tune resets this when it handles the failure."""
+    """Return whether ``trial`` was saving its state when it failed. Tune clears its own flag in ``handle_error``."""
     return bool(trial.temporary_state.was_saving)
 
 

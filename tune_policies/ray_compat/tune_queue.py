@@ -80,7 +80,7 @@ class TuneQueue:
 
     @property
     def num_future_trials(self) -> int:
-        """The number of trials that the searcher has yet to suggest."""
+        """The number of trials that the searcher has yet to suggest, or ``_MANY`` if the number is not known."""
         search = self._controller.search_alg
         if search.is_finished():
             return 0
@@ -204,7 +204,7 @@ class TuneQueue:
                 self._controller._actor_cache.decrease_max(resources, -more)
 
     def view(self, is_shown: Callable[[Trial], bool]) -> "QueueView":
-        """Return a controller for the inner scheduler without waiting trials for which ``is_shown`` is false."""
+        """Return a controller for the inner scheduler that hides waiting trials for which ``is_shown`` is false."""
         wrapped = self._controller._wrapped()
         return QueueView(
             wrapped, lambda: [each for each in wrapped.get_trials() if each.status not in _WAITS or is_shown(each)]
