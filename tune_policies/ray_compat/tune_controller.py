@@ -189,7 +189,7 @@ def requeued_by(trial: Trial) -> FailureHook | None:
 
 
 def was_saving(trial: Trial) -> bool:
-    """Return whether ``trial`` was saving its state when it failed. Tune clears its own flag in ``handle_error``."""
+    """Return whether ``trial`` was saving its state when it failed. Tune clears its own flag after the failure."""
     return bool(trial.temporary_state.was_saving)
 
 
