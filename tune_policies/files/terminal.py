@@ -1,7 +1,7 @@
 """Prints the output of commands so that it cannot control the terminal.
 
 Inside ``guarded_streams``, the output of ``print`` and Rich is sanitized with ``values.sanitize``, characters that the
-terminal cannot encode are escaped, and a closed stream raises an error only if a command writes to it.
+terminal cannot encode are escaped, and a closed stdout raises an error only if a command writes to it.
 """
 
 import codecs

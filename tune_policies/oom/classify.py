@@ -25,9 +25,9 @@ class ChainedError(NamedTuple):
     """One error of a chain.
 
     Attributes:
-        depth: The number of errors that wrap it.
+        depth: The number of errors that wrap this error.
         types: The full names of its type and base types. Built-in types have no module.
-        text: Its message, shortened if it is very long.
+        text: The message, shortened if it is very long.
     """
 
     depth: int

@@ -124,7 +124,7 @@ def _init(found: str | None, timeout_s: float, local: str, **options: Any) -> No
 def is_through_client() -> bool:
     """Return whether the program is connected through Ray Client (``ray://``) and therefore cannot read the GCS.
 
-    Ray has no public function for this. The private one is the same since Ray 2.50.
+    Ray has no public function for this. The private function has been the same since Ray 2.50.
     """
     return ray_client is not None and bool(ray_client.is_connected())
 

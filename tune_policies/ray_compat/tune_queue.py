@@ -94,9 +94,9 @@ class TuneQueue:
     def defer(self, trials: Iterable[Trial]) -> None:
         """Keep Tune from starting these waiting trials.
 
-        They are marked as requested, because Tune keeps the processes of finished trials for reuse only while requests
-        exist. ``keep_processes`` limits the number of kept processes, because a process that no trial reuses would
-        occupy resources for which another trial waits.
+        The trials are marked as requested, because Tune keeps the processes of finished trials for reuse only while
+        requests exist. ``keep_processes`` limits the number of kept processes, because a process that no trial reuses
+        would occupy resources for which another trial waits.
         """
         held = set(trials)
         for trial in held:

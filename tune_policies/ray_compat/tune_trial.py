@@ -99,7 +99,7 @@ def storage_of_session() -> Any:
 def report_stored_checkpoint(metrics: dict[str, Any], checkpoint: Checkpoint) -> None:
     """Report a result with a checkpoint that is already stored, and wait until Tune lets the trial continue.
 
-    ``tune.report`` would copy the checkpoint to the trial's folder. Ray Train v1 reports stored checkpoints like this.
+    ``tune.report`` would copy the checkpoint to the trial's folder. Ray Train v1 uses the same private method.
 
     Raises:
         SystemExit: Tune has stopped the trial.

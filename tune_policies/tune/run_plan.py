@@ -157,7 +157,7 @@ class PlanChange(Value):
     """A change of the plan during a run.
 
     Attributes:
-        at_s: The time of the change, in seconds since 1970.
+        at_s: The Unix timestamp of the change, in seconds.
         plan: The new plan, or the last feasible plan if no plan is feasible.
         why: The reason for the change.
     """
@@ -170,7 +170,7 @@ class PlanChange(Value):
 class RunPlan:
     """The plan of a run.
 
-    A policy plans again when nodes are added, removed or changed. If you pass a plan instead of a policy, it does not
+    A policy plans again when nodes are added, removed or changed. A plan that is passed instead of a policy does not
     change. The constructor plans on the program's cluster and prints the plan. The nodes are read every ``interval_s``
     seconds. The run ends if no plan is feasible for ``wait_for_nodes_s`` seconds.
 

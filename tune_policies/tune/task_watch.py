@@ -44,8 +44,8 @@ def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_i
     would not fit on any node even without this program's groups, it waits for other programs or for a new node.
 
     Args:
-        nodes: The resources of each alive node, including those of placement groups. Subtract the resources of
-            long-lived actors outside of placement groups.
+        nodes: The resources of each alive node, including the resources of placement groups, but without the resources
+            of long-lived actors outside of placement groups.
         waiting: The resource request of each kind of waiting task and actor.
         job_id: The program's Ray job ID in hexadecimal. The IDs of its placement groups end with it.
     """
