@@ -194,7 +194,7 @@ def test_paused_time_counts_as_idle(tmp_path):
 
     usage = usage_of(tmp_path)
     (slot,) = usage.slots
-    paused = [idle.hours for idle in usage.resources[1].idle if idle.reason == "paused trials waited for others"]
+    paused = [idle.hours for idle in usage.resources[1].idle if idle.reason == "paused trials waited for other trials"]
     assert (slot.num_starts, usage.trials.num_finished) == (2, 1)
     assert paused[0] * 3600 >= 0.5 * 1.5
     assert slot.trial_hours * 3600 < usage.elapsed_s - 1.5

@@ -81,12 +81,12 @@ def test_a_machine_without_gpus_gets_a_note():
         ),
         (
             without_driver(),
-            "problem: Ray counts 2 GPUs and the PCI bus has 2 GPUs of NVIDIA, but the NVIDIA driver does not "
+            "problem: Ray counts 2 GPUs and the PCI bus has 2 NVIDIA GPUs, but the NVIDIA driver does not "
             "respond (Driver Not Loaded)",
         ),
         (
             without_driver(ray=None),
-            "note: the PCI bus has 2 GPUs of NVIDIA, but the NVIDIA driver does not respond (Driver Not Loaded)",
+            "note: the PCI bus has 2 NVIDIA GPUs, but the NVIDIA driver does not respond (Driver Not Loaded)",
         ),
         (healthy(gpus=()), "problem: Ray counts 2 GPUs that do not exist: the NVIDIA driver lists none"),
         (healthy(ray=counts(gpus=4)), "problem: Ray counts 4 GPUs, but only 2 can be used"),
@@ -129,15 +129,15 @@ def test_a_machine_without_gpus_gets_a_note():
         ),
         (
             healthy(ray=counts(accelerator_type=None)),
-            "note: Ray does not recognize the accelerator type of its GPUs (NVIDIA A100-SXM4-80GB)",
+            "note: Ray does not recognize the accelerator type of the node's GPUs (NVIDIA A100-SXM4-80GB)",
         ),
         (
             healthy(shm_bytes=64 * 2**20),
-            "problem: /dev/shm has 64 MiB, but Ray's object store takes 1 GiB, so it is on a disk, which is slow",
+            "problem: /dev/shm has 64 MiB, but Ray's object store takes 1 GiB, so Ray puts it on a disk, which is slow",
         ),
         (
             healthy(ray=None, shm_bytes=64 * 2**20, memory_bytes=10 * GIB),
-            "problem: /dev/shm has 64 MiB, but Ray's object store takes 3 GiB, so it is on a disk, which is slow",
+            "problem: /dev/shm has 64 MiB, but Ray's object store takes 3 GiB, so Ray puts it on a disk, which is slow",
         ),
         (NodeFacts(name="a", failure="no answer within 30 s"), "problem: the node was not read: no answer within 30 s"),
     ],

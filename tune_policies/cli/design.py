@@ -54,7 +54,7 @@ def design(
         option("The namespace in Kubernetes; by default the current namespace of kubectl."),
     ] = None,
     min_nodes: Annotated[
-        list[str], option("The number of nodes to keep of a node type; can be repeated.", metavar="NAME=NUMBER")
+        list[str], option("The minimum number of nodes of a node type; can be repeated.", metavar="NAME=NUMBER")
     ] = [],  # noqa: B006 - it is never modified
     num_gpus: Annotated[
         bool,

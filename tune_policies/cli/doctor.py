@@ -50,7 +50,8 @@ def doctor(*, json: Json = False, redact: Redact = False, address: Address = Non
 def cpu_labels(*, json: Json = False) -> None:
     """Print the vector and matrix features of this machine's CPU as labels for `ray start --labels`.
 
-    The labels contain Linux's names, as in cpu-avx512f=true or cpu-amx_tile=true. The line is empty without features.
+    The labels contain Linux's names, as in cpu-avx512f=true or cpu-amx_tile=true. The line is empty if the CPU
+    has none of these features.
     """
     from tune_policies.probe.node_facts import read_cpu_labels
 

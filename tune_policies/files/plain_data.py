@@ -2,7 +2,7 @@
 
 JSON is parsed strictly: repeated keys, numbers beyond the range of floats, and too deep nesting are errors. Other texts
 are parsed as YAML by :mod:`tune_policies.files.yaml_documents`. The number of parts (entries of lists and mappings) is
-limited, because an empty list of 3 characters uses 64 bytes of memory, and an error about a part uses about 3,000.
+limited, because the 3 characters ``[],`` use 64 bytes of memory, and an error about a part uses about 3,000 bytes.
 """
 
 import json

@@ -93,12 +93,12 @@ def _check_regular(mode: int) -> None:
 
 
 def read_text(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES, errors: str = "strict") -> str:
-    """Return the text of a regular file. It raises the errors of :func:`read_bytes` and :func:`decode`."""
+    """Return the text of a regular file, or raise an error of :func:`read_bytes` or :func:`decode`."""
     return decode(read_bytes(path, what=what, max_bytes=max_bytes), str(path), errors)
 
 
 def decode(data: bytes, source: str, errors: str = "strict") -> str:
-    """Return UTF-8 bytes as text without a byte order mark, or raise a ``DocumentError`` with the line.
+    """Return UTF-8 bytes as text without a byte order mark, or raise a ``DocumentError`` with the line number.
 
     ``errors`` has the same meaning as for ``bytes.decode``.
     """
@@ -168,7 +168,7 @@ def read_value(
 def wrong_file(path: str | Path, what: str, data: object, error: object, ending: str = "") -> InvalidResourcesError:
     """Return the error for a file whose ``data`` does not have the expected format ``what``, because of ``error``.
 
-    If it has another known format, the error names the options that accept that format.
+    If the data has another known format, the error names the options that accept that format.
     """
     found = format_of(data)
     if found is None or found.name == what:

@@ -1,7 +1,7 @@
 """Prints the output of commands so that it cannot control the terminal.
 
 Inside ``guarded_streams``, the output of ``print`` and Rich is sanitized with ``values.sanitize``, characters that the
-terminal cannot encode are escaped, and a closed stream raises an error only if a command writes to it.
+terminal cannot encode are escaped, and a closed stdout raises an error only if a command writes to it.
 """
 
 import codecs
@@ -62,11 +62,11 @@ class TextConsole(Console):
         super().__init__(markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Render the text with escapes, so that tables have the correct widths."""
+        """Render the text with escaped control characters, so that tables have the correct widths."""
         return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments with escapes, including segments of texts that were styled elsewhere."""
+        """Yield the segments with escaped control characters, including segments of text that was styled elsewhere."""
         for segment in super().render(renderable, options):
             plain = segment.text if segment.control else printable(segment.text)
             yield segment if plain == segment.text else Segment(plain, segment.style)

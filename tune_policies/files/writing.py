@@ -1,8 +1,8 @@
 """Writes files atomically, so that no process reads an incomplete file.
 
 New content is written to a temporary file in the same folder, synced to the disk and then renamed. A replaced file
-keeps its mode, owner and attributes. If that is not possible, or if the file is read-only, the file is not replaced.
-``--force`` only replaces files with the same kind of content, and never an input.
+keeps its mode, owner and, if possible, extended attributes. If its mode or owner cannot be kept, or if the file is
+read-only, it is not replaced. ``--force`` only replaces files with the same kind of content, and never an input.
 
 Libraries such as ``filelock`` and ``atomicwrites`` cannot replace this module: they do not check links, keep the owner
 and attributes, or compare the old content.
@@ -238,7 +238,7 @@ def locked(path: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
     the process ends. The package ``filelock`` would not delete the lock file, and would raise other errors.
 
     Raises:
-        BusyFileError: Another process keeps the lock for ``timeout_s`` seconds.
+        BusyFileError: Another process still has the lock after ``timeout_s`` seconds.
         InvalidResourcesError: The lock file cannot be opened, for example because the folder is not writable.
     """
     try:

@@ -269,7 +269,7 @@ class _Builder:
         self._num_parts += num_parts
         self._deepest = max(self._deepest, depth)
         if depth > _MAX_DEPTH:
-            raise self._error(line, f"nested more than {_MAX_DEPTH} deep")
+            raise self._error(line, f"nested more than {_MAX_DEPTH} levels deep")
         if self._num_parts > self._max_parts:
             raise self._error(line, f"more than {self._max_parts:,} parts with expanded aliases")
 

@@ -1,4 +1,4 @@
-"""Detects out-of-memory errors, the memory that ran out, the process that used it, and the requested size.
+"""Detects out-of-memory errors: which memory ran out, the requested size, and whether other processes were the cause.
 
 The package compares only messages and the names of types. It does not import frameworks or Ray, so the result is the
 same where they are not installed. ``classify`` finds the errors inside an error or a string, and ``signatures``

@@ -25,9 +25,9 @@ class ChainedError(NamedTuple):
     """One error of a chain.
 
     Attributes:
-        depth: The number of errors that wrap it.
+        depth: The number of errors that wrap this error.
         types: The full names of its type and base types. Built-in types have no module.
-        text: Its message, shortened if it is very long.
+        text: The message, shortened if it is very long.
     """
 
     depth: int
@@ -36,7 +36,7 @@ class ChainedError(NamedTuple):
 
 
 def walk_errors(error: object) -> Iterator[ChainedError]:
-    """Yield ``error`` and each error inside it once, with outer errors first. It never raises an error."""
+    """Yield ``error`` and each error inside it once, with outer errors first. This function never raises an error."""
     waiting: list[tuple[int, object]] = [(0, error)]
     seen: dict[int, BaseException] = {}  # keep the errors alive, so that no new object reuses an ID
     while waiting and len(seen) < _MAX_ERRORS:
@@ -148,10 +148,11 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 
 
 def classify_oom(error: object) -> OutOfMemory:
-    """Return the out-of-memory error in ``error``, with kind ``"none"`` if there is none. It never raises an error.
+    """Return the out-of-memory error in ``error``, with kind ``"none"`` if there is none.
 
-    It also searches causes, contexts that are not hidden, members of exception groups and the errors that Ray wraps,
-    and returns the innermost out-of-memory error. If ``error`` is a string, it is parsed as a traceback.
+    The function never raises an error. It also searches causes, contexts that are not hidden, members of exception
+    groups and the errors that Ray wraps, and returns the innermost out-of-memory error. If ``error`` is a string, it is
+    parsed as a traceback.
     """
     if type(error) is str:
         return classify_oom_text(error)
@@ -163,7 +164,7 @@ def classify_oom(error: object) -> OutOfMemory:
 
 
 def classify_oom_text(text: str) -> OutOfMemory:
-    """Return the out-of-memory error in the text of a traceback. It never raises an error.
+    """Return the out-of-memory error in the text of a traceback. This function never raises an error.
 
     Use it if you do not have the error itself, for instance for Tune's ``error.txt``. The function evaluates only
     the last failure in that file, and only the lines with an error's type and message. It skips the middle of a very

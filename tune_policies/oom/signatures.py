@@ -169,7 +169,7 @@ _UNITS: Final = {unit: 1024**power for power, unit in enumerate("BKMGTPE")}
 _MAX_BYTES: Final = 2**60
 """A number above the memory of any device. PyTorch's asynchronous allocator writes 2^64 bytes for "no limit"."""
 _MAX_ROUNDING_BYTES: Final = 2**24
-"""A bound for the error of three numbers that are rounded to 0.01 GiB: 15.4 MiB. For small limits, it is 0.5 %."""
+"""A bound for the total error of three numbers that are rounded to 0.01 GiB. Small limits use 0.5 % instead."""
 
 
 def _pattern(*sentences: str) -> re.Pattern[str]:
@@ -236,9 +236,9 @@ def limit_bytes(text: str) -> int | None:
 def cause(text: str) -> Cause | None:
     """Return the cause according to the numbers in ``text``, or ``None`` if it is unknown.
 
-    If the memory of the process and its request exceed its limit, the limit is the cause. Otherwise, other processes
-    filled the device. If the process has no limit, other processes are the cause if the request would have succeeded
-    without them.
+    If the memory of the process and its request exceed its limit, or if the device has enough free memory, the limit is
+    the cause. Otherwise, other processes filled the device. If the process has no limit, other processes are the cause
+    if the request would have succeeded without them.
     """
     asked, limit, free = requested_bytes(text), limit_bytes(text), _amount(_FREE, text)
     if asked is None:

@@ -1,8 +1,8 @@
 """Reads this machine's GPUs, CPUs, memory and frameworks, and the configuration of its autoscaler.
 
-Ray sends this module and ``probe.nvml`` to nodes without this package, and the doctor runs this module as a program. So
-it needs only Python's standard library and returns plain data. Importing frameworks would take seconds and use GPU
-memory.
+Ray sends this module and ``probe.nvml`` to nodes without this package, and the doctor runs this module as a program.
+Therefore, this module imports only Python's standard library and Ray's dependencies, and returns plain data. It does
+not import frameworks, because that would take seconds and use GPU memory.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tune_policies.probe.nvml import NvmlError, read_driver, read_gpus
 
-# The packages whose versions must be the same on all nodes, because nodes exchange pickled values.
+# The packages whose versions should be the same on all nodes, because nodes exchange pickled values.
 _PACKAGES = ("ray", "torch", "tensorflow", "jax", "numpy", "tune-policies")
 
 _CPU_FEATURES = (
@@ -129,7 +129,7 @@ def _jax(installed: dict[str, str]) -> list[dict[str, object]]:
 
 
 def _text_of(package: str, file: str) -> str | None:
-    """Return the text of a package's file without importing it."""
+    """Return the text of a package's file without importing the package, or ``None`` if the file cannot be read."""
     try:
         spec = importlib.util.find_spec(package)
         places = list(spec.submodule_search_locations or ()) if spec else []

@@ -1,7 +1,7 @@
 """Determines which nodes Ray's autoscaler can still add, from its configuration.
 
 The configuration has the keys of a Ray cluster YAML. ``max_workers`` limits the worker nodes, excluding the head node.
-The default for a node type is the cluster's ``max_workers``, or 0 for the type of the head node.
+The default for a node type is the cluster's ``max_workers``, or 0 for the head node's type.
 """
 
 from collections.abc import Mapping

@@ -158,14 +158,14 @@ class GpuCounters:
         return None if None in used_mj else sum(used_mj) / 1000
 
     def throttled(self) -> tuple[str, ...]:
-        """Return the reasons for throttled clocks. The tuple is empty if a GPU does not report reasons."""
+        """Return the reasons for throttled clocks, or an empty tuple if no clock is throttled or a GPU reports none."""
         masks = self._query("nvmlDeviceGetCurrentClocksThrottleReasons")
         return tuple(
             reason for bit, reason in _THROTTLED_BY.items() if None not in masks and any(mask & bit for mask in masks)
         )
 
     def utilization(self) -> float | None:
-        """Return the average fraction of the last second that the GPUs were busy, or ``None`` if it is unknown."""
+        """Return the mean fraction of the last second in which the GPUs were busy, or ``None`` if it is unknown."""
         rates = self._query("nvmlDeviceGetUtilizationRates")
         return None if None in rates else sum(rate.gpu for rate in rates) / len(rates) / 100
 

@@ -66,8 +66,8 @@ def probe_cluster(
 
     Raises:
         InvalidResourcesError: ``timeout_s`` is not above 0, or ``address`` or ``cluster_config`` is invalid.
-        ProbeError: Ray cannot be reached in time, stops while it is read, or has no alive node, or ``address`` is given
-            to a connected program.
+        ProbeError: Ray cannot be reached in time, stops while the cluster is read, or has no alive node, or ``address``
+            is given although the program is already connected.
 
     Warns:
         ProbeWarning: A node or the autoscaler's configuration could not be read in time. Its fields are ``None`` in the
@@ -81,7 +81,7 @@ def probe_cluster(
         try:
             readings = _read_nodes(state, timeout_s)
         except RayError as error:
-            raise ProbeError(f"Ray stopped while it was read: {error}. Try again when Ray runs") from error
+            raise ProbeError(f"Ray stopped while the cluster was read: {error}. Try again when Ray runs") from error
     if not state.nodes and not state.draining:
         raise ProbeError("the Ray cluster has no alive node: start one with `ray start`")
     monitor = readings.monitor if config is None else {"path": str(cluster_config), "config": config, "error": None}

@@ -23,7 +23,7 @@ def run_on_nodes(
     late: str,
     at_once: int | None = None,
 ) -> tuple[dict[str, Facts], dict[str, str]]:
-    """Return the results of ``function`` by node ID, and the reasons of failures on other nodes.
+    """Return the results of ``function`` and the reasons for its failures, both by node ID.
 
     Args:
         function: A function of ``node_facts``.

@@ -1,7 +1,7 @@
 """Selects the nodes to read, and applies their facts to similar nodes.
 
 In a cluster of up to 100 nodes, all nodes are read. In a larger cluster, a few nodes of each kind are read first, and
-the other nodes of a kind are read only if the first ones differ.
+the other nodes of a kind are read only if the first nodes have different facts.
 """
 
 from collections import Counter, defaultdict
@@ -38,7 +38,7 @@ class NodeFacts(Value):
     def of_another(self) -> "NodeFacts":
         """Return the facts that also apply to another node of the same kind.
 
-        These facts exclude UUIDs, and the CPU model because a cloud's machine type can have several CPU models.
+        The UUIDs are excluded. The CPU model is also excluded, because a cloud's machine type can have several models.
         """
         devices = self.devices and tuple(d.model_copy(update={"uuid": None}) for d in self.devices)
         return NodeFacts(devices=devices, usable_cpus=self.usable_cpus)
@@ -66,7 +66,7 @@ def group_kinds(nodes: Sequence[NodeCapacity]) -> list[Kind]:
             node.accelerator_type or "",
             has.cpus,
             has.gpus,
-            # The memory of similar machines differs by some MiB, so it is rounded to quarters of a power of two.
+            # The memory of similar machines differs by some MiB, so only its logarithm, rounded to 1/4, is compared.
             round(4 * log2(has.memory_bytes)) if has.memory_bytes else 0,
             tuple((name, amount) for name, amount in sorted(has.custom.items()) if custom[name] > 1),
             tuple(item for item in sorted(node.labels.items()) if len(values[item[0]]) <= _MAX_LABEL_VALUES),
@@ -86,7 +86,7 @@ def first_reads(kinds: Iterable[Kind], heads: Iterable[NodeCapacity]) -> list[No
 
 
 def second_reads(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts]) -> list[NodeCapacity]:
-    """Return the remaining nodes of each kind whose first nodes differ."""
+    """Return the remaining nodes of each kind whose first nodes have different facts."""
     return [node for kind in kinds if len(_findings(kind, facts)) > 1 for node in kind[READS_PER_KIND:]]
 
 

@@ -53,11 +53,11 @@ class Launch(NamedTuple):
 
 
 class LaunchReport(NamedTuple):
-    """The autoscaler's report of one update round.
+    """The autoscaler's report of one update.
 
     Attributes:
-        number: A number that differs between rounds.
-        answers: Whether the round took this program's last request into account.
+        number: A number that differs between updates.
+        answers: Whether the update took this program's last request into account.
         pending: The number of nodes that are being launched, by node type.
         launches: The launches in progress, if the report contains their start times.
         failures: Failed launches. Autoscaler v2 reports them as long as it runs, and v1 for half an hour.
@@ -101,7 +101,7 @@ class Autoscaler(ABC):
 
     @abstractmethod
     def requested(self) -> Counter[str]:
-        """Return the cluster's current request, of any program, in the format of :func:`counted`."""
+        """Return the cluster's current request, by any program, in the format of :func:`counted`."""
 
     @abstractmethod
     def report(self) -> LaunchReport | None:
@@ -144,12 +144,12 @@ class AutoscalerV2(Autoscaler):
         )
 
     def _remember_request(self) -> None:
-        # A round that reads a later version of the cluster state also reads the request.
+        # An update that reads a later version of the cluster state also reads the request.
         self._version_at_request = _status().cluster_resource_state.cluster_resource_state_version
 
 
 class AutoscalerV1(Autoscaler):
-    """Autoscaler v1, which reports launches and failures that its provider explains, but no infeasible requests."""
+    """Autoscaler v1, which reports pending nodes and explained failures, but no infeasible requests."""
 
     version = 1
 
@@ -192,9 +192,9 @@ def find_autoscaler() -> Autoscaler | None:
         ProbeError: The program is not connected to Ray, or Ray cannot be reached.
     """
     if not ray.is_initialized():
-        raise ProbeError("this program is not connected to a Ray cluster: call ray.init() before")
+        raise ProbeError("this program is not connected to a Ray cluster: call ray.init() first")
     if is_through_client():
-        logger.warning("a Ray Client cannot reach the autoscaler, so no nodes are requested")
+        logger.warning("no nodes are requested, because the autoscaler cannot be reached through Ray Client")
         return None
     with ray_errors():
         started_here = ray._private.worker._global_node
@@ -241,7 +241,7 @@ def ray_errors() -> Iterator[None]:
     except AttributeError as error:
         raise version_error(error, _FEATURE) from error
     except (RayError, OSError, RuntimeError) as error:
-        raise ProbeError(f"the autoscaler could not be reached: {error}. Try again when Ray runs again") from error
+        raise ProbeError(f"the autoscaler could not be reached: {error}. Try again when Ray runs") from error
 
 
 def _status() -> Any:

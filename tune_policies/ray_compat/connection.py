@@ -48,7 +48,7 @@ _CONNECT: Final = "import ray, sys; ray.init(address=sys.argv[1], logging_level=
 
 
 def find_ray(address: str | None) -> str | None:
-    """Return the address of the cluster to which ``ray.init(address)`` connects, or ``None`` if it finds none.
+    """Return the address of the running cluster that ``ray.init(address)`` would use, or ``None`` if it would use none.
 
     Raises:
         InvalidResourcesError: ``address`` is empty.
@@ -78,14 +78,15 @@ def connection(
 
     Raises:
         InvalidResourcesError: ``address`` is empty or invalid.
-        ProbeError: ``address`` is given to a connected program, no cluster answers in time, or none can be started.
+        ProbeError: ``address`` is given although the program is already connected, no cluster answers in time, or none
+            can be started.
     """
     warn_of_untried_ray()
     if ray.is_initialized():
         if address is not None:
             raise ProbeError(
                 f"this program is already connected to a Ray cluster, so it cannot probe {address!r}: "
-                "omit the address, or call ray.shutdown() before"
+                "omit the address, or call ray.shutdown() first"
             )
         yield
         return
@@ -117,13 +118,13 @@ def _init(found: str | None, timeout_s: float, local: str, **options: Any) -> No
     try:
         ray.init(**options)
     except Exception as error:  # Ray raises a plain `Exception` if it cannot start
-        raise ProbeError(f"cannot connect to Ray, or start one: {error}") from error
+        raise ProbeError(f"cannot connect to Ray, or start it: {error}") from error
 
 
 def is_through_client() -> bool:
-    """Return whether the program is connected through Ray Client (``ray://``), so that it cannot read the GCS.
+    """Return whether the program is connected through Ray Client (``ray://``) and therefore cannot read the GCS.
 
-    Ray has no public function for this. The private one is the same since Ray 2.50.
+    Ray has no public function for this. The private function has been the same since Ray 2.50.
     """
     return ray_client is not None and bool(ray_client.is_connected())
 
@@ -188,6 +189,6 @@ def _is_host(name: str) -> bool:
 def last_error(stderr: bytes) -> str:
     """Return the last error message that a Python program printed, joined to one line."""
     lines = stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-    # The traceback's lines before the message are indented.
+    # The message starts at the last line that begins with the name of an exception.
     start = max((i for i, line in enumerate(lines) if re.match(r"[\w.]+: ", line)), default=len(lines) - 1)
     return " ".join(line.strip() for line in lines[start:])

@@ -89,7 +89,7 @@ def read_cluster_state(timeout_s: float) -> ClusterState:
                 status, report = answer_within(timeout_s, partial(fetch, address, timeout_s))
     except (RayError, OSError) as error:
         why = str(error).strip() or f"no answer within {timeout_s:g} s"
-        raise ProbeError(f"Ray stopped while it was read: {why}. Try again when Ray runs") from error
+        raise ProbeError(f"Ray stopped while the cluster was read: {why}. Try again when Ray runs") from error
     reply = GetClusterStatusReply.FromString(status)
     return to_cluster_state(reply, json.loads(report or b"{}"))
 
@@ -151,7 +151,7 @@ def _fetch_by_task(timeout_s: float) -> Any:
 
 @collector_paused()
 def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
-    """Return the state from a ``GetClusterStatusReply`` and the report of autoscaler v1, or ``{}`` without a report."""
+    """Convert a ``GetClusterStatusReply`` and the report of autoscaler v1 (``{}`` without a report) to a state."""
     alive = [node for node in reply.cluster_resource_state.node_states if node.status != NodeStatus.DEAD]
     workers = [node for node in alive if HEAD_RESOURCE not in node.total_resources]
     running = Counter(node.ray_node_type_name for node in workers if node.ray_node_type_name)
@@ -256,10 +256,10 @@ class GroupRecord:
 
 
 def living_actors() -> list[ActorRecord]:
-    """Return the living actors of all programs.
+    """Return the living actors of all programs. The functions below raise the same errors.
 
     Raises:
-        RayError: Ray cannot be reached. The functions below raise the same errors.
+        RayError: Ray cannot be reached.
         RuntimeError: Ray cannot be reached.
     """
     return [_to_actor(ActorTableData.FromString(each)) for each in _accessor().get_actor_table(None, "ALIVE")]
@@ -310,7 +310,7 @@ def free_by_node() -> dict[str, dict[str, float]]:
 
 
 def programs() -> dict[str, str]:
-    """Return the command and process ID of each program that has connected to the cluster, as text by job ID."""
+    """Return the command and process ID of each program that has connected to the cluster, by job ID."""
     return {each["JobID"]: f"{each['Entrypoint'] or 'a program'} (pid {each['DriverPid']})" for each in jobs()}
 
 
@@ -323,7 +323,7 @@ def _accessor() -> Any:
 
 
 def _hex(identifier: bytes) -> str:
-    """Return an identifier in hexadecimal, or ``""`` if it is missing. Ray encodes this as no bytes or as all ones."""
+    """Return an identifier in hexadecimal, or ``""`` if Ray encodes it as missing: as empty bytes or as 0xff bytes."""
     return "" if not identifier.strip(b"\xff") else identifier.hex()
 
 

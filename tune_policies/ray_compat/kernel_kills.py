@@ -1,8 +1,8 @@
 """Detects whether the kernel killed a process because the host ran out of memory.
 
-A killed process leaves no error, and Ray only lists this as a possible cause. However, the kernel counts the processes
-that it kills, so each process of a trial stores the count of its node when it starts. If the count is higher after the
-process has died, this module assumes that the kernel killed the process.
+A killed process leaves no error, and Ray lists such a kill only as a possible cause. However, the kernel counts the
+processes that it kills, so each process of a trial stores the count of its node at its start. If the count is higher
+after the process has died, this module assumes that the kernel killed the process.
 
 The stored counts ("notes") are in the GCS, because Ray has no public store that outlives a process. A note's key
 contains the IDs of the node, actor and process, and the start time.
@@ -75,7 +75,7 @@ def _remove_old_notes(notes_of_node: str) -> None:
 
 
 def old_notes(keys: Iterable[bytes], started_at: Callable[[int], int | None], kept: int) -> list[bytes]:
-    """Return the keys of the notes of dead processes, except the ``kept`` processes that started last.
+    """Return the keys of the notes of dead processes, except the notes of the ``kept`` processes that started last.
 
     ``started_at`` returns the start time of a process ID, or ``None`` if no process has this ID.
     """
@@ -98,7 +98,7 @@ def was_killed_by_kernel(error: object) -> bool:
     try:
         return any(map(_is_killed, dead_actors(error)))
     except RayVersionError as problem:
-        _logger.warning("a process that ended counts as not killed by the kernel: %s", problem)
+        _logger.warning("it is not known whether the kernel killed a process, so Tune handles the failure: %s", problem)
         return False
 
 

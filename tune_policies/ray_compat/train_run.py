@@ -147,7 +147,8 @@ def unconsumed_reports(
     Train saves a snapshot at each report, but Tune saves the state of trials at most every ten seconds. So a trial of
     a killed program may be restored from an older checkpoint than its last one.
 
-    The list ends before a report without a checkpoint, because Tune counts reports. It is empty if ``checkpoint`` is
+    The list ends before a report without a checkpoint, because Tune would number the later reports incorrectly. It is
+    empty if ``checkpoint`` is
     not from the earlier run, for instance because the trial now exploits another trial, or if ``start`` does not
     continue the earlier run. Before Ray 2.54, it is always empty because Train's snapshot does not number reports.
     """
@@ -174,8 +175,9 @@ def unconsumed_reports(
 def begin_account(run_config: RunConfig, checkpoint: Checkpoint | None, start: TrialStart) -> None:
     """Remove Train's snapshot of an earlier run in the same folder, and save how the next run starts.
 
-    Ray would always restore the snapshot. However, Tune decides from which checkpoint a trial resumes, possibly another
-    trial's. Tune may also have deleted checkpoints that the snapshot lists, and Train would not start without them.
+    Ray would always restore the snapshot. However, Tune decides from which checkpoint a trial resumes, and may
+    choose another trial's. Tune may also have deleted checkpoints that the snapshot lists, and Train would not start
+    without them.
     """
     filesystem = run_config.storage_context.storage_filesystem
     for name in (_START_FILE, CHECKPOINT_MANAGER_SNAPSHOT_FILENAME):
@@ -228,7 +230,7 @@ def add_to_reports(change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
 def use_cpu_without_gpu() -> bool:
     """Make ``ray.train.torch`` prepare models and batches for the CPU if PyTorch sees none of Ray's GPUs.
 
-    ``ray.train.torch`` relies on Ray's GPUs, which may only be logical, and has no setting for this. The function
+    ``ray.train.torch`` relies on Ray's GPUs, which may be simulated, and has no setting for this. The function
     returns ``False`` if PyTorch sees a GPU or is not imported, or if Ray assigned no GPU.
     """
     torch = sys.modules.get("torch")

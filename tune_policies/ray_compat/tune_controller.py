@@ -39,7 +39,7 @@ class FailureHook(Protocol):
     """A scheduler that decides which failures of a trial count, and which resources the trial gets."""
 
     def should_requeue(self, trial: Trial, error: object) -> bool:
-        """Return whether Tune requeues a failed trial without counting the failure.
+        """Return whether Tune should requeue a failed trial without counting the failure.
 
         Raises:
             InfeasibleRequestError: The trial cannot get the resources to continue, so it fails permanently.
@@ -59,7 +59,7 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
         return cls if cls is None or to_process is None else to_process(cls)  # type: ignore[no-any-return]
 
     def handle_error(self, exc: Any = None) -> None:
-        """Count the failure unless a hook requeues the trial. If a hook cannot, add the reason to the error."""
+        """Count the failure unless a hook requeues the trial. If requeuing is infeasible, add the reason to ``exc``."""
         state = self.temporary_state
         state.is_duplicate_report = _is_reported_again(self, exc, state.controller)
         if state.is_duplicate_report:
@@ -89,7 +89,7 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
                 file.write(state.why_not_requeued + "\n")
 
     def should_recover(self) -> bool:
-        """Return whether a hook requeued the trial or Tune retries it."""
+        """Return whether a hook requeued the trial, Tune retries it, or the failure was already reported."""
         state = self.temporary_state
         if state.is_duplicate_report or state.requeued_by is not None:
             return True
@@ -111,7 +111,7 @@ def install_hook(
     If ``process_class`` is given, Tune starts the class that it returns for the trainable's class. It must return the
     same class each time, because Tune reuses processes only for the same class.
 
-    The trial has the hook because Tune calls the trial before any scheduler or callback when it fails. A larger
+    The hook is on the trial, because Tune calls a failed trial before any scheduler or callback. A larger
     ``max_failures`` would apply to all errors, and methods on the trial object would be saved with it. Tune saves
     neither the class of a trial nor its ``temporary_state``, so a restored trial needs its hook again.
     """
@@ -174,7 +174,7 @@ def _is_not_gpu_warning(record: logging.LogRecord) -> bool:
 
 
 def hide_gpu_warning() -> None:
-    """Hide Tune's warning that no trial uses GPUs, because Tune only checks the trainable's own request."""
+    """Hide Tune's warning that no trial uses GPUs, because Tune checks only the trainable's own request."""
     _tune_logger.addFilter(_is_not_gpu_warning)
 
 
@@ -189,7 +189,7 @@ def requeued_by(trial: Trial) -> FailureHook | None:
 
 
 def was_saving(trial: Trial) -> bool:
-    """Return whether ``trial`` was saving its state when it failed. Tune resets this when it handles the failure."""
+    """Return whether ``trial`` was saving its state when it failed. Tune clears its own flag after the failure."""
     return bool(trial.temporary_state.was_saving)
 
 

@@ -50,7 +50,7 @@ def _replace() -> None:
     with _lock:
         _num_blocks += 1
         if _num_blocks == 1:
-            # The functions differ if other code has wrapped one of them.
+            # These functions differ if other code has wrapped one of them.
             originals = {ray.tune.run, ray.tune.tune.run, ray.tune.impl.tuner_internal.run}
             _changed.update({original: _with_changes(original) for original in originals})
         _rebind(_changed)
@@ -60,7 +60,8 @@ def _restore() -> None:
     global _num_blocks
     with _lock:
         _num_blocks -= 1
-        if _num_blocks == 0:  # also in modules that were imported during the block
+        if _num_blocks == 0:
+            # This also restores the references in modules that were imported during the block.
             _rebind({changed: original for original, changed in _changed.items()})
             _changed.clear()
 

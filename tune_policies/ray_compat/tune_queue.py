@@ -2,7 +2,7 @@
 
 Ray's public API lets a scheduler choose the waiting trial that runs next, but hides the controller's lists of trials.
 In each step, Tune calls its scheduler to choose one trial, and requests resources for every other waiting trial
-(``TuneController._maybe_add_actors``). Tune assigns processes that are kept for reuse to trials with the same request.
+(``TuneController._maybe_add_actors``). Tune reuses a kept process only for a trial with the same request.
 The private members used here are the same in Ray 2.50 and 2.60.
 """
 
@@ -80,7 +80,7 @@ class TuneQueue:
 
     @property
     def num_future_trials(self) -> int:
-        """The number of trials that the searcher has yet to suggest."""
+        """The number of trials that the searcher has yet to suggest, or ``_MANY`` if the number is not known."""
         search = self._controller.search_alg
         if search.is_finished():
             return 0
@@ -94,9 +94,9 @@ class TuneQueue:
     def defer(self, trials: Iterable[Trial]) -> None:
         """Keep Tune from starting these waiting trials.
 
-        Tune treats them as requested, because it keeps the processes of finished trials for reuse only while requests
-        exist. ``keep_processes`` limits the number of kept processes, because a process that no trial reuses would
-        occupy resources for which another trial waits.
+        The trials are marked as requested, because Tune keeps the processes of finished trials for reuse only while
+        requests exist. ``keep_processes`` limits the number of kept processes, because a process that no trial reuses
+        would occupy resources for which another trial waits.
         """
         held = set(trials)
         for trial in held:
@@ -112,7 +112,7 @@ class TuneQueue:
             ]
 
     def forget(self, trial: Trial) -> None:
-        """Stop holding back ``trial`` because it has a slot or has ended."""
+        """Stop holding back ``trial``, because it now has a slot or has ended."""
         self._controller._staged_trials.discard(trial)
 
     def start_deferred(self, trial: Trial) -> None:
@@ -166,7 +166,7 @@ class TuneQueue:
     def request_group_again(self, group_id: str) -> PlacementGroupFactory | None:
         """Request a lost placement group again. Return its request, or ``None`` if Tune no longer needs it.
 
-        Tune would consider a removed group ready, and wait indefinitely for a process to start there.
+        Tune would consider a removed group ready, and wait indefinitely for a process to start in it.
         """
         manager = self._controller._actor_manager._resource_manager
         for group, trial in self._groups_of_pending().items():
@@ -204,7 +204,7 @@ class TuneQueue:
                 self._controller._actor_cache.decrease_max(resources, -more)
 
     def view(self, is_shown: Callable[[Trial], bool]) -> "QueueView":
-        """Return a controller for the inner scheduler that hides waiting trials unless ``is_shown`` returns true."""
+        """Return a controller for the inner scheduler that hides waiting trials for which ``is_shown`` is false."""
         wrapped = self._controller._wrapped()
         return QueueView(
             wrapped, lambda: [each for each in wrapped.get_trials() if each.status not in _WAITS or is_shown(each)]
@@ -219,7 +219,7 @@ class TuneQueue:
 
 
 class QueueView:
-    """Wraps Tune's controller for a scheduler that must not get all trials."""
+    """Wraps Tune's controller for a scheduler that must not see all trials."""
 
     def __init__(self, tune_controller: Any, get_trials: Callable[[], list[Trial]]) -> None:
         self._tune_controller = unwrapped(tune_controller)
@@ -280,8 +280,8 @@ class GatedController(TuneController):  # type: ignore[misc]  # Ray has no types
 def gate_searcher(tune_controller: Any, num_free: Callable[[], int]) -> None:
     """Let Tune request at most ``num_free()`` trials from its searcher in each step.
 
-    Otherwise, Tune requests a trial before the previous one has started, so each suggestion is based on one result
-    less. ``max_concurrent_trials`` would prevent that, but Tune reads it before it calls a scheduler. Grid and random
+    Otherwise, Tune requests a trial before the previous one has started, so each suggestion is based on one fewer
+    result. ``max_concurrent_trials`` would prevent that, but Tune reads it before it calls a scheduler. Grid and random
     search do not use results, so they are not changed.
     """
     controller = unwrapped(tune_controller)

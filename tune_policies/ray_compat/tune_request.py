@@ -1,6 +1,6 @@
-"""Reads and changes a trial's resource request, a placement group factory that also stores the trial's slot.
+"""Reads and changes the resource request of a trial, which also stores the trial's slot.
 
-Ray keeps the label selectors and other arguments of a ``PlacementGroupFactory`` in private attributes.
+A request is a ``PlacementGroupFactory``. Ray keeps its label selectors and other arguments in private attributes.
 """
 
 import logging
@@ -31,7 +31,7 @@ def reservation_of(resources: PlacementGroupFactory) -> BundleGroup:
 
 
 def with_bundles(resources: PlacementGroupFactory, bundles: Sequence[Mapping[str, float]]) -> PlacementGroupFactory:
-    """Return a copy of a request with other bundles. Its ``planned`` attribute is the original request."""
+    """Return a copy of a request with other bundles. The copy's ``planned`` attribute is the original request."""
     other = PlacementGroupFactory(
         [dict(bundle) for bundle in bundles], resources.strategy, *resources._args, **resources._kwargs
     )
@@ -74,7 +74,7 @@ def own_request(trial: Trial) -> PlacementGroupFactory | None:
 
 
 def has_raised_resources(trial: Trial) -> bool:
-    """Return whether a scheduler gave ``trial`` other resources than planned, so that it cannot reuse a process."""
+    """Return whether a scheduler changed the planned request of ``trial``, so that the trial cannot reuse a process."""
     asked = trial.placement_group_factory
     return planned_of(asked) is not asked
 
@@ -88,7 +88,7 @@ def slots_taken(trial: Trial) -> int:
 
 
 def slot_before(trial: Trial) -> TrialSlot | None:
-    """Return the last slot of ``trial``, possibly from before a restore, or ``None`` if it never had one.
+    """Return the last slot of ``trial``, possibly from before a restore, or ``None`` if no slot can be read.
 
     The trial's request may lack the slot, because Tune computes the request again when it restores a trial.
     """
@@ -110,7 +110,7 @@ _FALLBACK: Final = "policy_fallback"
 
 
 def remember_fallback(trial: Trial) -> None:
-    """Save with ``trial`` that it could not use its device, so that a restored trial does not try again."""
+    """Record in ``trial`` that it could not use its device, so that it does not try again after a restore."""
     setattr(trial, _FALLBACK, True)
     trial.invalidate_json_state()
 

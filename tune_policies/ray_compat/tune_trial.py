@@ -1,7 +1,7 @@
 """Reads the config, trainable, reservation, files and errors of trials, and draws configs from a search space.
 
-Ray documents the functions of a search space (``tune.choice``, ``tune.randint``), but neither what they return nor how
-to draw configs outside of a run. The private parts are the same in Ray 2.50 and 2.60.
+Ray documents the functions of a search space (``tune.choice``, ``tune.randint``), but neither their return values nor
+how to draw configs outside of a run. The private parts are the same in Ray 2.50 and 2.60.
 """
 
 import inspect
@@ -63,7 +63,7 @@ def is_function_class(cls: object) -> bool:
 def with_function_wrapped(
     cls: type[Trainable], wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> type[Trainable]:
-    """Return a subclass of a class that Tune created for a function. It runs ``wrap(function)`` instead.
+    """Return a subclass of ``cls``, Tune's class for a function, that runs ``wrap(function)`` instead of the function.
 
     Tune stores the function only in a closure.
     """
@@ -73,7 +73,7 @@ def with_function_wrapped(
 
 
 def is_duplicate(result: dict[str, Any]) -> bool:
-    """Return whether a result only reports the end of the function, without metrics of its own."""
+    """Return whether a result only reports the end of the function, without new metrics."""
     return RESULT_DUPLICATE in result
 
 
@@ -92,14 +92,14 @@ def storage_of(trainable: Trainable) -> Any:
 
 
 def storage_of_session() -> Any:
-    """Return the storage of the trial whose function runs in this process. Tune's public context has only names."""
+    """Return the storage of the trial whose function runs in this process. Tune's public context does not have it."""
     return get_session().storage
 
 
 def report_stored_checkpoint(metrics: dict[str, Any], checkpoint: Checkpoint) -> None:
     """Report a result with a checkpoint that is already stored, and wait until Tune lets the trial continue.
 
-    ``tune.report`` would copy the checkpoint to the trial's folder. Ray Train v1 reports stored checkpoints like this.
+    ``tune.report`` would copy the checkpoint to the trial's folder. Ray Train v1 uses the same private method.
 
     Raises:
         SystemExit: Tune has stopped the trial.
@@ -123,7 +123,7 @@ def unpickled_error(pickled: bytes) -> BaseException | None:
 def to_be_replaced(reason: str) -> RayActorError:
     """Return an error that makes Tune end this process and run its trial in a new one.
 
-    Tune starts a new process without counting a failure only if the error reports that the node was preempted (its
+    Tune starts a new process without counting a failure only if the error reports a preempted node (the
     undocumented argument ``preempted``). If ``reset`` fails or ends the process, Tune counts a failure or waits
     indefinitely, so raise the error in the first step after the reset.
     """
@@ -151,7 +151,7 @@ def draw(space: Mapping[str, Any], random_state: Any) -> list[dict[str, Any]]:
 
 
 def extremes(domain: object) -> list[int]:
-    """Return the minimum and maximum of an integer range, all values of a choice of integers, or an empty list."""
+    """Return the minimum and maximum of an integer range, all values of a choice of integers, or else an empty list."""
     if isinstance(domain, Categorical):
         values = list(domain.categories)
         return values if all(isinstance(each, int) and not isinstance(each, bool) for each in values) else []

@@ -72,7 +72,7 @@ class Gone:
     __call__ = __iter__ = __eq__ = __hash__ = __str__ = __format__ = __instancecheck__ = __subclasscheck__ = _raise
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # Python looks these up, for instance to copy an object
+        if name.startswith("__"):  # Python looks up such names, for instance to copy an object
             raise AttributeError(name)
         self._raise()
 

@@ -1,7 +1,7 @@
 """Defines the guarantees ("promises") that every policy must keep, and the function that checks them.
 
 Most promises are about one cluster and the plan or error of the policy for it. The check of a promise is a function
-that returns a description of the violation, or an empty text.
+that returns a description of the violation, or an empty string.
 """
 
 import inspect
@@ -33,30 +33,30 @@ _MOST_STEPS: Final = 1000
 """The maximum number of simpler clusters that are tried to simplify a counterexample."""
 
 _MOST_PLACED: Final = 500
-"""The maximum number of trials that are placed one by one. The size of plans with more trials is not checked."""
+"""The maximum number of trials that are placed one by one. Whether the trials of a larger plan fit is not checked."""
 
 
 class Promise(Enum):
     """A promise that every policy must keep. The value of a member describes the promise."""
 
-    IS_A_VALUE = "a policy is a frozen value, the same after JSON, YAML's plain data and pickle"
+    IS_A_VALUE = "a policy is frozen, and equal after conversion to and from JSON, plain data and pickle"
     RAISES_INFEASIBLE_ALONE = "plan() returns a TrialPlan, or raises InfeasibleRequestError and nothing else"
     IS_PURE = "plan() returns the same result each time, changes nothing, and does no I/O"
     IGNORES_ORDER = "the order of the nodes does not matter"
-    PLAN_IS_A_VALUE = "a plan is the same after JSON and pickle, and explains itself"
+    PLAN_IS_A_VALUE = "a plan is equal after conversion to and from JSON and pickle, and states what limits it"
     FITS = "all trials of a plan can run at once, device by device"
     IS_FULL = "no further trial fits, unless the plan sets fewer_than_fit"
-    GROWS = "one elastic trial can grow to max_workers while all others keep their fewest workers"
+    GROWS = "one elastic trial can grow to max_workers while all other trials have their minimum number of workers"
     SHARES_ARE_EQUAL = (
-        "as many fractions fit the devices of a node one by one as by their sum, with which Ray admits trials"
+        "the devices of a node have room for all fractions that Ray admits, although Ray compares only sums"
     )
-    GPU_MEMORY_FITS = "the workers on a GPU together may not use more than its memory"
+    GPU_MEMORY_FITS = "the memory limits of the workers on a GPU add up to no more than the memory of the GPU"
     ADDS_KNOWN_NODES = "a plan adds no more nodes than the autoscaler may add"
     MORE_NODES_ARE_ENOUGH = (
-        "with each node duplicated, there is still a plan, and no fewer trials run if all get the same; "
+        "if each node is duplicated, a plan is still feasible, and no fewer trials run if all slots are equal; "
         "policies with several choices, and plans that leave resources free, are exempt"
     )
-    PLANS_SOMEWHERE = "there is a plan for at least one of the clusters"
+    PLANS_SOMEWHERE = "the policy has a plan for at least one of the clusters"
 
 
 class PolicyCheckError(AssertionError):
@@ -96,7 +96,7 @@ def check_policy(
     The clusters have nodes without GPUs, nodes with GPUs of one or several types and of known or unknown memory, nodes
     with other accelerators, and TPU slices. Some clusters have an autoscaler, are in use, or are empty. The promises
     are the members of :class:`Promise`. To check whether the trials of a plan fit, the function places them one by one,
-    without any code of the planner.
+    without the arithmetic of the planner.
 
     200 clusters take from 0.2 to 3 seconds of CPU time for the policies of this package (AMD EPYC, Python 3.11).
 
@@ -122,7 +122,9 @@ def check_policy(
                 raise PolicyCheckError(promise, found, policy, smallest)
         has_plan = has_plan or isinstance(case.answer, TrialPlan)
     if not has_plan:
-        found = f"{counted(num_clusters, 'random cluster')} were tried: pass clusters=[…] on which it has a plan"
+        found = (
+            f"{counted(num_clusters, 'random cluster')} were tried: pass clusters=[…] on which the policy has a plan"
+        )
         raise PolicyCheckError(Promise.PLANS_SOMEWHERE, found, policy)
 
 
@@ -238,7 +240,7 @@ def _is_impure(case: _Case) -> str:
     with _io_noted() as noted:
         second = _answer(case.policy, case.capacity)
     if not _same(first, second):
-        return f"the answers differ:\n{_shown(first)}\n{_shown(second)}"
+        return f"two calls return different answers:\n{_shown(first)}\n{_shown(second)}"
     return f"it does I/O: {noted[0]}" if noted else ""
 
 
@@ -246,7 +248,7 @@ def _depends_on_order(case: _Case) -> str:
     other = _answer(case.policy, case.capacity.with_nodes(reversed(case.capacity.nodes)))
     if _same(case.answer, other):
         return ""
-    return f"with its nodes in the other order:\n{_shown(case.answer)}\n{_shown(other)}"
+    return f"the answer changes if the order of the nodes is reversed:\n{_shown(case.answer)}\n{_shown(other)}"
 
 
 def _plan_is_no_value(case: _Case) -> str:
@@ -256,7 +258,7 @@ def _plan_is_no_value(case: _Case) -> str:
     if not (plan.limited_by and plan.explain(case.capacity)):
         return "it does not state what prevents one more trial"
     if TrialPlan.from_json(plan.to_json()) != plan:
-        return f"the plan is different after JSON: {plan.to_json()}"
+        return f"the plan changes when it is converted to JSON and back: {plan.to_json()}"
     return "" if pickle.loads(pickle.dumps(plan)) == plan else "the plan changes when it is pickled and unpickled"  # noqa: S301
 
 
@@ -277,9 +279,13 @@ def _is_not_full(case: _Case) -> str:
     if plan is None or plan.fewer_than_fit or not case.num_trials or any(slot.num_workers for slot in plan.slots):
         return ""
     if any(_shares(slot) != _shares(plan.slots[0]) for slot in plan.slots):
-        return ""  # a device that is divided into fractions is used by one slot type
+        return ""  # plans never mix the fractions of several slot types on one device, but `place_trials` does
     more = case.num_trials + 1
-    return f"one more trial fits beside:\n{plan.explain()}" if place_trials(case.grown, plan, more) == more else ""
+    return (
+        f"one more trial fits beside the plan:\n{plan.explain()}"
+        if place_trials(case.grown, plan, more) == more
+        else ""
+    )
 
 
 def _shares(slot: TrialSlot) -> Mapping[str, int]:
@@ -354,7 +360,7 @@ def _adds_other_nodes(case: _Case) -> str:
     limit = case.capacity.max_nodes_to_add
     too_many = any(number > may_come.get(name, 0) for name, number in wanted.items())
     if too_many or (limit is not None and sum(wanted.values()) > limit):
-        return f"it adds {wanted} of {may_come}, at most {limit} together"
+        return f"it adds the nodes {wanted}, but the autoscaler may add only {may_come}, and at most {limit} in total"
     return ""
 
 
@@ -365,10 +371,10 @@ def _needs_fewer_nodes(case: _Case) -> str:
         return ""
     more = _answer(case.policy, twice(case.capacity))
     if not isinstance(more, TrialPlan):
-        return f"with each node twice: {more}"
+        return f"with each node duplicated: {more}"
     is_alike = len({_size(slot) for slot in (*plan.slots, *more.slots)}) == 1
     if is_alike and more.max_concurrent_trials < plan.max_concurrent_trials:
-        return f"{plan.max_concurrent_trials} trials become {more.max_concurrent_trials} with each node twice"
+        return f"{plan.max_concurrent_trials} trials become {more.max_concurrent_trials} with each node duplicated"
     return ""
 
 

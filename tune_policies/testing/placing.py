@@ -79,7 +79,7 @@ class NodeState:
         return True
 
     def _free_devices(self, name: str, ticks: int) -> Sequence[int] | None:
-        """Return the device with room for a fraction, or enough free whole devices, or ``None`` if too few are free."""
+        """Return the indices of free devices for a fraction or whole devices, or ``None`` if too few are free."""
         free = self._devices.get(name, [])
         needed = max(1, ticks // TICKS)
         fitting = [device for device, left in enumerate(free) if left >= min(TICKS, ticks)][:needed]
@@ -90,7 +90,7 @@ def place_trials(capacity: ClusterCapacity, plan: TrialPlan, wanted: int) -> int
     """Return how many of ``wanted`` trials fit at once.
 
     If all trials reserve the same resources, Ray may place them in any order, so the nodes are used in a random
-    order, and Train drivers are placed on the nodes with the least host memory. If the plan has several slot
+    order, and Train drivers are placed on the nodes with the least free host memory. If the plan has several slot
     types, each slot is placed on its planned node, and further trials may be of any type.
     """
     nodes = {node.node_id: NodeState(node) for node in capacity.nodes}
@@ -147,7 +147,7 @@ def _place_alike(capacity: ClusterCapacity, nodes: dict[str, NodeState], slot: T
 
 
 def count_workers(capacity: ClusterCapacity, slot: TrialSlot) -> int:
-    """Return how many Train workers fit beside the drivers of all trials, at least up to the number that can run."""
+    """Return how many Train workers fit beside the drivers of all trials, up to a limit above the planned number."""
     nodes = [state for state in map(NodeState, capacity.nodes) if state.is_selected(slot)]
     if not all(_place_driver(slot, nodes) for _ in range(slot.max_concurrent_trials)):
         return 0

@@ -1,4 +1,4 @@
-"""Decides which slots are free, which slot types a trial may use, and when a slow slot is better left idle.
+"""Decides which slots are free, which slot types a trial may use, and when a slow slot should stay idle.
 
 A placement is a number of slots of one type on one node, or on any node if the plan does not distinguish nodes.
 
@@ -31,7 +31,7 @@ class SlotAssignment(NamedTuple):
         num_slots: The number of slots of this type that the trial occupies: more than 1 if its reservation is larger
             than one slot.
         has_started: Whether the trial has started to run.
-        worker_nodes: The nodes of its Train workers in the placement of the slot.
+        worker_nodes: The nodes of the trial's Train workers in the placement of the slot.
     """
 
     slot: TrialSlot
@@ -68,7 +68,7 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
     occupies a slot of the same type elsewhere. A trial whose slot type is no longer in the plan occupies no slot.
 
     While a trial that needs several slots of a placement waits to start, the placement has no free slots. Otherwise,
-    other trials could prevent all of these slots from becoming free on one device.
+    other trials could take single slots, and the trial might never get enough slots on one device.
     """
     free = [placement.count for placement in placements]
     index_of = {place_of(placement): index for index, placement in enumerate(placements)}
@@ -218,8 +218,8 @@ def should_idle(
 ) -> bool:
     """Return whether a free slot of ``slot_type`` should stay idle, although trials are waiting.
 
-    If a trial starts in this slot, the faster types have one trial less to run and finish slightly earlier. But if that
-    trial ends after them, the run takes longer. The slot is used if the gain is larger than the mean loss over the
+    If a trial starts in this slot, the faster types have one fewer trial to run and finish slightly earlier. But if
+    this trial ends after them, the run takes longer. The slot is used if the gain is larger than the mean loss over the
     measured durations of trials.
 
     If all trials of a type take equally long, the slot is used if and only if its trial would end before the faster

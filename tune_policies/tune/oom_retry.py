@@ -2,8 +2,8 @@
 
 A GPU fraction grows to a larger equal part 1/k, because the planner divides GPUs into equal parts. After that, it grows
 to a whole GPU, and then by whole GPUs. Host memory can grow to any amount. Neither amount exceeds the capacity of a
-node, because the trial would wait indefinitely. In this module, "GPU" means every device that several processes can
-share.
+node, because otherwise the trial would wait indefinitely. In this module, "GPU" means every device that several
+processes can share.
 """
 
 import math
@@ -112,9 +112,9 @@ def next_floor(
     if not had.gpu_ticks:
         raise InfeasibleRequestError(
             asked="more GPU memory",
-            offered="it does not reserve a GPU",
+            offered="the trial does not reserve a GPU",
             short_of="GPU memory",
-            suggestion="Plan a fraction of a GPU for it",
+            suggestion="Plan a GPU fraction for the trial",
         )
     most_devices = _most_devices(reservation, nodes)
     most = min(max_gpus, max(1.0, most_devices))
@@ -180,7 +180,7 @@ def next_share(share_ticks: int, *, growth: float, max_gpus: float, most_devices
     The result is at least ``growth`` times ``share_ticks``, but at most ``max_gpus``. A fraction grows to at most one
     GPU.
     """
-    wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))  # because 100 * 1.1 is 110.00000000000001
+    wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))  # 100 * 1.1 is 110.00000000000001
     if share_ticks >= TICKS:  # only whole GPUs grow to several GPUs
         share = -(-wanted // TICKS) * TICKS
     else:

@@ -101,7 +101,7 @@ class OomRecord(Value):
     """The memory with which a trial was retried after an out-of-memory error.
 
     Attributes:
-        settings: The memory settings of its config.
+        settings: The memory settings of the trial's config.
         floor: The minimum memory for a trial with similar settings.
     """
 
@@ -114,7 +114,7 @@ class OomRecord(Value):
         This is the case if no number is smaller than in the record and all other entries are equal.
         """
         both = self.settings.keys() & settings.keys()
-        # A whole float that only one config has, such as a dropout of 0.0, was a fraction in the other config.
+        # If only one config has a whole float, such as a dropout of 0.0, the other config has a fraction in its place.
         in_one_only = [found[path] for found in (self.settings, settings) for path in found.keys() - both]
         return all(isinstance(value, float) and value.is_integer() for value in in_one_only) and all(
             _is_no_less(settings[path], self.settings[path]) for path in both
@@ -176,7 +176,8 @@ class OomRetryScheduler(WrappingScheduler):
     inner scheduler only if that scheduler is HyperBand, or if memory ran out while the trial saved a checkpoint.
 
     Later trials with a similar config start with the memory of the retry. A config is similar if none of its whole
-    numbers is smaller and all other entries, except fractions, are equal. A restored experiment keeps this information.
+    numbers is smaller than in the retried config, and all other entries, except fractions, are equal. A restored
+    experiment keeps this information.
 
     If other trials filled the GPU and this trial was within its GPU fraction, it is first retried up to two times with
     the same fraction.
@@ -191,7 +192,7 @@ class OomRetryScheduler(WrappingScheduler):
             config of the first trials contains a key, the scheduler logs a warning.
 
     Raises:
-        InvalidResourcesError: ``growth`` is not above 1, ``max_gpus`` is not an amount of GPUs above 0, or
+        InvalidResourcesError: ``growth`` is not above 1, ``max_gpus`` is not a valid number of GPUs, or
             ``memory_keys`` is not a list of strings.
     """
 
@@ -221,7 +222,7 @@ class OomRetryScheduler(WrappingScheduler):
             super().on_trial_add(tune_controller, trial)
             return
         resources = trial.placement_group_factory
-        # Give the inner scheduler the planned request. Ray's ResourceChangingScheduler rejects different requests.
+        # Pass the planned request on, because Ray's ResourceChangingScheduler requires equal requests for all trials.
         trial.update_resources(planned_of(resources))
         super().on_trial_add(tune_controller, trial)
         self._planned[trial] = planned_of(trial.placement_group_factory)  # an inner PolicyScheduler may have changed it
@@ -236,7 +237,7 @@ class OomRetryScheduler(WrappingScheduler):
         trial.update_resources(self._planned[trial])
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Raise the memory of a trial that this scheduler requeued; report other errors to the inner scheduler."""
+        """Raise the memory of a trial that this scheduler requeued, and handle the failure like the base class."""
         if requeued_by(trial) is self:
             self._add_records(load_history(trial).records)
             trial.update_resources(self._planned[trial])
@@ -341,9 +342,11 @@ class OomRetryScheduler(WrappingScheduler):
             needed = floor_for(memory_settings(trial.config, self._memory_keys), self._records)
             floor = limit_floor(needed, reservation_of(planned), max_gpus=self._max_gpus, nodes=self._nodes)
             raised = floor.apply_to(bundles)
-        except Exception:  # a config may contain any object, and its errors must not stop the other trials
+        except Exception:  # an error of an object in the config must not stop the other trials
             if trial not in self._warned:
-                _logger.exception("%s gets the planned memory because its config cannot be compared", trial)
+                _logger.exception(
+                    "%s gets the planned memory, because comparing its config with earlier configs failed", trial
+                )
             self._warned.add(trial)
             return planned
         if floor != needed and trial not in self._warned:
@@ -360,7 +363,7 @@ def check_growth(growth: float) -> float:
 
 
 def check_max_gpus(max_gpus: float) -> float:
-    """Return ``max_gpus`` if it is an amount of GPUs above 0, else raise ``InvalidResourcesError``."""
+    """Return ``max_gpus`` if it is a valid number of GPUs above 0, else raise ``InvalidResourcesError``."""
     checked = check_gpus(max_gpus, name="max_gpus")
     if checked == 0:
         raise InvalidResourcesError("max_gpus must be above 0, got 0")

@@ -48,7 +48,7 @@ def slot_of_bundles(plan: TrialPlan, group: BundleGroup, capacity: ClusterCapaci
         capacity: The nodes.
 
     Raises:
-        InvalidResourcesError: The plan has devices and the bundles have none, or the reverse.
+        InvalidResourcesError: The plan has devices and the bundles have none, or vice versa.
         InfeasibleRequestError: The nodes do not have room for one such trial.
     """
     same = Counter(str(to_resources(bundle)) for bundle in group.bundles)

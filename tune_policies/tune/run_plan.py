@@ -129,7 +129,7 @@ def _read_or_none(read: Callable[[], T], what: str) -> T | None:
     try:
         return answer_within(_ANSWER_TIMEOUT_S, read)
     except Exception as error:  # noqa: BLE001  # Ray may be busy or restarting, and the run continues without the answer
-        _logger.warning("%s could not be read: %s", what, error)
+        _logger.warning("could not determine %s: %s", what, error)
         return None
 
 
@@ -157,7 +157,7 @@ class PlanChange(Value):
     """A change of the plan during a run.
 
     Attributes:
-        at_s: The time of the change, in seconds since 1970.
+        at_s: The Unix timestamp of the change, in seconds.
         plan: The new plan, or the last feasible plan if no plan is feasible.
         why: The reason for the change.
     """
@@ -170,7 +170,7 @@ class PlanChange(Value):
 class RunPlan:
     """The plan of a run.
 
-    A policy plans again when nodes are added, removed or changed. If you pass a plan instead of a policy, it does not
+    A policy plans again when nodes are added, removed or changed. A plan that is passed instead of a policy does not
     change. The constructor plans on the program's cluster and prints the plan. The nodes are read every ``interval_s``
     seconds. The run ends if no plan is feasible for ``wait_for_nodes_s`` seconds.
 
@@ -204,7 +204,7 @@ class RunPlan:
 
     @property
     def is_feasible(self) -> bool:
-        """Whether there is a plan for the current nodes."""
+        """Whether a plan is feasible on the current nodes."""
         return self._infeasible is None
 
     @property
@@ -402,7 +402,7 @@ def check_versions(measured_with: Mapping[str, str]) -> None:
         measured_with: The version of each package, by its name.
 
     Raises:
-        InvalidResourcesError: The installed version of a package differs.
+        InvalidResourcesError: The installed version of a package differs from the measured version.
     """
     others = [
         f"{name} {measured} ({found} is installed)"

@@ -44,8 +44,8 @@ def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_i
     would not fit on any node even without this program's groups, it waits for other programs or for a new node.
 
     Args:
-        nodes: The resources of each alive node, including those of placement groups. Subtract the resources of
-            long-lived actors outside of placement groups.
+        nodes: The resources of each alive node, including the resources of placement groups, but without the resources
+            of long-lived actors outside of placement groups.
         waiting: The resource request of each kind of waiting task and actor.
         job_id: The program's Ray job ID in hexadecimal. The IDs of its placement groups end with it.
     """
@@ -106,9 +106,9 @@ def _message(request: Amounts, waited_s: float, held: Amounts) -> str:
     beside = ", ".join(amount_of(amount, name) for name, amount in sorted(actors.items()))
     return (
         f"tasks that need {needs} have waited for {waited_s:.0f} s because this program's trials and Train workers"
-        f"{', and lasting actors,' if actors else ''} have reserved them on every node. Tasks of Ray Data run outside "
-        "the reservations of trials, so they wait until a trial ends, and indefinitely if the trials wait for them. "
-        f"Leave room for them{f', and for the actors, which use {beside}' if actors else ''}: plan with "
+        f"{', and long-lived actors,' if actors else ''} have reserved them on every node. Tasks of Ray Data run "
+        "outside the reservations of trials, so they wait until a trial ends, and indefinitely if the trials wait for "
+        f"them. Leave room for them{f', and for the actors, which use {beside}' if actors else ''}: plan with "
         f"ReservingPolicy(policy{room})"
     )
 
@@ -120,7 +120,7 @@ _READ_TIMEOUT_S: Final = 10.0
 _WATCH_ON_S: Final = 600.0
 """How long the watch continues after the program's last placement group was removed, in seconds.
 
-New trials may be waiting for the resources of other programs.
+New trials may be waiting for resources that other programs use.
 """
 _JOIN_TIMEOUT_S: Final = 2.0
 
@@ -165,7 +165,7 @@ class _TaskWatch(threading.Thread):
                 if time.monotonic() > self._needed_until_s:
                     self.stop.set()
                     return
-            if not ray.is_initialized() or is_through_client():  # a Ray Client cannot reach the GCS
+            if not ray.is_initialized() or is_through_client():  # the GCS cannot be reached through Ray Client
                 continue
             try:
                 if not self._read(tasks):

@@ -10,7 +10,7 @@ from tune_policies.ray_compat.tune_controller import requeued_by, scheduler_insi
 
 
 class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no types
-    """Passes all calls to the inner scheduler, except failures that do not count.
+    """Passes all calls to the inner scheduler, except reports of failures that do not count.
 
     Args:
         inner: The scheduler that makes all other decisions. The default is Tune's ``FIFOScheduler``.
@@ -29,7 +29,7 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
             self._inner.on_trial_add(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Report the failure to the inner scheduler, unless this scheduler requeued the trial."""
+        """Report the failure to the inner scheduler, unless this scheduler requeued the trial and hides the failure."""
         # HyperBand's brackets cannot contain a trial that is pending again after it reached its milestone. So HyperBand
         # gets the failure, removes the trial and adds it again, as it does for every trial that Tune retries.
         is_hidden = requeued_by(trial) is self and not (

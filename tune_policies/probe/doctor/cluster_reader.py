@@ -37,7 +37,7 @@ def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis
 
     Raises:
         InvalidResourcesError: ``timeout_s`` is not above 0, or ``address`` is empty.
-        ProbeError: Ray cannot be reached in time, or stops while it is read.
+        ProbeError: Ray cannot be reached in time, or stops while the nodes are read.
     """
     if not timeout_s > 0:
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
@@ -51,7 +51,7 @@ def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis
             gcs_address = ray.get_runtime_context().gcs_address
             nodes = _read_cluster(timeout_s)
         except RayError as error:
-            raise ProbeError(f"Ray stopped while it was read: {error}. Try again when Ray runs") from error
+            raise ProbeError(f"Ray stopped while the cluster was read: {error}. Try again when Ray runs") from error
     return Diagnosis(address=gcs_address, nodes=nodes, findings=diagnose(nodes))
 
 

@@ -15,7 +15,7 @@ from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.values.resources import format_amount
 from tune_policies.values.sanitize import LEFT_OUT, Redacted
 from tune_policies.values.units import GIB, format_bytes
-from tune_policies.values.value import Value, shorten_names
+from tune_policies.values.value import Value, counted, shorten_names
 
 
 class Gpu(Value):
@@ -64,7 +64,8 @@ class NodeFacts(Value):
     """The facts of one node.
 
     Attributes:
-        name: The IP address, with the beginning of Ray's node ID if several nodes have the same address.
+        name: The IP address, followed by the beginning of Ray's node ID if several nodes have the same address. Without
+            Ray, ``"this machine"``.
         ray: Ray's resources, or ``None`` if Ray does not run.
         failure: Why the node was not read, or ``None`` if it was read. If it is set, all following facts are unknown.
         versions: The versions of Python and packages that must be the same on all nodes, by name.
@@ -75,8 +76,8 @@ class NodeFacts(Value):
         num_nvidia_on_pci: The number of NVIDIA GPUs on the PCI bus, with or without a driver.
         has_amd_driver: Whether AMD's compute driver is loaded.
         visible_devices: The node's ``CUDA_VISIBLE_DEVICES``, or ``None`` if it is not set.
-        device_variables: The variables that hide AMD and Intel GPUs, by name.
-        cpu_limits: The number of CPUs that the node's processes may use, by kind of limit.
+        device_variables: The values of the environment variables that hide AMD and Intel GPUs, by name.
+        cpu_limits: The number of CPUs that the node's processes may use, by the name of the limit.
     """
 
     name: str
@@ -142,13 +143,13 @@ class Diagnosis(Value):
         return not any(finding.severity is Severity.PROBLEM for finding in self.findings)
 
     def redacted(self) -> "Diagnosis":
-        """Return a copy for publication, without addresses, variables and error messages."""
+        """Return a copy for publication, without addresses, values of variables, and error messages."""
         names = {node.name: f"node-{number}" for number, node in enumerate(self.nodes, 1)}
         private: set[str] = set()
         nodes = []
         for node in self.nodes:
             private |= {text for text in (node.failure, node.nvml_error) if text}
-            # Replace these values only in quotes, because digits also occur in other texts.
+            # Replace these values only in quotes, because a value such as 0 also occurs elsewhere in the findings.
             private |= {repr(value) for value in (node.visible_devices, *node.device_variables.values()) if value}
             shown = {name: LEFT_OUT for name in ("failure", "nvml_error", "visible_devices") if getattr(node, name)}
             variables = dict.fromkeys(node.device_variables, LEFT_OUT)
@@ -199,7 +200,7 @@ def check_answer(node: NodeFacts) -> Iterator[Finding]:
     if node.failure is not None:
         yield _problem(
             f"the node was not read: {node.failure}",
-            "check whether it is overloaded or shutting down, or increase --timeout-s",
+            "check whether the node is overloaded or shutting down, or increase --timeout-s",
         )
 
 
@@ -207,7 +208,7 @@ def check_driver(node: NodeFacts) -> Iterator[Finding]:
     """Report NVIDIA GPUs whose driver does not respond, and GPUs that Ray counts but that do not exist."""
     if node.gpus is not None or node.failure is not None or _is_of_another_vendor(node):
         return
-    on_bus = f"the PCI bus has {_gpus(node.num_nvidia_on_pci)} of NVIDIA"
+    on_bus = f"the PCI bus has {counted(node.num_nvidia_on_pci, 'NVIDIA GPU')}"
     why = f"the NVIDIA driver does not respond ({node.nvml_error})"
     install = "install the driver so that `nvidia-smi` works on the node, or start the container with --gpus=all"
     if node.declared_gpus and node.num_nvidia_on_pci:
@@ -234,7 +235,9 @@ def check_count(node: NodeFacts) -> Iterator[Finding]:
     total = len(node.gpus)
     if visible < total:
         what = f"CUDA_VISIBLE_DEVICES={node.visible_devices!r} hides {total - visible} of {_gpus(total)}"
-        yield (_note if visible else _problem)(what, "to use all GPUs, unset it before Ray starts on the node")
+        yield (_note if visible else _problem)(
+            what, "to use all GPUs, unset CUDA_VISIBLE_DEVICES before Ray starts on the node"
+        )
     if node.ray is None:
         return
     if node.declared_gpus > visible:
@@ -339,7 +342,7 @@ def check_type(node: NodeFacts) -> Iterator[Finding]:
     if node.declared_gpus and node.ray is not None and node.ray.accelerator_type is None:
         models = ", ".join(sorted({gpu.name for gpu in node.gpus or ()}))
         yield _note(
-            "Ray does not recognize the accelerator type of its GPUs" + (f" ({models})" if models else ""),
+            "Ray does not recognize the accelerator type of the node's GPUs" + (f" ({models})" if models else ""),
             "a policy with an accelerator_type does not use the node; to set its type, start Ray on the node with "
             """--resources='{"accelerator_type:A100": 1}'""",
         )
@@ -352,8 +355,8 @@ def check_shm(node: NodeFacts) -> Iterator[Finding]:
     wanted = node.ray.object_store_bytes if node.ray else min((node.memory_bytes or 0) * 3 // 10, _RAY_NEEDS_SHM_UP_TO)
     if wanted is not None and node.shm_bytes < wanted:
         yield _problem(
-            f"{_SHM} has {format_bytes(node.shm_bytes)}, but Ray's object store takes {format_bytes(wanted)}, so it is "
-            "on a disk, which is slow",
+            f"{_SHM} has {format_bytes(node.shm_bytes)}, but Ray's object store takes {format_bytes(wanted)}, so Ray "
+            "puts it on a disk, which is slow",
             f"enlarge {_SHM} (--shm-size of a container), or start Ray with a smaller --object-store-memory",
         )
 
@@ -446,7 +449,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 _MAY_DIFFER: Final = frozenset({"numpy", "NVIDIA driver"})
-"""Packages whose versions are usually compatible, so that a difference is only a note."""
+"""The software whose versions are usually compatible, so a difference between nodes is only a note."""
 
 
 def diagnose(nodes: Iterable[NodeFacts]) -> tuple[Finding, ...]:

@@ -113,7 +113,7 @@ def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
 
 
 def _advise_on_retries(trials: list[TrialUsage]) -> Iterator[str]:
-    """Yield a sentence for the trials that ran out of memory with one fraction and completed with a larger one."""
+    """Yield sentences about trials that ran out of memory with a fraction and fit in a larger one."""
     fitted: dict[tuple[str, str], list[TrialUsage]] = defaultdict(list)
     for trial in trials:
         ran_out_of = [usage for usage in trial.of_smaller_shares if usage.num_ooms]

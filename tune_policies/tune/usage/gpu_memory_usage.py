@@ -280,7 +280,7 @@ def _parse_json(text: str) -> Any:
     if len(text) > MAX_BYTES:
         return None
     try:
-        return json.loads(text)  # unlike pydantic, it accepts Infinity and NaN, which results may contain
+        return json.loads(text)  # unlike pydantic, `json` accepts Infinity and NaN, which results may contain
     except (ValueError, RecursionError):
         return None
 

@@ -1,6 +1,6 @@
 """A Tune callback that prints and saves the resource use of a run.
 
-``run_monitor`` computes the resource use. This module provides its clock, threads and files.
+``run_monitor`` computes the resource use. This module provides the clock, threads and files for it.
 """
 
 import functools

@@ -30,8 +30,8 @@ class ProcessUsage(Value):
         cpus: The number of reserved CPUs.
         cpu_s: CPU time of the process and its children, in seconds.
         host_memory_bytes: The peak host memory of the process and its children, in bytes.
-        gpu_utilization: The mean fraction of time, from 0 to 1, in which its GPUs were busy. It includes the work of
-            other processes. ``None``: not known.
+        gpu_utilization: The mean fraction of time, from 0 to 1, in which the GPUs of the process were busy, also with
+            the work of other processes. ``None``: not known.
     """
 
     elapsed_s: float

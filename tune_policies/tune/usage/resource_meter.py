@@ -20,11 +20,11 @@ from .resource_usage import IdleHours, ResourceHours, ResourceUsage, SlotHours
 COUNTED_RESOURCES: Final = frozenset({"CPU", *DEVICE_RESOURCES})
 """The resources whose use is counted."""
 
-ON_PURPOSE: Final = "left idle on purpose near the end: a trial there would have ended last"
+ON_PURPOSE: Final = "left idle on purpose near the end: a trial in this slot would have ended last"
 STARTING: Final = "trials were starting, or waited for Ray to place them"
-PAUSED: Final = "paused trials waited for others"
-SEARCH: Final = "the searcher suggested no trial, although more were to come"
-LAST_RUNNING: Final = "no trial was waiting: the last ones were still running"
+PAUSED: Final = "paused trials waited for other trials"
+SEARCH: Final = "the searcher suggested no trial, although more trials were to come"
+LAST_RUNNING: Final = "no trial was waiting: the last trials were still running"
 NOTHING_RAN: Final = "nothing was left to run: the run was ending"
 LESS_THAN_SLOT: Final = "trials reserved less than the slots of the plan"
 
@@ -85,7 +85,7 @@ class TrialQueue(NamedTuple):
 
 
 def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> AvailableResources:
-    """Return the resources of ``cluster`` under ``plan``, or those of the plan's slots if the cluster is not known."""
+    """Return the resources of ``cluster`` under ``plan``, or only those of the slots if the cluster is not known."""
     planned: Counter[str] = Counter()
     slot_types = []
     for slot in plan.slots:
@@ -170,7 +170,7 @@ _TICK_MS_PER_HOUR: Final = TICKS * _MS_PER_HOUR
 
 
 class ResourceMeter:
-    """Meters used and idle amounts. In a restored run, it continues from the record ``before``.
+    """Meters used and idle resources. In a restored run, the meter continues from the record ``before``.
 
     A change applies from the end of the metered time, so call :meth:`count_until` before you report a change.
     """

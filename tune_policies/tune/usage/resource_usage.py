@@ -78,7 +78,7 @@ class TrialCounts(Value):
 
     Attributes:
         num_finished: Trials that reached their end, ``stop={…}``, or the ``max_t`` of the run's ``PolicyScheduler``.
-            They include class trainables that a scheduler stopped, because Tune does not distinguish these.
+            They include trials of class trainables that a scheduler stopped, because Tune does not distinguish them.
         num_stopped_early: Trials of a function trainable that a scheduler or a stopper ended earlier.
         num_failed: Trials that ended with an error.
         num_cut_off: Trials that ended with the whole run, before they reached their own end.
@@ -135,7 +135,7 @@ class TrialSpan(Value):
         trial: The trial's name, as Tune prints it.
         slot: The slot type, as text.
         place: The lowest free index among the slots of the type when the trial started. It does not identify a device.
-        began_s: The start of the trial's process, in seconds since the run began, without the time between the parts
+        began_s: The start of its time in the slot, in seconds since the run began, without the time between the parts
             of a restored run.
         ended_s: The end of its time in the slot, in seconds since the run began; ``None`` if the trial still runs.
         end: How its time in the slot ended: ``"tried_again"`` if it failed and was retried, ``"cut_off"`` if the whole
@@ -184,9 +184,9 @@ class ResourceUsage(ShownValue):
         max_trials_at_once: The maximum number of trials that ran at once.
         num_rounds_planned: The number of rounds of trials under the last plan if all trials took equally long. ``None``
             if the number of trials is not known.
-        num_rounds: The number of trials that ran, divided by ``max_trials_at_once``.
+        num_rounds: The number of trials that ran, divided by ``max_trials_at_once`` and rounded up.
         plans: The plans of the run, in order.
-        spans: The first 2000 spans, in the order of their starts.
+        spans: The first 2000 completed spans and all current spans, in the order of their starts.
         warnings: Warnings about data that could not be counted, with the reasons.
     """
 
@@ -230,7 +230,7 @@ class ResourceUsage(ShownValue):
 
     @property
     def idle_rows(self) -> tuple[tuple[str, str, str, str], ...]:
-        """A row of texts for each resource and reason: both names, the idle time, and its fraction of the total."""
+        """A row for each resource and reason: both as strings, the idle time, and its fraction of the total time."""
         return tuple(
             (each.resource, part.reason, format_hours(part.hours), _percent(part.hours, each.total_hours))
             for each in self.resources

@@ -46,7 +46,7 @@ class RunStatus(NamedTuple):
     """The state of a run at one moment.
 
     Attributes:
-        slots: The number of slots and the number of slots with a trial, by the text of the slot type.
+        slots: The number of slots and the number of slots with a trial, by slot type as a string.
         gpu_memory: The GPU memory record of the trial in each slot, by slot type and index of the slot.
         available: The total amount of each resource.
         idle: The amounts that no trial reserves, by resource and reason.
@@ -221,7 +221,7 @@ class RunMonitor:
             ended = {"ended_s": self._meter.elapsed_s, "end": end, **run.failure}
             self._spans.append(run.span.model_copy(update=ended))
         else:
-            self.warn(f"only the first {_MOST_SPANS} times of trials in slots are recorded")
+            self.warn(f"only the first {_MOST_SPANS} periods of trials in slots are recorded")
 
     def _read_queue(self, trials: Sequence[Any]) -> TrialQueue:
         num_waiting = num_paused = 0
@@ -240,7 +240,7 @@ class RunMonitor:
     def start(self, trial: Any, now_s: float) -> None:
         """Start to meter ``trial``, in a new or a reused process."""
         self._meter.count_until(now_s)
-        self._end_span(trial)  # it may end and start again within one step
+        self._end_span(trial)  # the trial may have ended and started again within one step
         self._waiting.pop(trial.trial_id, None)
         self._outcome_of.pop(trial.trial_id, None)
         amounts = dict(trial.placement_group_factory.required_resources)
