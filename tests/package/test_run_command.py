@@ -69,7 +69,7 @@ def test_a_resumed_run_has_the_settings_of_its_file_and_refuses_others(option, t
     assert f"omit {given}" in done.stderr
 
 
-def test_only_a_record_can_be_resumed(tmp_path):
+def test_only_a_run_set_can_be_resumed(tmp_path):
     (tmp_path / "run.json").write_text("{}")
 
     done = run("--resume", tmp_path / "run.json")
