@@ -24,7 +24,8 @@ def run(
     device: Annotated[
         list[str] | None,
         typer.Option(
-            help="cpu, gpu, a fraction such as gpu@0.25, or Ray's resource name of another accelerator, such as TPU; can be repeated.  [default: cpu, gpu]"
+            help="cpu, gpu, a fraction such as gpu@0.25, or Ray's resource name of another accelerator, such as TPU; "
+            "can be repeated.  [default: cpu, gpu]"
         ),
     ] = None,
     size: Annotated[list[int] | None, typer.Option(min=1, help="Size of the workloads; can be repeated.")] = None,
