@@ -98,5 +98,5 @@ class RuleBook(list[Rule]):
 
 
 def why(check: Callable[..., object]) -> str:
-    """Return the docstring of a check in one line."""
+    """Return the docstring of a check as a single line."""
     return " ".join((check.__doc__ or "").split())
