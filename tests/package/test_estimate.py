@@ -172,7 +172,7 @@ def test_an_error_names_the_part_that_failed(model_fn, batch, kwargs, message):
         estimate_gpu_memory(model_fn, batch, **kwargs)
 
 
-def test_it_explains_the_parts_and_the_unknown_memory():
+def test_the_explanation_lists_the_parts_and_the_unknown_memory():
     text = estimate_gpu_memory(lambda: linear(8192), (1, 8192), torch.optim.AdamW).explain()
 
     assert text.splitlines()[:3] == ["2.1 GiB of GPU memory, estimated", "  256 MiB parameters", "  256 MiB gradients"]

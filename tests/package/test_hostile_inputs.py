@@ -334,7 +334,7 @@ BAD = {
     "a capacity of absurd numbers": b'{"nodes": [{"node_id": "a", "resources": {"cpus": 1e308, "gpus": 1e300}}]}',
     "an invalid date": b'{"read_at": "99999-99-99", "measured_at": 1e300, "created_at": -1e300}',
 }
-"""Files of which ``tests/unit/test_hostile_files.py`` has more forms."""
+"""Invalid files. ``tests/unit/test_hostile_files.py`` tests more of them."""
 READ_BY = [
     "plan BAD --cluster capacity.json",
     "plan policy.yaml --cluster BAD",

@@ -1,4 +1,4 @@
-"""Tests that the packages ``trainers`` and ``benchmarks`` of a checkout are aliases of those in ``tune_policies``."""
+"""Tests that ``trainers`` and ``benchmarks`` in a checkout are aliases of the packages in ``tune_policies``."""
 
 import pickle
 import subprocess

@@ -24,4 +24,4 @@ def test_the_tables_explain_when_to_use_every_policy():
 
     missing = policies - set(re.findall(r"`(\w+)\(", page)) - {"ResourcePolicy", "FirstFeasiblePolicy"}
     assert not missing
-    assert " \\| CpuPolicy(" in page  # which is FirstFeasiblePolicy
+    assert " \\| CpuPolicy(" in page  # ``a | b`` creates a FirstFeasiblePolicy

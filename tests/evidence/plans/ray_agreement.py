@@ -158,7 +158,7 @@ def measure_ray_agreement(seeds: range, *, num_policies: int, jobs: int, mixed: 
             seed = futures[future]
             try:
                 result = future.result()
-            except Exception as error:  # noqa: BLE001 Ray's errors have no common base, and the other clusters count
+            except Exception as error:  # noqa: BLE001 Ray's errors have no common base class, and the next cluster must run
                 result = ClusterResult(seed, 0, 0, (f"not finished: {type(error).__name__}: {error}",))
             results.append(result)
             for failure in result.failures:

@@ -1,4 +1,4 @@
-"""Tests whether a real Ray cluster schedules all trials of a plan at once, and no further trial.
+"""Tests whether a real Ray cluster schedules all trials of a plan at once, but no further trial.
 
 A trial is represented by the placement groups that Tune and Train would request. The raylets are real, and their GPUs
 are simulated.
@@ -215,7 +215,7 @@ def _reservations() -> Iterator[Callable[[Reserve], list[PlacementGroup]]]:
 
 
 def _available() -> dict[str, float]:
-    """Return the free resources except those of bundles. Ray 2.50 may never free 0.0001 of a bundle's resources."""
+    """Return the free resources without bundle resources. Ray 2.50 may never free 0.0001 of a bundle's resources."""
     # Round the amounts, because Ray adds up fractions as floats.
     return {name: round(amount, 4) for name, amount in ray.available_resources().items() if "_group_" not in name}
 
