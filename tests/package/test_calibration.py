@@ -64,7 +64,7 @@ def test_a_child_that_hangs_is_terminated_at_the_deadline():
 
 @pytest.fixture
 def gpu(tmp_path, monkeypatch):
-    """Return a GPU from a stand-in for NVML."""
+    """Install a stand-in for NVML with one GPU."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("STAND_IN_NVML", str(write_stand_ins(tmp_path)))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -101,7 +101,7 @@ FLAWED = """<!DOCTYPE html><link rel="icon" href="data:,"><body style="backgroun
 
 
 @needs_chromium
-def test_a_flawed_page_has_every_problem(tmp_path):
+def test_every_problem_of_a_flawed_page_is_detected(tmp_path):
     (tmp_path / "flawed.html").write_text(FLAWED)
     browser = Browser(tmp_path / "chromium")
 
@@ -111,7 +111,7 @@ def test_a_flawed_page_has_every_problem(tmp_path):
     assert [problem for problem in PROBLEMS if not look[problem]] == []
 
 
-def test_a_name_that_cannot_be_printed_is_marked_in_a_figure():
+def test_unprintable_characters_of_a_name_are_replaced_in_a_figure():
     record = a_packing_record("mlp\x00\x1b[31m")
 
     assert "mlp\N{REPLACEMENT CHARACTER}" in html_page(build_content(small(), packing=record))

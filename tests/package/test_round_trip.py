@@ -44,7 +44,7 @@ def amounts(node_type):
 
 
 def without_slice_heads(resources):
-    """Remove the resource that only the first host of a TPU slice has, but that Ray's reader gives to each host."""
+    """Remove the resource that only the first host of a TPU slice has, but that Ray's reader adds to each host."""
     return {name: amount for name, amount in resources.items() if not name.startswith("TPU-")}
 
 
@@ -89,7 +89,7 @@ def test_the_autoscaler_reads_a_manifest_as_planned(read, plan, job, num_gpus):
 @pytest.mark.rest
 @given(cluster_plans())
 @settings(max_examples=20)
-def test_every_ray_version_reads_a_file_for_an_old_version(read, plan):
+def test_the_installed_ray_reads_a_file_for_an_old_version(read, plan):
     config = read(write_cluster(plan, OF_OLD_RAY))
 
     assert without_labels(as_read(config)) == without_labels(as_planned(plan))

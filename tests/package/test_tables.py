@@ -68,7 +68,7 @@ def test_custom_resources_and_unusable_cpus_are_named():
     assert shown(ClusterCapacity(nodes=(node,)))[-1] == "- 1 with 64 CPUs, 0 GPUs: only 16 CPUs usable, 4 TPUs"
 
 
-def test_only_the_first_of_many_draining_nodes_are_named():
+def test_only_the_first_five_of_many_draining_nodes_are_named():
     drained = tuple(changed(NODE, node_id=f"b{i}", address=f"10.0.0.{i}") for i in range(7))
 
     text = " ".join(shown(ClusterCapacity(nodes=(NODE,), draining=drained))[-2:])

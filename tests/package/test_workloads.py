@@ -21,7 +21,8 @@ from tune_policies.benchmarks.workloads.steps import jax_device, torch_device
 
 IN_TENSORFLOW = ["tf-mlp", "tf-cnn"]
 TRAINING = ["mlp", "cnn", "transformer", *further(*IN_TENSORFLOW)]
-# Workloads that need Ray are in tests/on_ray/test_iterative_workload.py; a step of ResNet-50 takes a second.
+# Workloads that need Ray are tested in tests/on_ray/test_iterative_workload.py. ResNet-50 is not in the list, because
+# one step takes a second.
 SIMULATIONS = ["raytracing", "heat-2d", "heat-3d", "n-body"]
 QUICK = [*TRAINING, *SIMULATIONS, "matmul", "doubling", "branching", "boosting", "iterative-actor"]
 SIZE = 8
@@ -29,7 +30,7 @@ SIZE = 8
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """With more threads, such small steps would mostly wait."""
+    """Use one thread, because small steps on several threads would mostly wait for each other."""
     import torch
 
     before = torch.get_num_threads()
