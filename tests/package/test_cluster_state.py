@@ -70,7 +70,7 @@ def test_autoscaler_v1_reports_nodes_by_type_and_the_head_is_not_a_worker():
     assert (state.workers_by_type, state.num_workers) == (Counter(cpu=2), 2)
 
 
-def test_autoscaler_v2_counts_requested_nodes_as_pending():
+def test_requested_nodes_of_autoscaler_v2_are_not_counted_as_workers():
     nodes = [("10.0.0.1", "head", HEAD), ("10.0.0.2", "gpu", {"GPU": 1}), ("10.0.0.3", "", {"CPU": 1})]
 
     state = to_cluster_state(reply(*nodes, autoscaler_v2=True, pending=[("gpu", 2), ("cpu", 1)]), {})

@@ -88,7 +88,7 @@ def rows():
 def test_the_page_lists_all_rules():
     on_page = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
 
-    assert on_page == rows(), "python -m tests.package.test_lint_command writes them into the page"
+    assert on_page == rows(), "run python -m tests.package.test_lint_command to write the rules to the page"
 
 
 def _write_rows():

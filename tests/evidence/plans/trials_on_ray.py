@@ -163,7 +163,7 @@ def _slot_groups(slot: TrialSlot, factory: PlacementGroupFactory, strategy: Stra
         bundle = {name: amount for name, amount in slot.resources_per_worker.items() if amount}
         if slot.accelerator_type:
             bundle[ACCELERATOR_TYPE_PREFIX + slot.accelerator_type] = ACCELERATOR_TYPE_AMOUNT
-        # As in ScalingConfig: one selector for all workers, or one for each.
+        # As in ScalingConfig: one selector for all workers, or one for each worker.
         selector = slot.scaling_fields.get("label_selector")
         selectors = [selector] * slot.num_workers if isinstance(selector, dict) else selector
         yield placement_group([bundle] * slot.num_workers, strategy=strategy, bundle_label_selector=selectors)
