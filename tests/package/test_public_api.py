@@ -181,7 +181,7 @@ def test_the_error_of_a_wrong_call_contains_the_correct_call(call, message):
     assert message in str(caught.value)
 
 
-def test_user_defined_policies_raise_the_same_errors():
+def test_user_defined_policies_also_reject_arguments_without_names():
     class HalfPolicy(ResourcePolicy):
         share: float = 0.5
 

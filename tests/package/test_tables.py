@@ -103,7 +103,7 @@ def test_an_autoscaler_with_unknown_types_differs_from_no_autoscaler():
     assert "autoscaler" not in " ".join(shown(none))
 
 
-def test_long_names_fit_80_columns():
+def test_long_names_fit_into_80_columns():
     labels = {"ray.io/availability-region": "eu-central-1", "example.com/a-label-of-a-cluster": "with-a-long-value"}
     node = changed(
         gpu_node("b", gpus=4, cpus=1024, gpu_memory_gib=141.5, accelerator_type="Intel-GPU-Max-1550", memory_gib=2000),

@@ -84,7 +84,7 @@ def default_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalo
 
 def _worker(policy: ResourcePolicy) -> _Worker:
     match policy:
-        case AcceleratorPolicy() if policy.topology is not None:  # the smallest node has no labels of slices
+        case AcceleratorPolicy() if policy.topology is not None:  # the smallest node lacks the labels of slices
             custom = {policy.resource: policy.amount}
             amounts = Resources(cpus=policy.cpus or 0, memory_bytes=int(policy.memory or 0) or None, custom=custom)
             return _Worker(amounts, policy.accelerator_type, policy.topology)

@@ -12,7 +12,10 @@ from tune_policies.values.sanitize import shortened
 from tune_policies.values.value import Value
 
 Severity = Literal["error", "warning", "note"]
-"""An error means that the cluster does not work as its file describes. A warning means that it may not work."""
+"""An error means that the cluster does not work as its file describes. A warning means that it may not work.
+
+A note is informational.
+"""
 
 
 class Found(NamedTuple):

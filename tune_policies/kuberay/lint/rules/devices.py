@@ -52,11 +52,11 @@ def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
     It adds no node of this group for a trial that needs the device, so the trial stays pending indefinitely.
     """
     if not at.is_autoscaling:
-        return  # Ray counts the devices of a node when it starts
+        return  # Ray counts the devices of a node when the node starts
     try:
         counted = ray_counts(at.spec)
     except InvalidResourcesError:
-        return  # another rule reports it
+        return  # another rule reports the wrong amount
     for key, amount in at.devices.items():
         resource = ray_resource(key)
         if resource is not None and resource not in counted:

@@ -138,7 +138,7 @@ def _taint_not_tolerated(at: Group[HeadGroup]) -> Iterator[Found]:
     GKE and some other platforms add the toleration automatically.
     """
     tolerations, path = at.pod.tolerations, (*at.pod_path, "tolerations")
-    for key in at.devices.keys() - {_TPU}:  # only GKE has TPUs, and it adds the toleration
+    for key in at.devices.keys() - {_TPU}:  # only GKE has TPUs, and GKE adds the toleration
         taint = _taint_of(at, key)
         is_misspelled = suggest(str(taint.key), [each.key for each in tolerations if each.key])
         # If the pod tolerates other taints, the user has probably considered the taints of the nodes.
