@@ -8,8 +8,8 @@ from tune_policies.cluster.labels import conditions_of
 def nodes_launched(config, bundles, label_selectors=()):
     """Return how many nodes of each type autoscaler v2 would launch for a request if only the head node runs.
 
-    The result includes the nodes of ``min_workers``. If not all bundles fit, it includes only these, because v2 does
-    not launch nodes for a part of a request.
+    The result includes the nodes of ``min_workers``. If not all bundles fit, the result is only the nodes of
+    ``min_workers``, because v2 does not launch nodes for a part of a request.
 
     Args:
         config: The autoscaler's configuration: ``available_node_types``, ``head_node_type``, ``max_workers``.

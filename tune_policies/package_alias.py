@@ -20,7 +20,7 @@ from typing import Any
 
 
 def use_long_name(short: str) -> None:
-    """Make ``short``, which is being imported, and its submodules aliases of ``tune_policies.<short>``.
+    """Make the package ``short`` and its submodules aliases of ``tune_policies.<short>`` while ``short`` is imported.
 
     Args:
         short: The name of a package in ``tune_policies``, without a dot.

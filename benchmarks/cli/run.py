@@ -23,9 +23,12 @@ def run(
     *,
     device: Annotated[
         list[str] | None,
-        typer.Option(help="cpu, gpu, gpu@0.25, or a family by Ray's name; may be repeated.  [default: cpu, gpu]"),
+        typer.Option(
+            help="cpu, gpu, a fraction such as gpu@0.25, or Ray's resource name of another accelerator, such as TPU; "
+            "can be repeated.  [default: cpu, gpu]"
+        ),
     ] = None,
-    size: Annotated[list[int] | None, typer.Option(min=1, help="Size of the workloads; may be repeated.")] = None,
+    size: Annotated[list[int] | None, typer.Option(min=1, help="Size of the workloads; can be repeated.")] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Processes per configuration.  [default: 5; quick: 3]")
     ] = None,

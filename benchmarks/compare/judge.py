@@ -230,6 +230,10 @@ def drift_of_ratio(first: Times, second: Times, same_within: float) -> str | Non
 def _why_ambiguous(interval: Interval, same_within: float) -> str:
     bounds = f"the interval from {interval.low:.3f} to {interval.high:.3f}"
     if log(interval.low) > log(1 + same_within) or log(interval.high) < -log(1 + same_within):
-        return f"{bounds} would include equal times at a confidence of {SURER:.1%}: more rounds make it narrower"
+        return (
+            f"{bounds} would include equal times at a confidence of {SURER:.1%}. Run more rounds to narrow the interval"
+        )
     band = f"{1 / (1 + same_within):.3f} to {1 + same_within:.3f}"
-    return f"{bounds} is partly within {band}, which counts as the same, and partly not: more rounds make it narrower"
+    return (
+        f"{bounds} is only partly inside {band}, the range that counts as equal. Run more rounds to narrow the interval"
+    )

@@ -48,7 +48,7 @@ def _inline(picture: Picture) -> Markup:
     for element in root.iter():
         for key, value in element.attrib.items():
             element.set(key, _in_page(key, value, picture.name))
-    # matplotlib has escaped the texts, and ElementTree the label.
+    # matplotlib escapes the texts and ElementTree escapes the label, so the markup is safe.
     return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704
 
 

@@ -47,8 +47,8 @@ def checked_steps(steps: Any, workload: str) -> Steps:
     """
     if not isinstance(steps, Steps) or not callable(steps.with_transfers):
         raise InvalidResourcesError(
-            f"{workload} returned {shorten(steps)}: a workload must return Steps(with_transfers=…), of "
-            "tune_policies.benchmarks.workloads.steps"
+            f"{workload} returned {shorten(steps)}: a workload must return Steps(with_transfers=…). Import "
+            "Steps from tune_policies.benchmarks.workloads.steps"
         )
     tolerance = steps.tolerance
     if not (isinstance(tolerance, Real) and 0 <= float(tolerance) < math.inf):

@@ -29,7 +29,7 @@ _RAY_VARIABLES: Final = {
     "RAY_worker_niceness": "0",
 }
 
-Seed = Annotated[int, typer.Option(min=0, help="Random seed; with several clusters, that of the first.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed; with several clusters, the seed of the first cluster.")]
 Clusters = Annotated[int, typer.Option(min=1, help="Number of random clusters.")]
 
 
@@ -40,7 +40,7 @@ def evidence() -> None:
 
 @contextmanager
 def _own_ray_folder() -> Iterator[str]:
-    """Use a temporary folder for Ray, to separate the command's Ray clusters from others on the machine.
+    """Use a temporary folder for Ray, to separate the command's Ray clusters from other Ray clusters on the machine.
 
     Enter this context before Ray is imported.
     """
@@ -90,7 +90,7 @@ def makespan(
     slowdown: Annotated[float, typer.Option(min=1, help="Duration of a trial on CPUs ÷ duration on a GPU.")] = 4,
     runs: Annotated[int, typer.Option(min=1, help="Simulated runs of each configuration.")] = 20,
 ) -> None:
-    """Simulate runs on GPU and CPU slots, and compare their durations with the shortest possible one."""
+    """Simulate runs on GPU and CPU slots, and compare their durations with the shortest possible duration."""
     from .plans.pool_simulation import measure_makespan
 
     measure_makespan(trials, slowdown, runs)
@@ -118,7 +118,7 @@ def ray_agreement(
     jobs: Annotated[int, typer.Option(min=1, help="Clusters that run in parallel.")] = 1,
     mixed: Annotated[bool, typer.Option("--mixed", help="Several slot types, other devices, nodes to add.")] = False,
 ) -> None:
-    """Test plans for random clusters on a real Ray: the planned trials run at once, and one more does not."""
+    """Test plans for random clusters on real Ray clusters: the planned trials run at once, and one more does not."""
     with _own_ray_folder():
         from .plans.ray_agreement import measure_ray_agreement
 
@@ -171,7 +171,7 @@ def mutants(
     seed: Seed = 0,
     processes: Annotated[int, typer.Option(min=1, help="Mutants that run in parallel.")] = 2,
 ) -> None:
-    """Insert small mistakes into the code, one at a time, and report those that no unit test detects."""
+    """Insert small mistakes into the code, one at a time, and report the mistakes that no unit test detects."""
     from .mutants.killing import ROOT, measure_mutants
 
     folders = (ROOT / "tune_policies" / name for name in ("placement", "policies"))

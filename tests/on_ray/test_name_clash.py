@@ -49,7 +49,7 @@ def project(tmp_path):
 
 
 def run(project, *arguments):
-    # The path starts with the user's project, as for a script there. This project is also installed.
+    # The user's project comes first on sys.path, as for a script in that folder. tune-policies is importable, too.
     environment = {**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{INSTALLED}"}
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(

@@ -369,7 +369,7 @@ class RecordResults(tune.Callback):
 
 @pytest.mark.slow
 @pytest.mark.ray_border
-def test_an_inner_resource_changing_scheduler_can_give_a_trial_more(tmp_path):
+def test_an_inner_resource_changing_scheduler_can_increase_the_resources_of_a_trial(tmp_path):
     scheduler = PolicyScheduler(CpuPolicy(cpus=1), ResourceChangingScheduler(None, three_cpus_after_two_steps))
     recorder = RecordResults()
     checkpoints = tune.CheckpointConfig(checkpoint_frequency=1)

@@ -60,7 +60,7 @@ def test_probe_starts_and_stops_ray_if_no_cluster_is_running():
 
 @pytest.mark.rest
 def test_probe_uses_the_existing_connection_and_keeps_it(monkeypatch):
-    """It warns once if the memory of GPUs cannot be read. Another address and errors of Ray raise an error."""
+    """It warns once if the memory of GPUs cannot be read. It raises an error for another address, or if Ray fails."""
 
     def gone(*_):
         raise ray.exceptions.RaySystemError("connection lost")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium, and there is none on the PATH")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on the PATH")
 SCREENS = [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")]
 PROBLEMS = (
     *("printed", "requested", "scrolls_sideways", "wide", "faint", "small", "cut_off", "overlaps"),

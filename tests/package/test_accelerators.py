@@ -61,7 +61,7 @@ amounts = st.sampled_from([0.0001, 0.25, 0.5, 0.9999, 1, 1.0, 1.5, 2, 2.5, 3, 4,
 @every_family
 @given(amount=amounts)
 def test_a_row_allows_the_amounts_that_ray_assigns(family, amount):
-    """Ray also requires whole devices above one (tested in tests/on_ray)."""
+    """Ray also rejects fractions above one device (tested in tests/on_ray)."""
     is_valid, _ = MANAGERS[family.ray_manager].validate_resource_request_quantity(amount)
 
     assert family.allows(amount) == (is_valid and (amount < 1 or float(amount).is_integer()))
@@ -85,14 +85,14 @@ def types_of_ray():
 
 
 @only_for_the_ray_of_the_table
-def test_the_topologies_equal_rays():
+def test_the_topologies_are_those_of_ray():
     from ray._private.accelerators.tpu import VALID_TPU_TOPOLOGY
 
     assert {f"TPU-{version.upper()}": known for version, known in VALID_TPU_TOPOLOGY.items()} == TOPOLOGIES
 
 
 @only_for_the_ray_of_the_table
-def test_a_slice_has_the_pod_type_and_number_of_hosts_that_ray_infers():
+def test_ray_infers_the_same_pod_type_and_whether_a_slice_has_one_host():
     from ray._private.accelerators.tpu import get_chips_per_host, infer_tpu_pod_type_from_topology
     from ray.util.tpu import get_tpu_version_from_type
 
@@ -106,7 +106,7 @@ def test_a_slice_has_the_pod_type_and_number_of_hosts_that_ray_infers():
 
 
 @pytest.mark.parametrize(("resource", "amount", "use_tpu"), [("HPU", 2, False), ("NPU", 0.5, False), ("TPU", 4, True)])
-def test_rays_scaling_config_accepts_a_plan_for_every_family(resource, amount, use_tpu):
+def test_rays_scaling_config_accepts_plans_for_hpus_npus_and_tpus(resource, amount, use_tpu):
     plan = AcceleratorPolicy(resource=resource, amount=amount, num_workers=1).plan(with_devices((8, {resource: 4})))
 
     config = plan.scaling_config()

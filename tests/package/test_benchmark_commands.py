@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    """The commands, in a folder with the files of several runs."""
+    """Return a function that runs a command in a folder with the files of several runs."""
     run = a_run_set(workloads=("mlp",), sizes=(16, 1024), num_rounds=3, has_failure=False)
     timed = run_set(processes("cpu", 3), processes("gpu", 1), processes("gpu@0.5", 2.99))
     missing = (DeviceFound(device="gpu", why_missing="no node has a GPU"),)
@@ -116,7 +116,7 @@ def test_export_writes_csv_or_the_file_of_the_run(bench, tmp_path):
 
 
 @pytest.mark.parametrize(("ending", "beginning"), [("svg", b"<?xml"), ("PNG", b"\x89PNG")])
-def test_plot_draws_times_against_sizes_to_a_file(ending, beginning, bench, tmp_path):
+def test_plot_draws_times_against_sizes_into_a_file(ending, beginning, bench, tmp_path):
     done = bench(f"plot a.json --output plot.{ending}")
 
     assert (done.exit_code, done.stderr) == (0, "")

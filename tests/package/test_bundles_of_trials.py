@@ -45,7 +45,7 @@ def test_the_number_of_concurrent_trials_is_limited_by_nodes_and_policy(policy, 
         (GpuPolicy(), HEAD_AND_CHILDREN, "plans trials with a GPU, but the trainable reserves 1 CPU .* use CpuPolicy"),
         (CpuPolicy(), TWO_GPUS, "plans trials without a GPU, .* use a policy with GPUs"),
     ],
-    ids=["GPUs for bundles without any", "no GPU for bundles with some"],
+    ids=["GPUs for bundles without GPUs", "no GPUs for bundles with GPUs"],
 )
 def test_a_plan_that_contradicts_the_bundles_is_rejected(policy, group, message):
     cluster = nodes((16, 4))

@@ -64,7 +64,7 @@ def test_a_child_that_hangs_is_terminated_at_the_deadline():
 
 @pytest.fixture
 def gpu(tmp_path, monkeypatch):
-    """Return a GPU from a stand-in for NVML."""
+    """Install a stand-in for NVML with one GPU."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("STAND_IN_NVML", str(write_stand_ins(tmp_path)))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -84,7 +84,7 @@ def test_a_framework_that_cannot_be_measured_is_reported(model, error, gpu):
     assert found == {"framework": "no_such_framework", "error": error}
 
 
-def test_the_memory_of_an_earlier_child_must_be_free_first_or_a_deadline_ends_the_wait():
+def test_the_memory_use_is_read_after_an_earlier_child_has_freed_its_memory_or_at_the_deadline():
     readings = iter([700 * MIB, 400 * MIB, 101 * MIB, 100 * MIB])
 
     assert use_once_settled(lambda: next(readings), 100 * MIB, poll_s=0.0) == 101 * MIB

@@ -210,7 +210,7 @@ def test_a_closed_stdin_is_an_invalid_file():
     assert "-:1: error unreadable: stdin is closed" in done.stdout
 
 
-def test_an_ascii_terminal_gets_escapes(capacity, policy):
+def test_non_ascii_characters_are_escaped_on_an_ascii_terminal(capacity, policy):
     greater = policy("kind: CpuPolicy\ncustom: {größe: 1}\n")
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
 
@@ -237,7 +237,7 @@ def test_a_deleted_working_directory_is_reported(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_each_command_with_a_result_has_json_and_h_prints_help():
+def test_commands_with_a_result_have_a_json_option_and_h_prints_the_help():
     """Commands without ``--json`` write files, print a file, or run a program."""
     writers = {"report", "plot", "export", "dashboard", "schema", "exec"}
     found = dict(commands(typer.main.get_command(app)))

@@ -87,7 +87,7 @@ def test_a_job_has_its_namespace_and_runtime_environment(run, tmp_path):
     assert yaml.safe_load(manifest["spec"]["runtimeEnvYAML"])["working_dir"] == "s3://bucket/code.zip"
 
 
-def test_options_set_minimum_gpus_and_platform(run):
+def test_options_set_the_minimum_nodes_the_gpus_and_the_platform(run):
     done = run(
         "--nodes", "nodes.yaml", "--min-nodes", "l4=2", "--min-nodes", "cpu=1", "--num-gpus", "--platform", "eks"
     )
@@ -127,7 +127,7 @@ def test_a_decision_places_all_trials_where_they_are_cheapest(run):
             ("--num-gpus", "--format", "cluster-yaml"),
             2,
             "always contains the GPUs",
-            id="GPUs that are stated elsewhere",
+            id="--num-gpus for a cluster YAML",
         ),
         pytest.param(("--nodes", "small.yaml"), 1, "short of", id="nodes that are too small"),
     ],

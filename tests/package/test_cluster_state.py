@@ -1,4 +1,4 @@
-"""Tests of the GCS data of autoscalers that cannot run in a test: KubeRay's sidecar and a cloud provider's."""
+"""Tests of the GCS data of autoscalers that cannot run in a test: KubeRay's sidecar and cloud autoscalers."""
 
 from collections import Counter
 
@@ -47,7 +47,7 @@ def test_a_monitor_that_only_mirrors_the_nodes_adds_no_nodes(autoscaler_v2):
     assert _addable(state, monitor=None) == ((), None)
 
 
-def test_user_types_named_node_and_a_number_are_not_mirrored_nodes():
+def test_a_user_defined_type_such_as_node_0_is_not_a_mirrored_node():
     v1 = {"autoscaler_report": {"active_nodes": {"node_0": 1}, "node_type_mapping": {"10.0.0.1": "node_0"}}}
 
     state = to_cluster_state(reply(("10.0.0.1", "", HEAD)), v1)
@@ -70,7 +70,7 @@ def test_autoscaler_v1_reports_nodes_by_type_and_the_head_is_not_a_worker():
     assert (state.workers_by_type, state.num_workers) == (Counter(cpu=2), 2)
 
 
-def test_autoscaler_v2_counts_requested_nodes_as_pending():
+def test_requested_nodes_of_autoscaler_v2_are_not_counted_as_workers():
     nodes = [("10.0.0.1", "head", HEAD), ("10.0.0.2", "gpu", {"GPU": 1}), ("10.0.0.3", "", {"CPU": 1})]
 
     state = to_cluster_state(reply(*nodes, autoscaler_v2=True, pending=[("gpu", 2), ("cpu", 1)]), {})

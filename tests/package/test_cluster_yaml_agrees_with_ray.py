@@ -63,14 +63,14 @@ def prepared(data: dict[str, Any]) -> dict[str, Any] | None:
                 for each in config[NODE_TYPES].values():
                     each.setdefault("resources", {"CPU": 1})
             validate_config(config)
-    except Exception:  # noqa: BLE001 - a NotImplementedError, a ValueError, click's, jsonschema's or an assertion
+    except Exception:  # noqa: BLE001 - a built-in exception, or an error of click or jsonschema
         return None
     return config
 
 
 @settings(max_examples=200, deadline=None)
 @given(files)
-def test_rays_defaults_are_counted(data: dict[str, Any]) -> None:
+def test_a_file_is_read_with_rays_defaults(data: dict[str, Any]) -> None:
     config = prepared(data)
     cluster, problems = read_cluster_yaml(data)
 
@@ -81,12 +81,12 @@ def test_rays_defaults_are_counted(data: dict[str, Any]) -> None:
         assert read == (config["max_workers"], config["head_node_type"], config[NODE_TYPES].keys())
 
 
-def test_the_providers_equal_rays() -> None:
+def test_the_providers_are_those_of_ray() -> None:
     assert PROVIDERS.keys() == _NODE_PROVIDERS.keys()
 
 
 @pytest.mark.parametrize("name", ["aws", "gcp", "azure", "vsphere", "spark", "readonly"])
-def test_the_defaults_of_a_provider_equal_rays(name: str) -> None:
+def test_the_defaults_of_a_provider_are_those_of_ray(name: str) -> None:
     defaults, here = _get_default_config({"type": name}), PROVIDERS[name]
 
     assert (here.max_workers, here.head_node_type) == (defaults["max_workers"], defaults["head_node_type"])

@@ -32,7 +32,7 @@ def decide(tmp_path, monkeypatch):
     return run
 
 
-def test_it_prints_the_better_device_and_writes_the_decision_for_the_policy(decide, tmp_path):
+def test_the_command_prints_the_better_device_and_writes_the_decision_for_the_policy(decide, tmp_path):
     done = decide("run.json", "--prices", "prices.yaml", "--output", "decision.json")
 
     assert (done.exit_code, done.stderr) == (0, "")
@@ -51,7 +51,7 @@ def test_json_output_contains_only_the_decision(decide, tmp_path):
     assert done.stdout == (tmp_path / "decision.json").read_text()
 
 
-def test_it_prints_how_many_cpu_nodes_are_as_fast_as_one_gpu(decide):
+def test_the_command_prints_how_many_cpu_nodes_are_as_fast_as_one_gpu(decide):
     options = ("run.json", "--prices", "prices.yaml", "--num-trials", "100", "--node-cpus", "16")
 
     table, data = decide(*options), decide(*options, "--json")

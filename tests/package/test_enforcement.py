@@ -153,7 +153,7 @@ def test_a_caught_limit_error_is_a_warning_and_is_raised_at_the_next_result(besi
     assert "MemoryLimitError: a limit of 256 MiB leaves no memory for tensors: cupy" in done.stderr
 
 
-def test_a_removed_limit_is_no_longer_reported(beside_a_gpu):
+def test_a_removed_limit_is_reported_as_a_warning(beside_a_gpu):
     done = beside_a_gpu("import cupy; cupy.get_default_memory_pool().set_limit(size=2**34)")
 
     assert done.stdout.strip() == ("None the limit of cupy was removed or replaced, so it is no longer enforced"), (

@@ -50,7 +50,7 @@ def linear(width=1024, depth=1):
     return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(depth)))
 
 
-def test_the_estimated_parts_equal_the_parts_of_the_peak():
+def test_the_peak_is_the_sum_of_the_estimated_parts():
     estimate = estimate_gpu_memory(linear, (1, 1024), torch.optim.Adam)
     size = 4 * 1024**2
 
@@ -62,7 +62,7 @@ def test_the_estimated_parts_equal_the_parts_of_the_peak():
     assert estimate.total_bytes == estimate.peak_bytes + estimate.overhead_bytes
 
 
-def test_a_model_of_100_gib_takes_no_memory():
+def test_the_estimate_for_a_model_of_100_gib_uses_less_than_1_gib():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     estimate = estimate_gpu_memory(lambda: linear(32_768, 25), (8, 32_768), torch.optim.AdamW)
@@ -172,7 +172,7 @@ def test_an_error_names_the_part_that_failed(model_fn, batch, kwargs, message):
         estimate_gpu_memory(model_fn, batch, **kwargs)
 
 
-def test_it_explains_the_parts_and_the_unknown_memory():
+def test_the_explanation_lists_the_parts_and_the_unknown_memory():
     text = estimate_gpu_memory(lambda: linear(8192), (1, 8192), torch.optim.AdamW).explain()
 
     assert text.splitlines()[:3] == ["2.1 GiB of GPU memory, estimated", "  256 MiB parameters", "  256 MiB gradients"]

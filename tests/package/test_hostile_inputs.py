@@ -197,17 +197,17 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-@pytest.mark.parametrize("coloured", [False, True], ids=["plain", "coloured"])
-def test_a_name_is_printed_as_plain_text(folder, monkeypatch, line, coloured):
+@pytest.mark.parametrize("colored", [False, True], ids=["plain", "colored"])
+def test_a_name_is_printed_as_plain_text(folder, monkeypatch, line, colored):
     status, shows_a_name = COMMANDS[line]
 
-    done = invoke(folder, monkeypatch, line, environment={"FORCE_COLOR": "1"} if coloured else None)
+    done = invoke(folder, monkeypatch, line, environment={"FORCE_COLOR": "1"} if colored else None)
 
     assert isinstance(done.exception, SystemExit | None), done.exc_info
     assert done.exit_code == status or (status is None and done.exit_code in (0, 1)), done.output
     for text in (done.stdout, done.stderr):
-        _check_is_text(STYLE.sub("", text) if coloured else text)
-    if shows_a_name and not coloured:
+        _check_is_text(STYLE.sub("", text) if colored else text)
+    if shows_a_name and not colored:
         assert "[bold]b[/red]:smile:" in done.output.replace("\\\\", "\\"), done.output
 
 
@@ -308,7 +308,7 @@ def test_a_name_is_escaped_on_a_page_and_in_a_figure(folder, monkeypatch, page):
     assert [each for each in text if each not in "\n\t" and not each.isprintable()] == []
     assert "<script>alert" not in text
     assert not page.endswith(".html") or "&lt;script&gt;alert(1)&lt;/script&gt;" in text
-    if page != "run.html":  # its plan has several lines
+    if page != "run.html":  # the plan on this page has several lines
         assert "FORGED.yaml" not in [line.strip()[:11] for line in text.split("\n")]
 
 
@@ -334,7 +334,7 @@ BAD = {
     "a capacity of absurd numbers": b'{"nodes": [{"node_id": "a", "resources": {"cpus": 1e308, "gpus": 1e300}}]}',
     "an invalid date": b'{"read_at": "99999-99-99", "measured_at": 1e300, "created_at": -1e300}',
 }
-"""Files of which ``tests/unit/test_hostile_files.py`` has more forms."""
+"""Invalid files. ``tests/unit/test_hostile_files.py`` tests more of them."""
 READ_BY = [
     "plan BAD --cluster capacity.json",
     "plan policy.yaml --cluster BAD",

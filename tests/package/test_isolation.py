@@ -61,7 +61,7 @@ def test_a_running_daemon_limits_the_process(control):
         (ANSWERS, None, "the plan does not state a worker's GPU memory"),
     ],
 )
-def test_a_daemon_that_cannot_limit_the_process_is_a_warning_in_the_result(control, program, memory_bytes, reason):
+def test_a_warning_is_added_to_the_limits_if_mps_cannot_limit_the_process(control, program, memory_bytes, reason):
     control(program)
     limits = FractionLimits(GpuShare(fraction=0.25, memory_bytes=memory_bytes))
 

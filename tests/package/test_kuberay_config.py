@@ -30,7 +30,7 @@ def addable(tmp_path):
     return read
 
 
-def test_a_worker_group_can_grow_to_its_replicas_times_its_hosts(addable):
+def test_a_worker_group_can_grow_to_its_max_replicas_times_its_hosts(addable):
     node_types, max_nodes_to_add = addable({"kind": "ConfigMap"}, manifest())
 
     resources = Resources(cpus=8, gpus=2, memory_bytes=32 * 2**30)
@@ -45,7 +45,7 @@ def test_a_cluster_without_an_autoscaler_does_not_grow(addable):
 
 
 def test_omitted_fields_of_a_worker_group_have_kuberays_defaults(addable):
-    """KubeRay starts one replica by default, and its default maximum is so large that it means no limit."""
+    """KubeRay's default maximum is so large that it means no limit. One node already exists."""
     worker = {"groupName": "gpu", "rayStartParams": {}, "template": pod(cpu="8")}
 
     ((row,), _) = addable(manifest(workerGroupSpecs=[worker]))
@@ -80,6 +80,6 @@ def test_the_error_for_a_file_without_a_cluster_describes_its_content(addable):
         ({"headGroupSpec": {"template": pod()}}, r"raycluster.yaml: Ray's autoscaler cannot read this RayCluster"),
     ],
 )
-def test_the_error_for_an_invalid_manifest_contains_its_name(addable, broken, message):
+def test_the_error_for_an_invalid_manifest_contains_the_name_of_the_file(addable, broken, message):
     with pytest.raises(InvalidResourcesError, match=message):
         addable(manifest(**broken))

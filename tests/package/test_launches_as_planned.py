@@ -1,4 +1,4 @@
-"""Tests that Ray's autoscaler launches the nodes of a plan when its trials are requested: as many of each type.
+"""Tests that Ray's autoscaler launches the planned number of nodes of each type when the planned trials are requested.
 
 Each plan is for a random policy and a random catalog. The test follows the steps of a user: it makes a plan, writes a
 manifest, lets Ray read the manifest, and requests the trials.
@@ -40,9 +40,9 @@ pytestmark = pytest.mark.skipif(
 
 
 def outcome(seed):
-    """Return whether Ray launches the nodes of the plan with this seed, or why not.
+    """Return ``"as planned"`` if Ray launches the planned nodes, or the reason why Ray launches other nodes.
 
-    The result is ``None`` if no trial of the policy fits the nodes.
+    The result is ``None`` if no trial of the policy fits on the nodes.
     """
     rng = random.Random(seed)
     catalog, policy, num_trials = draw_catalog(rng), draw_policy(rng), rng.choice((1, 2, 5, 16, 64, 200))
@@ -63,12 +63,12 @@ def outcome(seed):
     if launched == planned:
         return "as planned"
     if not launched and sum(with_another.values()) == sum(planned.values()) + 1:
-        return "Ray packs less tightly, and needs one node more"
+        return "Ray packs the trials less tightly, and needs one more node"
     if not launched or any(launched.get(name, 0) > planned[name] for name in planned):
-        return f"seed {seed}: Ray would need more"
+        return f"seed {seed}: Ray would need more nodes"
     if slots_on(launched, design, policy) == trials.slots:
-        return f"seed {seed}: the policy plans the same on fewer nodes"
-    return "the policy plans less on so few nodes, or for a worse place of drivers"
+        return f"seed {seed}: the policy plans the same slots on fewer nodes"
+    return "the policy plans fewer trials on so few nodes, or assumes a worse placement of drivers"
 
 
 def slots_on(launched, design, policy):
@@ -114,8 +114,8 @@ def reserved(policy):
     # With few plans, the required rate is lower, because the rate depends on chance.
     [(40, 0.9), pytest.param(1300, 0.99, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
 )
-def test_ray_launches_the_planned_nodes_for_99_of_100_plans_and_others_are_explained(number, least, caplog):
-    caplog.set_level(logging.ERROR, logger="ray")  # it logs the nodes that it would launch
+def test_ray_launches_the_planned_nodes_for_99_of_100_plans_and_exceptions_are_explained(number, least, caplog):
+    caplog.set_level(logging.ERROR, logger="ray")  # Ray logs the nodes that it would launch
     found = Counter(filter(None, map(outcome, range(number))))
 
     assert found["as planned"] >= least * found.total()

@@ -79,7 +79,7 @@ def makes_a_slice(text):
 
 
 @pytest.mark.skipif(tuple(map(int, ray.__version__.split(".")[:2])) < (2, 51), reason="this Ray supports fewer TPUs")
-def test_ray_supports_the_tpu_types_of_the_rules_and_ignores_slices_that_they_report():
+def test_ray_supports_the_tpu_types_of_the_rules_and_ignores_slices_that_the_rules_report():
     mistakes = ("TPUs without topology", "TPUs without accelerator", "an unknown TPU type")
 
     assert all(makes_a_slice(TPU.replace("tpu-v6e-slice", name)) for name in TPU_TYPES)

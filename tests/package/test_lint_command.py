@@ -54,7 +54,7 @@ def test_the_exit_status_is_0_if_there_are_only_notes(write):
 
 @pytest.fixture
 def two(tmp_path):
-    """A file with two clusters and one mistake in each."""
+    """A file with two clusters that have the same mistake."""
     path = tmp_path / "two.yaml"
     mistakes = ({"metadata.name": "one", "spec.workerGroupSpecs.0.replicas": 9}, {"metadata.name": "two"})
     path.write_text("---\n".join(changed("RayCluster", {**mistakes[0], **each}) for each in mistakes))
@@ -74,7 +74,7 @@ def test_json_contains_the_path_of_a_finding(write):
     assert found["path"] == ["spec", "workerGroupSpecs", 0, "minReplicas"]
 
 
-def test_a_missing_file_does_not_hide_the_findings_of_others(write, tmp_path):
+def test_a_missing_file_does_not_hide_the_findings_in_other_files(write, tmp_path):
     done = run(write(spec__workerGroupSpecs__0__minReplicas=5), tmp_path / "none.yaml")
 
     assert "error min-above-max" in done.stdout
@@ -88,7 +88,7 @@ def rows():
 def test_the_page_lists_all_rules():
     on_page = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
 
-    assert on_page == rows(), "python -m tests.package.test_lint_command writes them into the page"
+    assert on_page == rows(), "run python -m tests.package.test_lint_command to write the rules to the page"
 
 
 def _write_rows():

@@ -8,16 +8,16 @@ from tune_policies import InvalidResourcesError
 from tune_policies.tune.run_plan import check_versions
 
 
-def test_the_installed_versions_and_packages_that_are_not_there_are_fine():
+def test_installed_versions_and_missing_packages_are_accepted():
     check_versions({"pydantic": version("pydantic"), "no-such-package": "1.0"})
 
 
-def test_another_version_than_was_measured_with_is_refused_and_named():
+def test_a_version_other_than_the_measured_one_is_rejected_and_named():
     with pytest.raises(InvalidResourcesError, match=r"measured with pydantic 0\.1 \(.* is installed\): measure again"):
         check_versions({"pydantic": "0.1", "no-such-package": "1.0"})
 
 
-def test_a_build_for_cpus_is_the_same_package():
+def test_the_version_of_xgboost_cpu_is_checked_as_xgboost():
     if "xgboost-cpu" not in {each.name for each in distributions()}:
         pytest.skip("xgboost-cpu is not installed")
 

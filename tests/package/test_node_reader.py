@@ -119,7 +119,7 @@ def test_the_quota_of_a_cgroup_is_read_in_cpus(tmp_path, files, cpus):
     assert node_facts._quota(tmp_path) == cpus
 
 
-def test_the_cpus_that_slurm_gives_to_a_task_are_a_limit(monkeypatch):
+def test_the_cpus_that_slurm_assigns_to_a_task_are_a_limit(monkeypatch):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
 
     assert node_facts._cpu_limits()["SLURM_CPUS_PER_TASK"] == 3

@@ -93,7 +93,7 @@ def test_no_other_module_reads_or_writes_files():
 
 
 RUNS = {"eval", "exec", "compile"}
-"""Functions that run a string as code. Methods such as ``re.compile`` are not meant."""
+"""Functions that run a string as code. Only their plain names are compared, so ``re.compile`` does not match."""
 UNPICKLES = re.compile(
     r"(.*\.)?(Unpickler|read_pickle|unpickle)|(pickle|cloudpickle|dill|joblib|marshal|torch|shelve|jsonpickle)\.(loads?|open)"
 )
@@ -119,7 +119,7 @@ def test_a_call_that_runs_or_unpickles_its_input_is_detected():
         assert executes_its_input(ast.parse(call).body[0].value), call
 
 
-def test_only_data_that_ray_sends_is_unpickled_or_run():
+def test_only_the_listed_calls_run_or_unpickle_their_input():
     found = {
         (name, called)
         for name, path in modules()

@@ -1,4 +1,4 @@
-"""Tests that the packages ``trainers`` and ``benchmarks`` of a checkout are aliases of those in ``tune_policies``."""
+"""Tests that ``trainers`` and ``benchmarks`` in a checkout are aliases of the packages in ``tune_policies``."""
 
 import pickle
 import subprocess
@@ -49,7 +49,7 @@ def test_the_error_about_a_missing_module_has_its_short_name():
         import_module("trainers.nothing")
 
 
-def test_a_users_own_package_with_that_name_has_precedence(tmp_path):
+def test_a_users_own_package_with_a_short_name_has_precedence(tmp_path):
     (tmp_path / "trainers").mkdir()
     (tmp_path / "trainers" / "__init__.py").write_text("")
     (tmp_path / "trainers" / "process_setup.py").write_text("OWNER = 'user'")

@@ -13,7 +13,7 @@ from tests.package.test_pages import PAGES, SLOW_PROGRAMS, files, is_slow, name,
 WITH_PROGRAMS = [page for page in PAGES if program(page)]
 README = [page for page in WITH_PROGRAMS if page.name == "README.md"]
 SLOW = [page for page in WITH_PROGRAMS if is_slow(page, SLOW_PROGRAMS)]
-# Programs with their own ray.init are last, so that the others share one Ray instance.
+# Programs with their own ray.init are last, so that the other programs share one Ray instance.
 OTHERS = sorted(set(WITH_PROGRAMS) - {*README, *SLOW}, key=lambda page: ("ray.init" in program(page), page))
 
 RUN_ALL = """

@@ -66,7 +66,7 @@ def commands(page):
 
 
 def shown_commands(page):
-    """Yield the program and the arguments of each command that is only shown: it takes too long or needs a GPU."""
+    """Yield the program and the arguments of each command that the page only shows (slow, or needs a GPU)."""
     for body in blocks(page, ""):
         for program, app in SHOWN.items():
             for arguments in re.findall(rf"^(?:\$ )?{re.escape(program)} (.+)$", body, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""The file of a run's resource use, and the tables printed at the end."""
+"""Tests of the file with the resource use of a run, and of the tables printed at the end of the run."""
 
 import threading
 from types import SimpleNamespace

@@ -47,12 +47,12 @@ def test_the_command_prints_a_valid_schema():
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
-def test_it_accepts_every_policy_as_serialized(policy):
+def test_the_schema_accepts_every_serialized_policy(policy):
     SCHEMA.validate(json.loads(policy.to_json()))
 
 
 @pytest.mark.parametrize("name", ON_PAGES)
-def test_it_accepts_every_policy_in_the_documentation(name):
+def test_the_schema_accepts_every_policy_in_the_documentation(name):
     SCHEMA.validate(ON_PAGES[name])
 
 
@@ -64,7 +64,7 @@ def test_a_file_name_can_replace_a_measurement(field):
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_it_rejects_data_that_building_the_policy_rejects(name):
+def test_the_schema_rejects_data_that_the_policy_rejects(name):
     with pytest.raises(InvalidResourcesError):
         build_policy(WRONG[name])
 

@@ -74,7 +74,7 @@ def test_each_parameter_has_a_type():
 
 
 def unnamed(public):
-    """Return the variadic parameters that accept any name, and those that are passed on according to the docstring."""
+    """Return the variadic parameters of type ``Any``, and the parameters that the docstring describes as passed on."""
     variadic = [each for each in parameters_of(public) if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     documented = r"^ *(?:``)?\*\*(\w+)(?:``)?: (?:Other arguments of|Further fields of) ``"
     taken = [each.name for each in variadic if each.annotation in (typing.Any, "Any")]
@@ -119,7 +119,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_pages_import_only_from_public_packages():
-    """The workloads and verdicts of the benchmarks are exceptions."""
+    """The modules of ``tune_policies.benchmarks`` are exceptions."""
     modules = {
         node.module or ""
         for page in PAGES
@@ -181,7 +181,7 @@ def test_the_error_of_a_wrong_call_contains_the_correct_call(call, message):
     assert message in str(caught.value)
 
 
-def test_user_defined_policies_raise_the_same_errors():
+def test_user_defined_policies_also_reject_arguments_without_names():
     class HalfPolicy(ResourcePolicy):
         share: float = 0.5
 

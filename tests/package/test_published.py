@@ -1,4 +1,4 @@
-"""``--redact`` omits host names, commands and error texts from files and pages."""
+"""Tests that ``--redact`` omits host names, commands and error texts from files and pages."""
 
 import json
 import stat

@@ -1,4 +1,4 @@
-"""Groups are counted as by Ray's autoscaler, on official samples and on generated groups."""
+"""Tests that groups in official samples and generated groups are counted in the same way as by Ray's autoscaler."""
 
 import os
 from fractions import Fraction
@@ -70,7 +70,7 @@ def as_ray_reads(group):
 
     try:
         return _node_type_from_group_spec({**DEFAULTS, **group}, is_head=False)
-    except Exception:  # noqa: BLE001 - a ValueError, an AssertionError, or whatever json finds
+    except Exception:  # noqa: BLE001 - a ValueError, an AssertionError, or an error of json
         return None
 
 

@@ -32,6 +32,6 @@ def test_a_manifest_is_read_with_the_defaults_of_kuberay():
     [{}, {"spec": {"headGroupSpec": 1}}, [1], manifest(group(maxReplicas="3")), manifest(1)],
     ids=str,
 )
-def test_a_manifest_that_ray_cannot_read_is_a_value_error(broken):
+def test_a_manifest_that_ray_cannot_read_raises_a_value_error(broken):
     with pytest.raises(ValueError, match=r"^\w+: "):
         read_ray_cluster(broken)

@@ -61,7 +61,7 @@ def without_blocks():
 
 @pytest.fixture(scope="module")
 def looks(tmp_path_factory):
-    """The looks at each page, by page and screen."""
+    """The problems, messages and requests of each page, by page and screen."""
     contents = {
         "full": build_content(a_run_set(), a_decision(), a_packing_record()),
         "hostile": build_content(hostile_run_set(), a_decision(HOSTILE), a_packing_record(HOSTILE)),
@@ -88,7 +88,8 @@ def test_the_page_has_no_problem_on_any_screen(looks, problem):
 def test_a_page_supports_dark_mode_and_has_every_kind_of_figure(looks):
     assert {screen[2] for screen, look in looks.items() if look["dark"]} == {"dark"}
     assert {screen[2] for screen, look in looks.items() if not look["dark"]} == {"light"}
-    # Of each of two workloads, three times and a speed-up; of one, also the cost and the packing.
+    # Each of the two workloads has figures of three times and a speed-up. One workload also has figures of the cost and
+    # the packing.
     assert looks["full", 1280, "light"]["num_figures"] == 2 * (3 + 1) + 1 + 1
 
 
@@ -100,7 +101,7 @@ FLAWED = """<!DOCTYPE html><link rel="icon" href="data:,"><body style="backgroun
 
 
 @needs_chromium
-def test_a_flawed_page_has_every_problem(tmp_path):
+def test_every_problem_of_a_flawed_page_is_detected(tmp_path):
     (tmp_path / "flawed.html").write_text(FLAWED)
     browser = Browser(tmp_path / "chromium")
 
@@ -110,7 +111,7 @@ def test_a_flawed_page_has_every_problem(tmp_path):
     assert [problem for problem in PROBLEMS if not look[problem]] == []
 
 
-def test_a_name_that_cannot_be_printed_is_marked_in_a_figure():
+def test_unprintable_characters_of_a_name_are_replaced_in_a_figure():
     record = a_packing_record("mlp\x00\x1b[31m")
 
     assert "mlp\N{REPLACEMENT CHARACTER}" in html_page(build_content(small(), packing=record))

@@ -44,7 +44,7 @@ def amounts(node_type):
 
 
 def without_slice_heads(resources):
-    """Remove the resource that only the first host of a TPU slice has, but that Ray's reader gives to each host."""
+    """Remove the resource that only the first host of a TPU slice has, but that Ray's reader adds to each host."""
     return {name: amount for name, amount in resources.items() if not name.startswith("TPU-")}
 
 
@@ -89,14 +89,14 @@ def test_the_autoscaler_reads_a_manifest_as_planned(read, plan, job, num_gpus):
 @pytest.mark.rest
 @given(cluster_plans())
 @settings(max_examples=20)
-def test_every_ray_version_reads_a_file_for_an_old_version(read, plan):
+def test_the_installed_ray_reads_a_file_for_an_old_version(read, plan):
     config = read(write_cluster(plan, OF_OLD_RAY))
 
     assert without_labels(as_read(config)) == without_labels(as_planned(plan))
 
 
 @pytest.mark.parametrize("name", ["größe", "node:10.0.0.1", "a/b.c"])
-def test_resources_with_names_of_any_script_reach_the_autoscaler_by_start_parameters(read, name):
+def test_start_parameters_can_contain_resource_names_in_any_script(read, name):
     config = read(write_cluster(a_design(gpu_type(custom={name: 2})), OF_OLD_RAY))
 
     assert config["available_node_types"]["l4"]["resources"][name] == 2
@@ -119,8 +119,8 @@ def test_the_launcher_accepts_a_cluster_yaml_with_all_optional_fields(read):
 
 
 @pytest.mark.parametrize("form", ["kuberay", "cluster-yaml"])
-def test_a_plan_for_a_device_type_counts_on_the_nodes_of_the_file(read, form):
-    """Trials for a type request a little of ``accelerator_type:…``, which a node has only after it has started."""
+def test_a_plan_for_a_device_type_adds_nodes_of_the_type_in_the_file(read, form):
+    """Trials for a type request a fraction of ``accelerator_type:…``. A node gets this resource only when it starts."""
     plan = a_design(gpu_type(labels={"zone": "eu"}), gpu_type(name="h100", accelerator_type="H100"))
 
     rows = addable_node_types(

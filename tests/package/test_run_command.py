@@ -61,7 +61,7 @@ def test_an_existing_file_is_not_overwritten(tmp_path):
     [("--rounds", 9), ("--cpus", 1), ("--no-control",), ("--quick",), ("--output", "b.json"), ("affine",)],
     ids=lambda option: option[0],
 )
-def test_a_resumed_run_has_the_settings_of_its_file_and_refuses_others(option, tmp_path):
+def test_a_resumed_run_rejects_options_because_its_file_contains_the_settings(option, tmp_path):
     done = run("--resume", tmp_path / "run.json", *option)
 
     assert done.exit_code == 2
@@ -69,7 +69,7 @@ def test_a_resumed_run_has_the_settings_of_its_file_and_refuses_others(option, t
     assert f"omit {given}" in done.stderr
 
 
-def test_only_a_record_can_be_resumed(tmp_path):
+def test_only_a_run_set_can_be_resumed(tmp_path):
     (tmp_path / "run.json").write_text("{}")
 
     done = run("--resume", tmp_path / "run.json")

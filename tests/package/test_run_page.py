@@ -149,7 +149,7 @@ def test_each_span_is_a_bar_titled_with_its_trial_times_and_end():
     assert "train_ab12c_00001: 6.0 s to 2.2 min, out of memory torch.OutOfMemoryError" in picture.figure
 
 
-def test_the_table_of_failures_shows_which_were_retried():
+def test_the_table_of_failures_shows_which_trials_were_retried():
     (table,) = sections(build_run_page("tuned", *a_run()))["Failures and retries"].tables
 
     assert [(row[0], row[3]) for row in table.rows] == [

@@ -1,6 +1,6 @@
-"""KubeRay's samples are read and explained without false findings. Without the samples, these tests are skipped.
+"""Tests that lint has no false findings in KubeRay's samples. Without the samples, these tests are skipped.
 
-``TUNE_POLICIES_KUBERAY_SAMPLES`` is their folder.
+``TUNE_POLICIES_KUBERAY_SAMPLES`` is the folder of the samples.
 """
 
 import os
@@ -27,9 +27,9 @@ NOTES = {
     },
     # This project was not tested with Ray 2.46.
     "ray-not-supported": {"ray-job.pytorch-distributed-training", "ray-service.mobilenet"},
-    # Its workers may use 4 GiB but request 1 GiB.
+    # The workers request 1 GiB of memory, but may use 4 GiB.
     "memory-not-reserved": {"ray-service.incremental-upgrade"},
-    # 1 to 10 slices without an autoscaler.
+    # The group has 1 to 10 slices, but the cluster has no autoscaler.
     "never-scales-up": {"ray-service.tpu-single-host"},
 }
 """The samples with each note. All notes are correct."""

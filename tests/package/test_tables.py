@@ -68,7 +68,7 @@ def test_custom_resources_and_unusable_cpus_are_named():
     assert shown(ClusterCapacity(nodes=(node,)))[-1] == "- 1 with 64 CPUs, 0 GPUs: only 16 CPUs usable, 4 TPUs"
 
 
-def test_only_the_first_of_many_draining_nodes_are_named():
+def test_only_the_first_five_of_many_draining_nodes_are_named():
     drained = tuple(changed(NODE, node_id=f"b{i}", address=f"10.0.0.{i}") for i in range(7))
 
     text = " ".join(shown(ClusterCapacity(nodes=(NODE,), draining=drained))[-2:])
@@ -103,7 +103,7 @@ def test_an_autoscaler_with_unknown_types_differs_from_no_autoscaler():
     assert "autoscaler" not in " ".join(shown(none))
 
 
-def test_long_names_fit_80_columns():
+def test_long_names_fit_into_80_columns():
     labels = {"ray.io/availability-region": "eu-central-1", "example.com/a-label-of-a-cluster": "with-a-long-value"}
     node = changed(
         gpu_node("b", gpus=4, cpus=1024, gpu_memory_gib=141.5, accelerator_type="Intel-GPU-Max-1550", memory_gib=2000),

@@ -101,7 +101,7 @@ def test_without_rays_client_module_no_client_is_connected(border_without):
     assert not border_without("connection", "ray.util.client", "ray").is_through_client()
 
 
-def test_a_run_starts_only_if_tunes_controller_has_the_used_members():
+def test_a_missing_member_of_tunes_controller_is_an_error():
     with pytest.raises(
         RayVersionError, match="a part that a scheduler needs: ControllerOfAnotherTune has no _staged_trials"
     ):
@@ -129,7 +129,7 @@ def test_the_tested_versions_of_ray_are_recognized(number, tried):
     assert ray_versions.is_tried(number) is tried
 
 
-def test_an_untested_ray_is_a_warning_once(monkeypatch, caplog):
+def test_an_untested_ray_causes_only_one_warning(monkeypatch, caplog):
     monkeypatch.setattr(ray, "__version__", "2.61.0")
     version.warn_of_untried_ray.cache_clear()
 
@@ -142,7 +142,7 @@ def test_an_untested_ray_is_a_warning_once(monkeypatch, caplog):
     version.warn_of_untried_ray.cache_clear()
 
 
-def test_the_installed_ray_is_in_the_tested_range():
+def test_the_required_ray_versions_are_the_tested_versions():
     needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     (of_ray,) = (each for each in needs if each.startswith("ray["))
     oldest, newest = ray_versions.OLDEST_TRIED, ray_versions.NEWEST_TRIED

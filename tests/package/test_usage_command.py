@@ -1,4 +1,4 @@
-"""The command `tune-policies usage`."""
+"""Tests of the command ``tune-policies usage``."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ def usage(*arguments):
     return CliRunner().invoke(app, ["usage", *map(str, arguments)], env={"COLUMNS": "80"})
 
 
-def test_it_prints_a_line_per_trial_and_advice(run_folder):
+def test_the_command_prints_a_line_per_trial_and_advice(run_folder):
     done = usage(run_folder)
 
     lines = [line.rstrip() for line in done.stdout.splitlines()]
@@ -52,7 +52,7 @@ def cpu_folder(tmp_path):
     return trial.parent
 
 
-def test_for_a_run_on_cpus_it_prints_the_resource_use_without_gpu_memory(cpu_folder):
+def test_the_resource_use_of_a_run_on_cpus_is_printed_without_gpu_memory(cpu_folder):
     done = usage(cpu_folder)
 
     lines = done.stdout.splitlines()
@@ -62,13 +62,13 @@ def test_for_a_run_on_cpus_it_prints_the_resource_use_without_gpu_memory(cpu_fol
     assert lines[-1].startswith("- rounds:")
 
 
-def test_it_prints_that_trials_with_gpus_reported_no_gpu_memory(cpu_folder):
+def test_the_command_prints_that_trials_with_gpus_reported_no_gpu_memory(cpu_folder):
     record_in(cpu_folder, GPU=1)
 
     assert "- no trial reported its GPU memory" in usage(cpu_folder).stdout
 
 
-def test_its_json_contains_the_usage_the_advice_and_the_record_of_the_resource_use(cpu_folder, run_folder):
+def test_the_json_output_contains_the_usage_the_advice_and_the_record_of_the_resource_use(cpu_folder, run_folder):
     of_cpus, of_gpus = (json.loads(usage(folder, "--json").stdout) for folder in (cpu_folder, run_folder))
 
     assert (of_cpus["resource_usage"]["slots"][0]["hours"], of_cpus["advice"]) == ({"CPU": 1.0}, [])
@@ -77,7 +77,7 @@ def test_its_json_contains_the_usage_the_advice_and_the_record_of_the_resource_u
     assert of_gpus["advice"] == ["peak 2.9 of 8.0 GiB: 5 trials per GPU instead of 2"]
 
 
-def test_it_writes_a_plot_to_a_file(run_folder, tmp_path):
+def test_the_command_writes_a_plot_to_a_file(run_folder, tmp_path):
     plot = tmp_path / "usage.svg"
 
     done = usage(run_folder, "--plot", plot)

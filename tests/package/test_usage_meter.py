@@ -17,7 +17,7 @@ sys.stdin.read()
 """
 
 
-def test_running_and_ended_child_processes_count(monkeypatch):
+def test_running_and_ended_child_processes_are_included(monkeypatch):
     monkeypatch.setattr("tune_policies.trainers.usage_meter._CHILDREN_EVERY_S", 0.0)
     meter = UsageMeter(1, has_gpu=False)
     before = meter.read()

@@ -21,7 +21,8 @@ from tune_policies.benchmarks.workloads.steps import jax_device, torch_device
 
 IN_TENSORFLOW = ["tf-mlp", "tf-cnn"]
 TRAINING = ["mlp", "cnn", "transformer", *further(*IN_TENSORFLOW)]
-# Workloads that need Ray are in tests/on_ray/test_iterative_workload.py; a step of ResNet-50 takes a second.
+# Workloads that need Ray are tested in tests/on_ray/test_iterative_workload.py. ResNet-50 is not in the list, because
+# one step takes a second.
 SIMULATIONS = ["raytracing", "heat-2d", "heat-3d", "n-body"]
 QUICK = [*TRAINING, *SIMULATIONS, "matmul", "doubling", "branching", "boosting", "iterative-actor"]
 SIZE = 8
@@ -29,7 +30,7 @@ SIZE = 8
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """With more threads, such small steps would mostly wait."""
+    """Use one thread, because small steps on several threads would mostly wait for each other."""
     import torch
 
     before = torch.get_num_threads()
@@ -62,7 +63,7 @@ def run(*arguments, **variables):
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_two_preparations_do_the_same_work(name):
+def test_a_workload_does_the_same_work_after_each_preparation(name):
     first, second = facts_of(name)["first"], facts_of(name)["second"]
 
     assert first == pytest.approx(second, rel=1e-5)
@@ -84,7 +85,7 @@ def test_a_workload_raises_an_error_if_its_library_sees_no_gpu(name):
     import torch
 
     if torch.cuda.is_available():
-        pytest.skip("a GPU is seen here")
+        pytest.skip("a GPU is visible in this process")
 
     assert "sees no gpu in this process, and the CPU is not measured instead" in facts_of(name)["refusal"]
 
@@ -160,7 +161,7 @@ def test_bodies_move_by_newtons_law_and_keep_their_momentum():
     assert _speeds(torch.rand(20, 3, dtype=torch.float64)).sum(0).abs().max() < 1e-12
 
 
-def test_the_ray_tracer_draws_sky_lit_spheres_and_shadows():
+def test_the_ray_tracer_draws_lit_spheres_shadows_and_the_sky():
     from tune_policies.benchmarks.workloads.simulations import _AMBIENT, _SKY, _rays, _rendered
 
     image = _rendered(_rays(64)).reshape(64, 64)
@@ -171,9 +172,9 @@ def test_the_ray_tracer_draws_sky_lit_spheres_and_shadows():
     assert 10 < (image == _AMBIENT).sum() < 64 * 64 / 2
 
 
-# The numbers of torchvision's networks. ResNet-18 is for 10 classes, and its first convolution for images of 32 x 32.
+# The numbers of weights in torchvision, with 10 classes in ResNet-18. This ResNet-18 has a smaller first convolution.
 @pytest.mark.parametrize(("name", "number"), [("resnet18", 11_181_642), ("resnet50", 25_557_032)])
-def test_a_residual_network_has_the_published_number_of_weights(name, number):
+def test_a_residual_network_has_about_as_many_weights_as_in_torchvision(name, number):
     from tune_policies.benchmarks.workloads.torch_workloads import MODELS
 
     assert sum(weight.numel() for weight in MODELS[name].build().parameters()) == pytest.approx(number, rel=0.002)

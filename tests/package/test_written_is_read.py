@@ -1,4 +1,4 @@
-"""A written cluster file is read as designed."""
+"""Tests that a cluster file is read with the same values with which it was written."""
 
 import pytest
 from hypothesis import given, settings

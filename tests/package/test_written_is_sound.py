@@ -1,4 +1,4 @@
-"""Written files have no findings other than notes."""
+"""Tests that lint finds no errors or warnings in written files."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,9 +23,9 @@ jobs = st.builds(
 
 @given(cluster_plans(), options | jobs, st.sampled_from([str, filled_in]))
 @settings(max_examples=60)
-def test_written_files_also_with_all_optional_fields_have_no_findings(plan, how, change):
+def test_written_files_have_no_errors_or_warnings_even_with_all_optional_fields(plan, how, change):
     found = lint_text(change(write_cluster(plan, how)), "written.yaml")
 
     wrong = {each.rule for each in found if each.severity != "note" or each.rule == "no-cluster"}
-    # A comment in the file asks the user to set an image for these devices.
+    # Without an image, this warning is correct: a comment in the file also asks the user to set an image.
     assert wrong <= (set() if how.image else {"image-for-other-devices"})

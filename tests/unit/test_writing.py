@@ -57,7 +57,7 @@ EXPECTED = """\
 # Ray's images contain neither tune-policies nor a framework such as torch: use an image that contains both, or install
 #   them with your job's runtime environment.
 # An affinity prevents pods without GPUs from occupying nodes with GPUs: remove it if all your nodes have GPUs.
-# Nodes with GPUs are selected by the labels of platform 'gke': set yours if it differs.
+# Nodes with GPUs are selected by the labels of 'gke': if your platform differs, set it.
 # Optional fields are commented out: complete those that you need, in each group.
 apiVersion: ray.io/v1
 kind: RayCluster
@@ -463,11 +463,11 @@ NO_KEY = cpu_type(custom={"MBLT": 1})
         (
             a_design(name="t" * 48),
             {"job": "python x.py", "image": "me/ray:1"},
-            "48 characters, but that of a RayJob can have at most 47",
+            "48 characters, but the name of a RayJob can have at most 47",
         ),
         (a_design(gpu_type(name="headgroup")), {}, "'headgroup' is used twice"),
         (a_design(gpu_type(), gpu_type()), {"format": "cluster-yaml"}, "'l4' is used twice"),
-        (a_design(NO_KEY), {}, "set device_key to that of your cluster"),
+        (a_design(NO_KEY), {}, "set device_key to the resource that your cluster uses"),
         (
             a_design(gpu_type(device_key="amd.com/gpu")),
             {},

@@ -205,7 +205,7 @@ def _off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
 
 
 def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacity]:
-    """Yield the cluster without the resources in ``wish``, reserved on as few nodes as possible.
+    """Yield the cluster that remains if ``wish`` is reserved on as few nodes as possible.
 
     If these nodes have devices, also yield the cluster with the CPUs reserved on more nodes.
 

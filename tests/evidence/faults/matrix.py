@@ -133,7 +133,7 @@ class RunningProgram:
         return {trial: each for trial, each in latest.items() if each.what == "step" and psutil.pid_exists(each.pid)}
 
     def order(self, trial: str, order: str) -> None:
-        """Send a trial an order, which it obeys in its next step."""
+        """Write an order for a trial, such as to fail in its next step."""
         (self.folder / ORDERS / f"{trial}.new").write_text(order)
         (self.folder / ORDERS / f"{trial}.new").replace(self.folder / ORDERS / trial)
 
@@ -155,8 +155,8 @@ class Fault(NamedTuple):
     """A type of fault.
 
     Attributes:
-        inject: Injects the fault into a running program. It hits the trial of an event.
-        hits: What the fault hits: a process, a node, or everything.
+        inject: Injects the fault into a running program, at the trial of an event.
+        hits: The event's field that the affected trials have in common, or an empty string for all trials.
         number: How often the fault is injected in a run.
         max_failures: Tune's ``max_failures`` for the run.
     """
@@ -274,7 +274,7 @@ def _same(one: Event, other: Event, field: str) -> bool:
 
 
 def _record_recovery(program: RunningProgram, hit: Sequence[Event], at_s: float, cell: Cell) -> None:
-    """Wait until each trial that was hit has begun a step in a new process, and record its delay."""
+    """Wait until each affected trial has begun a step in a new process, and record its delay and its repeated steps."""
     former = {(event.trial, event.pid) for event in hit}
 
     def first_in_new_process(trial: str, what: str) -> Event | None:

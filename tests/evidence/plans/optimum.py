@@ -70,7 +70,7 @@ class Question(NamedTuple):
 
     @classmethod
     def of(cls, policy: ResourcePolicy, nodes: Iterable[NodeCapacity], *, cpus: float) -> Self:
-        """Return the request of ``policy``. ``cpus`` is the number of CPUs if the policy does not set it."""
+        """Return the question for ``policy``. ``cpus`` is the number of CPUs if the policy does not set it."""
         allowed = tuple(nodes)
         while isinstance(policy, SelectingPolicy):
             allowed = tuple(node for node in allowed if _is_allowed(node, policy))

@@ -44,13 +44,13 @@ class Compared(NamedTuple):
 
 
 def draw_questions(seed: int, num_policies: int) -> tuple[ClusterCapacity, list[ResourcePolicy]]:
-    """Return the cluster of ``seed``, and policies for it, which may be infeasible."""
+    """Return the cluster of ``seed``, and policies for it. Some policies may be infeasible."""
     rng = random.Random(seed)
     capacity = draw_cluster(rng)
 
     def draw_policies() -> Iterator[ResourcePolicy]:
         while True:
-            policy = draw_sizing_policy(rng)  # a policy with several device types counts as several
+            policy = draw_sizing_policy(rng)  # each device type of a policy counts as its own policy
             yield from (draw_selection(rng, capacity, policy) if rng.random() < 0.4 else policy).choices
 
     return capacity, list(islice(draw_policies(), num_policies))
@@ -71,7 +71,7 @@ def compare(seed: int, capacity: ClusterCapacity, policy: ResourcePolicy) -> Com
 
 
 def rule_of_thumb(question: Question) -> int:
-    """Return how many trials the total resources of the allowed nodes would fit, ignoring the division among nodes."""
+    """Return how many trials fit in the total resources of the allowed nodes, ignoring the division among nodes."""
     request, nodes = question.request, question.workers_on
     wanted = {**request.amounts, "GPU": request.gpu_ticks}
     quotients = [

@@ -68,7 +68,7 @@ def measure_planning(node_counts: list[int], repetitions: int) -> None:
 
 
 def _plans(capacity: ClusterCapacity) -> dict[str, _Prepare]:
-    # Copy the capacity, because a copy has no cached properties, just as a probed cluster.
+    # Copy the capacity, because a copy has no cached properties, like a capacity from a probe.
     return {
         name: lambda policy=policy: partial(policy.plan, capacity.model_copy())  # type: ignore[misc]
         for name, policy in _POLICIES.items()

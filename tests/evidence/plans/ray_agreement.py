@@ -93,7 +93,7 @@ def _cases(rng: random.Random, capacity: ClusterCapacity, *, mixed: bool) -> Ite
 
 
 def _with_one_fraction(plan: TrialPlan) -> Iterator[int]:
-    """Yield the slot types whose devices are not also divided into other fractions by other slot types."""
+    """Yield the indices of the slot types whose devices have the same fraction in all slot types."""
     fractions: dict[str, set[float]] = defaultdict(set)
     for slot in plan.slots:
         for name in DEVICE_RESOURCES & slot.worker.ticks.keys():
@@ -158,7 +158,7 @@ def measure_ray_agreement(seeds: range, *, num_policies: int, jobs: int, mixed: 
             seed = futures[future]
             try:
                 result = future.result()
-            except Exception as error:  # noqa: BLE001 Ray's errors have no common base, and the other clusters count
+            except Exception as error:  # noqa: BLE001 Ray's errors have no common base class
                 result = ClusterResult(seed, 0, 0, (f"not finished: {type(error).__name__}: {error}",))
             results.append(result)
             for failure in result.failures:

@@ -1,4 +1,4 @@
-"""Tests whether a real Ray cluster schedules all trials of a plan at once, and no further trial.
+"""Tests whether a real Ray cluster schedules all trials of a plan at once, but no further trial.
 
 A trial is represented by the placement groups that Tune and Train would request. The raylets are real, and their GPUs
 are simulated.
@@ -163,7 +163,7 @@ def _slot_groups(slot: TrialSlot, factory: PlacementGroupFactory, strategy: Stra
         bundle = {name: amount for name, amount in slot.resources_per_worker.items() if amount}
         if slot.accelerator_type:
             bundle[ACCELERATOR_TYPE_PREFIX + slot.accelerator_type] = ACCELERATOR_TYPE_AMOUNT
-        # As in ScalingConfig: one selector for all workers, or one for each.
+        # As in ScalingConfig: one selector for all workers, or one for each worker.
         selector = slot.scaling_fields.get("label_selector")
         selectors = [selector] * slot.num_workers if isinstance(selector, dict) else selector
         yield placement_group([bundle] * slot.num_workers, strategy=strategy, bundle_label_selector=selectors)
@@ -215,7 +215,7 @@ def _reservations() -> Iterator[Callable[[Reserve], list[PlacementGroup]]]:
 
 
 def _available() -> dict[str, float]:
-    """Return the free resources except those of bundles. Ray 2.50 may never free 0.0001 of a bundle's resources."""
+    """Return the free resources without bundle resources. Ray 2.50 may never free 0.0001 of a bundle's resources."""
     # Round the amounts, because Ray adds up fractions as floats.
     return {name: round(amount, 4) for name, amount in ray.available_resources().items() if "_group_" not in name}
 

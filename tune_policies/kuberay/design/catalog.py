@@ -315,7 +315,7 @@ class NodeCatalog(Value):
                 # process, and several time slices may belong to one GPU, but Ray assumes devices 0 to n - 1.
                 raise InvalidResourcesError(
                     f"node type {each.name!r} has {each.gpus} parts of GPUs in a pod, but CUDA shows only one of them "
-                    "to a process: set gpus to 1, with the CPUs and the memory for one"
+                    "to a process: set gpus to 1, and the CPUs and the memory to the needs of one part"
                 )
         return self
 

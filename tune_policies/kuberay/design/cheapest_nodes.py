@@ -157,8 +157,8 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
     try:
         return _choose_from(policy, pool, most, num_trials)
     except InfeasibleRequestError:
-        # Ray does not distinguish parts of GPUs from whole GPUs of their type. If some of them have too little memory,
-        # trials can only use nodes of one kind.
+        # Ray does not distinguish parts of GPUs from whole GPUs of their type. If some of these devices have too little
+        # memory, trials can only use nodes with the same devices.
         found = list(_choose_per_gpu_kind(policy, pool, most, num_trials))
         if not found:
             raise

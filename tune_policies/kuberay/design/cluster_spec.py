@@ -113,7 +113,7 @@ class WorkerGroup(Value):
 def head_of(node_type: NodeType) -> NodeCapacity:
     """Return the head node with the resources that Ray counts.
 
-    Without devices, it has memory for Train's drivers, but no CPUs.
+    A head without devices has memory for Train's drivers, but no CPUs.
     """
     if not node_type.devices:
         return NodeCapacity(node_id="head", resources=Resources(memory_bytes=node_type.memory), is_head=True)

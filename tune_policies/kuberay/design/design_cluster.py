@@ -84,7 +84,7 @@ def default_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalo
 
 def _worker(policy: ResourcePolicy) -> _Worker:
     match policy:
-        case AcceleratorPolicy() if policy.topology is not None:  # the smallest node has no labels of slices
+        case AcceleratorPolicy() if policy.topology is not None:  # the smallest node lacks the labels of slices
             custom = {policy.resource: policy.amount}
             amounts = Resources(cpus=policy.cpus or 0, memory_bytes=int(policy.memory or 0) or None, custom=custom)
             return _Worker(amounts, policy.accelerator_type, policy.topology)
@@ -418,7 +418,7 @@ def _reasons(
     if not pool.has_prices:
         how = "the fewest nodes with room for them, because no prices are known"
     elif pool.price_per_hour(chosen.units) is None:
-        how = "also nodes without a price, because the others have no room for all trials"
+        how = "also nodes without a price, because nodes with a price have no room for all trials"
     else:
         how = "the cheapest choice with room for them" + (", for each slot type" if len(plan.slots) > 1 else "")
         how += ", in addition to the nodes that always exist" if pool.least else ""
@@ -454,7 +454,7 @@ def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_t
 
 
 def _price_reasons(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iterator[str]:
-    """Yield a sentence about the price of a trial on each of several node types, in the slots of that type."""
+    """Yield a sentence that compares the prices of a trial hour if at least two node types have a price."""
     if len(plan.slots) > 1 or len(pool.node_types) == 1:
         return
     prices = []

@@ -50,7 +50,7 @@ DEVICE_PLUGINS: Final = (
     # https://intel.github.io/intel-device-plugins-for-kubernetes/cmd/gpu_plugin/README.html, for both kernel drivers
     DevicePlugin("Intel GPU", "gpu.intel.com/i915", r"gpu\.intel\.com/xe"),
     DevicePlugin("Apple GPU", None),  # Kubernetes has no nodes with macOS
-    # MetaX's device plugin, as HAMi's documentation on MetaX devices names it (https://project-hami.io)
+    # From HAMi's documentation on MetaX devices: https://project-hami.io
     DevicePlugin("MetaX GPU", "metax-tech.com/gpu"),
     # https://awsdocs-neuron.readthedocs-hosted.com/en/latest/containers/kubernetes-getting-started.html
     DevicePlugin(
@@ -62,7 +62,7 @@ DEVICE_PLUGINS: Final = (
     DevicePlugin("Intel Gaudi", "habana.ai/gaudi"),
     # https://gitcode.com/Ascend/mind-cluster (Ascend Device Plugin)
     DevicePlugin("Huawei Ascend", "huawei.com/Ascend910", r"huawei\.com/(Ascend|npu).*"),
-    # https://docs.rbln.ai/latest/software/system_management/kubernetes/device_plugin.html; before plugin 0.4: ATOM
+    # https://docs.rbln.ai/latest/software/system_management/kubernetes/device_plugin.html (plugin 0.4 and later)
     DevicePlugin("Rebellions RBLN", "rebellions.ai/npu", r"rebellions\.ai/.+"),
     # https://developer.furiosa.ai/latest/en/cloud_native_toolkit/kubernetes/device_plugin.html
     DevicePlugin("FuriosaAI NPU", "furiosa.ai/rngd", r"furiosa\.ai/.+"),
@@ -78,7 +78,7 @@ _RESOURCE_OF: Final = {str(family): family.resource for family in FAMILIES}
 
 @lru_cache(maxsize=1000)
 def ray_resource(key: str) -> str | None:
-    """Return Ray's resource for a Kubernetes resource, or ``None`` if ``key`` does not count devices."""
+    """Return Ray's resource for a Kubernetes resource, or ``None`` if ``key`` is not a resource of devices."""
     if key.endswith("gpu"):  # Ray's reader counts the GPUs of all vendors like this
         return "GPU"
     known = (each for each in DEVICE_PLUGINS if key == each.key or re.fullmatch(each.other_keys, key))
@@ -132,7 +132,7 @@ _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
         | {name: f"nvidia-tesla-{name.lower()}" for name in ("K80", "P100", "V100", "T4", "A100")}
         | {"A100-40G": "nvidia-tesla-a100"},
     ),
-    # https://learn.microsoft.com/en-us/azure/aks/use-labels: AKS labels all nodes with NVIDIA's GPUs alike.
+    # https://learn.microsoft.com/en-us/azure/aks/use-labels: AKS sets the same label on all nodes with NVIDIA GPUs.
     "aks": (
         "kubernetes.azure.com/accelerator",
         {name: "nvidia" for family in FAMILIES if family.vendor == "NVIDIA" for name in family.types},
@@ -201,7 +201,9 @@ class PodDevices(NamedTuple):
 
 
 def devices_of(node_type: NodeType) -> PodDevices | None:
-    """Return the devices of a pod that fills a node of this type, or ``None``. By default, GPUs are NVIDIA GPUs.
+    """Return the devices of a pod that fills a node of this type, or ``None`` if it has none.
+
+    By default, GPUs are NVIDIA GPUs.
 
     Raises:
         InvalidResourcesError: Kubernetes has no known key for the devices, or the key belongs to another family.
@@ -227,7 +229,7 @@ def devices_of(node_type: NodeType) -> PodDevices | None:
         if key is None:
             raise InvalidResourcesError(
                 f"node type {node_type.name!r}: there is no known Kubernetes resource for devices of {plugin.family}: "
-                "set device_key to that of your cluster"
+                "set device_key to the resource that your cluster uses"
             )
         return PodDevices(resource, int(amount), key, plugin)
     return None
@@ -239,7 +241,7 @@ def type_selector(node_type: NodeType, platform: Platform | None) -> dict[str, s
     TPUs have GKE's labels on any platform.
 
     Raises:
-        InvalidResourcesError: GKE has no TPUs of this type or amount.
+        InvalidResourcesError: Ray on Kubernetes does not support TPUs of this type, or the topology is missing.
     """
     if node_type.custom.get("TPU"):
         return _tpu_selector(node_type)

@@ -60,7 +60,10 @@ def policies_by_slot(policy: ResourcePolicy) -> tuple[ResourcePolicy, ...]:
 
 
 def divided(number: int, weights: Sequence[float]) -> list[int]:
-    """Divide ``number`` into whole parts by weight, each at least 1 if possible. The first parts get the remainder."""
+    """Divide ``number`` into whole parts in proportion to ``weights``, each at least 1 if possible.
+
+    The first parts get the remainder.
+    """
     least = [1 if at < number else 0 for at in range(len(weights))]
     free = number - sum(least)
     parts = [one + int(free * weight / sum(weights)) for one, weight in zip(least, weights, strict=True)]
@@ -70,7 +73,7 @@ def divided(number: int, weights: Sequence[float]) -> list[int]:
 
 
 class ChosenNodes(NamedTuple):
-    """Nodes for the trials of ``policy``, which is a choice of the user's policy, and notes for the user."""
+    """Nodes for the trials of ``policy``, which is one of the choices of the user's policy, and notes for the user."""
 
     policy: ResourcePolicy
     units: Units
@@ -124,7 +127,7 @@ class _Filling:
         return self.choices[at].num_trials if at in self.choices else 0
 
     def fill(self, at: int, num_trials: int) -> None:
-        """Choose nodes for a number of trials of a share, unless enough are chosen."""
+        """Choose nodes for a number of trials of a share, unless the chosen nodes already have room for them."""
         if num_trials <= self.num_trials(at) or at in self.errors:
             return
         taken = self.units(without=at)
@@ -253,7 +256,8 @@ def choose_by_decision(
         objective: Objective = "cost" if measured.has_prices else "time"
         device = measured.at.device(objective)
         best = sorted(candidates, key=lambda each: each.nodes.plan.use_gpu != (device == "GPU"))
-        how = f"some prices are unknown, so {objective} decides: the {device} at size {measured.at.size}"
+        measure = f"{objective} of a trial at size {measured.at.size}"
+        how = f"some node prices are unknown, so the {measure} determines the device: {device}"
     shares = tuple(
         Share(each.policy, num_trials if at == 0 else 0)
         for at, each in enumerate(each for each in best if each.choice is best[0].choice)
@@ -285,6 +289,6 @@ def _about_share(candidates: list[_Candidate], measured: Measured) -> Iterator[s
         gpus = each.nodes.plan.worker.gpus
         if 0 < gpus < 1 and measured.at.gpu.device == "gpu":
             yield (
-                f"measured with a whole GPU, but a trial gets {format_amount(gpus)}: it may be slower than measured if "
+                f"measured with a whole GPU, but a trial gets {format_amount(gpus)}: the trial may be slower if "
                 "it shares the GPU"
             )

@@ -12,7 +12,10 @@ from tune_policies.values.sanitize import shortened
 from tune_policies.values.value import Value
 
 Severity = Literal["error", "warning", "note"]
-"""An error means that the cluster does not work as its file describes. A warning means that it may not work."""
+"""An error means that the cluster does not work as its file describes. A warning means that it may not work.
+
+A note is informational.
+"""
 
 
 class Found(NamedTuple):
@@ -98,5 +101,5 @@ class RuleBook(list[Rule]):
 
 
 def why(check: Callable[..., object]) -> str:
-    """Return the docstring of a check in one line."""
+    """Return the docstring of a check as a single line."""
     return " ".join((check.__doc__ or "").split())

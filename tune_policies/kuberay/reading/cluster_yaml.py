@@ -100,7 +100,7 @@ FILLS_RESOURCES: Final = "aws"
 
 
 def is_cluster_yaml(data: object) -> bool:
-    """Return whether a document is a cluster YAML and not a manifest of Kubernetes."""
+    """Return whether a document is a cluster YAML and not a Kubernetes manifest."""
     if not isinstance(data, dict) or "kind" in data or "apiVersion" in data:
         return False
     provider = data.get("provider")
@@ -108,7 +108,7 @@ def is_cluster_yaml(data: object) -> bool:
 
 
 def provider_of(data: Mapping[str, Any]) -> str:
-    """Return the type of the provider, or an empty text if the file has none."""
+    """Return the type of the provider, or an empty string if the file has none."""
     provider = data.get("provider")
     return str(provider.get("type", "")) if isinstance(provider, dict) else ""
 
@@ -128,7 +128,7 @@ def with_defaults(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _local_cluster_fields(data: dict[str, Any]) -> dict[str, Any]:
-    """Return Ray's fields for a list of machines: one node type with all machines, unless the file limits them."""
+    """Return the fields that Ray adds for a list of machines: one node type with all machines, or fewer if limited."""
     if data.get(NODE_TYPES):
         return {}
     provider, least, most = data["provider"], data.get("min_workers"), data.get("max_workers")
@@ -224,7 +224,7 @@ class InstanceTypes(NamedTuple):
                 )
 
     def _machine(self, node_type: YamlNodeType) -> NodeType | None:
-        """Return the catalog's entry for the instance type, found by its ``node_config`` or by its name."""
+        """Return the entry of the catalog whose ``node_config`` or name matches the instance type, or ``None``."""
         instance = node_type.node_config.get(_INSTANCE_TYPE)
         if self.provider != FILLS_RESOURCES or self.catalog is None or not isinstance(instance, str):
             return None

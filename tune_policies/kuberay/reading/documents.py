@@ -124,7 +124,7 @@ def _cluster_of(kind: str, manifest: dict[str, Any]) -> tuple[list[ClusterInFile
             path = place[:number]
             return [], [*problems, FieldProblem(path, f"{path[-1]} must be a mapping, got {shorten(spec)}")]
         if spec.get(key) is None:
-            if not spec.get("clusterSelector"):  # with it, the job uses a running cluster
+            if not spec.get("clusterSelector"):  # a job with a selector uses a running cluster
                 problems.append(FieldProblem(place[: number + 1], f"{key} is missing: it must define the cluster"))
             return [], problems
         spec = spec[key]

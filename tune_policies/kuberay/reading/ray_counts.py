@@ -80,7 +80,7 @@ def _whole_param(params: Mapping[str, str], param: str) -> int:
 
 
 def slice_shape(group: HeadGroup) -> SliceShape | None:
-    """Return the shape of a group's TPU slices from the labels of GKE, or ``None`` if Ray finds none."""
+    """Return the shape of a group's TPU slices from its node selector, or ``None`` if GKE's labels are missing."""
     selector = group.template.spec.nodeSelector
     topology, device = selector.get(GKE_TPU_TOPOLOGY), TPU_TYPES.get(selector.get(GKE_TPU_TYPE, ""))
     if not topology or device is None:
@@ -97,7 +97,7 @@ def _custom(group: HeadGroup) -> dict[str, int]:
         return {}
     text = group.rayStartParams["resources"]
     try:
-        # Ray removes the quotes and the backslashes for the shell.
+        # Ray removes the first and the last character, which are usually quotes for the shell, and all backslashes.
         found = parse_json(text[1:-1].replace("\\", ""))
     except ValueError:
         found = None
@@ -180,7 +180,7 @@ def check_resource_name(name: str) -> None:
 def started_counts(group: HeadGroup) -> dict[str, int]:
     """Return the amounts that Ray counts on a node without an autoscaler, by Ray's resource name; memory in bytes.
 
-    For devices that Ray detects on the node, the amount is the minimum that it can find there.
+    For devices that Ray detects on the node, the result contains the minimum that Ray can detect.
 
     Raises:
         InvalidResourcesError: The number of CPUs is missing, or an amount is wrong.
@@ -192,7 +192,7 @@ def started_counts(group: HeadGroup) -> dict[str, int]:
         if resource is None or amount == 0:
             continue
         if resource == "GPU" and not _IS_MIG(key):
-            amount = 1  # all time slices may belong to one GPU; ``ray_counts`` counts whole GPUs
+            amount = 1  # the minimum, because all time slices may belong to one GPU; ``ray_counts`` adds whole GPUs
         elif key in NEURON_CHIPS:
             amount *= _CORES_OF_A_CHIP
         detected[resource] = amount

@@ -51,7 +51,7 @@ def _check_for_old_autoscaler(design: ClusterDesign, ray_version: str) -> None:
 
 
 def _selected_alike(nodes: Sequence[NodeType], options: WriteOptions) -> list[list[str]]:
-    """Return the names of node types with different sizes whose pods select the same nodes."""
+    """Return lists of node types that have different sizes but select the same nodes, by name."""
     found: dict[tuple[tuple[str, str], ...], list[NodeType]] = {}
     for node in nodes:
         if selector := node_selector(node, options.platform):
@@ -114,7 +114,7 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
             "have GPUs."
         )
     if options.platform is not None and any(node.gpus and type_selector(node, options.platform) for node in nodes):
-        yield f"Nodes with GPUs are selected by the labels of platform {options.platform!r}: set yours if it differs."
+        yield f"Nodes with GPUs are selected by the labels of {options.platform!r}: if your platform differs, set it."
     yield "Optional fields are commented out: complete those that you need, in each group."
     if options.job is not None:
         yield "Nodes and their files are deleted after the job: set storage_path to a bucket or a volume."

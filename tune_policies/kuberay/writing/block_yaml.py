@@ -11,7 +11,7 @@ Path: TypeAlias = tuple[str | int, ...]
 """The keys and indices that lead to a part of the data."""
 
 Optional: TypeAlias = dict[Path, Iterable[str]]
-"""Optional lines of YAML, by the path of the part above which they are written as comments."""
+"""Optional lines of YAML by path. They are written as comments above the part at this path."""
 
 _WIDTH: Final = 120
 _MAY_BE_ANOTHER_TYPE: Final = re.compile(r"[-+.]?\d.*|[yn~]", re.IGNORECASE)
@@ -37,7 +37,7 @@ _BlockDumper.add_representer(str, _represent_text)
 
 
 def to_block_yaml(data: Mapping[str, Any], comments: Iterable[str], optional: Optional) -> str:
-    """Return one document as text, with paragraphs of comments above, and optional lines above their parts."""
+    """Return a YAML document with ``comments`` at its top, and optional lines as comments above their parts."""
     body = yaml.dump(data, Dumper=_BlockDumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
     root = yaml.compose(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     lines = body.split("\n")

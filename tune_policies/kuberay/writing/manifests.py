@@ -174,7 +174,7 @@ def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str,
     kind = "RayCluster" if options.job is None else "RayJob"
     if kind == "RayJob" and len(design.name) > _LONGEST_JOB_NAME:
         raise InvalidResourcesError(
-            f"the name {design.name!r} has {len(design.name)} characters, but that of a RayJob can have at most "
+            f"the name {design.name!r} has {len(design.name)} characters, but the name of a RayJob can have at most "
             f"{_LONGEST_JOB_NAME}: use a shorter name"
         )
     metadata = {"name": design.name} | ({} if options.namespace is None else {"namespace": options.namespace})
@@ -261,8 +261,8 @@ def _amount_fields(node_type: NodeType, options: WriteOptions) -> dict[str, Any]
 def _replicas(group: DesignedGroup, nodes: int) -> int:
     if nodes % group.num_hosts:
         raise InvalidResourcesError(
-            f"the group {group.node_type.name!r} cannot have {nodes} nodes: use a multiple of {group.num_hosts}, which "
-            "are added together"
+            f"the group {group.node_type.name!r} cannot have {nodes} nodes: use a multiple of {group.num_hosts}, "
+            "because all hosts of a slice are added at once"
         )
     return nodes // group.num_hosts
 

@@ -91,7 +91,7 @@ class WriteOptions(Value):
     def _must_reach_the_cluster(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is None:
             return None
-        # KubeRay quotes it as Go does, with double quotes: BuildJobSubmitCommand in common/job.go.
+        # KubeRay encloses the runtime environment in double quotes: BuildJobSubmitCommand in common/job.go.
         if wrong := next((text for text in _texts(value) if "$" in text or "`" in text), None):
             raise InvalidResourcesError(
                 f"runtime_env contains {shorten(wrong)}, but KubeRay's shell interprets '$' and '`': remove these "
@@ -141,7 +141,7 @@ def _minor(version: str) -> tuple[int, int]:
 
 
 def _texts(part: object) -> list[str]:
-    """Return all texts in plain data, including keys."""
+    """Return all strings in plain data, including keys."""
     if isinstance(part, dict):
         return [text for pair in part.items() for each in pair for text in _texts(each)]
     if isinstance(part, list | tuple):

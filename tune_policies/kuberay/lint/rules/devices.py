@@ -52,11 +52,11 @@ def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
     It adds no node of this group for a trial that needs the device, so the trial stays pending indefinitely.
     """
     if not at.is_autoscaling:
-        return  # Ray counts the devices of a node when it starts
+        return  # Ray counts the devices of a node when the node starts
     try:
         counted = ray_counts(at.spec)
     except InvalidResourcesError:
-        return  # another rule reports it
+        return  # another rule reports the wrong amount
     for key, amount in at.devices.items():
         resource = ray_resource(key)
         if resource is not None and resource not in counted:
@@ -87,13 +87,13 @@ def _wrong_spelling(at: Group[HeadGroup]) -> Iterator[Found]:
 def misspelled_resources(
     name: str, path: tuple[str | int, ...], names: Iterable[str], others: Mapping[str, str] = {}
 ) -> Iterator[Found]:
-    """Yield Ray's resources that are spelled differently.
+    """Yield a finding for each misspelled name of a Ray resource.
 
     Args:
         name: The name of the group or node type in messages.
         path: The path of the resources.
         names: The names of the resources.
-        others: More names in Ray's spelling, by their lower-case form.
+        others: Further names of Ray resources, by their lower-case form.
     """
     known = _SPELLINGS | dict(others)
     for given in names:
@@ -140,7 +140,7 @@ def has_other_gpus(at: Group[HeadGroup]) -> bool:
 def _gpus_differ_from_limit(gpus: _StatedGpus) -> Iterator[Found]:
     """Ray counts the stated number. If the pod has fewer GPUs, trials fail. If it has more, GPUs stay idle.
 
-    Another number is only correct if the device plugin counts wrongly.
+    A different number is only correct if the device plugin counts wrongly.
     """
     if gpus.requested not in (0, gpus.stated):
         message = f"Ray counts {gpus.stated} GPUs in {gpus.at}, but each pod requests {gpus.requested} from Kubernetes"
@@ -176,7 +176,7 @@ def _several_mig_devices(at: Group[HeadGroup]) -> Iterator[Found]:
     for key, amount in at.devices.items():
         if key.startswith("nvidia.com/mig-") and (exact(amount) or 0) > 1:
             message = f"{at} has {amount} × {key} in a pod, but CUDA shows only one of them to a process"
-            fix = "request 1 per pod, with the CPUs and the memory for one, and more pods"
+            fix = "request 1 per pod, with the CPUs and the memory for one device, and use more pods"
             yield Found(at.key_path(key), message, fix)
 
 
@@ -249,7 +249,7 @@ def _chips_per_host(slices: _Slices) -> Iterator[Found]:
 
 @RULES.of_each(_slices, "tpu-hosts-per-slice", "error", _GKE)
 def _hosts_per_slice(slices: _Slices) -> Iterator[Found]:
-    """The hosts of a slice are added together. With a wrong number of hosts, the slice never becomes ready."""
+    """All hosts of a slice are added at once. With a wrong number of hosts, the slice never becomes ready."""
     topology, hosts = slices.selector.get(GKE_TPU_TOPOLOGY, ""), slices.at.spec.numOfHosts
     if not re.fullmatch(r"\d{1,4}(x\d{1,4}){1,2}", topology) or slices.chips == 0:
         return

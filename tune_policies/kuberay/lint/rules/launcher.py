@@ -82,7 +82,7 @@ def _limit_missing(file: _File) -> Iterator[Found]:
     wanted = sum(math.inf if number is None else number for number in workers)
     if most is None:
         yield Found((), "max_workers is missing, and Ray has no default for this provider", "write max_workers")
-    elif NODE_TYPES in file.data and wanted > most:  # without node types, Ray's default number is intended too
+    elif NODE_TYPES in file.data and wanted > most:  # a file without node types relies on all of Ray's defaults
         yield Found((), f"max_workers is missing, so the cluster has at most {most} workers", "write max_workers")
 
 

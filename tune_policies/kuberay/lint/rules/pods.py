@@ -138,7 +138,7 @@ def _taint_not_tolerated(at: Group[HeadGroup]) -> Iterator[Found]:
     GKE and some other platforms add the toleration automatically.
     """
     tolerations, path = at.pod.tolerations, (*at.pod_path, "tolerations")
-    for key in at.devices.keys() - {_TPU}:  # only GKE has TPUs, and it adds the toleration
+    for key in at.devices.keys() - {_TPU}:  # only GKE has TPUs, and GKE adds the toleration
         taint = _taint_of(at, key)
         is_misspelled = suggest(str(taint.key), [each.key for each in tolerations if each.key])
         # If the pod tolerates other taints, the user has probably considered the taints of the nodes.
@@ -174,7 +174,7 @@ def _node_selector_missing(cluster: ClusterInFile) -> Iterator[Found]:
     for at in workers_of(cluster):
         for key in at.devices:
             if keys[key] > 1 and not at.pod.nodeSelector and not extra(at.pod, "affinity"):
-                message = f"the pods of {at} can run on any node with {key}, also on those of other groups"
+                message = f"the pods of {at} can run on any node with {key}, including nodes of other groups"
                 yield Found(at.pod_path, message, "add a nodeSelector for the device type of its nodes")
 
 
@@ -309,7 +309,7 @@ def _tolerates(own: Toleration, taint: Toleration) -> bool:
 
 @RULES.of_each(groups_of, "visible-devices-set", "warning", "resolve in ray._private.resource_and_label_spec")
 def _visible_devices_set(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray uses only the devices in the variable, and does not start if the group states more devices."""
+    """Ray uses only the devices that the variable lists, and does not start if the group states more devices."""
     for name in sorted(_VARIABLES.keys() & at.environment.keys()) if at.devices else ():
         message = f"{at} sets {name}={at.environment[name]}"
         sets = "it" if _VARIABLES[name] == name else _VARIABLES[name]

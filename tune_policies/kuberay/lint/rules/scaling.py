@@ -125,7 +125,7 @@ def _never_scales_up(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """Without an autoscaler, KubeRay keeps the number of replicas and never reaches maxReplicas."""
     replicas, most = at.spec.replicas, at.spec.maxReplicas
     if not at.is_autoscaling and at.devices and "maxReplicas" in at.spec.model_fields_set and replicas < most:
-        message = f"{at} has {replicas} replicas, maxReplicas {most} and no autoscaler that adds the others"
+        message = f"{at} has {replicas} replicas, maxReplicas {most} and no autoscaler that adds the missing replicas"
         fix = "write enableInTreeAutoscaling: true, or set replicas, minReplicas and maxReplicas to the same number"
         yield Found((*at.path, "maxReplicas"), message, fix)
 
@@ -158,7 +158,7 @@ def _head_runs_trials(cluster: ClusterInFile) -> Iterator[Found]:
 
 
 def _ignored(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], str]]:
-    """Yield each group and the end of a message, if the autoscaler of this Ray version ignores the fields."""
+    """If the autoscaler ignores ``resources`` and ``labels`` of groups, yield each group and the end of a message."""
     version = ray_version_of(cluster)
     if is_autoscaling(cluster) and version is not None and version < READS_GROUP_FIELDS:
         for at in groups_of(cluster):
@@ -188,7 +188,7 @@ _KUEUE_CLUSTERS: Final = "https://kueue.sigs.k8s.io/docs/tasks/run/rayclusters/#
 
 @RULES.of_each(groups_of, "kueue-no-requests", "warning", _KUEUE_CLUSTERS)
 def _no_requests(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Kueue counts the requests of pods, so a pod without requests exceeds the quota."""
+    """Kueue counts the requests of pods, so pods without requests can exceed the quota."""
     asked = at.container.resources
     if at.cluster.metadata.labels.get(_QUEUE) and not asked.requests and not asked.limits:
         yield Found(at.container_path, f"{at} requests no resources", "write requests of CPU and memory")
