@@ -108,7 +108,7 @@ class AutoscalingPolicy(WrappingPolicy):
             return fewest
         # The inner policy leaves resources free, so the trials alone do not determine the number of nodes.
         steps = [name for name in {**fewest, **most} for _ in range(most[name])]
-        first = {name: steps.index(name) for name in set(steps)}
+        first = {name: steps.index(name) for name in dict.fromkeys(steps)}
 
         def some(number: int) -> dict[str, int]:
             return {name: min(most[name], number - at) for name, at in first.items() if number > at}
