@@ -42,7 +42,7 @@ class BenchmarkedPolicy(ResourcePolicy):
     """Runs each trial on the device that was better for its size in benchmarks: CPU or GPU.
 
     The size of a trial is a number in its config. The policy uses the measurement of the largest size that does not
-    exceed it. If all measured sizes are larger, it uses the smallest one. A trial runs on the GPU if the whole
+    exceed the size of the trial, or otherwise the smallest measured size. A trial runs on the GPU if the whole
     confidence interval favors the GPU, and otherwise on the CPU. A trial whose config lacks the number runs on the GPU.
     If the cluster has slots on only one of the two devices, all trials run there.
 
@@ -56,7 +56,7 @@ class BenchmarkedPolicy(ResourcePolicy):
             wrong.
         objective: Whether to minimize the ``"time"`` or the ``"cost"`` of a trial.
         max_age_days: The maximum age of the measurement in days when the cluster is read, or ``None`` for no limit.
-        accept_other_hardware: Whether to accept a decision that was measured on another GPU or CPU than the cluster's.
+        accept_other_hardware: Whether to accept a decision from GPU or CPU models that the cluster lacks.
         accept_other_versions: Whether to accept a decision that was measured with other package versions.
 
     Raises:
@@ -111,8 +111,9 @@ class BenchmarkedPolicy(ResourcePolicy):
             by_profile = isinstance(inner, GpuMemoryPolicy) and inner.profile is not None
             if by_profile or isinstance(inner, MixedPolicy | BenchmarkedPolicy):
                 raise InvalidResourcesError(
-                    f"gpu and cpu must be policies that give every trial the same, which a {type(inner).__name__}"
-                    f"{' with a profile' if by_profile else ''} does not: use another policy, such as GpuPolicy"
+                    "gpu and cpu must be policies that give every trial the same resources, which a "
+                    f"{type(inner).__name__}{' with a profile' if by_profile else ''} does not: use another policy, "
+                    "such as GpuPolicy"
                 )
             if isinstance(inner, AutoscalingPolicy):
                 raise InvalidResourcesError("wrap BenchmarkedPolicy in AutoscalingPolicy, not the other way round")

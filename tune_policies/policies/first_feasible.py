@@ -92,7 +92,7 @@ def plan_first_feasible(
 
 
 def why_not(policy: ResourcePolicy, error: InfeasibleRequestError) -> str:
-    """Return a sentence on why a policy is skipped, without the suggestion of a fallback."""
+    """Return a sentence that explains why a policy is skipped, without the suggestion of a fallback."""
     return f"skipped {type(policy).__name__}: {error.with_texts(fallback='')}"
 
 
