@@ -64,14 +64,14 @@ class GpuTypesPolicy(WorkersPolicy):
 
     Attributes:
         cpus: The number of CPUs of each worker. ``None`` divides the CPUs of a node equally among its GPU slots. If all
-            trials must get the same resources, the node with the fewest CPUs per slot determines the number. Nodes without CPUs
-            are not used, unless no node has CPUs.
-        accelerator_type: The device type to use, such as ``"A100"``, or ``None`` for any type. If several are
-            set, such as ``("H100", "A100")``, the policy uses the first type that a trial fits.
+            trials must get the same resources, the node with the fewest CPUs per slot determines the number. Nodes
+            without CPUs are not used, unless no node has CPUs.
+        accelerator_type: The device type to use, such as ``"A100"``, or ``None`` for any type. If several are set,
+            such as ``("H100", "A100")``, the policy uses the first type that a trial fits.
         min_trials: The minimum number of trials that must run at once. If fewer fit, the policy tries the next type.
         custom: The custom Ray resources of each worker, by name.
-        same_for_all: Whether all trials get the same resources on every node. Otherwise, the CPUs and the GPU memory of a trial
-            depend on its node.
+        same_for_all: Whether all trials get the same resources on every node. Otherwise, the CPUs and the GPU memory
+            of a trial depend on its node.
     """
 
     cpus: Amount | None = None
