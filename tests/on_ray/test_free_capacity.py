@@ -32,7 +32,7 @@ class Server:
 
 
 def wait_for_free_gpus(number=2):
-    """Wait until a probe reports this number of free GPUs, because Ray updates it with a delay."""
+    """Wait until a probe reports this number of free GPUs, because Ray updates the number with a delay."""
 
     def are_free():
         (node,) = probe_cluster().nodes

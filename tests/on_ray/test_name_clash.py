@@ -49,7 +49,7 @@ def project(tmp_path):
 
 
 def run(project, *arguments):
-    # The user's project comes first on sys.path, as for a script in that folder. tune-policies is importable, too.
+    # Put the user's project first on sys.path, as Python does for a script in that folder, and this project after it.
     environment = {**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{INSTALLED}"}
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(

@@ -248,8 +248,8 @@ def test_all_private_members_of_tunes_controller_that_are_used_are_checked_at_th
 
 
 @pytest.mark.parametrize("name", [*tune_controller.MEMBERS, "resumed", "search_alg", "get_trials", "checkpoint"])
-def test_tunes_controller_has_the_private_members(watched, name):
-    """Its public members are not documented either."""
+def test_tunes_controller_has_the_members_that_are_used(watched, name):
+    """Public members are checked too, because they are not documented either."""
     assert hasattr(watched.controller, name)
 
 

@@ -75,7 +75,7 @@ def timed(policy, **kwargs):
 
 
 def without_types():
-    """Probe without the autoscaler's node types, like a cluster on KubeRay."""
+    """Probe without the autoscaler's node types, as on KubeRay."""
     return probe_cluster().model_copy(update={"node_types": None, "max_nodes_to_add": None})
 
 
