@@ -39,7 +39,7 @@ def real_ray():
 
 
 def train(config):
-    """Report four steps. From the second step on, a large batch needs half a GPU."""
+    """Report four steps. The second step of a large batch needs half a GPU."""
     done = steps_done()
     share = ray.get_runtime_context().get_assigned_resources()["GPU"]
     for step in range(done + 1, NUM_STEPS + 1):

@@ -304,7 +304,7 @@ class DiesOnReset(tune.Trainable):
 @pytest.mark.slow
 @pytest.mark.ray_border
 def test_a_trial_is_retried_once_if_its_reused_process_crashes(tmp_path):
-    """Tune reports the crash to the trial twice."""
+    """Tune reports the crash of the process twice."""
     scheduler = PolicyScheduler(CpuPolicy(cpus=6))
 
     trials = run(tmp_path, scheduler, DiesOnReset, 2, reuse_actors=True, max_failures=1)

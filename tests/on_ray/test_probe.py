@@ -169,7 +169,7 @@ def ray_client(monkeypatch):
     with cluster_of({"num_cpus": 2, "ray_client_server_port": port}) as cluster:
         eventually(lambda: port_answers(port), bool)
         wait_for_runtime_environments(cluster)
-        # Only one connection, because each starts a server process, and Ray may hang if it starts several.
+        # Connect only once, because each connection starts a server process, and Ray may hang if it starts several.
         ray.init(f"ray://127.0.0.1:{port}", logging_level="ERROR", log_to_driver=False)
         yield
 

@@ -225,7 +225,7 @@ def watched(own_ray, tmp_path_factory):
 
 
 def private_members_used(module, names):
-    """Return the private attributes that a module uses of the objects with these variable names."""
+    """Return the private attributes that a module accesses on the objects with these variable names."""
     return sorted(
         {
             node.attr
@@ -330,7 +330,7 @@ def test_the_function_of_a_trainable_can_be_wrapped(tmp_path):
 
 
 class FailPendingTrials(FIFOScheduler):
-    """Fails trials with ``fails`` in their config before they start."""
+    """Before they start, fails the trials whose config sets ``fails``."""
 
     def on_trial_add(self, tune_controller_, trial):
         super().on_trial_add(tune_controller_, trial)
