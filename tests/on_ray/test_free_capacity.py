@@ -1,4 +1,4 @@
-"""If other programs use the GPUs, a policy plans with the free ones, waits for their release, or falls back to CPUs."""
+"""If other programs use GPUs, a policy plans with the free GPUs, waits for their release, or falls back to CPUs."""
 
 import threading
 import time

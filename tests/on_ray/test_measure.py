@@ -88,7 +88,7 @@ def on_stderr():
 
 @pytest.fixture(scope="module")
 def measured(cluster, on_stderr):
-    """Measure one config of each kind, and return the error and the measurements by config."""
+    """Measure configs with different outcomes, and return the error and the measurements by config."""
     configs = [
         {"batch": 8},
         {"batch": 16},

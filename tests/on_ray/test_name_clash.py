@@ -108,7 +108,7 @@ def test_trainers_and_tune_policies_trainers_are_the_same_module_in_driver_and_w
     assert done.stdout == "True True True True\n", done.stderr
 
 
-def test_a_users_package_named_benchmarks_does_not_hide_the_benchmarks(project):
+def test_a_users_package_named_benchmarks_does_not_hide_tune_policies_benchmarks(project):
     theirs = run(project, "-m", "benchmarks")
     ours = run(project, "-m", "tune_policies.benchmarks", "show", "--help")
 
