@@ -39,7 +39,7 @@ def used_bytes():
 
 @contextmanager
 def memory_in_use(amount):
-    """Start a process that allocates this many bytes of GPU memory."""
+    """Keep this many bytes of GPU memory allocated in another process."""
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(amount)], stdout=subprocess.PIPE)
     try:
         assert process.stdout.readline() == b"held\n"

@@ -30,7 +30,7 @@ def run_set():
 
 @pytest.fixture(scope="module")
 def on_cpu():
-    """The run set of a workload on the device gpu that computes on the CPU."""
+    """The run set of a workload that is called for a GPU, but computes on the CPU."""
     sizes = {f"{__name__}:stays_on_cpu": (64,)}
     return measured(Settings(sizes=sizes, devices=("gpu",), num_rounds=1, has_control=False))
 
@@ -69,7 +69,7 @@ def test_times_include_the_execution_of_queued_gpu_work(run_set):
     assert min(run_on(run_set, "gpu").times_s(Phase.COMPUTE)) > 2 * SIZE**3 / 1e16
 
 
-def test_only_a_process_on_a_gpu_uses_gpu_memory(run_set):
+def test_only_a_process_on_a_gpu_reports_gpu_memory(run_set):
     assert run_on(run_set, "cpu").peak_gpu_bytes is None
     assert run_on(run_set, "gpu").peak_gpu_bytes >= 3 * 4 * SIZE**2
 

@@ -27,7 +27,7 @@ except Exception as error:
 
 
 def cause_of_oom(fraction, held, asked):
-    """Return the classified error of a process that allocates two parts of the device, ``held`` and ``asked``."""
+    """Return the classified error of a process that allocates ``held``, then ``asked``, as fractions of the GPU."""
     command = [sys.executable, "-c", ALLOCATE, str(fraction), str(held), str(asked)]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
 

@@ -17,7 +17,7 @@ from tests import models  # noqa: E402 (needs torch)
 pytestmark = pytest.mark.gpu
 
 GIB = 2**30
-# Large enough that the workspace of cuBLAS, about 10 MiB, is negligible.
+# The models are so large that the workspace of cuBLAS, about 10 MiB, is negligible.
 TRAININGS = {
     "mlp": models.mlp(batch=4096, width=4096),
     "resnet": models.resnet(batch=128, size=128),

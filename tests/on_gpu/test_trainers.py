@@ -1,6 +1,6 @@
 """The memory limits and visible devices of workers of each framework on a real GPU. `make test-gpu` runs these tests.
 
-Each test imports its own trainer, so that a machine without one framework can run the tests of the others.
+Each test imports its own trainer, so that a test does not need the frameworks of the other tests.
 """
 
 import json

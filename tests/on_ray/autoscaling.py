@@ -144,7 +144,7 @@ def _free_port():
 
 @contextmanager
 def cluster_of_yaml(text, *, v2):
-    """Start and connect to the cluster that a cluster YAML describes, with raylets of this machine as nodes."""
+    """Start the cluster of a cluster YAML, with raylets on this machine as nodes, and connect to it."""
     config = yaml.safe_load(text)
     types = dict(config["available_node_types"])
     head = types.pop(config["head_node_type"])

@@ -1,6 +1,6 @@
 """A node provider whose launches succeed, fail or hang, controlled by files.
 
-It starts a real raylet on this machine for each node, with simulated GPUs. Ray's autoscaler uses it like any cloud.
+For each node, it starts a real raylet with simulated GPUs here. The autoscaler uses it like a cloud's provider.
 """
 
 import time
@@ -11,7 +11,7 @@ from ray.autoscaler.node_launch_exception import NodeLaunchException
 from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
 
 LAUNCHED = ".launched"
-"""The suffix of the file that the last launch of a node type touches."""
+"""The suffix of the file that each launch of a node type touches."""
 
 
 class LaunchingProvider(FakeMultiNodeProvider):

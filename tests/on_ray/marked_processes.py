@@ -20,7 +20,7 @@ def processes_with(variable, value):
 
 
 def ends(pid, within_s=20):
-    """Return whether the process ends in time. A zombie has ended."""
+    """Return whether the process ends within ``within_s`` seconds. A zombie counts as ended."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:
@@ -33,7 +33,7 @@ def ends(pid, within_s=20):
 
 
 def end_processes(variable, value, timeout_s=20):
-    """Kill processes that were started with this value until none remains."""
+    """Kill the processes that were started with this value of an environment variable until none remains."""
     deadline = time.monotonic() + timeout_s
     while processes := processes_with(variable, value):
         for process in processes:

@@ -79,7 +79,7 @@ def ray_with_stand_ins(folder, **resources):
 
 @contextmanager
 def without_prestarted_workers():
-    """Stop raylets from starting worker processes in advance, which most nodes never use."""
+    """Prevent raylets from starting worker processes in advance, because most nodes never use them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_prestart_worker_first_driver", "0")
         patch.setenv("RAY_enable_worker_prestart", "0")

@@ -31,7 +31,7 @@ RAY = {"num_cpus": 2}
 
 
 def trainer_of(loop, run_config=None):
-    """Return a builder of Ray's trainer without a framework, whose workers start within a second."""
+    """Return a builder of Ray's trainer without a framework. Its workers start within a second."""
 
     def build(config):
         return DataParallelTrainer(
@@ -206,7 +206,7 @@ def run_until_killed(address, folder):
 @pytest.mark.ray_border
 @pytest.mark.skipif(Version(ray.__version__) < Version("2.54"), reason="Train does not number its reports")
 def test_a_trial_resumes_from_its_latest_checkpoint_after_its_program_was_killed(tmp_path):
-    """Tune saved the state of the run only at its start."""
+    """Tune saves the state of the run only when the run starts."""
     address = ray.get_runtime_context().gcs_address
     command = f"from {__name__} import run_until_killed; run_until_killed({address!r}, {str(tmp_path)!r})"
     variables = os.environ | {"TUNE_GLOBAL_CHECKPOINT_S": "1000"}

@@ -16,7 +16,7 @@ from tune_policies.probe import node_facts
 from tune_policies.probe.doctor import cluster_reader
 from tune_policies.probe.doctor.cluster_reader import examine
 
-# More than any machine has.
+# More GPUs and CPUs than any machine has.
 MANY_GPUS, MANY_CPUS = 64, 4096
 
 SHOW_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"  # Ray 2.50 hides the GPUs from tasks that request none
@@ -129,7 +129,7 @@ def test_reserved_resources_are_counted_and_a_node_that_does_not_respond_in_time
 
 @pytest.mark.rest
 def test_without_a_ray_cluster_only_this_machine_is_checked_and_ray_is_not_started(isolated_environment, tmp_path):
-    """Output of ``sitecustomize`` is not parsed as a result."""
+    """The output of ``sitecustomize`` is not parsed as a result."""
     packages, ray_folder = tmp_path / "packages", tmp_path / "ray"
     packages.mkdir()
     ray_folder.mkdir()

@@ -19,7 +19,7 @@ ALONE = 1
 
 
 def record_world_size(config):
-    """Record the number of workers until there are enough."""
+    """Record the number of workers until it reaches ``enough``."""
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
         size = ray.train.get_context().get_world_size()
@@ -71,7 +71,7 @@ def test_a_run_starts_on_the_existing_nodes_and_grows_when_a_node_is_added(clust
         run = pool.submit(fit, plan, tmp_path, enough=2)
         while not (tmp_path / "1").exists() and not run.done():
             time.sleep(0.1)
-        cluster.add_node(num_cpus=1)  # in the main thread, because only it can handle signals
+        cluster.add_node(num_cpus=1)  # in the main thread, because only the main thread can handle signals
         run.result()
 
     assert plan.common_slot.max_workers == 2

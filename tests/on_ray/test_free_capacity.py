@@ -1,4 +1,4 @@
-"""If other programs use the GPUs, a policy plans with the free ones, waits for their release, or falls back to CPUs."""
+"""If other programs use GPUs, a policy plans with the free GPUs, waits for their release, or falls back to CPUs."""
 
 import threading
 import time
@@ -32,7 +32,7 @@ class Server:
 
 
 def wait_for_free_gpus(number=2):
-    """Wait until a probe reports this number of free GPUs, because Ray updates it with a delay."""
+    """Wait until a probe reports this number of free GPUs, because Ray updates the number with a delay."""
 
     def are_free():
         (node,) = probe_cluster().nodes

@@ -30,7 +30,7 @@ RAY = {"num_cpus": 2}
 
 
 def trainer_for(tmp_path, loop, num_workers=1, **scaling):
-    """Return Ray's trainer without a framework, whose workers start within a second."""
+    """Return Ray's trainer without a framework. Its workers start within a second."""
     return DataParallelTrainer(
         loop,
         scaling_config=ScalingConfig(num_workers=num_workers, **scaling),

@@ -142,7 +142,7 @@ def leave_a_child(config):
 
 
 @pytest.mark.rest
-def test_processes_of_a_stopped_function_are_recorded_with_its_own_trial(nvml, tmp_path):
+def test_processes_left_by_a_stopped_trial_are_recorded_with_that_trial(nvml, tmp_path):
     space = {"trial": tune.grid_search([1, 2])}
     stop = {"training_iteration": 1}
     trials = run(leave_a_child, tmp_path, config=space, stop=stop, reuse_actors=True, max_concurrent_trials=1)

@@ -1,4 +1,4 @@
-"""Measures the memory of trials and plans with it, with simulated GPUs and stand-ins for CuPy and NVML.
+"""Measures the memory of trials and makes plans from it, with simulated GPUs and stand-ins for CuPy and NVML.
 
 The stand-ins (tests/stand_ins.py) simulate allocations and their counters. The tests in tests/on_gpu use real
 frameworks and a real driver.
@@ -88,7 +88,7 @@ def on_stderr():
 
 @pytest.fixture(scope="module")
 def measured(cluster, on_stderr):
-    """Measure one config of each kind, and return the error and the measurements by config."""
+    """Measure configs with different outcomes, and return the error and the measurements by config."""
     configs = [
         {"batch": 8},
         {"batch": 16},
@@ -137,7 +137,7 @@ with multiprocessing.get_context("fork").Pool(2) as children:
 """
 
 
-def test_host_memory_of_child_processes_counts_and_shared_memory_counts_once():
+def test_host_memory_of_child_processes_is_included_and_shared_memory_is_counted_once():
     """One of two forked children allocates half as much memory as the parent."""
     output = subprocess.run([sys.executable, "-c", WITH_CHILDREN], capture_output=True, text=True, check=True).stdout
 

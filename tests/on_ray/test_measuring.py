@@ -137,7 +137,7 @@ def test_processes_run_sequentially_if_there_are_too_few_gpus(capacity):
 
 
 @pytest.mark.rest
-def test_processes_are_interleaved_on_the_same_cpus_if_there_are_too_few(capacity):
+def test_processes_share_cpus_and_are_interleaved_if_there_are_too_few_cpus(capacity):
     run_set = measured(capacity, "environment", cpus=4, num_blocks=2)
 
     assert run_set.is_interleaved

@@ -49,7 +49,7 @@ def project(tmp_path):
 
 
 def run(project, *arguments):
-    # The user's project comes first on sys.path, as for a script in that folder. tune-policies is importable, too.
+    # Put the user's project first on sys.path, as Python does for a script in that folder, and this project after it.
     environment = {**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{INSTALLED}"}
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(
@@ -108,7 +108,7 @@ def test_trainers_and_tune_policies_trainers_are_the_same_module_in_driver_and_w
     assert done.stdout == "True True True True\n", done.stderr
 
 
-def test_a_users_package_named_benchmarks_does_not_hide_the_benchmarks(project):
+def test_a_users_package_named_benchmarks_does_not_hide_tune_policies_benchmarks(project):
     theirs = run(project, "-m", "benchmarks")
     ours = run(project, "-m", "tune_policies.benchmarks", "show", "--help")
 

@@ -1,4 +1,4 @@
-"""Nodes are added and lost while trials run. More trials start, or lost trials are requeued without a failure."""
+"""While trials run, more trials start on added nodes, and trials of lost nodes are requeued without a failure."""
 
 import tempfile
 from pathlib import Path
@@ -151,7 +151,7 @@ def test_another_trial_starts_when_a_node_is_added_and_a_starting_trial_is_not_r
 
 
 def report_twice(config):
-    """Report two results, and wait for the test between them."""
+    """Report two results. Between them, wait until the record ``continue`` is written."""
     checkpoint = tune.get_checkpoint()
     record(config, f"{ray.get_runtime_context().get_node_id()} {'first' if checkpoint is None else 'again'}")
     if checkpoint is None:

@@ -23,7 +23,7 @@ RAY = {"num_cpus": 4, "num_gpus": 2}
 
 
 def train(config):
-    """Report three steps. From the second on, a step needs the GPU fraction ``needs``."""
+    """Report three steps. The second step needs the GPU fraction ``needs``."""
     share = ray.get_runtime_context().get_assigned_resources()["GPU"]
     checkpoint = ray.train.get_checkpoint()
     done = json.loads(Path(checkpoint.path, "done.json").read_text()) if checkpoint else 0

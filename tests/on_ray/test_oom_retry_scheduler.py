@@ -39,7 +39,7 @@ def real_ray():
 
 
 def train(config):
-    """Report four steps. From the second on, a large batch needs half a GPU."""
+    """Report four steps. The second step of a large batch needs half a GPU."""
     done = steps_done()
     share = ray.get_runtime_context().get_assigned_resources()["GPU"]
     for step in range(done + 1, NUM_STEPS + 1):
@@ -385,7 +385,7 @@ def load_data(config):
 
 
 def load_under_plan(tmp_path, *trials):
-    """Run trials that end in a :exc:`MemoryError`, in a crash, or by the kernel in the given cgroup."""
+    """Run trials that end in a :exc:`MemoryError`, in a crash, or in a kill by the kernel in the given cgroup."""
     plan = GpuPolicy(gpus=0.25, cpus=0.25, memory="400MiB").plan(nodes((4, 3)))
     scheduler = PolicyScheduler(plan, OomRetryScheduler())
     return run(tmp_path, scheduler, trials, load_data, resources_per_trial=None)

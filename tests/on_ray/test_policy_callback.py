@@ -233,8 +233,8 @@ def fail_once(config):
 
 
 @pytest.mark.rest
-def test_a_restored_run_continues_its_usage_under_another_plan_and_prints_it_once(tmp_path, capfd):
-    """It continues from the usage file if this is newer than Tune's state."""
+def test_a_restored_run_continues_its_usage_and_prints_its_new_plan_once(tmp_path, capfd):
+    """The usage continues from the usage file if this file is newer than Tune's state."""
     other = PLAN.capped(1, limited_by="the test")
     run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback()])
     tuner(fail_once, PLAN, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()

@@ -165,7 +165,7 @@ class WaitForGpuTrial(Counting):
     def before_step_ends(self, has_gpu):
         if not has_gpu and self.done == 1:
             wait_until(lambda: any(" 3 GPU " in line for line in notes(Path(self.config["folder"]))))
-            time.sleep(1.5)  # until Tune has ended that trial
+            time.sleep(1.5)  # until Tune has ended the trial on the GPU
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def test_a_paused_trial_keeps_its_device_type_unless_it_may_move(tmp_path, may_m
 
 
 class SlowCpuTrials(Counting):
-    """A trial on the CPU takes as long as eight on the GPU. The first waits for its start, the ninth for its end."""
+    """GPU trials first wait for the CPU trial to start, and the ninth GPU trial waits for it to end."""
 
     def before_step_ends(self, has_gpu):
         if self.done != 1:
@@ -304,7 +304,7 @@ class DiesOnReset(tune.Trainable):
 @pytest.mark.slow
 @pytest.mark.ray_border
 def test_a_trial_is_retried_once_if_its_reused_process_crashes(tmp_path):
-    """Tune reports the crash to the trial twice."""
+    """Tune reports the crash of the process twice."""
     scheduler = PolicyScheduler(CpuPolicy(cpus=6))
 
     trials = run(tmp_path, scheduler, DiesOnReset, 2, reuse_actors=True, max_failures=1)

@@ -65,7 +65,7 @@ def test_probe_uses_the_existing_connection_and_keeps_it(monkeypatch):
     def gone(*_):
         raise ray.exceptions.RaySystemError("connection lost")
 
-    # No machine has this many GPUs, so that some of them are always simulated.
+    # No machine has this many GPUs, so some of them are always simulated.
     with local_ray(num_cpus=3, num_gpus=64, resources={"accelerator_type:A100": 1, "TPU": 4}):
         with pytest.warns(
             ProbeWarning,
@@ -115,7 +115,7 @@ def drain(node, reason="DRAIN_NODE_REASON_PREEMPTION"):
 
 
 @pytest.mark.rest
-# The GCS first still reports the drained node as schedulable, and rejects a task on it.
+# At first, the GCS still reports the drained node as schedulable, but rejects tasks on it.
 @pytest.mark.filterwarnings("ignore:CPU limits of unread nodes")
 @pytest.mark.ray_border
 def test_draining_nodes_are_separate_and_reserved_resources_count_as_in_use():
@@ -150,7 +150,7 @@ def eventually(read, true):
 
 
 def wait_for_runtime_environments(cluster):
-    """Wait for the runtime environment agent, for which the Ray Client server waits at most 15 s."""
+    """Wait for the runtime environment agent, because the Ray Client server waits for it for only 15 s."""
     ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
     ray.get(ray.remote(runtime_env={"env_vars": {"A": "1"}})(lambda: 1).remote(), timeout=100)
     ray.shutdown()
@@ -169,7 +169,7 @@ def ray_client(monkeypatch):
     with cluster_of({"num_cpus": 2, "ray_client_server_port": port}) as cluster:
         eventually(lambda: port_answers(port), bool)
         wait_for_runtime_environments(cluster)
-        # Only one connection, because each starts a server process, and Ray may hang if it starts several.
+        # Connect only once, because each connection starts a server process, and Ray may hang if it starts several.
         ray.init(f"ray://127.0.0.1:{port}", logging_level="ERROR", log_to_driver=False)
         yield
 

@@ -94,7 +94,7 @@ def cluster(request):
 
 @pytest.mark.parametrize(
     ("cluster", "policy", "fills"),
-    [shape for name in CLUSTERS for shape in shapes(name)],  # grouped by cluster, so that each starts only once
+    [shape for name in CLUSTERS for shape in shapes(name)],  # grouped by cluster, so that each cluster starts only once
     indirect=["cluster"],
     scope="module",
 )
@@ -108,7 +108,7 @@ def test_ray_schedules_all_planned_trials_at_once_and_no_further_trial(cluster, 
 
 @pytest.mark.rest
 @pytest.mark.parametrize("cluster", ["many GPUs"], indirect=True, scope="module")
-def test_trials_fit_if_the_driver_lists_fewer_gpus_than_ray(cluster):
+def test_trials_fit_if_the_gpu_driver_lists_fewer_gpus_than_ray(cluster):
     devices = [GpuDevice(index=i, name="GPU", memory_bytes=16 * GIB) for i in range(7)]
     capacity = cluster.capacity.with_nodes(
         node.model_copy(update={"devices": tuple(devices)}) for node in cluster.capacity.nodes

@@ -225,7 +225,7 @@ def watched(own_ray, tmp_path_factory):
 
 
 def private_members_used(module, names):
-    """Return the private attributes that a module uses of the objects with these variable names."""
+    """Return the private attributes that a module accesses on the objects with these variable names."""
     return sorted(
         {
             node.attr
@@ -248,8 +248,8 @@ def test_all_private_members_of_tunes_controller_that_are_used_are_checked_at_th
 
 
 @pytest.mark.parametrize("name", [*tune_controller.MEMBERS, "resumed", "search_alg", "get_trials", "checkpoint"])
-def test_tunes_controller_has_the_private_members(watched, name):
-    """Its public members are not documented either."""
+def test_tunes_controller_has_the_members_that_are_used(watched, name):
+    """Public members are checked too, because they are not documented either."""
     assert hasattr(watched.controller, name)
 
 
@@ -330,7 +330,7 @@ def test_the_function_of_a_trainable_can_be_wrapped(tmp_path):
 
 
 class FailPendingTrials(FIFOScheduler):
-    """Fails trials with ``fails`` in their config before they start."""
+    """Before they start, fails the trials whose config sets ``fails``."""
 
     def on_trial_add(self, tune_controller_, trial):
         super().on_trial_add(tune_controller_, trial)

@@ -75,7 +75,7 @@ def timed(policy, **kwargs):
 
 
 def without_types():
-    """Probe without the autoscaler's node types, like a cluster on KubeRay."""
+    """Probe without the autoscaler's node types, as on KubeRay."""
     return probe_cluster().model_copy(update={"node_types": None, "max_nodes_to_add": None})
 
 
@@ -214,7 +214,7 @@ def test_request_capacity_releases_the_nodes_after_an_error():
 
 
 @pytest.mark.usefixtures("cluster")
-def test_releasing_a_replaced_request_keeps_the_newer_one():
+def test_releasing_a_replaced_request_keeps_the_newer_request():
     plan = CpuPolicy().plan(nodes((1, 0)))
 
     request = request_capacity(plan)
@@ -305,7 +305,7 @@ def test_planning_does_not_wait_without_an_autoscaler(caplog):
             plan_when_ready(FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=9)), timeout_s=60)
 
     assert [error.short_of for error in caught.value.tried] == ["GPU", "CPU"]
-    assert "plan_when_ready" not in str(caught.value)  # the hint is omitted, because the function was called
+    assert "plan_when_ready" not in str(caught.value)  # the error does not advise to call it again
     assert plan.max_concurrent_trials == 2
     assert "and this cluster has no autoscaler" in plan.reasons[0]
     assert seconds < 5

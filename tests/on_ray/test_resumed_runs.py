@@ -74,7 +74,7 @@ class Suggesting(Searcher):
 
 
 @pytest.mark.rest
-def test_the_saved_state_of_a_run_with_a_searcher_is_the_same_as_tunes(tmp_path):
+def test_the_saved_state_of_a_run_with_a_searcher_has_the_same_keys_as_without_a_policy(tmp_path):
     """The run can therefore be resumed without a policy."""
 
     def saved(name, scheduler):

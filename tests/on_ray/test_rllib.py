@@ -26,7 +26,7 @@ CPUS = CpuPolicy(cpus=2)
 
 @pytest.fixture(scope="module")
 def ppo():
-    """Import RLlib, which takes seconds."""
+    """Import RLlib once, because the import takes seconds."""
     return pytest.importorskip("ray.rllib.algorithms.ppo", exc_type=ImportError)
 
 

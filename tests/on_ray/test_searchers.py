@@ -16,8 +16,8 @@ from tune_policies import CpuPolicy, PolicyScheduler, probe_cluster
 
 SEED = 7
 GOAL = {"metric": "loss", "mode": "min"}
-# The suggestions of a searcher depend on the order of results, so trials run one at a time. The limit also counts
-# paused trials, so with schedulers that pause trials, the resources enforce this instead.
+# The suggestions of a searcher depend on the order of results, so trials run one at a time. This limit also counts
+# paused trials, so with schedulers that pause trials, each trial reserves all CPUs instead.
 ONE_AT_A_TIME = {"max_concurrent_trials": 1}
 
 

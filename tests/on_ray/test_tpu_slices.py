@@ -1,4 +1,4 @@
-"""Ray Train reserves exactly the planned number of TPU slices, whose hosts are raylets with simulated TPUs."""
+"""Ray Train reserves exactly the planned number of TPU slices. The hosts are raylets with simulated TPUs."""
 
 import json
 import os

@@ -116,7 +116,7 @@ def fit_with_keras(config):
 def test_model_fit_works_on_two_tensorflow_workers_with_the_planned_threads(tmp_path):
     seen = seen_by_workers(trainers.build_tensorflow_trainer, fit_with_keras, tmp_path)
 
-    # The intra-op pool, the inter-op pool, and one internal thread of TensorFlow.
+    # TensorFlow has an intra-op pool, an inter-op pool, and one internal thread.
     expected = {"keras": "tf_keras", "losses": 1, "threads": 2 * THREADS + 1, "gpus": ""}
     assert seen == [expected] * 2
 

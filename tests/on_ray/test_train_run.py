@@ -59,7 +59,7 @@ def trainer_with(callback, loop, tmp_path):
 
 @pytest.fixture(scope="module")
 def error_of_worker(own_ray, tmp_path_factory):
-    """The error of a training loop, whose text contains the worker's initial checkpoint."""
+    """The error of a training loop. Its text contains the worker's initial checkpoint."""
 
     def loop():
         raise ValueError(f"began with {ray.train.get_checkpoint().path}")
@@ -125,7 +125,7 @@ START = train_run.TrialStart.of("trial", "program", {"lr": 0.1})
 
 @pytest.fixture
 def earlier_run(tmp_path):
-    """Create the folder of an earlier Train run with the given numbers of reports."""
+    """Create the folder of an earlier Train run with reports of the given indices."""
     run_config = train_run.RunConfig(name="again", storage_path=str(tmp_path))
 
     def write(*numbers, began=None, lost=()):

@@ -1,4 +1,4 @@
-"""After following the advice of a finished run, more trials run at once within their resources."""
+"""If you follow the advice of a finished run, more trials run at once within their resources."""
 
 import re
 import time

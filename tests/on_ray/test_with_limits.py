@@ -140,7 +140,7 @@ def test_a_reused_process_gets_a_new_limit_at_each_call(nvml):
 
 
 @pytest.mark.rest
-def test_every_thread_of_an_actor_uses_the_planned_threads_and_no_gpu(nvml):
+def test_a_multithreaded_actor_uses_the_planned_number_of_threads_and_no_gpu(nvml):
     import torch  # loads OpenMP with the class, before the set-up of the process
 
     class Threads:
