@@ -84,7 +84,7 @@ def read_run_record(path):
     folder.mkdir(exist_ok=True)
     record = folder / "resource_usage.json"
     record.symlink_to(path)
-    if not record.exists():  # the record is optional
+    if not record.exists():  # a run folder without a record is valid
         raise InvalidResourcesError(f"{path} is not there")
     try:
         read_record(folder)

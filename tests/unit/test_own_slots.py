@@ -117,7 +117,7 @@ def test_a_few_small_nodes_do_not_determine_the_slots_of_train_workers():
     assert any(reason.startswith("1 node with GPU not used, with too few CPUs") for reason in plan.reasons)
 
 
-def test_small_nodes_count_if_a_trial_needs_them():
+def test_small_nodes_determine_the_cpus_of_workers_if_a_trial_needs_them():
     assert GpuPolicy(num_workers=33).plan(LARGE_AND_SMALL).common_slot.per_worker.cpus == 2
 
 

@@ -140,7 +140,7 @@ def test_a_slow_slot_that_becomes_free_before_the_others_is_used_until_the_end()
         pytest.param(SLOW, durations_of(1, 10), 0, id="without a waiting trial"),
     ],
 )
-def test_no_slot_stays_idle(slot_type, durations, num_waiting):
+def test_a_slot_does_not_stay_idle(slot_type, durations, num_waiting):
     assert not is_left_idle(slot_type, durations=durations, num_waiting=num_waiting)
 
 
@@ -165,7 +165,7 @@ def test_trials_in_slots_that_were_removed_free_no_slot():
     assert not left
 
 
-def test_a_slow_slot_stays_idle_earlier_if_durations_differ():
+def test_a_slow_slot_stays_idle_earlier_if_the_durations_of_trials_vary():
     """A long trial in the slow slot would end long after all others."""
     equal, mixed = TrialDurations([1, 0.25]), TrialDurations([1, 0.25])
     for seconds in [1] * 9:
