@@ -456,7 +456,7 @@ def written_meanwhile(write):
 
 
 def tried(name, form):
-    """Load a file of this form, and return the outcome, the messages, and the use of time and memory."""
+    """Load a file of this form with the named loader, and return the outcome, the CPU time and the peak memory."""
     folder = Path(tempfile.mkdtemp())
     path = folder / NAME
     writer = made(form, path)

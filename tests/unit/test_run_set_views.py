@@ -94,7 +94,7 @@ def test_summaries_are_sorted_by_workload_size_and_device_and_a_control_follows_
         (12345, None, "3.43 h"),
     ],
 )
-def test_a_time_has_three_digits_and_its_spread_two(median, half_iqr, text):
+def test_a_time_is_rounded_and_has_a_suitable_unit(median, half_iqr, text):
     assert time_text(median, half_iqr) == text
 
 

@@ -23,7 +23,7 @@ FORMATS = [("kuberay", "2.60.0"), ("kuberay", "2.50.0"), ("cluster-yaml", "2.60.
 def in_kuberays_shell(group):
     """Return the resources in KubeRay's command for ``bash -c``. KubeRay quotes only the field ``resources``."""
     params = dict(group["rayStartParams"])
-    if "template" in group and "resources" in group:  # in Helm values, resources are of the container
+    if "template" in group and "resources" in group:  # in Helm values, ``resources`` belongs to the container
         params["resources"] = "'" + json.dumps({name: int(at) for name, at in group["resources"].items()}) + "'"
     command = "".join(f" --{option}={value} " for option, value in params.items())
     assert "$" not in command  # Kubernetes would expand $(NAME) before the shell starts
