@@ -100,7 +100,7 @@ def test_without_cpus_on_gpu_nodes_the_gpu_memory_limits_the_workers():
     assert amounts(plan) == [(6, 0, 0.1666, "A100"), (4, 0, 1, "T4")]
 
 
-def test_slots_with_other_devices_also_depend_on_cpus():
+def test_slots_on_npus_divide_the_cpus_of_their_node():
     capacity = ClusterCapacity.of(
         gpu_node("large", gpus=0, cpus=96, custom={"NPU": 8}), gpu_node("small", gpus=0, cpus=8, custom={"NPU": 8})
     )
