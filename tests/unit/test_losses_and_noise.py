@@ -82,7 +82,7 @@ def test_throttling_is_read():
     assert noise_between(2, before, after) == expected
 
 
-def test_the_cpu_time_of_this_process_is_read_for_it_and_the_host():
+def test_the_cpu_times_of_this_process_and_of_the_host_are_read():
     before = read_noise()
     until = time.process_time() + 0.1
     while time.process_time() < until:
