@@ -509,7 +509,7 @@ def changed(name, value):
         ("cupy", cupy, lambda module: changed("allocator", print)(module.cuda), False),
     ],
 )
-def test_a_limit_that_was_removed_is_no_longer_in_force(framework, build, change, is_in_force):
+def test_a_limit_is_in_force_until_it_is_raised_or_removed(framework, build, change, is_in_force):
     module = build()
     limits = limit(framework, module)
 

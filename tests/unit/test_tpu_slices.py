@@ -137,14 +137,14 @@ def test_a_slice_of_one_host_may_have_any_name():
 
 
 def test_a_single_host_topology_on_two_hosts_is_not_used():
-    """Ray Train would place its workers one by one, on hosts of any slice."""
+    """Ray Train would place workers for this topology one by one, on hosts of any slice."""
     hosts = slice_hosts("s", topology="2x4", accelerator_type="TPU-V6E", pod_type="v6e-8")
 
     with pytest.raises(InfeasibleRequestError, match="4 of its 8 chips are alive"):
         policy(accelerator_type="TPU-V6E", topology="2x4").plan(ClusterCapacity.of(*hosts))
 
 
-def test_another_topology_of_the_same_pod_type_is_not_used_but_is_reported():
+def test_another_topology_of_the_same_pod_type_is_not_counted_but_is_reported():
     """Ray Train selects slices only by pod type."""
     v6e = {"accelerator_type": "TPU-V6E", "pod_type": "v6e-16", "num_hosts": 4}
     hosts = [*slice_hosts("square", topology="4x4", **v6e), *slice_hosts("long", topology="2x8", **v6e)]

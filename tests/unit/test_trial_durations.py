@@ -91,7 +91,7 @@ def test_known_speeds_never_make_a_run_of_equal_trials_longer(num_trials, slots)
 
 
 def test_before_a_trial_has_ended_slot_types_are_compared_by_their_speeds():
-    """Eight fast slots run sixteen trials in two rounds, which is faster than one trial in a slow slot."""
+    """Two rounds of trials in eight fast slots take less time than one trial in a slow slot."""
     assert is_left_idle(durations=TrialDurations([10, 1]), slots=(8, 4), running=[(FAST, 3600)] * 8, num_waiting=8)
     assert not is_left_idle(durations=TrialDurations([10, 1]), slots=(8, 4), running=[(FAST, 3600)] * 8, num_waiting=80)
 
@@ -207,7 +207,7 @@ def test_without_finished_trials_the_duration_is_unknown():
     assert TrialDurations([10, 1]).typical_s(0) is None
 
 
-def test_a_duration_of_zero_counts():
+def test_a_duration_of_zero_is_used():
     assert is_left_idle(durations=durations_of(0, 10), num_waiting=1000)
 
 
