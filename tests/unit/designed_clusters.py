@@ -60,7 +60,7 @@ def device_fields(draw):
         accelerator_type, topology, chips = draw(st.sampled_from(SLICES))
         return {"custom": {"TPU": chips}, "accelerator_type": accelerator_type, "topology": topology}
     if kind == "parts":
-        # One for each pod, as in a catalog.
+        # Each pod gets one part, as in a catalog.
         fields = {"gpus": 1, "accelerator_type": draw(st.sampled_from(["A100-80G", "H100", None]))}
         return {**fields, "device_key": draw(st.sampled_from(PARTS_OF_GPUS))}
     if kind.resource == "TPU":

@@ -84,7 +84,7 @@ def read_run_record(path):
     folder.mkdir(exist_ok=True)
     record = folder / "resource_usage.json"
     record.symlink_to(path)
-    if not record.exists():  # the record is optional
+    if not record.exists():  # a run folder without a record is valid
         raise InvalidResourcesError(f"{path} is not there")
     try:
         read_record(folder)
@@ -456,7 +456,7 @@ def written_meanwhile(write):
 
 
 def tried(name, form):
-    """Load a file of this form, and return the outcome, the messages, and the use of time and memory."""
+    """Load a file of this form with the named loader, and return the outcome, the CPU time and the peak memory."""
     folder = Path(tempfile.mkdtemp())
     path = folder / NAME
     writer = made(form, path)

@@ -206,7 +206,7 @@ def test_unknown_hardware_is_reported_as_unknown():
     assert "it is unknown whether the CPUs are the same as in the measurement" in reasons
 
 
-@pytest.mark.parametrize("is_naive", [True, False], ids=["without a time zone", "with one"])
+@pytest.mark.parametrize("is_naive", [True, False], ids=["without a time zone", "with a time zone"])
 def test_a_decision_is_rejected_if_it_is_too_old_at_the_date_of_the_capacity(is_naive):
     read_at = (MEASURED_AT + timedelta(days=91)).replace(tzinfo=None if is_naive else UTC)
     later = CLUSTER.model_copy(update={"read_at": read_at})
@@ -276,7 +276,7 @@ def test_sizes_out_of_order_are_rejected():
         a_decision(answers={32: "CPU", 16: "GPU"})
 
 
-def test_a_size_without_prices_has_no_cheapest_device():
+def test_for_a_size_without_prices_the_objective_cost_selects_the_cpu():
     times = device_times("cpu", 1.0)
 
     bare = SizeDecision(size=1, answer="GPU", speedup=1, low=1, high=1, cpu=times, gpu=times)

@@ -137,7 +137,7 @@ def test_nodes_without_a_name_are_named_after_their_devices():
     assert [each.name for each in catalog.nodes] == ["a100-80g-x4", "a100-80g-x4-2", "cpu-16", "gpu-2", "gpu"]
 
 
-def test_a_plan_for_a_catalog_uses_the_number_of_nodes_in_count():
+def test_the_capacity_of_a_catalog_has_the_number_of_nodes_in_count():
     listed = NodeCatalog(nodes=(NodeType(count=3, cpus=8, gpus=2, gpu_memory="39GiB"), NodeType(cpus=16)))
 
     by_shape = {group.node.resources.cpus: group for group in capacity_of(listed).groups}

@@ -62,7 +62,7 @@ def test_a_program_in_an_absolute_folder_of_path_is_found(tmp_path, monkeypatch)
 
 
 def test_every_program_is_started_by_an_absolute_path():
-    """Calls must pass a variable with the absolute path, because a literal name would be looked up in ``PATH``."""
+    """A call must not use a shell or a literal program name, because the name would be looked up in ``PATH``."""
     found = [
         ast.unparse(node)
         for package in ("tune_policies", "trainers", "benchmarks")

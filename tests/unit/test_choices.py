@@ -153,7 +153,7 @@ def test_without_known_node_types_the_policy_determines_the_request(policy, bund
     assert (resources(wanted.bundles), wanted.node_types) == (bundles, None)
 
 
-def test_no_nodes_are_requested_if_no_node_could_satisfy_the_request():
+def test_a_request_that_no_node_could_satisfy_is_infeasible():
     with pytest.raises(InfeasibleRequestError, match="reserved for others"):
         needs(ReservingPolicy(CpuPolicy(), gpus=2**20), UNKNOWN, 1)
 

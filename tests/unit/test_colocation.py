@@ -41,7 +41,7 @@ def test_processes_that_fit_at_once_reserve_the_resources_of_trials(shapes, cpus
         (("gpu@0.5", "cpu"), [(16, 0.5), (0, 0), (0, 0.5)]),
     ],
 )
-def test_if_cpus_are_short_all_processes_share_the_cpus_of_one(devices, reserved):
+def test_if_cpus_are_short_one_process_reserves_the_cpus_for_all(devices, reserved):
     colocation, options = colocated(nodes((16, 1)), 16, *devices)
 
     assert colocation.is_together

@@ -35,7 +35,7 @@ def sizes_of(decided):
     return {each.size: each for each in workload.sizes}
 
 
-def test_a_trial_is_its_start_and_its_steps():
+def test_the_time_of_a_trial_is_its_start_plus_its_steps():
     found = sizes_of(decide(a_run(), TERMS, CLUSTER))
 
     # CPU: 1 s + 1,000 steps of 25.6 ms. GPU: 5 s + 1,000 steps of 1.256 ms. The median round takes 0.2 % longer.
@@ -118,7 +118,7 @@ def test_a_decision_can_be_about_a_gpu_fraction():
     assert (found.gpu.device, found.gpu.at_once) == ("gpu@0.25", 4)
 
 
-def test_a_trial_on_two_gpus_pays_for_both_and_has_them_to_itself():
+def test_a_trial_on_two_gpus_pays_for_both_and_shares_neither():
     runs = [process("mlp", 256, "cpu", number) for number in range(5)]
     for number in range(5):
         of_gpu = process("mlp", 256, "gpu", number)
@@ -244,7 +244,7 @@ def test_the_table_has_the_verdict_the_times_the_costs_and_their_conditions():
     ],
     ids=["never", "always", "one size", "once", "it changes back"],
 )
-def test_from_the_crossover_on_the_gpu_is_the_answer_for_every_size(answers, above, at, text):
+def test_the_gpu_is_the_answer_for_every_size_from_the_crossover_on(answers, above, at, text):
     by_size = {2**power: answer for power, answer in enumerate(answers)}
 
     assert crossover(by_size) == (above, at)

@@ -89,7 +89,7 @@ def test_the_groups_are_the_cheapest_with_room_for_all_trials(policy, expected):
 
 
 def test_workers_get_many_small_nodes_if_these_cost_less_than_few_large_ones():
-    """All trials fit one node of each type, but no trial fits a T4 node alone."""
+    """One A100 node has room for all three trials, and each trial needs two T4 nodes."""
     t4 = node_type("t4", 16, 1, 1.0, accelerator_type="T4")
     a100 = node_type("a100", 96, 8, 37.0, accelerator_type="A100")
 
@@ -98,7 +98,7 @@ def test_workers_get_many_small_nodes_if_these_cost_less_than_few_large_ones():
     assert groups(design) == {"t4": 6}
 
 
-def test_each_slot_type_has_its_groups():
+def test_each_slot_type_gets_a_group_of_suitable_nodes():
     policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
 
     plan = design_cluster(policy, catalog(L4, CPU), 64)
@@ -125,7 +125,7 @@ def test_slot_types_share_the_trials_by_their_speeds():
     assert groups(design_cluster(policy, catalog(L4, CPU), 64)) == {"cpu": 2, "l4": 12}
 
 
-def test_trials_that_do_not_fit_one_slot_type_use_the_others():
+def test_trials_that_exceed_the_slots_of_one_type_use_another_type():
     policy = MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2))
     scarce = L4.model_copy(update={"count": 4})
 

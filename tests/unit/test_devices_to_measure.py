@@ -58,7 +58,7 @@ def test_a_trial_has_the_same_cpus_on_every_device():
     assert workers == [Resources(cpus=4), Resources(cpus=4, gpus=1), Resources(cpus=4, gpus=0.25)]
 
 
-def test_another_family_is_planned_by_its_own_policy():
+def test_a_device_of_another_family_is_planned_with_its_resource():
     capacity = ClusterCapacity.of(Resources(cpus=8, custom={"TPU": 4}))
 
     planned = plan_device(parse_device("TPU@4"), capacity, 1)

@@ -67,7 +67,7 @@ def test_an_invalid_document_raises_an_error_with_its_line(text, line, reason):
 
 
 @given(st.text(alphabet=" \n\t-:[]{}&*!|>'\"#%@,?<~aβ01\x00\ud800", max_size=60))
-def test_no_text_raises_another_error(text):
+def test_any_text_is_parsed_or_raises_a_document_error_with_a_valid_line(text):
     try:
         lines = [document.line(()) for document in read_documents(text, "cluster.yaml")]
     except DocumentError as error:
@@ -148,7 +148,7 @@ def test_a_dash_with_a_closed_stdin_raises_an_error(monkeypatch):
         pytest.param(b" " * (MAX_CHARACTERS + 1), "more than 10,000,000 bytes", id="huge"),
     ],
 )
-def test_a_file_that_is_not_text_raises_an_error_with_its_path(tmp_path, content, message):
+def test_an_invalid_or_huge_file_raises_an_error_with_its_path(tmp_path, content, message):
     path = tmp_path / "cluster.yaml"
     path.write_bytes(content)
 

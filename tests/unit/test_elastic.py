@@ -37,8 +37,8 @@ def workers(plan):
     ("at_once", "expected"),
     [
         pytest.param(4, (4, 2, 2), id="as many trials as fit, without room to grow"),
-        pytest.param(3, (3, 2, 4), id="one trial fewer, whose workers the others may use"),
-        pytest.param(1, (1, 2, 8), id="one trial, which may use all resources"),
+        pytest.param(3, (3, 2, 4), id="one trial fewer, so the others may use its CPUs"),
+        pytest.param(1, (1, 2, 8), id="a single trial may use all CPUs"),
     ],
 )
 def test_a_trial_may_grow_into_the_room_that_the_others_leave(at_once, expected):

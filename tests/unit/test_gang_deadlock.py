@@ -161,7 +161,7 @@ def test_nodes_of_any_type_can_be_added_within_the_common_limit():
 
 
 def test_an_idle_node_can_be_replaced_by_a_node_that_a_run_needs():
-    """An autoscaler at its limit removes idle nodes, and then adds others."""
+    """An autoscaler at its limit can remove an idle node and then add a node of another type."""
     nodes = (node("head"), node("a", may_go=True), node("b", may_go=True))
     gpu_run = run("one", needs=gang(2, gpus=1), share=driver(on="head"))
     of_gpus = {"node_types": (addable("gpu", 2, gpus=1),), "max_nodes_to_add": 0}

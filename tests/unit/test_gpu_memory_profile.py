@@ -54,7 +54,7 @@ def test_the_memory_of_a_config_unlike_the_measured_configs_is_unknown(config):
     assert profile_of(({"net": "small", "batch": 8}, 1)).gpu_memory_bytes(config) is None
 
 
-def test_configs_that_ran_out_and_larger_configs_only_have_a_lower_bound():
+def test_configs_that_ran_out_of_memory_and_larger_configs_only_have_a_lower_bound():
     profile = profile_of(({"batch": 8}, 2), ({"batch": 64}, 16, "out_of_memory"))
 
     assert (profile.gpu_memory_bytes({"batch": 64}), profile.more_than_bytes({"batch": 64})) == (None, 16 * GIB)

@@ -32,5 +32,5 @@ def test_a_framework_without_allocations_on_the_gpu_is_refused(counters):
 @pytest.mark.parametrize(
     "imported", [{"numpy"}, {"torch", "xgboost"}], ids=["no framework", "a library without counters"]
 )
-def test_the_gpu_use_of_a_library_without_counters_is_unknown(imported):
+def test_without_counters_the_use_of_the_gpu_is_not_confirmed(imported):
     assert not has_used_gpu({}, imported)

@@ -43,7 +43,7 @@ def test_each_worker_reserves_host_memory_which_limits_the_trials(policy, at_onc
 
 
 @pytest.mark.parametrize("policy", [GpuPolicy(memory="1GiB"), GpuMemoryPolicy(gpu_memory="4GiB", memory="1GiB")])
-def test_unknown_host_memory_limits_nothing_and_is_reported(policy):
+def test_unknown_host_memory_does_not_limit_trials_and_is_reported(policy):
     plan = policy.plan(ClusterCapacity.of(UNREAD))
 
     assert plan.limited_by == "GPU"

@@ -166,7 +166,7 @@ def test_used_and_idle_amounts_add_up_to_the_total(capacity, policy):
 
 @pytest.mark.parametrize("cpus", [1, 2, 3])
 def test_the_reported_reservation_is_the_requested_amount(cpus):
-    """In some cases, the remaining resources are too few for a trial. In others, they suffice for another trial."""
+    """CPUs that are idle because they are too few for a trial are not included."""
     capacity = nodes((8, 0), (3, 0))
 
     parts = idle(capacity, ReservingPolicy(CpuPolicy(cpus=2), cpus=cpus).plan(capacity))

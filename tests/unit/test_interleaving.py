@@ -72,7 +72,7 @@ def test_each_sweep_has_each_phase_of_each_configuration_once():
         }
 
 
-def test_the_same_seed_gives_the_same_order_again():
+def test_the_seed_determines_the_order():
     def orders(seed):
         groups = groups_of(SETTINGS, ["cpu", "gpu"])
         return (

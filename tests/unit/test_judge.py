@@ -62,7 +62,7 @@ def test_a_drift_of_whole_rounds_does_not_widen_the_interval():
     assert found == pytest.approx(ratio_interval(still, dict.fromkeys(range(6), (1.0,))))
 
 
-def test_a_process_counts_by_the_median_of_its_blocks():
+def test_the_time_of_a_process_is_the_median_of_its_blocks():
     found = ratio_interval({1: (2.0, 2.0, 90.0), 2: (2.0,), 3: (2.0,)}, dict.fromkeys((1, 2, 3), (1.0,)))
 
     assert found[:3] == pytest.approx((2, 2, 2))

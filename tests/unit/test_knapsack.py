@@ -12,7 +12,7 @@ def test_the_cover_of_nothing_is_empty():
     assert cheapest_cover([Item("a", 1, 1, (1,))], 0) == {}
 
 
-def test_the_first_name_wins_ties():
+def test_items_of_equal_cost_are_chosen_by_name():
     items = [Item("b", 2, 9, (3, 1)), Item("a", 2, 9, (3, 1))]
 
     assert cheapest_cover(items, 4) == cheapest_cover(items[::-1], 4) == {"a": 2}

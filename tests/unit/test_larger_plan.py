@@ -32,10 +32,10 @@ def test_host_memory_grows_and_the_gpu_fraction_stays():
     after = larger(plan_of(GpuPolicy(gpus=0.25, cpus=1, num_workers=1)), HOST)
 
     assert (after.worker.gpus, after.worker.memory_bytes, after.gpu_memory_bytes) == (0.25, 4 * GIB, 4 * GIB)
-    assert after.max_concurrent_trials == 3  # a driver needs a little of the 16 GiB
+    assert after.max_concurrent_trials == 3  # 16 GiB has no room for four trials and their drivers
 
 
-def test_only_nodes_that_match_the_plan_are_counted():
+def test_only_nodes_with_the_labels_of_the_plan_are_used():
     nodes = (gpu_node("a", gpus=1, cpus=8, labels={"zone": "x"}), gpu_node("b", gpus=2, cpus=8))
     plan = plan_of(GpuPolicy(gpus=0.25, cpus=1, num_workers=1), nodes).on_nodes({"zone": "x"})
 

@@ -31,7 +31,7 @@ def test_a_refused_request_ends_the_wait_immediately():
 
 def test_a_report_that_does_not_answer_the_request_is_ignored():
     assert verdicts(report(2, refused=True, answers=False)) == [None]
-    assert verdicts(report(1, refused=True)) == [None]  # from before the request
+    assert verdicts(report(1, refused=True)) == [None]  # a report from before the request
 
 
 def test_a_pending_launch_continues_the_wait():
@@ -82,14 +82,14 @@ def test_the_wait_ends_when_every_useful_type_has_failed():
         pytest.param(BEFORE._replace(time=10.5), id="it was started before the time of the last report"),
     ],
 )
-def test_a_failure_of_an_earlier_launch_does_not_count(before):
+def test_a_failure_of_an_earlier_launch_is_ignored(before):
     old, new = failed(started_at=10), failed(started_at=11)
 
     assert verdicts(report(2, pending=["gpu"], failed=[old]), before=before) == [None]
     assert verdicts(report(2, pending=["gpu"], failed=[old, new]), before=before) != [None]
 
 
-def test_two_equal_failures_count_twice():
+def test_a_second_failure_that_equals_an_earlier_failure_ends_the_wait():
     before = report(1, failed=[failed()])
 
     assert verdicts(report(2, pending=["gpu"], failed=[failed(), failed()]), before=before) != [None]

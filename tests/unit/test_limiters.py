@@ -50,7 +50,7 @@ def limit(framework, module, limits=None):
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # also on a machine with a GPU
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # hides the GPUs of this machine
     for name in (
         *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "TF_GPU_ALLOCATOR"),
         *("CUPY_GPU_MEMORY_LIMIT", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"),
@@ -275,7 +275,7 @@ def test_the_users_smaller_fraction_for_torch_has_precedence(name, value, fracti
     assert (back_end.fractions, limits.limit_bytes) == ({0: fraction}, {"torch": int(TOTAL * fraction)})
 
 
-def test_a_back_end_of_an_older_torch_is_not_enforceable():
+def test_a_limit_on_a_back_end_of_an_older_torch_is_not_enforceable():
     limits = limit("torch", torch(xpu=SimpleNamespace(is_available=lambda: True)))
 
     assert (limits.not_enforceable, limits.limit_bytes) == (["torch.xpu"], {})
@@ -509,7 +509,7 @@ def changed(name, value):
         ("cupy", cupy, lambda module: changed("allocator", print)(module.cuda), False),
     ],
 )
-def test_a_limit_that_was_removed_is_no_longer_in_force(framework, build, change, is_in_force):
+def test_a_limit_is_in_force_until_it_is_raised_or_removed(framework, build, change, is_in_force):
     module = build()
     limits = limit(framework, module)
 

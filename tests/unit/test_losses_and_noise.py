@@ -34,7 +34,7 @@ def on(device, losses, **fields):
         pytest.param((2.0, 1.5), {}, "step 2 of the first epoch gave 1.5 here and 1 on cpu", id="another loss"),
     ],
 )
-def test_devices_whose_losses_differ_did_not_do_the_same_work(losses, fields, message):
+def test_a_device_with_a_different_loss_is_reported(losses, fields, message):
     failures = list(disagreements([on("cpu", (2.0, 1.0)), on("gpu", losses, **fields)]))
 
     assert [(each.configuration.device, each.round, each.kind) for each in failures] == (
@@ -82,7 +82,7 @@ def test_throttling_is_read():
     assert noise_between(2, before, after) == expected
 
 
-def test_the_cpu_time_of_this_process_is_read_for_it_and_the_host():
+def test_the_cpu_times_of_this_process_and_of_the_host_are_read():
     before = read_noise()
     until = time.process_time() + 0.1
     while time.process_time() < until:

@@ -78,7 +78,7 @@ def test_measured_memory_fits_the_budget(needs, framework, gpu_model, calibrated
         assert budget(plan.slots[0], framework) >= each.peak_bytes[framework]
 
 
-def test_a_measured_overhead_counts_on_the_measured_gpu_model():
+def test_a_measured_overhead_applies_to_the_measured_gpu_model():
     slot = planned(measured(8, 64 * MIB, 500 * MIB)).slot_for({"batch": 8})
 
     assert slot.gpu_overhead_bytes == 500 * MIB
@@ -86,7 +86,7 @@ def test_a_measured_overhead_counts_on_the_measured_gpu_model():
 
 
 @pytest.mark.parametrize("gpu_model", ["T4", None])
-def test_on_another_gpu_model_the_safe_default_counts(gpu_model):
+def test_on_another_gpu_model_the_safe_default_is_used(gpu_model):
     plan = planned(measured(8, 64 * MIB, 500 * MIB, gpu_model=gpu_model))
 
     assert plan.slots[0].gpu_overhead_bytes == int(0.85 * GIB)
@@ -94,7 +94,7 @@ def test_on_another_gpu_model_the_safe_default_counts(gpu_model):
     assert (reason in plan.explain()) == bool(gpu_model)
 
 
-def test_without_a_measured_overhead_the_worker_determines_it():
+def test_without_a_measured_overhead_the_plan_has_no_overhead():
     plan = planned(GpuMemoryMeasurement(config={"batch": 8}, total_bytes=2 * GIB, gpu_model="A100"))
 
     assert plan.slots[0].gpu_overhead_bytes is None
@@ -105,7 +105,7 @@ def with_versions(overhead, **versions):
     return GpuMemoryPolicy(profile=profile).plan(CAPACITY)
 
 
-def test_another_version_than_the_measured_one_is_a_warning():
+def test_a_version_other_than_the_measured_version_causes_a_warning():
     share = holding(with_versions(GIB, torch="2.12.0", ray="2.60.0").slots[0])
     share.limit("torch", "2.13.0", total_bytes=80 * GIB, gpu_model="A100")
 

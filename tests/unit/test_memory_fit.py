@@ -82,7 +82,7 @@ def test_the_formula_does_not_cover_unused_numbers_above_the_measured_range():
     assert not fit.covers({"batch": 8, "width": 257})
 
 
-def test_a_rate_that_correlates_by_chance_is_in_no_formula():
+def test_a_learning_rate_that_correlates_by_chance_is_not_in_the_formula():
     points = [({"batch": batch, "lr": lr}, batch * MIB) for batch, lr in ((16, 0.001), (64, 0.01), (256, 0.1))]
 
     assert fit_memory(points).largest.keys() == {"batch"}

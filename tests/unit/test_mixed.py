@@ -54,7 +54,7 @@ def places(policy, cluster):
     return place_slots(policy.plan(cluster).slots, cluster).places
 
 
-def test_each_slot_has_its_node():
+def test_each_slot_is_placed_on_a_node():
     assert places(MIXED, nodes((16, 2), (8, 0))) == (
         Placement(slot_type=0, node_id="node-0", count=8),
         Placement(slot_type=1, node_id="node-0", count=4),

@@ -251,7 +251,7 @@ def test_no_text_makes_the_classification_raise(text):
 
 def test_only_notes_of_ended_processes_beyond_the_limit_are_old():
     notes = [f"key:node:actor-{pid}:{pid}:{1000 - pid}".encode() for pid in range(6)]
-    started = {0: 1000, 5: 7}  # process 5 has ended, and another one has its ID
+    started = {0: 1000, 5: 7}  # process 5 has ended, and a new process has the same ID
 
     assert old_notes(notes, started.get, kept=3) == [notes[5], notes[4]]
     assert old_notes(notes, started.get, kept=5) == []

@@ -118,7 +118,7 @@ def test_after_an_oom_error_caused_by_a_neighbour_retries_keep_the_fraction_at_m
 
 
 @pytest.mark.parametrize(("out_of_memory", "expected"), [(ACCELERATOR, "leave_to_tune"), (HOST, "more_memory")])
-def test_a_trial_without_a_gpu_gets_no_gpu_fraction(out_of_memory, expected):
+def test_a_trial_without_a_gpu_gets_more_memory_only_after_a_host_oom_error(out_of_memory, expected):
     assert decide_retry([{"CPU": 1}], out_of_memory, 0) == expected
 
 

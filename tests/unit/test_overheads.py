@@ -53,7 +53,7 @@ def test_without_a_measurement_the_overhead_is_a_safe_default(framework, capabil
     assert Overheads().bytes_for("NVIDIA H200", framework, "1.0", capability) == (expected, Assumption.SAFE_DEFAULT)
 
 
-def test_a_measurement_has_its_gpu_and_date():
+def test_the_source_of_a_measured_overhead_has_its_gpu_and_date():
     overhead, source = Overheads(measured=(measured(),)).bytes_for("NVIDIA H200", "torch", "2.13.0")
 
     assert (overhead, str(source)) == (500 * MIB, "measured on 2026-07-01 (NVIDIA H200, torch 2.13.0, by process)")
@@ -62,7 +62,7 @@ def test_a_measurement_has_its_gpu_and_date():
 @pytest.mark.parametrize(
     "key", [("A100", "torch", "2.13.0"), ("NVIDIA H200", "jax", "2.13.0"), ("NVIDIA H200", "torch", None), (None,) * 3]
 )
-def test_a_measurement_counts_only_for_its_own_gpu_framework_and_version(key):
+def test_a_measurement_applies_only_to_its_own_gpu_framework_and_version(key):
     assert Overheads(measured=(measured(),)).bytes_for(*key)[1] is Assumption.SAFE_DEFAULT
 
 

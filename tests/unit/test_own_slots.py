@@ -100,7 +100,7 @@ def test_without_cpus_on_gpu_nodes_the_gpu_memory_limits_the_workers():
     assert amounts(plan) == [(6, 0, 0.1666, "A100"), (4, 0, 1, "T4")]
 
 
-def test_slots_with_other_devices_also_depend_on_cpus():
+def test_slots_on_npus_divide_the_cpus_of_their_node():
     capacity = ClusterCapacity.of(
         gpu_node("large", gpus=0, cpus=96, custom={"NPU": 8}), gpu_node("small", gpus=0, cpus=8, custom={"NPU": 8})
     )
@@ -117,7 +117,7 @@ def test_a_few_small_nodes_do_not_determine_the_slots_of_train_workers():
     assert any(reason.startswith("1 node with GPU not used, with too few CPUs") for reason in plan.reasons)
 
 
-def test_small_nodes_count_if_a_trial_needs_them():
+def test_small_nodes_determine_the_cpus_of_workers_if_a_trial_needs_them():
     assert GpuPolicy(num_workers=33).plan(LARGE_AND_SMALL).common_slot.per_worker.cpus == 2
 
 

@@ -58,7 +58,7 @@ def test_rates_are_not_compared_without_a_run_of_one_trial_at_a_time():
         "a single number",
     ],
 )
-def test_more_trials_pay_until_doubling_them_brings_less_than_a_tenth(rates, expected):
+def test_packing_stops_paying_when_doubling_the_trials_raises_the_rate_by_less_than_a_tenth(rates, expected):
     assert stops_paying_at(rates) == expected
 
 

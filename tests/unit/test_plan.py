@@ -43,7 +43,7 @@ def test_a_driver_reserves_a_little_host_memory_and_no_cpu():
 
 
 @pytest.mark.parametrize(("trials", "rounds"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
-def test_rounds_are_counted_up(trials, rounds):
+def test_the_number_of_rounds_is_rounded_up(trials, rounds):
     assert CpuPolicy().plan(nodes((4, 0))).num_rounds(trials) == rounds
 
 

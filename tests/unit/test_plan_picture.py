@@ -201,7 +201,7 @@ def test_a_picture_is_saved_as_svg_and_replaces_a_file_only_with_force(tmp_path)
 
 
 @given(st.text(), st.floats(20, 400))
-def test_a_text_is_shortened_and_wrapped_to_fit(text, width):
+def test_a_text_is_shortened_or_wrapped_to_fit(text, width):
     assert text_width(fitted(text, width), 12.5) <= width
     assert all(text_width(line, 12.5) <= width for line in wrapped(text, width))
 

@@ -204,7 +204,7 @@ amounts_of_memory = st.sampled_from([1, 2**20 - 1, 2**20, 3 * 2**20 + 5, 2**30, 
     needed=st.none() | amounts_of_memory,
     num_workers=st.integers(0, 3),
 )
-def test_merged_shapes_fit_equally_many_trials(memories, needed, num_workers):
+def test_rounded_memory_does_not_change_the_number_of_trials(memories, needed, num_workers):
     capacity = ClusterCapacity.of(*(Resources(cpus=200, memory_bytes=memory) for memory in memories))
     request = Request(worker=Resources(cpus=1, memory_bytes=needed), num_workers=num_workers)
 

@@ -35,7 +35,7 @@ def test_a_mistake_is_found_at_its_line(mistake: Planted) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_every_rule_has_a_mistake(rule: Rule) -> None:
+def test_every_rule_is_tested_with_a_mistake(rule: Rule) -> None:
     assert rule.name in {mistake.rule for mistake in MISTAKES}
 
 

@@ -83,7 +83,7 @@ def test_a_policy_keeps_every_promise(policy):
 
 
 @given(with_kinds | growing, st.integers(0, 10**6))
-def test_nested_policies_keep_every_promise(policy, seed):
+def test_nested_policies_keep_every_promise_except_a_plan_on_some_cluster(policy, seed):
     plans = [CAPACITY] if isinstance(policy, CpuPolicy) else []
     try:
         check_policy(policy, num_clusters=3, seed=seed, clusters=plans)
@@ -106,7 +106,7 @@ def test_a_policy_can_be_a_field_of_a_pydantic_model():
 
 
 class FaultyPolicy(ResourcePolicy):
-    """Plans with the function in ``FAULTS``."""
+    """A policy that plans with a function of ``FAULTS``."""
 
     fault: str
 

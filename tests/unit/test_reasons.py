@@ -120,7 +120,7 @@ def test_a_plan_has_no_irrelevant_reasons(capacity, policy, word):
     assert not any(word in reason for reason in policy.plan(capacity).reasons)
 
 
-def test_reasons_about_nodes_appear_once_and_others_with_their_policy():
+def test_reasons_about_nodes_appear_once_and_other_reasons_with_their_policy():
     cluster = nodes((16, 2)).model_copy(update={"draining": (gpu_node("leaving"),)})
 
     plan = MixedPolicy(CappedPolicy(QUARTERS, 4), CpuPolicy(cpus=2), speeds=(10, 1)).plan(cluster)
@@ -136,7 +136,7 @@ def test_reasons_about_nodes_appear_once_and_others_with_their_policy():
     ]
 
 
-def test_gpus_are_described_by_type_and_memory_and_fractions_count_as_one():
+def test_gpus_are_described_by_type_and_memory_and_half_a_gpu_counts_as_one():
     others = gpu_node("b", gpus=4, **L4), gpu_node("c", accelerator_type="T4"), gpu_node("d", gpus=0.5)
 
     described = describe_gpus(of(A100_80, *others).groups)

@@ -94,7 +94,7 @@ def test_subtracting_workers_never_leaves_more_than_any_placement_of_them(gpus, 
     left = subtract(node, worker, fit, num_drivers=drivers)
 
     assert all(left.amounts.get(name, 0) <= held.amount(name) for name in ("CPU", "GPU"))
-    assert left.resources.memory_bytes is not None  # it must not become unknown
+    assert left.resources.memory_bytes is not None  # the host memory must not become unknown
 
 
 @pytest.mark.parametrize("memory_gib", [None, 64])

@@ -115,7 +115,7 @@ def test_the_decision_is_added_to_the_finding_of_its_gpu():
     assert ["whole trial" in " ".join(each.sentences) for each in (tpu, gpu)] == [False, True]
 
 
-def test_a_device_whose_processes_all_failed_is_mentioned_in_the_verdict():
+def test_a_device_whose_processes_all_failed_is_mentioned_in_the_finding():
     whole = a_run_set(workloads=("mlp",), num_rounds=2)
     on_cpu = tuple(run for run in whole.runs if run.configuration.device == "cpu")
 

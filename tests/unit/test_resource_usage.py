@@ -240,7 +240,7 @@ def test_each_trial_is_counted_once_by_how_it_ended():
 
     assert run.record(2).trials.model_dump(exclude_defaults=True) == {
         "num_finished": 1,
-        "num_stopped_early": 2,  # one of them while it was paused
+        "num_stopped_early": 2,  # one of them was paused
         "num_failed": 1,
         "num_cut_off": 1,
         "num_unfinished": 1,
@@ -338,7 +338,7 @@ def test_rounds_are_counted_with_the_maximum_of_trials_that_ran_at_once():
     usage = run.record(1)
 
     assert (usage.num_rounds_planned, usage.num_rounds, usage.max_trials_at_once) == (3, 5, 1)
-    assert ResourceUsage.from_json(usage.to_json().replace("num_rounds", "num_waves")) == usage  # earlier versions
+    assert ResourceUsage.from_json(usage.to_json().replace("num_rounds", "num_waves")) == usage  # the old name
 
 
 class Planning:
@@ -380,7 +380,7 @@ def test_hours_are_counted_by_the_slot_that_the_scheduler_assigned():
     assert {each.slot: each.hours for each in usage.slots} == {"1 GPU": {"GPU": 1.0}, "2 CPUs": {"CPU": 2.0}}
 
 
-def test_usage_counts_the_resources_that_a_trial_requests_instead_of_its_slot():
+def test_usage_counts_the_resources_that_a_trial_requests_and_not_those_of_its_slot():
     run = RunMonitor(TrialPlan(slots=(GPU_SLOT,), limited_by="GPU"), None, 1, None)
     begin(run, trial("raised", gpus=2), 0)
 

@@ -47,14 +47,14 @@ def shown(run_set):
     return console.file.getvalue()
 
 
-def test_a_time_is_the_median_and_the_quartiles_of_the_processes_medians():
+def test_a_time_is_summarized_by_the_median_and_quartiles_of_the_medians_of_processes():
     runs = of(process(0, 1, 2, 90), process(1, 4, 4, 4), process(2, 3, 3, 3))
 
     (summary,) = summarize(runs)
     assert summary.times_s == {Phase.COMPUTE: Spread(median=3, low=2.5, high=3.5)}
 
 
-def test_a_summary_has_the_most_memory_and_the_samples_with_transfers():
+def test_a_summary_has_the_peak_memory_and_the_samples_per_second_with_transfers():
     uses = ((2, 5), (3, 4), (1, None))
     runs = of(
         *(
@@ -94,7 +94,7 @@ def test_summaries_are_sorted_by_workload_size_and_device_and_a_control_follows_
         (12345, None, "3.43 h"),
     ],
 )
-def test_a_time_has_three_digits_and_its_spread_two(median, half_iqr, text):
+def test_a_time_is_rounded_and_has_a_suitable_unit(median, half_iqr, text):
     assert time_text(median, half_iqr) == text
 
 

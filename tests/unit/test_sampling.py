@@ -64,12 +64,12 @@ def test_only_the_head_of_5000_nodes_of_a_known_type_is_read():
     assert (list(known), num_read) == (["0000"], 1)
 
 
-def test_all_nodes_of_a_kind_are_read_if_the_first_differ():
+def test_all_nodes_of_a_kind_are_read_if_the_first_three_differ():
     nodes = [*large_cluster(200), *(gpu_node(f"x{i}", gpus=1, cpus=8) for i in range(200))]
 
     known, num_read = read(nodes, lambda node: facts(40 if node.node_id in ("0002", "0150") else 80))
 
-    # All 100 nodes of zone "a" are read, because the first three differ. Three nodes are read of each other kind.
+    # All 100 nodes of zone "a" are read, because the first three differ. Of every other kind, three nodes are read.
     assert num_read == 100 + 3 + 3
     assert [known[name].devices[0].memory_bytes // GIB for name in ("0002", "0004", "0150", "0151", "x9")] == [
         *(40, 80, 40, 80, 80)
@@ -96,7 +96,7 @@ def test_cpu_nodes_are_also_read_by_kind():
     assert (num_read, {fact.usable_cpus for fact in known.values()}, len(known)) == (3 + 0, {4}, 5000)
 
 
-def test_the_smallest_of_too_many_kinds_are_unread_with_a_reason():
+def test_kinds_beyond_the_limit_are_unread_with_a_reason():
     nodes = [gpu_node(f"{i:04}", gpus=1, cpus=1 + i // 2) for i in range(400)]
     kinds = group_kinds(nodes)
 

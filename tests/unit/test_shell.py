@@ -23,10 +23,10 @@ FORMATS = [("kuberay", "2.60.0"), ("kuberay", "2.50.0"), ("cluster-yaml", "2.60.
 def in_kuberays_shell(group):
     """Return the resources in KubeRay's command for ``bash -c``. KubeRay quotes only the field ``resources``."""
     params = dict(group["rayStartParams"])
-    if "template" in group and "resources" in group:  # in values of the chart, they belong to the container
+    if "template" in group and "resources" in group:  # in Helm values, ``resources`` belongs to the container
         params["resources"] = "'" + json.dumps({name: int(at) for name, at in group["resources"].items()}) + "'"
     command = "".join(f" --{option}={value} " for option, value in params.items())
-    assert "$" not in command  # Kubernetes would expand it before the shell runs
+    assert "$" not in command  # Kubernetes would expand $(NAME) before the shell starts
     (word,) = shlex.split(command, comments=True)
     return json.loads(word.removeprefix("--resources="))
 

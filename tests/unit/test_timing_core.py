@@ -33,7 +33,7 @@ def test_a_long_step_is_a_block_by_itself():
     assert steps_of(2.0) == (1, 1)
 
 
-def test_a_step_with_a_long_known_time_does_not_run_to_size_its_block():
+def test_a_step_with_a_known_long_time_does_not_run_to_determine_its_block():
     assert steps_of(2.0, known=2.0) == (1, 0)
 
 

@@ -57,7 +57,7 @@ def test_a_trial_uses_a_whole_slice():
         pytest.param(AcceleratorPolicy(resource="TPU", amount=4), id="all chips of a host"),
     ],
 )
-def test_a_slice_with_a_host_in_use_does_not_count(first):
+def test_a_slice_with_a_host_in_use_is_not_used(first):
     """Train chooses a slice by its first host, and would then wait until its other hosts are free."""
     plan = MixedPolicy(CappedPolicy(first, 1), policy()).plan(ClusterCapacity.of(*A, *B))
 
@@ -76,7 +76,7 @@ def test_slots_on_other_hosts_do_not_affect_slices():
     ("cpus", "each"),
     [
         pytest.param((8, 8), 2, id="all"),
-        pytest.param((8, 6), 1, id="whole slices, limited by the host with the fewest"),
+        pytest.param((8, 6), 1, id="whole slices, limited by the host with the fewest CPUs"),
         pytest.param((2, 8), 0.5, id="a part of a slice"),
         pytest.param((4, 8), 1, id="one"),
     ],
@@ -136,15 +136,15 @@ def test_a_slice_of_one_host_may_have_any_name():
     assert plan.max_concurrent_trials == 2
 
 
-def test_a_single_host_topology_on_two_hosts_does_not_count():
-    """Ray Train would place its workers one by one, on hosts of any slice."""
+def test_a_single_host_topology_on_two_hosts_is_not_used():
+    """Ray Train would place workers for this topology one by one, on hosts of any slice."""
     hosts = slice_hosts("s", topology="2x4", accelerator_type="TPU-V6E", pod_type="v6e-8")
 
     with pytest.raises(InfeasibleRequestError, match="4 of its 8 chips are alive"):
         policy(accelerator_type="TPU-V6E", topology="2x4").plan(ClusterCapacity.of(*hosts))
 
 
-def test_another_topology_of_the_same_pod_type_does_not_count_but_is_reported():
+def test_another_topology_of_the_same_pod_type_is_not_counted_but_is_reported():
     """Ray Train selects slices only by pod type."""
     v6e = {"accelerator_type": "TPU-V6E", "pod_type": "v6e-16", "num_hosts": 4}
     hosts = [*slice_hosts("square", topology="4x4", **v6e), *slice_hosts("long", topology="2x8", **v6e)]
@@ -197,7 +197,7 @@ def test_too_few_slices_are_an_error_with_a_suggestion(changes, hosts, suggestio
 
 @pytest.mark.parametrize(
     ("cpus", "at_once"),
-    [pytest.param(8, 1, id="all CPUs of a host"), pytest.param(None, 2, id="CPUs of both hosts, as many of each")],
+    [pytest.param(8, 1, id="all CPUs of a host"), pytest.param(None, 2, id="the same number of CPUs on both hosts")],
 )
 def test_a_plan_for_slices_can_be_wrapped(cpus, at_once):
     plan = ReservingPolicy(policy(cpus=cpus), cpus=8).plan(ClusterCapacity.of(*A, *B))

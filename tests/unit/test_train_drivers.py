@@ -18,7 +18,7 @@ def plan_of(num_workers, *node_mibs):
         pytest.param(1, (4096,), 3, id="drivers use the last GiB of the only node"),
         pytest.param(1, (1024, 1024), 1, id="a driver blocks one node, and the worker is on the other"),
         pytest.param(1, (1024, 1024, 1024), 1, id="two drivers can block two of three nodes"),
-        pytest.param(1, (1025, 1025, 1025), 2, id="two drivers can block one node with room for one"),
+        pytest.param(1, (1025, 1025, 1025), 2, id="two drivers can block one node with room for one worker"),
         pytest.param(1, (1023, 1024, 1024), 1, id="a node without a worker cannot be blocked"),
         pytest.param(2, (4100, 4100), 4, id="drivers fit next to the workers"),
     ],

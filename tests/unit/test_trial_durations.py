@@ -91,7 +91,7 @@ def test_known_speeds_never_make_a_run_of_equal_trials_longer(num_trials, slots)
 
 
 def test_before_a_trial_has_ended_slot_types_are_compared_by_their_speeds():
-    """Eight fast slots run sixteen trials in two rounds, which is faster than one trial in a slow slot."""
+    """Two rounds of trials in eight fast slots take less time than one trial in a slow slot."""
     assert is_left_idle(durations=TrialDurations([10, 1]), slots=(8, 4), running=[(FAST, 3600)] * 8, num_waiting=8)
     assert not is_left_idle(durations=TrialDurations([10, 1]), slots=(8, 4), running=[(FAST, 3600)] * 8, num_waiting=80)
 
@@ -140,7 +140,7 @@ def test_a_slow_slot_that_becomes_free_before_the_others_is_used_until_the_end()
         pytest.param(SLOW, durations_of(1, 10), 0, id="without a waiting trial"),
     ],
 )
-def test_no_slot_stays_idle(slot_type, durations, num_waiting):
+def test_a_slot_does_not_stay_idle(slot_type, durations, num_waiting):
     assert not is_left_idle(slot_type, durations=durations, num_waiting=num_waiting)
 
 
@@ -165,7 +165,7 @@ def test_trials_in_slots_that_were_removed_free_no_slot():
     assert not left
 
 
-def test_a_slow_slot_stays_idle_earlier_if_durations_differ():
+def test_a_slow_slot_stays_idle_earlier_if_the_durations_of_trials_vary():
     """A long trial in the slow slot would end long after all others."""
     equal, mixed = TrialDurations([1, 0.25]), TrialDurations([1, 0.25])
     for seconds in [1] * 9:
@@ -207,7 +207,7 @@ def test_without_finished_trials_the_duration_is_unknown():
     assert TrialDurations([10, 1]).typical_s(0) is None
 
 
-def test_a_duration_of_zero_counts():
+def test_a_duration_of_zero_is_used():
     assert is_left_idle(durations=durations_of(0, 10), num_waiting=1000)
 
 

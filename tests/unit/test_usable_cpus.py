@@ -95,7 +95,7 @@ def test_the_slurm_allocation_limits_the_cpus(machine, monkeypatch, share, expec
     assert machine({}) == expected
 
 
-def test_the_cpu_model_comes_from_linux(tmp_path):
+def test_the_cpu_model_is_read_from_proc_cpuinfo(tmp_path):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC 9R14\nflags\t: fpu\n")
 
@@ -127,5 +127,5 @@ def test_cpu_features_become_labels(tmp_path, cpuinfo, labels):
     assert read_cpu_labels(str(tmp_path)) == {f"cpu-{name}": "true" for name in labels}
 
 
-def test_systems_other_than_linux_have_no_labels(tmp_path):
+def test_without_proc_cpuinfo_a_node_has_no_cpu_labels(tmp_path):
     assert read_cpu_labels(str(tmp_path)) == {}

@@ -248,7 +248,7 @@ def test_the_table_fits_80_columns_and_shows_unknown_values():
     assert lines[10:] == [f"t0      {bar}   38%", "- peak 3.0 of 8.0 GiB: 4 trials per GPU instead of 2"]
 
 
-def test_a_limit_kept_with_an_assumed_overhead_is_shown_as_likely():
+def test_with_an_assumed_overhead_a_limit_is_shown_as_likely_kept():
     usage = used(2.9, share_kept=True, sources={"share_kept": ASSUMED})
 
     assert "likely" in shown(run_of(usage))[3]

@@ -133,7 +133,7 @@ def test_an_input_is_not_replaced_through_a_link(link, tmp_path):
     [(".", "it is a folder"), ("not/there", "there is no"), ("x" * 300, "too long")],
     ids=["a folder", "a missing folder", "a long name"],
 )
-def test_an_impossible_path_raises_an_error_before_the_work(name, message, tmp_path):
+def test_a_path_that_cannot_be_written_is_rejected_in_advance(name, message, tmp_path):
     with pytest.raises(InvalidResourcesError, match=message):
         check_new(tmp_path / name, force=True)
 
