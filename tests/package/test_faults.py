@@ -1,6 +1,6 @@
 """Tests that files are written atomically, even if the writer is killed, the disk is full, or two processes write.
 
-Every file is written with ``replace_file``, or in the same way to a temporary file.
+``replace_file`` writes a temporary file and renames it. The code that does not use this function does the same.
 """
 
 import os

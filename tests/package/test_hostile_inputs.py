@@ -362,7 +362,7 @@ READ_BY = [
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("line", READ_BY)
-def test_an_invalid_file_is_an_error_that_does_not_quote_its_content(folder, monkeypatch, line, bad):
+def test_the_output_for_an_invalid_file_does_not_quote_its_content(folder, monkeypatch, line, bad):
     content = BAD[bad]
     if content == b"RUN":
         content = re.sub(

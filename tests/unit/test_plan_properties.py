@@ -54,7 +54,7 @@ def test_an_even_split_needs_the_fewest_rounds_and_leaves_no_slot_of_its_size_id
 
 
 def follow(policy, suggestion):
-    """Return the policy with the suggested change, or ``None`` if the suggestion has no amount for it."""
+    """Return the policy with the suggested change, or ``None`` if it suggests no value for a field."""
     if isinstance(policy, GpuMemoryPolicy):
         found = re.match(r"Request at most (\S+), or add a larger GPU", suggestion)
         return build_policy({**policy.model_dump(), "gpu_memory": found[1]}) if found else None

@@ -72,6 +72,6 @@ def _costs(size: SizeDecision) -> Iterator[str]:
 def _crossover(decided: WorkloadDecision) -> str:
     trials = f"{decided.workload}, in trials of {counted(decided.steps_per_trial, 'step')}"
     if decided.crossover_at is None:
-        return f"{trials}: a GPU does not pay at any measured size"
+        return f"{trials}: a GPU is not worth its price at any measured size"
     above = "" if decided.crossover_above is None else f", but not at {decided.crossover_above}"
-    return f"{trials}: a GPU pays from size {decided.crossover_at}{above}"
+    return f"{trials}: a GPU is worth its price from size {decided.crossover_at}{above}"

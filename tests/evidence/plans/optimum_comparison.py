@@ -24,7 +24,7 @@ from .random_clusters import draw_cluster, draw_selection, draw_sizing_policy
 
 
 class Compared(NamedTuple):
-    """How many trials run at once under one policy on one cluster.
+    """The number of concurrent trials in a policy's plan, in the solver's optimum, and by the rule of thumb.
 
     Attributes:
         seed: The seed of the cluster.

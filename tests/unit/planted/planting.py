@@ -22,7 +22,8 @@ class Planted(NamedTuple):
 def plant(claim: str, sound: str, old: str, new: str, rule: str, at: str, *, after: str = "") -> Planted:
     """Replace ``old`` with ``new`` in a valid text. The rule must report the line that contains ``at``.
 
-    ``old`` and ``at`` are searched only after ``after``. If ``old`` equals ``new``, the text already has the mistake.
+    The search for ``old`` and ``at`` starts at the first occurrence of ``after``. If ``old`` equals ``new``, the text
+    already has the mistake.
     """
     start = sound.index(after)
     where = sound.index(old, start)

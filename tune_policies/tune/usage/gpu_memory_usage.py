@@ -92,8 +92,9 @@ class GpuMemoryUsage(Value):
     def to_result(self) -> dict[str, Any]:
         """Return the record for a result. It always has the same keys, and each value is a number or a string.
 
-        Lists become texts, because TensorBoard's logger plots lists and warns about texts in them. ``progress.csv`` has
-        columns only for the keys of the first result, even if the trial continues with another GPU fraction.
+        Lists are joined into strings, because TensorBoard's logger plots lists and warns about strings in
+        them. ``progress.csv`` has columns only for the keys of the first result, even if the trial continues with
+        another GPU fraction.
         """
         lines = {
             "limit_bytes": [f"{name}: {amount}" for name, amount in self.limit_bytes.items()],

@@ -365,7 +365,7 @@ def _more_gpus_than_machine(at: Group[HeadGroup]) -> Iterator[Found]:
     groups_of, "gpus-visible-to-cpu-trials", "note", "ray._private.worker, RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 )
 def _gpus_visible_to_cpu_trials(at: Group[HeadGroup]) -> Iterator[Found]:
-    """A trial without GPUs may use the GPU of another trial, although Ray does not count it."""
+    """A trial without GPUs can use a GPU that is reserved for another trial, because Ray does not hide GPUs from it."""
     name = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
     if at.devices and (at.environment.get(name) or "").lower() in ("0", "false"):
         message = f"in {at}, every GPU of a node is visible to trials without GPUs"
