@@ -40,7 +40,7 @@ class FirstFeasiblePolicy(ResourcePolicy):
         """Return a policy that tries ``other`` after these policies."""
         if not isinstance(other, ResourcePolicy):
             return NotImplemented
-        # ``min_trials`` does not apply to ``other``, because it is the last resort.
+        # ``min_trials`` does not apply to ``other``, because ``other`` is the last resort.
         return FirstFeasiblePolicy(*(self.policies if self.min_trials == 1 else (self,)), other)
 
     @property

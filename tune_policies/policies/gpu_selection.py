@@ -1,7 +1,7 @@
 """Selects the GPUs for a policy: all GPUs, those of one type, or those with enough memory.
 
-Ray assigns any GPU unless a request specifies a device type or a label selector. So a selection that excludes some GPUs
-also contains the simplest condition that restricts Ray to the selected nodes.
+Ray assigns any GPU unless a request specifies a device type or a label selector. Therefore, a selection that excludes
+some GPUs also contains the simplest condition that restricts Ray to the selected nodes.
 """
 
 from abc import abstractmethod
@@ -159,7 +159,7 @@ def gpus_of_type(capacity: ClusterCapacity, accelerator_type: str | None) -> Sel
 
 
 def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int) -> Iterator[Selection]:
-    """Yield different selections of devices with at least ``least_bytes`` of memory, the simplest for Ray first.
+    """Yield selections in which every device has at least ``least_bytes`` of memory, with the simplest condition first.
 
     The selections are all usable GPUs, the GPUs of each type, and the GPUs of all nodes with enough GPU memory.
     """
@@ -201,7 +201,7 @@ def select_gpus(
     If there are no other GPU nodes, the condition is the device type that the user requested, if any. If these nodes
     have one type that no other GPU node has, the condition is this type. Otherwise, it is a label selector: either the
     labels of device types, which also match nodes that start later, or a list of node IDs. Nodes that still have to be
-    added have no ID, so they are not used with a list.
+    added have no ID, so such a list omits them.
     """
     groups = tuple(groups)
     chosen = {node.node_id for node, _ in groups}
@@ -248,7 +248,7 @@ def alike_in_memory(selection: Selection) -> Iterator[list[NodeGroup]]:
 
 
 def about_listed_nodes(selections: Iterable[Selection]) -> Iterator[str]:
-    """Yield a description of the GPUs in each selection that lists its nodes by identifier."""
+    """For each selection that lists its nodes by ID, yield a description of its GPUs."""
     for selection in selections:
         if NODE_ID in selection.label_selector:
             yield f"nodes with {format_selector(selection.label_selector)}: {describe_gpus(selection.groups)}"
