@@ -62,7 +62,7 @@ class TrialSlot(Value):
         gpu_overhead_bytes: The part of ``gpu_memory_bytes`` that a worker's frameworks use outside of their allocators.
             If it is ``None``, the worker determines it.
         measured_with: The versions of Ray and the frameworks with which the GPU memory was measured, by name.
-        accelerator_type: Ray's name of the required device type, or ``None`` for any.
+        accelerator_type: Ray's name of the required device type, or ``None`` for any type.
         topology: The topology of the whole TPU slices that each trial reserves, or ``None``.
         label_selector: Ray's label selector for trials and workers.
         speed: The speed of a trial relative to other slots of the plan, in any unit, or ``None`` if it is unknown.
@@ -228,7 +228,7 @@ class TrialSlot(Value):
     def with_more(self, reserved: Mapping[str, float]) -> "TrialSlot":
         """Return the slot of a trial that reserves more than planned, such as after an out-of-memory error.
 
-        The trial must not have Train workers. ``reserved`` contains its reserved amounts by Ray's names.
+        The trial must not have Train workers. ``reserved`` contains the trial's amounts by Ray's names.
         """
         trial, gpu_memory_bytes = self.trial, self.gpu_memory_bytes
         for name in sorted({"memory", *trial.ticks} & reserved.keys()):

@@ -40,7 +40,7 @@ In Ray, 0 means any number. Tasks with GPUs default to 1 (``RemoteFunction.__ini
 
 
 class NodeNote(str):
-    """A reason about the nodes that applies to every plan. A wrapping policy recognizes it, and adds it only once."""
+    """A reason about the nodes that applies to every plan. A policy that combines plans adds such a note only once."""
 
     __slots__ = ()
 
@@ -63,7 +63,7 @@ class TrialPlan(ShownValue):
         limited_by: The limit that prevents one more trial: a resource by Ray's name, or a field of a policy.
         reasons: Sentences that explain the plan.
         nodes_to_add: The number of nodes of each type that the autoscaler must add before all trials can run.
-        by_config: The slot types from which the config of a trial selects one, or ``None`` if all trials get the same.
+        by_config: The slot types from which the config of a trial selects one, or ``None`` if configs do not matter.
             The first of ``slots`` is then large enough for every measured config.
         fewer_than_fit: Whether fewer trials may run at once than Ray would place by their resources.
         left_free: The total resources that the policy reserves for other programs, on all nodes together.
@@ -153,7 +153,7 @@ class TrialPlan(ShownValue):
 
     @property
     def min_concurrent_trials(self) -> int:
-        """The number of trials that run at once with any measured configs."""
+        """The number of trials that run at once, whatever their measured configs."""
         at_once = self._num_places
         return at_once if self.by_config is None else self.by_config.min_concurrent_trials(at_once)
 
@@ -264,7 +264,7 @@ class TrialPlan(ShownValue):
         return self.model_copy(update=changes | {"reasons": (*self.reasons, *reasons)})
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialPlan":
-        """Return a copy of the plan for nodes that match this selector and its own."""
+        """Return a copy of the plan for nodes that match both this selector and the selector of the plan."""
         return self.with_slots(lambda slot: slot.on_nodes(label_selector))
 
     def with_slots(self, change: Callable[[TrialSlot], TrialSlot]) -> "TrialPlan":
@@ -292,7 +292,7 @@ class TrialPlan(ShownValue):
         return self.model_copy(update={"slots": (self.slot_for(config),), "by_config": None})
 
     def with_reasons(self, *reasons: str) -> "TrialPlan":
-        """Return a copy of the plan with these reasons before its own."""
+        """Return a copy of the plan with these reasons before its own reasons."""
         return self.model_copy(update={"reasons": (*reasons, *self.reasons)})
 
     def bundles(self, num_trials: int) -> list[Bundle]:
@@ -352,7 +352,7 @@ class TrialPlan(ShownValue):
         return tuple(map(one_line, (*self._for_tensors(), *self.reasons)))
 
     def explain(self, capacity: "ClusterCapacity | None" = None) -> str:
-        """Return the plan as text: the number of concurrent trials, the resources of each, the limit, and the reasons.
+        """Return the plan as text: the number of concurrent trials, their resources, the limit, and the reasons.
 
         For workers that share a GPU, the text includes the GPU memory that tensors can use.
 

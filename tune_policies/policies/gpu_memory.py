@@ -381,9 +381,7 @@ def _describe_slots(by_config: SlotsByProfile) -> Iterator[str]:
     ran.sort(key=lambda each: each.total_bytes)
     for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):
         needed = by_config.needed_bytes(each.config) or 0
-        is_more = format_bytes(needed) != format_bytes(
-            each.total_bytes
-        )  # if the overhead differs from the measured overhead
+        is_more = format_bytes(needed) != format_bytes(each.total_bytes)  # if the overhead differs
         counts = f", {format_bytes(needed)} counted" if is_more else ""
         with suppress(InfeasibleRequestError):
             yield f"{each}{counts}, so {amount_of(by_config.slot_for(each.config).worker.gpus, 'GPU')}"
