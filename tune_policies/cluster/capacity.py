@@ -56,7 +56,7 @@ class NodeCapacity(Value):
             ``None`` if it was not read. It can be lower than the number of CPUs that Ray counts.
         cpu_model: The CPU model that the operating system reports. It does not affect plans.
         is_expected: Whether the autoscaler still has to add the node.
-        in_use: The resources that were reserved when the node was read. Only ``FreeCapacityPolicy`` uses them.
+        in_use: The resources that were reserved when the node was read. Only plans of ``FreeCapacityPolicy`` use them.
     """
 
     node_id: str
@@ -158,7 +158,7 @@ def _joined(parts: Collection[Sequence[NodeCapacity]]) -> Sequence[NodeCapacity]
 
 
 def nodes_before(nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
-    """Return the original, unreduced nodes. Their identifiers and labels are the same."""
+    """Return the original, unreduced nodes. Reduced nodes have the same identifiers and labels."""
     return nodes.before if type(nodes) is ReducedNodes else nodes  # isinstance() with an abstract class is slow
 
 
@@ -446,6 +446,6 @@ def in_use(totals: Mapping[str, float], available: Mapping[str, float]) -> Resou
 
 
 def accelerator_type_of(totals: Mapping[str, float]) -> str | None:
-    """Return Ray's name of the node's device type. If there are several, return the alphabetically first one."""
+    """Return Ray's name of the node's device type. If it has several types, return the alphabetically first one."""
     types = sorted(name for name in totals if name.startswith(ACCELERATOR_TYPE_PREFIX))
     return types[0].removeprefix(ACCELERATOR_TYPE_PREFIX) if types else None

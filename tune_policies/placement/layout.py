@@ -3,7 +3,8 @@
 A plan with several slot types is only valid if every trial runs on the node for which it was planned. Otherwise, a CPU
 trial could use the CPUs of a free GPU slot, and no GPU trial could start there. So each slot is assigned to a node, and
 the slots of a node fit on it in any order. Ray may spread fractions of a device over all devices of a node, so if slots
-reserve fractions, no other slot type may use the devices of the node. Slots of several types can use its whole devices.
+reserve fractions, no other slot type may use the devices of the node. Slots of several types can share a node if they
+reserve whole devices.
 
 Train could place all workers of a trial on one node with slots of other types. So a trial with Train workers is
 assigned a node for its driver and for each worker. A TPU slice cannot be assigned, because Train reserves any free

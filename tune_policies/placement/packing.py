@@ -236,7 +236,7 @@ class BundleGroup(NamedTuple):
 
     @property
     def common_selector(self) -> Mapping[str, str]:
-        """The label selector that all bundles share, or an empty selector if they differ."""
+        """The label selector that all bundles share, or an empty selector if there is none."""
         return self.selectors[0] if self.selectors and all(each == self.selectors[0] for each in self.selectors) else {}
 
     def with_bundles(self, bundles: Sequence[BundleAmounts]) -> "BundleGroup":

@@ -88,8 +88,8 @@ class SizeDecision(Value):
         cpu: The times and costs on the CPU.
         gpu: The times and costs on the GPU.
         cheapest: The device on which a trial costs less, or ``None`` without prices.
-        flips_at: The price of the GPU divided by the price of the CPUs at which a trial costs the same on either
-            device, or ``None`` without prices. The prices are for the part of a machine that a trial uses.
+        flips_at: The ratio of the GPU price to the CPU price at which a trial costs the same on either device, or
+            ``None`` without prices. The prices are for the part of a machine that a trial uses.
         gpu_or_nodes: The comparison of one GPU with CPU nodes, or ``None`` if the number of trials is unknown.
     """
 

@@ -360,7 +360,7 @@ class GpuMemoryProfile(Value):
     def more_than_bytes(self, config: Mapping[str, Any]) -> int | None:
         """Return the largest GPU memory that was not enough for ``config``, in bytes, or ``None`` if it is unknown.
 
-        A trial with this memory ran out of memory with the same config, or with a config of the same group that has no
+        With this amount, a trial ran out of memory. Its config equals ``config``, or is of the same group and has no
         larger whole number.
         """
         values = flat(config)

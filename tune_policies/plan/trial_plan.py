@@ -65,7 +65,7 @@ class TrialPlan(ShownValue):
         nodes_to_add: The number of nodes of each type that the autoscaler must add before all trials can run.
         by_config: The slot types from which the config of a trial selects one, or ``None`` if configs do not matter.
             The first of ``slots`` is then large enough for every measured config.
-        fewer_than_fit: Whether fewer trials may run at once than Ray would place by their resources.
+        fewer_than_fit: Whether Ray would run more trials at once than the plan allows.
         left_free: The total resources that the policy reserves for other programs, on all nodes together.
         common: The slot of every trial in a run without ``PolicyScheduler``, if each node type has its own slots.
             ``None`` means the first of ``slots``.
@@ -100,7 +100,7 @@ class TrialPlan(ShownValue):
 
     @property
     def num_workers(self) -> int:
-        """The number of Train workers in each trial (the minimum if it is elastic), or 0 if the trial itself trains."""
+        """The number of Train workers in each trial (the minimum if trials grow), or 0 if the trial itself trains."""
         return self.common_slot.num_workers
 
     @property

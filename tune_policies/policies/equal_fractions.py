@@ -27,7 +27,7 @@ class Selection(NamedTuple):
 
     Attributes:
         groups: The nodes, grouped by shape.
-        accelerator_type: The device type in requests to Ray, or ``None`` if they contain none.
+        accelerator_type: The device type in requests to Ray, or ``None`` for requests without a device type.
         label_selector: The label selector that restricts Ray to these nodes, or an empty mapping if none is needed.
         share_ticks: The devices, or the device fraction, of each worker in ticks of 1/10,000.
     """

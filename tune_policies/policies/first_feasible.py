@@ -18,7 +18,7 @@ class FirstFeasiblePolicy(ResourcePolicy):
 
     Attributes:
         policies: The policies to try, in order of preference. At least one is required.
-        min_trials: The minimum number of trials that must run at once. A policy that allows fewer is skipped.
+        min_trials: The minimum number of trials that must run at once. A policy that allows fewer trials is skipped.
 
     Raises:
         InvalidResourcesError: A field is invalid, or ``policies`` is empty.

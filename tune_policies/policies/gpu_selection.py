@@ -135,7 +135,7 @@ def plan_gpus(
             "its fraction of the smallest GPU that the plan uses"
         )
     groups = selection.groups if selection.label_selector else None
-    if choose_cpus and not usable.groups:  # no node has room, and the error should suggest what fits nodes with CPUs
+    if choose_cpus and not usable.groups:  # no node has room, and the error should describe nodes with CPUs
         groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")
     plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), notes, groups=groups)
     return plan.on_nodes(dict(selection.label_selector)) if selection.label_selector else plan
@@ -154,7 +154,7 @@ def sized_for(selection: Selection, request: Request, *, choose_cpus: bool) -> t
 
 
 def gpus_of_type(capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
-    """Return the nodes with GPUs of a device type, or of any type if it is ``None``."""
+    """Return the nodes with GPUs of ``accelerator_type``, or with any GPUs if it is ``None``."""
     return Selection(tuple(capacity.gpu_groups(accelerator_type)), accelerator_type)
 
 

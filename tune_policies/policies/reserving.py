@@ -37,12 +37,12 @@ class ReservingPolicy(WrappingPolicy):
 
     The policy reserves resources on as few nodes as possible, and prefers nodes without GPUs unless you also reserve
     GPUs. If this requires CPUs of nodes with devices, the policy makes a second plan that reserves CPUs on more nodes.
-    It returns the second plan if its trials use more devices and at least as many run at once. ``run`` and ``tuner``
+    It returns the second plan if that plan uses more devices and runs at least as many trials. ``run`` and ``tuner``
     start no more trials than planned. With ``tune.run`` and ``Tuner``, set ``max_concurrent_trials``. Ray may spread
     trials with GPU fractions over all GPUs, so the reserved GPUs are not always whole devices.
 
-    ``gpu_memory`` is reserved on every GPU for programs outside Ray, and trials share the rest. The memory of a trial
-    with a whole GPU is not limited, so it may also use the reserved part.
+    ``gpu_memory`` is reserved on every GPU for programs outside Ray, and trials share the remaining memory. A trial
+    with a whole GPU has no memory limit, so it may also use the reserved part.
 
     Attributes:
         inner: The policy that plans on the remaining resources.
@@ -164,7 +164,7 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
 def leaving_free(plan: TrialPlan, capacity: ClusterCapacity, resources: Resources, notes: Iterable[str]) -> TrialPlan:
     """Convert a plan for a part of the cluster to a plan for ``capacity`` that leaves ``resources`` free.
 
-    The notes about nodes are computed again for ``capacity``, because nodes have fewer resources in the part.
+    The notes about nodes are computed again for ``capacity``, because nodes have more resources in the whole cluster.
     """
     of_plan = (reason for reason in plan.reasons if not isinstance(reason, NodeNote))
     changes = {

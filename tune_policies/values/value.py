@@ -39,7 +39,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def shorten_names(names: Sequence[str]) -> str:
-    """Return the names as one line. If there are more than five, return the first five and the number of the rest."""
+    """Return the names as one line. If there are more than five, return five and the number of further names."""
     shown = ", ".join(names[:_MOST_NAMES])
     return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
 
