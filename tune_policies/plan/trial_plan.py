@@ -385,7 +385,7 @@ class TrialPlan(ShownValue):
         return "\n".join(map(one_line, lines))
 
     def _for_tensors(self) -> Iterator[str]:
-        """Yield a sentence for each GPU fraction about the memory that remains for tensors beside the overhead."""
+        """For each GPU fraction, yield a sentence about the memory that remains for tensors after the overhead."""
         slots = self.slots if self.by_config is None else self.by_config.slots
         shares = {slot.gpu_memory_bytes: slot.gpu_overhead_bytes for slot in slots if slot.has_gpu_fraction}
         for share, overhead in sorted((size, overhead) for size, overhead in shares.items() if size is not None):

@@ -63,7 +63,7 @@ def equal_device_fraction(most_per_device: int, most_devices: float) -> int:
     for k in range(min(most_per_device, TICKS), 0, -1):
         share = TICKS // k
         lost_on_node = max(1, devices) * (TICKS - k * share)
-        if lost_on_node < share:  # even on one device, where 142 fractions of 10,000 // 141 would fit
+        if lost_on_node < share:  # checked even for one device: 142 fractions of 10,000 // 141 ticks fit
             return share
     return TICKS
 
@@ -117,7 +117,7 @@ def fraction_of_gpu_memory(groups: Iterable[NodeGroup], share_ticks: int) -> int
     """
     memories = [node.smallest_gpu_memory_bytes for node, _ in groups]
     known = [memory for memory in memories if memory is not None]
-    # Divide by the number of workers per device. Ray rounds a third to 0.3333, so using that would waste memory.
+    # Divide by the number of workers per device, because Ray's rounded fraction, such as 0.3333, would waste memory.
     return min(known) // max(1, TICKS // share_ticks) if known and len(known) == len(memories) else None
 
 
@@ -137,7 +137,7 @@ def about_equal_cpus(nodes: Iterable[NodeCapacity], request: Request, resource: 
 
 
 def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: float) -> Iterator[str]:
-    """Yield sentences about nodes with devices that have too few CPUs for a worker, and about how to use them."""
+    """Yield sentences about device nodes with too few CPUs for a worker, and about how to use these nodes."""
     left_out = [each for each in groups if each.node.resources.ticks.get(resource) and each.node.resources.cpus < cpus]
     with_few = sum(count for node, count in left_out if node.resources.cpus)
     with_none = sum(count for node, count in left_out if not node.resources.cpus)

@@ -264,7 +264,7 @@ def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int
 
     kept: dict[str, NodeCapacity] = {}
     seen = with_rounded_memory(capacity, memory=wish.memory_bytes, num_workers=0)
-    # All nodes of a shape seem to have the largest host memory of the shape, so subtract from the original nodes.
+    # In ``seen``, nodes can have a larger, rounded host memory, so subtract from the original nodes.
     exact = {} if seen is capacity else {node.node_id: node for node in capacity.nodes}
     by_shape = ((preference(nodes[0]), min(map(_node_id, nodes)), nodes) for nodes in seen.nodes_by_shape.values())
     for _, _, nodes in sorted(by_shape):  # node IDs differ, so the nodes themselves are never compared
